@@ -69,7 +69,7 @@ pub enum ConnectionError {
 
 /// Loss recovery phase of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RecoveryPhase {
     /// No loss is known.
     Open,
     /// A loss was detected; the window does not grow until the bytes sent up to then are
@@ -88,7 +88,7 @@ struct TailProbe {
 
 /// Segments that are due to be sent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Due {
+struct DueSegments {
     /// SYN, or SYN with ACK.
     syn: bool,
     ack: bool,
@@ -103,7 +103,7 @@ struct Due {
 
 /// Negotiated options.
 #[derive(Clone, Copy, Debug, Default)]
-struct Agreed {
+struct NegotiatedOptions {
     timestamps: bool,
     sack: bool,
     /// Window scales of the peer and of this end.
@@ -122,8 +122,8 @@ pub struct Connection<R, S = Bytes> {
     config: Config,
     state: State,
     error: Option<ConnectionError>,
-    agreed: Agreed,
-    due: Due,
+    agreed: NegotiatedOptions,
+    due: DueSegments,
     timers: Timers,
     stats: Stats,
 
@@ -142,7 +142,7 @@ pub struct Connection<R, S = Bytes> {
     board: Scoreboard,
     congestion: Box<dyn Congestion>,
     rtt: Rtt,
-    phase: Phase,
+    phase: RecoveryPhase,
     recover_until: SeqNumber,
     window_limited: bool,
     repeated_acks: u32,
@@ -175,8 +175,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             config,
             state,
             error: None,
-            agreed: Agreed::default(),
-            due: Due { syn: true, ..Due::default() },
+            agreed: NegotiatedOptions::default(),
+            due: DueSegments { syn: true, ..DueSegments::default() },
             timers: Timers::default(),
             stats: Stats::default(),
             send: SendQueue::new(isn + 1, config.send_buffer_bytes, config.send_pieces_max),
@@ -191,7 +191,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             board: Scoreboard::new(isn + 1, mss),
             congestion: config.algorithm.start(mss),
             rtt: Rtt::new(ns(config.retransmission_timeout_min)),
-            phase: Phase::Open,
+            phase: RecoveryPhase::Open,
             recover_until: isn,
             window_limited: false,
             repeated_acks: 0,
@@ -357,7 +357,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.state = State::Closed;
         self.error = self.error.or(error);
         self.timers = Timers::default();
-        self.due = Due { reset: self.due.reset, ..Due::default() };
+        self.due = DueSegments { reset: self.due.reset, ..DueSegments::default() };
         self.send.clear();
     }
 
@@ -384,7 +384,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             now,
             min_rtt_ns: self.rtt.min_ns(),
             smoothed_ns: self.rtt.smoothed_ns(),
-            recovering: self.phase != Phase::Open,
+            recovering: self.phase != RecoveryPhase::Open,
         }
     }
 

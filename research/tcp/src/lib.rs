@@ -16,14 +16,14 @@
 //! no urgent data, no ECN, no path MTU discovery, no TCP Fast Open.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 mod config;
 mod congestion;
 mod connection;
 mod cubic;
 mod isn;
 mod listen;
-#[cfg(test)]
-mod mutants;
 #[cfg(test)]
 mod network;
 mod new_reno;
@@ -47,7 +47,7 @@ pub use isn::InitialSequence;
 pub use new_reno::NewReno;
 pub use options::{HEADER_BYTES_MAX, HEADER_BYTES_MIN, WINDOW_SCALE_MAX};
 pub use payload::{Marked, Payload};
-pub use receive::{HELD_PIECES_MAX, RECEIVE_PIECES_MAX};
+pub use receive::{OUT_OF_ORDER_CHUNKS_MAX, RECEIVE_CHUNKS_MAX};
 pub use recover::SCOREBOARD_ENTRIES_MAX;
 pub use segment::{Header, Range, SACK_BLOCKS_MAX, SackBlocks, Timestamps, Transmit};
 pub use send::SendError;

@@ -39,7 +39,7 @@ impl Listener {
     }
 
     /// Returns true if the listener's address, possibly unspecified, covers `local`.
-    pub(crate) fn hears(&self, local: SocketAddr) -> bool {
+    pub(crate) fn matches(&self, local: SocketAddr) -> bool {
         let ip = self.address.ip();
         let any = ip.is_unspecified() && ip.is_ipv4() == local.is_ipv4();
         self.address.port() == local.port() && (any || ip == local.ip())

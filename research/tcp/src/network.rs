@@ -30,7 +30,7 @@ fn bytes(direction: usize, offset: u64, count: usize) -> Bytes {
 
 /// Packet treatment of the network; probabilities are per thousand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkConditions {
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) late: u64,
@@ -40,9 +40,15 @@ pub(crate) struct Weather {
     pub(crate) coalesced: bool,
 }
 
-impl Weather {
-    pub(crate) const FAIR: Weather =
-        Weather { lost: 0, doubled: 0, late: 0, delay_us: 500, jitter_us: 0, coalesced: false };
+impl NetworkConditions {
+    pub(crate) const FAIR: NetworkConditions = NetworkConditions {
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        delay_us: 500,
+        jitter_us: 0,
+        coalesced: false,
+    };
 }
 
 /// Behaviour of an application.
@@ -78,7 +84,7 @@ pub(crate) struct End {
 pub(crate) struct Network {
     pub(crate) ends: [End; 2],
     pub(crate) now: Time,
-    weather: Weather,
+    weather: NetworkConditions,
     random: Random,
     packets: BTreeMap<u64, (usize, Packet)>,
     due: BinaryHeap<Reverse<(Time, u64)>>,
@@ -91,7 +97,7 @@ impl Network {
     pub(crate) fn new(
         configs: [Config; 2],
         habits: [Habits; 2],
-        weather: Weather,
+        weather: NetworkConditions,
         both_ask: bool,
         seed: u64,
     ) -> Network {

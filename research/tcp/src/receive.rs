@@ -10,18 +10,18 @@ use crate::rule::{Rule, holds};
 use crate::segment::{Range, SackBlocks};
 
 /// Maximum number of stored chunks, read or not: each one-byte segment takes memory for a chunk.
-pub const RECEIVE_PIECES_MAX: usize = 16_384;
+pub const RECEIVE_CHUNKS_MAX: usize = 16_384;
 /// Maximum number of out-of-order chunks, and of holes between them.
-pub const HELD_PIECES_MAX: usize = 4096;
+pub const OUT_OF_ORDER_CHUNKS_MAX: usize = 4096;
 /// Maximum number of reported blocks: more do not fit beside timestamps, except for a duplicate.
 const REPORTED_MAX: usize = 3;
 
-struct Held<R> {
+struct OutOfOrderChunk<R> {
     start: SeqNumber,
     buffer: R,
 }
 
-impl<R: Payload> Held<R> {
+impl<R: Payload> OutOfOrderChunk<R> {
     fn end(&self) -> SeqNumber {
         self.start + self.buffer.bytes() as u32
     }
@@ -46,7 +46,7 @@ pub(crate) struct Receive<R> {
     /// Start of the first chunk in `ready`.
     read: SeqNumber,
     /// Sorted, without overlaps.
-    held: VecDeque<Held<R>>,
+    held: VecDeque<OutOfOrderChunk<R>>,
     /// The ranges of the out-of-order bytes, merged and sorted.
     ranges: Vec<Range>,
     /// Starts of out-of-order arrivals, the most recent first (RFC 2018 §4).
@@ -128,7 +128,7 @@ impl<R: Payload> Receive<R> {
     /// false, and takes nothing, if there is no room for the chunks.
     #[inline]
     pub(crate) fn append(&mut self, bytes: u32, pieces: &mut Vec<R>) -> bool {
-        if self.ready.len() + pieces.len() > RECEIVE_PIECES_MAX {
+        if self.ready.len() + pieces.len() > RECEIVE_CHUNKS_MAX {
             return false;
         }
         self.next = self.next + bytes;
@@ -160,7 +160,7 @@ impl<R: Payload> Receive<R> {
             arrived.refused += u32::from(!self.place(at, edge, piece));
             at = at + bytes;
         }
-        self.settle();
+        self.release_in_order();
         arrived.in_order = self.next.since(before) as u32;
         arrived.urgent = !was_contiguous || !self.held.is_empty() || self.duplicate.is_some();
         arrived
@@ -168,7 +168,7 @@ impl<R: Payload> Receive<R> {
 
     /// Records `end` as the end of the stream, if this is consistent.
     fn note_end(&mut self, end: SeqNumber, edge: SeqNumber) {
-        let last = self.held.back().map_or(self.next, Held::end);
+        let last = self.held.back().map_or(self.next, OutOfOrderChunk::end);
         if self.fin.is_none() && !end.before(last) && !edge.before(end) {
             self.fin = Some(end);
         }
@@ -196,7 +196,7 @@ impl<R: Payload> Receive<R> {
     }
 
     fn deliver(&mut self, buffer: R) -> bool {
-        if self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX {
+        if self.ready.len() + self.held.len() >= RECEIVE_CHUNKS_MAX {
             return false;
         }
         self.next = self.next + buffer.bytes() as u32;
@@ -225,14 +225,14 @@ impl<R: Payload> Receive<R> {
                 Some(held) => bytes.min(held.start.since(start) as u32),
                 None => bytes,
             };
-            let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
+            let full = self.ready.len() + self.held.len() >= RECEIVE_CHUNKS_MAX;
             // The next in-order chunk is always accepted, because it makes others readable.
-            let many = self.held.len() >= HELD_PIECES_MAX && start != self.next;
+            let many = self.held.len() >= OUT_OF_ORDER_CHUNKS_MAX && start != self.next;
             if full || many {
                 return false;
             }
             let part = buffer.split_front(gap as usize);
-            self.held.insert(index, Held { start, buffer: part });
+            self.held.insert(index, OutOfOrderChunk { start, buffer: part });
             self.add_range(Range { start, end: start + gap });
             start = start + gap;
             index += 1;
@@ -241,7 +241,7 @@ impl<R: Payload> Receive<R> {
     }
 
     /// Moves chunks that are now in order to the readable ones.
-    fn settle(&mut self) {
+    fn release_in_order(&mut self) {
         while self.held.front().is_some_and(|held| held.start == self.next) {
             if let Some(held) = self.held.pop_front() {
                 self.next = held.end();

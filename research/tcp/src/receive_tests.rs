@@ -132,25 +132,25 @@ fn held_pieces_are_limited_and_what_is_next_always_fits() {
     let mut receive = Receive::new(START, 1 << 20);
     let edge = START + (1 << 20);
     let mut refused = 0;
-    for number in 0..HELD_PIECES_MAX as u32 + 10 {
+    for number in 0..OUT_OF_ORDER_CHUNKS_MAX as u32 + 10 {
         let one = &mut vec![buffer(b"x", 1)];
         refused += receive.insert(START + 1 + 2 * number, edge, one, false).refused;
     }
-    assert_eq!((receive.held.len(), refused), (HELD_PIECES_MAX, 10));
+    assert_eq!((receive.held.len(), refused), (OUT_OF_ORDER_CHUNKS_MAX, 10));
     let arrived = receive.insert(START, edge, &mut vec![buffer(b"y", 2)], false);
     assert_eq!((arrived.in_order, arrived.refused), (2, 0));
-    assert_eq!(receive.held.len(), HELD_PIECES_MAX - 1);
+    assert_eq!(receive.held.len(), OUT_OF_ORDER_CHUNKS_MAX - 1);
 }
 
 #[test]
 fn unread_pieces_are_limited() {
     let mut receive = Receive::new(START, 1 << 20);
-    let mut many = vec![buffer(b"x", 1); RECEIVE_PIECES_MAX];
-    assert!(receive.append(RECEIVE_PIECES_MAX as u32, &mut many));
+    let mut many = vec![buffer(b"x", 1); RECEIVE_CHUNKS_MAX];
+    assert!(receive.append(RECEIVE_CHUNKS_MAX as u32, &mut many));
     assert!(many.is_empty());
     let mut more = vec![buffer(b"x", 1)];
     assert!(!receive.append(1, &mut more));
-    let at = START + RECEIVE_PIECES_MAX as u32;
+    let at = START + RECEIVE_CHUNKS_MAX as u32;
     assert_eq!(receive.insert(at, at + 10, &mut more, false).refused, 1);
     receive.read();
     assert!(receive.append(1, &mut vec![buffer(b"x", 1)]));

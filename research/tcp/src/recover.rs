@@ -280,7 +280,7 @@ impl Scoreboard {
                 break;
             }
             if entry.fate != Fate::Sacked {
-                if !self.carve(&mut index, block) {
+                if !self.split_at_block(&mut index, block) {
                     self.ignored += 1;
                     break;
                 }
@@ -301,7 +301,7 @@ impl Scoreboard {
 
     /// Divides the entry at `index` so that the entry then at `index` lies within `block`. Returns
     /// false if the limit does not allow it.
-    fn carve(&mut self, index: &mut usize, block: Range) -> bool {
+    fn split_at_block(&mut self, index: &mut usize, block: Range) -> bool {
         let entry = self.entries[*index];
         let starts_before = entry.range.start.before(block.start);
         let ends_behind = block.end.before(entry.range.end);

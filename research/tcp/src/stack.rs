@@ -89,10 +89,10 @@ pub struct Accepting {
 
 struct Slot<R, S> {
     generation: u32,
-    held: Option<Held<R, S>>,
+    held: Option<ConnectionEntry<R, S>>,
 }
 
-struct Held<R, S> {
+struct ConnectionEntry<R, S> {
     flow: FlowKey,
     connection: Connection<R, S>,
     /// Index of the listener whose backlog contains it.
@@ -217,7 +217,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
-        slot.held = Some(Held {
+        slot.held = Some(ConnectionEntry {
             flow,
             connection,
             listener,
@@ -261,7 +261,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         self.held(id).map_or(0, |held| held.connection.unacknowledged(start, end, out))
     }
 
-    fn held(&mut self, id: Id) -> Option<&mut Held<R, S>> {
+    fn held(&mut self, id: Id) -> Option<&mut ConnectionEntry<R, S>> {
         let slot = self.slots.get_mut(id.index())?;
         if slot.generation != id.generation { None } else { slot.held.as_mut() }
     }
@@ -330,8 +330,8 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
 
     /// Handles a segment without a connection: a request, or a stray segment.
     fn ask(&mut self, now: Time, flow: FlowKey, header: &Header, payload: &[R]) -> Option<Id> {
-        let hears = |l: &Option<Listener>| l.as_ref().is_some_and(|l| l.hears(flow.service));
-        let listener = self.listeners.iter().position(hears);
+        let matches = |l: &Option<Listener>| l.as_ref().is_some_and(|l| l.matches(flow.service));
+        let listener = self.listeners.iter().position(matches);
         let asks =
             header.has(TcpFlags::SYN) && !header.has(TcpFlags::ACK) && !header.has(TcpFlags::RST);
         let Some(index) = listener.filter(|_| asks) else {

@@ -36,22 +36,22 @@ fn ip(arguments: &str) {
 
 /// Treatment of frames in both directions; probabilities are per thousand.
 #[derive(Clone, Copy)]
-struct Weather {
+struct NetworkConditions {
     lost: u64,
     /// Swapped with the next frame.
     late: u64,
     doubled: u64,
 }
 
-const FAIR: Weather = Weather { lost: 0, late: 0, doubled: 0 };
-const FOUL: Weather = Weather { lost: 20, late: 20, doubled: 5 };
+const FAIR: NetworkConditions = NetworkConditions { lost: 0, late: 0, doubled: 0 };
+const FOUL: NetworkConditions = NetworkConditions { lost: 20, late: 20, doubled: 5 };
 
 /// The device, our stack on it, and this thread's time.
 struct Driver {
     tap: Tap,
     stack: Stack<Bytes>,
     start: Instant,
-    weather: Weather,
+    weather: NetworkConditions,
     random: Random,
     /// Delayed frames, by direction.
     late: [VecDeque<Vec<u8>>; 2],
@@ -61,7 +61,7 @@ struct Driver {
 impl Driver {
     /// Creates a device between this thread's new namespace and our stack, or `None` without
     /// permission.
-    fn new(weather: Weather) -> Option<Driver> {
+    fn new(weather: NetworkConditions) -> Option<Driver> {
         // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
         if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
             println!("skipped: no network namespace: {error}");
@@ -324,7 +324,7 @@ fn kernel_server(peer: Peer, send: usize, receive: usize) -> (u16, JoinHandle<()
 }
 
 /// Our stack connects to the kernel; `ours_first`: our stack closes first.
-fn client(weather: Weather, send: usize, receive: usize, ours_first: bool) {
+fn client(weather: NetworkConditions, send: usize, receive: usize, ours_first: bool) {
     let Some(mut driver) = Driver::new(weather) else { return };
     let peer: Peer = if ours_first { closes_last } else { closes_first };
     let (port, thread) = kernel_server(peer, receive, send);
@@ -334,7 +334,7 @@ fn client(weather: Weather, send: usize, receive: usize, ours_first: bool) {
 }
 
 /// The kernel connects to our stack.
-fn server(weather: Weather, send: usize, receive: usize, ours_first: bool) {
+fn server(weather: NetworkConditions, send: usize, receive: usize, ours_first: bool) {
     let Some(mut driver) = Driver::new(weather) else { return };
     let address = SocketAddr::from((OURS, 80));
     driver.stack.listen(address, 4).unwrap();

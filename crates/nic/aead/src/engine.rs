@@ -37,11 +37,18 @@ impl Chunk<'_> {
         match self {
             Chunk::InPlace(data) => data.len(),
             Chunk::Between(from, to) => {
-                assert_eq!(from.len(), to.len(), "a piece and its result have one length");
+                assert_eq!(
+                    from.len(),
+                    to.len(),
+                    "source and destination must have the same length"
+                );
                 from.len()
             }
             Chunk::Read(data) => {
-                assert!(MODE == mode::AUTHENTICATE, "what is changed has a place to be written to");
+                assert!(
+                    MODE == mode::AUTHENTICATE,
+                    "only authentication can use a read-only chunk"
+                );
                 data.len()
             }
         }

@@ -7,7 +7,7 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::backend::{Backend, mode};
-use crate::engine::{Engine, Chunk};
+use crate::engine::{Chunk, Engine};
 use crate::portable;
 use crate::progress::{BLOCK_BYTES, Progress};
 

@@ -41,7 +41,7 @@ impl Stats {
 }
 
 /// A part of a stream of records that is of interest to the inner machine.
-enum Piece {
+enum RecordPart {
     /// A record's header is complete.
     Record,
     /// Application data, if the record's type is application data: a range of the packet's bytes.
@@ -57,21 +57,21 @@ fn step(
     framing: &mut Framing,
     bytes: &[u8],
     done: usize,
-) -> Option<(usize, Option<Message>, [Option<Piece>; 2])> {
+) -> Option<(usize, Option<Message>, [Option<RecordPart>; 2])> {
     match framing.step(tls, &bytes[done..]) {
         Step::Header { bytes, complete } => {
-            let piece = complete.then_some(Piece::Record);
-            Some((done + bytes, None, [piece, None]))
+            let part = complete.then_some(RecordPart::Record);
+            Some((done + bytes, None, [part, None]))
         }
         Step::Body { bytes: count, offset, .. } => {
             let message = framing.message();
             let content = tls.content(&message, offset, count);
             let (start, end) = (done + content.range.start, done + content.range.end);
-            let piece = (start < end).then_some(Piece::Content { start, end });
-            let type_at = content.type_at.map(|at| Piece::Type { at: done + at });
+            let part = (start < end).then_some(RecordPart::Content { start, end });
+            let type_at = content.type_at.map(|at| RecordPart::Type { at: done + at });
             framing.pass(count);
-            Some((done + count, Some(message), [piece, type_at]))
+            Some((done + count, Some(message), [part, type_at]))
         }
-        Step::Alien => None,
+        Step::Malformed => None,
     }
 }

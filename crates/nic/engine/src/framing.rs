@@ -28,12 +28,12 @@ pub(crate) enum Step {
     /// Bytes of the body, `offset` bytes after the message's start. They are not consumed yet.
     Body { bytes: usize, offset: u32, last: bool },
     /// A header is malformed.
-    Alien,
+    Malformed,
 }
 
 /// Position of a segment relative to the next expected byte.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum SegmentPosition {
     /// All of it is old.
     Past,
     /// This number of its bytes is old.
@@ -96,22 +96,22 @@ impl Framing {
     }
 
     /// Locates a segment of `bytes` bytes at `seq`.
-    pub fn place(&self, seq: SeqNumber, bytes: usize) -> Place {
+    pub fn locate(&self, seq: SeqNumber, bytes: usize) -> SegmentPosition {
         let bytes = bytes as i64;
         let ahead = distance(seq, self.position);
         match ahead {
-            0 => return Place::Next,
-            ..0 if ahead + bytes <= 0 => return Place::Past,
-            ..0 if holds(Rule::Tail) => return Place::Overlap(-ahead as usize),
-            ..0 => return Place::Overlap(0),
+            0 => return SegmentPosition::Next,
+            ..0 if ahead + bytes <= 0 => return SegmentPosition::Past,
+            ..0 if holds(Rule::Tail) => return SegmentPosition::Overlap(-ahead as usize),
+            ..0 => return SegmentPosition::Overlap(0),
             _ => (),
         }
         // Within a partial header, `next_header` is the start of that header: the segment is
         // `Lost`.
         match distance(self.next_header(), seq) {
-            gap if gap >= bytes => Place::Within,
-            gap @ 0.. => Place::Header(gap as usize),
-            _ => Place::Lost,
+            gap if gap >= bytes => SegmentPosition::Within,
+            gap @ 0.. => SegmentPosition::Header(gap as usize),
+            _ => SegmentPosition::Lost,
         }
     }
 
@@ -135,7 +135,7 @@ impl Framing {
                 Some(message_bytes) if message_bytes > self.offset => {
                     self.message_bytes = message_bytes;
                 }
-                _ => return Step::Alien,
+                _ => return Step::Malformed,
             }
         }
         Step::Header { bytes: bytes.len(), complete }
@@ -179,7 +179,7 @@ impl Framing {
                     self.pass(bytes);
                     done += bytes;
                 }
-                Step::Alien => return Err(done),
+                Step::Malformed => return Err(done),
             }
         }
         Ok(())

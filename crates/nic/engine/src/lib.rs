@@ -15,6 +15,8 @@
 //! [`software`] is the host's part; [`stats`] counts for both.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 pub mod cache;
 pub mod composed;
 pub mod context;
@@ -22,8 +24,6 @@ mod framing;
 pub mod l5p;
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod mutants;
 pub mod nvme;
 pub mod placement;
 pub mod resync;

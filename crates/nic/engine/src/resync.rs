@@ -46,7 +46,7 @@ pub struct Extent {
 
 impl Extent {
     /// Returns true if it implies that message `number` starts at `start`.
-    pub fn tells(&self, start: SeqNumber, number: u64) -> bool {
+    pub fn implies_start(&self, start: SeqNumber, number: u64) -> bool {
         let next = (self.start + self.bytes, self.number.wrapping_add(1));
         (self.start, self.number) == (start, number) || self.bytes > 0 && next == (start, number)
     }

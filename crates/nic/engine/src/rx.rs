@@ -38,7 +38,7 @@
 
 use unlade_net::SeqNumber;
 
-use crate::framing::{Framing, Place, Step, distance};
+use crate::framing::{Framing, SegmentPosition, Step, distance};
 use crate::l5p::L5p;
 use crate::placement::Placer;
 use crate::resync::{Extent, Pass, Request, Response, Worked};
@@ -99,19 +99,19 @@ impl Received {
 
 /// The common length of recent messages.
 #[derive(Clone, Copy, Debug)]
-struct Usual {
+struct RepeatedLength {
     bytes: u32,
     /// Number of consecutive messages of this length.
     repeats: u8,
 }
 
-impl Usual {
-    const NONE: Usual = Usual { bytes: 0, repeats: 0 };
+impl RepeatedLength {
+    const NONE: RepeatedLength = RepeatedLength { bytes: 0, repeats: 0 };
 
     /// Records a verified message.
     fn note(&mut self, bytes: u32) {
         if self.bytes != bytes {
-            *self = Usual { bytes, repeats: 0 };
+            *self = RepeatedLength { bytes, repeats: 0 };
         }
         self.repeats = self.repeats.saturating_add(1);
     }
@@ -133,7 +133,7 @@ pub struct Rx<P> {
     /// The end of the furthest packet.
     frontier: SeqNumber,
     presumes: bool,
-    usual: Usual,
+    repeated_length: RepeatedLength,
     /// The last known start of a message before a search.
     anchor: SeqNumber,
     /// Number of the message at `anchor`; while presuming, of the candidate.
@@ -155,7 +155,7 @@ impl<P: Copy> Rx<P> {
             waited_bytes: 0,
             frontier: start,
             presumes: false,
-            usual: Usual::NONE,
+            repeated_length: RepeatedLength::NONE,
             anchor: start,
             number,
         }
@@ -327,7 +327,7 @@ impl<P: Copy> Rx<P> {
         stats.rx_presumed_wrong += 1;
         self.framing.count(self.number.wrapping_neg());
         self.progress = None;
-        self.usual = Usual::NONE;
+        self.repeated_length = RepeatedLength::NONE;
         self.state = State::Tracking;
     }
 
@@ -339,42 +339,42 @@ impl<P: Copy> Rx<P> {
         out: &mut [u8],
         placer: &mut Placer<'_>,
     ) -> Received {
-        let place = self.framing.place(seq, payload.len());
+        let place = self.framing.locate(seq, payload.len());
         match place {
-            Place::Past => stats.rx_past_packets += 1,
-            Place::Within => stats.rx_ahead_packets += 1,
-            Place::Overlap(_) => stats.rx_overlap_packets += 1,
-            Place::Header(_) => stats.rx_ahead_header_packets += 1,
-            Place::Next | Place::Lost => (),
+            SegmentPosition::Past => stats.rx_past_packets += 1,
+            SegmentPosition::Within => stats.rx_ahead_packets += 1,
+            SegmentPosition::Overlap(_) => stats.rx_overlap_packets += 1,
+            SegmentPosition::Header(_) => stats.rx_ahead_header_packets += 1,
+            SegmentPosition::Next | SegmentPosition::Lost => (),
         }
-        if let Place::Header(_) = place {
+        if let SegmentPosition::Header(_) = place {
             self.framing.skip_to_header();
             self.progress = None;
         }
         let (from, is_shown) = match place {
-            Place::Past | Place::Within => return Received::default(),
-            Place::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
-            Place::Next => (0, true),
+            SegmentPosition::Past | SegmentPosition::Within => return Received::default(),
+            SegmentPosition::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
+            SegmentPosition::Next => (0, true),
             // A packet that starts with the next header has lost no needed byte. Bytes before the
             // header stay unchanged; only a rewriting protocol can report such a partial result.
-            Place::Header(before) => (before, before == 0 || L::REWRITES),
+            SegmentPosition::Header(before) => (before, before == 0 || L::REWRITES),
             // Bytes before the new ones cannot be restored, unless they belong to another message.
-            Place::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
+            SegmentPosition::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
         };
         let shown = is_shown.then_some(&mut *out);
         match self.walk(l5p, stats, (payload, from), shown, placer) {
-            Walk::Alien { done } => {
+            WalkResult::Malformed { done } => {
                 // A malformed header in an expected position: all earlier inferences are invalid.
-                self.usual = Usual::NONE;
+                self.repeated_length = RepeatedLength::NONE;
                 self.lose(l5p, stats, (seq, payload, done), out, placer)
             }
-            Walk::Done(walked) if !is_shown => {
+            WalkResult::Done(walked) if !is_shown => {
                 if !walked.authentic && self.state == State::Presuming {
                     self.give_up(stats);
                 }
                 Received::default()
             }
-            Walk::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
+            WalkResult::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
         }
     }
 
@@ -409,7 +409,7 @@ impl<P: Copy> Rx<P> {
         (payload, mut done): (&[u8], usize),
         out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
-    ) -> Walk {
+    ) -> WalkResult {
         let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
         let mut boundary = None;
@@ -447,18 +447,18 @@ impl<P: Copy> Rx<P> {
                     self.framing.pass(bytes);
                     done += bytes;
                 }
-                Step::Alien => return Walk::Alien { done },
+                Step::Malformed => return WalkResult::Malformed { done },
             }
         }
         // Only header bytes were processed: the extent is that of the header's message.
         let message = first.unwrap_or(self.framing.extent());
-        Walk::Done(Walked { authentic, boundary, message })
+        WalkResult::Done(Walked { authentic, boundary, message })
     }
 
     /// Records the end of a message.
     fn ended(&mut self, stats: &mut Stats, message_bytes: u32, verified: bool) {
         if verified {
-            self.usual.note(message_bytes);
+            self.repeated_length.note(message_bytes);
             if self.state == State::Presuming {
                 self.prove(stats);
             }
@@ -523,7 +523,7 @@ impl<P: Copy> Rx<P> {
 
     /// The candidate's number, inferred from the common message length.
     fn presumption<L: L5p<Progress = P>>(&self, l5p: &L, candidate: SeqNumber) -> Option<u64> {
-        let Usual { bytes, repeats } = self.usual;
+        let RepeatedLength { bytes, repeats } = self.repeated_length;
         if !self.presumes || !l5p.proves_number() || repeats < REPEATS_MIN {
             return None;
         }
@@ -551,7 +551,7 @@ impl<P: Copy> Rx<P> {
         // The carried bytes are only a part of a header, and were parsed before.
         let begun = self.framing.follow(l5p, carried).is_ok();
         match self.walk(l5p, stats, (payload, from), Some(out), placer) {
-            Walk::Done(walked) if begun => self.decrypted(stats, payload.len(), from, walked),
+            WalkResult::Done(walked) if begun => self.decrypted(stats, payload.len(), from, walked),
             _ => {
                 self.framing = followed;
                 self.framing.count(number);
@@ -591,25 +591,25 @@ impl<P: Copy> Rx<P> {
         placer: &mut Placer<'_>,
     ) -> Received {
         self.waited_bytes = self.waited_bytes.saturating_add(payload.len() as u32);
-        let followed = match self.framing.place(seq, payload.len()) {
+        let followed = match self.framing.locate(seq, payload.len()) {
             _ if self.waited_bytes > ANSWER_BYTES_MIN << self.doublings => {
                 // TCP may never deliver up to the candidate, or the way there is long.
                 stats.rx_resync_expired += 1;
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
                 Err(0)
             }
-            Place::Past | Place::Within => Ok(()),
-            Place::Next => self.framing.follow(l5p, payload),
-            Place::Overlap(before) => {
+            SegmentPosition::Past | SegmentPosition::Within => Ok(()),
+            SegmentPosition::Next => self.framing.follow(l5p, payload),
+            SegmentPosition::Overlap(before) => {
                 let followed = self.framing.follow(l5p, &payload[before..]);
                 followed.map_err(|done| before + done)
             }
-            Place::Header(before) => {
+            SegmentPosition::Header(before) => {
                 self.framing.skip_to_header();
                 let followed = self.framing.follow(l5p, &payload[before..]);
                 followed.map_err(|done| before + done)
             }
-            Place::Lost => Err(0),
+            SegmentPosition::Lost => Err(0),
         };
         match followed {
             Ok(()) => {
@@ -627,11 +627,11 @@ impl<P: Copy> Rx<P> {
 }
 
 /// Result of processing the next bytes.
-enum Walk {
+enum WalkResult {
     /// All headers were well-formed.
     Done(Walked),
     /// A header after `done` bytes is malformed.
-    Alien { done: usize },
+    Malformed { done: usize },
 }
 
 /// Properties of processed bytes.

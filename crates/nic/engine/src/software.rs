@@ -9,9 +9,9 @@
 //! - [`pdus`]: received NVMe/TCP PDUs, with checked digests and placed data;
 //! - [`composed`]: PDUs in records.
 
+pub mod ambiguity;
 pub mod boundaries;
 pub mod composed;
-pub mod doubt;
 pub mod open;
 pub mod pdus;
 pub mod records;

@@ -180,7 +180,7 @@ impl<P: Copy> Tx<P> {
         stats: &mut Stats,
         message: &MessageState<'_>,
         seq: SeqNumber,
-        pieces: impl Iterator<Item = &'p [u8]>,
+        chunks: impl Iterator<Item = &'p [u8]>,
     ) -> bool {
         if message.key != self.key {
             self.sound = false;
@@ -188,7 +188,7 @@ impl<P: Copy> Tx<P> {
         }
         *self = Tx::new(message.start, message.number, message.key);
         let mut replayed = [0; REPLAY_BYTES];
-        for bytes in pieces.flat_map(|piece| piece.chunks(REPLAY_BYTES)) {
+        for bytes in chunks.flat_map(|chunk| chunk.chunks(REPLAY_BYTES)) {
             stats.tx_replayed_bytes += bytes.len() as u64;
             let replayed = &mut replayed[..bytes.len()];
             self.sound = self.sound && self.walk_to(l5p, bytes, replayed);
@@ -225,15 +225,15 @@ impl<P: Copy> Tx<P> {
         l5p: &L,
         stats: &mut Stats,
         seq: SeqNumber,
-        pieces: impl Iterator<Item = &'p [u8]>,
+        chunks: impl Iterator<Item = &'p [u8]>,
         out: &mut [u8],
     ) -> Verdict {
         let mut done = 0;
         self.sound = self.sound && (out.is_empty() || seq == self.framing.position());
-        for piece in pieces {
-            let place = out.get_mut(done..done + piece.len());
-            self.sound = self.sound && place.is_some_and(|out| self.walk_to(l5p, piece, out));
-            done += piece.len();
+        for chunk in chunks {
+            let place = out.get_mut(done..done + chunk.len());
+            self.sound = self.sound && place.is_some_and(|out| self.walk_to(l5p, chunk, out));
+            done += chunk.len();
         }
         if !self.sound || done != out.len() {
             self.sound = false;
@@ -265,7 +265,7 @@ impl<P: Copy> Tx<P> {
                     self.framing.pass(count);
                     done += count;
                 }
-                Step::Alien => return false,
+                Step::Malformed => return false,
             }
         }
         true
@@ -289,7 +289,7 @@ impl<P: Copy> Tx<P> {
                     self.framing.pass(count);
                     done += count;
                 }
-                Step::Alien => return false,
+                Step::Malformed => return false,
             }
         }
         true

@@ -4,7 +4,7 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Connection, Phase, State};
+use super::{Connection, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::recover::Delivered;
 use crate::segment::Header;
@@ -69,9 +69,9 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.stats.duplicates_reported += 1;
             self.board.wait_longer();
         }
-        self.settle_tail_probe(now, header.ack, repeats, &delivered);
-        if self.phase != Phase::Open && header.ack.since(self.recover_until) >= 0 {
-            self.phase = Phase::Open;
+        self.complete_tail_probe(now, header.ack, repeats, &delivered);
+        if self.phase != RecoveryPhase::Open && header.ack.since(self.recover_until) >= 0 {
+            self.phase = RecoveryPhase::Open;
             self.board.recovered();
         }
         self.find_losses(now, outstanding, advanced);
@@ -114,8 +114,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             Some(rtt_ns) => self.rtt.sample(now, rtt_ns),
             None => self.rtt.progress(),
         }
-        let limited = self.window_limited || self.phase == Phase::Loss;
-        if self.phase != Phase::Recovery && limited {
+        let limited = self.window_limited || self.phase == RecoveryPhase::Loss;
+        if self.phase != RecoveryPhase::Recovery && limited {
             let rtt_ns = self.rtt.smoothed_ns();
             self.congestion.acknowledged(now, delivered.bytes, rtt_ns);
         }
@@ -137,19 +137,19 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             // During recovery, a partial acknowledgement indicates that the next bytes are lost
             // too (RFC 6582 §3.2).
             let asks = match self.phase {
-                Phase::Open => self.repeated_acks == REPEATED_ACKS,
-                Phase::Recovery => advanced,
-                Phase::Loss => false,
+                RecoveryPhase::Open => self.repeated_acks == REPEATED_ACKS,
+                RecoveryPhase::Recovery => advanced,
+                RecoveryPhase::Loss => false,
             };
             if asks { self.board.lose_front(self.mss) } else { 0 }
         };
-        if lost > 0 && self.phase == Phase::Open {
+        if lost > 0 && self.phase == RecoveryPhase::Open {
             self.begin_recovery(now, outstanding);
         }
     }
 
     fn begin_recovery(&mut self, now: Time, outstanding: u32) {
-        self.phase = Phase::Recovery;
+        self.phase = RecoveryPhase::Recovery;
         self.recover_until = self.nxt;
         self.congestion.lost(now, outstanding);
         self.stats.recoveries += 1;
@@ -157,7 +157,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     }
 
     /// Determines if the tail loss probe has repaired a loss (RFC 8985 §7.4.2).
-    fn settle_tail_probe(
+    fn complete_tail_probe(
         &mut self,
         now: Time,
         ack: SeqNumber,
@@ -173,7 +173,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.tail_probe = None;
         } else if behind > 0 {
             self.tail_probe = None;
-            if self.phase == Phase::Open {
+            if self.phase == RecoveryPhase::Open {
                 let outstanding = self.outstanding();
                 self.congestion.lost(now, outstanding);
                 self.stats.recoveries += 1;

@@ -3,7 +3,7 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, Phase, State};
+use super::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::segment::{Header, Timestamps};
 use crate::time::Time;
@@ -47,7 +47,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             && header.flags.0 & !TcpFlags::PSH.0 == EXPECTED & !TcpFlags::PSH.0
             && timely
             && header.sack.is_empty()
-            && self.phase == Phase::Open
+            && self.phase == RecoveryPhase::Open
             && self.board.is_clean()
             && self.tail_probe.is_none()
             && header.seq == self.receive.next()

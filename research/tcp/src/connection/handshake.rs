@@ -3,7 +3,7 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Agreed, Connection, ConnectionError, State};
+use super::{Connection, ConnectionError, NegotiatedOptions, State};
 use crate::config::{Config, MSS_BYTES_MIN};
 use crate::options::TIMESTAMPS_BYTES;
 use crate::payload::Payload;
@@ -55,7 +55,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.receive = Receive::new(syn.seq + 1, self.config.receive_buffer_bytes);
         self.acked = syn.seq + 1;
         self.edge = self.acked + self.config.receive_buffer_bytes.min(WINDOW_UNSCALED_MAX);
-        self.agreed = Agreed {
+        self.agreed = NegotiatedOptions {
             timestamps: self.config.timestamps && syn.timestamps.is_some(),
             sack: self.config.sack && syn.sack_permitted,
             peer_scale: syn.window_scale.unwrap_or(0),

@@ -627,7 +627,7 @@ fn a_lost_segment_is_sent_again_after_three_behind_it() {
     let stats = tested.connection.stats();
     assert_eq!((stats.recoveries, stats.retransmitted_bytes, stats.timeouts), (1, 1000, 0));
     tested.give(ACK, 1, 6001, "");
-    assert_eq!(tested.connection.phase, Phase::Open);
+    assert_eq!(tested.connection.phase, RecoveryPhase::Open);
 }
 
 #[test]
@@ -646,7 +646,7 @@ fn without_selective_acknowledgements_three_repeated_ones_do() {
     let again = tested.take_all();
     assert_eq!((again[0].1, again[0].3.len()), (2001, 1000));
     tested.give(ACK, 1, 6001, "");
-    assert_eq!(tested.connection.phase, Phase::Open);
+    assert_eq!(tested.connection.phase, RecoveryPhase::Open);
 }
 
 #[test]

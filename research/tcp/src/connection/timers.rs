@@ -1,7 +1,7 @@
 //! Timers: retransmission, tail loss probe, persist, delayed acknowledgement, keepalive,
 //! TIME-WAIT.
 
-use super::{Connection, ConnectionError, Phase, State};
+use super::{Connection, ConnectionError, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::time::{Time, ns};
 
@@ -110,11 +110,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.due.syn = true;
             return;
         }
-        if first && self.phase != Phase::Loss {
+        if first && self.phase != RecoveryPhase::Loss {
             self.congestion.timed_out(now, self.outstanding());
         }
         self.board.lose_all();
-        self.phase = Phase::Loss;
+        self.phase = RecoveryPhase::Loss;
         self.recover_until = self.nxt;
         self.repeated_acks = 0;
         self.tail_probe = None;
@@ -188,7 +188,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     #[inline]
     pub(super) fn restart_tail_probe(&mut self, now: Time) {
         let smoothed_ns = self.rtt.smoothed_ns();
-        let probes = self.phase == Phase::Open
+        let probes = self.phase == RecoveryPhase::Open
             && self.agreed.sack
             && self.board.sacked() == 0
             && smoothed_ns > 0

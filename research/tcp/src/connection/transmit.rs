@@ -3,7 +3,7 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Connection, Phase, State, TailProbe};
+use super::{Connection, RecoveryPhase, State, TailProbe};
 use crate::payload::Payload;
 use crate::rule::{Rule, holds};
 use crate::segment::{Header, Range, SackBlocks, Timestamps, Transmit};
@@ -158,7 +158,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
 
     /// Sends a tail loss probe (RFC 8985 §7.3).
     fn transmit_tail_probe(&mut self, now: Time, gather: &mut Vec<S>) -> Option<Transmit> {
-        if !core::mem::take(&mut self.due.tail_probe) || self.phase != Phase::Open {
+        if !core::mem::take(&mut self.due.tail_probe) || self.phase != RecoveryPhase::Open {
             return None;
         }
         self.stats.tail_probes += 1;
@@ -232,7 +232,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return worth.then_some(limit);
         }
         let grows = most < self.config.super_segment_bytes
-            && self.phase == Phase::Open
+            && self.phase == RecoveryPhase::Open
             && self.board.in_flight() >= SEGMENTS_ANSWERED * self.mss
             && limit < self.congestion.window_bytes().min(self.window) / 3;
         (!grows).then_some(whole)

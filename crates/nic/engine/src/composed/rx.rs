@@ -2,7 +2,7 @@
 
 use unlade_net::SeqNumber;
 
-use crate::composed::{Piece, Stats, step};
+use crate::composed::{RecordPart, Stats, step};
 use crate::framing::Framing;
 use crate::nvme::{self, Nvme};
 use crate::placement::Placer;
@@ -137,12 +137,12 @@ impl Inner {
         let mut passes = Passes { common: None, differ: false };
         let mut taken = Received::default();
         while done < bytes.len() {
-            let Some((end, _, pieces)) = step(tls, &mut framing, bytes, done) else { break };
+            let Some((end, _, parts)) = step(tls, &mut framing, bytes, done) else { break };
             done = end;
-            for piece in pieces.into_iter().flatten() {
-                match piece {
-                    Piece::Record => (),
-                    Piece::Content { start, end } => {
+            for part in parts.into_iter().flatten() {
+                match part {
+                    RecordPart::Record => (),
+                    RecordPart::Content { start, end } => {
                         placer.part(start);
                         let content = (seq + start as u32, &bytes[start..end]);
                         let received = self.content(nvme, stats, content, placer);
@@ -151,8 +151,8 @@ impl Inner {
                         let boundary = received.boundary.map(|at| at + start as u32);
                         taken.boundary = taken.boundary.or(boundary);
                     }
-                    Piece::Type { at } if bytes[at] == APPLICATION_DATA => (),
-                    Piece::Type { .. } => {
+                    RecordPart::Type { at } if bytes[at] == APPLICATION_DATA => (),
+                    RecordPart::Type { .. } => {
                         if holds(Rule::InnerType) {
                             self.rx.interrupt(&mut stats.nvme);
                             passes.join(None);

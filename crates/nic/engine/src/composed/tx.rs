@@ -10,7 +10,7 @@
 
 use unlade_net::SeqNumber;
 
-use crate::composed::{Piece, Stats, step};
+use crate::composed::{RecordPart, Stats, step};
 use crate::nvme::{self, Nvme};
 use crate::rule::{Rule, holds};
 use crate::tls::{self, APPLICATION_DATA, Tls};
@@ -45,7 +45,7 @@ pub struct Inner {
     /// The state at the start of the record.
     before: tx::Tx<nvme::Progress>,
     /// The record contains no PDUs.
-    alien: bool,
+    is_other_type: bool,
 }
 
 /// The dynamic state of the outer machine.
@@ -69,7 +69,7 @@ impl Tx {
         let inner = tx::Tx::new(SeqNumber(0), 0, 0);
         Tx {
             tls: Outer { tx: tx::Tx::new(start, number, key), sound: true },
-            nvme: Inner { tx: inner, before: inner, alien: false },
+            nvme: Inner { tx: inner, before: inner, is_other_type: false },
         }
     }
 
@@ -107,13 +107,13 @@ impl Tx {
         // Nothing is replayed before the record: this checks the record's key.
         let start = record.start;
         self.tls.sound = found && self.tls.tx.recover(tls, &mut stats.tls, record, start);
-        self.nvme = Inner { tx, before: tx, alien: false };
+        self.nvme = Inner { tx, before: tx, is_other_type: false };
         stats.tls.tx_replayed_bytes += before.len() as u64;
-        let mut piece = [0; REPLAY_BYTES];
+        let mut replayed = [0; REPLAY_BYTES];
         for bytes in before.chunks(REPLAY_BYTES) {
-            let piece = &mut piece[..bytes.len()];
-            piece.copy_from_slice(bytes);
-            self.tls.sound = self.tls.sound && self.walk((tls, nvme), piece);
+            let replayed = &mut replayed[..bytes.len()];
+            replayed.copy_from_slice(bytes);
+            self.tls.sound = self.tls.sound && self.walk((tls, nvme), replayed);
         }
         self.tls.sound
     }
@@ -146,10 +146,10 @@ impl Tx {
         let mut done = 0;
         while done < bytes.len() {
             let stepped = step(tls, &mut framing, bytes, done);
-            let Some((end, _, pieces)) = stepped else { return false };
+            let Some((end, _, parts)) = stepped else { return false };
             done = end;
-            for piece in pieces.into_iter().flatten() {
-                if !self.nvme.take(nvme, piece, bytes) {
+            for part in parts.into_iter().flatten() {
+                if !self.nvme.take(nvme, part, bytes) {
                     return false;
                 }
             }
@@ -159,22 +159,23 @@ impl Tx {
 }
 
 impl Inner {
-    fn take(&mut self, nvme: &Nvme, piece: Piece, bytes: &mut [u8]) -> bool {
-        match piece {
-            Piece::Record => {
+    fn take(&mut self, nvme: &Nvme, part: RecordPart, bytes: &mut [u8]) -> bool {
+        match part {
+            RecordPart::Record => {
                 // A TLS 1.2 record has no type byte at its end.
-                let was_alien = std::mem::take(&mut self.alien);
+                let was_other_type = std::mem::take(&mut self.is_other_type);
                 self.before = self.tx;
-                !was_alien
+                !was_other_type
             }
-            Piece::Content { start, end } => {
-                self.alien = self.alien || !self.tx.walk(nvme, &mut bytes[start..end]);
+            RecordPart::Content { start, end } => {
+                self.is_other_type =
+                    self.is_other_type || !self.tx.walk(nvme, &mut bytes[start..end]);
                 true
             }
-            Piece::Type { at } if bytes[at] == APPLICATION_DATA => !self.alien,
-            Piece::Type { at } => {
+            RecordPart::Type { at } if bytes[at] == APPLICATION_DATA => !self.is_other_type,
+            RecordPart::Type { at } => {
                 self.tx = self.before;
-                self.alien = false;
+                self.is_other_type = false;
                 OTHER_TYPES.contains(&bytes[at]) && self.tx.framing().is_at_start()
             }
         }

@@ -7,7 +7,7 @@ use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
 use crate::composed::{self, Stats};
-use crate::model::initiator::{Buffer, Desk, Live, Memory, Reading, Said};
+use crate::model::initiator::{Buffer, EventHandler, Live, Memory, OwnedEvent, Reading};
 use crate::model::peer::random_bytes;
 use crate::model::storage::{Shape, Stream, TAGS};
 use crate::nvme::{Progress, target};
@@ -19,7 +19,7 @@ use crate::software::pdus::{Input, PduResult, Pdus};
 use crate::tls::{Tls, Version};
 
 /// Fault rates of a case. Each fault occurs once in the given number of packets; 0 means never.
-struct Weather {
+struct FaultRates {
     segment_bytes_max: u64,
     window_bytes: usize,
     lost: u64,
@@ -51,13 +51,13 @@ fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in > 0 && random.once_in(once_in)
 }
 
-impl Weather {
+impl FaultRates {
     fn random(
         random: &mut Random,
         stream: &Stream,
         shape: &Shape,
         segment_bytes_max: u64,
-    ) -> Weather {
+    ) -> FaultRates {
         let rare = |random: &mut Random, least: u64, most| {
             if random.once_in(5) { least + random.below(most) } else { 0 }
         };
@@ -69,7 +69,7 @@ impl Weather {
         let shadowed = rare(random, 3, 40);
         let staging = random.once_in(3) || stray > 0 || secure && forged > 0;
         let attacked = forged > 0 || stray > 0 || shadowed > 0;
-        Weather {
+        FaultRates {
             segment_bytes_max,
             window_bytes: (segment_bytes_max * (2 + random.below(30))) as usize,
             lost: sometimes(random, 30),
@@ -149,7 +149,7 @@ impl Tcp {
 
 struct World<'r> {
     random: &'r mut Random,
-    weather: Weather,
+    faults: FaultRates,
     stream: Stream,
     isn: SeqNumber,
     device: Device,
@@ -210,7 +210,7 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         version,
     };
     let stream = Stream::random(random, &shape);
-    let weather = Weather::random(random, &stream, &shape, scale);
+    let faults = FaultRates::random(random, &stream, &shape, scale);
     let total = stream.wire.len();
     let isn = match random.below(3) {
         0 => SeqNumber(random.next() as u32),
@@ -231,7 +231,7 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         Tcp { bytes: vec![0; total], packets: vec![None; total], results: Vec::new(), next: 0 };
     let mut world = World {
         random,
-        weather,
+        faults,
         isn,
         device,
         software,
@@ -271,7 +271,7 @@ impl World<'_> {
     }
 
     fn play(&mut self) -> Result<(), String> {
-        let limit = 600 * (self.total() as u64 / self.weather.segment_bytes_max + 50);
+        let limit = 600 * (self.total() as u64 / self.faults.segment_bytes_max + 50);
         while self.tcp.next < self.total() || self.finished < self.stream.commands.len() {
             self.steps += 1;
             if self.steps > limit {
@@ -341,8 +341,8 @@ impl World<'_> {
         if self.network.len() >= 12 {
             return;
         }
-        let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
-        let window = (self.tcp.next + self.weather.window_bytes).min(self.gate());
+        let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
+        let window = (self.tcp.next + self.faults.window_bytes).min(self.gate());
         let again = match late {
             true => self.network.is_empty() && self.sent >= window,
             false => self.random.once_in(4),
@@ -365,7 +365,7 @@ impl World<'_> {
 
     fn put(&mut self, at: usize, end: usize) {
         let mut bytes = self.stream.wire[at..end].to_vec();
-        let forged = happens(self.random, self.weather.forged);
+        let forged = happens(self.random, self.faults.forged);
         if forged {
             let index = self.random.below(bytes.len() as u64) as usize;
             bytes[index] ^= 1 << self.random.below(8);
@@ -379,15 +379,15 @@ impl World<'_> {
         }
         self.disturb();
         let mut index = 0;
-        if happens(self.random, self.weather.out_of_order) {
+        if happens(self.random, self.faults.out_of_order) {
             index = self.random.below(self.network.len() as u64) as usize;
         }
         let segment = self.network.remove(index)?;
-        if happens(self.random, self.weather.doubled) {
+        if happens(self.random, self.faults.doubled) {
             let Segment { at, forged, ref bytes } = segment;
             self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
-        if happens(self.random, self.weather.lost) { None } else { Some(segment) }
+        if happens(self.random, self.faults.lost) { None } else { Some(segment) }
     }
 
     fn expected(&self) -> SeqNumber {
@@ -399,7 +399,7 @@ impl World<'_> {
 
     /// Injects packets that TCP rejects.
     fn disturb(&mut self) {
-        if happens(self.random, self.weather.stray) {
+        if happens(self.random, self.faults.stray) {
             let distance = match self.random.below(3) {
                 0 => self.sent as u32 + self.random.below(1 << 20) as u32,
                 _ => self.random.below(2 * self.sent as u64 + 10) as u32,
@@ -410,9 +410,9 @@ impl World<'_> {
             self.device(self.isn + distance, &payload);
             self.disturbed |= self.expected() != expected;
         }
-        if happens(self.random, self.weather.shadowed) {
+        if happens(self.random, self.faults.shadowed) {
             let at = self.expected().0.wrapping_sub(self.isn.0) as usize;
-            let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
+            let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
             let Some(genuine) = self.stream.wire.get(at..(at + length).min(self.sent)) else {
                 return;
             };
@@ -421,7 +421,7 @@ impl World<'_> {
                 return;
             }
             let index = self.random.below(payload.len() as u64) as usize;
-            let harmless = self.weather.staging || self.stream.nvme.header_digest;
+            let harmless = self.faults.staging || self.stream.nvme.header_digest;
             if harmless || self.stream.data_at(at + index).is_some() {
                 payload[index] ^= 1 << self.random.below(8);
             }
@@ -456,7 +456,7 @@ impl World<'_> {
             }
         };
         for (who, request) in requests.into_iter().flatten() {
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.asked.push_back((due, who, request));
         }
         (result, from)
@@ -465,15 +465,15 @@ impl World<'_> {
     fn arrive(&mut self, segment: &Segment) -> Result<(), String> {
         let payload = &segment.bytes[..];
         let (result, from) = self.device(self.isn + segment.at as u32, payload);
-        if self.weather.is_honest() {
+        if self.faults.is_honest() {
             self.check_placed(segment.at, &result)?;
             self.check_record(segment.at + from, &result)?;
         }
-        if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
+        if happens(self.random, self.faults.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
         self.forged |= segment.forged;
-        let (head, newer_wins) = (&payload[..from], self.weather.newer_wins);
+        let (head, newer_wins) = (&payload[..from], self.faults.newer_wins);
         self.tcp.take(segment.at, head, ComposedResult::default(), newer_wins);
         let view = if result.tls.is_some() { &self.out[..payload.len()] } else { payload };
         let rest =
@@ -537,7 +537,7 @@ impl World<'_> {
         };
         for (who, response) in responses {
             if let Some(response) = response {
-                let due = steps + self.random.below(self.weather.answer_steps_max + 1);
+                let due = steps + self.random.below(self.faults.answer_steps_max + 1);
                 self.answered.push_back((due, who, response));
             }
         }
@@ -556,10 +556,10 @@ impl World<'_> {
     /// Software reads from TCP; returns false if the stream has ended with an error.
     fn read(&mut self) -> Result<bool, String> {
         while let Some((run, at, result)) = self.tcp.run() {
-            let mut desk = Desk {
+            let mut handler = EventHandler {
                 stream: &self.stream,
-                staging: self.weather.staging,
-                excused: self.weather.forged > 0 || self.weather.mistakes,
+                staging: self.faults.staging,
+                excused: self.faults.forged > 0 || self.faults.mistakes,
                 memory: &mut self.memory,
                 live: &mut self.live,
                 by_tag: &self.by_tag,
@@ -571,9 +571,9 @@ impl World<'_> {
             let taken = match &mut self.software {
                 Software::Plain(pdus) => {
                     let mut input = Input::new(bytes, slice);
-                    let good = desk.take(|again| {
+                    let good = handler.take(|again| {
                         again.into_iter().for_each(|bytes| pdus.recheck(&bytes));
-                        pdus.next(&mut input).map(|event| event.map(Said::of)).ok()
+                        pdus.next(&mut input).map(|event| event.map(OwnedEvent::of)).ok()
                     })?;
                     good.then_some(run.len())
                 }
@@ -584,16 +584,16 @@ impl World<'_> {
                         Err(_) => None,
                         Ok(None) | Ok(Some(Opened::Other(..))) => taken,
                         Ok(Some(Opened::Pdus(mut content))) => {
-                            let good = desk.take(|again| {
+                            let good = handler.take(|again| {
                                 again.into_iter().for_each(|bytes| content.recheck(&bytes));
-                                content.event().map(|event| event.map(Said::of)).ok()
+                                content.event().map(|event| event.map(OwnedEvent::of)).ok()
                             })?;
                             taken.filter(|_| good)
                         }
                     }
                 }
             };
-            let done = std::mem::take(&mut desk.done);
+            let done = std::mem::take(&mut handler.done);
             for command in done {
                 self.withdraw(command)?;
             }
@@ -644,7 +644,7 @@ impl World<'_> {
 
     /// Registers another buffer for an active command under its tag.
     fn move_buffer(&mut self) -> Result<(), String> {
-        if !happens(self.random, self.weather.moved) || self.registered == 0 {
+        if !happens(self.random, self.faults.moved) || self.registered == 0 {
             return Ok(());
         }
         let command =

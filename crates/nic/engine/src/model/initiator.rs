@@ -64,29 +64,29 @@ pub(crate) struct Reading {
 }
 
 /// An owned [`Event`].
-pub(crate) enum Said {
+pub(crate) enum OwnedEvent {
     Header(Vec<u8>),
     Data(usize, Vec<u8>, Option<Registration>),
     Recheck(usize),
     Verdict(bool),
 }
 
-impl Said {
-    pub fn of(event: Event<'_>) -> Said {
+impl OwnedEvent {
+    pub fn of(event: Event<'_>) -> OwnedEvent {
         match event {
-            Event::Header { header, .. } => Said::Header(header.to_vec()),
+            Event::Header { header, .. } => OwnedEvent::Header(header.to_vec()),
             Event::Data { offset, bytes, placed } => {
-                Said::Data(offset as usize, bytes.to_vec(), placed)
+                OwnedEvent::Data(offset as usize, bytes.to_vec(), placed)
             }
-            Event::Recheck { data_bytes } => Said::Recheck(data_bytes as usize),
-            Event::End => Said::Verdict(true),
-            Event::Corrupt => Said::Verdict(false),
+            Event::Recheck { data_bytes } => OwnedEvent::Recheck(data_bytes as usize),
+            Event::End => OwnedEvent::Verdict(true),
+            Event::Corrupt => OwnedEvent::Verdict(false),
         }
     }
 }
 
 /// The initiator's event handler.
-pub(crate) struct Desk<'w> {
+pub(crate) struct EventHandler<'w> {
     pub stream: &'w Stream,
     pub staging: bool,
     /// Correct data may be reported as corrupt, because the stream was disturbed.
@@ -98,22 +98,24 @@ pub(crate) struct Desk<'w> {
     pub done: Vec<usize>,
 }
 
-impl Desk<'_> {
+impl EventHandler<'_> {
     /// Handles all available events: `next` gets the bytes to recheck. Returns false if the stream
     /// has failed.
     pub fn take(
         &mut self,
-        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<Said>>,
+        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<OwnedEvent>>,
     ) -> Result<bool, String> {
         let mut again = None;
         loop {
             let Some(said) = next(again.take()) else { return Ok(false) };
             match said {
                 None => return Ok(true),
-                Some(Said::Header(header)) => self.header(&header)?,
-                Some(Said::Data(offset, bytes, placed)) => self.data(offset, bytes, placed)?,
-                Some(Said::Recheck(count)) => again = Some(self.put(count)),
-                Some(Said::Verdict(good)) => self.verdict(good)?,
+                Some(OwnedEvent::Header(header)) => self.header(&header)?,
+                Some(OwnedEvent::Data(offset, bytes, placed)) => {
+                    self.data(offset, bytes, placed)?
+                }
+                Some(OwnedEvent::Recheck(count)) => again = Some(self.put(count)),
+                Some(OwnedEvent::Verdict(good)) => self.verdict(good)?,
             }
         }
     }

@@ -78,7 +78,7 @@ pub(crate) fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
 }
 
 /// Bounds of a record of a stream.
-pub(crate) struct Place {
+pub(crate) struct RecordSpan {
     /// Start and end, bytes from the start of the stream.
     pub start: usize,
     pub end: usize,
@@ -91,7 +91,7 @@ pub(crate) struct Stream {
     pub secrets: Vec<Secret>,
     pub written: Vec<u8>,
     pub wire: Vec<u8>,
-    pub records: Vec<Place>,
+    pub records: Vec<RecordSpan>,
     /// The number of the first record, under the first key.
     pub number: u64,
 }
@@ -181,7 +181,7 @@ impl Stream {
             stream.written.extend(written);
             stream.wire.extend(sealed);
             let key = stream.secrets.len() as u16 - 1;
-            stream.records.push(Place { start, end: stream.wire.len(), key });
+            stream.records.push(RecordSpan { start, end: stream.wire.len(), key });
             number += 1;
             explicit = explicit.wrapping_add(1);
         }

@@ -14,7 +14,7 @@ use crate::software::records::Records;
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 
 /// Fault rates of a case.
-struct Weather {
+struct FaultRates {
     segment_bytes_max: u64,
     window_bytes: usize,
     /// Each fault occurs once in the given number of packets; 0 means never.
@@ -43,11 +43,11 @@ fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in > 0 && random.once_in(once_in)
 }
 
-impl Weather {
-    fn random(random: &mut Random) -> Weather {
+impl FaultRates {
+    fn random(random: &mut Random) -> FaultRates {
         let sizes = [3, 20, 200, 1448, 1448, 5000];
         let segment_bytes_max = sizes[random.below(6) as usize];
-        Weather {
+        FaultRates {
             segment_bytes_max,
             window_bytes: (segment_bytes_max * (2 + random.below(30))) as usize,
             lost: sometimes(random, 30),
@@ -118,7 +118,7 @@ impl Tcp {
 
 struct World<'r> {
     random: &'r mut Random,
-    weather: Weather,
+    faults: FaultRates,
     stream: Stream,
     isn: SeqNumber,
     keys: Vec<Tls>,
@@ -153,8 +153,8 @@ struct World<'r> {
 /// A difference from the model.
 pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(2) { Version::Tls12 } else { Version::Tls13 };
-    let weather = Weather::random(random);
-    let stream_bytes = (weather.segment_bytes_max as usize * 300).clamp(4000, 250_000);
+    let faults = FaultRates::random(random);
+    let stream_bytes = (faults.segment_bytes_max as usize * 300).clamp(4000, 250_000);
     let sizes = [20, 300, 2000, 16384 - 256];
     let plaintext_bytes_max = sizes[random.below(4) as usize].min(stream_bytes / 16);
     let shape = Shape {
@@ -181,16 +181,16 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         deceived: false,
     };
     // A response arrives before software has forgotten the boundary.
-    let asked_bytes = 2 * (weather.answer_steps_max + 2) * weather.segment_bytes_max;
+    let asked_bytes = 2 * (faults.answer_steps_max + 2) * faults.segment_bytes_max;
     let remembered_bytes = REMEMBERED_MAX * total / stream.records.len();
-    let soon = weather.is_honest()
+    let soon = faults.is_honest()
         && shape.false_headers.is_none()
-        && asked_bytes as usize + weather.window_bytes < remembered_bytes;
+        && asked_bytes as usize + faults.window_bytes < remembered_bytes;
     let mut rx = Rx::new(isn, stream.number);
-    rx.presume(weather.presumes);
+    rx.presume(faults.presumes);
     let mut world = World {
         random,
-        weather,
+        faults,
         isn,
         keys,
         device_key: 0,
@@ -230,7 +230,7 @@ impl World<'_> {
     }
 
     fn play(&mut self, soon: bool) -> Result<(), String> {
-        let limit = 400 * (self.total() as u64 / self.weather.segment_bytes_max + 50);
+        let limit = 400 * (self.total() as u64 / self.faults.segment_bytes_max + 50);
         while self.tcp.next < self.total() {
             self.steps += 1;
             if self.steps > limit {
@@ -263,10 +263,10 @@ impl World<'_> {
     /// time.
     fn judge_return(&self) -> Result<(), String> {
         let longest = self.stream.records.iter().map(|record| record.end - record.start).max();
-        let steps = 2 * self.weather.answer_steps_max as usize + 10;
+        let steps = 2 * self.faults.answer_steps_max as usize + 10;
         let bound = 4 * longest.unwrap_or(0)
-            + steps * self.weather.segment_bytes_max as usize
-            + 2 * self.weather.window_bytes;
+            + steps * self.faults.segment_bytes_max as usize
+            + 2 * self.faults.window_bytes;
         match self.back_after {
             Some(bytes) if bytes <= bound && self.missed == 0 => Ok(()),
             // The second half was too short for a judgement.
@@ -282,8 +282,8 @@ impl World<'_> {
         if self.network.len() >= 12 {
             return;
         }
-        let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
-        let window = self.tcp.next + self.weather.window_bytes;
+        let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
+        let window = self.tcp.next + self.faults.window_bytes;
         let again = match late {
             true => self.network.is_empty() && self.sent >= window.min(self.total()),
             false => self.random.once_in(4),
@@ -308,7 +308,7 @@ impl World<'_> {
     fn put(&mut self, at: usize, end: usize) {
         let mut bytes = self.stream.wire[at..end].to_vec();
         let mut forged = false;
-        if happens(self.random, self.weather.forged) {
+        if happens(self.random, self.faults.forged) {
             let index = self.random.below(bytes.len() as u64) as usize;
             bytes[index] ^= 1 << self.random.below(8);
             forged = true;
@@ -322,22 +322,22 @@ impl World<'_> {
         }
         self.disturb();
         let mut index = 0;
-        if happens(self.random, self.weather.out_of_order) {
+        if happens(self.random, self.faults.out_of_order) {
             index = self.random.below(self.network.len() as u64) as usize;
         }
         let segment = self.network.remove(index)?;
-        if happens(self.random, self.weather.doubled) {
+        if happens(self.random, self.faults.doubled) {
             let Segment { at, forged, ref bytes } = segment;
             self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
-        if happens(self.random, self.weather.lost) { None } else { Some(segment) }
+        if happens(self.random, self.faults.lost) { None } else { Some(segment) }
     }
 
     /// Injects packets that TCP rejects.
     fn disturb(&mut self) {
         let random = &mut *self.random;
         let (tls, stats, out) = (&self.keys[self.device_key], &mut self.stats, &mut self.out[..]);
-        if happens(random, self.weather.keepalive) {
+        if happens(random, self.faults.keepalive) {
             let before = format!("{:?}", self.rx);
             let seq = self.isn + random.below(self.sent as u64 + 1) as u32;
             let received = self.rx.receive(tls, stats, seq, &[], out);
@@ -352,7 +352,7 @@ impl World<'_> {
                 }
             }
         }
-        if happens(random, self.weather.stray) {
+        if happens(random, self.faults.stray) {
             let distance = match random.below(3) {
                 0 => self.sent as u32 + random.below(1 << 30) as u32,
                 _ => random.below(2 * self.sent as u64 + 10) as u32,
@@ -384,7 +384,7 @@ impl World<'_> {
         }
         if let Some(request) = received.request {
             self.check_request(&request)?;
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.asked.push_back((due, request));
         }
         if calm && next && self.restart.is_none() {
@@ -395,10 +395,10 @@ impl World<'_> {
             }
         }
         self.tcp.deceived |= segment.forged;
-        if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
+        if happens(self.random, self.faults.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
-        let (from, newer_wins) = (received.from as usize, self.weather.newer_wins);
+        let (from, newer_wins) = (received.from as usize, self.faults.newer_wins);
         let (head, rest) = match received.pass {
             Some(_) => (&payload[..from], &self.out[from..payload.len()]),
             None => (payload, &[][..]),
@@ -410,7 +410,7 @@ impl World<'_> {
 
     /// Checks that decrypted bytes match the peer's, with headers, nonces and tags unchanged.
     fn compare(&self, segment: &Segment, worked: &Worked, from: usize) -> Result<(), String> {
-        if !self.weather.is_honest() {
+        if !self.faults.is_honest() {
             return Ok(());
         }
         let (start, end) = (segment.at + from, segment.at + segment.bytes.len());
@@ -421,7 +421,7 @@ impl World<'_> {
         let is_own = (message, number) == (self.isn + place.start as u32, self.number_of(first));
         match is_own || place.key != worked.pass.key {
             true => (),
-            false if self.weather.presumes => return Ok(()),
+            false if self.faults.presumes => return Ok(()),
             false => return Err(format!("byte {start} was taken for one of {worked:?}")),
         }
         for place in places[first..].iter().take_while(|place| place.start < end) {
@@ -451,7 +451,7 @@ impl World<'_> {
 
     /// Checks that the device requests only positions with a plausible header.
     fn check_request(&self, request: &Request) -> Result<(), String> {
-        if !self.weather.is_honest() {
+        if !self.faults.is_honest() {
             return Ok(());
         }
         let at = request.tcpsn.0.wrapping_sub(self.isn.0) as usize;
@@ -476,7 +476,7 @@ impl World<'_> {
             self.records.request(request);
         }
         if let Some(response) = self.records.response() {
-            let due = steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = steps + self.random.below(self.faults.answer_steps_max + 1);
             self.answered.push_back((due, response));
         }
         while self.answered.front().is_some_and(|(due, _)| *due <= steps) {
@@ -549,7 +549,7 @@ impl World<'_> {
         if let Some(next) = next.filter(|next| next.key != key) {
             let tls = self.stream.secrets[usize::from(next.key)].tls();
             let key = self.records.change_key(tls);
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.restart = Some((due, self.records.start(), key));
         }
     }

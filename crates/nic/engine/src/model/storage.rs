@@ -38,7 +38,7 @@ pub(crate) struct Command {
 }
 
 /// Bounds of a record, in bytes on the wire.
-pub(crate) struct Place {
+pub(crate) struct RecordSpan {
     pub range: Range<usize>,
     /// Its content, in bytes of the inner stream, and the content's start on the wire.
     pub content: Range<usize>,
@@ -56,7 +56,7 @@ pub(crate) struct Stream {
     /// The form that software writes, and the form on the wire.
     pub written: Vec<u8>,
     pub wire: Vec<u8>,
-    pub records: Vec<Place>,
+    pub records: Vec<RecordSpan>,
     /// The inner stream in the form that software writes.
     pub inner_written: Vec<u8>,
 }
@@ -243,7 +243,7 @@ impl Stream {
         self.written.extend(written);
         let range = start..self.wire.len();
         let content_at = start + secret.prefix_bytes();
-        self.records.push(Place { range, content, content_at });
+        self.records.push(RecordSpan { range, content, content_at });
     }
 
     /// The PDU whose data contains the byte `at` on the wire, and the offset in its data.

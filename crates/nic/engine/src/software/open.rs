@@ -17,7 +17,7 @@ use crate::rule::{Rule, holds};
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
 
 /// Number of bytes whose ciphertext is regenerated in one step.
-const PIECE_BYTES: usize = 1024;
+const CHUNK_BYTES: usize = 1024;
 
 /// A range of a record that was delivered in one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Tls {
         header[..HEADER_BYTES].copy_from_slice(&record[..HEADER_BYTES]);
         let message = Message { number, message_bytes: record.len() as u32, header };
         let mut at = self.start(&message, &self.explicit(record));
-        let mut piece = [0; PIECE_BYTES];
+        let mut piece = [0; CHUNK_BYTES];
         let mut start = 0;
         for part in parts {
             let range = start.max(sealed.start)..part.end.min(sealed.end);
@@ -113,7 +113,7 @@ impl Tls {
                 None => self.key().decrypt(&mut at, bytes),
                 Some(_) if !holds(Rule::Restore) => self.key().authenticate(&mut at, bytes),
                 Some(_) => {
-                    for plain in bytes.chunks(PIECE_BYTES) {
+                    for plain in bytes.chunks(CHUNK_BYTES) {
                         self.key().encrypt_to(&mut at, plain, &mut piece[..plain.len()]);
                     }
                 }

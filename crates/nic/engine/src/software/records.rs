@@ -9,8 +9,8 @@ use zeroize::Zeroize;
 use crate::l5p::L5p;
 use crate::resync::{Pass, Request, Response, Worked};
 use crate::rule::{Rule, holds};
+use crate::software::ambiguity::{AmbiguousPart, AmbiguousRecord, DELIVERIES_MAX};
 use crate::software::boundaries::Boundaries;
-use crate::software::doubt::{Doubt, Doubtful, WAYS_MAX};
 use crate::software::open::{Part, Position};
 use crate::stats::Stats;
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, Tls, Version};
@@ -65,8 +65,8 @@ pub struct Records {
     located: Option<Pass>,
     /// Bytes of it had been decrypted as bytes of another record, and were restored.
     restored: bool,
-    doubts: Vec<Doubt>,
-    doubtful: u64,
+    ambiguous_parts: Vec<AmbiguousPart>,
+    ambiguous_records: u64,
     /// Length of the record, if its header is complete.
     record_bytes: Option<usize>,
     /// The record was returned, or failed.
@@ -89,8 +89,8 @@ impl Records {
             parts: Vec::new(),
             located: None,
             restored: false,
-            doubts: Vec::new(),
-            doubtful: 0,
+            ambiguous_parts: Vec::new(),
+            ambiguous_records: 0,
             record_bytes: None,
             given: false,
             failed: None,
@@ -122,19 +122,19 @@ impl Records {
     pub fn push_uncertain(
         &mut self,
         bytes: &[u8],
-        ways: &[Option<Worked>],
+        deliveries: &[Option<Worked>],
     ) -> Result<usize, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given {
             self.bytes.clear();
             self.parts.clear();
-            self.doubts.clear();
+            self.ambiguous_parts.clear();
             self.record_bytes = None;
             self.given = false;
         }
         let mut taken = 0;
         if self.record_bytes.is_none() {
-            taken = self.take(bytes, HEADER_BYTES, ways);
+            taken = self.take(bytes, HEADER_BYTES, deliveries);
             if self.bytes.len() < HEADER_BYTES {
                 return Ok(taken);
             }
@@ -145,12 +145,12 @@ impl Records {
             self.record_bytes = Some(record_bytes as usize);
         }
         let record_bytes = self.record_bytes.unwrap_or(HEADER_BYTES);
-        taken += self.take(&bytes[taken..], record_bytes, ways);
+        taken += self.take(&bytes[taken..], record_bytes, deliveries);
         Ok(taken)
     }
 
     /// Copies from `bytes` until the record has `until` bytes. Returns the number of copied bytes.
-    fn take(&mut self, bytes: &[u8], until: usize, ways: &[Option<Worked>]) -> usize {
+    fn take(&mut self, bytes: &[u8], until: usize, deliveries: &[Option<Worked>]) -> usize {
         let start = self.bytes.len();
         let taken = bytes.len().min(until - start);
         if taken == 0 {
@@ -158,9 +158,9 @@ impl Records {
         }
         self.bytes.extend_from_slice(&bytes[..taken]);
         let end = start + taken;
-        let ways = &ways[..ways.len().min(WAYS_MAX)];
+        let deliveries = &deliveries[..deliveries.len().min(DELIVERIES_MAX)];
         let mut sealed = start;
-        if let [Some(worked)] = ways {
+        if let [Some(worked)] = deliveries {
             self.locate(worked);
             let mut bytes = std::mem::take(&mut self.bytes);
             sealed += self.restore(worked, start, &mut bytes[start..]);
@@ -168,25 +168,25 @@ impl Records {
         }
         self.restored |= sealed > start;
         self.note(sealed, &[None]);
-        self.note(end, ways);
+        self.note(end, deliveries);
         taken
     }
 
     /// Records that the bytes up to `end` came in one of these `deliveries`.
-    fn note(&mut self, end: usize, ways: &[Option<Worked>]) {
+    fn note(&mut self, end: usize, deliveries: &[Option<Worked>]) {
         if self.parts.last().map_or(0, |last| last.end) >= end {
             return;
         }
-        if self.is_like_last(ways) {
+        if self.is_like_last(deliveries) {
             if let Some(last) = self.parts.last_mut() {
                 last.end = end;
             }
             return;
         }
-        if ways.len() > 1 {
-            self.doubts.push(Doubt::new(self.parts.len(), ways));
+        if deliveries.len() > 1 {
+            self.ambiguous_parts.push(AmbiguousPart::new(self.parts.len(), deliveries));
         }
-        self.parts.push(Part { end, worked: ways[0] });
+        self.parts.push(Part { end, worked: deliveries[0] });
     }
 
     /// Restores the ciphertext of `bytes`, which are at offset `at` of the current record and were
@@ -212,31 +212,36 @@ impl Records {
 
     /// Records if the device's pass agrees on the current record's start and number.
     fn locate(&mut self, worked: &Worked) {
-        if worked.message.tells(self.start(), self.number) {
+        if worked.message.implies_start(self.start(), self.number) {
             self.located = Some(worked.pass);
         }
     }
 
     /// Returns true if bytes with these `deliveries` extend the last part. Ambiguous parts are
     /// never merged: TCP may have kept a different copy of each segment.
-    fn is_like_last(&self, ways: &[Option<Worked>]) -> bool {
+    fn is_like_last(&self, deliveries: &[Option<Worked>]) -> bool {
         let parts = self.parts.len();
-        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part() + 1 == parts);
-        !doubtful && self.parts.last().is_some_and(|last| ways == [last.worked])
+        let is_last_ambiguous =
+            self.ambiguous_parts.last().is_some_and(|ambiguous| ambiguous.part() + 1 == parts);
+        !is_last_ambiguous && self.parts.last().is_some_and(|last| deliveries == [last.worked])
     }
 
     /// Number of records with ambiguous bytes.
-    pub fn doubtful(&self) -> u64 {
-        self.doubtful
+    pub fn ambiguous_records(&self) -> u64 {
+        self.ambiguous_records
     }
 
     /// Opens a record with ambiguous bytes; returns true if it is authentic for one combination of
     /// their deliveries.
-    fn open_in_doubt(&mut self) -> bool {
-        self.doubtful += 1;
+    fn open_ambiguous(&mut self) -> bool {
+        self.ambiguous_records += 1;
         let sealer = self.sealer();
-        let doubtful = Doubtful { bytes: &self.bytes, parts: &self.parts, doubts: &self.doubts };
-        let solution = doubtful.solve(|bytes, parts| {
+        let record = AmbiguousRecord {
+            bytes: &self.bytes,
+            parts: &self.parts,
+            ambiguous_parts: &self.ambiguous_parts,
+        };
+        let solution = record.solve(|bytes, parts| {
             sealer.return_to_sealed(bytes, parts);
             self.tls.tag(self.number, bytes, parts)
         });
@@ -263,9 +268,9 @@ impl Records {
             return Ok(None);
         }
         stats.records_restored += u64::from(std::mem::take(&mut self.restored));
-        if !self.doubts.is_empty() {
+        if !self.ambiguous_parts.is_empty() {
             stats.records_partial += 1;
-            if !self.open_in_doubt() {
+            if !self.open_ambiguous() {
                 return Err(self.fail(RecordError::Forged));
             }
             return Ok(Some(self.give()));
@@ -299,7 +304,7 @@ impl Records {
         let proof = self.proof(self.parts.iter().map(|part| part.worked));
         self.advance(self.bytes.len() as u32);
         // The device has processed all of it, and therefore agrees on the next record's start.
-        self.located = proof.filter(|_| self.doubts.is_empty());
+        self.located = proof.filter(|_| self.ambiguous_parts.is_empty());
         self.given = true;
         let plaintext = &self.bytes[self.tls.sealed_range(self.bytes.len())];
         Record { number, content_type: self.bytes[0], plaintext }
@@ -321,7 +326,8 @@ impl Records {
         if self.given {
             return Some(&[]);
         }
-        let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
+        let sealed =
+            self.ambiguous_parts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
         sealed.then_some(&self.bytes[..])
     }
 
@@ -330,11 +336,12 @@ impl Records {
     fn proof(&self, mut worked: impl Iterator<Item = Option<Worked>>) -> Option<Pass> {
         let first = worked.next()??;
         let same_key = first.pass.key == self.key || !holds(Rule::SameKey);
-        let tells = |worked: &Worked| worked.message.tells(self.start(), self.number);
-        let mut located = self.located == Some(first.pass) || tells(&first);
+        let implies_start =
+            |worked: &Worked| worked.message.implies_start(self.start(), self.number);
+        let mut located = self.located == Some(first.pass) || implies_start(&first);
         for worked in worked {
             let worked = worked.filter(|worked| worked.pass == first.pass)?;
-            located |= tells(&worked);
+            located |= implies_start(&worked);
         }
         let located = located || !holds(Rule::Located);
         (same_key && located).then_some(first.pass)
@@ -366,13 +373,13 @@ impl Records {
         &mut self,
         stats: &mut Stats,
         bytes: &'o [u8],
-        pieces: impl Iterator<Item = (usize, Option<Worked>)>,
+        chunks: impl Iterator<Item = (usize, Option<Worked>)>,
     ) -> Option<(Record<'o>, usize)> {
         let record_bytes = self.tls.message_bytes(bytes.get(..HEADER_BYTES)?)?;
         let record = bytes.get(..record_bytes as usize)?;
         let mut start = 0;
         let of_record =
-            pieces.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
+            chunks.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
         let number =
             self.skip_offloaded(stats, record_bytes, of_record.map(|(_, worked)| worked))?;
         let plaintext = &record[self.tls.sealed_range(record.len())];

@@ -16,12 +16,12 @@ fn must_be_found<S>(rule: Rule, run: fn(&mut Random) -> Result<S, String>) {
         // A panic counts as a failure.
         let run = || run(&mut Random::new(seed)).err();
         let found = catch_unwind(AssertUnwindSafe(run));
-        Some((seed, found.unwrap_or_else(|_| Some("it panics".to_owned()))?))
+        Some((seed, found.unwrap_or_else(|_| Some("a panic".to_owned()))?))
     };
     let Some((seed, why)) = (0..unlade_testkit::count(CASES)).find_map(case) else {
-        panic!("nobody misses {rule:?}")
+        panic!("no case fails without {rule:?}")
     };
-    println!("{rule:?}: case {seed} finds that {why}");
+    println!("{rule:?}: case {seed} fails: {why}");
 }
 
 macro_rules! rules {
