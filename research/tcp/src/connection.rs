@@ -75,7 +75,7 @@ enum RecoveryPhase {
     /// A loss was detected; the window does not grow until the bytes sent up to then are
     /// acknowledged.
     Recovery,
-    /// The retransmission timer has expired; the window restarts at its minimum.
+    /// The retransmission timer has expired; the window restarts at one segment.
     Loss,
 }
 
@@ -361,7 +361,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.send.clear();
     }
 
-    /// Ends a connection of which the peer needs no notice.
+    /// Ends the connection without an error and without a reset.
     pub(crate) fn finish(&mut self) {
         if self.state != State::Closed {
             self.end(None);

@@ -341,8 +341,8 @@ impl Scoreboard {
         }
     }
 
-    /// Increases the reordering window after a spurious retransmission (RFC 8985
-    /// §6.2 step 4).
+    /// Increases the reordering window after a spurious retransmission (RFC 8985 §6.2
+    /// step 4).
     pub(crate) fn wait_longer(&mut self) {
         self.reorder_steps = (self.reorder_steps + 1).min(REORDER_STEPS_MAX);
         self.reorder_recoveries = REORDER_RECOVERIES;
@@ -381,7 +381,7 @@ impl Scoreboard {
             let later = self.is_later(entry.at, entry.range.end);
             let latest = (entry.at, entry.range.end) == (self.latest_at, self.latest_end);
             if entry.fate != Fate::OnItsWay || later || latest {
-                // Entries beyond all acknowledged bytes, sent once, were sent later.
+                // Beyond the highest delivered byte, entries sent once were sent even later.
                 if later && !entry.again && !self.highest_is_behind(entry.range.start) {
                     break;
                 }

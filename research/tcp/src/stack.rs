@@ -83,7 +83,7 @@ pub struct Outgoing {
 /// Statistics of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepting {
-    /// Requests that were refused because the backlog was full.
+    /// Requests that were refused because the backlog or the stack was full.
     pub refused: u64,
 }
 

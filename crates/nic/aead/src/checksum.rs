@@ -1,7 +1,7 @@
 //! Partial sums of the Internet checksum (RFC 1071): one's complement sums of payloads.
 //!
-//! The module is in this crate because a device sums a payload directly after it has sealed it,
-//! with the same vector instructions.
+//! The module is in this crate because a device sums a payload directly after it has sealed it;
+//! the sum must be cheap compared with sealing.
 
 /// Length of a vector.
 const VECTOR_BYTES: usize = 64;

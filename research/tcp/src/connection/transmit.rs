@@ -238,7 +238,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         (!grows).then_some(whole)
     }
 
-    /// The size of one super-segment, in which only the last packet may be short.
+    /// Limits `bytes` to one super-segment, in which only the last packet may be short.
     #[inline]
     fn whole_segments(&self, bytes: u32) -> u32 {
         let most = self.config.super_segment_bytes;
