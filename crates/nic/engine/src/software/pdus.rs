@@ -16,7 +16,7 @@
 //!             Event::Data { offset, bytes, .. } => {
 //!                 buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
 //!             }
-//! Never without a device.
+//!             // This event never occurs without a device.
 //!             Event::Recheck { .. } => (),
 //!             Event::End => println!("all of it is good"),
 //!             Event::Corrupt => println!("the command fails"),
