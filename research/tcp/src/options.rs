@@ -48,8 +48,8 @@ impl Header {
     fn add(&mut self, option: TcpOption<'_>) {
         let syn = self.has(TcpFlags::SYN);
         match option {
-            // Three of the options are valid in a SYN only (RFC 9293 §3.7.1, RFC 7323 §2.2, RFC
-            // 2018 §2).
+            // Three of the options are valid in a SYN only (RFC 9293 §3.7.1, RFC 7323 §2.2,
+            // RFC 2018 §2).
             TcpOption::Mss(mss) if syn => self.mss = Some(mss),
             TcpOption::WindowScale(shift) if syn => {
                 self.window_scale = Some(shift.min(WINDOW_SCALE_MAX));

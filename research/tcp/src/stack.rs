@@ -320,8 +320,8 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         self.enqueue(id.index);
     }
 
-    /// Returns true if a new connection may replace one that has ended (RFC 9293 §3.10.7.4, RFC
-    /// 6191).
+    /// Returns true if a new connection may replace one that has ended (RFC 9293 §3.10.7.4,
+    /// RFC 6191).
     fn is_replaced(&self, index: u32, header: &Header) -> bool {
         let held = self.slots[index as usize].held.as_ref();
         let asks = header.has(TcpFlags::SYN) && !header.has(TcpFlags::ACK);
