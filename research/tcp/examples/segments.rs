@@ -1,6 +1,7 @@
-//! What the stack costs: nanoseconds for 64 KiB sent and received, the device's part left out.
+//! CPU cost of the stack: nanoseconds per 64 KiB sent and received, without the device's part.
 //!
-//! `cargo run --release -p unlade-research-tcp --example segments [ROUNDS]`. Each figure is the median of eleven runs.
+//! `cargo run --release -p unlade-research-tcp --example segments [ROUNDS]`. Each figure is the
+//! median of eleven runs.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -10,7 +11,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Marked, SackBlocks, Time, Timestamps};
 
-/// What a device says of bytes.
+/// A received buffer with the device's metadata.
 type Buffer = Marked<Bytes, u32>;
 
 const MSS: usize = 1448;
@@ -19,13 +20,13 @@ const SUPER_BYTES: usize = MSS * SEGMENTS;
 const RECORD_BYTES: usize = 16 * 1024;
 const RUNS: usize = 11;
 
-/// Two ends that have opened, and what they last said.
+/// Two established ends, and the last headers that they sent.
 struct Pair {
     near: Connection<Buffer>,
     far: Connection<Buffer>,
     now: Time,
     gather: Vec<Bytes>,
-    /// What the near end sent last: the next one goes on behind it.
+    /// The near end's last header; the next segment follows it.
     next_in: Header,
     next_seq: SeqNumber,
 }
@@ -50,7 +51,7 @@ impl Pair {
         let mut pair = Pair { near, far, now, gather, next_in, next_seq };
         pair.exchange();
         assert!(pair.near.is_established() && pair.far.is_established());
-        // Slow start, until the window is no limit.
+        // Slow start, until the window no longer limits the sender.
         for _ in 0..200 {
             let piece = Bytes::from(vec![0; 4 << 20]);
             pair.near.send(piece).expect("room");
@@ -87,7 +88,7 @@ fn give(to: &mut Connection<Buffer>, now: Time, header: &Header, gather: &[Bytes
     to.receive(now, header, &mut pieces);
 }
 
-/// The pieces of four TLS records: header, payload, room for type and tag.
+/// The chunks of four TLS records: header, payload, room for type and tag.
 fn records() -> Vec<Bytes> {
     let memory = Bytes::from(vec![1; 4 * RECORD_BYTES]);
     let around = Bytes::from(vec![2; 64]);
@@ -108,7 +109,7 @@ struct Sent {
     segments: f64,
 }
 
-/// Per 64 KiB: pieces queued, super-segments made, acknowledgements taken, one for each.
+/// Cost per 64 KiB: queued chunks, super-segments, acknowledgements one at a time.
 fn send(pair: &mut Pair, rounds: usize, pieces: &[Bytes]) -> Sent {
     let mut ns = [0; 3];
     let mut segments = 0;
@@ -153,7 +154,7 @@ fn send(pair: &mut Pair, rounds: usize, pieces: &[Bytes]) -> Sent {
     }
 }
 
-/// Per 64 KiB: `parts` segments in one or each alone, read and acknowledged.
+/// Cost per 64 KiB: `parts` segments, coalesced or separate, read and acknowledged.
 fn receive(pair: &mut Pair, rounds: usize, coalesced: bool) -> f64 {
     let memory = Bytes::from(vec![3; SUPER_BYTES]);
     let mut pieces: Vec<Buffer> = Vec::with_capacity(SEGMENTS);

@@ -1,49 +1,49 @@
-//! How a connection behaves.
+//! Configuration of a connection.
 
 use core::time::Duration;
 
 use crate::congestion::Algorithm;
 
-/// Settings of a connection. Each has a usual value.
+/// Settings of a connection. Each has a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Largest segment without its headers, bytes: the link's MTU less 40 for IPv4, 60 for IPv6.
+    /// Maximum segment size without headers, bytes: the link's MTU less 40 for IPv4, 60 for IPv6.
     pub mss_bytes: u16,
-    /// Bytes that wait for the reader: the largest window. At most 1 GiB.
+    /// Capacity for bytes that were not read: the maximum window. At most 1 GiB.
     pub receive_buffer_bytes: u32,
-    /// Bytes that are sent or to be sent and not acknowledged. At most 1 GiB.
+    /// Capacity for bytes to send, and for sent, unacknowledged bytes. At most 1 GiB.
     pub send_buffer_bytes: u32,
-    /// Pieces that these bytes come in.
+    /// Maximum number of chunks of these bytes.
     pub send_pieces_max: usize,
-    /// Bytes that one [`Transmit`](crate::Transmit) carries at most. A device that does not cut
-    /// segments gets `mss_bytes` here. With headers it must fit into an IP packet where the device
+    /// Maximum payload of one [`Transmit`](crate::Transmit), bytes; `mss_bytes` for a device
+    /// without segmentation offload. With headers it must fit into an IP packet if the device
     /// describes a super-segment as one.
     pub super_segment_bytes: u32,
-    /// Pieces in the gather list of one [`Transmit`](crate::Transmit) at most.
+    /// Maximum number of chunks in the gather list of one [`Transmit`](crate::Transmit).
     pub gather_pieces_max: usize,
-    /// Congestion control.
+    /// Congestion control algorithm.
     pub algorithm: Algorithm,
-    /// Offer timestamps (RFC 7323).
+    /// Offers timestamps (RFC 7323).
     pub timestamps: bool,
-    /// Offer selective acknowledgements (RFC 2018).
+    /// Offers selective acknowledgements (RFC 2018).
     pub sack: bool,
-    /// Short segments wait until everything before them is acknowledged (RFC 9293 §3.7.4).
+    /// Delays short segments until all earlier bytes are acknowledged (RFC 9293 §3.7.4).
     pub nagle: bool,
-    /// Longest that an acknowledgement waits for company (RFC 9293 §3.8.6.3).
+    /// Maximum delay of an acknowledgement (RFC 9293 §3.8.6.3).
     pub delayed_ack: Duration,
-    /// Shortest retransmission timeout.
+    /// Minimum retransmission timeout.
     pub retransmission_timeout_min: Duration,
-    /// The connection is given up when nothing is acknowledged for so long (RFC 9293 §3.8.3).
+    /// Time without an acknowledgement after which the connection is aborted (RFC 9293 §3.8.3).
     pub user_timeout: Duration,
-    /// Idle for so long, the peer is asked whether it is there (RFC 9293 §3.8.4); never by default.
+    /// Idle time before keepalive probes (RFC 9293 §3.8.4); disabled by default.
     pub keepalive: Option<Duration>,
-    /// Stay of a closed connection (twice MSL).
+    /// Duration of TIME-WAIT (twice MSL).
     pub time_wait: Duration,
-    /// Added to the clock of timestamps, so that it says nothing of this host (RFC 7323 §5.4).
+    /// Offset of the timestamp clock, which hides this host's clock (RFC 7323 §5.4).
     pub timestamp_offset: u32,
 }
 
-/// Largest buffer: the largest window (RFC 7323 §2.2).
+/// Maximum buffer size: the largest window (RFC 7323 §2.2).
 pub const BUFFER_BYTES_MAX: u32 = 1 << 30;
 
 impl Default for Config {
@@ -70,7 +70,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The settings with each value inside its limits.
+    /// Returns the settings with each value clamped to its limits.
     pub(crate) fn bounded(self) -> Config {
         Config {
             mss_bytes: self.mss_bytes.max(MSS_BYTES_MIN),
@@ -83,13 +83,13 @@ impl Config {
         }
     }
 
-    /// Shift of the windows that are announced.
+    /// Window scale of the announced windows.
     pub(crate) fn window_scale(&self) -> u8 {
         let beyond = u32::BITS - (self.receive_buffer_bytes >> 16).leading_zeros();
         beyond.min(u32::from(crate::options::WINDOW_SCALE_MAX)) as u8
     }
 }
 
-/// Smallest segment that is believed: with options, payload is left (RFC 9293 §3.7.1 leaves it open;
-/// a peer that asks for less costs its host more than it is worth).
+/// Minimum accepted MSS: with options it leaves room for payload (RFC 9293 §3.7.1 sets no minimum;
+/// a smaller MSS would cost its host more than it is worth).
 pub const MSS_BYTES_MIN: u16 = 88;

@@ -1,4 +1,4 @@
-//! How much may be on its way: what every congestion control does.
+//! Interface of a congestion control algorithm.
 
 use core::fmt::Debug;
 
@@ -6,21 +6,21 @@ use crate::cubic::Cubic;
 use crate::new_reno::NewReno;
 use crate::time::Time;
 
-/// Largest window: that of TCP itself (RFC 7323 §2.2).
+/// Maximum congestion window: that of TCP itself (RFC 7323 §2.2).
 pub const CONGESTION_WINDOW_BYTES_MAX: u32 = 1 << 30;
 
-/// Which congestion control a connection has.
+/// Congestion control algorithm of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
     /// RFC 9438.
     #[default]
     Cubic,
-    /// RFC 5681, with the recovery of the connection.
+    /// RFC 5681, with the connection's loss recovery.
     NewReno,
 }
 
 impl Algorithm {
-    /// The algorithm at the start of a connection.
+    /// The algorithm's state at the start of a connection.
     pub(crate) fn start(self, mss_bytes: u32) -> Box<dyn Congestion> {
         match self {
             Algorithm::Cubic => Box::new(Cubic::new(mss_bytes)),
@@ -29,29 +29,29 @@ impl Algorithm {
     }
 }
 
-/// A congestion control. Windows are bytes.
+/// A congestion control algorithm. Windows are in bytes.
 pub trait Congestion: Debug + Send {
-    /// How much may be on its way.
+    /// Congestion window: the maximum number of bytes in flight.
     fn window_bytes(&self) -> u32;
 
-    /// Below this the window grows as in slow start.
+    /// Slow start threshold.
     fn threshold_bytes(&self) -> u32;
 
-    /// `acked_bytes` have arrived, outside of recovery, while the window was what held the sender
-    /// back. `rtt_ns` is the smoothed round-trip time.
+    /// `acked_bytes` were acknowledged outside of recovery, while the window limited the sender.
+    /// `rtt_ns` is the smoothed round-trip time.
     fn acknowledged(&mut self, now: Time, acked_bytes: u32, rtt_ns: u64);
 
-    /// A loss was seen, with so much on its way: once for each recovery.
+    /// A loss was detected with `in_flight_bytes` in flight; called once for each recovery.
     fn lost(&mut self, now: Time, in_flight_bytes: u32);
 
-    /// The retransmission timer has expired, for the first time for these bytes.
+    /// The retransmission timer expired, for the first time for these bytes.
     fn timed_out(&mut self, now: Time, in_flight_bytes: u32);
 
-    /// Nothing was sent for longer than the retransmission timer (RFC 5681 §4.1).
+    /// Nothing was sent for longer than the retransmission timeout (RFC 5681 §4.1).
     fn idle(&mut self);
 }
 
-/// Where a connection starts (RFC 6928 §2).
+/// Initial congestion window (RFC 6928 §2).
 pub(crate) fn initial_window_bytes(mss_bytes: u32) -> u32 {
     (10 * mss_bytes).min(14_600.max(2 * mss_bytes))
 }

@@ -1,5 +1,5 @@
-//! One connection: the state machine of RFC 9293. What comes goes through `arrive`, what leaves
-//! through `transmit`, and time through `timers`.
+//! One connection: the state machine of RFC 9293. `arrive` processes received segments, `transmit`
+//! builds segments to send, and `timers` handles timeouts.
 
 mod acknowledge;
 mod arrive;
@@ -24,109 +24,110 @@ use crate::stats::Stats;
 use crate::time::{Time, ns};
 use timers::Timers;
 
-/// Where a connection is in its life (RFC 9293 §3.3.2). LISTEN is not here: a
-/// [`Stack`](crate::Stack) listens.
+/// Connection state (RFC 9293 §3.3.2). LISTEN is a state of a listener in the
+/// [`Stack`](crate::Stack).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// There is no connection, any more.
+    /// No connection, or not any more.
     Closed,
-    /// This end has asked for a connection.
+    /// This end has sent SYN.
     SynSent,
-    /// Both ends have asked, and this one waits for the acknowledgement.
+    /// Both ends have sent SYN, and this one waits for the acknowledgement.
     SynReceived,
-    /// Bytes go both ways.
+    /// Bytes flow in both directions.
     Established,
-    /// This end has closed, and waits for the acknowledgement.
+    /// This end has closed, and its FIN is not acknowledged.
     FinWait1,
     /// This end has closed, and the peer has not.
     FinWait2,
     /// The peer has closed, and this end has not.
     CloseWait,
-    /// Both have closed, and this end's is not acknowledged.
+    /// Both have closed, and this end's FIN is not acknowledged.
     Closing,
-    /// Both have closed, the peer first, and this end's is not acknowledged.
+    /// Both have closed, the peer first, and this end's FIN is not acknowledged.
     LastAck,
-    /// Both have closed; old segments may still come.
+    /// Both have closed; old segments may still arrive.
     TimeWait,
 }
 
-/// Why a connection ended before both ends had closed.
+/// Reason why a connection ended before both ends had closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectionError {
-    /// The peer does not accept connections there.
+    /// The peer does not accept connections on that port.
     #[error("the peer refused the connection")]
     Refused,
     /// The peer has reset the connection.
     #[error("the peer reset the connection")]
     Reset,
-    /// The peer has acknowledged nothing for too long.
+    /// The peer has acknowledged nothing for the user timeout.
     #[error("the peer has not answered for too long")]
     TimedOut,
-    /// This end has given the connection up.
+    /// This end has aborted the connection.
     #[error("the connection was aborted here")]
     Aborted,
 }
 
-/// What the sender does about loss.
+/// Loss recovery phase of the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Nothing is known to be lost.
+enum RecoveryPhase {
+    /// No loss is known.
     Open,
-    /// Something was; until what was sent then is acknowledged the window stays as it is.
+    /// A loss was detected; the window does not grow until the bytes sent up to then are
+    /// acknowledged.
     Recovery,
-    /// The retransmission timer has expired; the window starts anew.
+    /// The retransmission timer has expired; the window restarts at one segment.
     Loss,
 }
 
-/// A probe for a lost tail that is not settled (RFC 8985 §7.4).
+/// A tail loss probe without an outcome (RFC 8985 §7.4).
 #[derive(Clone, Copy, Debug)]
 struct TailProbe {
     end: SeqNumber,
     again: bool,
 }
 
-/// What is to leave as soon as it can.
+/// Segments that are due to be sent.
 #[derive(Clone, Copy, Debug, Default)]
-struct Due {
+struct DueSegments {
     /// SYN, or SYN with ACK.
     syn: bool,
     ack: bool,
     tail_probe: bool,
-    /// An byte that the peer has already, so that it answers.
+    /// A byte that the peer already has, which makes it answer.
     probe: bool,
-    /// What the window allows, however little it is.
+    /// A segment as small as the window allows.
     little: bool,
-    /// A segment that is none of the connection's course: a reset.
+    /// A reset, which is independent of the connection's sequence.
     reset: Option<Header>,
 }
 
-/// What both ends have agreed on.
+/// Negotiated options.
 #[derive(Clone, Copy, Debug, Default)]
-struct Agreed {
+struct NegotiatedOptions {
     timestamps: bool,
     sack: bool,
-    /// Shift of the peer's windows, and of ours.
+    /// Window scales of the peer and of this end.
     peer_scale: u8,
     own_scale: u8,
 }
 
-/// Challenge acknowledgements in a second at most (RFC 5961 §7).
+/// Maximum challenge acknowledgements per second (RFC 5961 §7).
 pub const CHALLENGES_PER_S_MAX: u32 = 100;
-/// Segments at the start of a connection that are acknowledged at once, so that the peer's window
-/// grows.
+/// Number of segments at the start of a connection that are acknowledged immediately, so that the
+/// peer's window grows.
 const QUICK_ACKS: u32 = 16;
 
-/// A connection. `R` holds received bytes, `S` those to send.
+/// A connection. `R` stores received bytes, `S` bytes to send.
 pub struct Connection<R, S = Bytes> {
     config: Config,
     state: State,
     error: Option<ConnectionError>,
-    agreed: Agreed,
-    due: Due,
+    agreed: NegotiatedOptions,
+    due: DueSegments,
     timers: Timers,
     stats: Stats,
 
-    // What is sent.
+    // Send state.
     send: SendQueue<S>,
     iss: SeqNumber,
     una: SeqNumber,
@@ -134,32 +135,32 @@ pub struct Connection<R, S = Bytes> {
     fin_wanted: bool,
     window: u32,
     window_max: u32,
-    /// Sequence and acknowledgement number of the segment that the window is from (SND.WL1, WL2).
+    /// Sequence and acknowledgement number of the last window update (SND.WL1, WL2).
     window_from: (SeqNumber, SeqNumber),
-    /// Most bytes of payload in a packet.
+    /// Maximum payload of a packet.
     mss: u32,
     board: Scoreboard,
     congestion: Box<dyn Congestion>,
     rtt: Rtt,
-    phase: Phase,
+    phase: RecoveryPhase,
     recover_until: SeqNumber,
     window_limited: bool,
     repeated_acks: u32,
     tail_probe: Option<TailProbe>,
     sent_at: Time,
-    /// When the peer last showed that it is there and takes bytes.
+    /// The last time that the peer acknowledged data or proved that it is alive.
     progress_at: Time,
 
-    // What is received.
+    // Receive state.
     receive: Receive<R>,
     irs: SeqNumber,
-    /// Edge of the window that was announced, and the acknowledgement that was sent last.
+    /// Right edge of the announced window, and the last acknowledgement sent.
     edge: SeqNumber,
     acked: SeqNumber,
     unacked_bytes: u32,
     quick_acks: u32,
     largest_in: u32,
-    /// The peer's clock (TS.Recent), and when it was seen.
+    /// The peer's timestamp (TS.Recent), and the time at which it was received.
     peer_clock: u32,
     peer_clock_at: Time,
     heard_at: Time,
@@ -174,8 +175,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             config,
             state,
             error: None,
-            agreed: Agreed::default(),
-            due: Due { syn: true, ..Due::default() },
+            agreed: NegotiatedOptions::default(),
+            due: DueSegments { syn: true, ..DueSegments::default() },
             timers: Timers::default(),
             stats: Stats::default(),
             send: SendQueue::new(isn + 1, config.send_buffer_bytes, config.send_pieces_max),
@@ -190,7 +191,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             board: Scoreboard::new(isn + 1, mss),
             congestion: config.algorithm.start(mss),
             rtt: Rtt::new(ns(config.retransmission_timeout_min)),
-            phase: Phase::Open,
+            phase: RecoveryPhase::Open,
             recover_until: isn,
             window_limited: false,
             repeated_acks: 0,
@@ -211,28 +212,29 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Where the connection is in its life.
+    /// The connection's state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// Why it ended, where it was not by both ends closing.
+    /// The reason why it ended, unless both ends closed it.
     pub fn error(&self) -> Option<ConnectionError> {
         self.error
     }
 
-    /// What was counted.
+    /// The counters.
     pub fn stats(&self) -> Stats {
         Stats { ignored_sacks: self.board.ignored, ..self.stats }
     }
 
-    /// Whether bytes can go both ways, or could.
+    /// Returns true if the handshake has completed.
     pub fn is_established(&self) -> bool {
         self.state >= State::Established
     }
 
-    /// Adds bytes to the stream. They leave by [`poll_transmit`](Connection::poll_transmit), and stay
-    /// here until they are acknowledged. Returns the sequence number of the first of them.
+    /// Appends bytes to the stream. [`poll_transmit`](Connection::poll_transmit) sends them, and
+    /// they are kept until they are acknowledged. Returns the sequence number of the first of
+    /// them.
     ///
     /// # Errors
     /// There is no room, or this end has closed.
@@ -248,33 +250,34 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.send.push(bytes)
     }
 
-    /// Bytes that [`send`](Connection::send) takes.
+    /// Number of bytes that [`send`](Connection::send) accepts.
     pub fn send_room_bytes(&self) -> u32 {
         self.send.room_bytes()
     }
 
-    /// Pieces that [`send`](Connection::send) takes.
+    /// Number of chunks that [`send`](Connection::send) accepts.
     pub fn send_room_pieces(&self) -> usize {
         self.send.room_pieces()
     }
 
-    /// Where the next byte that is added will be in the stream.
+    /// Sequence number of the next byte to be appended.
     pub fn send_end(&self) -> SeqNumber {
         self.send.end()
     }
 
-    /// All bytes before this one have arrived.
+    /// The first byte that is not acknowledged.
     pub fn acknowledged(&self) -> SeqNumber {
         self.send.acknowledged()
     }
 
-    /// Appends the bytes from `start` up to `end` to `out`, as they were added: those of a piece that
-    /// is not acknowledged whole. Returns how many there are from `start` on.
+    /// Appends the bytes from `start` up to `end` to `out`, as they were queued; only bytes of
+    /// chunks that are not completely acknowledged are available. Returns their number, from
+    /// `start` on.
     pub fn unacknowledged(&mut self, start: SeqNumber, end: SeqNumber, out: &mut Vec<S>) -> u32 {
         self.send.gather(start, end, usize::MAX, out)
     }
 
-    /// The oldest received bytes that were not read, and where they are in the stream.
+    /// The oldest unread received bytes, and their sequence number.
     #[inline]
     pub fn read(&mut self) -> Option<(SeqNumber, R)> {
         let read = self.receive.read();
@@ -284,22 +287,22 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         read
     }
 
-    /// Where the next byte that is read is in the stream, if it comes.
+    /// Sequence number of the next byte to be read.
     pub fn read_at(&self) -> SeqNumber {
         self.receive.read_at()
     }
 
-    /// Bytes that can be read.
+    /// Number of bytes that can be read.
     pub fn readable_bytes(&self) -> u32 {
         self.receive.ready_bytes()
     }
 
-    /// The peer has closed, and all that it sent was read.
+    /// Returns true if the peer has closed, and all of its bytes were read.
     pub fn is_read_to_end(&self) -> bool {
         self.receive.finished() && self.receive.ready_bytes() == 0
     }
 
-    /// A larger window is announced once it is worth a segment (RFC 9293 §3.8.6.2.2).
+    /// Announces a larger window if the increase is worth a segment (RFC 9293 §3.8.6.2.2).
     fn offer_window(&mut self) {
         let more = self.offer().since(self.edge);
         let left = self.edge.since(self.receive.next());
@@ -317,14 +320,14 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         u32::from(u16::MAX) << self.agreed.own_scale
     }
 
-    /// Up to where there is room.
+    /// The right edge of the receive buffer.
     #[inline]
     fn offer(&self) -> SeqNumber {
         self.receive.next() + self.receive.room_bytes().min(self.window_most())
     }
 
-    /// This end has no more to send; what was added before still leaves. Received bytes can be read
-    /// until the peer closes too.
+    /// Closes the sending direction; queued bytes are still sent. Received bytes can be read until
+    /// the peer closes too.
     pub fn close(&mut self) {
         match self.state {
             State::SynSent if self.send.end() == self.iss + 1 => self.end(None),
@@ -333,7 +336,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Gives the connection up: the peer is told, and nothing is kept.
+    /// Aborts the connection: sends a reset, and frees the queued bytes.
     pub fn abort(&mut self) {
         let known = !matches!(self.state, State::Closed | State::SynSent | State::TimeWait);
         if known {
@@ -349,28 +352,28 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// There is no connection any more. What was received can still be read.
+    /// Ends the connection. Received bytes can still be read.
     fn end(&mut self, error: Option<ConnectionError>) {
         self.state = State::Closed;
         self.error = self.error.or(error);
         self.timers = Timers::default();
-        self.due = Due { reset: self.due.reset, ..Due::default() };
+        self.due = DueSegments { reset: self.due.reset, ..DueSegments::default() };
         self.send.clear();
     }
 
-    /// The connection is not wanted any more, and its peer knows.
+    /// Ends the connection without an error and without a reset.
     pub(crate) fn finish(&mut self) {
         if self.state != State::Closed {
             self.end(None);
         }
     }
 
-    /// Whether FIN was sent.
+    /// Returns true if FIN was sent.
     fn fin_sent(&self) -> bool {
         self.nxt.since(self.send.end()) > 0
     }
 
-    /// This host's clock of timestamps, in milliseconds.
+    /// This host's timestamp clock, in milliseconds.
     #[inline]
     fn clock(&self, at: Time) -> u32 {
         (at.ms() as u32).wrapping_add(self.config.timestamp_offset)
@@ -381,11 +384,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             now,
             min_rtt_ns: self.rtt.min_ns(),
             smoothed_ns: self.rtt.smoothed_ns(),
-            recovering: self.phase != Phase::Open,
+            recovering: self.phase != RecoveryPhase::Open,
         }
     }
 
-    /// Bytes that were sent and not acknowledged.
+    /// Number of sent, unacknowledged bytes.
     fn outstanding(&self) -> u32 {
         self.nxt.since(self.una) as u32
     }

@@ -3,20 +3,20 @@
 use crate::congestion::{CONGESTION_WINDOW_BYTES_MAX, Congestion, initial_window_bytes};
 use crate::time::Time;
 
-/// How fast the window comes back, segments per cubic second (§5.1).
+/// Growth rate of the cubic function, segments per cubic second (§5.1).
 const C: f64 = 0.4;
-/// What is left of the window after a loss (§4.6).
+/// Multiplicative decrease factor (§4.6).
 const BETA: f64 = 0.7;
-/// Segments that the Reno-friendly window grows in a round-trip time (§4.3).
+/// Increase of the Reno-friendly window per round-trip time, segments (§4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 
-/// Growth since the last loss: an epoch of congestion avoidance (§4.2).
+/// State since the last loss: an epoch of congestion avoidance (§4.2).
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     start: Time,
-    /// Seconds until the window is what it was before the loss (K).
+    /// Seconds until the window reaches its value before the loss (K).
     until_max_s: f64,
-    /// What Reno would have, segments (W_est).
+    /// Estimate of Reno's window, segments (W_est).
     reno: f64,
 }
 
@@ -35,7 +35,7 @@ pub struct Cubic {
 }
 
 impl Cubic {
-    /// At the start of a connection.
+    /// Initial state of a connection.
     pub fn new(mss_bytes: u32) -> Cubic {
         let mss = f64::from(mss_bytes);
         Cubic {
@@ -49,7 +49,7 @@ impl Cubic {
     }
 
     fn shrink(&mut self, in_flight_bytes: u32) {
-        // Fast convergence (§4.7): where the window did not come back, others need room.
+        // Fast convergence (§4.7): the window did not recover fully, so other flows need capacity.
         let converges = self.window < self.max;
         self.max = if converges { self.window * (1.0 + BETA) / 2.0 } else { self.window };
         self.prior = self.window;
@@ -124,7 +124,8 @@ impl Congestion for Cubic {
 mod tests {
     use super::*;
 
-    /// A connection of `rtt_ms` that loses once at `window` segments; its windows each round.
+    /// A connection of `rtt_ms` with one loss at `window` segments; returns its windows each
+    /// round.
     fn after_a_loss(window: u32, rtt_ms: u64, rounds: u64) -> Vec<u32> {
         let mut cubic = Cubic::new(1000);
         cubic.acknowledged(Time::from_ms(0), (window - 10) * 1000, rtt_ms * 1_000_000);
@@ -148,14 +149,14 @@ mod tests {
         assert!(windows.is_sorted());
         let back = windows.iter().position(|&bytes| bytes > 995_000).unwrap();
         assert!((65..=69).contains(&back), "back after {back} rounds");
-        // Flat around the old maximum, steep behind it.
+        // Flat around the old maximum, steep above it.
         assert!(windows[95] - windows[85] < windows[119] - windows[109]);
     }
 
     #[test]
     fn it_is_no_slower_than_reno_where_windows_are_small() {
         let windows = after_a_loss(20, 10, 100);
-        // 14 segments at first; alpha is 0.53 a round until 20, and 1 from then on.
+        // The initial window is 14 segments; alpha is 0.53 a round until 20, and 1 afterwards.
         assert!(windows[99] >= 90_000, "{}", windows[99]);
     }
 

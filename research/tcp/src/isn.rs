@@ -7,26 +7,26 @@ use unlade_net::{FlowKey, SeqNumber};
 
 use crate::time::Time;
 
-/// Numbers that nobody can guess who does not know the secret, and that advance with time for each
-/// pair of ends.
+/// Generator of initial sequence numbers, which are unpredictable without the secret and increase
+/// with time for each pair of endpoints.
 #[derive(Clone, Debug)]
 pub struct InitialSequence {
     secret: [u8; 16],
 }
 
 impl InitialSequence {
-    /// `secret` is random, and new at each start.
+    /// Creates a generator; `secret` is random, and new at each start.
     pub fn new(secret: [u8; 16]) -> InitialSequence {
         InitialSequence { secret }
     }
 
-    /// The first number of a connection.
+    /// Initial sequence number of a connection.
     pub fn of(&self, flow: &FlowKey, now: Time) -> SeqNumber {
-        // One every four microseconds (RFC 6528 §3).
+        // One increment every four microseconds (RFC 6528 §3).
         SeqNumber((self.hash(flow, 0) as u32).wrapping_add((now.ns() / 4000) as u32))
     }
 
-    /// What is added to the clock of its timestamps (RFC 7323 §5.4).
+    /// Offset of the connection's timestamp clock (RFC 7323 §5.4).
     pub fn timestamp_offset(&self, flow: &FlowKey) -> u32 {
         self.hash(flow, 1) as u32
     }

@@ -1,4 +1,4 @@
-//! A small TCP that copies nothing and keeps what a device says of each segment. Sans-IO: segments,
+//! A small zero-copy TCP that keeps the device's metadata of each segment. Sans-IO: segments,
 //! buffers and the time are arguments.
 //!
 //! ```text
@@ -7,23 +7,23 @@
 //!                                        ▼ acknowledge ──► recover (lost?), rtt, congestion
 //!  send(buffer) ──► send (queue) ──► connection/transmit ──► Transmit: header + gather list
 //! ```
-//! What leaves is a *super-segment*, up to 64 KiB: who sends it cuts it into packets. What is received
-//! may be several segments in one. Buffers are any [`Payload`]; what a device has found out about their
-//! bytes stays with them when they are divided. [`Stack`] finds the connection of a segment, listens,
-//! and keeps everybody's timers.
+//! Output is a *super-segment* of up to 64 KiB, which the device or driver segments into packets.
+//! Input may be several coalesced segments. Buffers are any [`Payload`]; metadata of the device
+//! remains attached when a buffer is divided. [`Stack`] demultiplexes segments to connections,
+//! listens, and keeps the timers of all connections.
 //!
-//! It does not make packets: addresses, checksums and cutting are the device's. There is no urgent
-//! data, no ECN, no path MTU discovery, no TCP Fast Open.
+//! It does not build packets: addresses, checksums and segmentation belong to the device. There is
+//! no urgent data, no ECN, no path MTU discovery, no TCP Fast Open.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 mod config;
 mod congestion;
 mod connection;
 mod cubic;
 mod isn;
 mod listen;
-#[cfg(test)]
-mod mutants;
 #[cfg(test)]
 mod network;
 mod new_reno;
@@ -47,7 +47,7 @@ pub use isn::InitialSequence;
 pub use new_reno::NewReno;
 pub use options::{HEADER_BYTES_MAX, HEADER_BYTES_MIN, WINDOW_SCALE_MAX};
 pub use payload::{Marked, Payload};
-pub use receive::{HELD_PIECES_MAX, RECEIVE_PIECES_MAX};
+pub use receive::{OUT_OF_ORDER_CHUNKS_MAX, RECEIVE_CHUNKS_MAX};
 pub use recover::SCOREBOARD_ENTRIES_MAX;
 pub use segment::{Header, Range, SACK_BLOCKS_MAX, SackBlocks, Timestamps, Transmit};
 pub use send::SendError;

@@ -1,4 +1,4 @@
-//! Who asks for a connection, and who has not been accepted: as many as the backlog, no more.
+//! Listeners, with a bounded backlog of connections that are not accepted.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,23 +7,23 @@ use thiserror::Error;
 
 use crate::stack::Id;
 
-/// Why nobody can be listened to.
+/// Reason why an address cannot be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListenError {
-    /// Somebody listens there already.
+    /// The address already has a listener.
     #[error("the address is listened to already")]
     InUse,
-    /// There are as many listeners as there may be.
+    /// The maximum number of listeners is reached.
     #[error("there are too many listeners; stop one, or raise the limit")]
     TooMany,
 }
 
-/// Those who have asked at one address.
+/// The backlog of one address.
 #[derive(Debug)]
 pub(crate) struct Listener {
     address: SocketAddr,
     backlog_max: usize,
-    /// Asked, and not accepted by the caller: established or not.
+    /// Connections that were not accepted by the caller, established or not.
     waiting: usize,
     established: VecDeque<Id>,
     pub(crate) refused: u64,
@@ -38,14 +38,14 @@ impl Listener {
         self.address
     }
 
-    /// Whether what comes for `local` is for this listener: for its address, or any.
-    pub(crate) fn hears(&self, local: SocketAddr) -> bool {
+    /// Returns true if the listener's address, possibly unspecified, covers `local`.
+    pub(crate) fn matches(&self, local: SocketAddr) -> bool {
         let ip = self.address.ip();
         let any = ip.is_unspecified() && ip.is_ipv4() == local.is_ipv4();
         self.address.port() == local.port() && (any || ip == local.ip())
     }
 
-    /// One more asks. False where too many do: it will ask again.
+    /// Reserves a place for a request. Returns false if the backlog is full; the peer retries.
     pub(crate) fn ask(&mut self) -> bool {
         let room = self.waiting < self.backlog_max;
         if room {
@@ -56,24 +56,24 @@ impl Listener {
         room
     }
 
-    /// There is no room in the stack for one that has asked.
+    /// Releases the place of a request, because the stack is full.
     pub(crate) fn refuse(&mut self) {
         self.waiting -= 1;
         self.refused += 1;
     }
 
-    /// One that has asked is established.
+    /// Adds an established connection.
     pub(crate) fn establish(&mut self, id: Id) {
         self.established.push_back(id);
     }
 
-    /// One that has asked is gone.
+    /// Removes a connection that has ended.
     pub(crate) fn lose(&mut self, id: Id) {
         self.waiting -= 1;
         self.established.retain(|&other| other != id);
     }
 
-    /// The one that was established first.
+    /// The oldest established connection.
     pub(crate) fn accept(&mut self) -> Option<Id> {
         let id = self.established.pop_front()?;
         self.waiting -= 1;

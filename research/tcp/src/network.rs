@@ -1,5 +1,5 @@
-//! Two connections joined by a network that loses, doubles, delays and reorders: every byte arrives
-//! once, in order, with what was said of its packet.
+//! Two connections joined by a network that loses, duplicates, delays and reorders: every byte
+//! arrives once, in order, with the metadata of its packet.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -14,7 +14,7 @@ use crate::{Config, Connection, Marked, Payload, State, Time};
 
 pub(crate) mod runs;
 
-/// What is said of a packet's bytes: where the packet was in the stream, and how long.
+/// Metadata of a packet's bytes: the packet's start in the stream, and its length.
 pub(crate) type Mark = (SeqNumber, u32);
 pub(crate) type Buffer = Marked<Bytes, Mark>;
 
@@ -28,35 +28,41 @@ fn bytes(direction: usize, offset: u64, count: usize) -> Bytes {
     (offset..offset + count as u64).map(|at| byte(direction, at)).collect()
 }
 
-/// How the network treats packets; chances are out of a thousand.
+/// Packet treatment of the network; probabilities are per thousand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weather {
+pub(crate) struct NetworkConditions {
     pub(crate) lost: u64,
     pub(crate) doubled: u64,
     pub(crate) late: u64,
     pub(crate) delay_us: u64,
     pub(crate) jitter_us: u64,
-    /// Packets that come together are coalesced, as a device does.
+    /// Packets that arrive together are coalesced, as by a device.
     pub(crate) coalesced: bool,
 }
 
-impl Weather {
-    pub(crate) const FAIR: Weather =
-        Weather { lost: 0, doubled: 0, late: 0, delay_us: 500, jitter_us: 0, coalesced: false };
+impl NetworkConditions {
+    pub(crate) const FAIR: NetworkConditions = NetworkConditions {
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        delay_us: 500,
+        jitter_us: 0,
+        coalesced: false,
+    };
 }
 
-/// How an application behaves.
+/// Behaviour of an application.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habits {
-    /// Bytes that it sends before it closes.
+    /// Number of bytes that it sends before it closes.
     pub(crate) total: u64,
-    /// Bytes in a piece at most.
+    /// Maximum number of bytes in a chunk.
     pub(crate) piece_max: usize,
-    /// It reads this often; always at once where it is 0.
+    /// Interval between reads; 0 reads immediately.
     pub(crate) read_every_us: u64,
-    /// Buffers that it reads then.
+    /// Number of buffers per read.
     pub(crate) read_buffers: usize,
-    /// It closes when the peer has.
+    /// It closes after the peer.
     pub(crate) closes_last: bool,
 }
 
@@ -78,7 +84,7 @@ pub(crate) struct End {
 pub(crate) struct Network {
     pub(crate) ends: [End; 2],
     pub(crate) now: Time,
-    weather: Weather,
+    weather: NetworkConditions,
     random: Random,
     packets: BTreeMap<u64, (usize, Packet)>,
     due: BinaryHeap<Reverse<(Time, u64)>>,
@@ -87,11 +93,11 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Two ends of which the first asks the second, or each the other.
+    /// Creates two ends; the first opens, or both do at once.
     pub(crate) fn new(
         configs: [Config; 2],
         habits: [Habits; 2],
-        weather: Weather,
+        weather: NetworkConditions,
         both_ask: bool,
         seed: u64,
     ) -> Network {
@@ -131,7 +137,7 @@ impl Network {
         network
     }
 
-    /// Both applications and both connections do what they can.
+    /// Runs both applications and both connections until they have no work.
     fn work(&mut self) {
         for index in 0..2 {
             self.read(index);
@@ -203,7 +209,7 @@ impl Network {
         }
     }
 
-    /// What a device does with a super-segment.
+    /// Segments a super-segment as a device does.
     fn cut(&mut self, segment: Transmit, gather: &[Bytes], out: &mut Vec<Packet>) {
         let payload: Vec<u8> = gather.concat();
         assert_eq!(payload.len(), segment.payload_bytes as usize);
@@ -237,7 +243,7 @@ impl Network {
                 if self.random.below(1000) < self.weather.late {
                     us += self.random.below(4 * self.weather.delay_us);
                 }
-                // Packets of one moment stay in order.
+                // Packets of the same time stay in order.
                 self.count += 1;
                 let at = Time::from_ns(self.now.ns() + us * 1000);
                 let copy = Packet { header: packet.header, pieces: packet.pieces.clone() };
@@ -280,7 +286,7 @@ impl Network {
         self.transmit(to);
     }
 
-    /// Lets time pass until something happens. False where nothing ever will.
+    /// Advances time to the next event. Returns false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         let mut next = self.due.peek().map_or(Time::NEVER, |Reverse((at, _))| *at);
         for end in &self.ends {
@@ -301,7 +307,7 @@ impl Network {
         true
     }
 
-    /// Until both have closed, at most so many simulated seconds.
+    /// Runs until both have closed, at most `seconds_max` simulated seconds.
     pub(crate) fn run(&mut self, seconds_max: u64) {
         let end = Time::from_ns(self.now.ns() + seconds_max * 1_000_000_000);
         let mut idle = 0;
@@ -343,7 +349,7 @@ impl Network {
     }
 }
 
-/// Adds `next` to `last`, where a device would.
+/// Coalesces `next` into `last` under a device's conditions.
 fn coalesce(last: &mut Packet, next: &Packet) -> bool {
     let bytes: usize = last.pieces.iter().map(Payload::bytes).sum();
     let plain = |header: &Header| {

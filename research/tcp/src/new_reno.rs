@@ -3,18 +3,18 @@
 use crate::congestion::{CONGESTION_WINDOW_BYTES_MAX, Congestion, initial_window_bytes};
 use crate::time::Time;
 
-/// One segment more in each round-trip time, half after a loss.
+/// Additive increase of one segment per round-trip time, halving after a loss.
 #[derive(Debug)]
 pub struct NewReno {
     mss_bytes: u32,
     window_bytes: u32,
     threshold_bytes: u32,
-    /// Acknowledged since the window last grew (RFC 3465 §2.1).
+    /// Bytes acknowledged since the window last grew (RFC 3465 §2.1).
     acked_bytes: u32,
 }
 
 impl NewReno {
-    /// At the start of a connection.
+    /// Initial state of a connection.
     pub fn new(mss_bytes: u32) -> NewReno {
         NewReno {
             mss_bytes,

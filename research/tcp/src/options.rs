@@ -1,20 +1,20 @@
-//! Headers as bytes. Those that come are hostile.
+//! Encoding and decoding of headers. Input is untrusted.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::{TcpFlags, TcpOption, TcpView};
 
 use crate::segment::{Header, Range, SackBlocks, Timestamps};
 
-/// A header without options.
+/// Length of a header without options.
 pub const HEADER_BYTES_MIN: usize = 20;
-/// The longest header.
+/// Maximum header length.
 pub const HEADER_BYTES_MAX: usize = 60;
-/// Bytes that timestamps take in a header, aligned.
+/// Length of the timestamps option, aligned.
 pub const TIMESTAMPS_BYTES: usize = 12;
-/// The longest shift of a window (RFC 7323 §2.3).
+/// Maximum window scale (RFC 7323 §2.3).
 pub const WINDOW_SCALE_MAX: u8 = 14;
 
-/// No operation, twice, and a timestamps option: how nearly every header's options begin.
+/// Two no-operations and a timestamps option: the common start of the options.
 const TIMESTAMPS_ALIGNED: [u8; 4] = [1, 1, 8, 10];
 
 impl Header {
@@ -36,9 +36,9 @@ impl Header {
         header
     }
 
-    /// What the bytes of a segment say, and where its payload starts; nothing where they end inside
-    /// the header. Malformed options are as if they were not there, and so is what is behind an
-    /// option whose length is malformed. The checksum is not checked.
+    /// Decodes a segment; returns its header and the offset of its payload, or `None` if it ends
+    /// inside the header. Malformed options are ignored, and so is everything after an option
+    /// whose length is malformed. The checksum is not checked.
     pub fn decode(segment: &[u8]) -> Option<(Header, usize)> {
         let view = TcpView::new(segment).ok()?;
         let payload_at = view.header_bytes();
@@ -48,7 +48,8 @@ impl Header {
     fn add(&mut self, option: TcpOption<'_>) {
         let syn = self.has(TcpFlags::SYN);
         match option {
-            // Three of the options count in a SYN only (RFC 9293 §3.7.1, RFC 7323 §2.2, RFC 2018 §2).
+            // Three of the options are valid in a SYN only (RFC 9293 §3.7.1, RFC 7323 §2.2,
+            // RFC 2018 §2).
             TcpOption::Mss(mss) if syn => self.mss = Some(mss),
             TcpOption::WindowScale(shift) if syn => {
                 self.window_scale = Some(shift.min(WINDOW_SCALE_MAX));
@@ -62,8 +63,8 @@ impl Header {
         }
     }
 
-    /// Writes the header to the front of `out`, with a checksum of zero, and returns its length. Of
-    /// the SACK blocks the last are left out where there is no room.
+    /// Writes the header to the front of `out`, with a checksum of zero, and returns its length.
+    /// The last SACK blocks are omitted if there is no room.
     pub fn emit(&self, ports: (u16, u16), out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
         out[..2].copy_from_slice(&ports.0.to_be_bytes());
         out[2..4].copy_from_slice(&ports.1.to_be_bytes());
@@ -114,14 +115,14 @@ struct Writer<'o> {
 }
 
 impl Writer<'_> {
-    /// Room was looked for: the options of a SYN and the timestamps take 24 bytes of 40.
+    /// There is room: the options of a SYN and the timestamps take 24 bytes of 40.
     fn put(&mut self, bytes: &[u8]) {
         self.out[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
 }
 
-/// Timestamps where they are the only option, as in nearly every segment.
+/// Decodes timestamps if they are the only option, the common case.
 fn aligned_timestamps(options: &[u8]) -> Option<Timestamps> {
     let rest = options.strip_prefix(&TIMESTAMPS_ALIGNED)?;
     let both: [u8; 8] = rest.try_into().ok()?;

@@ -1,20 +1,20 @@
-//! What holds bytes of the stream. The connection never looks into it.
+//! Storage of bytes of the stream, opaque to the connection.
 
 use bytes::{Buf, Bytes};
 
-/// A buffer with bytes of the stream that can be divided without copying them. What is known of
-/// the bytes beside their value, such as the result of a device, goes with each part.
+/// A buffer with bytes of the stream that can be divided without a copy. Metadata of the bytes,
+/// such as the result of a device, stays with each part.
 pub trait Payload: Sized {
-    /// How many bytes there are.
+    /// Number of bytes.
     fn bytes(&self) -> usize;
 
-    /// Lets go of the first `bytes`, which are no more than there are.
+    /// Drops the first `bytes`, at most all of them.
     fn skip(&mut self, bytes: usize);
 
-    /// Lets go of what is behind the first `bytes`, which are no more than there are.
+    /// Drops everything after the first `bytes`, at most all of them.
     fn truncate(&mut self, bytes: usize);
 
-    /// Takes out the first `bytes`, which are no more than there are.
+    /// Splits off the first `bytes`, at most all of them.
     fn split_front(&mut self, bytes: usize) -> Self;
 }
 
@@ -36,12 +36,12 @@ impl Payload for Bytes {
     }
 }
 
-/// A buffer with something that is true of all its bytes.
+/// A buffer with metadata that applies to all of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Marked<B, M> {
     /// The bytes.
     pub buffer: B,
-    /// What is true of them.
+    /// Their metadata.
     pub mark: M,
 }
 

@@ -1,5 +1,5 @@
-//! Bytes that have come: in order for the reader, or waiting for those before them. Of bytes that
-//! come more than once the first are kept.
+//! Receive queue: in-order bytes for the reader, and out-of-order bytes that wait for earlier
+//! ones. Of duplicate bytes the first copy is kept.
 
 use std::collections::VecDeque;
 
@@ -9,51 +9,51 @@ use crate::payload::Payload;
 use crate::rule::{Rule, holds};
 use crate::segment::{Range, SackBlocks};
 
-/// Most pieces that are kept, read or not: a peer that sends single bytes takes memory for each.
-pub const RECEIVE_PIECES_MAX: usize = 16_384;
-/// Most pieces, and holes between them, that wait for bytes before them.
-pub const HELD_PIECES_MAX: usize = 4096;
-/// Blocks that are reported: more never fit beside timestamps, but for a duplicate.
+/// Maximum number of stored chunks, read or not: each one-byte segment takes memory for a chunk.
+pub const RECEIVE_CHUNKS_MAX: usize = 16_384;
+/// Maximum number of out-of-order chunks, and of holes between them.
+pub const OUT_OF_ORDER_CHUNKS_MAX: usize = 4096;
+/// Maximum number of reported blocks: more do not fit beside timestamps, except for a duplicate.
 const REPORTED_MAX: usize = 3;
 
-struct Held<R> {
+struct OutOfOrderChunk<R> {
     start: SeqNumber,
     buffer: R,
 }
 
-impl<R: Payload> Held<R> {
+impl<R: Payload> OutOfOrderChunk<R> {
     fn end(&self) -> SeqNumber {
         self.start + self.buffer.bytes() as u32
     }
 }
 
-/// What a segment's bytes did.
+/// Result of adding a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// Bytes that can be read, more than before.
+    /// Number of bytes that became readable.
     pub(crate) in_order: u32,
-    /// Something is out of order, was a duplicate, or has filled a hole: the sender is to know.
+    /// An immediate acknowledgement is due: out of order, duplicate, or a filled hole.
     pub(crate) urgent: bool,
-    /// Pieces that were let go because of a limit.
+    /// Chunks that were dropped because of a limit.
     pub(crate) refused: u32,
 }
 
-/// The stream that comes in.
+/// The receive side of a stream.
 pub(crate) struct Receive<R> {
-    /// The next byte in order (RCV.NXT, but for FIN).
+    /// The next in-order byte (RCV.NXT, but for FIN).
     next: SeqNumber,
     ready: VecDeque<R>,
-    /// Where the first piece in `ready` starts.
+    /// Start of the first chunk in `ready`.
     read: SeqNumber,
-    /// Sorted, and no two have an byte in common.
-    held: VecDeque<Held<R>>,
-    /// What is held, without the borders between pieces; sorted.
+    /// Sorted, without overlaps.
+    held: VecDeque<OutOfOrderChunk<R>>,
+    /// The ranges of the out-of-order bytes, merged and sorted.
     ranges: Vec<Range>,
-    /// Starts of arrivals that are held, the last one first (RFC 2018 §4).
+    /// Starts of out-of-order arrivals, the most recent first (RFC 2018 §4).
     reported: [SeqNumber; REPORTED_MAX],
-    /// Bytes that came again with the last segment (RFC 2883).
+    /// Duplicate bytes of the last segment (RFC 2883).
     duplicate: Option<Range>,
-    /// Where the stream ends.
+    /// End of the stream.
     fin: Option<SeqNumber>,
     buffer_bytes: u32,
 }
@@ -73,49 +73,49 @@ impl<R: Payload> Receive<R> {
         }
     }
 
-    /// The next byte in order; FIN counts as one when all before it is there.
+    /// The next in-order byte; FIN counts as one when all earlier bytes are there.
     #[inline]
     pub(crate) fn next(&self) -> SeqNumber {
         self.next + u32::from(self.finished())
     }
 
-    /// Whether everything up to FIN is there.
+    /// Returns true if everything up to FIN has arrived.
     #[inline]
     pub(crate) fn finished(&self) -> bool {
         self.fin == Some(self.next)
     }
 
-    /// Bytes that can be read.
+    /// Number of bytes that can be read.
     #[inline]
     pub(crate) fn ready_bytes(&self) -> u32 {
         self.next.since(self.read) as u32
     }
 
-    /// Where the next byte is that is read.
+    /// Sequence number of the next byte to be read.
     pub(crate) fn read_at(&self) -> SeqNumber {
         self.read
     }
 
-    /// Bytes that may still come.
+    /// Number of further bytes that can be received.
     #[inline]
     pub(crate) fn room_bytes(&self) -> u32 {
         self.buffer_bytes.saturating_sub(self.ready_bytes())
     }
 
-    /// Nothing waits for bytes before it, the stream has no end yet, and the sender is to be told
-    /// nothing but what is next.
+    /// Returns true if no bytes are out of order, no FIN has come, and no duplicate is to be
+    /// reported.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.held.is_empty() && self.fin.is_none() && self.duplicate.is_none()
     }
 
-    /// Bytes have come that were there before.
+    /// Records the arrival of duplicate bytes.
     pub(crate) fn note_old(&mut self, start: SeqNumber, end: SeqNumber) {
         let end = if self.next.before(end) { self.next } else { end };
         self.duplicate = Some(Range { start, end });
     }
 
-    /// The oldest bytes that were not read, and where they are in the stream.
+    /// The oldest unread bytes, and their sequence number.
     #[inline]
     pub(crate) fn read(&mut self) -> Option<(SeqNumber, R)> {
         let buffer = self.ready.pop_front()?;
@@ -124,11 +124,11 @@ impl<R: Payload> Receive<R> {
         Some((at, buffer))
     }
 
-    /// Bytes that are next, while nothing is held and no FIN has come: nothing is to be looked at.
-    /// False where there is no room for so many pieces; none is taken then.
+    /// Fast path: appends in-order bytes, while none are out of order and no FIN has come. Returns
+    /// false, and takes nothing, if there is no room for the chunks.
     #[inline]
     pub(crate) fn append(&mut self, bytes: u32, pieces: &mut Vec<R>) -> bool {
-        if self.ready.len() + pieces.len() > RECEIVE_PIECES_MAX {
+        if self.ready.len() + pieces.len() > RECEIVE_CHUNKS_MAX {
             return false;
         }
         self.next = self.next + bytes;
@@ -136,8 +136,8 @@ impl<R: Payload> Receive<R> {
         true
     }
 
-    /// Bytes from `seq` on, of which those before `edge` are in the window. `fin`: the stream ends
-    /// behind them.
+    /// Adds bytes from `seq` on; those before `edge` are in the window. `fin`: the stream ends
+    /// after them.
     pub(crate) fn insert(
         &mut self,
         seq: SeqNumber,
@@ -160,21 +160,21 @@ impl<R: Payload> Receive<R> {
             arrived.refused += u32::from(!self.place(at, edge, piece));
             at = at + bytes;
         }
-        self.settle();
+        self.release_in_order();
         arrived.in_order = self.next.since(before) as u32;
         arrived.urgent = !was_contiguous || !self.held.is_empty() || self.duplicate.is_some();
         arrived
     }
 
-    /// The stream ends at `end`, if nothing says otherwise.
+    /// Records `end` as the end of the stream, if this is consistent.
     fn note_end(&mut self, end: SeqNumber, edge: SeqNumber) {
-        let last = self.held.back().map_or(self.next, Held::end);
+        let last = self.held.back().map_or(self.next, OutOfOrderChunk::end);
         if self.fin.is_none() && !end.before(last) && !edge.before(end) {
             self.fin = Some(end);
         }
     }
 
-    /// Keeps what is new of `buffer`. False where some of it was refused.
+    /// Stores the new bytes of `buffer`. Returns false if some of them were dropped.
     fn place(&mut self, start: SeqNumber, edge: SeqNumber, mut buffer: R) -> bool {
         let mut start = start;
         let end = start + buffer.bytes() as u32;
@@ -196,7 +196,7 @@ impl<R: Payload> Receive<R> {
     }
 
     fn deliver(&mut self, buffer: R) -> bool {
-        if self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX {
+        if self.ready.len() + self.held.len() >= RECEIVE_CHUNKS_MAX {
             return false;
         }
         self.next = self.next + buffer.bytes() as u32;
@@ -204,7 +204,7 @@ impl<R: Payload> Receive<R> {
         true
     }
 
-    /// Fills the gaps between what is held.
+    /// Stores the bytes that fill gaps between out-of-order chunks.
     fn hold(&mut self, mut start: SeqNumber, mut buffer: R) -> bool {
         let mut index = self.held.partition_point(|held| held.end().since(start) <= 0);
         while buffer.bytes() > 0 {
@@ -225,14 +225,14 @@ impl<R: Payload> Receive<R> {
                 Some(held) => bytes.min(held.start.since(start) as u32),
                 None => bytes,
             };
-            let full = self.ready.len() + self.held.len() >= RECEIVE_PIECES_MAX;
-            // What is next is never held for long: without it nothing would become ready.
-            let many = self.held.len() >= HELD_PIECES_MAX && start != self.next;
+            let full = self.ready.len() + self.held.len() >= RECEIVE_CHUNKS_MAX;
+            // The next in-order chunk is always accepted, because it makes others readable.
+            let many = self.held.len() >= OUT_OF_ORDER_CHUNKS_MAX && start != self.next;
             if full || many {
                 return false;
             }
             let part = buffer.split_front(gap as usize);
-            self.held.insert(index, Held { start, buffer: part });
+            self.held.insert(index, OutOfOrderChunk { start, buffer: part });
             self.add_range(Range { start, end: start + gap });
             start = start + gap;
             index += 1;
@@ -240,8 +240,8 @@ impl<R: Payload> Receive<R> {
         true
     }
 
-    /// What is next of what is held becomes ready.
-    fn settle(&mut self) {
+    /// Moves chunks that are now in order to the readable ones.
+    fn release_in_order(&mut self) {
         while self.held.front().is_some_and(|held| held.start == self.next) {
             if let Some(held) = self.held.pop_front() {
                 self.next = held.end();
@@ -283,19 +283,19 @@ impl<R: Payload> Receive<R> {
         }
     }
 
-    /// What is held around `at`.
+    /// The out-of-order range that contains `at`.
     fn block(&self, at: SeqNumber) -> Option<Range> {
         let index = self.ranges.partition_point(|range| range.end.since(at) <= 0);
         self.ranges.get(index).filter(|range| range.start.since(at) <= 0).copied()
     }
 
-    /// What the sender is to be told (RFC 2018 §4): a duplicate first (RFC 2883 §4), then what came
-    /// last, then what came before that, then other blocks. A duplicate is told once.
+    /// The blocks to report (RFC 2018 §4): a duplicate first (RFC 2883 §4), then recent arrivals,
+    /// the latest first, then other blocks. A duplicate is reported once.
     pub(crate) fn sack_blocks(&mut self) -> SackBlocks {
         let mut blocks = SackBlocks::default();
         if let Some(duplicate) = self.duplicate.take() {
             blocks.push(duplicate);
-            // Behind a duplicate of held bytes the block that contains them has to come.
+            // A duplicate of out-of-order bytes is followed by the block that contains it.
             if let Some(around) = self.block(duplicate.start) {
                 blocks.push(around);
             }

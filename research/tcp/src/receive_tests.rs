@@ -1,4 +1,4 @@
-//! Received bytes against a slow oracle, and the cases that are drawn by hand.
+//! The receive queue against a slow oracle, and hand-written cases.
 
 use bytes::Bytes;
 use unlade_testkit::{Random, cases};
@@ -44,7 +44,7 @@ fn blocks(receive: &mut Receive<Buffer>) -> Vec<(i32, i32)> {
 fn the_first_bytes_that_come_are_kept_with_their_mark() {
     let mut receive = receive(100);
     insert(&mut receive, 4, b"EFGH", 1);
-    // Overlaps what is held on both sides.
+    // Overlaps out-of-order bytes on both sides.
     insert(&mut receive, 2, b"cdefghij", 2);
     assert!(receive.read().is_none());
     let arrived = insert(&mut receive, 0, b"ABCD", 3);
@@ -89,10 +89,10 @@ fn blocks_are_told_in_the_order_of_rfc_2018() {
         insert(&mut receive, at, b"xxxxx", 0);
     }
     assert_eq!(blocks(&mut receive), [(70, 75), (50, 55), (30, 35), (10, 15)]);
-    // One that joins two comes first; what is merged is told once.
+    // A block that joins two comes first; merged blocks are reported once.
     insert(&mut receive, 35, &[b'x'; 15], 0);
     assert_eq!(blocks(&mut receive), [(30, 55), (70, 75), (10, 15)]);
-    // A duplicate of held bytes, and behind it the block that contains it (RFC 2883).
+    // A duplicate of out-of-order bytes is followed by the block that contains it (RFC 2883).
     insert(&mut receive, 72, b"x", 0);
     assert_eq!(blocks(&mut receive)[..2], [(72, 73), (70, 75)]);
     insert(&mut receive, 0, &[b'x'; 10], 0);
@@ -105,7 +105,7 @@ fn the_end_counts_once_all_before_it_is_there() {
     let edge = START + 100;
     receive.insert(START + 3, edge, &mut vec![buffer(b"de", 1)], true);
     assert!(!receive.finished());
-    // Nothing comes behind the end, and no other end counts.
+    // Bytes after the end, and another end, are ignored.
     receive.insert(START + 4, edge, &mut vec![buffer(b"efgh", 2)], true);
     receive.insert(START, edge, &mut vec![buffer(b"abc", 3)], false);
     assert!(receive.finished());
@@ -132,34 +132,34 @@ fn held_pieces_are_limited_and_what_is_next_always_fits() {
     let mut receive = Receive::new(START, 1 << 20);
     let edge = START + (1 << 20);
     let mut refused = 0;
-    for number in 0..HELD_PIECES_MAX as u32 + 10 {
+    for number in 0..OUT_OF_ORDER_CHUNKS_MAX as u32 + 10 {
         let one = &mut vec![buffer(b"x", 1)];
         refused += receive.insert(START + 1 + 2 * number, edge, one, false).refused;
     }
-    assert_eq!((receive.held.len(), refused), (HELD_PIECES_MAX, 10));
+    assert_eq!((receive.held.len(), refused), (OUT_OF_ORDER_CHUNKS_MAX, 10));
     let arrived = receive.insert(START, edge, &mut vec![buffer(b"y", 2)], false);
     assert_eq!((arrived.in_order, arrived.refused), (2, 0));
-    assert_eq!(receive.held.len(), HELD_PIECES_MAX - 1);
+    assert_eq!(receive.held.len(), OUT_OF_ORDER_CHUNKS_MAX - 1);
 }
 
 #[test]
 fn unread_pieces_are_limited() {
     let mut receive = Receive::new(START, 1 << 20);
-    let mut many = vec![buffer(b"x", 1); RECEIVE_PIECES_MAX];
-    assert!(receive.append(RECEIVE_PIECES_MAX as u32, &mut many));
+    let mut many = vec![buffer(b"x", 1); RECEIVE_CHUNKS_MAX];
+    assert!(receive.append(RECEIVE_CHUNKS_MAX as u32, &mut many));
     assert!(many.is_empty());
     let mut more = vec![buffer(b"x", 1)];
     assert!(!receive.append(1, &mut more));
-    let at = START + RECEIVE_PIECES_MAX as u32;
+    let at = START + RECEIVE_CHUNKS_MAX as u32;
     assert_eq!(receive.insert(at, at + 10, &mut more, false).refused, 1);
     receive.read();
     assert!(receive.append(1, &mut vec![buffer(b"x", 1)]));
 }
 
-/// An byte and the packet that brought it first.
+/// A byte and the packet that brought it first.
 type Known = Option<(u8, u64)>;
 
-/// What is to be known after all packets, byte by byte.
+/// The expected result after all packets, byte by byte.
 struct Oracle {
     bytes: Vec<Known>,
     next: usize,

@@ -1,5 +1,5 @@
-//! What was sent and is not acknowledged, and which of it is lost: RACK (RFC 8985 §6) over a
-//! scoreboard of what was sent at once. Parts of it that are acknowledged selectively divide it.
+//! Loss detection for sent, unacknowledged bytes: RACK (RFC 8985 §6) over a scoreboard of
+//! transmissions. Selective acknowledgements divide its entries.
 
 use std::collections::VecDeque;
 
@@ -9,15 +9,15 @@ use crate::rule::{Rule, holds};
 use crate::segment::Range;
 use crate::time::Time;
 
-/// Most entries: what is beyond is not sent, and selective acknowledgements that would divide more are
-/// ignored, so that their bytes are sent again at worst.
+/// Maximum number of entries. At the limit no new bytes are sent, and selective acknowledgements
+/// that would divide an entry are ignored; at worst their bytes are retransmitted.
 pub const SCOREBOARD_ENTRIES_MAX: usize = 8192;
-/// Segments that have arrived behind a hole before it is taken for lost where nothing was reordered
-/// so far (DupThresh of RFC 6675).
+/// Number of segments that must arrive after a hole before it is considered lost, if no reordering
+/// was observed (DupThresh of RFC 6675).
 const DUPLICATES: u32 = 3;
-/// Largest multiple of a quarter round-trip time that reordering is waited for.
+/// Maximum reordering window, in quarters of the round-trip time.
 const REORDER_STEPS_MAX: u64 = 20;
-/// Recoveries after which the multiple is 1 again.
+/// Number of recoveries after which the reordering window is reset.
 const REORDER_RECOVERIES: u32 = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum Fate {
     Sacked,
 }
 
-/// Bytes that were sent at once; SYN is none of them, FIN may be the last.
+/// Bytes of one transmission; without SYN, possibly with FIN at the end.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     range: Range,
@@ -36,20 +36,20 @@ struct Sent {
     again: bool,
 }
 
-/// What an acknowledgement says.
+/// Result of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delivered {
-    /// Bytes that are known to have arrived since.
+    /// Number of newly delivered bytes.
     pub(crate) bytes: u32,
     /// Round-trip time of bytes that were sent once, nanoseconds.
     pub(crate) rtt_ns: Option<u64>,
-    /// A block says that bytes came twice (RFC 2883).
+    /// A block reports duplicate bytes (RFC 2883).
     pub(crate) duplicate: bool,
-    /// A selective acknowledgement that was not known.
+    /// A new selective acknowledgement.
     pub(crate) sacked: bool,
 }
 
-/// What is known of the path (RFC 8985 §6.1).
+/// Path properties (RFC 8985 §6.1).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) now: Time,
@@ -58,20 +58,21 @@ pub(crate) struct Path {
     pub(crate) recovering: bool,
 }
 
-/// Everything that is on its way.
+/// The scoreboard of all bytes in flight.
 pub(crate) struct Scoreboard {
     entries: VecDeque<Sent>,
     mss_bytes: u32,
     in_flight: u32,
     lost: u32,
     sacked: u32,
-    /// Entries that were sent again.
+    /// Number of retransmitted entries.
     again: usize,
-    /// Sent last of what has arrived (RACK.xmit_ts, RACK.end_seq, RACK.rtt).
+    /// Properties of the most recently sent delivered bytes (RACK.xmit_ts, RACK.end_seq,
+    /// RACK.rtt).
     latest_at: Time,
     latest_end: SeqNumber,
     latest_rtt_ns: u64,
-    /// Highest byte that has arrived (RACK.fack).
+    /// Highest delivered byte (RACK.fack).
     highest: SeqNumber,
     reordered: bool,
     reorder_steps: u64,
@@ -100,44 +101,44 @@ impl Scoreboard {
         }
     }
 
-    /// Bytes that are neither acknowledged nor taken for lost.
+    /// Bytes that are neither acknowledged nor considered lost.
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Bytes that are to be sent again.
+    /// Bytes that are to be retransmitted.
     #[inline]
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }
 
-    /// Bytes that have arrived behind a hole.
+    /// Bytes that were delivered after a hole.
     pub(crate) fn sacked(&self) -> u32 {
         self.sacked
     }
 
-    /// Nothing is lost, has arrived behind a hole, or was sent again or before what has arrived.
+    /// Returns true if nothing is lost, selectively acknowledged, retransmitted or reordered.
     #[inline]
     pub(crate) fn is_clean(&self) -> bool {
         let overtaken = self.entries.front().is_some_and(|entry| entry.at < self.latest_at);
         self.lost == 0 && self.sacked == 0 && self.again == 0 && !overtaken
     }
 
-    /// Whether something new can be sent.
+    /// Returns true if there is room for new bytes.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.entries.len() < SCOREBOARD_ENTRIES_MAX
     }
 
-    /// New bytes are sent; they follow those before.
+    /// Records the transmission of new bytes, which follow the earlier ones.
     #[inline]
     pub(crate) fn sent(&mut self, at: Time, range: Range) {
         self.in_flight += range.bytes();
         self.entries.push_back(Sent { range, at, fate: Fate::OnItsWay, again: false });
     }
 
-    /// Bytes up to `ack` have arrived, with no selective acknowledgement, and the scoreboard
+    /// Processes a cumulative acknowledgement up to `ack`, while the scoreboard
     /// [is clean](Scoreboard::is_clean).
     #[inline]
     pub(crate) fn acknowledge_clean(&mut self, now: Time, ack: SeqNumber) -> Delivered {
@@ -167,8 +168,9 @@ impl Scoreboard {
         delivered
     }
 
-    /// Bytes up to `ack` and those of `blocks` have arrived. Blocks that cannot be are ignored.
-    /// `echo_is_old` says of a time of sending whether what the peer echoes is from before it.
+    /// Processes an acknowledgement up to `ack` with selective `blocks`. Invalid blocks are
+    /// ignored. `echo_is_old` returns true if the peer's echoed timestamp is older than the given
+    /// send time.
     pub(crate) fn acknowledge(
         &mut self,
         path: Path,
@@ -190,7 +192,7 @@ impl Scoreboard {
             self.pop_front(part.bytes());
         }
         if again {
-            // What was sent once has waited for what was sent again: that is no round-trip time.
+            // Bytes sent once have waited for a retransmission: this is no round-trip time sample.
             delivered.rtt_ns = None;
         }
         if ack.since(self.highest) > 0 {
@@ -213,7 +215,7 @@ impl Scoreboard {
         }
     }
 
-    /// The counters without `bytes` of this entry.
+    /// Subtracts `bytes` of this entry from the counters.
     fn leave(&mut self, entry: &Sent, bytes: u32) {
         match entry.fate {
             Fate::OnItsWay => self.in_flight -= bytes,
@@ -222,7 +224,7 @@ impl Scoreboard {
         }
     }
 
-    /// RFC 8985 §6.2 steps 1 to 3, for bytes that have arrived.
+    /// Processes delivered bytes (RFC 8985 §6.2 steps 1 to 3).
     fn arrived(
         &mut self,
         path: Path,
@@ -236,7 +238,7 @@ impl Scoreboard {
         delivered.bytes += entry.range.bytes();
         let rtt_ns = path.now.ns_since(entry.at);
         if entry.again {
-            // It may be the bytes as they were sent first that have arrived.
+            // The original transmission of the bytes may have been delivered.
             if holds(Rule::Karn) && (echo_is_old(entry.at) || rtt_ns < path.min_rtt_ns) {
                 return;
             }
@@ -252,7 +254,7 @@ impl Scoreboard {
         }
     }
 
-    /// Sent after what arrived of the last sent.
+    /// Returns true if it was sent after the most recently sent delivered bytes.
     fn is_later(&self, at: Time, end: SeqNumber) -> bool {
         at > self.latest_at || (at == self.latest_at && end.since(self.latest_end) > 0)
     }
@@ -278,7 +280,7 @@ impl Scoreboard {
                 break;
             }
             if entry.fate != Fate::Sacked {
-                if !self.carve(&mut index, block) {
+                if !self.split_at_block(&mut index, block) {
                     self.ignored += 1;
                     break;
                 }
@@ -297,9 +299,9 @@ impl Scoreboard {
         self.join(first.saturating_sub(1), index + 1);
     }
 
-    /// Divides the entry at `index` so that the one then at `index` lies within `block`. False where
-    /// there would be too many.
-    fn carve(&mut self, index: &mut usize, block: Range) -> bool {
+    /// Divides the entry at `index` so that the entry then at `index` lies within `block`. Returns
+    /// false if the limit does not allow it.
+    fn split_at_block(&mut self, index: &mut usize, block: Range) -> bool {
         let entry = self.entries[*index];
         let starts_before = entry.range.start.before(block.start);
         let ends_behind = block.end.before(entry.range.end);
@@ -325,7 +327,7 @@ impl Scoreboard {
         self.again += usize::from(entry.again);
     }
 
-    /// Makes one entry of neighbours, from `first` up to `end`, that have arrived.
+    /// Merges neighbouring delivered entries, from `first` up to `end`.
     fn join(&mut self, first: usize, end: usize) {
         let mut index = end.min(self.entries.len().saturating_sub(1));
         while index > first {
@@ -339,14 +341,14 @@ impl Scoreboard {
         }
     }
 
-    /// Bytes came twice: reordering was taken for loss, so more of it is waited for (RFC 8985
-    /// §6.2 step 4).
+    /// Increases the reordering window after a spurious retransmission (RFC 8985 §6.2
+    /// step 4).
     pub(crate) fn wait_longer(&mut self) {
         self.reorder_steps = (self.reorder_steps + 1).min(REORDER_STEPS_MAX);
         self.reorder_recoveries = REORDER_RECOVERIES;
     }
 
-    /// A recovery has ended.
+    /// Records the end of a recovery.
     pub(crate) fn recovered(&mut self) {
         self.reorder_recoveries = self.reorder_recoveries.saturating_sub(1);
         if self.reorder_recoveries == 0 {
@@ -366,8 +368,8 @@ impl Scoreboard {
         (self.reorder_steps * quarter_ns).min(path.smoothed_ns)
     }
 
-    /// What was sent before something that has arrived, and long enough ago, is lost (RFC 8985 §6.2
-    /// step 5). Returns how many bytes that is, and when more will be.
+    /// Marks bytes as lost that were sent before delivered bytes, and long enough ago (RFC 8985
+    /// §6.2 step 5). Returns their number, and the time at which more will be lost.
     pub(crate) fn detect(&mut self, path: Path) -> (u32, Time) {
         let patience_ns = self.latest_rtt_ns.saturating_add(self.reorder_ns(path));
         let (mut lost, mut next) = (0, Time::NEVER);
@@ -379,7 +381,7 @@ impl Scoreboard {
             let later = self.is_later(entry.at, entry.range.end);
             let latest = (entry.at, entry.range.end) == (self.latest_at, self.latest_end);
             if entry.fate != Fate::OnItsWay || later || latest {
-                // Behind bytes that nobody has acknowledged, what was sent once was sent later.
+                // Beyond the highest delivered byte, entries sent once were sent even later.
                 if later && !entry.again && !self.highest_is_behind(entry.range.start) {
                     break;
                 }
@@ -408,8 +410,7 @@ impl Scoreboard {
         bytes
     }
 
-    /// The first `bytes` of what is on its way, or lost already, are lost: for peers without
-    /// selective acknowledgements.
+    /// Marks the first `bytes` in flight as lost: for peers without selective acknowledgements.
     pub(crate) fn lose_front(&mut self, bytes: u32) -> u32 {
         let Some(front) = self.entries.front().copied() else { return 0 };
         if front.fate != Fate::OnItsWay {
@@ -421,12 +422,12 @@ impl Scoreboard {
         self.lose(0)
     }
 
-    /// The retransmission timer has expired: nothing has arrived, not even what the peer said it had
-    /// (RFC 2018 §8).
+    /// Marks everything as lost after a retransmission timeout, even selectively acknowledged
+    /// bytes (RFC 2018 §8).
     pub(crate) fn lose_all(&mut self) {
         for entry in &mut self.entries {
             if entry.fate == Fate::Sacked {
-                // Of what was joined the times of sending are not known.
+                // Send times of merged entries are unknown.
                 self.again += usize::from(!entry.again);
                 (entry.at, entry.again) = (Time::default(), true);
             }
@@ -436,7 +437,7 @@ impl Scoreboard {
         (self.in_flight, self.sacked) = (0, 0);
     }
 
-    /// The oldest bytes that are lost, at most `bytes_max` of them, are sent again.
+    /// Retransmits the oldest lost bytes, at most `bytes_max`.
     pub(crate) fn send_again(&mut self, at: Time, bytes_max: u32) -> Option<Range> {
         if self.lost == 0 {
             return None;
@@ -446,7 +447,7 @@ impl Scoreboard {
             let cut = self.entries[index].range.start + bytes_max;
             self.divide(index, cut);
         }
-        // Small ones that follow leave together with it.
+        // Adjacent small entries are sent together with it.
         while let Some(next) = self.entries.get(index + 1).copied() {
             let both = self.entries[index].range.bytes() + next.range.bytes();
             if next.fate != Fate::Lost || both > bytes_max {
@@ -459,7 +460,7 @@ impl Scoreboard {
         Some(self.mark_again(index, at))
     }
 
-    /// The last bytes, at most `bytes_max` of them, are sent again as a probe (RFC 8985 §7.3).
+    /// Retransmits the last bytes, at most `bytes_max`, as a probe (RFC 8985 §7.3).
     pub(crate) fn send_last(&mut self, at: Time, bytes_max: u32) -> Option<Range> {
         let last = self.entries.len().checked_sub(1)?;
         let range = self.entries[last].range;
@@ -479,7 +480,7 @@ impl Scoreboard {
         entry.range
     }
 
-    /// Sent again less than was asked for: `sent` is what left of `range`; the rest is lost still.
+    /// Handles a shorter retransmission: only `sent` of `range` was sent; the rest is still lost.
     pub(crate) fn cut_short(&mut self, range: Range, sent: u32) {
         let index = self.entries.partition_point(|e| e.range.end.since(range.start) <= 0);
         if sent >= range.bytes() || index >= self.entries.len() {
@@ -490,8 +491,8 @@ impl Scoreboard {
     }
 }
 
-/// Whether the first block reports bytes that came twice (RFC 2883 §4): it is acknowledged already,
-/// or in the second one.
+/// Returns true if the first block reports duplicate bytes (RFC 2883 §4): it is already
+/// acknowledged, or contained in the second block.
 fn is_duplicate(ack: SeqNumber, blocks: &[Range]) -> bool {
     let Some(first) = blocks.first() else { return false };
     let within =

@@ -1,4 +1,4 @@
-//! The scoreboard against a slow oracle that knows each byte, and RACK's cases by hand.
+//! The scoreboard against a slow oracle that tracks each byte, and hand-written RACK cases.
 
 use unlade_testkit::{Random, cases};
 
@@ -16,7 +16,7 @@ fn path(ms: u64) -> Path {
     Path { now: Time::from_ms(ms), min_rtt_ns: RTT_NS, smoothed_ns: RTT_NS, recovering: false }
 }
 
-/// So many segments, sent at once.
+/// A scoreboard with the given number of segments, sent at once.
 fn board(segments: u32) -> Scoreboard {
     let mut board = Scoreboard::new(START, MSS);
     board.sent(Time::from_ms(0), range(0, segments * MSS));
@@ -79,7 +79,7 @@ fn an_arrival_of_the_first_copy_says_nothing_of_the_second() {
     acknowledge(&mut board, 10, 0, &[(500, 1000)]);
     board.detect(path(10));
     board.send_again(Time::from_ms(30), 100);
-    // The echoed clock is older than the retransmission.
+    // The echoed timestamp is older than the retransmission.
     let blocks = [range(0, 100), range(500, 1000)];
     let before = (board.latest_at, board.latest_end);
     let said = board.acknowledge(path(31), START, &blocks, |at| at >= Time::from_ms(30));
@@ -145,7 +145,7 @@ fn after_a_timeout_nothing_counts_as_arrived() {
     acknowledge(&mut board, 10, 100, &[(300, 400)]);
     board.lose_all();
     assert_eq!((board.lost(), board.sacked(), board.in_flight()), (900, 0, 0));
-    // The entries that the block had divided leave together.
+    // Entries that the block divided are sent together.
     assert_eq!(board.send_again(Time::from_ms(20), 10_000), Some(range(100, 1000)));
 }
 
@@ -166,7 +166,7 @@ fn what_did_not_leave_is_lost_still() {
     assert_eq!((lost(&board), board.in_flight()), (vec![(300, 1000)], 300));
 }
 
-/// What is known of each byte that is not acknowledged.
+/// State of each unacknowledged byte.
 #[derive(Clone, Copy, Debug)]
 struct Byte {
     at: Time,
@@ -177,14 +177,14 @@ struct Byte {
 impl Byte {
     fn time_out(&mut self) {
         if self.fate == Fate::Sacked {
-            // Nobody knows any more when it was sent.
+            // The send time is unknown.
             (self.at, self.again) = (Time::default(), true);
         }
         self.fate = Fate::Lost;
     }
 }
 
-/// The scoreboard as RFC 8985 would have it, an byte being a segment.
+/// The scoreboard of RFC 8985, with each byte as a segment.
 struct Oracle {
     bytes: VecDeque<Byte>,
     una: u32,
@@ -295,13 +295,13 @@ fn acknowledge_both(
             blocks.push((start, last));
         }
     }
-    // As a receiver would tell them: no duplicate.
+    // As a receiver reports them: no duplicate.
     blocks.truncate(1);
     let path = Path { now, ..path(0) };
     let told: Vec<_> = blocks.iter().map(|&(start, last)| range(start, last)).collect();
     board.acknowledge(path, START + ack, &told, |_| false);
     for index in 0..acked as usize {
-        // What is acknowledged in order is never behind what has arrived of the same entry.
+        // Bytes acknowledged in order are never after delivered bytes of the same entry.
         oracle.arrive(now, index, oracle.highest);
     }
     oracle.bytes.drain(..acked as usize);

@@ -1,19 +1,19 @@
-//! Round-trip times and the retransmission timeout (RFC 6298).
+//! Round-trip time estimation and the retransmission timeout (RFC 6298).
 
 use crate::time::Time;
 
-/// Before anything is measured (RFC 6298 §2.1).
+/// Timeout before the first measurement (RFC 6298 §2.1).
 const INITIAL_NS: u64 = 1_000_000_000;
-/// Longest timeout (RFC 6298 §2.5 asks for 60 s or more).
+/// Maximum timeout (RFC 6298 §2.5 requires at least 60 s).
 const TIMEOUT_NS_MAX: u64 = 120_000_000_000;
 /// Granularity of the clock (G of RFC 6298 §2).
 const GRANULARITY_NS: u64 = 1_000_000;
-/// How long the smallest round-trip time is believed (RFC 8985 §6.2 asks for a moving window).
+/// Window of the minimum round-trip time (RFC 8985 §6.2 requires a moving window).
 const MIN_WINDOW_NS: u64 = 300_000_000_000;
-/// Most doublings of the timeout that are counted.
+/// Maximum number of doublings of the timeout.
 const BACKOFFS_MAX: u32 = 16;
 
-/// What is known of the round-trip time.
+/// Estimate of the round-trip time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
     smoothed_ns: u64,
@@ -38,7 +38,7 @@ impl Rtt {
         }
     }
 
-    /// One of bytes that were sent once (RFC 6298 §3, Karn's rule).
+    /// Adds a sample of bytes that were sent once (RFC 6298 §3, Karn's rule).
     #[inline]
     pub(crate) fn sample(&mut self, now: Time, rtt_ns: u64) {
         if self.smoothed_ns == 0 {
@@ -58,34 +58,34 @@ impl Rtt {
         }
     }
 
-    /// The timer has expired (RFC 6298 §5.5).
+    /// Doubles the timeout after an expiry (RFC 6298 §5.5).
     pub(crate) fn back_off(&mut self) {
         self.backoffs = (self.backoffs + 1).min(BACKOFFS_MAX);
     }
 
-    /// New bytes are acknowledged: the path works.
+    /// Resets the doublings after an acknowledgement of new bytes.
     pub(crate) fn progress(&mut self) {
         self.backoffs = 0;
     }
 
-    /// Doublings of the timeout.
+    /// Number of doublings of the timeout.
     pub(crate) fn backoffs(&self) -> u32 {
         self.backoffs
     }
 
-    /// Until a retransmission.
+    /// The retransmission timeout.
     #[inline]
     pub(crate) fn timeout_ns(&self) -> u64 {
         (self.timeout_ns << self.backoffs).min(TIMEOUT_NS_MAX)
     }
 
-    /// The smoothed time; 0 before the first sample.
+    /// The smoothed round-trip time; 0 before the first sample.
     #[inline]
     pub(crate) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
     }
 
-    /// The smallest of late; `u64::MAX` before the first sample.
+    /// The recent minimum; `u64::MAX` before the first sample.
     pub(crate) fn min_ns(&self) -> u64 {
         self.min_ns
     }

@@ -1,27 +1,27 @@
-//! Rules that the connection keeps, each of which a test can take away (`mutants.rs`).
+//! The invariants of the connection. Ablation tests disable one at a time (`ablation_tests.rs`).
 
-/// A rule whose absence the tests must notice.
+/// An invariant whose violation the tests must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// Of bytes that come twice the first are kept.
+    /// Of duplicate bytes the first copy is kept.
     FirstWins,
-    /// Bytes beyond the window are cut off.
+    /// Bytes beyond the window are discarded.
     Edge,
-    /// What was sent again says nothing of the round-trip time (Karn).
+    /// Retransmitted bytes give no round-trip time sample (Karn).
     Karn,
-    /// Where nothing else can happen, a closed window is probed.
+    /// A closed window is probed if no other event can occur.
     Probe,
-    /// Bytes behind a hole are waited for before the hole is taken for lost.
+    /// Reordering is tolerated before a hole is considered lost.
     Reordering,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// The rule that is taken away on this thread.
+    /// The rule that is disabled on this thread.
     pub(crate) static OFF: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
 }
 
-/// True unless a test has taken the rule away.
+/// Returns true unless a test has disabled the rule.
 #[inline(always)]
 pub(crate) fn holds(rule: Rule) -> bool {
     #[cfg(test)]

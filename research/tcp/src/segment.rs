@@ -1,31 +1,31 @@
-//! What a segment says: the value of its header, and what is to be sent.
+//! Segments: the value of a header, and a segment to send.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-/// Most blocks of a selective acknowledgement that fit into the options (RFC 2018 §3).
+/// Maximum number of selective acknowledgement blocks in the options (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 4;
 
-/// The sender's clock, and the clock that it last saw (RFC 7323 §3).
+/// The sender's timestamp, and the echo of the receiver's (RFC 7323 §3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timestamps {
-    /// The sender's clock.
+    /// The sender's timestamp.
     pub value: u32,
-    /// The clock it last saw; means something where the segment acknowledges.
+    /// The last timestamp that it received; valid with ACK.
     pub echo: u32,
 }
 
-/// Bytes of the stream, from `start` up to `end`.
+/// A range of the stream, from `start` up to `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
-    /// The first of them.
+    /// The first byte.
     pub start: SeqNumber,
-    /// Behind the last of them.
+    /// The sequence number after the last byte.
     pub end: SeqNumber,
 }
 
 impl Range {
-    /// How many there are, where `end` is not before `start`.
+    /// Number of bytes, if `end` is not before `start`.
     pub fn bytes(self) -> u32 {
         self.end.0.wrapping_sub(self.start.0)
     }
@@ -39,7 +39,7 @@ pub struct SackBlocks {
 }
 
 impl SackBlocks {
-    /// Adds a block at the end; false where there is no room.
+    /// Appends a block; returns false if there is no room.
     pub fn push(&mut self, block: Range) -> bool {
         let Some(free) = self.blocks.get_mut(usize::from(self.count)) else { return false };
         *free = block;
@@ -47,34 +47,34 @@ impl SackBlocks {
         true
     }
 
-    /// The blocks, in their order.
+    /// The blocks, in order.
     pub fn as_slice(&self) -> &[Range] {
         &self.blocks[..usize::from(self.count)]
     }
 
-    /// True where there is none.
+    /// Returns true if there is no block.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 }
 
-/// The value of a TCP header without ports, urgent pointer and checksum. Options that are not here
-/// are not understood.
+/// The value of a TCP header without ports, urgent pointer and checksum. Other options are not
+/// supported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Sequence number of the first byte, or of SYN.
     pub seq: SeqNumber,
-    /// Next byte that the sender waits for; counts where ACK is set.
+    /// Next byte that the sender expects; valid with ACK.
     pub ack: SeqNumber,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Window as it is in the header: shifted, but in segments with SYN.
+    /// The window field: scaled, except in segments with SYN.
     pub window: u16,
-    /// Largest segment the sender takes, bytes.
+    /// The sender's maximum segment size, bytes.
     pub mss: Option<u16>,
-    /// Shift of the windows that the sender announces (RFC 7323 §2).
+    /// Window scale of the sender (RFC 7323 §2).
     pub window_scale: Option<u8>,
-    /// Selective acknowledgements are understood (RFC 2018 §2).
+    /// Selective acknowledgements are supported (RFC 2018 §2).
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
@@ -83,18 +83,18 @@ pub struct Header {
 }
 
 impl Header {
-    /// Whether every bit of `flags` is set.
+    /// Returns true if every bit of `flags` is set.
     pub fn has(&self, flags: TcpFlags) -> bool {
         self.flags.contains(flags)
     }
 
-    /// Sequence space that SYN and FIN take beside the payload.
+    /// Sequence space of SYN and FIN.
     pub fn control_bytes(&self) -> u32 {
         u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN))
     }
 
-    /// The reset that answers a segment of a connection which does not exist, `payload_bytes` being
-    /// its payload (RFC 9293 §3.10.7.1); none answers a reset.
+    /// The reset that answers a segment without a connection and with `payload_bytes` of payload
+    /// (RFC 9293 §3.10.7.1); a reset gets none.
     pub fn reset_answering(&self, payload_bytes: usize) -> Option<Header> {
         if self.has(TcpFlags::RST) {
             return None;
@@ -109,16 +109,16 @@ impl Header {
     }
 }
 
-/// A segment to send, perhaps a large one: who sends it cuts its payload after each `mss_bytes`. All
-/// parts have the header's fields, but for the sequence number, which advances; FIN and PSH, which
-/// the last one has; and CWR, which only the first has.
+/// A segment to send, possibly a super-segment whose payload is segmented after each `mss_bytes`.
+/// All packets have the header's fields, except for the advancing sequence number; FIN and PSH,
+/// which only the last one has; and CWR, which only the first has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
     /// The header.
     pub header: Header,
-    /// Bytes of payload; they are in the gather list.
+    /// Number of payload bytes; they are in the gather list.
     pub payload_bytes: u32,
-    /// Most bytes of payload in one packet.
+    /// Maximum payload of one packet.
     pub mss_bytes: u16,
     /// Some of the payload was sent before.
     pub retransmission: bool,

@@ -1,5 +1,5 @@
-//! The bytes that are to be sent, and those that were and are not acknowledged: pieces as the caller
-//! gave them, never copied.
+//! Send queue: bytes to send, and sent, unacknowledged bytes, as chunks from the caller, without a
+//! copy.
 
 use std::collections::VecDeque;
 
@@ -8,13 +8,13 @@ use unlade_net::SeqNumber;
 
 use crate::payload::Payload;
 
-/// Why bytes cannot be sent. The piece is not taken.
+/// Reason why bytes cannot be sent. The chunk is not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
-    /// Too much is not acknowledged, or in too many pieces; go on when some of it is.
+    /// Too many bytes, or chunks, are unacknowledged; retry after an acknowledgement.
     #[error("too much is unacknowledged; send when some of it is")]
     Full,
-    /// This end has closed, or the connection is gone.
+    /// This end has closed, or the connection has ended.
     #[error("the connection takes no more bytes to send")]
     Closed,
 }
@@ -25,10 +25,10 @@ struct Piece<S> {
     buffer: S,
 }
 
-/// The stream that goes out, from the oldest piece with an byte that is not acknowledged.
+/// The outgoing stream, from the oldest chunk with an unacknowledged byte.
 pub(crate) struct SendQueue<S> {
     pieces: VecDeque<Piece<S>>,
-    /// The piece with the byte that was gathered last, or one before it: where to look first.
+    /// The chunk of the last gathered byte, or one before it: start of the next search.
     cursor: usize,
     acknowledged: SeqNumber,
     end: SeqNumber,
@@ -48,7 +48,7 @@ impl<S: Payload + Clone> SendQueue<S> {
         }
     }
 
-    /// Adds a piece, and says where in the stream it starts.
+    /// Appends a chunk, and returns its sequence number.
     #[inline]
     pub(crate) fn push(&mut self, buffer: S) -> Result<SeqNumber, SendError> {
         let bytes = buffer.bytes();
@@ -63,28 +63,28 @@ impl<S: Payload + Clone> SendQueue<S> {
         Ok(start)
     }
 
-    /// Bytes that can be added.
+    /// Number of bytes that can be appended.
     pub(crate) fn room_bytes(&self) -> u32 {
         self.bytes_max.saturating_sub(self.end.since(self.acknowledged) as u32)
     }
 
-    /// Pieces that can be added.
+    /// Number of chunks that can be appended.
     pub(crate) fn room_pieces(&self) -> usize {
         self.pieces_max.saturating_sub(self.pieces.len())
     }
 
-    /// Behind the last byte.
+    /// The sequence number after the last byte.
     #[inline]
     pub(crate) fn end(&self) -> SeqNumber {
         self.end
     }
 
-    /// The oldest byte that is not acknowledged.
+    /// The oldest unacknowledged byte.
     pub(crate) fn acknowledged(&self) -> SeqNumber {
         self.acknowledged
     }
 
-    /// Bytes before `until` have arrived: pieces that end before it are let go.
+    /// Acknowledges bytes before `until`: frees chunks that end before it.
     #[inline]
     pub(crate) fn acknowledge(&mut self, until: SeqNumber) {
         self.acknowledged = until;
@@ -97,7 +97,7 @@ impl<S: Payload + Clone> SendQueue<S> {
         }
     }
 
-    /// The piece with the byte `at`.
+    /// Index of the chunk with the byte `at`.
     fn find(&self, at: SeqNumber) -> usize {
         let ends_behind = |piece: &Piece<S>| (piece.start + piece.bytes).since(at) > 0;
         let starts_before = |piece: &Piece<S>| piece.start.since(at) <= 0;
@@ -109,8 +109,8 @@ impl<S: Payload + Clone> SendQueue<S> {
         self.pieces.partition_point(|piece| !ends_behind(piece))
     }
 
-    /// Appends the bytes from `start` up to `end`, in at most `pieces_max` pieces, to `out`; returns
-    /// how many that is.
+    /// Appends the bytes from `start` up to `end`, in at most `pieces_max` chunks, to `out`;
+    /// returns the number of bytes.
     #[inline]
     pub(crate) fn gather(
         &mut self,
@@ -140,7 +140,7 @@ impl<S: Payload + Clone> SendQueue<S> {
         at.since(start) as u32
     }
 
-    /// Lets go of everything.
+    /// Frees everything.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.cursor = 0;

@@ -1,4 +1,4 @@
-//! Many connections: whose is a segment, who has something to send, and whose time has come.
+//! Connection table: demultiplexing of segments, send scheduling and timers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -18,13 +18,13 @@ use crate::payload::Payload;
 use crate::segment::{Header, Transmit};
 use crate::time::Time;
 
-/// Resets that wait to be sent, of segments that belong to no connection; others are not answered.
+/// Maximum number of queued resets for stray segments; further stray segments get no answer.
 pub const STRAY_RESETS_MAX: usize = 64;
-/// Timers of which each connection has one that counts; there may be so many times more, until those
-/// that do not count are thrown away.
+/// Maximum ratio of queued timers to connections, of which one per connection is valid. Above it,
+/// stale timers are removed.
 const STALE_TIMERS_MAX: usize = 4;
 
-/// Names a connection of a stack; never another one, also when it is gone.
+/// Identifier of a connection in a stack; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Id {
     index: u32,
@@ -32,7 +32,7 @@ pub struct Id {
 }
 
 impl Id {
-    /// A number for tables: small, and used again when the connection is gone.
+    /// A small index for tables, reused after the connection has ended.
     pub fn index(self) -> usize {
         self.index as usize
     }
@@ -41,72 +41,72 @@ impl Id {
 /// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
-    /// Of each connection; the offset of timestamps is chosen for each.
+    /// Settings of each connection; the timestamp offset is chosen per connection.
     pub connection: Config,
-    /// Connections at one time, those that wait for the end included.
+    /// Maximum number of connections, including those that wait for their end.
     pub connections_max: usize,
-    /// Addresses that are listened to at one time.
+    /// Maximum number of listening addresses.
     pub listeners_max: usize,
-    /// Random bytes that make sequence numbers unguessable.
+    /// Random bytes that make sequence numbers unpredictable.
     pub secret: [u8; 16],
 }
 
 impl StackConfig {
-    /// Usual limits, with a secret.
+    /// Default limits, with a secret.
     pub fn new(connection: Config, secret: [u8; 16]) -> StackConfig {
         StackConfig { connection, connections_max: 1 << 17, listeners_max: 64, secret }
     }
 }
 
-/// Why there is no connection.
+/// Reason why a connection cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConnectError {
-    /// There is one between these addresses.
+    /// There is already a connection between these addresses.
     #[error("the addresses are in use; take another port")]
     InUse,
-    /// There are as many as there may be.
+    /// The maximum number of connections is reached.
     #[error("there are too many connections; close one, or raise the limit")]
     TooMany,
 }
 
-/// Something to send.
+/// A segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outgoing {
-    /// The connection; none for a reset that answers a stray segment.
+    /// The connection; `None` for a reset that answers a stray segment.
     pub id: Option<Id>,
-    /// From the peer's view: `client` is the peer, `service` this end.
+    /// As seen by the peer: `client` is the peer, `service` this end.
     pub flow: FlowKey,
     /// The segment.
     pub segment: Transmit,
 }
 
-/// What waits to be accepted at one address.
+/// Statistics of a listening address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepting {
-    /// Requests that found no room.
+    /// Requests that were refused because the backlog or the stack was full.
     pub refused: u64,
 }
 
 struct Slot<R, S> {
     generation: u32,
-    held: Option<Held<R, S>>,
+    held: Option<ConnectionEntry<R, S>>,
 }
 
-struct Held<R, S> {
+struct ConnectionEntry<R, S> {
     flow: FlowKey,
     connection: Connection<R, S>,
-    /// Index of the listener that has it in its backlog.
+    /// Index of the listener whose backlog contains it.
     listener: Option<usize>,
     established: bool,
-    /// The caller has let it go.
+    /// The caller has released it.
     released: bool,
-    /// It is in the queue of those that may have something to send.
+    /// It is in the send queue.
     queued: bool,
     scheduled: Time,
 }
 
-/// Connections, and who listens. After anything else is called, [`poll_transmit`](Stack::poll_transmit)
-/// is to be called until there is nothing.
+/// Connections and listeners. After any other call, call
+/// [`poll_transmit`](Stack::poll_transmit) until it returns `None`.
 pub struct Stack<R, S = Bytes> {
     config: StackConfig,
     sequence: InitialSequence,
@@ -120,7 +120,7 @@ pub struct Stack<R, S = Bytes> {
 }
 
 impl<R: Payload, S: Payload + Clone> Stack<R, S> {
-    /// Nothing yet.
+    /// Creates an empty stack.
     pub fn new(config: StackConfig) -> Stack<R, S> {
         Stack {
             sequence: InitialSequence::new(config.secret),
@@ -135,11 +135,11 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         }
     }
 
-    /// Takes connections that are asked for at `address`, whose IP may be unspecified; at most
-    /// `backlog_max` that were not accepted wait.
+    /// Listens at `address`, whose IP may be unspecified; at most `backlog_max` connections wait
+    /// to be accepted.
     ///
     /// # Errors
-    /// Somebody listens there, or too many do.
+    /// The address has a listener, or the maximum number of listeners is reached.
     pub fn listen(&mut self, address: SocketAddr, backlog_max: usize) -> Result<(), ListenError> {
         if self.listener(address).is_some() {
             return Err(ListenError::InUse);
@@ -161,7 +161,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         self.listeners.iter().position(is)
     }
 
-    /// The oldest connection that was established at `address`, which is listened to.
+    /// The oldest established connection at the listening `address`.
     pub fn accept(&mut self, address: SocketAddr) -> Option<Id> {
         let index = self.listener(address)?;
         let id = self.listeners[index].as_mut()?.accept()?;
@@ -171,16 +171,16 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         Some(id)
     }
 
-    /// What is known of an address that is listened to.
+    /// Statistics of a listening address.
     pub fn accepting(&self, address: SocketAddr) -> Option<Accepting> {
         let listener = self.listeners[self.listener(address)?].as_ref()?;
         Some(Accepting { refused: listener.refused })
     }
 
-    /// Asks `remote` for a connection.
+    /// Opens a connection to `remote`.
     ///
     /// # Errors
-    /// The addresses are in use, or there are too many connections.
+    /// The addresses are in use, or the maximum number of connections is reached.
     pub fn connect(
         &mut self,
         now: Time,
@@ -217,7 +217,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
-        slot.held = Some(Held {
+        slot.held = Some(ConnectionEntry {
             flow,
             connection,
             listener,
@@ -236,7 +236,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         slot.held.as_ref().filter(|held| !held.released).map(|held| &held.connection)
     }
 
-    /// The same, to do something with it.
+    /// As [`Stack::get`], mutable.
     #[inline]
     pub fn get_mut(&mut self, id: Id) -> Option<&mut Connection<R, S>> {
         self.held(id).filter(|held| !held.released)?;
@@ -250,7 +250,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         slot.held.as_ref().map(|held| held.flow)
     }
 
-    /// Bytes of a connection, released or not, as [`Connection::unacknowledged`] gives them.
+    /// Unacknowledged bytes of a connection, released or not; see [`Connection::unacknowledged`].
     pub fn unacknowledged(
         &mut self,
         id: Id,
@@ -261,23 +261,23 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         self.held(id).map_or(0, |held| held.connection.unacknowledged(start, end, out))
     }
 
-    fn held(&mut self, id: Id) -> Option<&mut Held<R, S>> {
+    fn held(&mut self, id: Id) -> Option<&mut ConnectionEntry<R, S>> {
         let slot = self.slots.get_mut(id.index())?;
         if slot.generation != id.generation { None } else { slot.held.as_mut() }
     }
 
-    /// How many connections there are, those included that have ended and were not released.
+    /// Number of connections, including ended ones that were not released.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// True where there is no connection.
+    /// Returns true if there is no connection.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The caller is done with the connection: it is closed, if it was not, and is gone when the peer
-    /// has all that was sent.
+    /// Releases the connection: it is closed if necessary, and is removed when the peer has
+    /// acknowledged all bytes.
     pub fn release(&mut self, id: Id) {
         if let Some(held) = self.held(id) {
             held.released = true;
@@ -286,8 +286,8 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         }
     }
 
-    /// A segment has come whose checksum is right. `flow.client` is its sender. `payload` is as in
-    /// [`Connection::receive`]. Says whose it was.
+    /// Processes a segment with a correct checksum. `flow.client` is its sender. `payload` is as
+    /// in [`Connection::receive`]. Returns the segment's connection.
     pub fn receive(
         &mut self,
         now: Time,
@@ -309,7 +309,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         id
     }
 
-    /// The same, where the caller knows whose it is: a device may say so.
+    /// As [`Stack::receive`], if the connection is known, for example from the device.
     #[inline]
     pub fn receive_for(&mut self, now: Time, id: Id, header: &Header, payload: &mut Vec<R>) {
         let Some(held) = self.held(id) else { return payload.clear() };
@@ -320,17 +320,18 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         self.enqueue(id.index);
     }
 
-    /// A new connection may take the place of one that has ended (RFC 9293 §3.10.7.4, RFC 6191).
+    /// Returns true if a new connection may replace one that has ended (RFC 9293 §3.10.7.4,
+    /// RFC 6191).
     fn is_replaced(&self, index: u32, header: &Header) -> bool {
         let held = self.slots[index as usize].held.as_ref();
         let asks = header.has(TcpFlags::SYN) && !header.has(TcpFlags::ACK);
         held.is_some_and(|held| asks && held.connection.may_be_replaced(header))
     }
 
-    /// Somebody asks for a connection, or is mistaken.
+    /// Handles a segment without a connection: a request, or a stray segment.
     fn ask(&mut self, now: Time, flow: FlowKey, header: &Header, payload: &[R]) -> Option<Id> {
-        let hears = |l: &Option<Listener>| l.as_ref().is_some_and(|l| l.hears(flow.service));
-        let listener = self.listeners.iter().position(hears);
+        let matches = |l: &Option<Listener>| l.as_ref().is_some_and(|l| l.matches(flow.service));
+        let listener = self.listeners.iter().position(matches);
         let asks =
             header.has(TcpFlags::SYN) && !header.has(TcpFlags::ACK) && !header.has(TcpFlags::RST);
         let Some(index) = listener.filter(|_| asks) else {
@@ -357,7 +358,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         Some(id)
     }
 
-    /// One in a backlog is established, or gone.
+    /// Updates the backlog after a connection was established or has ended.
     fn advance(&mut self, id: Id) {
         let Some(held) = self.held(id) else { return };
         let (state, Some(index)) = (held.connection.state(), held.listener) else { return };
@@ -385,7 +386,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         }
     }
 
-    /// The next segment to send, of whichever connection; its payload is put into `gather`.
+    /// The next segment to send, of any connection; `gather` is filled with its payload.
     pub fn poll_transmit(&mut self, now: Time, gather: &mut Vec<S>) -> Option<Outgoing> {
         if let Some((flow, header)) = self.resets.pop_front() {
             gather.clear();
@@ -399,7 +400,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
             if let Some(held) = slot.held.as_mut() {
                 if let Some(segment) = held.connection.poll_transmit(now, gather) {
                     let flow = held.flow;
-                    // One after the other, each one segment.
+                    // Connections take turns, one segment each.
                     self.queue.rotate_left(1);
                     return Some(Outgoing { id: Some(id), flow, segment });
                 }
@@ -411,7 +412,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         None
     }
 
-    /// A connection has nothing to send for now.
+    /// Removes a connection without pending segments from the send queue.
     fn rest(&mut self, id: Id) {
         let Some(held) = self.held(id) else { return };
         if held.listener.is_some() && held.connection.state() == State::Closed {
@@ -433,7 +434,7 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         }
     }
 
-    /// A connection has ended: its addresses can be used again. What it received can be read still.
+    /// Frees the addresses of an ended connection. Received bytes can still be read.
     fn retire(&mut self, index: u32) {
         let Some(held) = self.slots[index as usize].held.as_mut() else { return };
         held.connection.finish();
@@ -469,12 +470,12 @@ impl<R: Payload, S: Payload + Clone> Stack<R, S> {
         });
     }
 
-    /// When [`handle_timeout`](Stack::handle_timeout) is to be called, if nothing happens before.
+    /// Time of the next call of [`handle_timeout`](Stack::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Time> {
         self.timers.peek().map(|Reverse((due, _))| *due)
     }
 
-    /// Does what is due. Segments may have to leave after it.
+    /// Handles expired timers. Segments may be due afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&Reverse((due, id))) = self.timers.peek() {
             if due > now {

@@ -1,4 +1,4 @@
-//! Many connections: who gets what, and what is refused.
+//! Tests of the connection table: demultiplexing, limits and refusals.
 
 use bytes::Bytes;
 use unlade_testkit::{Random, cases};
@@ -15,7 +15,7 @@ fn stack(connections_max: usize) -> Stack<Bytes> {
     Stack::new(config)
 }
 
-/// Everything that either has to send reaches the other, at one moment.
+/// Exchanges all pending segments between two stacks at one point in time.
 fn exchange(stacks: &mut [Stack<Bytes>; 2], now: Time) -> usize {
     let mut gather = Vec::new();
     let mut count = 0;
@@ -104,7 +104,7 @@ fn a_backlog_is_limited_and_gets_room_again() {
     assert_eq!((both[1].len(), both[1].accepting(listener).unwrap().refused), (3, 2));
     let first = both[1].accept(listener).unwrap();
     assert!(both[1].get(first).is_some_and(Connection::is_established));
-    // The others ask again.
+    // The other clients retransmit their requests.
     let later = Time::from_ms(1100);
     both[0].handle_timeout(later);
     exchange(&mut both, later);
@@ -172,11 +172,11 @@ fn a_new_connection_takes_the_place_of_one_in_time_wait() {
     both[0].release(id);
     exchange(&mut both, now);
     assert_eq!((both[0].len(), both[1].len()), (0, 1));
-    // The same clock: it may be an old duplicate.
+    // The same timestamp: it may be an old duplicate.
     let again = both[0].connect(now, address(1, 1), address(2, 80)).unwrap();
     exchange(&mut both, now);
     assert!(!both[0].get(again).unwrap().is_established());
-    // Later it can be none.
+    // With a later timestamp it is none.
     let later = Time::from_ms(1500);
     both[0].handle_timeout(later);
     exchange(&mut both, later);

@@ -1,22 +1,22 @@
-//! Time as the connections see it: an argument, counted from any instant in the past.
+//! The time of connections: an argument, relative to any past instant.
 
 use core::ops::Add;
 use core::time::Duration;
 
-/// A point in time, nanoseconds after an instant that the caller chose. It never goes back.
+/// A point in time, nanoseconds after an instant chosen by the caller. It never decreases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
 impl Time {
-    /// Later than anything that happens: a timer that is not set.
+    /// Later than any event: a timer that is not set.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// So many nanoseconds after the instant.
+    /// The time `ns` nanoseconds after the instant.
     pub const fn from_ns(ns: u64) -> Time {
         Time(ns)
     }
 
-    /// So many milliseconds after the instant.
+    /// The time `ms` milliseconds after the instant.
     pub const fn from_ms(ms: u64) -> Time {
         Time(ms * 1_000_000)
     }
@@ -31,12 +31,12 @@ impl Time {
         self.0 / 1_000_000
     }
 
-    /// Nanoseconds from `earlier` until now; 0 where it is later.
+    /// Nanoseconds since `earlier`; 0 if that is later.
     pub const fn ns_since(self, earlier: Time) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// So many nanoseconds later.
+    /// The time `ns` nanoseconds later.
     pub(crate) const fn after_ns(self, ns: u64) -> Time {
         Time(self.0.saturating_add(ns))
     }
@@ -50,7 +50,7 @@ impl Add<Duration> for Time {
     }
 }
 
-/// The nanoseconds of a duration; the longest are cut off.
+/// The nanoseconds of a duration, saturating.
 pub(crate) fn ns(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

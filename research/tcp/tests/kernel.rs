@@ -1,4 +1,5 @@
-//! Against Linux's TCP, through a TAP device in a network namespace of its own. Needs CAP_NET_ADMIN.
+//! Interoperability with Linux's TCP, through a TAP device in its own network namespace. Needs
+//! CAP_NET_ADMIN.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -25,7 +26,7 @@ const KERNEL: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const OURS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const KERNEL_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Long enough for every test on a busy machine; it only ends those that would never end.
+/// Timeout that is sufficient for every test on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn ip(arguments: &str) {
@@ -33,33 +34,34 @@ fn ip(arguments: &str) {
     assert!(output.status.success(), "ip {arguments}: {output:?}");
 }
 
-/// What happens to frames, in both directions; chances are out of a thousand.
+/// Treatment of frames in both directions; probabilities are per thousand.
 #[derive(Clone, Copy)]
-struct Weather {
+struct NetworkConditions {
     lost: u64,
-    /// Swapped with the next one.
+    /// Swapped with the next frame.
     late: u64,
     doubled: u64,
 }
 
-const FAIR: Weather = Weather { lost: 0, late: 0, doubled: 0 };
-const FOUL: Weather = Weather { lost: 20, late: 20, doubled: 5 };
+const FAIR: NetworkConditions = NetworkConditions { lost: 0, late: 0, doubled: 0 };
+const FOUL: NetworkConditions = NetworkConditions { lost: 20, late: 20, doubled: 5 };
 
 /// The device, our stack on it, and this thread's time.
 struct Driver {
     tap: Tap,
     stack: Stack<Bytes>,
     start: Instant,
-    weather: Weather,
+    weather: NetworkConditions,
     random: Random,
-    /// Frames that are late, by direction.
+    /// Delayed frames, by direction.
     late: [VecDeque<Vec<u8>>; 2],
     gather: Vec<Bytes>,
 }
 
 impl Driver {
-    /// A device between this thread's new namespace and our stack; nothing where that is not allowed.
-    fn new(weather: Weather) -> Option<Driver> {
+    /// Creates a device between this thread's new namespace and our stack, or `None` without
+    /// permission.
+    fn new(weather: NetworkConditions) -> Option<Driver> {
         // SAFETY: a network namespace is a property of the thread; no memory is shared or lost.
         if let Err(error) = unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
             println!("skipped: no network namespace: {error}");
@@ -93,7 +95,7 @@ impl Driver {
         Time::from_ns(self.start.elapsed().as_nanos() as u64 + 1)
     }
 
-    /// Everything that there is to do, and a short wait if there is nothing.
+    /// Processes all pending events, or waits briefly.
     fn turn(&mut self) {
         let mut frame = [0; 2048];
         let mut busy = false;
@@ -116,7 +118,7 @@ impl Driver {
     }
 
     fn rest(&mut self) {
-        // What is late is not later than this.
+        // A delayed frame is delivered at this point at the latest.
         for direction in 0..2 {
             while let Some(frame) = self.late[direction].pop_front() {
                 self.pass(direction, &frame);
@@ -173,7 +175,7 @@ impl Driver {
         self.gather = gather;
     }
 
-    /// Turns until `done` says so.
+    /// Runs until `done` returns true.
     fn until(&mut self, what: &str, mut done: impl FnMut(&mut Driver) -> bool) {
         let begin = Instant::now();
         while !done(self) {
@@ -182,7 +184,7 @@ impl Driver {
         }
     }
 
-    /// Until the connection is closed; in TIME-WAIT is as good.
+    /// Runs until the connection is closed or in TIME-WAIT.
     fn until_closed(&mut self, id: Id) {
         self.until("both have closed", |driver| {
             let connection = driver.stack.get(id).expect("it was not released");
@@ -191,7 +193,8 @@ impl Driver {
         assert_eq!(self.stack.get(id).unwrap().error(), None);
     }
 
-    /// Sends and receives so many bytes, checks them, and returns when both are done.
+    /// Sends and receives the given numbers of bytes, checks them, and returns when both are
+    /// complete.
     fn trade(&mut self, id: Id, send: usize, receive: usize) {
         let (mut sent, mut received) = (0, 0);
         self.until("all bytes have gone and come", |driver| {
@@ -276,10 +279,10 @@ fn frame_of(flow: &FlowKey, header: &Header, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What the kernel's side does with its connection.
+/// Behaviour of the kernel's side of a connection.
 type Peer = fn(TcpStream, usize, usize);
 
-/// Sends and receives at one time, then closes in its own way.
+/// Sends and receives concurrently, then closes in its own way.
 fn trade(stream: &TcpStream, send: usize, receive: usize) {
     let mut writer = stream.try_clone().unwrap();
     let writes = std::thread::spawn(move || {
@@ -309,7 +312,7 @@ fn patient(stream: TcpStream) -> TcpStream {
     stream
 }
 
-/// The kernel listens, in this thread's namespace.
+/// Listens with the kernel's TCP, in this thread's namespace.
 fn kernel_server(peer: Peer, send: usize, receive: usize) -> (u16, JoinHandle<()>) {
     let listener = TcpListener::bind((KERNEL, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -320,8 +323,8 @@ fn kernel_server(peer: Peer, send: usize, receive: usize) -> (u16, JoinHandle<()
     (port, thread)
 }
 
-/// We ask the kernel; `ours_first`: we close before it does.
-fn client(weather: Weather, send: usize, receive: usize, ours_first: bool) {
+/// Our stack connects to the kernel; `ours_first`: our stack closes first.
+fn client(weather: NetworkConditions, send: usize, receive: usize, ours_first: bool) {
     let Some(mut driver) = Driver::new(weather) else { return };
     let peer: Peer = if ours_first { closes_last } else { closes_first };
     let (port, thread) = kernel_server(peer, receive, send);
@@ -330,8 +333,8 @@ fn client(weather: Weather, send: usize, receive: usize, ours_first: bool) {
     finish(&mut driver, id, ours_first, thread);
 }
 
-/// The kernel asks us.
-fn server(weather: Weather, send: usize, receive: usize, ours_first: bool) {
+/// The kernel connects to our stack.
+fn server(weather: NetworkConditions, send: usize, receive: usize, ours_first: bool) {
     let Some(mut driver) = Driver::new(weather) else { return };
     let address = SocketAddr::from((OURS, 80));
     driver.stack.listen(address, 4).unwrap();
@@ -435,7 +438,7 @@ fn an_abort_reaches_the_kernel_and_its_own_reaches_us() {
     driver.until("the kernel knows", |_| thread.is_finished());
     thread.join().unwrap();
     driver.stack.release(id);
-    // Bytes that are not read make a reset of the kernel's close.
+    // Unread bytes turn the kernel's close into a reset.
     let closes: Peer = |stream, _, _| {
         stream.peek(&mut [0]).unwrap();
     };

@@ -1,5 +1,5 @@
-//! How fast records are sealed and opened in pieces, beside aws-lc's incremental interface and the
-//! portable backend (RustCrypto), in one process, in turns.
+//! Speed of sealing and opening records in chunks, compared with aws-lc's incremental interface
+//! and the portable backend (RustCrypto), interleaved in one process.
 //!
 //! `cargo run --release -p unlade-aead --features baseline --example ciphers`
 
@@ -10,18 +10,18 @@ use std::time::Instant;
 use unlade_aead::baseline::AwsLc;
 use unlade_aead::{Backend, Key};
 
-/// The largest TLS record.
+/// Length of the largest TLS record.
 const RECORD_BYTES: usize = 16 * 1024;
-/// Pieces: a small packet, an ordinary packet, a record at once.
+/// Chunk sizes: a small packet, an ordinary packet, a complete record.
 const PIECES_BYTES: [usize; 3] = [333, 1448, RECORD_BYTES];
 /// Additional data of TLS 1.3.
 const AAD: [u8; 5] = [23, 3, 3, 64, 17];
-/// Records between two looks at the clock.
+/// Number of records per time measurement.
 const RECORDS: usize = 40;
-/// Rounds, of which the median counts.
+/// Number of rounds, of which the median counts.
 const ROUNDS: usize = 101;
 
-/// Seals or opens one record in pieces; returns something of the tag.
+/// Seals or opens one record in chunks; returns a value that depends on the tag.
 trait Contender {
     fn record(&self, nonce: &[u8; 12], data: &mut [u8], piece_bytes: usize) -> u8;
 }
@@ -64,7 +64,7 @@ fn main() {
     checksums();
 }
 
-/// One line for each backend of this machine but the portable one.
+/// Prints one line for each accelerated backend of this machine.
 fn compare(key: &[u8], seal: bool, piece_bytes: usize) {
     let ours = |backend| Ours { key: Key::with_backend(key, backend).expect("supported"), seal };
     let backends: Vec<Backend> =
@@ -105,7 +105,7 @@ fn compare(key: &[u8], seal: bool, piece_bytes: usize) {
     }
 }
 
-/// The checksum.
+/// Measures the checksum.
 fn checksums() {
     let data = vec![1_u8; RECORD_BYTES];
     for piece_bytes in PIECES_BYTES {

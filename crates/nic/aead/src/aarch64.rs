@@ -1,4 +1,4 @@
-//! The cryptography extension of Armv8, on vectors of one block.
+//! The Armv8 cryptography extension, on vectors of one block.
 
 use std::arch::aarch64::*;
 
@@ -6,7 +6,7 @@ use crate::lanes::{Lanes, functions};
 use crate::progress::BLOCK_BYTES;
 use crate::schedule::ROUND_KEYS_MAX;
 
-/// AES and PMULL.
+/// Vectors with AES and PMULL.
 pub(crate) enum Armv8 {}
 
 functions!(Armv8, "neon,aes");
@@ -17,14 +17,14 @@ impl Lanes for Armv8 {
     #[target_feature(enable = "neon,aes")]
     #[inline]
     unsafe fn load(from: *const u8) -> uint8x16_t {
-        // SAFETY: as the trait says.
+        // SAFETY: the caller upholds the contract of `Lanes`.
         unsafe { vld1q_u8(from) }
     }
 
     #[target_feature(enable = "neon,aes")]
     #[inline]
     unsafe fn store(to: *mut u8, vector: uint8x16_t) {
-        // SAFETY: as the trait says.
+        // SAFETY: the caller upholds the contract of `Lanes`.
         unsafe { vst1q_u8(to, vector) }
     }
 
@@ -89,9 +89,9 @@ impl Lanes for Armv8 {
         keys: &[[u8; BLOCK_BYTES]; ROUND_KEYS_MAX],
         rounds: usize,
     ) {
-        // SAFETY: as the trait says.
+        // SAFETY: the caller upholds the contract of `Lanes`.
         unsafe {
-            // A round of Armv8 begins with its key, where one of FIPS 197 ends with it.
+            // An AES round of Armv8 begins with its round key; a round of FIPS 197 ends with it.
             for key in &keys[..rounds - 1] {
                 let key = Self::load(key.as_ptr());
                 for block in blocks.iter_mut() {
@@ -109,7 +109,7 @@ impl Lanes for Armv8 {
     #[target_feature(enable = "neon,aes")]
     #[inline]
     unsafe fn substitute(word: u32) -> u32 {
-        // All columns are equal, so that shifting the rows changes nothing.
+        // All columns are equal, so ShiftRows has no effect.
         let columns = vreinterpretq_u8_u32(vdupq_n_u32(word));
         let result = vaeseq_u8(columns, vdupq_n_u8(0));
         vgetq_lane_u32(vreinterpretq_u32_u8(result), 0)

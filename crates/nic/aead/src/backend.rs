@@ -1,10 +1,10 @@
-//! The instructions that do it.
+//! Backends: the processor instructions that a key uses.
 
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
 
-/// Which instructions a key uses. All give the same results, and a [`Progress`](crate::Progress)
-/// of one goes on with another.
+/// The instructions that a key uses. All backends give the same results, and a
+/// [`Progress`](crate::Progress) of one can continue with another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Backend {
     /// x86-64 with AVX-512 (F, BW), VAES and VPCLMULQDQ.
@@ -13,22 +13,22 @@ pub enum Backend {
     AesNi,
     /// Armv8 with AES and PMULL.
     Armv8,
-    /// The RustCrypto crates, which run everywhere, in constant time.
+    /// The RustCrypto crates, which are portable and run in constant time.
     Portable,
 }
 
 impl Backend {
-    /// All, the fastest first.
+    /// All backends, the fastest first.
     pub const ALL: [Backend; 4] =
         [Backend::Vaes512, Backend::AesNi, Backend::Armv8, Backend::Portable];
 
-    /// The fastest one of this machine.
+    /// The fastest backend of this machine.
     pub fn best() -> Backend {
         let supported = Backend::ALL.into_iter().find(|backend| backend.is_supported());
         supported.unwrap_or(Backend::Portable)
     }
 
-    /// True where this machine has the instructions.
+    /// Returns true if this machine has the instructions.
     pub fn is_supported(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -55,14 +55,14 @@ impl Backend {
     }
 }
 
-/// What is done with the bytes of a piece.
+/// Operations on a chunk.
 pub(crate) mod mode {
-    /// They are ciphered, and the result is hashed.
+    /// Encrypts the bytes, and hashes the result.
     pub(crate) const ENCRYPT: u8 = 0;
-    /// They are hashed, and ciphered.
+    /// Hashes the bytes, and decrypts them.
     pub(crate) const DECRYPT: u8 = 1;
-    /// They are hashed, and nothing is written.
+    /// Hashes the bytes, and writes nothing.
     pub(crate) const AUTHENTICATE: u8 = 2;
-    /// They are ciphered, and nothing is hashed.
+    /// Applies the key stream, and hashes nothing.
     pub(crate) const KEYSTREAM: u8 = 3;
 }

@@ -1,5 +1,5 @@
-//! aws-lc's incremental AES-GCM (its EVP interface), to be measured beside: it is the fastest that a
-//! user could pick who sees a record in pieces. Only with the feature `baseline`.
+//! aws-lc's incremental AES-GCM (its EVP interface), as a baseline for measurements: it is the
+//! fastest available alternative for records in chunks. Only with the feature `baseline`.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,16 +16,17 @@ pub struct AwsLc {
 }
 
 impl AwsLc {
-    /// A key of 16 or 32 bytes, to seal with or to open with.
+    /// Creates a key of 16 or 32 bytes, for sealing or for opening.
     ///
     /// # Errors
     /// [`KeyError::Length`].
     ///
     /// # Panics
-    /// aws-lc has no memory.
+    /// aws-lc cannot allocate memory.
     pub fn new(key: &[u8], seal: bool) -> Result<AwsLc, KeyError> {
         let seal = c_int::from(seal);
-        // SAFETY: the cipher fits the key, whose bytes are copied; the nonce comes later.
+        // SAFETY: the cipher matches the key length, and the key's bytes are copied; the nonce is
+        // set later.
         unsafe {
             let cipher = match key.len() {
                 16 => aws::EVP_aes_128_gcm(),
@@ -41,12 +42,12 @@ impl AwsLc {
         }
     }
 
-    /// Seals or opens a record in place, in pieces of `piece_bytes`, and returns the tag that it
-    /// made. When it opens, the tag is compared with one of zeros, which takes as long as with the
-    /// right one.
+    /// Seals or opens a record in place, in chunks of `piece_bytes`, and returns the computed tag.
+    /// When it opens, the tag is compared with a zero tag, which takes as long as with the correct
+    /// one.
     ///
     /// # Panics
-    /// `piece_bytes` is 0, or aws-lc refuses a piece.
+    /// `piece_bytes` is 0, or aws-lc rejects a chunk.
     pub fn record(
         &mut self,
         nonce: &[u8; 12],
@@ -57,8 +58,8 @@ impl AwsLc {
         let mut tag = [0_u8; 16];
         let mut done = 0;
         let (context, none) = (self.context, ptr::null());
-        // SAFETY: the context is valid, and so are the slices for their lengths; in place is
-        // allowed.
+        // SAFETY: the context is valid, and so are the slices for their lengths; in-place
+        // operation is allowed.
         unsafe {
             let (cipher, engine) = (ptr::null(), ptr::null_mut());
             aws::EVP_CipherInit_ex(context, cipher, engine, none, nonce.as_ptr(), self.seal);
@@ -85,7 +86,7 @@ impl AwsLc {
 
 impl Drop for AwsLc {
     fn drop(&mut self) {
-        // SAFETY: made by `new`, freed once.
+        // SAFETY: the context was created by `new`, and is freed once.
         unsafe { aws::EVP_CIPHER_CTX_free(self.context) };
     }
 }

@@ -1,36 +1,36 @@
-//! Sums of the Internet checksum (RFC 1071): the words of payloads, added up.
+//! Partial sums of the Internet checksum (RFC 1071): one's complement sums of payloads.
 //!
-//! It has nothing to do with ciphers, but with who ciphers: a device that has sealed a payload sums it
-//! next, and that is to cost little beside.
+//! The module is in this crate because a device sums a payload directly after it has sealed it;
+//! the sum must be cheap compared with sealing.
 
-/// Bytes of a vector.
+/// Length of a vector.
 const VECTOR_BYTES: usize = 64;
 
-/// The sum of the 16-bit words of `bytes` in network byte order, an odd one followed by a zero,
-/// with carries added: below 2^16. Its complement is the checksum. Sums of parts can be added where
-/// all parts but the last have an even length.
+/// Returns the sum of the 16-bit words of `bytes` in network byte order, an odd byte followed by a
+/// zero, with carries added: below 2^16. Its complement is the checksum. Sums of parts can be
+/// added if all parts but the last have an even length.
 #[inline]
 pub fn words(bytes: &[u8]) -> u64 {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
-        // SAFETY: the features are there.
+        // SAFETY: the features were detected.
         return unsafe { wide(bytes) };
     }
     lanes(bytes)
 }
 
-/// Adds the carries, and puts the bytes of the sum in order.
+/// Adds the carries, and converts the sum to network byte order.
 #[inline]
 fn fold(mut sum: u64) -> u64 {
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     sum = (sum & 0xffff) + (sum >> 16);
     sum = (sum & 0xffff) + (sum >> 16);
-    // The sum is the same in either byte order, but for its own bytes' (RFC 1071 §2).
+    // The sum is independent of the byte order, except for its own bytes (RFC 1071 §2).
     u64::from(u16::from_be(sum as u16))
 }
 
-/// With what every processor has.
+/// The implementation for every processor.
 fn lanes(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<VECTOR_BYTES>();
     let mut sums = [[0_u64; VECTOR_BYTES / 8]; 2];
@@ -54,7 +54,7 @@ fn lanes(bytes: &[u8]) -> u64 {
     )
 }
 
-/// With vectors of 512 bits: the last one is masked, so that no byte is added alone.
+/// The implementation with vectors of 512 bits: the last one is masked, so no byte is added alone.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn wide(bytes: &[u8]) -> u64 {
@@ -64,17 +64,17 @@ fn wide(bytes: &[u8]) -> u64 {
     let below = _mm512_set1_epi64(0xffff_ffff);
     let (mut low, mut high) = (_mm512_setzero_si512(), _mm512_setzero_si512());
     for block in blocks {
-        // SAFETY: a block has the bytes of a vector.
+        // SAFETY: a block has the length of a vector.
         let words = unsafe { _mm512_loadu_si512(block.as_ptr().cast()) };
         low = _mm512_add_epi64(low, _mm512_and_si512(words, below));
         high = _mm512_add_epi64(high, _mm512_srli_epi64(words, 32));
     }
     let mask = (1_u64 << rest.len()) - 1;
-    // SAFETY: only the bytes in the mask are read, which are those of the rest.
+    // SAFETY: only the bytes in the mask are read, and these are the bytes of the rest.
     let words = unsafe { _mm512_maskz_loadu_epi8(mask, rest.as_ptr().cast()) };
     low = _mm512_add_epi64(low, _mm512_and_si512(words, below));
     high = _mm512_add_epi64(high, _mm512_srli_epi64(words, 32));
-    // Of each lane less than 2^32 words are added: of no buffer is there a carry.
+    // Each lane adds fewer than 2^32 words for any buffer, so there is no overflow.
     fold(_mm512_reduce_add_epi64(_mm512_add_epi64(low, high)) as u64)
 }
 
@@ -82,7 +82,7 @@ fn wide(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// One word after the other, as the RFC says.
+    /// Adds word by word, as in the RFC.
     fn slow(bytes: &[u8]) -> u64 {
         let mut sum = 0_u64;
         for word in bytes.chunks(2) {

@@ -1,4 +1,4 @@
-//! CRC32C (Castagnoli; RFC 3720 §12.1) of messages that come in pieces, in any order.
+//! CRC32C (Castagnoli; RFC 3720 §12.1) of messages that arrive in chunks, in any order.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
@@ -7,24 +7,24 @@ const POLYNOMIAL: u32 = 0x82F6_3B78;
 /// The polynomial 1.
 const ONE: u32 = 1 << 31;
 
-/// The checksum of what `crc` is the checksum of, followed by `data`. Of nothing it is 0.
+/// Extends the checksum `crc` by `data`. The checksum of no bytes is 0.
 pub fn update(crc: u32, data: &[u8]) -> u32 {
-    // The library keeps it complemented.
+    // The library stores the complement.
     let state = u64::from(!crc);
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state);
     digest.update(data);
     digest.finalize() as u32
 }
 
-/// What it takes to put a checksum before that of a piece of one length.
+/// Precomputed tables that prepend a checksum to chunks of one length.
 pub struct Combine {
-    /// Products of the values of each group of four bits with x to the power of the length in bits.
+    /// Products of each four-bit value with x to the power of the length in bits.
     tables: [[u32; 16]; 8],
     length_bytes: u64,
 }
 
 impl Combine {
-    /// For second pieces of `length_bytes`.
+    /// Tables for second chunks of `length_bytes`.
     pub fn new(length_bytes: u64) -> Combine {
         let shift = power_of_x(length_bytes);
         let mut tables = [[0; 16]; 8];
@@ -36,20 +36,20 @@ impl Combine {
         Combine { tables, length_bytes }
     }
 
-    /// Bytes of the second piece.
+    /// Length of the second chunk.
     pub fn length_bytes(&self) -> u64 {
         self.length_bytes
     }
 
-    /// The checksum of a piece with checksum `first`, followed by one with checksum `second`.
+    /// The checksum of a chunk with checksum `first`, followed by one with checksum `second`.
     pub fn combine(&self, first: u32, second: u32) -> u32 {
         let groups = self.tables.iter().enumerate();
         groups.fold(second, |sum, (group, table)| sum ^ table[(first >> (4 * group) & 15) as usize])
     }
 }
 
-/// The checksum of a piece with checksum `first`, followed by one of `second_bytes` with checksum
-/// `second`. Who does this often with one length makes a [`Combine`].
+/// The checksum of a chunk with checksum `first`, followed by one of `second_bytes` with checksum
+/// `second`. For frequent use with one length, [`Combine`] is faster.
 pub fn combine(first: u32, second: u32, second_bytes: u64) -> u32 {
     multiply(first, power_of_x(second_bytes)) ^ second
 }

@@ -10,7 +10,7 @@ use crate::{aarch64, schedule};
 #[cfg(target_arch = "x86_64")]
 use crate::{schedule, vaes512, x86_64};
 
-/// An expanded key. Who has one of a backend has the instructions of that backend.
+/// An expanded key. An engine of a backend exists only if the processor supports the backend.
 pub(crate) enum Engine {
     #[cfg(target_arch = "x86_64")]
     Vaes512(Box<schedule::Keys>),
@@ -21,49 +21,56 @@ pub(crate) enum Engine {
     Portable(Box<portable::Keys>),
 }
 
-/// The bytes of a piece.
-pub(crate) enum Piece<'a> {
-    /// To be changed where they are.
+/// The bytes of a chunk.
+pub(crate) enum Chunk<'a> {
+    /// Transformed in place.
     InPlace(&'a mut [u8]),
-    /// To be changed on the way from here to there, which are of one length.
+    /// Transformed from the first slice to the second, of the same length.
     Between(&'a [u8], &'a mut [u8]),
-    /// To be looked at.
+    /// Read only.
     Read(&'a [u8]),
 }
 
-impl Piece<'_> {
-    /// Bytes, after a look at whether they can be used so.
+impl Chunk<'_> {
+    /// Length; asserts that the variant is allowed for `MODE`.
     fn len<const MODE: u8>(&self) -> usize {
         match self {
-            Piece::InPlace(data) => data.len(),
-            Piece::Between(from, to) => {
-                assert_eq!(from.len(), to.len(), "a piece and its result have one length");
+            Chunk::InPlace(data) => data.len(),
+            Chunk::Between(from, to) => {
+                assert_eq!(
+                    from.len(),
+                    to.len(),
+                    "source and destination must have the same length"
+                );
                 from.len()
             }
-            Piece::Read(data) => {
-                assert!(MODE == mode::AUTHENTICATE, "what is changed has a place to be written to");
+            Chunk::Read(data) => {
+                assert!(
+                    MODE == mode::AUTHENTICATE,
+                    "only authentication can use a read-only chunk"
+                );
                 data.len()
             }
         }
     }
 
-    /// From where, and to where.
+    /// Source and destination.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     fn pointers(self) -> (*const u8, *mut u8) {
         match self {
-            Piece::InPlace(data) => {
+            Chunk::InPlace(data) => {
                 let to = data.as_mut_ptr();
                 (to, to)
             }
-            Piece::Between(from, to) => (from.as_ptr(), to.as_mut_ptr()),
-            Piece::Read(data) => (data.as_ptr(), std::ptr::null_mut()),
+            Chunk::Between(from, to) => (from.as_ptr(), to.as_mut_ptr()),
+            Chunk::Read(data) => (data.as_ptr(), std::ptr::null_mut()),
         }
     }
 }
 
 impl Engine {
-    /// Expands `key`, of 16 or 32 bytes; also returns the hash key. The backend must be supported:
-    /// else, and for another length, there is none.
+    /// Expands `key`, of 16 or 32 bytes; also returns the hash key. Returns `None` for another
+    /// length or an unsupported backend.
     pub(crate) fn new(
         key: &[u8],
         backend: Backend,
@@ -93,7 +100,7 @@ impl Engine {
         Some((engine, hash_key))
     }
 
-    /// Whose instructions it uses.
+    /// The backend.
     pub(crate) fn backend(&self) -> Backend {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -106,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// The hash of the additional data, with its padding.
+    /// The hash of the padded additional data.
     pub(crate) fn begin(&self, aad: &[u8]) -> [u8; BLOCK_BYTES] {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -123,21 +130,21 @@ impl Engine {
         }
     }
 
-    /// Does what `MODE` says with the next bytes of the message.
+    /// Applies `MODE` to the next bytes of the message.
     ///
     /// # Panics
-    /// The lengths of a [`Piece::Between`] differ, or the message becomes too long.
+    /// The lengths of a [`Chunk::Between`] differ, or the message becomes too long.
     #[inline]
-    pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Piece<'_>) {
+    pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Chunk<'_>) {
         let bytes = piece.len::<MODE>();
         at.admit(bytes);
         match self {
             #[cfg(target_arch = "x86_64")]
             Engine::Vaes512(keys) => {
                 let (from, to) = piece.pointers();
-                // SAFETY: such an engine exists only where the backend is supported; the pointers are
-                // those of slices of `bytes`: an exclusive one, two that do not overlap, or, where
-                // the mode writes nothing, a shared one.
+                // SAFETY: such an engine exists only where the backend is supported; the pointers
+                // are those of slices of `bytes`: an exclusive one, two that do not overlap, or,
+                // where the mode writes nothing, a shared one.
                 unsafe { vaes512::run::<MODE>(keys, at, from, to, bytes) };
             }
             #[cfg(target_arch = "x86_64")]

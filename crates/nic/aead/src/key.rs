@@ -1,4 +1,4 @@
-//! A key, and what is done with it.
+//! Keys, and the operations on a message.
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::backend::{Backend, mode};
-use crate::engine::{Engine, Piece};
+use crate::engine::{Chunk, Engine};
 use crate::portable;
 use crate::progress::{BLOCK_BYTES, Progress};
 
-/// A key cannot be made.
+/// Error in the creation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// Not of a size that is supported.
+    /// Unsupported key length.
     #[error("a key of {0} bytes; AES-GCM takes 16 or 32 here")]
     Length(usize),
-    /// The instructions of that backend are not there.
+    /// The processor lacks the instructions of the backend.
     #[error("this machine has no {0:?}; use Backend::best()")]
     Unsupported(Backend),
 }
 
-/// The tag is not that of the message: somebody has changed it, or the key is another.
+/// The tag does not match: the message was changed, or the key is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the tag does not fit the message")]
 pub struct Forged;
 
-/// The second part does not begin where the first one ends, or is of another message.
+/// The second part does not start where the first one ends, or belongs to another message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the parts are not neighbours in one message")]
 pub struct NotNeighbours;
 
-/// The tag of a message; comparing two takes the same time whatever is in them.
+/// The tag of a message; comparison takes constant time.
 #[derive(Clone, Copy, Debug)]
 pub struct Tag(pub [u8; BLOCK_BYTES]);
 
@@ -44,16 +44,16 @@ impl PartialEq for Tag {
 
 impl Eq for Tag {}
 
-/// An AES-128 or AES-256 key, expanded, with powers of its hash key. It is zeroised when dropped,
-/// and not printed.
+/// An expanded AES-128 or AES-256 key, with powers of its hash key. It is zeroised on drop, and
+/// not printed.
 pub struct Key {
     engine: Engine,
-    /// H of SP 800-38D: the zero block, encrypted.
+    /// H of SP 800-38D: the encrypted zero block.
     hash_key: Zeroizing<[u8; BLOCK_BYTES]>,
 }
 
 impl Key {
-    /// A key of 16 or 32 bytes, for the fastest backend of this machine.
+    /// Creates a key of 16 or 32 bytes, for the fastest backend of this machine.
     ///
     /// # Errors
     /// [`KeyError::Length`].
@@ -61,10 +61,11 @@ impl Key {
         Key::with_backend(key, Backend::best())
     }
 
-    /// A key of 16 or 32 bytes, for this backend.
+    /// Creates a key of 16 or 32 bytes, for the given backend.
     ///
     /// # Errors
-    /// [`KeyError::Length`]; [`KeyError::Unsupported`] where the machine cannot.
+    /// [`KeyError::Length`]; [`KeyError::Unsupported`] if the machine does not support the
+    /// backend.
     pub fn with_backend(key: &[u8], backend: Backend) -> Result<Key, KeyError> {
         if !matches!(key.len(), 16 | 32) {
             return Err(KeyError::Length(key.len()));
@@ -73,12 +74,12 @@ impl Key {
         Ok(Key { engine, hash_key })
     }
 
-    /// The backend that it uses.
+    /// The backend.
     pub fn backend(&self) -> Backend {
         self.engine.backend()
     }
 
-    /// A message under `nonce`, which no other message under this key may have, with its additional
+    /// Starts a message under `nonce`, which must be unique for this key, with its additional
     /// data.
     pub fn begin(&self, nonce: &[u8; 12], aad: &[u8]) -> Progress {
         let aad_bytes = aad.len() as u64;
@@ -89,10 +90,10 @@ impl Key {
     /// Encrypts `data`, the next bytes of the message, in place.
     ///
     /// # Panics
-    /// The message would have more than [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes. So with
-    /// everything below that takes data.
+    /// The message would exceed [`DATA_BYTES_MAX`](crate::DATA_BYTES_MAX) bytes. This applies to
+    /// all methods below that take data.
     pub fn encrypt(&self, at: &mut Progress, data: &mut [u8]) {
-        self.engine.run::<{ mode::ENCRYPT }>(at, Piece::InPlace(data));
+        self.engine.run::<{ mode::ENCRYPT }>(at, Chunk::InPlace(data));
     }
 
     /// Encrypts `plain`, the next bytes of the message, to `sealed`.
@@ -100,16 +101,16 @@ impl Key {
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
     pub fn encrypt_to(&self, at: &mut Progress, plain: &[u8], sealed: &mut [u8]) {
-        self.engine.run::<{ mode::ENCRYPT }>(at, Piece::Between(plain, sealed));
+        self.engine.run::<{ mode::ENCRYPT }>(at, Chunk::Between(plain, sealed));
     }
 
-    /// Decrypts `data`, the next bytes of the message, in place. They are not to be believed before
+    /// Decrypts `data`, the next bytes of the message, in place. They must not be used before
     /// [`Key::verify`].
     ///
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn decrypt(&self, at: &mut Progress, data: &mut [u8]) {
-        self.engine.run::<{ mode::DECRYPT }>(at, Piece::InPlace(data));
+        self.engine.run::<{ mode::DECRYPT }>(at, Chunk::InPlace(data));
     }
 
     /// Decrypts `sealed`, the next bytes of the message, to `plain`.
@@ -117,31 +118,31 @@ impl Key {
     /// # Panics
     /// The lengths differ, or as [`Key::encrypt`].
     pub fn decrypt_to(&self, at: &mut Progress, sealed: &[u8], plain: &mut [u8]) {
-        self.engine.run::<{ mode::DECRYPT }>(at, Piece::Between(sealed, plain));
+        self.engine.run::<{ mode::DECRYPT }>(at, Chunk::Between(sealed, plain));
     }
 
-    /// Passes over `sealed`, the next bytes of the message, which nobody wants decrypted.
+    /// Authenticates `sealed`, the next bytes of the message, without decryption.
     ///
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn authenticate(&self, at: &mut Progress, sealed: &[u8]) {
-        self.engine.run::<{ mode::AUTHENTICATE }>(at, Piece::Read(sealed));
+        self.engine.run::<{ mode::AUTHENTICATE }>(at, Chunk::Read(sealed));
     }
 
-    /// Encrypts or decrypts bytes of the message under `nonce`, from `offset` on, in place, and
-    /// authenticates nothing.
+    /// Encrypts or decrypts bytes of the message under `nonce`, from `offset` on, in place,
+    /// without authentication.
     ///
     /// # Panics
     /// As [`Key::encrypt`].
     pub fn keystream(&self, nonce: &[u8; 12], offset: u64, data: &mut [u8]) {
         let mut at = Progress::part(nonce, offset);
-        self.engine.run::<{ mode::KEYSTREAM }>(&mut at, Piece::InPlace(data));
+        self.engine.run::<{ mode::KEYSTREAM }>(&mut at, Chunk::InPlace(data));
     }
 
-    /// The tag of the message, were `at` its end. More can follow nevertheless.
+    /// The tag of a message that ends at `at`. More bytes may follow.
     ///
     /// # Panics
-    /// `at` is a part without the message's begin.
+    /// `at` is a part without the start of the message.
     pub fn tag(&self, at: &Progress) -> Tag {
         assert!(at.is_whole(), "a part has no tag");
         Tag(self.engine.tag(at))
@@ -161,9 +162,9 @@ impl Key {
         }
     }
 
-    /// Puts two neighbours together: `first`, a begun message or a part of one, and `second`, the
-    /// part that starts where `first` ends, at any byte. As if the bytes of `second` had been
-    /// given after those of `first`. It takes time with the logarithm of the length of `second`.
+    /// Combines two adjacent parts: `first`, a started message or a part of one, and `second`, the
+    /// part that starts where `first` ends, at any byte. The result is as if the bytes of `second`
+    /// had followed those of `first`. The time is logarithmic in the length of `second`.
     ///
     /// # Errors
     /// [`NotNeighbours`].
@@ -171,8 +172,8 @@ impl Key {
         if second.whole || first.offset != second.start || first.nonce != second.nonce {
             return Err(NotNeighbours);
         }
-        // GHASH is linear in its state and its data: the state of `first` is multiplied as often as
-        // blocks were completed since, and bytes of a block that both share add up in it.
+        // GHASH is linear in its state and its data: the state of `first` is multiplied once for
+        // each block completed since, and the bytes of a block that both share add up in it.
         let block_bytes = BLOCK_BYTES as u64;
         let blocks = second.offset / block_bytes - second.start / block_bytes;
         let mut hash = first.hash;

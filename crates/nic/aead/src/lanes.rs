@@ -1,18 +1,18 @@
-//! AES-GCM on vectors of one block: eight blocks at a time, for instructions that [`Lanes`] names.
+//! AES-GCM on vectors of one block, eight blocks at a time, for the instructions of a [`Lanes`].
 //!
-//! The functions become part of one with the target features (`functions!`): a call would pass
-//! vectors through memory, and a function with target features cannot be `inline(always)`. So they
-//! have none, and are unsafe for that.
+//! The functions are inlined into one with the target features (`functions!`), because a call
+//! would pass vectors through memory, and a function with target features cannot be
+//! `inline(always)`. They therefore have no target features, and are unsafe.
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT, KEYSTREAM};
 use crate::progress::{BLOCK_BYTES, Progress, tag_block};
 use crate::schedule::{Keys, ROUND_KEYS_MAX};
 
-/// Blocks of a batch.
+/// Number of blocks of a batch.
 const BLOCKS: usize = 8;
-/// Bytes of a batch.
+/// Length of a batch.
 const BATCH_BYTES: usize = BLOCKS * BLOCK_BYTES;
-/// The high half of the polynomial of POLYVAL, as the low half of a vector.
+/// The high half of the POLYVAL polynomial, as the low half of a vector.
 const POLYNOMIAL: u128 = 0xC200_0000_0000_0000;
 
 type Block = [u8; BLOCK_BYTES];
@@ -20,55 +20,55 @@ type Block = [u8; BLOCK_BYTES];
 /// Instructions on vectors of one block.
 ///
 /// # Safety
-/// Every method needs the instructions to be there; `load` and `store` need sixteen bytes that can
-/// be read or written.
+/// The processor must support the instructions of every method; `load` and `store` need sixteen
+/// bytes that can be read or written.
 pub(crate) trait Lanes {
     /// A vector.
     type Vector: Copy;
-    /// Sixteen bytes.
+    /// Loads sixteen bytes.
     unsafe fn load(from: *const u8) -> Self::Vector;
-    /// Sixteen bytes.
+    /// Stores sixteen bytes.
     unsafe fn store(to: *mut u8, vector: Self::Vector);
     /// Exclusive-or.
     unsafe fn xor(left: Self::Vector, right: Self::Vector) -> Self::Vector;
     /// The carry-less product of the low halves.
     unsafe fn low(left: Self::Vector, right: Self::Vector) -> Self::Vector;
-    /// That of the high halves.
+    /// The carry-less product of the high halves.
     unsafe fn high(left: Self::Vector, right: Self::Vector) -> Self::Vector;
-    /// Low and high half change places.
+    /// Swaps low and high half.
     unsafe fn swap(vector: Self::Vector) -> Self::Vector;
-    /// The low half goes to the high one's place; zeros come after it.
+    /// Moves the low half to the high one, and zeroes the low half.
     unsafe fn up(vector: Self::Vector) -> Self::Vector;
-    /// The high half goes to the low one's place; zeros come after it.
+    /// Moves the high half to the low one, and zeroes the high half.
     unsafe fn down(vector: Self::Vector) -> Self::Vector;
-    /// Adds to the first word, low bytes first, modulo 2^32.
+    /// Adds to the first word, little-endian, modulo 2^32.
     unsafe fn count(vector: Self::Vector, number: u32) -> Self::Vector;
-    /// The bytes in the other order.
+    /// Reverses the bytes.
     unsafe fn reverse(vector: Self::Vector) -> Self::Vector;
-    /// AES of so many rounds.
+    /// Encrypts `COUNT` vectors with AES of the given number of rounds.
     unsafe fn encrypt<const COUNT: usize>(
         blocks: &mut [Self::Vector; COUNT],
         keys: &[Block; ROUND_KEYS_MAX],
         rounds: usize,
     );
-    /// The S-box of AES on each byte.
+    /// Applies the AES S-box to each byte.
     unsafe fn substitute(word: u32) -> u32;
 }
 
-/// Makes the functions of a backend with these target features of those here.
+/// Defines the functions of a backend with the given target features.
 macro_rules! functions {
     ($lanes:ty, $features:literal) => {
         /// Expands a key of 16 or 32 bytes.
         #[target_feature(enable = $features)]
         pub(crate) fn expand(key: &[u8], hash_key: &[u8; 16]) -> Box<crate::schedule::Keys> {
-            // SAFETY: the features are there.
+            // SAFETY: the features are enabled.
             unsafe { crate::lanes::expand::<$lanes>(key, hash_key) }
         }
 
-        /// The hash of the additional data, with its padding.
+        /// The hash of the padded additional data.
         #[target_feature(enable = $features)]
         pub(crate) fn begin(keys: &crate::schedule::Keys, aad: &[u8]) -> [u8; 16] {
-            // SAFETY: the features are there.
+            // SAFETY: the features are enabled.
             unsafe { crate::lanes::begin::<$lanes>(keys, aad) }
         }
 
@@ -78,16 +78,16 @@ macro_rules! functions {
             keys: &crate::schedule::Keys,
             at: &crate::progress::Progress,
         ) -> [u8; 16] {
-            // SAFETY: the features are there.
+            // SAFETY: the features are enabled.
             unsafe { crate::lanes::tag::<$lanes>(keys, at) }
         }
 
-        /// Does what `MODE` says with the `bytes` bytes at `from`, the next ones of the message,
-        /// and writes them to `to`, which may be `from`. The offset is the caller's to change.
+        /// Applies `MODE` to the `bytes` bytes at `from`, the next bytes of the message, and
+        /// writes the result to `to`, which may be `from`. The caller advances the offset.
         ///
         /// # Safety
         /// `bytes` can be read at `from` and, unless `MODE` is to authenticate, written at `to`;
-        /// `from` and `to` are one place, or do not overlap.
+        /// `from` and `to` are equal, or do not overlap.
         #[target_feature(enable = $features)]
         pub(crate) unsafe fn run<const MODE: u8>(
             keys: &crate::schedule::Keys,
@@ -96,7 +96,7 @@ macro_rules! functions {
             to: *mut u8,
             bytes: usize,
         ) {
-            // SAFETY: the features are there, the rest is as the caller says.
+            // SAFETY: the features are enabled; the caller guarantees the rest.
             unsafe { crate::lanes::run::<$lanes, MODE>(keys, at, from, to, bytes) }
         }
     };
@@ -106,15 +106,15 @@ pub(crate) use functions;
 /// Expands a key.
 ///
 /// # Safety
-/// The instructions of `L` are there. So with all that follow.
+/// The processor has the instructions of `L`. This applies to all functions below.
 #[inline(always)]
 pub(crate) unsafe fn expand<L: Lanes>(key: &[u8], hash_key: &Block) -> Box<Keys> {
     let substitute = |word| {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the instructions.
         unsafe { L::substitute(word) }
     };
     let product = |left: &Block, right: &Block| {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the instructions.
         unsafe { block::<L>(dot::<L>(vector::<L>(left), vector::<L>(right))) }
     };
     Keys::new(key, hash_key, substitute, product)
@@ -123,7 +123,7 @@ pub(crate) unsafe fn expand<L: Lanes>(key: &[u8], hash_key: &Block) -> Box<Keys>
 /// Hashes the additional data of a message.
 #[inline(always)]
 pub(crate) unsafe fn begin<L: Lanes>(keys: &Keys, aad: &[u8]) -> Block {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let power = vector::<L>(&keys.powers::<1>(1)[0]);
         let mut hash = vector::<L>(&[0; BLOCK_BYTES]);
@@ -139,7 +139,7 @@ pub(crate) unsafe fn begin<L: Lanes>(keys: &Keys, aad: &[u8]) -> Block {
 /// The tag of the message that ends at `at`.
 #[inline(always)]
 pub(crate) unsafe fn tag<L: Lanes>(keys: &Keys, at: &Progress) -> Block {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let mut mask = [vector::<L>(&tag_block(&at.nonce))];
         L::encrypt(&mut mask, keys.rounds(), keys.round_count());
@@ -154,7 +154,7 @@ pub(crate) unsafe fn tag<L: Lanes>(keys: &Keys, at: &Progress) -> Block {
     }
 }
 
-/// A piece. What is not a whole batch, at its begin and its end, goes through a buffer.
+/// Processes a chunk. Incomplete batches, at its start and its end, go through a buffer.
 #[inline(always)]
 pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     keys: &Keys,
@@ -163,12 +163,12 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     to: *mut u8,
     bytes: usize,
 ) {
-    // From here all is counted from the start of the block that the piece starts in.
+    // All offsets below are relative to the start of the block that contains the chunk's start.
     let mut skip = at.skip();
     let mut left = skip + bytes;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
-    // SAFETY: as the caller says. The bytes from `skip` to `left` can be read and written, and only
-    // they are; the buffer has as many as a batch.
+    // SAFETY: the caller guarantees the contract of `run`. Only the bytes from `skip` to `left`
+    // are read and written, which is allowed; the buffer has the length of a batch.
     unsafe {
         let mut hash = L::reverse(vector::<L>(&at.hash));
         let mut counter = L::reverse(vector::<L>(&at.counter()));
@@ -213,10 +213,10 @@ pub(crate) unsafe fn run<L: Lanes, const MODE: u8>(
     }
 }
 
-/// Ciphers a batch whose first counter is in `counter`, bytes reversed.
+/// Applies the key stream to a batch whose first counter is in `counter`, bytes reversed.
 #[inline(always)]
 unsafe fn cipher<L: Lanes>(keys: &Keys, counter: L::Vector, from: *const u8, to: *mut u8) {
-    // SAFETY: as the caller says; a batch can be read and written.
+    // SAFETY: the caller guarantees the instructions; a batch can be read and written.
     unsafe {
         let mut blocks = [counter; BLOCKS];
         for (index, block) in blocks.iter_mut().enumerate() {
@@ -237,11 +237,11 @@ unsafe fn absorb<L: Lanes>(
     from: *const u8,
     powers: &[Block; BLOCKS],
 ) -> L::Vector {
-    // SAFETY: as the caller says; a batch can be read.
+    // SAFETY: the caller guarantees the instructions; a batch can be read.
     unsafe {
         let zero = vector::<L>(&[0; BLOCK_BYTES]);
         let (mut low, mut cross, mut high) = (zero, zero, zero);
-        // The first block last: it waits for the batch before.
+        // The first block comes last, because it depends on the previous batch.
         for index in (0..BLOCKS).rev() {
             let mut block = L::reverse(L::load(from.wrapping_add(index * BLOCK_BYTES)));
             if index == 0 {
@@ -260,7 +260,7 @@ unsafe fn absorb<L: Lanes>(
 /// The product of two elements of POLYVAL.
 #[inline(always)]
 unsafe fn dot<L: Lanes>(left: L::Vector, right: L::Vector) -> L::Vector {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let swapped = L::swap(right);
         let cross = L::xor(L::low(left, swapped), L::high(left, swapped));
@@ -268,15 +268,15 @@ unsafe fn dot<L: Lanes>(left: L::Vector, right: L::Vector) -> L::Vector {
     }
 }
 
-/// Divides the sum of a product's parts by x^128, modulo the polynomial: by x^64 twice, adding the
-/// multiple of the polynomial that makes the low half vanish.
+/// Divides the sum of a product's parts by x^128, modulo the polynomial: by x^64 twice, each time
+/// adding the multiple of the polynomial that clears the low half.
 #[inline(always)]
 pub(crate) unsafe fn reduce<L: Lanes>(
     low: L::Vector,
     cross: L::Vector,
     high: L::Vector,
 ) -> L::Vector {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the instructions.
     unsafe {
         let polynomial = vector::<L>(&POLYNOMIAL.to_le_bytes());
         let mut low = L::xor(low, L::up(cross));
@@ -291,7 +291,7 @@ pub(crate) unsafe fn reduce<L: Lanes>(
 /// A block as a vector.
 #[inline(always)]
 pub(crate) unsafe fn vector<L: Lanes>(block: &Block) -> L::Vector {
-    // SAFETY: as the caller says; a block has sixteen bytes.
+    // SAFETY: the caller guarantees the instructions; a block has sixteen bytes.
     unsafe { L::load(block.as_ptr()) }
 }
 
@@ -299,7 +299,7 @@ pub(crate) unsafe fn vector<L: Lanes>(block: &Block) -> L::Vector {
 #[inline(always)]
 pub(crate) unsafe fn block<L: Lanes>(vector: L::Vector) -> Block {
     let mut block = [0; BLOCK_BYTES];
-    // SAFETY: as the caller says; a block has sixteen bytes.
+    // SAFETY: the caller guarantees the instructions; a block has sixteen bytes.
     unsafe { L::store(block.as_mut_ptr(), vector) };
     block
 }

@@ -1,24 +1,25 @@
-//! AES-GCM for who sees a record in pieces, and CRC32C for who sees a message in pieces.
+//! AES-GCM for records, and CRC32C for messages, that are processed in chunks.
 //!
-//! A network device works on packets. A record begins somewhere in one packet and ends somewhere in
-//! another; one packet is lost, the next is sent again. So the state between two pieces is a value
-//! ([`Progress`], at most 64 bytes): it stops after any byte, is copied, goes on later, or starts
-//! in the middle ([`Progress::part`]); neighbouring parts are put together ([`Key::combine`]).
+//! A network device processes packets. A record begins within one packet and ends within another;
+//! a packet is lost, and the next one is retransmitted. The state between two chunks is therefore
+//! a value ([`Progress`], at most 64 bytes): it stops after any byte, can be copied, continues
+//! later, or starts in the middle ([`Progress::part`]); adjacent parts are combined
+//! ([`Key::combine`]).
 //!
-//! - [`key`]: a key with its round keys and powers of the hash key, and what is done with it;
-//! - [`progress`]: how far one message has come;
-//! - [`backend`]: the instructions that do it, chosen at run time; `engine` is a key of one of them:
-//!   `vaes512` (sixteen blocks at a time), `lanes` with `x86_64` or `aarch64` (eight), over the
-//!   round keys and powers of `schedule`; `portable` (the RustCrypto crates, also what the others
-//!   are compared with);
+//! - [`key`]: a key with its round keys and powers of the hash key, and its operations;
+//! - [`progress`]: the state of one message;
+//! - [`backend`]: the processor instructions, chosen at run time; `engine` is a key of one
+//!   backend: `vaes512` (sixteen blocks at a time), `lanes` with `x86_64` or `aarch64` (eight),
+//!   over the round keys and powers of `schedule`; `portable` (the RustCrypto crates, also the
+//!   reference for the others);
 //! - [`crc32c`]: the checksum of NVMe/TCP and iSCSI;
-//! - [`checksum`]: the sums of TCP's.
+//! - [`checksum`]: partial sums of the Internet checksum.
 //!
-//! With the feature `baseline` there is aws-lc's incremental interface too, for measurements.
+//! The feature `baseline` adds aws-lc's incremental interface, for measurements.
 //!
-//! Nothing here knows of TLS or NVMe: nonces and additional data come from the caller, and so does
-//! the decision what to do with bytes that were decrypted before their tag was seen. Time depends
-//! on lengths and offsets, never on keys or data. Nonces are 96 bits, tags 128.
+//! The crate is independent of TLS and NVMe: the caller supplies nonces and additional data, and
+//! decides on bytes that were decrypted before their tag was verified. The run time depends on
+//! lengths and offsets, never on keys or data. Nonces are 96 bits, tags 128.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -6,13 +6,13 @@ use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT};
-use crate::engine::Piece;
+use crate::engine::Chunk;
 use crate::progress::{BLOCK_BYTES, Progress, tag_block};
 
-/// Counter blocks that are encrypted at a time.
+/// Number of counter blocks that are encrypted at a time.
 const BATCH: usize = 32;
 
-/// A key of either size. The crates zeroise what they expanded.
+/// A key of either size. The crates zeroise their expanded keys.
 pub(crate) enum Cipher {
     Aes128(Aes128),
     Aes256(Aes256),
@@ -21,12 +21,12 @@ pub(crate) enum Cipher {
 /// An expanded key.
 pub(crate) struct Keys {
     cipher: Cipher,
-    /// With a state of nothing.
+    /// In the initial state.
     hash: GHash,
 }
 
 impl Cipher {
-    /// Of 16 or 32 bytes, else none.
+    /// Creates a cipher for a key of 16 or 32 bytes; `None` for another length.
     pub(crate) fn new(key: &[u8]) -> Option<Cipher> {
         match key.len() {
             16 => Aes128::new_from_slice(key).ok().map(Cipher::Aes128),
@@ -42,7 +42,7 @@ impl Cipher {
         }
     }
 
-    /// One block.
+    /// Encrypts one block.
     pub(crate) fn block(&self, block: [u8; BLOCK_BYTES]) -> [u8; BLOCK_BYTES] {
         let mut blocks = [Block::from(block)];
         self.encrypt(&mut blocks);
@@ -56,7 +56,7 @@ impl Keys {
         Keys { cipher, hash: GHash::new(&(*hash_key).into()) }
     }
 
-    /// The hash of the additional data, with its padding.
+    /// The hash of the padded additional data.
     pub(crate) fn begin(&self, aad: &[u8]) -> [u8; BLOCK_BYTES] {
         let mut hash = [0; BLOCK_BYTES];
         self.absorb(&mut hash, 0, aad);
@@ -73,17 +73,16 @@ impl Keys {
         hash
     }
 
-    /// Does what `MODE` says with the next bytes of the message. The offset is the caller's to
-    /// change.
-    pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Piece<'_>) {
+    /// Applies `MODE` to the next bytes of the message. The caller advances the offset.
+    pub(crate) fn run<const MODE: u8>(&self, at: &mut Progress, piece: Chunk<'_>) {
         let skip = at.skip();
         let data = match piece {
-            Piece::InPlace(data) => data,
-            Piece::Between(from, to) => {
+            Chunk::InPlace(data) => data,
+            Chunk::Between(from, to) => {
                 to.copy_from_slice(from);
                 to
             }
-            Piece::Read(data) => return self.absorb(&mut at.hash, skip, data),
+            Chunk::Read(data) => return self.absorb(&mut at.hash, skip, data),
         };
         if MODE == DECRYPT || MODE == AUTHENTICATE {
             self.absorb(&mut at.hash, skip, data);
@@ -96,10 +95,10 @@ impl Keys {
         }
     }
 
-    /// The key stream of `data` at the offset, exclusive-or.
+    /// Applies the key stream at the offset to `data`.
     fn cipher(&self, at: &Progress, data: &mut [u8]) {
         let first = u128::from_be_bytes(at.counter());
-        // Within the limit of a message the low 32 bits do not overflow in a block that is used.
+        // Within the limit of a message the low 32 bits do not overflow in a used block.
         let mut counter = first as u32;
         let mut skip = at.skip();
         let mut rest = data;
@@ -119,7 +118,7 @@ impl Keys {
         }
     }
 
-    /// Adds `data`, whose first byte is number `skip` of a block, to `hash`.
+    /// Adds `data`, whose first byte has the offset `skip` in its block, to `hash`.
     fn absorb(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize, data: &[u8]) {
         let (head, rest) = data.split_at(data.len().min((BLOCK_BYTES - skip) % BLOCK_BYTES));
         add(&mut hash[skip..], head);
@@ -134,14 +133,14 @@ impl Keys {
         add(hash, tail);
     }
 
-    /// Completes a block of which there are `skip` bytes, if any.
+    /// Completes a block that has `skip` bytes, if any.
     fn pad(&self, hash: &mut [u8; BLOCK_BYTES], skip: usize) {
         if skip > 0 {
             self.multiply(hash, &[]);
         }
     }
 
-    /// Multiplies `hash`, to which a block has been added, and goes on with `others`.
+    /// Multiplies `hash`, to which a block was added, and continues with `others`.
     fn multiply(&self, hash: &mut [u8; BLOCK_BYTES], others: &[Block]) {
         let mut state = self.hash.clone();
         state.update(&[(*hash).into()]);
@@ -170,7 +169,7 @@ pub(crate) fn power(base: &[u8; BLOCK_BYTES], exponent: u64) -> [u8; BLOCK_BYTES
     power
 }
 
-/// Exclusive-or of as many bytes as there are in both.
+/// Exclusive-or over the common length.
 pub(crate) fn add(to: &mut [u8], data: &[u8]) {
     to.iter_mut().zip(data).for_each(|(to, byte)| *to ^= byte);
 }

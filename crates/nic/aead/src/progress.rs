@@ -1,25 +1,25 @@
-//! How far one message has come.
+//! State of the processing of one message.
 
 use std::fmt;
 
-/// Bytes of a block of AES and of GHASH.
+/// Length of a block of AES and of GHASH.
 pub(crate) const BLOCK_BYTES: usize = 16;
-/// Most bytes that one nonce protects (SP 800-38D §5.2.1.1): the 32-bit counter repeats after them.
+/// Maximum data under one nonce, bytes (SP 800-38D §5.2.1.1): then the 32-bit counter repeats.
 pub const DATA_BYTES_MAX: u64 = (1 << 36) - 32;
-/// The counter of the first block of data; 1 is that of the tag.
+/// The counter of the first block of data; the tag uses 1.
 const COUNTER_FIRST: u64 = 2;
 
-/// How far a message, or a part of one, has come: nonce, offset and hash. It is a value: a copy of
-/// it can go on where the original went on too.
+/// State of a message, or of a part of one: nonce, offset and hash. It is a value: a copy can
+/// continue independently of the original.
 ///
-/// [`Key::begin`](crate::Key::begin) and [`Progress::part`] make one; it is used with one key. The
-/// hash is not printed.
+/// Created by [`Key::begin`](crate::Key::begin) and [`Progress::part`]; it is used with one key.
+/// The hash is not printed.
 #[derive(Clone, Copy)]
 pub struct Progress {
-    /// GHASH of the blocks that are complete; bytes of the next one are added to it already.
+    /// GHASH of the complete blocks; bytes of an incomplete block are already added.
     pub(crate) hash: [u8; BLOCK_BYTES],
     pub(crate) nonce: [u8; 12],
-    /// It began with the additional data, of which there were `aad_bytes`.
+    /// True if it started with the additional data, of `aad_bytes` bytes.
     pub(crate) whole: bool,
     pub(crate) aad_bytes: u64,
     pub(crate) start: u64,
@@ -29,8 +29,8 @@ pub struct Progress {
 const _: () = assert!(size_of::<Progress>() <= 64);
 
 impl Progress {
-    /// A part of the message under `nonce` that starts after `offset` bytes of data, at any one.
-    /// It has no tag of its own: [`Key::combine`](crate::Key::combine) adds it to what is before it.
+    /// Starts a part of the message under `nonce`, after `offset` bytes of data. It has no tag of
+    /// its own: [`Key::combine`](crate::Key::combine) appends it to the preceding part.
     ///
     /// # Panics
     /// `offset` is more than [`DATA_BYTES_MAX`].
@@ -40,22 +40,22 @@ impl Progress {
         Progress { hash, nonce: *nonce, whole: false, aad_bytes: 0, start: offset, offset }
     }
 
-    /// Bytes of data before the next one to be given.
+    /// Offset of the next byte of data.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Bytes of data before the first one that was given: 0, except for a part.
+    /// Offset of the first processed byte of data: 0, except for a part.
     pub fn start(&self) -> u64 {
         self.start
     }
 
-    /// True from [`Key::begin`](crate::Key::begin) on: what has a tag.
+    /// Returns true if it has a tag: it was started with [`Key::begin`](crate::Key::begin).
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// Bytes of the block at the offset that are behind us, 0 to 15.
+    /// Number of processed bytes of the current block, 0 to 15.
     pub(crate) fn skip(&self) -> usize {
         (self.offset % BLOCK_BYTES as u64) as usize
     }
@@ -71,7 +71,7 @@ impl Progress {
         bits.to_be_bytes()
     }
 
-    /// Refuses what would repeat a counter.
+    /// Panics if a counter would repeat.
     pub(crate) fn admit(&self, data_bytes: usize) {
         let room = DATA_BYTES_MAX - self.offset;
         assert!(data_bytes as u64 <= room, "a message has at most {DATA_BYTES_MAX} bytes");

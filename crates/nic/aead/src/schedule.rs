@@ -1,44 +1,44 @@
-//! What the backends with instructions of their own expand a key to.
+//! Expanded keys of the accelerated backends.
 
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::progress::BLOCK_BYTES;
 
-/// Powers of the hash key: so many blocks are hashed before one reduction.
+/// Number of powers of the hash key: the number of blocks hashed per reduction.
 pub(crate) const POWERS: usize = 32;
-/// Round keys of AES-256.
+/// Number of round keys of AES-256.
 pub(crate) const ROUND_KEYS_MAX: usize = 15;
-/// The polynomial of POLYVAL (RFC 8452 §3) without x^128, and so what is 1 in products that are
-/// divided by x^128.
+/// The POLYVAL polynomial (RFC 8452 §3) without x^128. It is the neutral element of products that
+/// are divided by x^128.
 const ONE: u128 = 0xC200_0000_0000_0000_0000_0000_0000_0001;
 
 type Block = [u8; BLOCK_BYTES];
 
-/// Round keys, and powers of the hash key as elements of POLYVAL: GHASH with bytes reversed
-/// (RFC 8452, appendix A), which saves shifting every product by a bit.
+/// Round keys, and powers of the hash key as elements of POLYVAL: byte-reversed GHASH (RFC 8452,
+/// appendix A), which avoids a shift of every product by one bit.
 #[repr(C, align(64))]
 #[derive(Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Keys {
-    /// H^32 to H^1, 1, and zeros. Read from the `n`th last power on, this multiplies `n` complete
-    /// blocks by what they are to be multiplied by, keeps the bytes of an incomplete one, and
-    /// drops what is behind it.
+    /// H^32 to H^1, 1, and zeros. Read from the `n`th last power on, they multiply `n` complete
+    /// blocks by their powers, keep the bytes of an incomplete block, and discard the blocks after
+    /// it.
     powers: [Block; 2 * POWERS],
-    /// Of each of them the sum of its halves, in both halves: for products by Karatsuba's rule.
+    /// The sum of the halves of each power, in both halves: for Karatsuba multiplication.
     halves: [Block; 2 * POWERS],
     rounds: [Block; ROUND_KEYS_MAX],
     is_256: bool,
 }
 
 impl Keys {
-    /// Expands `key`, of 16 or 32 bytes, for the hash key `hash_key`. `substitute` is the S-box on
-    /// each byte of a word, `dot` the product of POLYVAL.
+    /// Expands `key`, of 16 or 32 bytes, with the hash key `hash_key`. `substitute` applies the
+    /// S-box to each byte of a word, `dot` is the product of POLYVAL.
     pub(crate) fn new(
         key: &[u8],
         hash_key: &Block,
         substitute: impl Fn(u32) -> u32,
         dot: impl Fn(&Block, &Block) -> Block,
     ) -> Box<Keys> {
-        // Filled in its place: no copy is left on the stack.
+        // Filled in place, so that no copy stays on the stack.
         let mut keys = Box::new(Keys {
             powers: [[0; BLOCK_BYTES]; 2 * POWERS],
             halves: [[0; BLOCK_BYTES]; 2 * POWERS],
@@ -50,7 +50,7 @@ impl Keys {
         keys
     }
 
-    /// The round keys (FIPS 197 §5.2).
+    /// Expands the round keys (FIPS 197 §5.2).
     fn expand(&mut self, key: &[u8], substitute: impl Fn(u32) -> u32) {
         let (key_words, _) = key.as_chunks::<4>();
         let mut words = Zeroizing::new([0_u32; 4 * ROUND_KEYS_MAX]);
@@ -76,7 +76,7 @@ impl Keys {
         }
     }
 
-    /// The powers of the hash key.
+    /// Computes the powers of the hash key.
     fn raise(&mut self, hash_key: &Block, dot: impl Fn(&Block, &Block) -> Block) {
         let element = u128::from_be_bytes(*hash_key);
         let first = element << 1 ^ (element >> 127).wrapping_neg() & ONE;
@@ -92,17 +92,17 @@ impl Keys {
         }
     }
 
-    /// Rounds: 10 or 14.
+    /// Number of rounds: 10 or 14.
     pub(crate) fn round_count(&self) -> usize {
         if self.is_256 { 14 } else { 10 }
     }
 
-    /// The round keys; `round_count` and one are meant.
+    /// The round keys; the first `round_count` plus one are valid.
     pub(crate) fn rounds(&self) -> &[Block; ROUND_KEYS_MAX] {
         &self.rounds
     }
 
-    /// What `COUNT` blocks are multiplied by of which the first `complete` are complete.
+    /// The factors of `COUNT` blocks of which the first `complete` are complete.
     ///
     /// # Panics
     /// `complete` or `COUNT` is above [`POWERS`].

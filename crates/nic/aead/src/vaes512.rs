@@ -1,11 +1,11 @@
-//! VAES and VPCLMULQDQ on vectors of 512 bits: sixteen blocks at a time, ciphered and hashed in one
-//! pass; thirty-two where a piece is long, for then eight vectors are on their way through the rounds,
+//! VAES and VPCLMULQDQ on vectors of 512 bits: sixteen blocks at a time, ciphered and hashed in
+//! one pass; thirty-two for long chunks, so that eight vectors are in flight through the rounds,
 //! and the hash is reduced half as often.
 //!
-//! A piece that starts within a block is looked at from where the block starts. The bytes before
-//! it are masked: not read, not written, and zero in the hash, to which they were added when they
-//! came. The same at its end. So a piece has no head and tail to be done byte by byte: it costs
-//! the batches of sixteen blocks that it touches.
+//! A chunk that starts within a block is processed from the start of that block. The bytes before
+//! the chunk are masked: not read, not written, and zero in the hash, to which they were already
+//! added. The same applies to its end. A chunk therefore has no head and tail that are processed
+//! byte by byte: its cost is that of the batches of sixteen blocks that it touches.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -16,42 +16,42 @@ use crate::progress::{BLOCK_BYTES, Progress};
 use crate::schedule::{Keys, POWERS};
 use crate::x86_64::AesNi;
 
-/// Bytes of a vector.
+/// Length of a vector.
 const VECTOR_BYTES: usize = 64;
-/// Vectors of a batch.
+/// Number of vectors of a batch.
 const VECTORS: usize = 4;
-/// Bytes of a batch.
+/// Length of a batch.
 const BATCH_BYTES: usize = VECTORS * VECTOR_BYTES;
-/// Blocks of a batch.
+/// Number of blocks of a batch.
 const BLOCKS: usize = BATCH_BYTES / BLOCK_BYTES;
 /// No byte is masked.
 const ALL: [u64; VECTORS] = [!0; VECTORS];
-/// Vectors of a long batch, of which none has a masked byte.
+/// Number of vectors of a long batch, without masked bytes.
 const LONG_VECTORS: usize = 8;
-/// Bytes of a long batch.
+/// Length of a long batch.
 const LONG_BYTES: usize = LONG_VECTORS * VECTOR_BYTES;
-/// Bytes from which on a piece has long batches.
+/// Minimum length of a chunk with long batches.
 const LONG_FROM_BYTES: usize = 4 * LONG_BYTES;
 const _: () = assert!(LONG_BYTES / BLOCK_BYTES <= POWERS);
 
 type Vectors = [__m512i; VECTORS];
 type LongVectors = [__m512i; LONG_VECTORS];
-/// What the blocks of a batch are multiplied by.
+/// The factors of the blocks of a batch.
 #[derive(Clone, Copy)]
 struct Powers<'k, const COUNT: usize> {
     powers: &'k [[u8; BLOCK_BYTES]; COUNT],
-    /// The sums of their halves.
+    /// The sums of the halves of the factors.
     halves: &'k [[u8; BLOCK_BYTES]; COUNT],
 }
 
 impl<'k, const COUNT: usize> Powers<'k, COUNT> {
-    /// For a batch of which the first `complete` blocks are.
+    /// The factors of a batch of which the first `complete` blocks are complete.
     #[inline(always)]
     fn new(keys: &'k Keys, complete: usize) -> Powers<'k, COUNT> {
         Powers { powers: keys.powers(complete), halves: keys.halves(complete) }
     }
 
-    /// Those for the four blocks of vector `index`.
+    /// The factors of the four blocks of vector `index`.
     ///
     /// # Safety
     /// The machine has AVX-512 F.
@@ -59,7 +59,7 @@ impl<'k, const COUNT: usize> Powers<'k, COUNT> {
     unsafe fn vector(&self, index: usize) -> (__m512i, __m512i) {
         let four = |blocks: &[[u8; BLOCK_BYTES]; COUNT]| {
             let four: &[_; 4] = blocks[4 * index..].first_chunk().expect("a batch has vectors");
-            // SAFETY: as the caller says; four blocks are a vector.
+            // SAFETY: the caller guarantees AVX-512 F; four blocks have the length of a vector.
             unsafe { _mm512_loadu_si512(four.as_ptr().cast()) }
         };
         (four(self.powers), four(self.halves))
@@ -69,25 +69,25 @@ impl<'k, const COUNT: usize> Powers<'k, COUNT> {
 type ShortPowers<'k> = Powers<'k, BLOCKS>;
 type LongPowers<'k> = Powers<'k, { LONG_BYTES / BLOCK_BYTES }>;
 
-/// What changes from batch to batch.
+/// State that changes from batch to batch.
 struct State<'a> {
-    /// Counter blocks of the next four blocks, the counters with their low bytes first.
+    /// Counter blocks of the next four blocks, with little-endian counters.
     counters: __m512i,
     /// The hash, bytes reversed.
     hash: __m128i,
-    /// What is to be hashed with the next batch: there is nothing to wait for in it then.
+    /// Blocks that are hashed during the next batch, where they cause no wait.
     pending: Vectors,
-    /// And multiplied by.
+    /// The factors of `pending`.
     powers: ShortPowers<'a>,
 }
 
-/// Does what `MODE` says with the `bytes` bytes at `from`, the next ones of the message, and
-/// writes them to `to`, which may be `from`. The offset is the caller's to change.
+/// Applies `MODE` to the `bytes` bytes at `from`, the next bytes of the message, and writes the
+/// result to `to`, which may be `from`. The caller advances the offset.
 ///
 /// # Safety
-/// The machine has what [`Backend::Vaes512`](crate::Backend::Vaes512) needs; `bytes` can be read at
-/// `from` and, unless `MODE` is [`AUTHENTICATE`], written at `to`; `from` and `to` are one place, or
-/// do not overlap.
+/// The machine has the features of [`Backend::Vaes512`](crate::Backend::Vaes512); `bytes` can be
+/// read at `from` and, unless `MODE` is [`AUTHENTICATE`], written at `to`; `from` and `to` are
+/// equal, or do not overlap.
 pub(crate) unsafe fn run<const MODE: u8>(
     keys: &Keys,
     at: &mut Progress,
@@ -96,9 +96,9 @@ pub(crate) unsafe fn run<const MODE: u8>(
     bytes: usize,
 ) {
     match keys.round_count() {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds the contract of this function, which is that of `pass`.
         10 => unsafe { pass::<10, MODE>(keys, at, from, to, bytes) },
-        // SAFETY: as the caller says.
+        // SAFETY: the caller upholds the contract of this function, which is that of `pass`.
         _ => unsafe { pass::<14, MODE>(keys, at, from, to, bytes) },
     }
 }
@@ -115,10 +115,10 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
 ) {
     let mut rounds = [_mm512_setzero_si512(); 15];
     for (round, key) in rounds[..=ROUNDS].iter_mut().zip(keys.rounds()) {
-        // SAFETY: the features are there.
+        // SAFETY: the features are enabled.
         *round = _mm512_broadcast_i32x4(unsafe { vector::<AesNi>(key) });
     }
-    // SAFETY: the features are there.
+    // SAFETY: the features are enabled.
     let (first, hash, order) = unsafe {
         let hash = AesNi::reverse(vector::<AesNi>(&at.hash));
         (vector::<AesNi>(&at.counter()), hash, counter_order())
@@ -132,13 +132,13 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
         powers: Powers::new(keys, 0),
     };
 
-    // From here all is counted from the start of the block that the piece starts in.
+    // All offsets below are relative to the start of the block that contains the chunk's start.
     let skip = at.skip();
     let mut left = skip + bytes;
     let (mut from, mut to) = (from.wrapping_sub(skip), to.wrapping_sub(skip));
     if skip > 0 || left < LONG_FROM_BYTES {
         let (masks, powers) = edge(keys, skip, left);
-        // SAFETY: the bytes from `skip` on can be read and written, others are masked.
+        // SAFETY: the bytes from `skip` on can be read and written; the others are masked.
         unsafe { batch::<ROUNDS, MODE, true>(&rounds, powers, &mut state, from, to, masks) };
         (from, to) = (from.wrapping_add(BATCH_BYTES), to.wrapping_add(BATCH_BYTES));
         left = left.saturating_sub(BATCH_BYTES);
@@ -159,20 +159,20 @@ unsafe fn pass<const ROUNDS: usize, const MODE: u8>(
     }
     if left > 0 {
         let (masks, powers) = edge(keys, 0, left);
-        // SAFETY: `left` bytes can be read and written, others are masked.
+        // SAFETY: `left` bytes can be read and written; the others are masked.
         unsafe { batch::<ROUNDS, MODE, false>(&rounds, powers, &mut state, from, to, masks) };
     }
     if MODE == ENCRYPT {
-        // SAFETY: the features are there.
+        // SAFETY: the features are enabled.
         unsafe { state.absorb() };
     }
     if MODE != KEYSTREAM {
-        // SAFETY: the features are there.
+        // SAFETY: the features are enabled.
         at.hash = unsafe { block::<AesNi>(AesNi::reverse(state.hash)) };
     }
 }
 
-/// The masks for bytes `skip` to `end` of a batch, and what its blocks are multiplied by.
+/// The masks for bytes `skip` to `end` of a batch, and the factors of its blocks.
 #[inline(always)]
 fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_>) {
     let below = |bytes: usize| match bytes < VECTOR_BYTES {
@@ -187,10 +187,11 @@ fn edge(keys: &Keys, skip: usize, end: usize) -> ([u64; VECTORS], ShortPowers<'_
     (masks, Powers::new(keys, end.min(BATCH_BYTES) / BLOCK_BYTES))
 }
 
-// What follows becomes part of `pass`. It has to: calls would pass vectors through memory. A function
-// with target features cannot be `inline(always)`, so these have none, and are unsafe for that.
+// The functions below are inlined into `pass`, because calls would pass vectors through memory. A
+// function with target features cannot be `inline(always)`; they therefore have none, and are
+// unsafe.
 
-/// Sixteen blocks at `from`, of which the bytes in `masks` are meant; `FIRST` where nothing is
+/// Processes sixteen blocks at `from`, restricted to the bytes in `masks`; `FIRST` if nothing is
 /// pending.
 ///
 /// # Safety
@@ -204,8 +205,8 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     to: *mut u8,
     masks: [u64; VECTORS],
 ) {
-    // SAFETY: the caller has the features. Of the vectors only the bytes in the masks are read and
-    // written, which the caller may read and write.
+    // SAFETY: the caller guarantees the features. Only the bytes in the masks are read and
+    // written, which the caller allows.
     unsafe {
         let mut data = [_mm512_setzero_si512(); VECTORS];
         for index in 0..VECTORS {
@@ -236,8 +237,8 @@ unsafe fn batch<'a, const ROUNDS: usize, const MODE: u8, const FIRST: bool>(
     }
 }
 
-/// The `bytes` bytes at `from`, which are whole long batches and at least one; nothing is pending
-/// behind it.
+/// Processes the `bytes` bytes at `from`, which are complete long batches and at least one;
+/// nothing is pending afterwards.
 ///
 /// # Safety
 /// As [`run`].
@@ -251,10 +252,10 @@ unsafe fn long<'a, const ROUNDS: usize, const MODE: u8>(
     bytes: usize,
 ) {
     let powers = LongPowers::new(keys, LONG_BYTES / BLOCK_BYTES);
-    // SAFETY: the caller has the features, and may read and write `bytes` bytes.
+    // SAFETY: the caller guarantees the features, and that `bytes` can be read and written.
     unsafe {
         if MODE == ENCRYPT {
-            // What the batch before has left; it is another size.
+            // The pending blocks of the previous batch have another size.
             state.absorb();
             (state.pending, state.powers) =
                 ([_mm512_setzero_si512(); VECTORS], Powers::new(keys, 0));
@@ -296,10 +297,10 @@ impl State<'_> {
     /// Hashes a long batch, with one reduction.
     ///
     /// # Safety
-    /// The features of [`pass`] are there. So with all that follow.
+    /// The features of [`pass`] are enabled. This applies to all functions below.
     #[inline(always)]
     unsafe fn absorb_long(&mut self, blocks: &LongVectors, powers: LongPowers<'_>) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let mut sums = Sums::none();
             for index in (0..LONG_VECTORS).rev() {
@@ -316,16 +317,16 @@ impl State<'_> {
         rounds: &[__m512i; 15],
         hashed: Option<(&LongVectors, LongPowers<'_>)>,
     ) -> LongVectors {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let mut blocks: LongVectors = self.count(rounds[0]);
             let mut sums = Sums::none();
-            // Written out, for a loop over registers has to be.
+            // Unrolled, because the vectors must stay in registers.
             macro_rules! rounds {
                 ($($round:literal)*) => {$(
                     if $round < ROUNDS {
                         encrypt(&mut blocks, rounds[$round], &mut sums);
-                        // The first blocks last: they wait for the batch before.
+                        // The first blocks come last, because they depend on the previous batch.
                         if let Some((pending, powers)) = hashed && $round <= LONG_VECTORS {
                             const INDEX: usize = LONG_VECTORS.saturating_sub($round);
                             let powers = powers.vector(INDEX);
@@ -343,10 +344,10 @@ impl State<'_> {
         }
     }
 
-    /// Hashes what is pending, with one reduction.
+    /// Hashes the pending blocks, with one reduction.
     #[inline(always)]
     unsafe fn absorb(&mut self) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let mut sums = Sums::none();
             for index in (0..VECTORS).rev() {
@@ -359,14 +360,14 @@ impl State<'_> {
     /// Adds four of the pending blocks, multiplied by their powers, to `sums`.
     #[inline(always)]
     unsafe fn add(&self, index: usize, sums: &mut Sums) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             self.add_block(index, self.pending[index], self.powers.vector(index), sums);
         }
     }
 
-    /// Adds the four blocks that are vector `index` of a batch, multiplied by `powers`, to `sums`;
-    /// with the very first ones the hash that was before.
+    /// Adds the four blocks of vector `index` of a batch, multiplied by `powers`, to `sums`; the
+    /// previous hash is added to the very first block.
     #[inline(always)]
     unsafe fn add_block(
         &self,
@@ -375,7 +376,7 @@ impl State<'_> {
         powers: (__m512i, __m512i),
         sums: &mut Sums,
     ) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let reversed = _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
             let reversed = _mm512_broadcast_i32x4(reversed);
@@ -390,7 +391,7 @@ impl State<'_> {
     /// The counters of the next blocks, with the first round key.
     #[inline(always)]
     unsafe fn count<const N: usize>(&mut self, first: __m512i) -> [__m512i; N] {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let four = _mm512_set_epi32(4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0, 4, 0, 0, 0);
             let mut blocks = [_mm512_setzero_si512(); N];
@@ -406,7 +407,7 @@ impl State<'_> {
     /// The key stream of the next sixteen blocks.
     #[inline(always)]
     unsafe fn stream<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let mut blocks: Vectors = self.count(rounds[0]);
             let mut sums = Sums::none();
@@ -423,19 +424,19 @@ impl State<'_> {
         }
     }
 
-    /// The same, and hashes what is pending between the rounds, which wait for one another.
+    /// As above, and hashes the pending blocks between the rounds, which depend on each other.
     #[inline(always)]
     unsafe fn stream_and_absorb<const ROUNDS: usize>(&mut self, rounds: &[__m512i; 15]) -> Vectors {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let mut blocks: Vectors = self.count(rounds[0]);
             let mut sums = Sums::none();
-            // Written out, for a loop over registers has to be.
+            // Unrolled, because the vectors must stay in registers.
             macro_rules! rounds {
                 ($($round:literal)*) => {$(
                     if $round < ROUNDS {
                         encrypt(&mut blocks, rounds[$round], &mut sums);
-                        // The first blocks last: they wait for the batch before.
+                        // The first blocks come last, because they depend on the previous batch.
                         if $round % 2 == 0 && $round / 2 <= VECTORS {
                             self.add(VECTORS - $round / 2, &mut sums);
                         }
@@ -450,10 +451,10 @@ impl State<'_> {
     }
 }
 
-/// One round of AES on a batch.
+/// Applies one AES round to a batch.
 #[inline(always)]
 unsafe fn encrypt<const N: usize>(blocks: &mut [__m512i; N], key: __m512i, sums: &mut Sums) {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the features.
     unsafe {
         for block in blocks.iter_mut() {
             *block = _mm512_aesenc_epi128(*block, key);
@@ -464,12 +465,12 @@ unsafe fn encrypt<const N: usize>(blocks: &mut [__m512i; N], key: __m512i, sums:
     }
 }
 
-/// Keeps the compiler from doing one block after the other, which would save it registers and make
-/// each round wait for the one before.
+/// Prevents the compiler from processing one block after the other, which would need fewer
+/// registers but make each round wait for the previous one.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn in_step([first, second, third, fourth]: &mut Vectors, sums: &mut Sums) {
-    // SAFETY: it does nothing with the registers.
+    // SAFETY: the empty assembly does not change the registers.
     unsafe {
         asm!("/* {0} {1} {2} {3} {4} {5} {6} */",
             inout(zmm_reg) *first, inout(zmm_reg) *second, inout(zmm_reg) *third,
@@ -478,23 +479,23 @@ fn in_step([first, second, third, fourth]: &mut Vectors, sums: &mut Sums) {
     }
 }
 
-/// The last round.
+/// Applies the last AES round.
 #[inline(always)]
 unsafe fn encrypt_last<const N: usize>(blocks: &mut [__m512i; N], key: __m512i) {
     for block in blocks {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         *block = unsafe { _mm512_aesenclast_epi128(*block, key) };
     }
 }
 
-/// Swaps the halves of blocks.
+/// Shuffle constant that swaps the halves of blocks.
 const SWAP: i32 = 0x4E;
 
-/// The sums of the parts of products, by Karatsuba's rule: three products of halves instead of four,
-/// for these are what takes longest.
+/// The sums of the parts of products, by Karatsuba's method: three products of halves instead of
+/// four, because these products dominate the run time.
 struct Sums {
     low: __m512i,
-    /// Of the products of sums of halves: `low` and `high` are in it too.
+    /// Of the products of sums of halves; it includes `low` and `high`.
     cross: __m512i,
     high: __m512i,
 }
@@ -502,15 +503,15 @@ struct Sums {
 impl Sums {
     #[inline(always)]
     unsafe fn none() -> Sums {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         let zero = unsafe { _mm512_setzero_si512() };
         Sums { low: zero, cross: zero, high: zero }
     }
 
-    /// Adds the product of four blocks and their powers, of which the sums of halves are there too.
+    /// Adds the product of four blocks and their powers, with the precomputed sums of halves.
     #[inline(always)]
     unsafe fn add(&mut self, block: __m512i, (power, halves): (__m512i, __m512i)) {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             self.low = _mm512_xor_si512(self.low, _mm512_clmulepi64_epi128(block, power, 0x00));
             self.high = _mm512_xor_si512(self.high, _mm512_clmulepi64_epi128(block, power, 0x11));
@@ -520,10 +521,10 @@ impl Sums {
         }
     }
 
-    /// The sum of all, reduced.
+    /// The reduced sum.
     #[inline(always)]
     unsafe fn reduce(self) -> __m128i {
-        // SAFETY: as the caller says.
+        // SAFETY: the caller guarantees the features.
         unsafe {
             let cross = _mm512_ternarylogic_epi64(self.cross, self.low, self.high, 0x96);
             reduce::<AesNi>(fold(self.low), fold(cross), fold(self.high))
@@ -534,17 +535,17 @@ impl Sums {
 /// The sum of the four blocks of a vector.
 #[inline(always)]
 unsafe fn fold(sum: __m512i) -> __m128i {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the features.
     unsafe {
         let half = _mm256_xor_si256(_mm512_castsi512_si256(sum), _mm512_extracti64x4_epi64(sum, 1));
         _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extractf128_si256(half, 1))
     }
 }
 
-/// Turns counters, the last word of each block, around.
+/// Reverses the byte order of counters, the last word of each block.
 #[inline(always)]
 unsafe fn counter_order() -> __m512i {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller guarantees the features.
     unsafe {
         _mm512_broadcast_i32x4(_mm_set_epi8(12, 13, 14, 15, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0))
     }

@@ -6,7 +6,7 @@ use crate::lanes::{Lanes, functions};
 use crate::progress::BLOCK_BYTES;
 use crate::schedule::ROUND_KEYS_MAX;
 
-/// AES-NI and PCLMULQDQ, encoded as AVX.
+/// Vectors with AES-NI and PCLMULQDQ, encoded as AVX.
 pub(crate) enum AesNi {}
 
 functions!(AesNi, "aes,pclmulqdq,avx");
@@ -17,14 +17,14 @@ impl Lanes for AesNi {
     #[target_feature(enable = "aes,pclmulqdq,avx")]
     #[inline]
     unsafe fn load(from: *const u8) -> __m128i {
-        // SAFETY: as the trait says.
+        // SAFETY: the caller upholds the contract of `Lanes`.
         unsafe { _mm_loadu_si128(from.cast()) }
     }
 
     #[target_feature(enable = "aes,pclmulqdq,avx")]
     #[inline]
     unsafe fn store(to: *mut u8, vector: __m128i) {
-        // SAFETY: as the trait says.
+        // SAFETY: the caller upholds the contract of `Lanes`.
         unsafe { _mm_storeu_si128(to.cast(), vector) }
     }
 
@@ -106,7 +106,7 @@ impl Lanes for AesNi {
     #[target_feature(enable = "aes,pclmulqdq,avx")]
     #[inline]
     unsafe fn substitute(word: u32) -> u32 {
-        // All columns are equal, so that shifting the rows changes nothing.
+        // All columns are equal, so ShiftRows has no effect.
         let columns = _mm_set1_epi32(word as i32);
         _mm_cvtsi128_si32(_mm_aesenclast_si128(columns, _mm_setzero_si128())) as u32
     }

@@ -1,11 +1,11 @@
-//! NIST's vectors for AES-GCM (CAVP, gcmtestvectors): of those with nonces of 96 bits and tags of
-//! 128 the first four of every combination of lengths, and forgeries.
+//! NIST's vectors for AES-GCM (CAVP, gcmtestvectors), with nonces of 96 bits and tags of 128 bits:
+//! the first four of every combination of lengths, and forgeries.
 
 use std::collections::HashMap;
 
 use unlade_aead::{Backend, Key};
 
-/// One case: what stands before the sign of equality, and the bytes behind it.
+/// One case: names before the equals sign, and the bytes after it.
 type Case = HashMap<String, Vec<u8>>;
 
 fn bytes(text: &str) -> Vec<u8> {
@@ -13,7 +13,7 @@ fn bytes(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(byte).collect()
 }
 
-/// The cases of a file. `FAIL` is a name without bytes.
+/// Parses the cases of a file. `FAIL` is a name without bytes.
 fn cases(text: &str) -> Vec<Case> {
     let mut cases: Vec<Case> = Vec::new();
     for line in text.lines() {
@@ -30,7 +30,7 @@ fn cases(text: &str) -> Vec<Case> {
     cases
 }
 
-/// Checks one case on one backend; true where it is a forgery.
+/// Checks one case on one backend; returns true if it is a forgery.
 fn check(case: &Case, backend: Backend) -> bool {
     let key = Key::with_backend(&case["Key"], backend).expect("128 or 256 bits");
     let nonce = case["IV"].as_slice().try_into().expect("96 bits");

@@ -1,4 +1,4 @@
-//! CRC32C of pieces against that of the whole.
+//! CRC32C of chunks against that of the complete message.
 
 use proptest::prelude::*;
 use unlade_aead::crc32c::{self, Combine};

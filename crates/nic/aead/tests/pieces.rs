@@ -1,10 +1,10 @@
-//! Every backend against the portable one, at once: random records in random pieces, parts that are
-//! put together, offsets near the end of what a nonce protects.
+//! Every backend against the portable one-shot result: random records in random chunks, combined
+//! parts, offsets near the data limit of a nonce.
 
 use proptest::prelude::*;
 use unlade_aead::{Backend, DATA_BYTES_MAX, Key, KeyError, NotNeighbours, Progress};
 
-/// Bytes around a piece that stay as they are.
+/// Bytes around a chunk that must not change.
 const MARGIN: usize = 96;
 
 fn supported() -> impl Iterator<Item = Backend> {
@@ -25,7 +25,7 @@ impl Message {
         Key::with_backend(&self.key, backend).expect("supported, and of a length that there is")
     }
 
-    /// Sealed at once, by the portable backend.
+    /// The result of sealing in one call, by the portable backend.
     fn sealed(&self) -> (Vec<u8>, [u8; 16]) {
         let key = self.key(Backend::Portable);
         let mut at = key.begin(&self.nonce, &self.aad);
@@ -39,7 +39,7 @@ fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
     (0..=max, any::<u64>()).prop_map(|(length, seed)| noise(length, seed))
 }
 
-/// Bytes that look random.
+/// Pseudorandom bytes.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let step = |state: &mut u64| {
@@ -61,7 +61,7 @@ fn message(max: usize) -> impl Strategy<Value = Message> {
     })
 }
 
-/// Cuts, in order, of what has so many bytes; the same place may come twice.
+/// Ordered ranges of `length` bytes, cut at `places`; a place may occur twice.
 fn cuts(places: &[usize], length: usize) -> Vec<std::ops::Range<usize>> {
     let mut places: Vec<usize> = places.iter().map(|place| place % (length + 1)).collect();
     places.extend([0, length]);
@@ -69,7 +69,7 @@ fn cuts(places: &[usize], length: usize) -> Vec<std::ops::Range<usize>> {
     places.windows(2).map(|pair| pair[0]..pair[1]).collect()
 }
 
-/// Calls `f` with a copy of `data` between margins, and says what became of it.
+/// Calls `f` with a copy of `data` between margins, checks the margins, and returns the result.
 fn within_margins(data: &[u8], shift: usize, f: impl FnOnce(&mut [u8])) -> Vec<u8> {
     let begin = MARGIN + shift % 64;
     let mut room = vec![0xA5; begin + data.len() + MARGIN];
@@ -83,7 +83,7 @@ fn within_margins(data: &[u8], shift: usize, f: impl FnOnce(&mut [u8])) -> Vec<u
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// In any pieces, in place or not, the result is that of the message at once.
+    /// In any chunks, in place or not, the result equals that of one call.
     #[test]
     fn any_pieces_are_the_same_as_one(
         message in message(9000),
@@ -124,7 +124,7 @@ proptest! {
         }
     }
 
-    /// One bit anywhere in the message makes it a forgery.
+    /// A change of any one bit of the message is detected.
     #[test]
     fn a_changed_bit_is_found(message in message(600), place in any::<usize>(), bit in 0..8_u32) {
         let (mut sealed, mut tag) = message.sealed();
@@ -141,7 +141,7 @@ proptest! {
         }
     }
 
-    /// A copy goes on by itself, on another backend as well, and parts fit together in any order.
+    /// A copy continues independently, also on another backend, and parts combine in any order.
     #[test]
     fn parts_are_copied_and_combined(
         message in message(3000),
@@ -177,7 +177,7 @@ proptest! {
         }
     }
 
-    /// Any offset, up to the last byte that a nonce protects.
+    /// Any offset, up to the last byte under a nonce.
     #[test]
     fn any_offset_can_be_sought(message in message(700), offset in 0..DATA_BYTES_MAX - 700) {
         for offset in [offset, DATA_BYTES_MAX - message.plain.len() as u64] {
@@ -187,7 +187,7 @@ proptest! {
                 let mut at = Progress::part(&message.nonce, offset);
                 let mut sealed = message.plain.clone();
                 key.encrypt(&mut at, &mut sealed);
-                // One byte at a time, each of them sought.
+                // One byte at a time, each with its own offset.
                 let mut bytes = message.plain.clone();
                 for (index, byte) in bytes.iter_mut().enumerate() {
                     let one = std::slice::from_mut(byte);
@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// Long pieces are done in larger batches, and with what is around them in smaller ones.
+/// Long chunks use larger batches, with smaller ones around them.
 #[test]
 fn lengths_around_those_of_batches_are_the_same_as_with_the_portable_backend() {
     for key_bytes in [16, 32] {

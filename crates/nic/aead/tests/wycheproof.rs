@@ -10,7 +10,7 @@ fn wycheproof_vectors_hold_on_every_backend() {
     for backend in Backend::ALL.into_iter().filter(|backend| backend.is_supported()) {
         let (mut valid, mut forged) = (0, 0);
         for group in &set.test_groups {
-            // Keys of 192 bits and other nonces are not offered.
+            // Keys of 192 bits and other nonce lengths are not supported.
             if group.key_size == 192 || group.nonce_size != 96 || group.tag_size != 128 {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! How fast the machines are, a packet after the other in order, beside the primitives that they
-//! use and beside copying, in one process, in turns.
+//! Throughput of the machines for in-order packets, compared with the primitives that they use and
+//! with copying, interleaved in one process.
 //!
 //! `cargo run --release -p unlade-nic-engine --example machines`
 
@@ -16,14 +16,14 @@ use unlade_nic_engine::tls::{self, Tls, Version};
 use unlade_nic_engine::tx::Tx;
 use unlade_nic_engine::{Nvme, Stats};
 
-/// Bytes of payload in a packet.
+/// Payload of a packet, bytes.
 const PACKET_BYTES: usize = 1448;
-/// Bytes of data in a PDU, and of application data in a record.
+/// Data of a PDU, and application data of a record, bytes.
 const DATA_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
-/// Bytes of a stream.
+/// Length of a stream.
 const STREAM_BYTES: usize = 1 << 20;
-/// Rounds, of which the median counts.
+/// Number of rounds, of which the median counts.
 const ROUNDS: usize = 61;
 const KEY: [u8; 16] = [7; 16];
 const NVME: Nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
@@ -39,7 +39,7 @@ impl Buffers for Memory {
     }
 }
 
-/// PDUs of data, as software writes them.
+/// Data PDUs in the form that software writes.
 fn pdus() -> Vec<u8> {
     let mut stream = Vec::new();
     while stream.len() < STREAM_BYTES {
@@ -54,7 +54,7 @@ fn pdus() -> Vec<u8> {
     stream
 }
 
-/// Records of TLS 1.3 with this content, as software writes them.
+/// TLS 1.3 records with the given content, in the form that software writes.
 fn records(content: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     for content in content.chunks(RECORD_BYTES) {
@@ -71,7 +71,7 @@ fn tls() -> Tls {
     Tls::new(Version::Tls13, &KEY, [1; 12]).expect("a key of 16 bytes")
 }
 
-/// Seconds that the contender takes for the stream.
+/// A measured contender; the function returns the seconds for the stream.
 type Contender = (&'static str, usize, Box<dyn FnMut() -> f64>);
 
 fn timed(work: impl FnOnce()) -> f64 {
@@ -126,7 +126,7 @@ fn written_bytes(kind: u8) -> usize {
     }
 }
 
-/// What the wire has of `written`.
+/// The form on the wire of `written`.
 fn sealed(written: &[u8], kind: u8) -> Vec<u8> {
     let mut wire = written.to_vec();
     let key = tls();
@@ -159,7 +159,7 @@ fn receiving(name: &'static str, written: &[u8], kind: u8, places: bool) -> Cont
         let mut composed = composed::rx::Rx::new(SeqNumber(0), 0);
         let mut placement = Placement::new(1);
         if places {
-            // Never the end of the buffer: each PDU of the stream writes it anew.
+            // Unlimited buffer: each PDU of the stream overwrites it.
             let registration = Registration { tag: 0, generation: 1 };
             placement.add(registration, u32::MAX).expect("a free tag");
         }

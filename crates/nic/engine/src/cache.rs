@@ -1,36 +1,36 @@
-//! Which contexts are in the device: a cache of bounded size in front of the host's memory (§6.5 of
-//! the paper). Here it decides and counts; the bytes it speaks of are moved by who owns them.
+//! LRU cache of flow contexts in the device: a cache of bounded size in front of the host's memory
+//! (§6.5 of the paper). This module decides and counts; its caller moves the contexts.
 
 use std::collections::HashMap;
 
 use crate::context::CONTEXT_BYTES_MAX;
 
-/// Names a context: a flow in one direction.
+/// Identifier of a context: a flow in one direction.
 pub type ContextId = u32;
 
-/// No slot.
+/// The list end marker: no entry.
 const NONE: usize = usize::MAX;
 
-/// What using a context took.
+/// Result of a context access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It was there.
+    /// The context was in the cache.
     Hit,
-    /// It is fetched; `evicted` goes back to the host's memory.
+    /// The context is fetched; `evicted` is written back to the host's memory.
     Miss {
-        /// The context that was not used for longest, where there was no room.
+        /// The least recently used context, if the cache was full.
         evicted: Option<ContextId>,
     },
 }
 
-/// Counters; they only grow.
+/// Counters; they only increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
-    /// Uses of a context that was there.
+    /// Accesses to a cached context.
     pub hits: u64,
-    /// Uses of one that was not.
+    /// Accesses to a context that was not cached.
     pub misses: u64,
-    /// Contexts that had to go.
+    /// Contexts that were evicted.
     pub evictions: u64,
     /// Bytes fetched and written back for misses and evictions.
     pub moved_bytes: u64,
@@ -38,12 +38,12 @@ pub struct CacheStats {
 
 struct Slot {
     id: ContextId,
-    /// Used right after it, and right before.
+    /// Neighbours in the order of use, as indexes into `slots`.
     newer: usize,
     older: usize,
 }
 
-/// Least recently used contexts make room.
+/// A cache that evicts the least recently used context.
 pub struct Cache {
     slots: Vec<Slot>,
     places: HashMap<ContextId, usize>,
@@ -55,7 +55,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of so many bytes, which is room for at least one context.
+    /// A cache of `cache_bytes` bytes. It has room for at least one context.
     pub fn new(cache_bytes: usize) -> Cache {
         Cache {
             slots: Vec::new(),
@@ -68,17 +68,17 @@ impl Cache {
         }
     }
 
-    /// How many contexts it has room for.
+    /// Number of contexts that the cache has room for.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// What it has counted.
+    /// The counters.
     pub fn stats(&self) -> CacheStats {
         self.stats
     }
 
-    /// A packet of the context is worked on.
+    /// Records an access to the context and caches it, evicting another one if the cache is full.
     pub fn access(&mut self, id: ContextId) -> Access {
         if let Some(&slot) = self.places.get(&id) {
             self.stats.hits += 1;
@@ -105,7 +105,7 @@ impl Cache {
         Access::Miss { evicted }
     }
 
-    /// The context is destroyed: nothing of it is written back.
+    /// Removes a destroyed context. Nothing is written back.
     pub fn remove(&mut self, id: ContextId) {
         if let Some(slot) = self.places.remove(&id) {
             self.unlink(slot);

@@ -1,4 +1,4 @@
-//! What a device keeps of a flow in each direction, and how large that is.
+//! The state that a device keeps of a flow in each direction, and its size limit.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -8,10 +8,10 @@ use crate::rx::Rx;
 use crate::tx::Tx;
 use crate::{composed, nvme, tls};
 
-/// Most bytes of dynamic state of a flow, its name included (§6.5 of the paper).
+/// Maximum size of the dynamic state of a flow, its tuple included (§6.5 of the paper).
 pub const CONTEXT_BYTES_MAX: usize = 208;
 
-/// A TCP connection's name in 36 bytes; IPv4 addresses are mapped.
+/// A TCP connection's addresses and ports in 36 bytes; IPv4 addresses are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tuple {
     addresses: [[u8; 16]; 2],
@@ -29,12 +29,12 @@ impl From<&FlowKey> for Tuple {
     }
 }
 
-/// The dynamic state `S` of a flow, [`Rx`] or [`Tx`], with its name.
+/// The dynamic state `S` of a flow, [`Rx`] or [`Tx`], with the flow's tuple.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<S> {
-    /// Whose it is.
+    /// The connection.
     pub flow: Tuple,
-    /// How far it is.
+    /// The state of the machine.
     pub state: S,
 }
 

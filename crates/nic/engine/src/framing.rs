@@ -1,4 +1,4 @@
-//! Where a stream of messages stands: which byte is next, and how far its message goes.
+//! Position of a stream within its messages: the next byte, and the bounds of its message.
 
 use unlade_net::SeqNumber;
 
@@ -6,49 +6,49 @@ use crate::l5p::{HEADER_BYTES_MAX, L5p, Message};
 use crate::resync::Extent;
 use crate::rule::{Rule, holds};
 
-/// A place in a stream of messages.
+/// A position in a stream of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Framing {
     /// The next byte.
     position: SeqNumber,
-    /// Bytes of the current message before the next one.
+    /// Bytes of the current message before the next byte.
     offset: u32,
     /// Length of the current message, bytes; 0 while its header is incomplete.
     message_bytes: u32,
-    /// How many messages were before the current one.
+    /// Number of messages before the current one.
     number: u64,
     header: [u8; HEADER_BYTES_MAX],
 }
 
-/// What bytes that come next are.
+/// Classification of the next bytes.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// So many bytes of a header, taken; with them it may be complete.
+    /// Bytes of a header, which are consumed; `complete` if the header ends with them.
     Header { bytes: usize, complete: bool },
-    /// So many bytes of the body, `offset` behind the start of the message; not taken yet.
+    /// Bytes of the body, `offset` bytes after the message's start. They are not consumed yet.
     Body { bytes: usize, offset: u32, last: bool },
-    /// No header, where there must be one.
-    Alien,
+    /// A header is malformed.
+    Malformed,
 }
 
-/// Where a segment is, seen from the next byte.
+/// Position of a segment relative to the next expected byte.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// All of it was before.
+pub(crate) enum SegmentPosition {
+    /// All of it is old.
     Past,
-    /// So many of its bytes were before.
+    /// This number of its bytes is old.
     Overlap(usize),
-    /// It is the next.
+    /// It starts with the next expected byte.
     Next,
     /// Ahead, and it ends before the next header.
     Within,
-    /// Ahead; the next header starts after so many bytes of it.
+    /// Ahead; the next header starts after this number of its bytes.
     Header(usize),
-    /// Ahead, beyond the start of the next header: where messages start is not known any more.
+    /// Ahead, beyond the start of the next header: message boundaries are unknown from here on.
     Lost,
 }
 
-/// Bytes from `earlier` to `later`; negative where they are the other way round.
+/// Number of bytes from `earlier` to `later`; negative in the reverse order.
 pub(crate) fn distance(later: SeqNumber, earlier: SeqNumber) -> i64 {
     if holds(Rule::Wrap) {
         return i64::from(later.since(earlier));
@@ -57,7 +57,7 @@ pub(crate) fn distance(later: SeqNumber, earlier: SeqNumber) -> i64 {
 }
 
 impl Framing {
-    /// A message starts at `position`, after `number` others.
+    /// A position at which message `number` starts.
     pub fn at(position: SeqNumber, number: u64) -> Framing {
         let header = [0; HEADER_BYTES_MAX];
         Framing { position, offset: 0, message_bytes: 0, number, header }
@@ -68,54 +68,55 @@ impl Framing {
         self.position
     }
 
-    /// The message whose header is complete.
+    /// The current message; its header is complete.
     pub fn message(&self) -> Message {
         let Framing { number, message_bytes, header, .. } = *self;
         Message { number, message_bytes, header }
     }
 
-    /// True where a message starts with the next byte.
+    /// Returns true if a message starts with the next byte.
     pub fn is_at_start(&self) -> bool {
         self.offset == 0
     }
 
-    /// True while the next byte belongs to a body.
+    /// Returns true if the next byte belongs to a body.
     pub fn in_body(&self) -> bool {
         self.message_bytes != 0
     }
 
-    /// The message that the next byte is of.
+    /// The extent of the message that contains the next byte.
     pub fn extent(&self) -> Extent {
         let start = self.position - self.offset;
         Extent { start, bytes: self.message_bytes, number: self.number }
     }
 
-    /// Where the next header starts that can still be read whole.
+    /// Start of the next header that can still be read completely.
     fn next_header(&self) -> SeqNumber {
         self.position - self.offset + self.message_bytes
     }
 
-    /// Where `bytes` bytes from `seq` on are.
-    pub fn place(&self, seq: SeqNumber, bytes: usize) -> Place {
+    /// Locates a segment of `bytes` bytes at `seq`.
+    pub fn locate(&self, seq: SeqNumber, bytes: usize) -> SegmentPosition {
         let bytes = bytes as i64;
         let ahead = distance(seq, self.position);
         match ahead {
-            0 => return Place::Next,
-            ..0 if ahead + bytes <= 0 => return Place::Past,
-            ..0 if holds(Rule::Tail) => return Place::Overlap(-ahead as usize),
-            ..0 => return Place::Overlap(0),
+            0 => return SegmentPosition::Next,
+            ..0 if ahead + bytes <= 0 => return SegmentPosition::Past,
+            ..0 if holds(Rule::Tail) => return SegmentPosition::Overlap(-ahead as usize),
+            ..0 => return SegmentPosition::Overlap(0),
             _ => (),
         }
-        // In the middle of a header that one is the next, and it lies behind: lost.
+        // Within a partial header, `next_header` is the start of that header: the segment is
+        // `Lost`.
         match distance(self.next_header(), seq) {
-            gap if gap >= bytes => Place::Within,
-            gap @ 0.. => Place::Header(gap as usize),
-            _ => Place::Lost,
+            gap if gap >= bytes => SegmentPosition::Within,
+            gap @ 0.. => SegmentPosition::Header(gap as usize),
+            _ => SegmentPosition::Lost,
         }
     }
 
-    /// Looks at what is next in `bytes`, which is not empty. A header is taken at once, of a body
-    /// what [`Framing::pass`] says.
+    /// Parses the next part of `bytes`, which is not empty. Consumes header bytes; body bytes are
+    /// consumed by [`Framing::pass`].
     pub fn step<L: L5p>(&mut self, l5p: &L, bytes: &[u8]) -> Step {
         if self.in_body() {
             let left = self.message_bytes - self.offset;
@@ -134,13 +135,13 @@ impl Framing {
                 Some(message_bytes) if message_bytes > self.offset => {
                     self.message_bytes = message_bytes;
                 }
-                _ => return Step::Alien,
+                _ => return Step::Malformed,
             }
         }
         Step::Header { bytes: bytes.len(), complete }
     }
 
-    /// Takes `bytes` of a body, of as many as [`Framing::step`] said.
+    /// Consumes `bytes` bytes of a body, at most as many as [`Framing::step`] returned.
     pub fn pass(&mut self, bytes: usize) {
         self.position = self.position + bytes as u32;
         self.offset += bytes as u32;
@@ -149,26 +150,26 @@ impl Framing {
         }
     }
 
-    /// Goes on where the next header starts.
+    /// Moves to the start of the next header.
     pub fn skip_to_header(&mut self) {
         let number = self.number.wrapping_add(u64::from(self.in_body()));
         *self = Framing::at(self.next_header(), number);
     }
 
-    /// What is next is `bytes` further than was thought.
+    /// Moves the position forward by `bytes`.
     pub fn shift(&mut self, bytes: u32) {
         self.position = self.position + bytes;
     }
 
-    /// Counts `messages` more that were before.
+    /// Adds `messages` to the number of the current message.
     pub fn count(&mut self, messages: u64) {
         self.number = self.number.wrapping_add(messages);
     }
 
-    /// Takes `bytes` and looks at headers only.
+    /// Consumes `bytes`, and parses headers only.
     ///
     /// # Errors
-    /// How many bytes are before what ought to be a header and is none.
+    /// The number of bytes before a malformed header.
     pub fn follow<L: L5p>(&mut self, l5p: &L, bytes: &[u8]) -> Result<(), usize> {
         let mut done = 0;
         while done < bytes.len() {
@@ -178,7 +179,7 @@ impl Framing {
                     self.pass(bytes);
                     done += bytes;
                 }
-                Step::Alien => return Err(done),
+                Step::Malformed => return Err(done),
             }
         }
         Ok(())

@@ -1,52 +1,53 @@
-//! What a machine has to know of the protocol above TCP (the *L5P*), and nothing else.
+//! The interface between the state machines and the protocol above TCP (the *L5P*).
 
 use crate::placement::Placer;
 
-/// Most bytes of a header that the machines keep.
+/// Maximum number of header bytes that the machines keep.
 pub const HEADER_BYTES_MAX: usize = 8;
 
-/// One message of the stream, as its header tells.
+/// One message of the stream, as described by its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {
-    /// How many messages were before it, under the same static state.
+    /// Number of messages before it, under the same static state.
     pub number: u64,
     /// Its length in bytes, header included.
     pub message_bytes: u32,
-    /// Its header; the first [`L5p::HEADER_BYTES`] bytes count.
+    /// Its header; only the first [`L5p::HEADER_BYTES`] bytes are used.
     pub header: [u8; HEADER_BYTES_MAX],
 }
 
-/// A protocol whose messages a device works on while TCP carries them (§3 of "Autonomous NIC
+/// A protocol whose messages a device processes while TCP carries them (§3 of "Autonomous NIC
 /// offloads", ASPLOS 2021). The value is the static state: keys, limits.
 ///
-/// What it does to a message keeps its length, and can stop and go on after any byte with a
-/// state of constant size. A message starts with a header in the clear, by which one can be
-/// recognised and its length known.
+/// The transformation of a message keeps its length, and can stop and continue after any byte with
+/// a state of constant size. A message starts with a header in the clear, from which it can be
+/// recognised and which holds its length.
 pub trait L5p {
-    /// Bytes of a header that say whether it is one and how long its message is.
+    /// Number of header bytes that identify a header and give the length of its message.
     const HEADER_BYTES: usize;
 
-    /// What software is to see of a received message differs from what came.
+    /// The bytes of a received message that software gets differ from those on the wire.
     const REWRITES: bool;
 
-    /// A message that is verified is the one with its number, and no other, whoever has written
-    /// it; and what was done to one under a wrong number can be undone by who knows that number.
+    /// Returns true if verification of a message also proves its number, even against an attacker,
+    /// and if a transformation under a wrong number can be undone once that number is known.
     fn proves_number(&self) -> bool;
 
-    /// How far the work on one message has come.
+    /// State of the processing of one message.
     type Progress: Copy;
 
-    /// The length in bytes, header included, of the message that `header` begins; nothing where
-    /// it cannot be a header. `header` has [`L5p::HEADER_BYTES`] bytes, and the length is more.
+    /// Returns the length in bytes, header included, of the message that `header` begins, or
+    /// `None` if it is no valid header. `header` has [`L5p::HEADER_BYTES`] bytes; the length is
+    /// greater.
     fn message_bytes(&self, header: &[u8]) -> Option<u32>;
 
-    /// The work on a message whose header is complete.
+    /// Starts the processing of a message whose header is complete.
     fn begin(&self, message: &Message) -> Self::Progress;
 
-    /// Takes the next `bytes` of a message that arrives, `offset` bytes behind its start; they
-    /// do not reach beyond its end. What software is to see in their place goes to `out`, of the
-    /// same length, where somebody wants it. Data with a place of its own goes to `placer`. False
-    /// where the message is known not to be what its sender sent.
+    /// Processes the next `bytes` of a received message, `offset` bytes after its start; they do
+    /// not extend beyond its end. The bytes for software are written to `out`, of the same length,
+    /// if it is given. Data for a registered buffer goes to `placer`. Returns false if the message
+    /// is already known to be corrupt.
     fn receive(
         &self,
         message: &Message,
@@ -57,13 +58,13 @@ pub trait L5p {
         placer: &mut Placer<'_>,
     ) -> bool;
 
-    /// True where the message that was received whole is what its sender sent.
+    /// Returns true if the message, received completely, is authentic or has correct digests.
     fn verify(&self, message: &Message, at: &Self::Progress) -> bool;
 
-    /// Turns the next `bytes` of a message that is sent into what the wire gets, in place.
+    /// Transforms the next `bytes` of a message to send into their form on the wire, in place.
     fn transmit(&self, message: &Message, at: &mut Self::Progress, offset: u32, bytes: &mut [u8]);
 
-    /// The same, from `bytes` to `out`, of the same length.
+    /// As [`L5p::transmit`], from `bytes` to `out`, of the same length.
     fn transmit_to(
         &self,
         message: &Message,

@@ -1,20 +1,22 @@
-//! Autonomous NIC offload: the machines that let a device work on the messages of a protocol above
-//! TCP while TCP stays in the host, unchanged ("Autonomous NIC offloads", ASPLOS 2021). Sans-IO: no
-//! thread, clock, socket or queue; packets are arguments.
+//! Autonomous NIC offload: the state machines with which a device processes the messages of a
+//! protocol above TCP while TCP stays in the host, unchanged ("Autonomous NIC offloads", ASPLOS
+//! 2021). Sans-IO: no thread, clock, socket or queue; packets are arguments.
 //!
-//! What the device does, in the order that a packet meets it:
-//! - [`context`], [`cache`]: what is kept of a flow, and which flows are in the device;
-//! - [`l5p`]: what the machines know of a protocol; [`tls`] is one, [`nvme`] another;
-//! - [`placement`]: where received data goes by itself;
-//! - `framing`: where in its messages a stream is;
-//! - [`rx`]: received packets, with `search` for streams whose messages are not known, and
-//!   [`resync`], what is asked and answered then;
-//! - [`tx`]: packets to send, with the driver's copy of where the device is;
-//! - [`composed`]: NVMe/TCP over TLS, a machine of each.
+//! The device's part, in the order that a packet passes through it:
+//! - [`context`], [`cache`]: per-flow state, and the set of flows whose state is in the device;
+//! - [`l5p`]: the interface to a protocol; [`tls`] and [`nvme`] implement it;
+//! - [`placement`]: direct placement of received data into registered buffers;
+//! - `framing`: the position of a stream within its messages;
+//! - [`rx`]: received packets, with `search` for streams whose message boundaries are unknown, and
+//!   [`resync`], the resynchronisation requests and responses;
+//! - [`tx`]: packets to send, with the driver's shadow of the device's state;
+//! - [`composed`]: NVMe/TCP over TLS, with one state machine for each protocol.
 //!
 //! [`software`] is the host's part; [`stats`] counts for both.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 pub mod cache;
 pub mod composed;
 pub mod context;
@@ -22,8 +24,6 @@ mod framing;
 pub mod l5p;
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod mutants;
 pub mod nvme;
 pub mod placement;
 pub mod resync;

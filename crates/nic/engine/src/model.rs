@@ -1,8 +1,8 @@
-//! What the machines are compared with: a peer that seals with another library, a network that
-//! does what networks do, and a TCP that puts the stream together.
+//! Model tests: the machines against a peer that seals with another library, a network with loss,
+//! duplication and reordering, and a TCP that reassembles the stream.
 //!
-//! `UNLADE_CASES=10000` runs that many cases of some hundred packets, `UNLADE_SEED=…` the one that
-//! failed.
+//! `UNLADE_CASES=10000` runs 10,000 cases of some hundred packets each; `UNLADE_SEED=…` repeats a
+//! failed one.
 
 pub(crate) mod emission;
 pub(crate) mod exchange;
@@ -13,7 +13,7 @@ pub(crate) mod receive;
 pub(crate) mod storage;
 pub(crate) mod transmit;
 
-/// Cases without further words.
+/// Default number of cases.
 const CASES: u64 = 150;
 
 #[test]
@@ -24,7 +24,7 @@ fn what_is_released_is_what_the_peer_sent() {
         Err(why) => panic!("{why}"),
     });
     println!("{:#?}", total.borrow());
-    // A single case that is repeated need not have everything.
+    // A single repeated case need not contain everything.
     if std::env::var_os("UNLADE_SEED").is_none() {
         let total = total.borrow();
         assert!(total.records_offloaded > 0 && total.records_partial > 0, "{total:?}");

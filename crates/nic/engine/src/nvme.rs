@@ -6,10 +6,10 @@
 //!  └────────────────────── HLEN ───────────────────────────────────┘             │
 //!  └────────────────────── PDO ──────────────────────────────────────────────────┘
 //! ```
-//! Digests are CRC32C: HDGST of the header, DDGST of the data. On receive the device checks those
-//! that are there, and puts data where it belongs ([`placement`](crate::placement)); the bytes
-//! stay as they are. On transmit software leaves four bytes for each digest, and the device fills
-//! them in.
+//! Digests are CRC32C: HDGST of the header, DDGST of the data. On receive the device checks the
+//! digests that are present, and writes data to registered buffers
+//! ([`placement`](crate::placement)); the packet's bytes do not change. On transmit software
+//! leaves four bytes for each digest, and the device fills them in.
 
 use unlade_aead::crc32c;
 
@@ -17,17 +17,17 @@ use crate::l5p::{L5p, Message};
 use crate::placement::{Placer, Registration};
 use crate::rule::{Rule, holds};
 
-/// Bytes of the common header, by which a PDU is recognised.
+/// Length of the common header, from which a PDU is recognised.
 pub const COMMON_BYTES: usize = 8;
-/// Bytes of a digest.
+/// Length of a digest.
 pub const DIGEST_BYTES: usize = 4;
-/// Bytes of the longest header, that of ICReq and ICResp.
+/// Length of the longest header, that of ICReq and ICResp.
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Data is aligned to at most so many bytes from the start of its PDU (CPDA, HPDA).
+/// Maximum alignment of data from the start of its PDU (CPDA, HPDA), bytes.
 pub const ALIGNMENT_BYTES_MAX: usize = 128;
-/// Most bytes of data in a PDU, unless somebody agreed on less.
+/// Default maximum of data bytes in a PDU.
 pub const DATA_BYTES_MAX: u32 = 1 << 20;
-/// Most bytes behind the header of a termination request: the header that was wrong.
+/// Maximum of bytes after the header of a termination request: the header of the wrong PDU.
 const TERM_DATA_BYTES_MAX: u32 = 128;
 
 /// Flag: a header digest follows the header.
@@ -61,55 +61,55 @@ pub mod types {
     pub const R2T: u8 = 0x09;
 }
 
-/// What both ends agreed on: which digests there are, and how much data is in a PDU.
+/// Parameters that both ends negotiated: digests, and the maximum of data in a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nvme {
     /// Headers have a digest.
     pub header_digest: bool,
-    /// Data has one.
+    /// Data has a digest.
     pub data_digest: bool,
-    /// Most bytes of data in a PDU: MAXH2CDATA, the in-capsule limit, or the largest read.
+    /// Maximum of data bytes in a PDU: MAXH2CDATA, the in-capsule limit, or the largest read.
     pub data_bytes_max: u32,
 }
 
-/// Where in a PDU its parts are, bytes from its start.
+/// Bounds of the parts of a PDU, bytes from its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The header ends, and its digest starts where there is one.
+    /// End of the header, and start of its digest if there is one.
     pub header_end: u32,
-    /// The header's digest ends.
+    /// End of the header's digest.
     pub digest_end: u32,
-    /// Data starts and ends; where there is none both are the end of the PDU.
+    /// Start of the data; without data it is the end of the PDU.
     pub data_start: u32,
-    /// See [`Layout::data_start`].
+    /// End of the data; without data it is the end of the PDU.
     pub data_end: u32,
-    /// The PDU ends.
+    /// End of the PDU.
     pub pdu_end: u32,
 }
 
 impl Layout {
-    /// Bytes of data.
+    /// Number of data bytes.
     pub fn data_bytes(&self) -> u32 {
         self.data_end - self.data_start
     }
 
-    /// True where the header has a digest.
+    /// Returns true if the header has a digest.
     pub fn has_header_digest(&self) -> bool {
         self.digest_end > self.header_end
     }
 
-    /// True where the data has one.
+    /// Returns true if the data has a digest.
     pub fn has_data_digest(&self) -> bool {
         self.pdu_end > self.data_end
     }
 }
 
-/// What is fixed for a type of PDU.
+/// Properties of a PDU type.
 struct Kind {
     header_bytes: u8,
-    /// Flags that it can have.
+    /// Flags that are allowed.
     flags: u8,
-    /// Data can follow.
+    /// Data can follow the header.
     data: bool,
 }
 
@@ -130,8 +130,8 @@ fn kind(pdu_type: u8) -> Option<Kind> {
 }
 
 impl Nvme {
-    /// Where the parts of a PDU with this common header are; nothing where it cannot be one: its
-    /// type, flags and lengths must fit together, and what was agreed on.
+    /// Returns the layout of the PDU with this common header, or `None` if it is malformed: type,
+    /// flags and lengths must be consistent with each other and with the negotiated parameters.
     pub fn layout(&self, common: &[u8; COMMON_BYTES]) -> Option<Layout> {
         let &[pdu_type, flags, header_bytes, data_offset, ref length @ ..] = common;
         let kind = kind(pdu_type)?;
@@ -150,7 +150,7 @@ impl Nvme {
             let (data_start, data_end) = (pdu_end, pdu_end);
             return Some(Layout { header_end, digest_end, data_start, data_end, pdu_end });
         }
-        // A termination request has no offset: what was wrong follows the header.
+        // A termination request has no data offset: the header of the wrong PDU follows directly.
         let is_term = kind.flags == 0;
         let data_start = if is_term { header_end } else { u32::from(data_offset) };
         let data_digest = digest(self.data_digest, FLAG_DDGST);
@@ -168,7 +168,7 @@ impl Nvme {
     }
 }
 
-/// Which buffer a PDU's data is for, and where in it the data begins.
+/// Destination of a PDU's data: a buffer's tag, and the offset in the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The command's identifier in C2HData, the transfer's tag in H2CData.
@@ -179,10 +179,11 @@ pub struct Target {
     pub data_bytes: u32,
 }
 
-/// Bytes of a header up to which a target is told.
+/// Length of the header prefix that holds the target.
 const TARGET_END: usize = 20;
 
-/// The target of a PDU, from the first 20 bytes of its header; nothing where its type has none.
+/// Returns the target of a PDU, from the first 20 bytes of its header, or `None` if its type has
+/// none.
 pub fn target(header: &[u8]) -> Option<Target> {
     let header = header.get(..TARGET_END)?;
     let word = |at: usize| u16::from_le_bytes([header[at], header[at + 1]]);
@@ -195,21 +196,21 @@ pub fn target(header: &[u8]) -> Option<Target> {
     Some(Target { tag, offset: long(12), data_bytes: long(16) })
 }
 
-/// How far the work on one PDU has come.
+/// State of the processing of one PDU.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Of the header until its digest is behind us, then of the data.
+    /// CRC of the header until its digest is complete, then of the data.
     crc: u32,
-    /// The digest: what was received of it, or what is to be sent.
+    /// The digest: its received bytes, or the bytes to send.
     digest: [u8; DIGEST_BYTES],
-    /// Bytes 8 to 19 of the header, which say where data goes.
+    /// Bytes 8 to 19 of the header, which hold the target of the data.
     fields: [u8; TARGET_END - COMMON_BYTES],
-    /// Of the registration that data goes to, once that is known and allowed.
+    /// Generation of the data's registration, once it is resolved.
     generation: Option<u32>,
     sound: bool,
 }
 
-/// A part of a PDU, and where in it a range of the PDU begins.
+/// A part of a PDU, and the offset in the part at which a range begins.
 enum Part {
     Header { at: usize },
     HeaderDigest { at: usize },
@@ -219,7 +220,7 @@ enum Part {
 }
 
 impl Layout {
-    /// The part that the byte `offset` is in, and how many bytes are left of it.
+    /// The part that contains the byte `offset`, and the number of bytes left in the part.
     fn part(&self, offset: u32) -> (Part, u32) {
         if offset < self.header_end {
             (Part::Header { at: offset as usize }, self.header_end - offset)
@@ -237,7 +238,7 @@ impl Layout {
 }
 
 impl Progress {
-    /// Takes bytes of the header, `at` bytes behind its start.
+    /// Processes bytes of the header, `at` bytes after its start.
     fn take_header(&mut self, at: usize, bytes: &[u8]) {
         self.crc = crc32c::update(self.crc, bytes);
         let room = self.fields.len();
@@ -248,7 +249,7 @@ impl Progress {
         }
     }
 
-    /// The header is complete, and right as far as can be known.
+    /// Resolves the registration of the data, after a complete header with a correct digest.
     fn resolve(&mut self, message: &Message, layout: &Layout, placer: &Placer<'_>) {
         let Some(Target { tag, offset, data_bytes }) = self.target(message) else { return };
         if data_bytes == layout.data_bytes() && (self.sound || !holds(Rule::HeaderFirst)) {
@@ -256,7 +257,7 @@ impl Progress {
         }
     }
 
-    /// Where the data of a PDU goes whose header is complete.
+    /// The target of the data of a PDU whose header is complete.
     fn target(&self, message: &Message) -> Option<Target> {
         let mut header = [0; TARGET_END];
         header[..COMMON_BYTES].copy_from_slice(&message.header);
@@ -264,7 +265,7 @@ impl Progress {
         target(&header)
     }
 
-    /// Puts data, `from` bytes behind its start, where it belongs.
+    /// Writes data, `from` bytes after its start, to its registered buffer.
     fn place(
         &self,
         message: &Message,
@@ -278,7 +279,7 @@ impl Progress {
         placer.place(registration, offset.wrapping_add(from), within, bytes);
     }
 
-    /// Takes bytes of a received digest; with the last one it is compared.
+    /// Processes bytes of a received digest, and compares it after the last byte.
     fn take_digest(&mut self, at: usize, bytes: &[u8]) {
         let end = at + bytes.len();
         self.digest[at..end].copy_from_slice(bytes);
@@ -288,7 +289,7 @@ impl Progress {
         }
     }
 
-    /// Writes bytes of a digest that is sent.
+    /// Writes bytes of a digest to send.
     fn fill_digest(&mut self, at: usize, bytes: &mut [u8]) {
         if at == 0 {
             self.digest = self.crc.to_le_bytes();
@@ -308,7 +309,7 @@ impl L5p for Nvme {
 
     type Progress = Progress;
 
-    /// Numbers are in no digest.
+    /// Digests do not cover message numbers.
     fn proves_number(&self) -> bool {
         false
     }
@@ -337,7 +338,7 @@ impl L5p for Nvme {
         _out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
     ) -> bool {
-        // Without a layout it is no header, and no message.
+        // A header without a layout is invalid.
         let Some(layout) = self.layout(&message.header) else { return false };
         let mut done = 0;
         while done < bytes.len() {
@@ -378,7 +379,7 @@ impl L5p for Nvme {
     }
 
     fn transmit(&self, message: &Message, at: &mut Progress, offset: u32, bytes: &mut [u8]) {
-        // Without a layout it is no header, and no message.
+        // A header without a layout is invalid.
         let Some(layout) = self.layout(&message.header) else { return };
         let mut done = 0;
         while done < bytes.len() {

@@ -1,56 +1,57 @@
-//! Where the device puts data by itself: a map from the tags in PDUs (a command's identifier, or a
-//! transfer's tag) to buffers that software has registered (§5.1 of the paper).
+//! Direct data placement: a map from the tags in PDUs (a command's identifier, or a transfer's
+//! tag) to buffers that software has registered (§5.1 of the paper).
 //!
-//! The bytes stay in the packet as well. What was put is reported with its *destination*, so that
-//! software skips the copy exactly where source and destination would be the same: whatever the
-//! device believes, a buffer that software did not mean is not taken for filled.
+//! The bytes also stay in the packet. The result reports each placed range with its *destination*,
+//! and software skips a copy only if source and destination are the same. A wrong decision of the
+//! device therefore cannot make software treat another buffer as filled.
 //!
-//! # What is never written
-//! - A buffer that was withdrawn: a registration is a tag with a generation, and a PDU belongs to
-//!   the registration that its header met.
-//! - Anything by bytes at or before which the device has seen others of the stream: TCP may have
-//!   those, software may have copied them, and their tag may be another command's by now.
-//! - Bytes of a buffer at or before which the device has put others.
-//! - Bytes beyond the registered length, or any where a header's digest is wrong.
+//! # Writes that never happen
+//! - To a withdrawn buffer: a registration is a tag with a generation, and a PDU belongs to the
+//!   registration that was valid when its header was processed.
+//! - From bytes at or before other bytes of the stream that the device has seen: TCP may already
+//!   have delivered those, software may have copied them, and the tag may have been reused.
+//! - To bytes of a buffer at or before bytes that the device has written.
+//! - Beyond the registered length, or after a header whose digest is wrong.
 //!
-//! With TLS below, a buffer is written before the tag of its record is seen. What is in it is not
-//! to be used before software has been given the record. Somebody on the path can then have the
-//! device put bytes that TCP refuses into any registered buffer, behind what is placed there. Who
-//! minds keeps what was not placed aside, withdraws the registration, has that acknowledged, and
-//! copies then: what is reported as placed and was taken by TCP is not written again.
+//! Over TLS, a buffer is written before the tag of its record is verified. Software must not use
+//! the buffer's content before it has received the record. An attacker on the path can make the
+//! device write bytes that TCP rejects to any registered buffer, after the data that is already
+//! placed in it. To exclude this, software sets data that was not placed aside, withdraws the
+//! registration, waits for the acknowledgement, and then copies. Data that is reported as placed,
+//! and that TCP has accepted, is not overwritten.
 
 use thiserror::Error;
 
 use crate::rule::{Rule, holds};
 
-/// Most places in one packet whose data is put elsewhere; what is beyond stays in the packet only.
+/// Maximum number of placed ranges per packet; further data stays in the packet only.
 pub const RANGES_MAX: usize = 4;
-/// Most tags of a flow: there are no more.
+/// Maximum number of tags of a flow.
 pub const TAGS_MAX: usize = 1 << 16;
 
-/// A buffer's registration: its tag, and which one of that tag.
+/// A buffer's registration: its tag and its generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Registration {
     /// A command's identifier (in C2HData) or a transfer's tag (in H2CData).
     pub tag: u16,
-    /// Tells it from every other registration of the tag.
+    /// Distinguishes the registrations of one tag.
     pub generation: u32,
 }
 
-/// Bytes of a packet's payload that were put into a registered buffer.
+/// A range of a packet's payload that was written to a registered buffer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// The first one, from the start of the payload.
+    /// Offset of the first byte in the payload.
     pub start: u32,
-    /// Behind the last one.
+    /// Offset after the last byte.
     pub end: u32,
-    /// Whose buffer.
+    /// The registration of the buffer.
     pub registration: Registration,
-    /// Where in the buffer the first one is.
+    /// Offset of the first byte in the buffer.
     pub offset: u32,
 }
 
-/// What of a packet was placed, in order.
+/// The placed ranges of a packet, in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacedRanges {
     ranges: [Placed; RANGES_MAX],
@@ -58,7 +59,7 @@ pub struct PlacedRanges {
 }
 
 impl PlacedRanges {
-    /// Nothing.
+    /// No range.
     pub const NONE: PlacedRanges = PlacedRanges {
         ranges: [Placed {
             start: 0,
@@ -74,12 +75,12 @@ impl PlacedRanges {
         &self.ranges[..usize::from(self.count)]
     }
 
-    /// True where nothing was placed.
+    /// Returns true if nothing was placed.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds a range behind the others; false where there is no room.
+    /// Appends a range; returns false if there is no room.
     pub fn push(&mut self, placed: Placed) -> bool {
         if let Some(last) = self.ranges[..usize::from(self.count)].last_mut() {
             let follows = last.end == placed.start
@@ -102,7 +103,7 @@ impl PlacedRanges {
         usize::from(self.count) < RANGES_MAX
     }
 
-    /// What was placed of the payload's bytes from `start` to `end`, counted from `start`.
+    /// The placed ranges within the payload's bytes from `start` to `end`, relative to `start`.
     pub fn of(&self, start: u32, end: u32) -> PlacedRanges {
         let mut part = PlacedRanges::NONE;
         for placed in self.as_slice() {
@@ -116,52 +117,52 @@ impl PlacedRanges {
     }
 }
 
-/// The registered buffers, which who owns the memory keeps.
+/// The registered buffers, implemented by the owner of the memory.
 pub trait Buffers {
-    /// Writes `bytes` into the buffer of `registration`, from `offset` on, which is within the
-    /// length that was registered. False where it cannot: nothing is written then.
+    /// Writes `bytes` to the buffer of `registration`, from `offset` on, within the registered
+    /// length. Returns false, and writes nothing, if it cannot.
     fn place(&mut self, registration: Registration, offset: u32, bytes: &[u8]) -> bool;
 }
 
-/// Software's request to register or withdraw a buffer is wrong.
+/// An invalid request of software to register or withdraw a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlacementError {
-    /// The tag is beyond those that were agreed on.
+    /// The tag is beyond the negotiated limit.
     #[error("tag {0} is beyond the flow's; use tags below its limit")]
     Tag(u16),
-    /// The tag has a buffer: the device may be writing to it.
+    /// The tag still has a buffer, which the device may be writing to.
     #[error(
         "tag {0} is registered; withdraw it, and have that acknowledged, before using it again"
     )]
     InUse(u16),
-    /// There is no such registration.
+    /// The registration does not exist.
     #[error("tag {0} has no such registration")]
     Unknown(u16),
 }
 
-/// What the device knows of a registered buffer.
+/// The device's state of a registered buffer.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     generation: u32,
     buffer_bytes: u32,
-    /// The buffer's bytes before it are not written any more.
+    /// Bytes of the buffer before this offset are not written any more.
     from: u32,
 }
 
-/// The device's map of one flow. It is not part of the flow's dynamic state: its size goes with
-/// the depth of the queue.
+/// The device's placement map of one flow. It is not part of the flow's dynamic state, because its
+/// size depends on the queue depth.
 #[derive(Debug)]
 pub struct Placement {
     slots: Vec<Option<Slot>>,
 }
 
 impl Placement {
-    /// No buffer; tags are below `tags_max`, of which at most [`TAGS_MAX`] count.
+    /// An empty map for tags below `tags_max`; at most [`TAGS_MAX`] tags.
     pub fn new(tags_max: usize) -> Placement {
         Placement { slots: vec![None; tags_max.min(TAGS_MAX)] }
     }
 
-    /// Data for the tag goes to a buffer of `buffer_bytes` from now on (`l5o_add_rr_state`).
+    /// Registers a buffer of `buffer_bytes` for the tag (`l5o_add_rr_state`).
     ///
     /// # Errors
     /// [`PlacementError::Tag`]; [`PlacementError::InUse`].
@@ -181,7 +182,7 @@ impl Placement {
         }
     }
 
-    /// Nothing is written to the buffer any more once this returns (`l5o_del_rr_state`).
+    /// Removes a registration (`l5o_del_rr_state`). After it returns, the buffer is not written.
     ///
     /// # Errors
     /// [`PlacementError::Unknown`].
@@ -199,12 +200,12 @@ impl Placement {
     }
 }
 
-/// Places data of one packet after the other, and keeps what it has placed of the current one.
+/// Places the data of successive packets, and records the placed ranges of the current packet.
 pub struct Placer<'p> {
     target: Option<(&'p mut Placement, &'p mut dyn Buffers)>,
-    /// Nothing of the stream at or behind the packet's bytes was seen before.
+    /// The device has seen no byte of the stream at or after the packet's bytes.
     fresh: bool,
-    /// Where in the payload what is worked on begins: a part of the stream, and bytes in it.
+    /// Offset in the packet's payload of the part that is being processed.
     origin: u32,
     base: u32,
     placed_bytes: u64,
@@ -212,7 +213,7 @@ pub struct Placer<'p> {
 }
 
 impl<'p> Placer<'p> {
-    /// Places nothing.
+    /// A placer that places nothing.
     pub fn none() -> Placer<'p> {
         Placer {
             target: None,
@@ -224,45 +225,45 @@ impl<'p> Placer<'p> {
         }
     }
 
-    /// Places into `buffers` what `placement` knows.
+    /// A placer that writes to the `buffers` that are registered in `placement`.
     pub fn new(placement: &'p mut Placement, buffers: &'p mut dyn Buffers) -> Placer<'p> {
         Placer { target: Some((placement, buffers)), ..Placer::none() }
     }
 
-    /// What was placed of the packet before this call.
+    /// Returns and clears the placed ranges of the packet.
     pub fn take(&mut self) -> PlacedRanges {
         std::mem::take(&mut self.placed)
     }
 
-    /// A packet begins.
+    /// Starts a packet.
     pub(crate) fn packet(&mut self, fresh: bool) {
         self.fresh = fresh || !holds(Rule::Fresh);
         self.origin = 0;
         self.placed = PlacedRanges::NONE;
     }
 
-    /// What is called payload next is `origin` bytes behind the start of the packet's.
+    /// Sets the offset of the current part in the packet's payload.
     pub(crate) fn part(&mut self, origin: usize) {
         self.origin = origin as u32;
     }
 
-    /// The bytes that come next are `base` bytes behind the start of the payload.
+    /// Sets the offset of the next bytes in the current part.
     pub(crate) fn turn_to(&mut self, base: usize) {
         self.base = self.origin + base as u32;
     }
 
-    /// What was put into buffers is worthless, and software is told nothing of it.
+    /// Discards the placed ranges, because the written data is invalid.
     pub(crate) fn forget(&mut self) {
         self.placed = PlacedRanges::NONE;
     }
 
-    /// Bytes that were placed, ever.
+    /// Total number of bytes placed.
     pub fn placed_bytes(&self) -> u64 {
         self.placed_bytes
     }
 
-    /// The generation of the registration of `tag`, for `data_bytes` of data that belong `offset` bytes behind the
-    /// start of its buffer. Nothing where there is none, or the data is out of its bounds.
+    /// The generation of the registration of `tag`, for `data_bytes` of data at `offset` in its
+    /// buffer, or `None` if there is none or the data exceeds its bounds.
     pub(crate) fn resolve(&self, tag: u16, offset: u32, data_bytes: u32) -> Option<u32> {
         let (placement, _) = self.target.as_ref()?;
         let slot = placement.slots.get(usize::from(tag))?.as_ref()?;
@@ -271,7 +272,7 @@ impl<'p> Placer<'p> {
         inside.then_some(slot.generation)
     }
 
-    /// Puts `bytes`, which are `within` bytes behind the start of those at hand, to `offset` of
+    /// Writes `content`, which starts `within` bytes after the current position, to `offset` of
     /// the buffer.
     pub(crate) fn place(
         &mut self,
@@ -300,7 +301,7 @@ impl<'p> Placer<'p> {
     }
 }
 
-/// Software's side of the tags: which are registered, and which may still be written to.
+/// Software's table of the tags: registered ones, and those that the device may still write to.
 #[derive(Debug, Default)]
 pub struct Registrar {
     tags: Vec<Tag>,
@@ -317,21 +318,21 @@ enum Use {
     #[default]
     Free,
     Registered,
-    /// The device has been told, and has not answered yet.
+    /// The device was asked to withdraw the registration and has not answered.
     Withdrawing,
 }
 
 impl Registrar {
-    /// Tags are below `tags_max`, of which at most [`TAGS_MAX`] count.
+    /// A table for tags below `tags_max`; at most [`TAGS_MAX`] tags.
     pub fn new(tags_max: usize) -> Registrar {
         Registrar { tags: vec![Tag::default(); tags_max.min(TAGS_MAX)] }
     }
 
-    /// A new registration of `tag`, for the device to [`Placement::add`].
+    /// Creates a registration of `tag`, for the device to [`Placement::add`].
     ///
     /// # Errors
     /// [`PlacementError::Tag`]; [`PlacementError::InUse`] until the device has acknowledged that
-    /// the one before is withdrawn.
+    /// the previous registration is withdrawn.
     pub fn register(&mut self, tag: u16) -> Result<Registration, PlacementError> {
         let entry = self.tags.get_mut(usize::from(tag)).ok_or(PlacementError::Tag(tag))?;
         if entry.use_ != Use::Free {
@@ -342,8 +343,8 @@ impl Registrar {
         Ok(Registration { tag, generation: entry.generation })
     }
 
-    /// The device is being told to [`Placement::remove`] the registration. Its buffer is the
-    /// device's until [`Registrar::acknowledged`].
+    /// Marks a registration that the device was asked to [`Placement::remove`]. The device may
+    /// write to its buffer until [`Registrar::acknowledged`].
     ///
     /// # Errors
     /// [`PlacementError::Unknown`].
@@ -351,10 +352,10 @@ impl Registrar {
         self.change(registration, Use::Registered, Use::Withdrawing)
     }
 
-    /// The device has removed the registration: tag and buffer are free.
+    /// Frees tag and buffer after the device has removed the registration.
     ///
     /// # Errors
-    /// [`PlacementError::Unknown`], also where it was not being withdrawn.
+    /// [`PlacementError::Unknown`], also if no withdrawal was in progress.
     pub fn acknowledged(&mut self, registration: Registration) -> Result<(), PlacementError> {
         self.change(registration, Use::Withdrawing, Use::Free)
     }

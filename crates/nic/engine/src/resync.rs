@@ -1,69 +1,70 @@
-//! What device and software say to each other about where messages start.
+//! Resynchronisation requests and responses, and the device's metadata of processed bytes.
 
 use unlade_net::SeqNumber;
 
-/// The device asks: does a message start here? (`l5o_resync_rx_req`)
+/// The device's request: does a message start here? (`l5o_resync_rx_req`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Where it believes that one starts.
+    /// The candidate position.
     pub tcpsn: SeqNumber,
-    /// The key that the device has: messages are counted for each anew.
+    /// The device's key; messages are counted per key.
     pub key: u16,
-    /// Which search of the flow found it; the answer is for this one only.
+    /// The search that found the candidate; the response applies to this search only.
     pub generation: u32,
 }
 
-/// Software answers (`l5o_resync_rx_resp`).
+/// Software's response (`l5o_resync_rx_resp`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// What was asked.
+    /// The request that it answers.
     pub request: Request,
-    /// How many messages were before the one that starts there; nothing where none does, or
-    /// software does not know any more.
+    /// Number of messages before the one that starts there, or `None` if no message starts there
+    /// or software does not remember it any more.
     pub number: Option<u64>,
 }
 
-/// A run of a flow's receive machine through the stream, from one start to the next loss. Within
-/// one it goes forwards only, and takes no byte twice.
+/// A run of a flow's receive machine through the stream, from a synchronisation to the next loss.
+/// Within a pass the machine only moves forward, and processes no byte twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    /// Which of the flow's keys, or other static state, it works with; software counts them.
+    /// Index of the flow's key, or other static state; software numbers them.
     pub key: u16,
-    /// Tells it from every other run of the flow.
+    /// Distinguishes the passes of the flow.
     pub generation: u32,
 }
 
-/// A message of the stream, as the device has it.
+/// The bounds of a message of the stream, as the device sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Where it starts.
+    /// Start of the message.
     pub start: SeqNumber,
-    /// Its length in bytes, header included; 0 where its header was not complete yet.
+    /// Length in bytes, header included; 0 while the header is incomplete.
     pub bytes: u32,
-    /// How many messages were before it, under the same static state.
+    /// Number of messages before it, under the same static state.
     pub number: u64,
 }
 
 impl Extent {
-    /// True where it says that message `number` starts at `start`.
-    pub fn tells(&self, start: SeqNumber, number: u64) -> bool {
+    /// Returns true if it implies that message `number` starts at `start`.
+    pub fn implies_start(&self, start: SeqNumber, number: u64) -> bool {
         let next = (self.start + self.bytes, self.number.wrapping_add(1));
         (self.start, self.number) == (start, number) || self.bytes > 0 && next == (start, number)
     }
 }
 
-/// What the device says of bytes that it has worked on. It stays true of any part of them.
+/// The device's metadata for a range of processed bytes. It is valid for any part of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worked {
-    /// The run in which it has.
+    /// The pass in which the bytes were processed.
     pub pass: Pass,
-    /// The message that it took the first of them for. Where it ends in them it was verified.
+    /// The message that the device assigned the first byte to. If it ends in the range it was
+    /// verified.
     pub message: Extent,
 }
 
 impl Worked {
-    /// Bytes that follow, of which the device says `next`, become one range with these: what is said
-    /// of all of them. Nothing where that cannot be said together.
+    /// Merges the metadata of two adjacent ranges, or returns `None` if they cannot be described
+    /// together.
     pub fn join(self, next: Worked) -> Option<Worked> {
         let message = if self.message.bytes == 0 { next.message } else { self.message };
         (self.pass == next.pass).then_some(Worked { message, ..self })

@@ -1,69 +1,69 @@
-//! The rules that the machines keep, each of which a test can take away (`mutants.rs`).
+//! The invariants of the machines. Ablation tests disable one at a time (`ablation_tests.rs`).
 
-/// A rule whose absence the tests must notice.
+/// An invariant whose violation the tests must detect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Sequence numbers are compared modulo 2^32.
     Wrap,
-    /// Of a segment that is partly old the new bytes are taken in, and only these.
+    /// Only the new bytes of a partly old segment are processed, and all of them.
     Tail,
-    /// A header has a length that a message can have.
+    /// A header's length is a length that a message can have.
     Length,
     /// Nothing is decrypted before software has confirmed the candidate.
     Confirm,
-    /// An answer counts for the candidate and generation it was asked for.
+    /// A response applies only to the candidate and generation of its request.
     Generation,
-    /// A device with another key is told nothing.
+    /// Metadata under another key proves nothing.
     SameKey,
-    /// An byte that may be a keepalive's is not taken for the stream's.
+    /// A byte that may belong to a keepalive is not processed as a byte of the stream.
     Keepalive,
-    /// A packet in which a message fails goes up as it came.
+    /// A packet in which a message fails goes up as it was received.
     Failing,
-    /// A record is released without a check only where all of it was decrypted.
+    /// A record is released without verification only if all of it was decrypted.
     Whole,
-    /// And by one pass.
+    /// All of it was decrypted in one pass.
     OnePass,
-    /// Where the device has seen it start, with the number that it has.
+    /// The device saw the record's start, with the record's number.
     Located,
-    /// What was decrypted as a part of another message is undone as that.
+    /// Bytes decrypted as a part of another message are restored with that message's parameters.
     Undo,
-    /// What was decrypted is encrypted again before it is authenticated.
+    /// Decrypted bytes are encrypted again before they are authenticated.
     Restore,
     /// A packet whose message is not known is dropped.
     FailClosed,
-    /// A message that was sent is kept until all of it is acknowledged.
+    /// A sent message is kept until all of it is acknowledged.
     Acknowledged,
-    /// Data is placed only for the registration that its header met.
+    /// Data is placed only for the registration that was valid at its header.
     Registration,
-    /// Only by bytes behind all that the device has seen.
+    /// Data is placed only from bytes after all bytes that the device has seen.
     Fresh,
-    /// Only within the registered length.
+    /// Data is placed only within the registered length.
     Bounds,
-    /// Only behind what was placed before in the buffer.
+    /// Data is placed only after the bytes of the buffer that were already placed.
     Again,
-    /// Only after a header whose digest is right.
+    /// Data is placed only after a header with a correct digest.
     HeaderFirst,
-    /// Software takes for placed only what is where it would copy it.
+    /// Software skips a copy only if the placed range is the destination of the copy.
     Destination,
-    /// A PDU is taken for checked only where the device has seen it start where it starts.
+    /// A PDU counts as checked only if the device saw it start at the same position.
     Aligned,
-    /// Software computes what the device has not checked to the end.
+    /// Software computes a digest that the device has not checked completely.
     Recheck,
-    /// What a record's type byte denies is not taken for the inner protocol's.
+    /// Content that a record's type byte excludes is not passed to the inner protocol.
     InnerType,
-    /// Where the outer machine has missed something, the inner one has too.
+    /// A gap of the outer machine is also a gap of the inner machine.
     InnerGap,
-    /// What is sent again has the inner digests in it.
+    /// Retransmitted bytes contain the inner digests.
     InnerReplay,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// The rule that is taken away on this thread.
+    /// The rule that is disabled on this thread.
     pub(crate) static OFF: std::cell::Cell<Option<Rule>> = const { std::cell::Cell::new(None) };
 }
 
-/// True unless a test has taken the rule away.
+/// Returns true unless a test has disabled the rule.
 #[inline(always)]
 pub(crate) fn holds(rule: Rule) -> bool {
     #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Received packets: works on those that come in order, and gets back into order by itself.
+//! Receive machine: processes in-order packets, and resynchronises on its own after a gap.
 //!
 //! ```text
 //!             next: decrypt                      in line: follow headers
@@ -10,34 +10,35 @@
 //!           │                                    └──(d1) no ──────┘ │
 //!           └───────────(c, d2) yes: at the next header ────────────┘
 //! ```
-//! (Figure 7 of the paper.) With [`Rx::presume`] a candidate is decrypted at once where its number
-//! can be presumed: messages had one length, and it is a multiple of that behind the last start
-//! that was known. A tag proves the number then, or software answers; until that the machine is
-//! PRESUMING, and what it has decrypted wrongly software makes ciphertext again.
+//! (Figure 7 of the paper.) With [`Rx::presume`] a candidate is decrypted immediately if its
+//! number can be inferred: recent messages had one length, and the distance from the last known
+//! message start is a multiple of it. A tag or software's response then proves the number. Until
+//! then the machine is PRESUMING, and software restores the ciphertext of wrongly decrypted bytes.
 //!
-//! Packets are passed on as they come: none is kept, put elsewhere,
-//! dropped, or changed but for the payload that [`Received::pass`] tells of. What is decrypted is
-//! written apart, so that a packet in which a message fails can go up as it came.
+//! Packets are forwarded in order and without delay. None is queued, dropped or changed, except
+//! for the payload that [`Received::pass`] describes. Plaintext is written to a separate buffer,
+//! so a packet in which a message fails can go up as it was received.
 //!
-//! # What software may conclude
-//! A message of which every byte is in packets of one [`Pass`] is authentic: within a pass the
-//! machine takes no byte twice, and the packet with the end of a message has the pass only if the
-//! message was verified. Bytes of two passes prove nothing, since in each one the rest may have
-//! been another: who can send packets that TCP refuses and the device takes in would otherwise
-//! have it verify a message other than the one that TCP has.
+//! # Guarantees to software
+//! A message is authentic if every byte of it is in packets of one [`Pass`]: within a pass the
+//! machine processes no byte twice, and the packet that ends a message carries the pass only if
+//! the message was verified. Bytes of two passes prove nothing, because the rest of the message
+//! may have been different in each of them. Otherwise an attacker whose packets TCP rejects and
+//! the device accepts could make the device verify a message other than the one that TCP delivers.
 //!
-//! And the device must have seen the message start where it does, with its number: such a sender
-//! could else have it take a message for the middle of another one, which is verified later or never.
-//! Each result tells a message of its pass ([`Worked`]). Where it is that of software, all that follow
-//! in the pass are, as long as every byte of them is of it. For that it does not matter whether the
-//! number was presumed.
+//! The device must also have seen the message start at its position, with its number. Otherwise
+//! the attacker could make the device treat it as the middle of another message, which is verified
+//! later or never. Each result describes one message of its pass ([`Worked`]). If that message
+//! agrees with software's, all following messages of the pass do, as long as every byte of them
+//! belongs to it. This does not depend on whether the number was presumed.
 //!
-//! Such a sender can make the device decrypt wrongly what comes next, and so end the connection, as
-//! anybody can whose packets TCP does take. It cannot change what is read.
+//! The attacker can make the device decrypt the following bytes wrongly, and thereby end the
+//! connection, as can any sender whose packets TCP accepts. It cannot change the data that is
+//! read.
 
 use unlade_net::SeqNumber;
 
-use crate::framing::{Framing, Place, Step, distance};
+use crate::framing::{Framing, SegmentPosition, Step, distance};
 use crate::l5p::L5p;
 use crate::placement::Placer;
 use crate::resync::{Extent, Pass, Request, Response, Worked};
@@ -45,81 +46,82 @@ use crate::rule::{Rule, holds};
 use crate::search::Carry;
 use crate::stats::Stats;
 
-/// Most candidates that are followed within one packet: all of them may be false.
+/// Maximum number of candidates tried per packet: all of them may be false.
 pub const CANDIDATES_MAX: usize = 16;
-/// Bytes of payload, of any packets of the flow, that a first candidate waits for its answer.
+/// Payload bytes, of any packets of the flow, that the first candidate waits for its response.
 pub const ANSWER_BYTES_MIN: u32 = 1 << 20;
-/// Times that the wait is doubled while no answer comes: software answers when TCP has delivered
-/// so far, which is at most a window of 1 GiB later.
+/// Maximum number of times that the wait is doubled while no response comes. Software answers when
+/// TCP has delivered up to the candidate, which is at most a window of 1 GiB later.
 const DOUBLINGS_MAX: u8 = 10;
-/// Messages in a row that had one length and were verified, before a number is presumed.
+/// Consecutive verified messages of one length before a number is presumed.
 pub const REPEATS_MIN: u8 = 2;
-/// Furthest that a candidate whose number is presumed is behind the last start that was known.
+/// Maximum distance of a presumed candidate from the last known message start, bytes.
 pub const PRESUMED_BYTES_MAX: u32 = 1 << 20;
 
-/// What the machine does with the flow.
+/// State of the receive machine of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// Packets that are next are decrypted.
+    /// Synchronised: in-order packets are decrypted.
     Offloading,
-    /// Where messages start is not known.
+    /// Message boundaries are unknown.
     Searching,
-    /// A candidate is followed while software is asked.
+    /// A candidate is tracked until software responds.
     Tracking,
-    /// And packets that are next are decrypted, with a number that is not proved.
+    /// As `Tracking`, and in-order packets are decrypted with an unproved number.
     Presuming,
 }
 
-/// What became of a packet.
+/// Result for a received packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The payload was worked on, and is in `out`; the messages that end in it are authentic. If
-    /// not, it is to go up as it came. Packets that differ here must not be merged.
+    /// Set if the payload was processed and is in `out`; the messages that end in it are
+    /// authentic. Otherwise the packet goes up as it was received. Packets that differ here must
+    /// not be merged.
     pub pass: Option<Pass>,
-    /// So many bytes of a payload with a pass are as they came: the rest of a message of which some
-    /// was lost. They must not be merged with those behind them.
+    /// With a pass: number of leading payload bytes that are unchanged, the rest of a message of
+    /// which a part was lost. They must not be merged with the bytes after them.
     pub from: u32,
-    /// With a pass: the message of the first byte that was worked on.
+    /// With a pass: the message of the first processed byte.
     pub message: Option<Extent>,
-    /// Where in the payload a message starts, the first one of those that start in it; of a packet
-    /// with a pass. By it software can tell that the device and itself see the same messages.
+    /// With a pass: offset in the payload of the first message that starts in it. With it software
+    /// checks that the device and itself see the same message boundaries.
     pub boundary: Option<u32>,
-    /// A question for software.
+    /// A resynchronisation request to software.
     pub request: Option<Request>,
 }
 
 impl Received {
-    /// What is said of the bytes from [`Received::from`] on.
+    /// Metadata of the bytes from [`Received::from`] on.
     pub fn worked(&self) -> Option<Worked> {
         Some(Worked { pass: self.pass?, message: self.message? })
     }
 }
 
-/// The length that messages have.
+/// The common length of recent messages.
 #[derive(Clone, Copy, Debug)]
-struct Usual {
+struct RepeatedLength {
     bytes: u32,
-    /// So many in a row had it.
+    /// Number of consecutive messages of this length.
     repeats: u8,
 }
 
-impl Usual {
-    const NONE: Usual = Usual { bytes: 0, repeats: 0 };
+impl RepeatedLength {
+    const NONE: RepeatedLength = RepeatedLength { bytes: 0, repeats: 0 };
 
-    /// A message was verified.
+    /// Records a verified message.
     fn note(&mut self, bytes: u32) {
         if self.bytes != bytes {
-            *self = Usual { bytes, repeats: 0 };
+            *self = RepeatedLength { bytes, repeats: 0 };
         }
         self.repeats = self.repeats.saturating_add(1);
     }
 }
 
-/// The machine of one flow: its dynamic state.
+/// The dynamic state of the machine of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Rx<P> {
     framing: Framing,
-    /// The work on the current message, while it is worked on.
+    /// Progress in the current message, if it is being processed.
     progress: Option<P>,
     carry: Carry,
     state: State,
@@ -131,15 +133,15 @@ pub struct Rx<P> {
     /// The end of the furthest packet.
     frontier: SeqNumber,
     presumes: bool,
-    usual: Usual,
-    /// The last start of a message that was known before a search.
+    repeated_length: RepeatedLength,
+    /// The last known start of a message before a search.
     anchor: SeqNumber,
-    /// Its number; while a number is presumed, that of the candidate.
+    /// Number of the message at `anchor`; while presuming, of the candidate.
     number: u64,
 }
 
 impl<P: Copy> Rx<P> {
-    /// A message starts at `start`, after `number` others (`l5o_create`).
+    /// Creates a machine for a stream in which message `number` starts at `start` (`l5o_create`).
     pub fn new(start: SeqNumber, number: u64) -> Rx<P> {
         Rx {
             framing: Framing::at(start, number),
@@ -153,38 +155,38 @@ impl<P: Copy> Rx<P> {
             waited_bytes: 0,
             frontier: start,
             presumes: false,
-            usual: Usual::NONE,
+            repeated_length: RepeatedLength::NONE,
             anchor: start,
             number,
         }
     }
 
-    /// Candidates are decrypted at once where their number can be presumed. The paper's machine
-    /// awaits an answer.
+    /// Enables decryption of candidates whose number can be inferred. The machine of the paper
+    /// waits for a response.
     pub fn presume(&mut self, presumes: bool) {
         self.presumes = presumes;
     }
 
-    /// Starts again with other static state, which software knows as `key`, at `start` with message
-    /// `number`, wherever the stream is meanwhile. Answers to earlier questions are void.
+    /// Restarts with other static state, numbered `key` by software, at `start` with message
+    /// `number`, independent of the current position. Outstanding requests become void.
     pub fn restart(&mut self, start: SeqNumber, number: u64, key: u16) {
         let generation = self.generation.wrapping_add(1);
         let (frontier, presumes) = (self.frontier, self.presumes);
         *self = Rx { key, generation, frontier, presumes, ..Rx::new(start, number) };
     }
 
-    /// What the machine does.
+    /// The current state.
     pub fn state(&self) -> State {
         self.state
     }
 
-    /// The byte that it goes on with, where it knows.
+    /// The next byte that is processed, while the machine is synchronised.
     pub fn expected(&self) -> SeqNumber {
         self.framing.position()
     }
 
-    /// Takes a packet whose checksum is good. What is in `out` behind the payload's length, or
-    /// without [`Received::pass`], means nothing. Nothing is placed.
+    /// Processes a packet whose checksum is correct. Bytes of `out` beyond the payload's length
+    /// are undefined, and so are all of them without [`Received::pass`]. Nothing is placed.
     ///
     /// # Panics
     /// `out` is shorter than `payload`, and the protocol [rewrites](L5p::REWRITES) it.
@@ -199,8 +201,8 @@ impl<P: Copy> Rx<P> {
         self.receive_placing(l5p, stats, (seq, payload), out, &mut Placer::none())
     }
 
-    /// Like [`Rx::receive`], and puts data where it belongs: `placer` says afterwards what of this
-    /// packet was placed, whether its messages were right or not.
+    /// As [`Rx::receive`], with data placement: afterwards `placer` holds the ranges of this
+    /// packet that were placed, even if a message of the packet failed.
     ///
     /// # Panics
     /// As [`Rx::receive`].
@@ -222,7 +224,7 @@ impl<P: Copy> Rx<P> {
         if self.frontier.before(end) {
             self.frontier = end;
         } else if payload.len() == 1 && holds(Rule::Keepalive) {
-            // It may be a keepalive: any byte, before the one that TCP awaits.
+            // It may be a keepalive: an arbitrary byte before the next byte that TCP expects.
             stats.rx_past_packets += 1;
             return Received::default();
         }
@@ -231,7 +233,7 @@ impl<P: Copy> Rx<P> {
         received
     }
 
-    /// Takes bytes of the stream.
+    /// Processes bytes of the stream.
     pub(crate) fn take<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -249,17 +251,17 @@ impl<P: Copy> Rx<P> {
         }
     }
 
-    /// Where the stream stands.
+    /// The position in the stream.
     pub(crate) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// All bytes of the stream that are still to come are `bytes` further than was thought.
+    /// Moves the position forward by `bytes`, because the numbers of all further bytes change.
     pub(crate) fn shift(&mut self, bytes: u32) {
         self.framing.shift(bytes);
     }
 
-    /// Bytes were missed, nobody knows how many.
+    /// Handles a gap of unknown length.
     pub(crate) fn interrupt(&mut self, stats: &mut Stats) {
         match self.state {
             State::Offloading | State::Presuming => stats.rx_searches += 1,
@@ -271,12 +273,12 @@ impl<P: Copy> Rx<P> {
         self.state = State::Searching;
     }
 
-    /// True where bytes from `seq` on, and all behind them, are new to the device.
+    /// Returns true if the device has seen no byte at or after `seq`.
     pub(crate) fn is_fresh(&self, seq: SeqNumber) -> bool {
         !seq.before(self.frontier)
     }
 
-    /// Takes an answer of software; true where it was to the question that is open.
+    /// Processes a response; returns true if it answers the outstanding request.
     pub fn respond(&mut self, stats: &mut Stats, response: &Response) -> bool {
         let asked = response.request == self.request();
         let open = matches!(self.state, State::Tracking | State::Presuming);
@@ -305,7 +307,7 @@ impl<P: Copy> Rx<P> {
         true
     }
 
-    /// The candidate is message `number`: goes on at the next header.
+    /// Synchronises on the candidate, message `number`, from the next header on.
     fn resume(&mut self, number: u64) {
         self.framing.count(number);
         if self.framing.in_body() {
@@ -314,18 +316,18 @@ impl<P: Copy> Rx<P> {
         self.state = State::Offloading;
     }
 
-    /// The number of the candidate was right.
+    /// Leaves the presuming state: the candidate's number was correct.
     fn prove(&mut self, stats: &mut Stats) {
         stats.rx_presumed_right += 1;
         self.state = State::Offloading;
     }
 
-    /// The number of the candidate is not known after all: it is followed, and counted from.
+    /// Returns to tracking: the candidate's number is unknown, and messages are counted from it.
     fn give_up(&mut self, stats: &mut Stats) {
         stats.rx_presumed_wrong += 1;
         self.framing.count(self.number.wrapping_neg());
         self.progress = None;
-        self.usual = Usual::NONE;
+        self.repeated_length = RepeatedLength::NONE;
         self.state = State::Tracking;
     }
 
@@ -337,46 +339,46 @@ impl<P: Copy> Rx<P> {
         out: &mut [u8],
         placer: &mut Placer<'_>,
     ) -> Received {
-        let place = self.framing.place(seq, payload.len());
+        let place = self.framing.locate(seq, payload.len());
         match place {
-            Place::Past => stats.rx_past_packets += 1,
-            Place::Within => stats.rx_ahead_packets += 1,
-            Place::Overlap(_) => stats.rx_overlap_packets += 1,
-            Place::Header(_) => stats.rx_ahead_header_packets += 1,
-            Place::Next | Place::Lost => (),
+            SegmentPosition::Past => stats.rx_past_packets += 1,
+            SegmentPosition::Within => stats.rx_ahead_packets += 1,
+            SegmentPosition::Overlap(_) => stats.rx_overlap_packets += 1,
+            SegmentPosition::Header(_) => stats.rx_ahead_header_packets += 1,
+            SegmentPosition::Next | SegmentPosition::Lost => (),
         }
-        if let Place::Header(_) = place {
+        if let SegmentPosition::Header(_) = place {
             self.framing.skip_to_header();
             self.progress = None;
         }
         let (from, is_shown) = match place {
-            Place::Past | Place::Within => return Received::default(),
-            Place::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
-            Place::Next => (0, true),
-            // What starts with the header that is next has lost nothing that it needs. What is
-            // before it stays as it came; that can be said of what is decrypted only.
-            Place::Header(before) => (before, before == 0 || L::REWRITES),
-            // What is before the new bytes cannot be given back, unless it is another message.
-            Place::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
+            SegmentPosition::Past | SegmentPosition::Within => return Received::default(),
+            SegmentPosition::Lost => return self.lose(l5p, stats, (seq, payload, 0), out, placer),
+            SegmentPosition::Next => (0, true),
+            // A packet that starts with the next header has lost no needed byte. Bytes before the
+            // header stay unchanged; only a rewriting protocol can report such a partial result.
+            SegmentPosition::Header(before) => (before, before == 0 || L::REWRITES),
+            // Bytes before the new ones cannot be restored, unless they belong to another message.
+            SegmentPosition::Overlap(before) => (before, L::REWRITES && self.framing.is_at_start()),
         };
         let shown = is_shown.then_some(&mut *out);
         match self.walk(l5p, stats, (payload, from), shown, placer) {
-            Walk::Alien { done } => {
-                // Where a message should start there is none: nothing was known.
-                self.usual = Usual::NONE;
+            WalkResult::Malformed { done } => {
+                // A malformed header in an expected position: all earlier inferences are invalid.
+                self.repeated_length = RepeatedLength::NONE;
                 self.lose(l5p, stats, (seq, payload, done), out, placer)
             }
-            Walk::Done(walked) if !is_shown => {
+            WalkResult::Done(walked) if !is_shown => {
                 if !walked.authentic && self.state == State::Presuming {
                     self.give_up(stats);
                 }
                 Received::default()
             }
-            Walk::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
+            WalkResult::Done(walked) => self.decrypted(stats, payload.len(), from, walked),
         }
     }
 
-    /// What is said of a packet, of which all bytes from `from` on were worked on.
+    /// The result for a packet of which all bytes from `from` on were processed.
     fn decrypted(
         &mut self,
         stats: &mut Stats,
@@ -398,8 +400,8 @@ impl<P: Copy> Rx<P> {
         Received { pass: Some(pass), from: from as u32, message, boundary, request: None }
     }
 
-    /// Works on what is next, `payload` after its first `done` bytes; to `out`, where somebody
-    /// wants to see them.
+    /// Processes the next bytes: `payload` after its first `done` bytes. The output is written to
+    /// `out` if it is given.
     fn walk<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -407,7 +409,7 @@ impl<P: Copy> Rx<P> {
         (payload, mut done): (&[u8], usize),
         out: Option<&mut [u8]>,
         placer: &mut Placer<'_>,
-    ) -> Walk {
+    ) -> WalkResult {
         let mut out = out.filter(|_| L::REWRITES);
         let mut authentic = true;
         let mut boundary = None;
@@ -445,25 +447,25 @@ impl<P: Copy> Rx<P> {
                     self.framing.pass(bytes);
                     done += bytes;
                 }
-                Step::Alien => return Walk::Alien { done },
+                Step::Malformed => return WalkResult::Malformed { done },
             }
         }
-        // Of a header that is not complete, or has just become so.
+        // Only header bytes were processed: the extent is that of the header's message.
         let message = first.unwrap_or(self.framing.extent());
-        Walk::Done(Walked { authentic, boundary, message })
+        WalkResult::Done(Walked { authentic, boundary, message })
     }
 
-    /// A message ended.
+    /// Records the end of a message.
     fn ended(&mut self, stats: &mut Stats, message_bytes: u32, verified: bool) {
         if verified {
-            self.usual.note(message_bytes);
+            self.repeated_length.note(message_bytes);
             if self.state == State::Presuming {
                 self.prove(stats);
             }
         }
     }
 
-    /// (a): where messages start is not known after `done` bytes of the payload.
+    /// Transition (a): message boundaries are unknown after `done` bytes of the payload.
     fn lose<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -484,8 +486,8 @@ impl<P: Copy> Rx<P> {
         self.search(l5p, stats, packet, out, placer)
     }
 
-    /// (b): looks for a candidate after `done` bytes of the payload, and follows it to the end of
-    /// the packet.
+    /// Transition (b): searches for a candidate after `done` bytes of the payload, and tracks it
+    /// up to the end of the packet.
     fn search<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -519,9 +521,9 @@ impl<P: Copy> Rx<P> {
         Received::default()
     }
 
-    /// The number that the candidate has if messages went on as they did before.
+    /// The candidate's number, inferred from the common message length.
     fn presumption<L: L5p<Progress = P>>(&self, l5p: &L, candidate: SeqNumber) -> Option<u64> {
-        let Usual { bytes, repeats } = self.usual;
+        let RepeatedLength { bytes, repeats } = self.repeated_length;
         if !self.presumes || !l5p.proves_number() || repeats < REPEATS_MIN {
             return None;
         }
@@ -530,8 +532,8 @@ impl<P: Copy> Rx<P> {
         fits.then(|| self.number.wrapping_add(u64::from(gap / bytes)))
     }
 
-    /// Decrypts from the candidate on, which is presumed to be message `number`: of its header some
-    /// bytes were `carried`, the next one is `payload[from]`.
+    /// Decrypts from the candidate on, as message `number`. The first bytes of its header are
+    /// `carried`; the next byte is `payload[from]`.
     fn take_presumed<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -546,10 +548,10 @@ impl<P: Copy> Rx<P> {
         self.state = State::Presuming;
         let followed = self.framing;
         self.framing = Framing::at(self.candidate, number);
-        // It is a part of a header only, and was followed before.
+        // The carried bytes are only a part of a header, and were parsed before.
         let begun = self.framing.follow(l5p, carried).is_ok();
         match self.walk(l5p, stats, (payload, from), Some(out), placer) {
-            Walk::Done(walked) if begun => self.decrypted(stats, payload.len(), from, walked),
+            WalkResult::Done(walked) if begun => self.decrypted(stats, payload.len(), from, walked),
             _ => {
                 self.framing = followed;
                 self.framing.count(number);
@@ -574,12 +576,12 @@ impl<P: Copy> Rx<P> {
         request
     }
 
-    /// What is asked of the current candidate.
+    /// The request for the current candidate.
     fn request(&self) -> Request {
         Request { tcpsn: self.candidate, key: self.key, generation: self.generation }
     }
 
-    /// Follows the candidate's messages while its answer is awaited.
+    /// Tracks the candidate's messages until the response arrives.
     fn track<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -589,25 +591,25 @@ impl<P: Copy> Rx<P> {
         placer: &mut Placer<'_>,
     ) -> Received {
         self.waited_bytes = self.waited_bytes.saturating_add(payload.len() as u32);
-        let followed = match self.framing.place(seq, payload.len()) {
+        let followed = match self.framing.locate(seq, payload.len()) {
             _ if self.waited_bytes > ANSWER_BYTES_MIN << self.doublings => {
-                // The candidate may be where TCP never comes; or the way there is long.
+                // TCP may never deliver up to the candidate, or the way there is long.
                 stats.rx_resync_expired += 1;
                 self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
                 Err(0)
             }
-            Place::Past | Place::Within => Ok(()),
-            Place::Next => self.framing.follow(l5p, payload),
-            Place::Overlap(before) => {
+            SegmentPosition::Past | SegmentPosition::Within => Ok(()),
+            SegmentPosition::Next => self.framing.follow(l5p, payload),
+            SegmentPosition::Overlap(before) => {
                 let followed = self.framing.follow(l5p, &payload[before..]);
                 followed.map_err(|done| before + done)
             }
-            Place::Header(before) => {
+            SegmentPosition::Header(before) => {
                 self.framing.skip_to_header();
                 let followed = self.framing.follow(l5p, &payload[before..]);
                 followed.map_err(|done| before + done)
             }
-            Place::Lost => Err(0),
+            SegmentPosition::Lost => Err(0),
         };
         match followed {
             Ok(()) => {
@@ -624,19 +626,19 @@ impl<P: Copy> Rx<P> {
     }
 }
 
-/// How bytes went that were next.
-enum Walk {
-    /// Headers were where they must be.
+/// Result of processing the next bytes.
+enum WalkResult {
+    /// All headers were well-formed.
     Done(Walked),
-    /// After `done` bytes there is no header where one must be.
-    Alien { done: usize },
+    /// A header after `done` bytes is malformed.
+    Malformed { done: usize },
 }
 
-/// What was found in bytes that were next.
+/// Properties of processed bytes.
 struct Walked {
-    /// Every message that ended was.
+    /// Every message that ended in them is authentic.
     authentic: bool,
-    /// Where the first message starts that does.
+    /// Start of the first message that starts in them.
     boundary: Option<u32>,
     /// The message of the first byte.
     message: Extent,

@@ -1,16 +1,16 @@
-//! Looking for something that could be a header, in a stream whose messages are not known.
+//! Search for a plausible header in a stream whose message boundaries are unknown.
 
 use unlade_net::SeqNumber;
 
 use crate::l5p::{HEADER_BYTES_MAX, L5p};
 
-/// Most bytes of a header that can be in an earlier segment.
+/// Maximum number of header bytes in an earlier segment.
 const CARRY_BYTES_MAX: usize = HEADER_BYTES_MAX - 1;
 
-/// The last bytes that were searched, in case that a header starts in them.
+/// The last searched bytes, because a header may start in them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Carry {
-    /// The byte behind them.
+    /// The sequence number after the last of them.
     end: SeqNumber,
     have: u8,
     bytes: [u8; CARRY_BYTES_MAX],
@@ -19,7 +19,7 @@ pub(crate) struct Carry {
 impl Carry {
     pub const EMPTY: Carry = Carry { end: SeqNumber(0), have: 0, bytes: [0; CARRY_BYTES_MAX] };
 
-    /// What there is to search in a segment: with the bytes before it, where they are those.
+    /// The bytes to search in a segment, preceded by the carried bytes if they are adjacent.
     pub fn join<'p, L: L5p>(&self, seq: SeqNumber, payload: &'p [u8]) -> Searched<'p> {
         let carried = if self.have > 0 && seq == self.end { usize::from(self.have) } else { 0 };
         let mut border = [0; 2 * CARRY_BYTES_MAX];
@@ -29,10 +29,10 @@ impl Carry {
         Searched { start: seq - carried as u32, carried, border, payload }
     }
 
-    /// Keeps the end of what was searched in vain.
+    /// Carries the last bytes of a search without a result.
     pub fn keep<L: L5p>(&mut self, searched: &Searched<'_>) {
         let end = searched.start + searched.bytes() as u32;
-        // All of it came before: it was sent again.
+        // A retransmission of bytes that were already searched.
         if self.have > 0 && end == self.end {
             return;
         }
@@ -46,7 +46,7 @@ impl Carry {
     }
 }
 
-/// A segment, and the bytes right before it that were not a header for themselves.
+/// A segment, and the adjacent bytes before it that were too few for a header.
 pub(crate) struct Searched<'p> {
     start: SeqNumber,
     carried: usize,
@@ -67,7 +67,7 @@ impl<'p> Searched<'p> {
         }
     }
 
-    /// How many bytes, from `from` on, are before the next possible header.
+    /// The index of the next plausible header at or after `from`.
     pub fn find<L: L5p>(&self, l5p: &L, from: usize) -> Option<usize> {
         let last = self.bytes().checked_sub(L::HEADER_BYTES)?;
         let split = from..self.carried.min(last + 1);

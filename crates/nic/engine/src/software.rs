@@ -1,17 +1,17 @@
-//! The part of the protocol's software that belongs to the machines. In the order in which a
-//! connection uses it:
-//! - [`sent`]: messages that were sent, until they are acknowledged whole;
-//! - [`runs`]: the same, where TCP has their bytes;
-//! - [`boundaries`]: where received messages start, for the device's questions;
-//! - [`records`]: received TLS records, of which the device has decrypted all, some or nothing;
-//! - [`open`]: what is left to do for one of them;
-//! - [`doubt`]: which copy TCP has kept of what the device has delivered twice;
-//! - [`pdus`]: received NVMe/TCP PDUs, checked and placed likewise;
-//! - [`composed`]: both, where PDUs are in records.
+//! The software part of the offload. In the order in which a connection uses it:
+//! - [`sent`]: sent messages, until they are completely acknowledged;
+//! - [`runs`]: the same, for messages whose bytes are stored by TCP;
+//! - [`boundaries`]: message boundaries, for the device's resynchronisation requests;
+//! - [`records`]: received TLS records, decrypted by the device completely, partly or not at all;
+//! - [`open`]: decryption of a partly decrypted record;
+//! - [`ambiguity`]: ambiguous delivery, in which the device delivered bytes both sealed and
+//!   decrypted;
+//! - [`pdus`]: received NVMe/TCP PDUs, with checked digests and placed data;
+//! - [`composed`]: PDUs in records.
 
+pub mod ambiguity;
 pub mod boundaries;
 pub mod composed;
-pub mod doubt;
 pub mod open;
 pub mod pdus;
 pub mod records;

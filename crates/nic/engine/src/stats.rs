@@ -1,7 +1,7 @@
-//! What the machines count. Names are the kernel's where it has them
+//! Counters of the machines. They have the kernel's names where it defines them
 //! (Documentation/networking/tls-offload.rst).
 
-/// Counters of one flow, queue or device; they only grow.
+/// Counters of one flow, queue or device; they only increase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Packets that were encrypted.
@@ -12,46 +12,47 @@ pub struct Stats {
     pub tx_tls_ooo: u64,
     /// Packets from before the offload, sent again as they are.
     pub tx_tls_skip_no_sync_data: u64,
-    /// Packets that were dropped because nobody knew their message.
+    /// Packets that were dropped because their message is unknown.
     pub tx_tls_drop_no_sync_data: u64,
-    /// Packets that were dropped because they do not hold the messages that they should.
+    /// Packets that were dropped because their content is malformed or their key is not the
+    /// current one.
     pub tx_tls_err: u64,
-    /// Bytes that were worked on again to get the state in front of a packet.
+    /// Bytes that were replayed to restore the state before a packet.
     pub tx_replayed_bytes: u64,
 
     /// Packets that were decrypted.
     pub rx_tls_decrypted_packets: u64,
     /// Bytes of payload in them.
     pub rx_tls_decrypted_bytes: u64,
-    /// Packets in which a request to resynchronise went up.
+    /// Packets with a resynchronisation request.
     pub rx_tls_resync_req_pkt: u64,
-    /// Candidates that were followed: (b) of the paper's figure 7.
+    /// Candidates that were tracked: (b) of the paper's figure 7.
     pub rx_tls_resync_req_start: u64,
-    /// Candidates that were answered while they were followed.
+    /// Candidates that were answered while they were tracked.
     pub rx_tls_resync_req_end: u64,
-    /// Candidates that were lost before that: no header where one should be, a gap, no answer.
+    /// Candidates that were lost without a response: malformed header, gap, or timeout.
     pub rx_tls_resync_req_skip: u64,
-    /// Answers that were used.
+    /// Responses that were used.
     pub rx_tls_resync_res_ok: u64,
-    /// Answers that came too late, to another candidate's question.
+    /// Responses that came too late, to an earlier request.
     pub rx_tls_resync_res_skip: u64,
-    /// Packets that were next and whose messages failed.
+    /// In-order packets whose messages failed.
     pub rx_tls_err: u64,
-    /// Candidates that software denied: (d1).
+    /// Candidates that software rejected: (d1).
     pub rx_resync_denied: u64,
-    /// Candidates that were given up because no answer came.
+    /// Candidates that were abandoned because no response came.
     pub rx_resync_expired: u64,
-    /// Times that the place in the stream was lost: (a).
+    /// Losses of synchronisation: (a).
     pub rx_searches: u64,
-    /// Candidates whose number was presumed, and that were decrypted at once.
+    /// Candidates with a presumed number, which were decrypted immediately.
     pub rx_presumed: u64,
-    /// Those of them that a tag has proved, or software.
+    /// Presumed numbers that a tag or software confirmed.
     pub rx_presumed_right: u64,
-    /// Those that were given up: a tag was wrong, or software knew better.
+    /// Presumed numbers that were withdrawn: a tag was wrong, or software rejected the number.
     pub rx_presumed_wrong: u64,
-    /// Bytes that arrived while it was.
+    /// Bytes that arrived while the machine was not synchronised.
     pub rx_unsynchronised_bytes: u64,
-    /// Packets of the past, which bypass the machine.
+    /// Old packets, which bypass the machine.
     pub rx_past_packets: u64,
     /// Packets that were partly old.
     pub rx_overlap_packets: u64,
@@ -60,30 +61,30 @@ pub struct Stats {
     /// Packets ahead, with the next header in them.
     pub rx_ahead_header_packets: u64,
 
-    /// Records that the device had decrypted and authenticated whole.
+    /// Records that the device had decrypted and authenticated completely.
     pub records_offloaded: u64,
-    /// Records that it had decrypted in part.
+    /// Records that the device had decrypted in part.
     pub records_partial: u64,
     /// Records that software decrypted.
     pub records_software: u64,
 
-    /// Records with bytes that the device had decrypted as others' than they are.
+    /// Records with bytes that the device had decrypted as bytes of another record.
     pub records_restored: u64,
 
     /// Bytes of data that were placed.
     pub rx_placed_bytes: u64,
-    /// PDUs whose digests the device had all checked.
+    /// PDUs whose digests the device had checked completely.
     pub pdus_offloaded: u64,
-    /// PDUs of which it had looked at a part.
+    /// PDUs that the device had processed in part.
     pub pdus_partial: u64,
-    /// PDUs of which it has said nothing.
+    /// PDUs without metadata of the device.
     pub pdus_software: u64,
-    /// Bytes that software found in their place, and did not copy.
+    /// Bytes that were already at their destination, and were not copied.
     pub copy_skipped_bytes: u64,
 }
 
 impl Stats {
-    /// Adds what `other` has counted.
+    /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Stats) {
         macro_rules! sum {
             ($($name:ident)*) => { $(self.$name += other.$name;)* };

@@ -4,9 +4,9 @@
 //!  1.3   type 23 │ 03 03 │ length │ ciphertext, inner type, padding │ tag
 //!  1.2   type    │ 03 03 │ length │ nonce, 8 bytes │ ciphertext     │ tag
 //! ```
-//! Header, explicit nonce and tag stay as they are on receive; on transmit software writes header
-//! and nonce, and leaves 16 bytes for the tag. A KeyUpdate is software's affair: the machines
-//! start again with another [`Tls`], at the first record of the new key.
+//! Header, explicit nonce and tag do not change on receive. On transmit software writes header and
+//! nonce, and leaves 16 bytes for the tag. KeyUpdate is handled by software: the machines restart
+//! with another [`Tls`], at the first record of the new key.
 
 use unlade_aead::{Key, KeyError, Progress as Sealed};
 
@@ -14,20 +14,20 @@ use crate::l5p::{L5p, Message};
 use crate::placement::Placer;
 use crate::rule::{Rule, holds};
 
-/// Bytes of a record's header.
+/// Length of a record's header.
 pub const HEADER_BYTES: usize = 5;
-/// Bytes of a tag.
+/// Length of a tag.
 pub const TAG_BYTES: usize = 16;
-/// Bytes of the nonce in a record of TLS 1.2.
+/// Length of the nonce in a TLS 1.2 record.
 pub const EXPLICIT_NONCE_BYTES: usize = 8;
-/// Bytes of a nonce.
+/// Length of a nonce.
 const NONCE_BYTES: usize = 12;
 
 pub(crate) const APPLICATION_DATA: u8 = 23;
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const HEARTBEAT: u8 = 24;
 
-/// The version that was agreed on.
+/// The negotiated version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// TLS 1.2 with an explicit nonce in each record.
@@ -36,17 +36,17 @@ pub enum Version {
     Tls13,
 }
 
-/// One direction of a connection: its key, and what nonces are made of.
+/// One direction of a connection: its key, and the base of its nonces.
 pub struct Tls {
     key: Key,
     version: Version,
-    /// TLS 1.3: all of it; TLS 1.2: the first four bytes, the rest is in the record.
+    /// TLS 1.3: the whole IV; TLS 1.2: the first four bytes, the others are in the record.
     iv: [u8; NONCE_BYTES],
 }
 
 impl Tls {
-    /// A key of 16 or 32 bytes, and the IV that the handshake made. With TLS 1.2 only the first
-    /// four bytes of `iv` count.
+    /// Creates the state from a key of 16 or 32 bytes, and the IV from the handshake. TLS 1.2 uses
+    /// only the first four bytes of `iv`.
     ///
     /// # Errors
     /// The key has another length.
@@ -54,7 +54,7 @@ impl Tls {
         Ok(Tls { key: Key::new(key)?, version, iv })
     }
 
-    /// The version it was made for.
+    /// The negotiated version.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -63,7 +63,7 @@ impl Tls {
         &self.key
     }
 
-    /// Bytes before the ciphertext.
+    /// Number of bytes before the ciphertext.
     pub(crate) fn prefix_bytes(&self) -> usize {
         match self.version {
             Version::Tls12 => HEADER_BYTES + EXPLICIT_NONCE_BYTES,
@@ -71,10 +71,10 @@ impl Tls {
         }
     }
 
-    /// Least and most bytes behind a header.
+    /// Minimum and maximum number of bytes after a header.
     fn limits(&self) -> (u16, u16) {
         match self.version {
-            // An inner type at least; 2^14 + 256 (RFC 8446 §5.2).
+            // At least an inner type; 2^14 + 256 (RFC 8446 §5.2).
             Version::Tls13 => (1 + TAG_BYTES as u16, (1 << 14) + 256),
             // 2^14 + 2048 (RFC 5246 §6.2.3).
             Version::Tls12 => ((EXPLICIT_NONCE_BYTES + TAG_BYTES) as u16, (1 << 14) + 2048),
@@ -88,7 +88,7 @@ impl Tls {
         }
     }
 
-    /// The nonce of record `number`; of TLS 1.2 with the nonce that is in the record.
+    /// The nonce of record `number`; for TLS 1.2 with the explicit nonce of the record.
     pub(crate) fn nonce(&self, number: u64, explicit: &[u8; EXPLICIT_NONCE_BYTES]) -> [u8; 12] {
         let mut nonce = self.iv;
         match self.version {
@@ -102,7 +102,7 @@ impl Tls {
         nonce
     }
 
-    /// Begins to seal or open a record.
+    /// Starts to seal or open a record.
     pub(crate) fn start(&self, message: &Message, explicit: &[u8; EXPLICIT_NONCE_BYTES]) -> Sealed {
         let nonce = self.nonce(message.number, explicit);
         let header = &message.header[..HEADER_BYTES];
@@ -120,7 +120,7 @@ impl Tls {
         }
     }
 
-    /// Says where, in the next `bytes` bytes after `offset`, nonce, ciphertext and tag are.
+    /// Bounds of nonce, ciphertext and tag in the next `bytes` bytes after `offset`.
     fn parts(&self, message: &Message, offset: u32, bytes: usize) -> Parts {
         let offset = offset as usize;
         let sealed = self.prefix_bytes();
@@ -135,8 +135,8 @@ impl Tls {
         }
     }
 
-    /// Which of the next `bytes` bytes after `offset` of a record are application data, and where
-    /// among them is the byte that says whether they are (TLS 1.3).
+    /// The application data in the next `bytes` bytes after `offset` of a record, and the position
+    /// of the content type byte (TLS 1.3).
     pub(crate) fn content(&self, message: &Message, offset: u32, bytes: usize) -> Content {
         let Parts { nonce_end: start, sealed_end, .. } = self.parts(message, offset, bytes);
         match self.version {
@@ -153,12 +153,12 @@ impl Tls {
         }
     }
 
-    /// The tag of what was worked on so far.
+    /// The tag of the bytes processed so far.
     pub(crate) fn fingerprint(&self, at: &Progress) -> [u8; TAG_BYTES] {
         self.key.tag(&at.sealed).0
     }
 
-    /// Takes bytes of the explicit nonce; with the last one the record begins.
+    /// Stores bytes of the explicit nonce, and starts the record after the last one.
     fn take_nonce(&self, message: &Message, at: &mut Progress, parts: &Parts, bytes: &[u8]) {
         let end = parts.nonce_at + bytes.len();
         at.explicit[parts.nonce_at..end].copy_from_slice(bytes);
@@ -168,14 +168,14 @@ impl Tls {
     }
 }
 
-/// Where application data is in a range of a record.
+/// Bounds of application data in a range of a record.
 pub(crate) struct Content {
     pub range: std::ops::Range<usize>,
     /// The record's last byte before the tag.
     pub type_at: Option<usize>,
 }
 
-/// Ends of the parts of a range of a record, and where in nonce and tag the range begins.
+/// Ends of the parts of a range of a record, and the offsets in nonce and tag at which it begins.
 struct Parts {
     nonce_end: usize,
     sealed_end: usize,
@@ -183,11 +183,11 @@ struct Parts {
     tag_at: usize,
 }
 
-/// How far the work on one record has come.
+/// State of the processing of one record.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
     sealed: Sealed,
-    /// The tag: what was received of it, or what is to be sent.
+    /// The tag: its received bytes, or the bytes to send.
     tag: [u8; TAG_BYTES],
     explicit: [u8; EXPLICIT_NONCE_BYTES],
 }
@@ -199,8 +199,8 @@ impl L5p for Tls {
 
     type Progress = Progress;
 
-    /// The nonce of TLS 1.3 is made of the number. That of TLS 1.2 is in the record, which software
-    /// may not have.
+    /// The nonce of TLS 1.3 depends on the number. That of TLS 1.2 is in the record, which may not
+    /// be available to software.
     fn proves_number(&self) -> bool {
         self.version == Version::Tls13
     }
@@ -218,7 +218,7 @@ impl L5p for Tls {
         let explicit = [0; EXPLICIT_NONCE_BYTES];
         let sealed = match self.version {
             Version::Tls13 => self.start(message, &explicit),
-            // A placeholder: it starts when the nonce is there.
+            // A placeholder: the record starts when the nonce is complete.
             Version::Tls12 => Sealed::part(&[0; NONCE_BYTES], 0),
         };
         Progress { sealed, tag: [0; TAG_BYTES], explicit }
@@ -289,7 +289,7 @@ impl L5p for Tls {
         let parts = self.parts(message, offset, bytes.len());
         let sealed = parts.nonce_end..parts.sealed_end;
         if sealed.len() != bytes.len() {
-            // Nonce or tag are here: they are few bytes of few packets.
+            // Nonce or tag are in range; such ranges are few and short.
             out.copy_from_slice(bytes);
             return self.transmit(message, at, offset, out);
         }
@@ -299,8 +299,8 @@ impl L5p for Tls {
     }
 }
 
-/// What a decrypted record of TLS 1.3 holds: its content's type and length, without padding
-/// (RFC 8446 §5.4). Nothing where there is no type.
+/// Returns content type and content length of a decrypted TLS 1.3 record, without padding
+/// (RFC 8446 §5.4), or `None` if it has no type.
 pub fn inner(plaintext: &[u8]) -> Option<(u8, usize)> {
     let at = plaintext.iter().rposition(|&byte| byte != 0)?;
     Some((plaintext[at], at))

@@ -1,4 +1,4 @@
-//! One test for each thing that is easily got wrong.
+//! Regression tests for known pitfalls, one test each.
 
 mod composed;
 mod pdus;

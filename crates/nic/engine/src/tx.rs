@@ -1,14 +1,14 @@
-//! Packets to send: software has written messages in the clear, the wire gets them sealed.
+//! Transmit machine: software writes messages in the clear, and the device seals them.
 //!
-//! The driver has a copy of where the device is ([`Shadow`]). A packet that is next goes to the
-//! device as it is; for any other the driver asks software which message it starts in, and has
-//! the device replay that message up to the packet, without sending anything.
+//! The driver keeps a copy of the device's position ([`Shadow`]). An in-order packet goes directly
+//! to the device. For any other packet the driver asks software for the message that contains its
+//! start, and the device replays that message up to the packet without sending it.
 //!
-//! Each key of a flow has a machine of its own, and a packet that reaches beyond the last message of
-//! a key is divided there ([`Sent::under_one_key`](crate::software::sent::Sent::under_one_key)).
+//! Each key of a flow has its own machine. A packet that extends beyond the last message of a key
+//! is split there ([`Sent::under_one_key`](crate::software::sent::Sent::under_one_key)).
 //!
-//! A packet leaves sealed or not at all: whatever is not known, or is not as it should be, drops
-//! it. TCP sends it again.
+//! A packet leaves sealed or not at all: a packet with unknown or malformed content is dropped,
+//! and TCP retransmits it.
 
 use unlade_net::SeqNumber;
 
@@ -18,74 +18,75 @@ use crate::rule::{Rule, holds};
 use crate::stats::Stats;
 use crate::tls::{self, TAG_BYTES, Tls};
 
-/// Bytes that are replayed at once.
+/// Bytes that are replayed in one step.
 const REPLAY_BYTES: usize = 2048;
 
-/// A message that was sent and not acknowledged whole, as software has written it.
+/// A sent message that is not completely acknowledged, as software wrote it.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageState<'m> {
-    /// Where it starts.
+    /// Start of the message.
     pub start: SeqNumber,
-    /// How many were before it under the same key.
+    /// Number of messages before it under the same key.
     pub number: u64,
-    /// Which of the flow's keys it is sealed with; software counts them.
+    /// Index of the flow's key that seals it; software numbers the keys.
     pub key: u16,
-    /// Its bytes from its start on, at least up to the one that was asked for.
+    /// Its bytes from its start on, at least up to the requested byte.
     pub bytes: &'m [u8],
 }
 
-/// What software knows of an byte of the stream.
+/// Software's answer for a byte of the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Found<'m> {
-    /// It is in this message.
+    /// The byte is in this message.
     Message(MessageState<'m>),
-    /// It is from before the offload, which starts at `until`: already as the wire gets it.
+    /// The byte precedes the offload, which starts at `until`, and is already in its form on the
+    /// wire.
     Before {
         /// The first byte that the device seals.
         until: SeqNumber,
     },
-    /// Nothing.
+    /// The byte is in no known message.
     Unknown,
 }
 
 /// Software's messages (`l5o_get_tx_msgstate`).
 pub trait Messages {
-    /// What the byte `seq` belongs to.
+    /// The message of the byte `seq`.
     fn find(&self, seq: SeqNumber) -> Found<'_>;
 }
 
-/// What the device is to do with a packet.
+/// The device's work for a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Prepared<'m> {
-    /// So many bytes of its payload are sent as they are.
+    /// Number of leading payload bytes that are sent unchanged.
     pub clear_bytes: usize,
-    /// The device is to replay this message first, up to what follows those bytes.
+    /// The message that the device replays first, up to the byte after those.
     pub recovery: Option<MessageState<'m>>,
 }
 
-/// What became of a packet.
+/// The result for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It can leave.
+    /// The packet can leave.
     Send,
-    /// It must not leave; its payload means nothing.
+    /// The packet must not leave; its payload is undefined.
     Drop,
 }
 
-/// What the driver knows of the device's state for a flow.
+/// The driver's copy of the device's position in a flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Shadow {
     next: Option<SeqNumber>,
 }
 
 impl Shadow {
-    /// The device's context was made for a stream whose next byte is `start`.
+    /// Creates a shadow of a device context whose next byte is `start`.
     pub fn new(start: SeqNumber) -> Shadow {
         Shadow { next: Some(start) }
     }
 
-    /// What is to be done with a packet of `payload_bytes` bytes from `seq` on; nothing where it
-    /// must be dropped.
+    /// Prepares a packet of `payload_bytes` bytes from `seq` on; returns `None` if it must be
+    /// dropped.
     pub fn prepare<'m>(
         &mut self,
         messages: &'m impl Messages,
@@ -118,46 +119,47 @@ impl Shadow {
         Some(Prepared { clear_bytes, recovery: Some(message) })
     }
 
-    /// The device goes on with the byte `seq`, without being told anything.
+    /// Returns true if the device continues with the byte `seq` without recovery.
     pub fn is_next(&self, seq: SeqNumber) -> bool {
         self.next == Some(seq)
     }
 
-    /// The device has dropped a packet: its state is not known.
+    /// Invalidates the shadow after the device has dropped a packet.
     pub fn forget(&mut self) {
         self.next = None;
     }
 }
 
-/// The machine of one flow: its dynamic state.
+/// The dynamic state of the machine of one flow.
 #[derive(Clone, Copy, Debug)]
 pub struct Tx<P> {
     framing: Framing,
     progress: Option<P>,
     key: u16,
-    /// What came last was as it should be.
+    /// The last processed bytes were well-formed.
     sound: bool,
 }
 
 impl<P: Copy> Tx<P> {
-    /// A message starts at `start`, after `number` others under `key`, which is one of the flow's
-    /// (`l5o_create`).
+    /// Creates a machine for a stream in which message `number` under `key`, one of the flow's
+    /// keys, starts at `start` (`l5o_create`).
     pub fn new(start: SeqNumber, number: u64, key: u16) -> Tx<P> {
         Tx { framing: Framing::at(start, number), progress: None, key, sound: true }
     }
 
-    /// The byte that it goes on with.
+    /// The next byte that the machine processes.
     pub fn expected(&self) -> SeqNumber {
         self.framing.position()
     }
 
-    /// Where the stream stands.
+    /// The position in the stream.
     pub(crate) fn framing(&self) -> Framing {
         self.framing
     }
 
-    /// Gets in front of the byte `seq`, which is in `message` or right behind it. False where the
-    /// message does not reach so far, is none, or has another key; nothing can be sent then.
+    /// Restores the state before the byte `seq`, which is in `message` or directly behind it.
+    /// Returns false if the message is too short, malformed or under another key; nothing can be
+    /// sent then.
     pub fn recover<L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
@@ -170,15 +172,15 @@ impl<P: Copy> Tx<P> {
         self.recover_pieces(l5p, stats, message, seq, before.into_iter())
     }
 
-    /// The same where the message's bytes up to `seq`, and no others, lie in `pieces`; what
-    /// `message` has of them is not looked at.
+    /// As [`Tx::recover`], if the message's bytes up to `seq`, and no others, are in `chunks`; the
+    /// bytes in `message` are ignored.
     pub fn recover_pieces<'p, L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
         stats: &mut Stats,
         message: &MessageState<'_>,
         seq: SeqNumber,
-        pieces: impl Iterator<Item = &'p [u8]>,
+        chunks: impl Iterator<Item = &'p [u8]>,
     ) -> bool {
         if message.key != self.key {
             self.sound = false;
@@ -186,7 +188,7 @@ impl<P: Copy> Tx<P> {
         }
         *self = Tx::new(message.start, message.number, message.key);
         let mut replayed = [0; REPLAY_BYTES];
-        for bytes in pieces.flat_map(|piece| piece.chunks(REPLAY_BYTES)) {
+        for bytes in chunks.flat_map(|chunk| chunk.chunks(REPLAY_BYTES)) {
             stats.tx_replayed_bytes += bytes.len() as u64;
             let replayed = &mut replayed[..bytes.len()];
             self.sound = self.sound && self.walk_to(l5p, bytes, replayed);
@@ -216,22 +218,22 @@ impl<P: Copy> Tx<P> {
         Verdict::Send
     }
 
-    /// Seals the payload of a packet that lies in several `pieces` into `out`, which is as long as
-    /// all of them. What is in `out` of a packet that is dropped may be in the clear.
+    /// Seals the payload of a packet that is in several `chunks` into `out`, of the same total
+    /// length. The output for a dropped packet may contain plaintext.
     pub fn transmit_pieces<'p, L: L5p<Progress = P>>(
         &mut self,
         l5p: &L,
         stats: &mut Stats,
         seq: SeqNumber,
-        pieces: impl Iterator<Item = &'p [u8]>,
+        chunks: impl Iterator<Item = &'p [u8]>,
         out: &mut [u8],
     ) -> Verdict {
         let mut done = 0;
         self.sound = self.sound && (out.is_empty() || seq == self.framing.position());
-        for piece in pieces {
-            let place = out.get_mut(done..done + piece.len());
-            self.sound = self.sound && place.is_some_and(|out| self.walk_to(l5p, piece, out));
-            done += piece.len();
+        for chunk in chunks {
+            let place = out.get_mut(done..done + chunk.len());
+            self.sound = self.sound && place.is_some_and(|out| self.walk_to(l5p, chunk, out));
+            done += chunk.len();
         }
         if !self.sound || done != out.len() {
             self.sound = false;
@@ -263,13 +265,13 @@ impl<P: Copy> Tx<P> {
                     self.framing.pass(count);
                     done += count;
                 }
-                Step::Alien => return false,
+                Step::Malformed => return false,
             }
         }
         true
     }
 
-    /// Seals bytes that are next; false where there is no header where one must be.
+    /// Seals the next bytes; returns false if a header is malformed.
     pub(crate) fn walk<L: L5p<Progress = P>>(&mut self, l5p: &L, bytes: &mut [u8]) -> bool {
         let mut done = 0;
         while done < bytes.len() {
@@ -287,7 +289,7 @@ impl<P: Copy> Tx<P> {
                     self.framing.pass(count);
                     done += count;
                 }
-                Step::Alien => return false,
+                Step::Malformed => return false,
             }
         }
         true
@@ -295,16 +297,16 @@ impl<P: Copy> Tx<P> {
 }
 
 impl Tx<tls::Progress> {
-    /// What stands for all content of the record that was sealed last, as far as it was: other
-    /// content of the same length has another value, but for one chance in 2^117, as nobody without
-    /// the key can bring about (the tag that a record of this content would have). It is never to
-    /// leave the device. Nothing where no record has begun.
+    /// A value that identifies the content of the record sealed last, as far as it was sealed: the
+    /// tag that a record of this content would have. Other content of the same length has the same
+    /// value with a probability of 2^-117, which cannot be increased without the key. The value
+    /// must not leave the device. `None` if no record has begun.
     pub fn fingerprint(&self, tls: &Tls) -> Option<[u8; TAG_BYTES]> {
         self.progress.as_ref().map(|at| tls.fingerprint(at))
     }
 }
 
-/// Driver and device in one: makes of a packet what the wire gets.
+/// Runs driver and device in one call: turns a packet into its form on the wire.
 pub fn send<L: L5p>(
     l5p: &L,
     (shadow, tx): (&mut Shadow, &mut Tx<L::Progress>),

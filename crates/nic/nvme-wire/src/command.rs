@@ -1,4 +1,4 @@
-//! Submission and completion queue entries (NVMe Base §3.3.3), and where a command's data is.
+//! Submission and completion queue entries (NVMe Base §3.3.3), and data descriptors.
 
 use super::field::{array_at, put, u16_at, u32_at, u64_at};
 use super::opcode::{Direction, FABRICS};
@@ -6,24 +6,24 @@ use super::pdu::{COMMAND_BYTES, COMPLETION_BYTES};
 use super::status::Status;
 use thiserror::Error;
 
-/// Where the data of a command is: its SGL descriptor (NVMe Base §4.1.2).
+/// Location of a command's data: its SGL descriptor (NVMe Base §4.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPlace {
-    /// In the capsule, `offset` bytes behind the command (data block, subtype offset).
+    /// In the capsule, `offset` bytes after the command (data block, subtype offset).
     InCapsule {
-        /// Bytes behind ICDOFF.
+        /// Bytes after ICDOFF.
         offset: u64,
-        /// Bytes.
+        /// Length in bytes.
         bytes: u32,
     },
-    /// Sent in PDUs of their own (transport data block).
+    /// Sent in separate PDUs (transport data block).
     Transport {
-        /// Bytes.
+        /// Length in bytes.
         bytes: u32,
     },
 }
 
-/// Why a descriptor is not understood: the host is at fault, the command fails.
+/// An unsupported descriptor; the host is at fault, and the command fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("SGL descriptor type {kind:#x}, subtype {subtype:#x} is not supported over TCP")]
 pub struct DataPlaceError {
@@ -39,10 +39,10 @@ const SUBTYPE_OFFSET: u8 = 0x1;
 const SUBTYPE_TRANSPORT: u8 = 0xa;
 
 impl DataPlace {
-    /// Reads a descriptor.
+    /// Parses a descriptor.
     ///
     /// # Errors
-    /// A type that NVMe/TCP does not have.
+    /// A descriptor type that NVMe/TCP does not define.
     pub fn parse(descriptor: &[u8; 16]) -> Result<DataPlace, DataPlaceError> {
         let bytes = u32_at(descriptor, 8);
         match (descriptor[15] >> 4, descriptor[15] & 0xf) {
@@ -54,7 +54,7 @@ impl DataPlace {
         }
     }
 
-    /// The descriptor.
+    /// Encodes the descriptor.
     pub fn encode(&self) -> [u8; 16] {
         let mut out = [0; 16];
         let (kind, subtype) = match self {
@@ -69,7 +69,7 @@ impl DataPlace {
         out
     }
 
-    /// Bytes of data.
+    /// Number of data bytes.
     pub fn bytes(&self) -> u32 {
         match self {
             DataPlace::InCapsule { bytes, .. } | DataPlace::Transport { bytes } => *bytes,
@@ -77,19 +77,19 @@ impl DataPlace {
     }
 }
 
-/// A submission queue entry: 64 bytes and their common fields.
+/// A submission queue entry of 64 bytes, with accessors for the common fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     bytes: [u8; COMMAND_BYTES],
 }
 
 impl Command {
-    /// An entry as it came.
+    /// An entry from received bytes.
     pub fn new(bytes: [u8; COMMAND_BYTES]) -> Command {
         Command { bytes }
     }
 
-    /// An entry with an opcode, an identifier and a namespace; SGLs, as fabrics demand.
+    /// An entry with an opcode, an identifier and a namespace; it uses SGLs, as fabrics requires.
     pub fn build(opcode: u8, id: u16, namespace: u32) -> Command {
         let mut bytes = [0; COMMAND_BYTES];
         bytes[0] = opcode;
@@ -100,14 +100,14 @@ impl Command {
         command.with_data(DataPlace::Transport { bytes: 0 })
     }
 
-    /// The same with its data there.
+    /// Sets the data descriptor.
     #[must_use]
     pub fn with_data(mut self, place: DataPlace) -> Command {
         put(&mut self.bytes, 24, &place.encode());
         self
     }
 
-    /// The same with `value` in command dword `number`, 10 to 15; others are left alone.
+    /// Sets command dword `number`, 10 to 15, to `value`; other numbers are ignored.
     #[must_use]
     pub fn with_dword(mut self, number: usize, value: u32) -> Command {
         if (10..16).contains(&number) {
@@ -116,8 +116,8 @@ impl Command {
         self
     }
 
-    /// The same with a first block and a number of blocks (not zero-based here; at least one): the
-    /// fields of Read, Write, Compare and Write Zeroes (NVM §3.2).
+    /// Sets first block and number of blocks (not zero-based here; at least one): the fields of
+    /// Read, Write, Compare and Write Zeroes (NVM §3.2).
     #[must_use]
     pub fn with_blocks(self, first: u64, count: u32) -> Command {
         self.with_dword(10, first as u32)
@@ -125,7 +125,7 @@ impl Command {
             .with_dword(12, count.saturating_sub(1) & 0xffff)
     }
 
-    /// The bytes.
+    /// The entry's bytes.
     pub fn as_bytes(&self) -> &[u8; COMMAND_BYTES] {
         &self.bytes
     }
@@ -139,7 +139,7 @@ impl Command {
         self.bytes[0]
     }
 
-    /// FUSE: 0 for a command by itself.
+    /// FUSE: 0 for a command that is not fused.
     pub fn fused(&self) -> u8 {
         self.bytes[1] & 3
     }
@@ -164,15 +164,15 @@ impl Command {
         if (10..16).contains(&number) { u32_at(&self.bytes, number * 4) } else { 0 }
     }
 
-    /// Where the data is.
+    /// Parses the data descriptor.
     ///
     /// # Errors
-    /// A descriptor that NVMe/TCP does not have.
+    /// A descriptor type that NVMe/TCP does not define.
     pub fn data(&self) -> Result<DataPlace, DataPlaceError> {
         DataPlace::parse(&array_at(&self.bytes, 24))
     }
 
-    /// Which way data goes.
+    /// Direction of the data transfer.
     pub fn direction(&self) -> Direction {
         Direction::of(if self.opcode() == FABRICS { self.fabrics_type() } else { self.opcode() })
     }
@@ -182,39 +182,39 @@ impl Command {
         u64_at(&self.bytes, 40)
     }
 
-    /// NLB of the same, not zero-based here: 1 to 65,536.
+    /// NLB of these commands, not zero-based here: 1 to 65,536.
     pub fn block_count(&self) -> u32 {
         (self.dword(12) & 0xffff) + 1
     }
 
-    /// FUA of the same: what is written is to be durable when the command completes.
+    /// FUA of these commands: written data must be durable when the command completes.
     pub fn force_unit_access(&self) -> bool {
         self.dword(12) & 1 << 30 != 0
     }
 }
 
-/// A completion queue entry, 16 bytes.
+/// A completion queue entry of 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Dwords 0 and 1: what the command returns.
+    /// Dwords 0 and 1: the command's result.
     pub result: u64,
-    /// SQHD: how far the controller has taken the submission queue.
+    /// SQHD: the controller's head in the submission queue.
     pub submission_head: u16,
     /// SQID; reserved over fabrics.
     pub queue: u16,
     /// CID.
     pub command_id: u16,
-    /// How it ended.
+    /// Status of the command.
     pub status: Status,
 }
 
 impl Completion {
-    /// A completion of a command.
+    /// Creates a completion of a command.
     pub fn new(command_id: u16, status: Status) -> Completion {
         Completion { result: 0, submission_head: 0, queue: 0, command_id, status }
     }
 
-    /// Reads an entry. Every entry means something.
+    /// Parses an entry. Every bit pattern is valid.
     pub fn parse(bytes: &[u8; COMPLETION_BYTES]) -> Completion {
         Completion {
             result: u64_at(bytes, 0),
@@ -225,7 +225,7 @@ impl Completion {
         }
     }
 
-    /// The entry; the phase tag is 0, as over fabrics.
+    /// Encodes the entry; the phase tag is 0, as over fabrics.
     pub fn encode(&self) -> [u8; COMPLETION_BYTES] {
         let mut out = [0; COMPLETION_BYTES];
         put(&mut out, 0, &self.result.to_le_bytes());
@@ -237,9 +237,9 @@ impl Completion {
     }
 }
 
-/// Bytes of a range of Dataset Management (NVM §3.2.3).
+/// Length of a range of Dataset Management (NVM §3.2.3).
 pub const RANGE_BYTES: usize = 16;
-/// Most ranges of one Dataset Management command.
+/// Maximum number of ranges of one Dataset Management command.
 pub const RANGES_MAX: usize = 256;
 /// AD: the ranges may be deallocated (command dword 11).
 pub const DEALLOCATE: u32 = 1 << 2;
@@ -249,17 +249,17 @@ pub const DEALLOCATE: u32 = 1 << 2;
 pub struct BlockRange {
     /// First block.
     pub first: u64,
-    /// Blocks; may be 0.
+    /// Number of blocks; may be 0.
     pub count: u32,
 }
 
 impl BlockRange {
-    /// Reads a range.
+    /// Parses a range.
     pub fn parse(bytes: &[u8; RANGE_BYTES]) -> BlockRange {
         BlockRange { first: u64_at(bytes, 8), count: u32_at(bytes, 4) }
     }
 
-    /// The range as bytes.
+    /// Encodes the range.
     pub fn encode(&self) -> [u8; RANGE_BYTES] {
         let mut out = [0; RANGE_BYTES];
         put(&mut out, 4, &self.count.to_le_bytes());

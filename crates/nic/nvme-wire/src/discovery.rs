@@ -1,4 +1,4 @@
-//! Which subsystems there are: the discovery log page (NVMe Base §5.16.1.23).
+//! The discovery log page (NVMe Base §5.16.1.23).
 
 use super::fabrics::{NQN_FIELD_BYTES, Nqn, NqnError};
 use super::field::{array_at, ascii_at, put, put_ascii, u16_at, u64_at};
@@ -6,19 +6,19 @@ use thiserror::Error;
 
 /// LID of the page.
 pub const LOG_DISCOVERY: u8 = 0x70;
-/// Bytes of the page's header, and of each entry.
+/// Length of the page's header, and of each entry.
 pub const RECORD_BYTES: usize = 1024;
-/// Most entries that are read of a page.
+/// Maximum number of entries that are parsed.
 pub const ENTRIES_MAX: u64 = 4096;
 
 const TRANSPORT_TCP: u8 = 3;
 const FAMILY_IPV4: u8 = 1;
 const FAMILY_IPV6: u8 = 2;
 
-/// Why a page is not understood: the controller is at fault.
+/// Error in a received page; the controller is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DiscoveryError {
-    /// Fewer bytes than a header, or than its entries.
+    /// The page is shorter than its header, or than its entries.
     #[error("a discovery log page of {0} bytes ends early")]
     Truncated(usize),
     /// More entries than [`ENTRIES_MAX`].
@@ -27,7 +27,7 @@ pub enum DiscoveryError {
     /// RECFMT is not 0.
     #[error("discovery log pages of format {0} are not known here")]
     Format(u16),
-    /// An entry names no subsystem.
+    /// An entry's subsystem name is invalid.
     #[error("a discovery entry's subsystem: {0}")]
     Subsystem(#[from] NqnError),
 }
@@ -35,14 +35,14 @@ pub enum DiscoveryError {
 /// The header of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiscoveryHeader {
-    /// GENCTR: changes with the page.
+    /// GENCTR: changes whenever the page changes.
     pub generation: u64,
     /// NUMREC.
     pub entries: u64,
 }
 
 impl DiscoveryHeader {
-    /// Reads the header.
+    /// Parses the header.
     ///
     /// # Errors
     /// [`DiscoveryError`].
@@ -60,7 +60,7 @@ impl DiscoveryHeader {
     }
 }
 
-/// What an entry names (SUBTYPE).
+/// Subsystem type of an entry (SUBTYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     /// Another discovery subsystem.
@@ -69,35 +69,35 @@ pub enum EntryKind {
     Nvm,
     /// This discovery subsystem.
     Current,
-    /// Anything else.
+    /// Another type.
     Other(u8),
 }
 
-/// How a TCP entry is secured (TSAS SECTYPE, NVMe/TCP figure 8).
+/// Transport security of a TCP entry (TSAS SECTYPE, NVMe/TCP figure 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Security {
     /// Plain TCP.
     None,
     /// TLS 1.3 (TLS 1.2 is no longer allowed).
     Tls13,
-    /// Anything else.
+    /// Another type.
     Other(u8),
 }
 
 /// An entry of the page, for TCP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiscoveryEntry {
-    /// What it names.
+    /// Subsystem type.
     pub kind: EntryKind,
-    /// TRTYPE is TCP, and ADRFAM IPv4 or IPv6. Others are read, and cannot be used.
+    /// TRTYPE is TCP, and ADRFAM is IPv4 or IPv6. Other entries are parsed but not usable.
     pub is_tcp: bool,
-    /// TREQ bits 1:0: 0 not said, 1 a secure channel is required, 2 it is not.
+    /// TREQ bits 1:0: 0 not specified, 1 secure channel required, 2 not required.
     pub secure_channel: u8,
     /// PORTID.
     pub port_id: u16,
     /// CNTLID.
     pub controller: u16,
-    /// ASQSZ: entries of the admin queue.
+    /// ASQSZ: maximum size of the admin queue, entries.
     pub admin_queue_size: u16,
     /// TRSVCID: the port.
     pub service: String,
@@ -110,7 +110,7 @@ pub struct DiscoveryEntry {
 }
 
 impl DiscoveryEntry {
-    /// Reads an entry.
+    /// Parses an entry.
     ///
     /// # Errors
     /// [`DiscoveryError`].
@@ -140,7 +140,7 @@ impl DiscoveryEntry {
         })
     }
 
-    /// The entry. An address with a colon is IPv6.
+    /// Encodes the entry. An address with a colon is IPv6.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; RECORD_BYTES];
         out[0] = if self.is_tcp { TRANSPORT_TCP } else { 0 };
@@ -167,7 +167,7 @@ impl DiscoveryEntry {
     }
 }
 
-/// The whole page.
+/// Encodes the complete page.
 pub fn encode_page(generation: u64, entries: &[DiscoveryEntry]) -> Vec<u8> {
     let mut out = vec![0; RECORD_BYTES];
     put(&mut out, 0, &generation.to_le_bytes());
@@ -178,7 +178,7 @@ pub fn encode_page(generation: u64, entries: &[DiscoveryEntry]) -> Vec<u8> {
     out
 }
 
-/// Reads a whole page: its header and entries.
+/// Parses a complete page: its header and entries.
 ///
 /// # Errors
 /// [`DiscoveryError`].

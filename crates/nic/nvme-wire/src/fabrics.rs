@@ -1,4 +1,4 @@
-//! Fabrics commands (NVMe Base §6): Connect, Property Get and Set, Disconnect; names.
+//! Fabrics commands (NVMe Base §6): Connect, Property Get and Set, Disconnect; qualified names.
 
 use super::command::Command;
 use super::field::{array_at, put, u16_at, u32_at, u64_at};
@@ -6,27 +6,27 @@ use super::opcode::{FABRICS, FabricsType};
 use std::fmt;
 use thiserror::Error;
 
-/// Bytes of the data of Connect.
+/// Length of the data of Connect.
 pub const CONNECT_DATA_BYTES: usize = 1024;
-/// Bytes of an NQN's field.
+/// Length of an NQN field.
 pub const NQN_FIELD_BYTES: usize = 256;
-/// Longest NQN, bytes (NVMe Base §4.5).
+/// Maximum length of an NQN, bytes (NVMe Base §4.5).
 pub const NQN_BYTES_MAX: usize = 223;
 /// The NQN of every discovery subsystem.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
-/// CNTLID in Connect: the controller is to choose (dynamic controllers).
+/// CNTLID in Connect: the controller is chosen by the target (dynamic controllers).
 pub const CONTROLLER_DYNAMIC: u16 = 0xffff;
 
-/// Why bytes are no NQN.
+/// Error in an NQN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum NqnError {
-    /// Nothing, or more than [`NQN_BYTES_MAX`].
+    /// Empty, or longer than [`NQN_BYTES_MAX`].
     #[error("an NQN has 1 to {NQN_BYTES_MAX} bytes, not {0}")]
     Length(usize),
-    /// Not text, or with control characters.
+    /// Not UTF-8, or with control characters.
     #[error("an NQN is text without control characters")]
     Text,
-    /// It does not start as every NQN does.
+    /// Without the prefix of NQNs.
     #[error("an NQN starts with `nqn.`")]
     Prefix,
 }
@@ -36,7 +36,7 @@ pub enum NqnError {
 pub struct Nqn(String);
 
 impl Nqn {
-    /// Checks a name.
+    /// Validates a name.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -53,7 +53,7 @@ impl Nqn {
         Ok(Nqn(name.to_owned()))
     }
 
-    /// Reads a field: text, and zeroes behind it.
+    /// Parses a field: text, padded with zeroes.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -62,7 +62,7 @@ impl Nqn {
         Nqn::new(core::str::from_utf8(&field[..end]).map_err(|_| NqnError::Text)?)
     }
 
-    /// The field.
+    /// Encodes the field.
     pub fn encode(&self) -> [u8; NQN_FIELD_BYTES] {
         let mut out = [0; NQN_FIELD_BYTES];
         put(&mut out, 0, self.0.as_bytes());
@@ -90,23 +90,23 @@ impl fmt::Debug for Nqn {
 /// The fields of Connect (NVMe Base §6.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connect {
-    /// RECFMT; 0 is the only one.
+    /// RECFMT; only 0 is defined.
     pub format: u16,
     /// QID: 0 is the admin queue.
     pub queue: u16,
-    /// SQSIZE: entries of the submission queue, zero-based.
+    /// SQSIZE: size of the submission queue, entries, zero-based.
     pub queue_size_zero_based: u16,
     /// CATTR.
     pub attributes: u8,
-    /// KATO, milliseconds; 0 is never.
+    /// KATO, milliseconds; 0 disables the keep alive timer.
     pub keep_alive_ms: u32,
 }
 
-/// CATTR: the host does not look at SQHD.
+/// CATTR: the host ignores SQHD.
 pub const ATTRIBUTE_NO_FLOW_CONTROL: u8 = 1 << 2;
 
 impl Connect {
-    /// The fields of a Connect command.
+    /// Parses the fields of a Connect command.
     pub fn parse(command: &Command) -> Connect {
         let bytes = command.as_bytes();
         Connect {
@@ -118,7 +118,7 @@ impl Connect {
         }
     }
 
-    /// The command; its data's place is still to be said.
+    /// Encodes the command, without a data descriptor.
     pub fn command(&self, id: u16) -> Command {
         let mut command = fabrics(FabricsType::Connect, id);
         let bytes = command.as_bytes_mut();
@@ -140,7 +140,7 @@ fn fabrics(kind: FabricsType, id: u16) -> Command {
 pub struct ConnectData {
     /// HOSTID.
     pub host_id: [u8; 16],
-    /// CNTLID: of the controller that an I/O queue is for, else [`CONTROLLER_DYNAMIC`].
+    /// CNTLID: the controller of an I/O queue, otherwise [`CONTROLLER_DYNAMIC`].
     pub controller: u16,
     /// SUBNQN.
     pub subsystem: Nqn,
@@ -148,21 +148,21 @@ pub struct ConnectData {
     pub host: Nqn,
 }
 
-/// Why the data of Connect is refused: the place of the field that is wrong, for the response.
+/// Error in the data of Connect, with the offset of the wrong field for the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("connect data at byte {offset}: {reason}")]
 pub struct ConnectDataError {
-    /// Bytes from the start of the data.
+    /// Offset in the data, bytes.
     pub offset: u16,
-    /// What is wrong there.
+    /// The error.
     pub reason: NqnError,
 }
 
 impl ConnectData {
-    /// Reads the data.
+    /// Parses the data.
     ///
     /// # Errors
-    /// A name that is none, or too few bytes.
+    /// An invalid name, or too few bytes.
     pub fn parse(bytes: &[u8]) -> Result<ConnectData, ConnectDataError> {
         let fail = |offset| move |reason| ConnectDataError { offset, reason };
         if bytes.len() < CONNECT_DATA_BYTES {
@@ -176,7 +176,7 @@ impl ConnectData {
         })
     }
 
-    /// The data.
+    /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; CONNECT_DATA_BYTES];
         put(&mut out, 0, &self.host_id);
@@ -187,25 +187,25 @@ impl ConnectData {
     }
 }
 
-/// What a refused Connect returns: which field (NVMe Base figure 384). `in_data` says that `offset`
-/// counts in the data, else in the command.
+/// The result of a refused Connect: the invalid field (NVMe Base figure 384). `in_data` selects
+/// whether `offset` is relative to the data or to the command.
 pub fn invalid_parameter(offset: u16, in_data: bool) -> u64 {
     u64::from(offset) | u64::from(in_data) << 16
 }
 
-/// Properties: the registers of a fabrics controller (NVMe Base §3.1.3).
+/// Properties of a fabrics controller (NVMe Base §3.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Property {
     /// CAP, eight bytes.
     Capabilities = 0x00,
-    /// VS, four.
+    /// VS, four bytes.
     Version = 0x08,
-    /// CC, four.
+    /// CC, four bytes.
     Configuration = 0x14,
-    /// CSTS, four.
+    /// CSTS, four bytes.
     Status = 0x1c,
-    /// NSSR, four.
+    /// NSSR, four bytes.
     SubsystemReset = 0x20,
 }
 
@@ -218,7 +218,7 @@ impl Property {
             .find(|property| *property as u32 == offset)
     }
 
-    /// Whether it has eight bytes; else four.
+    /// Returns true if it has eight bytes; otherwise it has four.
     pub fn is_wide(self) -> bool {
         self == Property::Capabilities
     }
@@ -231,12 +231,12 @@ pub struct PropertyAccess {
     pub is_wide: bool,
     /// OFST.
     pub offset: u32,
-    /// VALUE, to set; 0 to get.
+    /// VALUE for Set; 0 for Get.
     pub value: u64,
 }
 
 impl PropertyAccess {
-    /// The fields of a command. `None`: a size that is not defined.
+    /// Parses the fields of a command. Returns `None` for an undefined size.
     pub fn parse(command: &Command) -> Option<PropertyAccess> {
         let bytes = command.as_bytes();
         let is_wide = match bytes[40] & 7 {
@@ -247,14 +247,14 @@ impl PropertyAccess {
         Some(PropertyAccess { is_wide, offset: u32_at(bytes, 44), value: u64_at(bytes, 48) })
     }
 
-    /// Property Get.
+    /// Encodes Property Get.
     pub fn get(property: Property, id: u16) -> Command {
         let access =
             PropertyAccess { is_wide: property.is_wide(), offset: property as u32, value: 0 };
         access.command(FabricsType::PropertyGet, id)
     }
 
-    /// Property Set.
+    /// Encodes Property Set.
     pub fn set(property: Property, value: u64, id: u16) -> Command {
         let access = PropertyAccess { is_wide: property.is_wide(), offset: property as u32, value };
         access.command(FabricsType::PropertySet, id)

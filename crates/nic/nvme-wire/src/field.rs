@@ -1,33 +1,33 @@
-//! Little-endian numbers and padded text at fixed places of fixed arrays.
+//! Little-endian numbers and padded text at fixed offsets of fixed-size arrays.
 
-/// The number of two bytes at `at`.
+/// Reads a number of two bytes at `at`.
 pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array_at(bytes, at))
 }
 
-/// The number of four bytes at `at`.
+/// Reads a number of four bytes at `at`.
 pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array_at(bytes, at))
 }
 
-/// The number of eight bytes at `at`.
+/// Reads a number of eight bytes at `at`.
 pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array_at(bytes, at))
 }
 
-/// The bytes at `at`. Callers hand in arrays of a fixed length, or have checked it.
+/// Reads the bytes at `at`. The caller guarantees the length.
 pub(super) fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut out = [0; N];
     out.copy_from_slice(&bytes[at..at + N]);
     out
 }
 
-/// Puts bytes at a place.
+/// Writes bytes at `at`.
 pub(super) fn put(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// Puts ASCII text at a place, cut or padded with spaces (NVMe Base §1.4.2).
+/// Writes ASCII text at `at`, truncated or padded with spaces (NVMe Base §1.4.2).
 pub(super) fn put_ascii(bytes: &mut [u8], at: usize, length: usize, text: &str) {
     let field = &mut bytes[at..at + length];
     field.fill(b' ');
@@ -36,7 +36,7 @@ pub(super) fn put_ascii(bytes: &mut [u8], at: usize, length: usize, text: &str) 
     }
 }
 
-/// ASCII text that is padded with spaces or zeroes; what is not printable becomes `?`.
+/// Reads ASCII text padded with spaces or zeroes; non-printable bytes become `?`.
 pub(super) fn ascii_at(bytes: &[u8], at: usize, length: usize) -> String {
     let field = &bytes[at..at + length];
     let end = field.iter().position(|b| *b == 0).unwrap_or(length);

@@ -1,15 +1,16 @@
-//! What a controller and its namespaces are: the data of Identify (NVMe Base §5.17, NVM §4.1.5).
+//! Properties of a controller and its namespaces: the data of Identify (NVMe Base §5.17, NVM
+//! §4.1.5).
 
 use super::fabrics::{NQN_FIELD_BYTES, Nqn};
 use super::field::{array_at, ascii_at, put, put_ascii, u16_at, u32_at, u64_at};
 use thiserror::Error;
 
-/// Bytes of every answer to Identify.
+/// Length of Identify data.
 pub const IDENTIFY_BYTES: usize = 4096;
-/// Most identifiers in a list of namespaces.
+/// Maximum number of identifiers in a list of namespaces.
 pub const LIST_ENTRIES_MAX: usize = IDENTIFY_BYTES / 4;
 
-/// What Identify asks for (CNS, NVMe Base figure 273).
+/// Data structure requested by Identify (CNS, NVMe Base figure 273).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum IdentifyKind {
@@ -17,22 +18,22 @@ pub enum IdentifyKind {
     Namespace = 0x00,
     /// The controller: [`IdentifyController`].
     Controller = 0x01,
-    /// The namespaces above a number: [`encode_namespaces`].
+    /// The namespaces above a given identifier: [`encode_namespaces`].
     ActiveNamespaces = 0x02,
-    /// The names of a namespace: [`NamespaceNames`].
+    /// The identifiers of a namespace: [`NamespaceNames`].
     Descriptors = 0x03,
-    /// A namespace, what is special to its command set; all zeroes where nothing is.
+    /// A namespace, specific to its command set; all zeroes if there is nothing specific.
     CommandSetNamespace = 0x05,
-    /// The controller, what is special to a command set; all zeroes where nothing is.
+    /// The controller, specific to a command set; all zeroes if there is nothing specific.
     CommandSetController = 0x06,
-    /// The namespaces of a command set above a number: [`encode_namespaces`].
+    /// The namespaces of a command set above a given identifier: [`encode_namespaces`].
     CommandSetNamespaces = 0x07,
-    /// Which command sets go together: [`encode_command_sets`].
+    /// Supported combinations of command sets: [`encode_command_sets`].
     CommandSets = 0x1c,
 }
 
 impl IdentifyKind {
-    /// The one with this number, where it is known here.
+    /// The kind with this number, if it is supported.
     pub fn from_number(number: u8) -> Option<IdentifyKind> {
         use IdentifyKind::*;
         let all = [
@@ -49,19 +50,19 @@ impl IdentifyKind {
     }
 }
 
-/// Why an answer to Identify is not understood: the controller is at fault.
+/// Error in Identify data; the controller is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum IdentifyError {
-    /// Fewer than [`IDENTIFY_BYTES`].
+    /// Shorter than [`IDENTIFY_BYTES`].
     #[error("identify data has {0} bytes, not {IDENTIFY_BYTES}")]
     Length(usize),
-    /// A block size that cannot be.
+    /// An unsupported block size.
     #[error("blocks of 2^{0} bytes are not supported (2^9 to 2^16 are)")]
     BlockSize(u8),
-    /// Blocks with metadata, which are not known here.
+    /// Blocks with metadata, which are not supported.
     #[error("blocks with {0} bytes of metadata are not supported")]
     Metadata(u16),
-    /// The format in use is not described.
+    /// The format in use has no descriptor.
     #[error("format {0} is not described")]
     Format(u8),
 }
@@ -71,17 +72,17 @@ fn whole(bytes: &[u8]) -> Result<&[u8; IDENTIFY_BYTES], IdentifyError> {
     start.try_into().map_err(|_| IdentifyError::Length(bytes.len()))
 }
 
-/// What kind of controller it is (CNTRLTYPE).
+/// Controller type (CNTRLTYPE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ControllerKind {
-    /// It has I/O queues.
+    /// A controller with I/O queues.
     Io = 1,
-    /// It tells of subsystems.
+    /// A discovery controller.
     Discovery = 2,
 }
 
-/// Identify Controller (NVMe Base figure 275): the fields that are used.
+/// Identify Controller (NVMe Base figure 275): the supported fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdentifyController {
     /// SN, at most 20 characters.
@@ -90,47 +91,47 @@ pub struct IdentifyController {
     pub model: String,
     /// FR, at most 8.
     pub firmware: String,
-    /// CMIC bit 1: the subsystem can have several controllers.
+    /// CMIC bit 1: the subsystem may have several controllers.
     pub is_one_of_many: bool,
-    /// MDTS: most bytes of a command's data are 4096 times 2 to this power; 0 is no limit.
+    /// MDTS: the maximum data transfer is 4096 bytes times 2 to this power; 0 means no limit.
     pub transfer_power: u8,
     /// CNTLID.
     pub controller: u16,
     /// VER, as in property VS.
     pub version: u32,
-    /// OAES: which events it tells of.
+    /// OAES: supported asynchronous events.
     pub events: u32,
-    /// CNTRLTYPE; as sent, where it is not a [`ControllerKind`].
+    /// CNTRLTYPE; the raw value if it is not a [`ControllerKind`].
     pub kind: u8,
-    /// AERL: event requests at a time, zero-based.
+    /// AERL: maximum number of outstanding event requests, zero-based.
     pub event_requests_zero_based: u8,
-    /// ACL: aborts at a time, zero-based.
+    /// ACL: maximum number of outstanding aborts, zero-based.
     pub aborts_zero_based: u8,
     /// LPA: bit 2 is support of offsets and long transfers of log pages.
     pub log_attributes: u8,
     /// ELPE: entries of the error log, zero-based.
     pub error_entries_zero_based: u8,
-    /// KAS: the grain of the keep alive timer, 100 ms; 0 is none.
+    /// KAS: granularity of the keep alive timer, 100 ms; 0 means not supported.
     pub keep_alive_grain: u16,
-    /// MAXCMD: commands at a time in an I/O queue.
+    /// MAXCMD: maximum number of outstanding commands in an I/O queue.
     pub commands_max: u16,
-    /// NN: the largest number of a namespace.
+    /// NN: the largest namespace identifier.
     pub namespaces_max: u32,
     /// ONCS: optional commands. See the constants `ONCS_…`.
     pub commands: u16,
-    /// VWC: bit 0 says that a cache is there that Flush writes back.
+    /// VWC: bit 0 indicates a volatile write cache, which Flush writes back.
     pub write_cache: u8,
     /// SGLS.
     pub sgl: u32,
-    /// SUBNQN; `None` where the field is not a name.
+    /// SUBNQN; `None` if the field is not a valid name.
     pub subsystem: Option<Nqn>,
-    /// IOCCSZ: capsules of commands in I/O queues, units of 16 bytes.
+    /// IOCCSZ: command capsule size of I/O queues, units of 16 bytes.
     pub command_capsule_16: u32,
-    /// IORCSZ: capsules of responses, units of 16 bytes.
+    /// IORCSZ: response capsule size of I/O queues, units of 16 bytes.
     pub response_capsule_16: u32,
-    /// ICDOFF: where data in capsules starts behind the command, units of 16 bytes.
+    /// ICDOFF: offset of in-capsule data after the command, units of 16 bytes.
     pub in_capsule_offset_16: u16,
-    /// MSDBD: descriptors of a command.
+    /// MSDBD: maximum number of descriptors of a command.
     pub descriptors_max: u8,
 }
 
@@ -148,7 +149,7 @@ pub const SGL_OFFSET: u32 = 1 << 20;
 pub const SGL_TRANSPORT: u32 = 1 << 21;
 
 impl IdentifyController {
-    /// Reads the data.
+    /// Parses the data.
     ///
     /// # Errors
     /// Too few bytes.
@@ -182,7 +183,7 @@ impl IdentifyController {
         })
     }
 
-    /// The data.
+    /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; IDENTIFY_BYTES];
         put_ascii(&mut out, 4, 20, &self.serial);
@@ -199,7 +200,7 @@ impl IdentifyController {
         out[261] = self.log_attributes;
         out[262] = self.error_entries_zero_based;
         put(&mut out, 320, &self.keep_alive_grain.to_le_bytes());
-        // SQES and CQES: entries of 2^6 and 2^4 bytes, at least and at most.
+        // SQES and CQES: minimum and maximum entry sizes of 2^6 and 2^4 bytes.
         out[512] = 0x66;
         out[513] = 0x44;
         put(&mut out, 514, &self.commands_max.to_le_bytes());
@@ -217,40 +218,40 @@ impl IdentifyController {
         out
     }
 
-    /// Bytes of data that fit in the capsule of a command in an I/O queue.
+    /// Maximum in-capsule data of a command in an I/O queue, bytes.
     pub fn in_capsule_bytes(&self) -> u64 {
         (u64::from(self.command_capsule_16) * 16).saturating_sub(64)
     }
 
-    /// Most bytes of a command's data, where there is a limit.
+    /// Maximum data of a command, bytes, if there is a limit.
     pub fn transfer_bytes_max(&self) -> Option<u64> {
         let power = u32::from(self.transfer_power);
         (power > 0).then(|| 4096_u64.checked_shl(power).filter(|b| b >> power == 4096)).flatten()
     }
 }
 
-/// Identify Namespace (NVM figure 97): the fields that are used. One format, without metadata.
+/// Identify Namespace (NVM figure 97): the supported fields. One format, without metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdentifyNamespace {
-    /// NSZE: blocks.
+    /// NSZE: number of blocks.
     pub blocks: u64,
-    /// LBADS of the format in use: bytes of a block are 2 to this power, 9 to 16.
+    /// LBADS of the format in use: the block size is 2 to this power, 9 to 16.
     pub block_power: u8,
-    /// DLFEAT bits 2:0: what blocks that were deallocated read as; 1 is zeroes.
+    /// DLFEAT bits 2:0: read behaviour of deallocated blocks; 1 is zeroes.
     pub deallocated_reads: u8,
-    /// NMIC bit 0: several controllers can use it.
+    /// NMIC bit 0: several controllers may use it.
     pub is_shared: bool,
     /// NSATTR bit 0.
     pub is_read_only: bool,
-    /// NGUID; zeroes are none.
+    /// NGUID; all zeroes if there is none.
     pub guid: [u8; 16],
 }
 
 impl IdentifyNamespace {
-    /// Reads the data. A namespace that is not there has no blocks and a block size of 0.
+    /// Parses the data. An inactive namespace has no blocks and a block size of 0.
     ///
     /// # Errors
-    /// Too few bytes, or a format that is not known here.
+    /// Too few bytes, or an unsupported format.
     pub fn parse(bytes: &[u8]) -> Result<IdentifyNamespace, IdentifyError> {
         let bytes = whole(bytes)?;
         let format = bytes[26] & 0xf;
@@ -276,10 +277,10 @@ impl IdentifyNamespace {
         })
     }
 
-    /// The data.
+    /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; IDENTIFY_BYTES];
-        // NSZE, NCAP, NUSE: all of it is allocated.
+        // NSZE, NCAP, NUSE: the namespace is fully allocated.
         for at in [0, 8, 16] {
             put(&mut out, at, &self.blocks.to_le_bytes());
         }
@@ -292,7 +293,7 @@ impl IdentifyNamespace {
     }
 }
 
-/// The list of namespaces above `after`, of those in `numbers`, which are in order.
+/// Encodes the namespaces above `after`, from the ascending `numbers`.
 pub fn encode_namespaces(numbers: impl IntoIterator<Item = u32>, after: u32) -> Vec<u8> {
     let mut out = vec![0; IDENTIFY_BYTES];
     let above = numbers.into_iter().filter(|number| *number > after);
@@ -302,15 +303,15 @@ pub fn encode_namespaces(numbers: impl IntoIterator<Item = u32>, after: u32) -> 
     out
 }
 
-/// The combinations of command sets that a controller offers (NVMe Base figure 289): one, which is
-/// the NVM command set alone.
+/// Encodes the supported combinations of command sets (NVMe Base figure 289): the NVM command set
+/// alone.
 pub fn encode_command_sets() -> Vec<u8> {
     let mut out = vec![0; IDENTIFY_BYTES];
     out[0] = 1;
     out
 }
 
-/// The numbers of a list of namespaces.
+/// Parses a list of namespaces.
 ///
 /// # Errors
 /// Too few bytes.
@@ -320,7 +321,7 @@ pub fn parse_namespaces(bytes: &[u8]) -> Result<Vec<u32>, IdentifyError> {
     Ok(numbers.take_while(|number| *number != 0).collect())
 }
 
-/// The names of a namespace (NVMe Base §5.17.2.3).
+/// Identifiers of a namespace (NVMe Base §5.17.2.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamespaceNames {
     /// NGUID.
@@ -336,8 +337,8 @@ const NAME_UUID: u8 = 3;
 const NAME_COMMAND_SET: u8 = 4;
 
 impl NamespaceNames {
-    /// Reads the data. Names of other kinds are skipped; the list ends where a name has no length,
-    /// or would end behind the data.
+    /// Parses the data. Other types of identifiers are skipped; the list ends at an identifier
+    /// without a length, or beyond the data.
     ///
     /// # Errors
     /// Too few bytes.
@@ -359,7 +360,7 @@ impl NamespaceNames {
         Ok(names)
     }
 
-    /// The data.
+    /// Encodes the data.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(IDENTIFY_BYTES);
         let mut name = |kind: u8, value: &[u8]| {

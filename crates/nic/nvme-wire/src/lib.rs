@@ -1,12 +1,12 @@
-//! NVMe over TCP: what a host and a controller say to each other.
+//! Wire format of NVMe over TCP.
 //!
-//! In the order in which a connection meets them:
-//! - [`pdu`]: the units of the stream, their headers and where their parts are;
-//! - [`command`]: submission and completion queue entries, and where a command's data is;
-//! - [`opcode`], [`status`]: what is asked for, and how it ended;
-//! - [`fabrics`]: connecting, properties, disconnecting;
-//! - [`identify`]: what a controller and its namespaces are;
-//! - [`discovery`]: which subsystems there are.
+//! In the order in which a connection uses them:
+//! - [`pdu`]: PDUs, their headers and layout;
+//! - [`command`]: submission and completion queue entries, and data descriptors;
+//! - [`opcode`], [`status`]: opcodes and completion status;
+//! - [`fabrics`]: Connect, properties, Disconnect;
+//! - [`identify`]: properties of a controller and its namespaces;
+//! - [`discovery`]: the discovery log page.
 //!
 //! Sources: "NVMe Base" is the NVM Express Base Specification 2.0, "NVMe/TCP" the TCP Transport
 //! Specification 1.0, "NVM" the NVM Command Set Specification 1.0. All numbers are little-endian.

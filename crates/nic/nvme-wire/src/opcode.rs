@@ -1,4 +1,4 @@
-//! What is asked for (NVMe Base figure 138, NVM figure 16, NVMe Base §6 for fabrics).
+//! Opcodes (NVMe Base figure 138, NVM figure 16, NVMe Base §6 for fabrics).
 
 macro_rules! numbered {
     ($(#[$meta:meta])* $name:ident { $($(#[$vmeta:meta])* $variant:ident = $value:literal,)* }) => {
@@ -8,10 +8,10 @@ macro_rules! numbered {
         pub enum $name { $($(#[$vmeta])* $variant = $value,)* }
 
         impl $name {
-            /// Every one that is known here.
+            /// All supported opcodes.
             pub const ALL: &'static [$name] = &[$($name::$variant,)*];
 
-            /// The one with this number, where it is known here.
+            /// The opcode with this number, if it is supported.
             pub fn from_number(number: u8) -> Option<$name> {
                 match number {
                     $($value => Some($name::$variant),)*
@@ -77,8 +77,8 @@ numbered! {
     }
 }
 
-/// Whether a command has data, and which way, as its opcode's two lowest bits say (NVMe Base
-/// §3.3.3.1); for fabrics commands the type's.
+/// Direction of a command's data, from its opcode's two lowest bits (NVMe Base §3.3.3.1); for
+/// fabrics commands from the type's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// No data.
@@ -90,7 +90,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Of an opcode or a fabrics type. Both ways at once (3) is in no command known here.
+    /// The direction for an opcode or a fabrics type. No supported command is bidirectional (3).
     pub fn of(opcode: u8) -> Direction {
         match opcode & 3 {
             1 => Direction::ToController,

@@ -1,66 +1,66 @@
-//! The units of the stream (NVMe/TCP §3.6): headers, where their parts are, what is wrong with one.
+//! PDUs (NVMe/TCP §3.6): headers, layout and validation.
 //!
 //! ```text
 //! │ common header 8 │ rest of the header │ HDGST 4? │ padding? │ data │ DDGST 4? │
 //! 0                 8                  HLEN                   PDO               PLEN
 //! ```
-//! A header is checked in two steps: the first eight bytes say how long everything is, then the
-//! whole header is read. Digests are computed and checked by the caller.
+//! A header is validated in two steps: the first eight bytes contain all lengths, then the
+//! complete header is parsed. Digests are computed and checked by the caller.
 
 use super::field::{array_at, put, u16_at, u32_at};
 use std::ops::Range;
 use thiserror::Error;
 
-/// Bytes that every PDU starts with.
+/// Length of the common header.
 pub const COMMON_HEADER_BYTES: usize = 8;
-/// Bytes of the longest header (ICReq, ICResp).
+/// Maximum length of a header (ICReq, ICResp).
 pub const HEADER_BYTES_MAX: usize = 128;
-/// Bytes of a digest (CRC32C, NVMe/TCP §3.3.1).
+/// Length of a digest (CRC32C, NVMe/TCP §3.3.1).
 pub const DIGEST_BYTES: usize = 4;
-/// Bytes of the longest PDU that ends a connection: its header and that of what was wrong.
+/// Maximum length of a termination request: its header and that of the wrong PDU.
 pub const TERM_BYTES_MAX: u32 = 152;
-/// Largest alignment of data that a side can ask for, bytes (HPDA and CPDA of 31).
+/// Maximum alignment of data that a side can request, bytes (HPDA and CPDA of 31).
 pub const ALIGNMENT_BYTES_MAX: usize = 128;
-/// Bytes of a command.
+/// Length of a command.
 pub const COMMAND_BYTES: usize = 64;
-/// Bytes of a completion.
+/// Length of a completion.
 pub const COMPLETION_BYTES: usize = 16;
 
-/// Flag of a PDU with a digest behind its header.
+/// Flag: a digest follows the header.
 pub const FLAG_HEADER_DIGEST: u8 = 1;
-/// Flag of a PDU with a digest behind its data.
+/// Flag: a digest follows the data.
 pub const FLAG_DATA_DIGEST: u8 = 1 << 1;
-/// Flag of the last data of a transfer.
+/// Flag: the last data of a transfer.
 pub const FLAG_LAST: u8 = 1 << 2;
-/// Flag of the last data of a command that succeeded: there will be no response.
+/// Flag: the last data of a successful command; no response follows.
 pub const FLAG_SUCCESS: u8 = 1 << 3;
 
-/// What a PDU is (NVMe/TCP figure 10).
+/// PDU type (NVMe/TCP figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PduKind {
-    /// ICReq: a host begins.
+    /// ICReq: the host initializes the connection.
     InitRequest = 0x00,
-    /// ICResp: a controller agrees.
+    /// ICResp: the controller's response.
     InitResponse = 0x01,
-    /// H2CTermReq: a host found an error and ends the connection.
+    /// H2CTermReq: the host reports a fatal error.
     HostTerminate = 0x02,
-    /// C2HTermReq: a controller does.
+    /// C2HTermReq: the controller reports a fatal error.
     ControllerTerminate = 0x03,
     /// CapsuleCmd.
     CommandCapsule = 0x04,
     /// CapsuleResp.
     ResponseCapsule = 0x05,
-    /// H2CData: data that the controller asked for.
+    /// H2CData: data that the controller requested.
     HostData = 0x06,
     /// C2HData.
     ControllerData = 0x07,
-    /// R2T: the controller asks for data.
+    /// R2T: the controller requests data.
     ReadyToTransfer = 0x09,
 }
 
 impl PduKind {
-    /// Every kind.
+    /// All types.
     pub const ALL: [PduKind; 9] = [
         PduKind::InitRequest,
         PduKind::InitResponse,
@@ -73,12 +73,12 @@ impl PduKind {
         PduKind::ReadyToTransfer,
     ];
 
-    /// The kind with this number.
+    /// The type with this number.
     pub fn from_number(number: u8) -> Option<PduKind> {
         PduKind::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Bytes of its header.
+    /// Length of its header.
     pub const fn header_bytes(self) -> usize {
         match self {
             PduKind::InitRequest | PduKind::InitResponse => 128,
@@ -87,7 +87,7 @@ impl PduKind {
         }
     }
 
-    /// Whether a host sends it; else a controller does.
+    /// Returns true if a host sends it; otherwise a controller does.
     pub const fn is_from_host(self) -> bool {
         matches!(
             self,
@@ -98,7 +98,8 @@ impl PduKind {
         )
     }
 
-    /// Whether data can follow the header (for a termination: the header that was wrong).
+    /// Returns true if data can follow the header (for a termination: the header of the wrong
+    /// PDU).
     const fn can_have_data(self) -> bool {
         matches!(
             self,
@@ -110,7 +111,8 @@ impl PduKind {
         )
     }
 
-    /// Whether it has digests where they were negotiated (§3.3.1: those before and after have none).
+    /// Returns true if it has the negotiated digests (§3.3.1: initialization and termination have
+    /// none).
     const fn can_have_digests(self) -> bool {
         !matches!(
             self,
@@ -138,22 +140,22 @@ impl PduKind {
     }
 }
 
-/// Which digests a connection has.
+/// The digests of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
-    /// HDGST, behind headers.
+    /// HDGST, after headers.
     pub header: bool,
-    /// DDGST, behind data.
+    /// DDGST, after data.
     pub data: bool,
 }
 
 impl Digests {
-    /// None.
+    /// No digest.
     pub const NONE: Digests = Digests { header: false, data: false };
-    /// Both.
+    /// Both digests.
     pub const BOTH: Digests = Digests { header: true, data: true };
 
-    /// Those that both sides want.
+    /// The digests that both sides request.
     pub fn and(self, other: Digests) -> Digests {
         Digests { header: self.header && other.header, data: self.data && other.data }
     }
@@ -167,19 +169,19 @@ impl Digests {
     }
 }
 
-/// Why a connection is ended (FES, NVMe/TCP figures 19 and 21).
+/// Reason of a termination (FES, NVMe/TCP figures 19 and 21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum FatalStatus {
-    /// A field of a header has a value that it must not have.
+    /// A header field has an invalid value.
     InvalidHeader = 1,
-    /// A PDU came when it must not.
+    /// A PDU was received in the wrong state.
     Sequence = 2,
-    /// A header's digest is wrong.
+    /// A header digest is wrong.
     HeaderDigest = 3,
-    /// Data lies outside what was asked for.
+    /// Data is out of the requested range.
     DataOutOfRange = 4,
-    /// More was asked for, or sent, than was agreed (R2T or data).
+    /// A negotiated limit of R2T or data was exceeded.
     LimitExceeded = 5,
     /// A parameter is not supported.
     Unsupported = 6,
@@ -195,26 +197,26 @@ impl FatalStatus {
     }
 }
 
-/// What is wrong with a PDU. The peer is at fault; the connection ends.
+/// Error in a PDU. The peer is at fault; the connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PduError {
-    /// Fewer bytes than a header has; the caller has not waited for all of it.
+    /// Shorter than its header; the caller has not received all of it.
     #[error("a PDU's header ends early")]
     Truncated,
-    /// A field has a value that it must not have.
+    /// A field has an invalid value.
     #[error("{what} at byte {offset} of a PDU's header: {value:#x} is not allowed there")]
     Field {
-        /// The field.
+        /// The field's name.
         what: &'static str,
-        /// Its place in the header.
+        /// Its offset in the header.
         offset: u8,
-        /// What it holds.
+        /// Its value.
         value: u32,
     },
 }
 
 impl PduError {
-    /// What a termination says of it: status and information (FES, FEI).
+    /// Status and information of the termination request (FES, FEI).
     pub fn fatal(self) -> (FatalStatus, u32) {
         match self {
             PduError::Truncated => (FatalStatus::InvalidHeader, 0),
@@ -227,31 +229,31 @@ fn wrong(what: &'static str, offset: u8, value: u32) -> PduError {
     PduError::Field { what, offset, value }
 }
 
-/// The first eight bytes (NVMe/TCP figure 10).
+/// The common header, the first eight bytes (NVMe/TCP figure 10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommonHeader {
     /// PDU-Type.
     pub kind: PduKind,
     /// FLAGS.
     pub flags: u8,
-    /// PDO: where data starts, bytes from the start of the PDU; 0 where there is none.
+    /// PDO: offset of the data from the start of the PDU, bytes; 0 without data.
     pub data_offset: u8,
-    /// PLEN: bytes of the whole PDU.
+    /// PLEN: length of the PDU.
     pub bytes: u32,
 }
 
 impl CommonHeader {
-    /// Reads and checks the first bytes of a PDU. What is returned has a valid [`Layout`].
+    /// Parses and validates the first bytes of a PDU. The result has a valid [`Layout`].
     ///
     /// # Errors
-    /// [`PduError`]: fewer than eight bytes, or a field that cannot be.
+    /// [`PduError`]: fewer than eight bytes, or an invalid field.
     pub fn parse(bytes: &[u8]) -> Result<CommonHeader, PduError> {
         let Some(bytes) = bytes.get(..COMMON_HEADER_BYTES) else { return Err(PduError::Truncated) };
         let kind = PduKind::from_number(bytes[0]).ok_or(wrong("PDU-Type", 0, bytes[0].into()))?;
         if usize::from(bytes[2]) != kind.header_bytes() {
             return Err(wrong("HLEN", 2, bytes[2].into()));
         }
-        // Reserved flags are not looked at (NVMe Base §1.4: receivers ignore what is reserved).
+        // Reserved flags are ignored (NVMe Base §1.4).
         let flags = bytes[1] & kind.flags_known();
         let header = CommonHeader { kind, flags, data_offset: bytes[3], bytes: u32_at(bytes, 4) };
         header.check()?;
@@ -268,7 +270,7 @@ impl CommonHeader {
             return if fits { Ok(()) } else { Err(wrong("PLEN", 4, self.bytes)) };
         }
         if self.bytes == head {
-            // A data digest without data is none: the flag has no meaning then.
+            // Without data the flag of a data digest is ignored.
             return Ok(());
         }
         if !self.kind.can_have_data() {
@@ -288,7 +290,7 @@ impl CommonHeader {
         if self.flags & flag == 0 { 0 } else { DIGEST_BYTES }
     }
 
-    /// Where the parts of the PDU are.
+    /// Layout of the PDU.
     pub fn layout(&self) -> Layout {
         let header_bytes = self.kind.header_bytes();
         let has_header_digest = self.flags & FLAG_HEADER_DIGEST != 0;
@@ -305,8 +307,8 @@ impl CommonHeader {
         Layout { header_bytes, has_header_digest, data, has_data_digest, bytes }
     }
 
-    /// Checks what the connection was set up with: digests as negotiated, data aligned to
-    /// `alignment_bytes`.
+    /// Validates the header against the connection's parameters: negotiated digests, and data
+    /// alignment of `alignment_bytes`.
     ///
     /// # Errors
     /// [`PduError::Field`]: FLAGS or PDO.
@@ -326,23 +328,23 @@ impl CommonHeader {
     }
 }
 
-/// Where the parts of a PDU are, bytes from its start.
+/// Layout of a PDU, bytes from its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of the header; its digest follows at once.
+    /// Length of the header; its digest follows directly.
     pub header_bytes: usize,
-    /// Whether there is a digest of the header.
+    /// True if there is a header digest.
     pub has_header_digest: bool,
-    /// The data, possibly none.
+    /// Range of the data, possibly empty.
     pub data: Range<usize>,
-    /// Whether there is a digest of the data, behind it.
+    /// True if there is a data digest, after the data.
     pub has_data_digest: bool,
-    /// Bytes of the whole.
+    /// Length of the PDU.
     pub bytes: usize,
 }
 
 impl Layout {
-    /// Bytes before the data: the header, its digest, padding.
+    /// Number of bytes before the data: the header, its digest, padding.
     pub fn head_bytes(&self) -> usize {
         self.data.start
     }
@@ -351,13 +353,13 @@ impl Layout {
 /// ICReq (NVMe/TCP figure 13).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InitRequest {
-    /// PFV; 0 is the only one.
+    /// PFV; only 0 is defined.
     pub version: u16,
     /// HPDA: alignment of data that the controller sends, bytes, 4 to 128.
     pub alignment_bytes: usize,
-    /// Which digests the host wants.
+    /// Digests that the host requests.
     pub digests: Digests,
-    /// MAXR2T: requests for data at a time, of one command; not zero-based here.
+    /// MAXR2T: maximum number of outstanding R2Ts of a command; not zero-based here.
     pub transfers_max: u32,
 }
 
@@ -368,18 +370,18 @@ pub struct InitResponse {
     pub version: u16,
     /// CPDA: alignment of data that the host sends, bytes, 4 to 128.
     pub alignment_bytes: usize,
-    /// Which digests the connection has.
+    /// Digests of the connection.
     pub digests: Digests,
-    /// MAXH2CDATA: most bytes of data in one PDU of the host.
+    /// MAXH2CDATA: maximum data of one PDU of the host, bytes.
     pub data_bytes_max: u32,
 }
 
-/// H2CTermReq and C2HTermReq (NVMe/TCP figures 18 to 21), without the header that was wrong.
+/// H2CTermReq and C2HTermReq (NVMe/TCP figures 18 to 21), without the header of the wrong PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terminate {
-    /// FES, as sent: [`FatalStatus`] knows the defined ones.
+    /// FES, the raw value; [`FatalStatus`] has the defined ones.
     pub status: u16,
-    /// FEI: where in the header it was wrong, or the digest that was received.
+    /// FEI: offset of the wrong field in the header, or the received digest.
     pub information: u32,
 }
 
@@ -388,15 +390,15 @@ pub struct Terminate {
 pub struct Data {
     /// CCCID: the command.
     pub command_id: u16,
-    /// TTAG: the controller's name of the transfer; 0 in what a controller sends.
+    /// TTAG: the controller's identifier of the transfer; 0 from a controller.
     pub transfer_tag: u16,
-    /// DATAO: its place in the data of the command.
+    /// DATAO: offset in the data of the command.
     pub offset: u32,
-    /// DATAL: its bytes.
+    /// DATAL: length in bytes.
     pub bytes: u32,
-    /// Whether it is the last of the transfer.
+    /// True for the last PDU of the transfer.
     pub is_last: bool,
-    /// Whether the command is over, and succeeded; from a controller only.
+    /// True if the command has completed successfully; from a controller only.
     pub is_success: bool,
 }
 
@@ -405,15 +407,15 @@ pub struct Data {
 pub struct ReadyToTransfer {
     /// CCCID: the command.
     pub command_id: u16,
-    /// TTAG: comes back with the data.
+    /// TTAG: repeated in the data PDUs.
     pub transfer_tag: u16,
-    /// R2TO: where in the data of the command it begins.
+    /// R2TO: offset in the data of the command.
     pub offset: u32,
-    /// R2TL: bytes.
+    /// R2TL: length in bytes.
     pub bytes: u32,
 }
 
-/// A PDU's header as a value.
+/// A parsed PDU header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pdu {
     /// ICReq.
@@ -437,11 +439,11 @@ pub enum Pdu {
 }
 
 impl Pdu {
-    /// Reads a header; `bytes` begin with all of it, and the common part is what `common` was read
-    /// from.
+    /// Parses a header; `bytes` start with the complete header, and `common` is its parsed common
+    /// part.
     ///
     /// # Errors
-    /// [`PduError`]: too few bytes, or a field that cannot be.
+    /// [`PduError`]: too few bytes, or an invalid field.
     pub fn parse(common: &CommonHeader, bytes: &[u8]) -> Result<Pdu, PduError> {
         let head = bytes.get(..common.kind.header_bytes()).ok_or(PduError::Truncated)?;
         Ok(match common.kind {
@@ -462,7 +464,7 @@ impl Pdu {
         })
     }
 
-    /// What it is.
+    /// The PDU type.
     pub fn kind(&self) -> PduKind {
         match self {
             Pdu::InitRequest(_) => PduKind::InitRequest,
@@ -478,8 +480,8 @@ impl Pdu {
     }
 
     /// The common header of this PDU with `data_bytes` of data, the connection's digests, and the
-    /// alignment that the receiver asked for. Sums above what PLEN can say are cut to it: callers
-    /// have limits far below.
+    /// alignment that the receiver requested. A length above the range of PLEN saturates; callers
+    /// have far lower limits.
     pub fn common(
         &self,
         data_bytes: usize,
@@ -560,7 +562,7 @@ impl Pdu {
         }
     }
 
-    /// The header of this PDU without data, as bytes; digests are still to be added.
+    /// Encodes the header of this PDU without data; the caller appends the digests.
     pub fn without_data(&self, digests: Digests) -> Vec<u8> {
         let common = self.common(0, digests, 4);
         let mut out = Vec::with_capacity(common.bytes as usize);
@@ -595,7 +597,7 @@ fn parse_terminate(head: &[u8]) -> Terminate {
     Terminate { status: u16_at(head, 8), information: u32_at(head, 10) }
 }
 
-/// DATAL must be what the lengths of the PDU say.
+/// Parses a data PDU's header; DATAL must match the lengths of the PDU.
 fn parse_data(common: &CommonHeader, head: &[u8]) -> Result<Data, PduError> {
     let data = Data {
         command_id: u16_at(head, 8),

@@ -1,4 +1,4 @@
-//! How a command ended (NVMe Base §3.3.3.2.1, figures 94 to 101).
+//! Completion status (NVMe Base §3.3.3.2.1, figures 94 to 101).
 
 use std::fmt;
 
@@ -26,47 +26,47 @@ macro_rules! statuses {
 statuses! {
     /// Success.
     SUCCESS = 0, 0x00, "success";
-    /// The opcode is not known.
+    /// The opcode is not supported.
     INVALID_OPCODE = 0, 0x01, "invalid opcode";
-    /// A field of the command is not valid.
+    /// A field of the command is invalid.
     INVALID_FIELD = 0, 0x02, "invalid field in the command";
-    /// A command with this identifier is in work.
+    /// A command with this identifier is outstanding.
     ID_CONFLICT = 0, 0x03, "command identifier in use";
     /// Data could not be transferred.
     DATA_TRANSFER = 0, 0x04, "data transfer error";
-    /// The controller is at fault.
+    /// An error of the controller.
     INTERNAL = 0, 0x06, "internal error";
     /// The command was aborted.
     ABORTED = 0, 0x07, "aborted on request";
     /// The queue was deleted.
     QUEUE_DELETED = 0, 0x08, "aborted because its queue was deleted";
-    /// There is no such namespace.
+    /// The namespace does not exist.
     INVALID_NAMESPACE = 0, 0x0b, "invalid namespace or format";
-    /// The command came too early, for example before the controller was enabled.
+    /// The command is out of sequence, for example before the controller is enabled.
     COMMAND_SEQUENCE = 0, 0x0c, "command sequence error";
-    /// The data's descriptor is not valid.
+    /// The data's descriptor is invalid.
     SGL_DESCRIPTOR = 0, 0x0d, "invalid SGL segment descriptor";
-    /// The length of the data is not that of the command.
+    /// The data length does not match the command.
     SGL_DATA_LENGTH = 0, 0x0f, "data SGL length invalid";
-    /// The kind of descriptor is not supported.
+    /// The descriptor type is not supported.
     SGL_TYPE = 0, 0x11, "SGL descriptor type invalid";
-    /// The offset into the capsule is not valid.
+    /// The offset in the capsule is invalid.
     SGL_OFFSET = 0, 0x16, "SGL offset invalid";
-    /// The host did not say in time that it lives.
+    /// The keep alive timer of the host has expired.
     KEEP_ALIVE_EXPIRED = 0, 0x19, "keep alive timeout expired";
     /// The namespace is read-only.
     WRITE_PROTECTED = 0, 0x20, "namespace is write protected";
-    /// The transport failed; the command can be repeated.
+    /// The transport failed; the command can be retried.
     TRANSIENT_TRANSPORT = 0, 0x22, "transient transport error";
-    /// Blocks beyond the end.
+    /// Blocks beyond the end of the namespace.
     LBA_OUT_OF_RANGE = 0, 0x80, "logical block address out of range";
-    /// There is no space behind the namespace.
+    /// The storage behind the namespace is full.
     CAPACITY = 0, 0x81, "capacity exceeded";
-    /// The namespace cannot be used now.
+    /// The namespace is not available.
     NOT_READY = 0, 0x82, "namespace not ready";
-    /// No more asynchronous event requests.
+    /// Too many outstanding asynchronous event requests.
     ASYNC_EVENT_LIMIT = 1, 0x05, "asynchronous event request limit exceeded";
-    /// There is no such log page.
+    /// The log page does not exist.
     INVALID_LOG_PAGE = 1, 0x09, "invalid log page";
     /// The feature cannot be saved.
     FEATURE_NOT_SAVEABLE = 1, 0x0d, "feature identifier not saveable";
@@ -74,15 +74,15 @@ statuses! {
     FEATURE_NOT_CHANGEABLE = 1, 0x0e, "feature not changeable";
     /// Connect: the format of the record is not supported.
     CONNECT_FORMAT = 1, 0x80, "incompatible format";
-    /// Connect: the controller has a host, or no queue free.
+    /// Connect: the controller is in use, or has no free queue.
     CONNECT_BUSY = 1, 0x81, "controller busy";
-    /// Connect: a parameter is not valid.
+    /// Connect: a parameter is invalid.
     CONNECT_INVALID = 1, 0x82, "connect invalid parameters";
-    /// Connect: the host is to look for the subsystem again.
+    /// Connect: the host must repeat the discovery.
     CONNECT_RESTART_DISCOVERY = 1, 0x83, "connect restart discovery";
     /// Connect: the host is not allowed.
     CONNECT_INVALID_HOST = 1, 0x84, "connect invalid host";
-    /// The log page changed while it was read.
+    /// The log page changed during the read.
     DISCOVERY_RESTART = 1, 0x90, "discover restart";
     /// Authentication is required.
     AUTHENTICATION_REQUIRED = 1, 0x91, "authentication required";
@@ -90,17 +90,17 @@ statuses! {
     WRITE_FAULT = 2, 0x80, "write fault";
     /// Reading failed.
     READ_ERROR = 2, 0x81, "unrecovered read error";
-    /// What was compared differs.
+    /// The compared data differs.
     COMPARE_FAILURE = 2, 0x85, "compare failure";
 }
 
 impl Status {
-    /// The field as a number of 15 bits; higher bits are dropped.
+    /// Creates a status from a 15-bit field; higher bits are ignored.
     pub const fn from_bits(bits: u16) -> Status {
         Status(bits & 0x7fff)
     }
 
-    /// The 15 bits.
+    /// The 15-bit field.
     pub const fn bits(self) -> u16 {
         self.0
     }
@@ -110,27 +110,27 @@ impl Status {
         self.0 as u8
     }
 
-    /// SCT: 0 generic, 1 of the command, 2 media, 3 path, 7 vendor.
+    /// SCT: 0 generic, 1 command specific, 2 media, 3 path, 7 vendor.
     pub const fn kind(self) -> u8 {
         (self.0 >> 8 & 7) as u8
     }
 
-    /// Whether the same command would fail again (DNR).
+    /// Returns true if the same command would fail again (DNR).
     pub const fn is_final(self) -> bool {
         self.0 & DO_NOT_RETRY != 0
     }
 
-    /// The same, and not to be tried again.
+    /// Sets DNR.
     pub const fn and_final(self) -> Status {
         Status(self.0 | DO_NOT_RETRY)
     }
 
-    /// Whether the command succeeded.
+    /// Returns true if the command succeeded.
     pub const fn is_success(self) -> bool {
         self.code() == 0 && self.kind() == 0
     }
 
-    /// Whether both mean the same, whatever else is said (retry, more).
+    /// Returns true if type and code are equal; retry and more bits are ignored.
     pub const fn is(self, other: Status) -> bool {
         self.0 & 0x7ff == other.0 & 0x7ff
     }

@@ -1,4 +1,4 @@
-//! Bytes put together by hand from the tables of the specifications.
+//! Wire format tests with bytes from the tables of the specifications.
 
 use super::command::{BlockRange, Completion, DataPlace};
 use super::discovery::{self, DiscoveryEntry, DiscoveryError, EntryKind, Security};
@@ -76,7 +76,7 @@ fn command_capsule_with_data_and_digests() {
     assert_eq!(common.agrees_with(Digests::BOTH, 96), Err(offset));
 }
 
-/// Without data there is no data digest, and PDO means nothing.
+/// Without data there is no data digest, and PDO is ignored.
 #[test]
 fn command_capsule_without_data() {
     let pdu = Pdu::CommandCapsule([0; 64]);
@@ -85,7 +85,7 @@ fn command_capsule_without_data() {
     let (common, _) = parsed(&bytes);
     assert!(common.layout().data.is_empty() && !common.layout().has_data_digest);
     assert_eq!(common.agrees_with(Digests::BOTH, 4), Ok(()));
-    // A host may set the flag all the same.
+    // A host may nevertheless set the flag.
     let mut flagged = bytes.clone();
     flagged[1] = 3;
     let (common, _) = parsed(&flagged);
@@ -132,7 +132,7 @@ fn ready_to_transfer() {
     assert_eq!(parsed(&bytes).1, Pdu::ReadyToTransfer(transfer));
 }
 
-/// NVMe/TCP figures 18 to 21 (terminations): FES 8, FEI 10, then the header that was wrong.
+/// NVMe/TCP figures 18 to 21 (terminations): FES 8, FEI 10, then the header of the wrong PDU.
 #[test]
 fn terminations() {
     let end = Terminate { status: FatalStatus::HeaderDigest as u16, information: 0xa1b2_c3d4 };

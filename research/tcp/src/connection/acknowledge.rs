@@ -1,20 +1,22 @@
-//! What an acknowledgement changes: the window, what is kept, what is lost, and how much may leave.
+//! Acknowledgement processing: window updates, release of bytes, loss detection, congestion
+//! control.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Connection, Phase, State};
+use super::{Connection, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::recover::Delivered;
 use crate::segment::Header;
 use crate::time::Time;
 
-/// Repeated acknowledgements after which the bytes that they ask for are taken for lost, where the
+/// Number of duplicate acknowledgements after which the next bytes are considered lost, if the
 /// peer does not acknowledge selectively (RFC 5681 §3.2).
 const REPEATED_ACKS: u32 = 3;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// False where the rest of the segment does not count (RFC 9293 §3.10.7.4, "check the ACK field").
+    /// Returns false if the rest of the segment is ignored (RFC 9293 §3.10.7.4, "check the ACK
+    /// field").
     pub(super) fn take_ack(&mut self, now: Time, header: &Header, bytes: u32) -> bool {
         if self.state == State::SynReceived {
             if header.ack != self.iss + 1 || self.nxt == self.iss {
@@ -67,9 +69,9 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.stats.duplicates_reported += 1;
             self.board.wait_longer();
         }
-        self.settle_tail_probe(now, header.ack, repeats, &delivered);
-        if self.phase != Phase::Open && header.ack.since(self.recover_until) >= 0 {
-            self.phase = Phase::Open;
+        self.complete_tail_probe(now, header.ack, repeats, &delivered);
+        if self.phase != RecoveryPhase::Open && header.ack.since(self.recover_until) >= 0 {
+            self.phase = RecoveryPhase::Open;
             self.board.recovered();
         }
         self.find_losses(now, outstanding, advanced);
@@ -86,7 +88,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         u32::from(header.window) << self.agreed.peer_scale
     }
 
-    /// The peer's window (RFC 9293 §3.10.7.4).
+    /// Updates the peer's window (RFC 9293 §3.10.7.4).
     #[inline]
     pub(super) fn take_window(&mut self, header: &Header) {
         let (seq, ack) = self.window_from;
@@ -101,7 +103,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Bytes up to `ack` are acknowledged that were not before.
+    /// Releases bytes up to `ack` that are newly acknowledged.
     #[inline]
     pub(super) fn acknowledged_new(&mut self, now: Time, ack: SeqNumber, delivered: &Delivered) {
         self.una = ack;
@@ -112,8 +114,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             Some(rtt_ns) => self.rtt.sample(now, rtt_ns),
             None => self.rtt.progress(),
         }
-        let limited = self.window_limited || self.phase == Phase::Loss;
-        if self.phase != Phase::Recovery && limited {
+        let limited = self.window_limited || self.phase == RecoveryPhase::Loss;
+        if self.phase != RecoveryPhase::Recovery && limited {
             let rtt_ns = self.rtt.smoothed_ns();
             self.congestion.acknowledged(now, delivered.bytes, rtt_ns);
         }
@@ -125,37 +127,37 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// What is lost, and what follows from that. `outstanding` bytes were not acknowledged before.
+    /// Detects losses and reacts to them. `outstanding` bytes were unacknowledged before.
     pub(super) fn find_losses(&mut self, now: Time, outstanding: u32, advanced: bool) {
         let lost = if self.agreed.sack {
             let (lost, next) = self.board.detect(self.path(now));
             self.timers.reorder = next;
             lost
         } else {
-            // An acknowledgement of a part of what was sent before the recovery asks for the rest
-            // (RFC 6582 §3.2).
+            // During recovery, a partial acknowledgement indicates that the next bytes are lost
+            // too (RFC 6582 §3.2).
             let asks = match self.phase {
-                Phase::Open => self.repeated_acks == REPEATED_ACKS,
-                Phase::Recovery => advanced,
-                Phase::Loss => false,
+                RecoveryPhase::Open => self.repeated_acks == REPEATED_ACKS,
+                RecoveryPhase::Recovery => advanced,
+                RecoveryPhase::Loss => false,
             };
             if asks { self.board.lose_front(self.mss) } else { 0 }
         };
-        if lost > 0 && self.phase == Phase::Open {
+        if lost > 0 && self.phase == RecoveryPhase::Open {
             self.begin_recovery(now, outstanding);
         }
     }
 
     fn begin_recovery(&mut self, now: Time, outstanding: u32) {
-        self.phase = Phase::Recovery;
+        self.phase = RecoveryPhase::Recovery;
         self.recover_until = self.nxt;
         self.congestion.lost(now, outstanding);
         self.stats.recoveries += 1;
         self.timers.tail_probe = Time::NEVER;
     }
 
-    /// Whether the probe for a lost tail has repaired a loss (RFC 8985 §7.4.2).
-    fn settle_tail_probe(
+    /// Determines if the tail loss probe has repaired a loss (RFC 8985 §7.4.2).
+    fn complete_tail_probe(
         &mut self,
         now: Time,
         ack: SeqNumber,
@@ -171,7 +173,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.tail_probe = None;
         } else if behind > 0 {
             self.tail_probe = None;
-            if self.phase == Phase::Open {
+            if self.phase == RecoveryPhase::Open {
                 let outstanding = self.outstanding();
                 self.congestion.lost(now, outstanding);
                 self.stats.recoveries += 1;
@@ -179,7 +181,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// What the acknowledgement of FIN changes.
+    /// State changes after FIN is acknowledged.
     fn after_ack(&mut self, now: Time) {
         if !self.fin_sent() || self.una != self.nxt {
             return;

@@ -1,20 +1,20 @@
-//! A segment comes (RFC 9293 §3.10.7).
+//! Processing of a received segment (RFC 9293 §3.10.7).
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, Phase, State};
+use super::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::segment::{Header, Timestamps};
 use crate::time::Time;
 
-/// After so long without a segment the peer's clock may have wrapped (RFC 7323 §5.5).
+/// Time without a segment after which the peer's clock may have wrapped (RFC 7323 §5.5).
 const CLOCK_NS_MAX: u64 = 24 * 24 * 3600 * 1_000_000_000;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// A segment of this connection has come; its checksum is right. `payload` are its bytes in
-    /// order, or those of several segments that follow each other and had equal flags, with the
-    /// sequence number of the first and the other fields of the last. It is empty afterwards.
+    /// Processes a segment of this connection with a correct checksum. `payload` holds its bytes
+    /// in order, or those of several coalesced segments with equal flags, with the sequence number
+    /// of the first and the other fields of the last. It is empty afterwards.
     #[inline]
     pub fn receive(&mut self, now: Time, header: &Header, payload: &mut Vec<R>) {
         self.stats.segments_in += 1;
@@ -32,8 +32,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         payload.clear();
     }
 
-    /// Nothing about the segment has to be decided: it is next, or acknowledges what was sent, and all
-    /// is well.
+    /// Fast path: the segment is in order or acknowledges sent bytes, and needs no further
+    /// decision.
     #[inline]
     fn is_predicted(&self, header: &Header, bytes: u32) -> bool {
         const EXPECTED: u8 = TcpFlags::ACK.0 | TcpFlags::PSH.0;
@@ -47,7 +47,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             && header.flags.0 & !TcpFlags::PSH.0 == EXPECTED & !TcpFlags::PSH.0
             && timely
             && header.sack.is_empty()
-            && self.phase == Phase::Open
+            && self.phase == RecoveryPhase::Open
             && self.board.is_clean()
             && self.tail_probe.is_none()
             && header.seq == self.receive.next()
@@ -83,7 +83,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         true
     }
 
-    /// In any state but CLOSED and SYN-SENT.
+    /// Processes a segment in any state but CLOSED and SYN-SENT.
     fn arrive(&mut self, now: Time, header: &Header, bytes: u32, payload: &mut Vec<R>) {
         if self.state == State::SynReceived && self.arrive_again(now, header) {
             return;
@@ -120,7 +120,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.after_bytes(now);
     }
 
-    /// The peer's SYN again: our answer was lost, or both ends asked at once and this is its answer.
+    /// Handles a repeated SYN: our answer was lost, or both ends opened at once and this is the
+    /// answer.
     fn arrive_again(&mut self, now: Time, header: &Header) -> bool {
         let again =
             header.has(TcpFlags::SYN) && !header.has(TcpFlags::RST) && header.seq == self.irs;
@@ -133,7 +134,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         again
     }
 
-    /// PAWS (RFC 7323 §5.3).
+    /// PAWS check (RFC 7323 §5.3).
     fn is_timely(&mut self, now: Time, header: &Header) -> bool {
         if !self.agreed.timestamps || header.has(TcpFlags::RST) {
             return true;
@@ -151,14 +152,14 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         true
     }
 
-    /// Some of it is in the window (RFC 9293 §3.4), or nothing of it has to be.
+    /// Returns true if the segment is acceptable (RFC 9293 §3.4).
     fn is_acceptable(&mut self, now: Time, header: &Header, bytes: u32) -> bool {
         let next = self.receive.next();
         let window = self.edge.since(next).max(0);
         let from = header.seq.since(next);
         let length = (bytes + header.control_bytes()) as i32;
         let acceptable = match (length, window) {
-            // Also of bytes that find no room the acknowledgement counts.
+            // The acknowledgement is used even if the bytes do not fit into the window.
             (_, 0) => from == 0,
             (0, _) => (0..window).contains(&from),
             _ => from < window && from + length > 0,
@@ -183,7 +184,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         acceptable
     }
 
-    /// RFC 5961 §3.2; in TIME-WAIT it is ignored (RFC 1337).
+    /// Handles a reset (RFC 5961 §3.2); in TIME-WAIT it is ignored (RFC 1337).
     fn arrive_reset(&mut self, now: Time, header: &Header) {
         if self.state == State::TimeWait {
             return;
@@ -198,8 +199,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.end(Some(error));
     }
 
-    /// An acknowledgement that a peer who has lost the connection answers with a reset, and an
-    /// attacker cannot use (RFC 5961).
+    /// Sends a challenge acknowledgement: a peer that has lost the connection answers it with a
+    /// reset, and it is of no use to an attacker (RFC 5961).
     pub(super) fn challenge(&mut self, now: Time) {
         const SECOND_NS: u64 = 1_000_000_000;
         if now.ns_since(self.challenges.0) >= SECOND_NS {
@@ -216,7 +217,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.due.reset = self.due.reset.or(header.reset_answering(bytes as usize));
     }
 
-    /// The peer's clock, from a segment that is not behind the last acknowledgement (RFC 7323 §4.3).
+    /// Records the peer's timestamp, from a segment not after the last acknowledgement (RFC 7323
+    /// §4.3).
     #[inline]
     fn note_clock(&mut self, now: Time, header: &Header) {
         let Some(Timestamps { value, .. }) = header.timestamps else { return };
@@ -227,7 +229,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// Bytes from `seq` on: how many can be read more than before.
+    /// Processes bytes from `seq` on. Returns the number of bytes that became readable.
     pub(super) fn take_bytes(&mut self, seq: SeqNumber, fin: bool, payload: &mut Vec<R>) -> u32 {
         let arrived = self.receive.insert(seq, self.edge, payload, fin);
         if arrived.urgent {
@@ -239,8 +241,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         arrived.in_order
     }
 
-    /// When to acknowledge bytes that came in order (RFC 5681 §4.2): at once what is worth two
-    /// segments, else a little later.
+    /// Schedules the acknowledgement of in-order bytes (RFC 5681 §4.2): immediately for two full
+    /// segments, otherwise delayed.
     #[inline]
     fn received(&mut self, now: Time, bytes: u32) {
         self.stats.bytes_in += u64::from(bytes);
@@ -257,7 +259,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// What the peer's FIN changes, once all before it is there.
+    /// State changes after the peer's FIN, once all earlier bytes have arrived.
     pub(super) fn after_bytes(&mut self, now: Time) {
         if !self.receive.finished() {
             return;

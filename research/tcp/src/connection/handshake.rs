@@ -1,9 +1,9 @@
-//! How a connection begins (RFC 9293 §3.5): either end asks, or both at once.
+//! Connection establishment (RFC 9293 §3.5): active, passive, or simultaneous open.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Agreed, Connection, ConnectionError, State};
+use super::{Connection, ConnectionError, NegotiatedOptions, State};
 use crate::config::{Config, MSS_BYTES_MIN};
 use crate::options::TIMESTAMPS_BYTES;
 use crate::payload::Payload;
@@ -12,19 +12,19 @@ use crate::recover::Scoreboard;
 use crate::segment::{Header, Timestamps, Transmit};
 use crate::time::Time;
 
-/// What a peer takes that does not say (RFC 9293 §3.7.1).
+/// MSS of a peer that does not send the option (RFC 9293 §3.7.1).
 const MSS_BYTES_DEFAULT: u16 = 536;
-/// The largest window that has no shift, as in segments with SYN.
+/// The maximum unscaled window, as in segments with SYN.
 const WINDOW_UNSCALED_MAX: u32 = 65_535;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// Asks for a connection whose first sequence number is `isn`.
+    /// Opens a connection whose initial sequence number is `isn`.
     pub fn connect(config: Config, now: Time, isn: SeqNumber) -> Connection<R, S> {
         Connection::new(config, now, isn, State::SynSent)
     }
 
-    /// Accepts the connection that a segment with SYN asks for; nothing where the segment does not.
-    /// Bytes that came with it are sent again by the peer.
+    /// Accepts the connection of a segment with SYN, or returns `None` if the segment has no valid
+    /// SYN. Payload of the SYN is ignored; the peer retransmits it.
     pub fn accept(
         config: Config,
         now: Time,
@@ -39,7 +39,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Some(connection)
     }
 
-    /// Whether the SYN of a new connection may take the place of this one, which has ended
+    /// Returns true if the SYN of a new connection may replace this one, which has ended
     /// (RFC 6191 §2).
     pub(crate) fn may_be_replaced(&self, syn: &Header) -> bool {
         let later = match syn.timestamps.filter(|_| self.agreed.timestamps) {
@@ -49,13 +49,13 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.state == State::Closed || (self.state == State::TimeWait && later)
     }
 
-    /// The peer's SYN: what both have in common counts from here.
+    /// Processes the peer's SYN: determines the negotiated options.
     fn meet(&mut self, now: Time, syn: &Header) {
         self.irs = syn.seq;
         self.receive = Receive::new(syn.seq + 1, self.config.receive_buffer_bytes);
         self.acked = syn.seq + 1;
         self.edge = self.acked + self.config.receive_buffer_bytes.min(WINDOW_UNSCALED_MAX);
-        self.agreed = Agreed {
+        self.agreed = NegotiatedOptions {
             timestamps: self.config.timestamps && syn.timestamps.is_some(),
             sack: self.config.sack && syn.sack_permitted,
             peer_scale: syn.window_scale.unwrap_or(0),
@@ -79,11 +79,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.heard_at = now;
     }
 
-    /// In SYN-SENT (RFC 9293 §3.10.7.3).
+    /// Processes a segment in SYN-SENT (RFC 9293 §3.10.7.3).
     pub(super) fn arrive_asked(&mut self, now: Time, header: &Header, payload: &mut Vec<R>) {
         let acks = header.has(TcpFlags::ACK);
         if acks && (header.ack != self.iss + 1 || self.nxt == self.iss) {
-            // An old connection's: it is to go.
+            // A segment of an old connection is answered with a reset.
             self.due.reset = self.due.reset.or(header.reset_answering(0));
             return;
         }
@@ -103,13 +103,13 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.take_bytes(header.seq + 1, header.has(TcpFlags::FIN), payload);
             self.after_bytes(now);
         } else {
-            // Both ends asked at once.
+            // Simultaneous open.
             self.state = State::SynReceived;
             self.due.syn = true;
         }
     }
 
-    /// The peer has acknowledged SYN.
+    /// Processes the acknowledgement of SYN.
     pub(super) fn establish(&mut self, now: Time, header: &Header) {
         self.state = State::Established;
         self.una = header.ack;
@@ -127,7 +127,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.keep_alive(now);
     }
 
-    /// SYN, or SYN with ACK.
+    /// Builds SYN, or SYN with ACK.
     pub(super) fn transmit_syn(&mut self, now: Time) -> Transmit {
         let answers = self.state == State::SynReceived;
         let agreed = |wanted: bool, agreed: bool| wanted && (agreed || !answers);

@@ -1,4 +1,4 @@
-//! The cases that the RFCs draw, each segment by hand.
+//! Cases from the RFCs, with each segment written by hand.
 
 use bytes::Bytes;
 
@@ -10,19 +10,19 @@ const SYN: TcpFlags = TcpFlags::SYN;
 const RST: TcpFlags = TcpFlags::RST;
 const FIN_ACK: TcpFlags = TcpFlags(TcpFlags::FIN.0 | ACK.0);
 const SYN_ACK: TcpFlags = TcpFlags(SYN.0 | ACK.0);
-/// First numbers of this end and of the peer: bytes start one later.
+/// Initial sequence numbers of this end and of the peer: bytes start one later.
 const OWN: SeqNumber = SeqNumber(u32::MAX - 1);
 const PEER: SeqNumber = SeqNumber(7000);
 
-/// A connection and a peer that says what the test has it say; sequence numbers count from SYN.
+/// A connection and a scripted peer; sequence numbers are relative to SYN.
 struct Tested {
     connection: Connection<Bytes>,
     now: Time,
-    /// What the peer announces.
+    /// Window that the peer announces.
     window: u16,
 }
 
-/// What leaves: flags, sequence and acknowledgement number from SYN, payload.
+/// A sent segment: flags, relative sequence and acknowledgement number, payload.
 type Seen = (TcpFlags, i32, i32, String);
 
 fn seen(flags: TcpFlags, seq: i32, ack: i32, payload: &str) -> Seen {
@@ -38,7 +38,7 @@ impl Tested {
         Tested { connection, now: Time::from_ms(1000), window: 60_000 }
     }
 
-    /// Established by the peer, without timestamps.
+    /// A connection opened by the peer, without timestamps.
     fn accepted(config: Config) -> Tested {
         let syn = Header {
             seq: PEER,
@@ -122,7 +122,7 @@ impl Tested {
         String::from_utf8(all).unwrap()
     }
 
-    /// Until the next timer, and what leaves then.
+    /// Advances to the next timer, and returns the segments sent then.
     fn wait(&mut self) -> Vec<Seen> {
         self.now = self.connection.poll_timeout().expect("a timer");
         self.connection.handle_timeout(self.now);
@@ -239,7 +239,7 @@ fn a_wrong_acknowledgement_of_syn_is_reset() {
 fn bytes_in_order_are_acknowledged_at_once_or_soon() {
     let mut tested = Tested::accepted(Config { mss_bytes: 100, ..plain() });
     let full = "x".repeat(100);
-    // At first always.
+    // The first segments are acknowledged immediately.
     for number in 0..16 {
         tested.give(ACK, 1 + 100 * number, 1, &full);
         assert_eq!(tested.take_all(), [seen(ACK, 1, 101 + 100 * number, "")]);
@@ -253,7 +253,7 @@ fn bytes_in_order_are_acknowledged_at_once_or_soon() {
     let before = tested.now;
     assert_eq!(tested.wait(), [seen(ACK, 1, 1807, "")]);
     assert_eq!(tested.now.ns_since(before), 40_000_000);
-    // Several in one are worth an acknowledgement.
+    // Several coalesced segments cause one acknowledgement.
     tested.give(ACK, 1807, 1, &"y".repeat(1000));
     assert_eq!(tested.take_all(), [seen(ACK, 1, 2807, "")]);
 }
@@ -300,7 +300,7 @@ fn a_full_window_closes_and_opens_again() {
     tested.give(ACK, 1, 1, "abcdefghij");
     let (closed, _) = tested.transmit().unwrap();
     assert_eq!((closed.header.ack, closed.header.window), (PEER + 11, 0));
-    // One that comes nevertheless is refused, but its acknowledgement counts.
+    // A segment outside of the window is rejected, but its acknowledgement is used.
     tested.send("answer");
     assert_eq!(tested.take_all(), [seen(ACK, 1, 11, "answer")]);
     tested.give(ACK, 11, 7, "k");
@@ -338,7 +338,7 @@ fn a_closed_window_is_probed_for_ever_while_the_peer_answers() {
     tested.send("waiting");
     assert_eq!(tested.take_all(), []);
     for _ in 0..30 {
-        // An byte that the peer has: it answers, since that is outside of its window.
+        // A byte that the peer already has: it answers, since that byte is outside of its window.
         assert_eq!(tested.wait(), [seen(ACK, 0, 1, "")]);
         tested.give(ACK, 1, 1, "");
     }
@@ -391,7 +391,7 @@ fn segments_are_whole_but_for_the_last() {
     assert_eq!((payload.len(), segment.mss_bytes), (4300, 1000));
     assert!(segment.header.has(TcpFlags::PSH));
     tested.send_bytes(20_000);
-    // Ten segments at first, of which four and a part are on their way.
+    // The initial window is ten segments, of which four and a part are in flight.
     let (segment, payload) = tested.transmit().unwrap();
     assert_eq!(payload.len(), 5000);
     assert!(!segment.header.has(TcpFlags::PSH));
@@ -528,7 +528,7 @@ fn closing_here_first() {
     assert_eq!(tested.take_all(), [seen(ACK, 5, 7, "")]);
     assert_eq!(tested.read(), "still");
     assert!(tested.connection.is_read_to_end());
-    // FIN again: the acknowledgement was lost. A reset is ignored (RFC 1337).
+    // A repeated FIN: the acknowledgement was lost. A reset is ignored (RFC 1337).
     tested.give(FIN_ACK, 6, 5, "");
     assert_eq!(tested.take_all(), [seen(ACK, 5, 7, "")]);
     tested.give(RST, 7, 0, "");
@@ -627,7 +627,7 @@ fn a_lost_segment_is_sent_again_after_three_behind_it() {
     let stats = tested.connection.stats();
     assert_eq!((stats.recoveries, stats.retransmitted_bytes, stats.timeouts), (1, 1000, 0));
     tested.give(ACK, 1, 6001, "");
-    assert_eq!(tested.connection.phase, Phase::Open);
+    assert_eq!(tested.connection.phase, RecoveryPhase::Open);
 }
 
 #[test]
@@ -641,12 +641,12 @@ fn without_selective_acknowledgements_three_repeated_ones_do() {
     }
     let again = tested.take_all();
     assert_eq!((again.len(), again[0].1, again[0].3.len()), (1, 1, 1000));
-    // RFC 6582: a part is acknowledged, so the next is lost too.
+    // RFC 6582: after a partial acknowledgement the next segment is lost too.
     tested.give(ACK, 1, 2001, "");
     let again = tested.take_all();
     assert_eq!((again[0].1, again[0].3.len()), (2001, 1000));
     tested.give(ACK, 1, 6001, "");
-    assert_eq!(tested.connection.phase, Phase::Open);
+    assert_eq!(tested.connection.phase, RecoveryPhase::Open);
 }
 
 #[test]
@@ -663,7 +663,7 @@ fn a_lost_tail_is_probed_before_the_timer() {
     let waited_ms = tested.now.ns_since(before) / 1_000_000;
     assert!(waited_ms < 60, "{waited_ms}");
     assert_eq!((probe.len(), probe[0].1, probe[0].3.len()), (1, 5001, 1000));
-    // The probe arrives: all before it is lost.
+    // The probe is acknowledged: all bytes before it are lost.
     tested.pass_ms(20);
     tested.sack(1001, &[(5001, 6001)]);
     tested.pass_ms(20);

@@ -1,18 +1,19 @@
-//! What happens when nothing does.
+//! Timers: retransmission, tail loss probe, persist, delayed acknowledgement, keepalive,
+//! TIME-WAIT.
 
-use super::{Connection, ConnectionError, Phase, State};
+use super::{Connection, ConnectionError, RecoveryPhase, State};
 use crate::payload::Payload;
 use crate::time::{Time, ns};
 
-/// Probes of a silent peer before it is taken for dead.
+/// Number of unanswered keepalive probes after which the peer is considered dead.
 const KEEPALIVE_PROBES_MAX: u64 = 8;
-/// Longest that a peer lets a single segment wait for its acknowledgement (RFC 8985 §7.2,
+/// Maximum delay of the peer's acknowledgement of a single segment (RFC 8985 §7.2,
 /// TLP.max_ack_delay).
 const PEER_DELAY_NS: u64 = 200_000_000;
-/// Most requests for a connection, or answers to one, that are sent.
+/// Maximum retransmissions of SYN, or of SYN with ACK.
 pub const SYN_RETRIES_MAX: u32 = 6;
 
-/// When something is to happen; never where it is not to.
+/// Deadlines of the timers; `NEVER` if a timer is not set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timers {
     pub(super) retransmit: Time,
@@ -51,7 +52,7 @@ impl Timers {
     }
 }
 
-/// True once: the timer was set, and is over.
+/// Returns true once after the timer has expired, and clears it.
 fn expired(timer: &mut Time, now: Time) -> bool {
     let over = *timer <= now;
     if over {
@@ -61,14 +62,14 @@ fn expired(timer: &mut Time, now: Time) -> bool {
 }
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// When [`handle_timeout`](Connection::handle_timeout) is to be called, if nothing happens before.
+    /// Time of the next call of [`handle_timeout`](Connection::handle_timeout).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
         let next = self.timers.next();
         (next != Time::NEVER).then_some(next)
     }
 
-    /// Does what is due. Segments may have to leave after it.
+    /// Handles expired timers. Segments may be due afterwards.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.timers.next() > now {
             return;
@@ -94,7 +95,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         }
     }
 
-    /// RFC 6298 §5.
+    /// Handles the retransmission timeout (RFC 6298 §5).
     fn retransmit(&mut self, now: Time) {
         if self.give_up(now) {
             return;
@@ -109,11 +110,11 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             self.due.syn = true;
             return;
         }
-        if first && self.phase != Phase::Loss {
+        if first && self.phase != RecoveryPhase::Loss {
             self.congestion.timed_out(now, self.outstanding());
         }
         self.board.lose_all();
-        self.phase = Phase::Loss;
+        self.phase = RecoveryPhase::Loss;
         self.recover_until = self.nxt;
         self.repeated_acks = 0;
         self.tail_probe = None;
@@ -123,7 +124,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.restart_retransmission(now);
     }
 
-    /// The peer has not answered for too long.
+    /// Aborts the connection if the user timeout has expired.
     fn give_up(&mut self, now: Time) -> bool {
         let over = now.ns_since(self.progress_at) >= ns(self.config.user_timeout);
         if over {
@@ -133,13 +134,14 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         over
     }
 
-    /// The window is closed, or too small for what waits (RFC 9293 §3.8.6.1).
+    /// Handles the persist timer: the window is closed, or too small for the queued bytes
+    /// (RFC 9293 §3.8.6.1).
     fn persist(&mut self, now: Time) {
         if self.window > 0 {
             self.due.little = true;
             return;
         }
-        // A peer that answers may keep its window closed as long as it likes.
+        // A peer that answers may keep its window closed indefinitely.
         self.progress_at = self.progress_at.max(self.heard_at);
         if !self.give_up(now) {
             self.due.probe = true;
@@ -175,8 +177,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         self.timers.time_wait = now + self.config.time_wait;
     }
 
-    /// Something is on its way: when it is sent again (RFC 6298 §5), and when its tail is asked for
-    /// (RFC 8985 §7.2).
+    /// Sets the retransmission timer (RFC 6298 §5) and the tail loss probe timer (RFC 8985 §7.2)
+    /// for bytes in flight.
     #[inline]
     pub(super) fn restart_retransmission(&mut self, now: Time) {
         self.timers.retransmit = now.after_ns(self.rtt.timeout_ns());
@@ -186,7 +188,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
     #[inline]
     pub(super) fn restart_tail_probe(&mut self, now: Time) {
         let smoothed_ns = self.rtt.smoothed_ns();
-        let probes = self.phase == Phase::Open
+        let probes = self.phase == RecoveryPhase::Open
             && self.agreed.sack
             && self.board.sacked() == 0
             && smoothed_ns > 0

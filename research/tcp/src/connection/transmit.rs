@@ -1,20 +1,20 @@
-//! What leaves, and when.
+//! Segment construction and the decision when to send.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use super::{Connection, Phase, State, TailProbe};
+use super::{Connection, RecoveryPhase, State, TailProbe};
 use crate::payload::Payload;
 use crate::rule::{Rule, holds};
 use crate::segment::{Header, Range, SackBlocks, Timestamps, Transmit};
 use crate::time::Time;
 
-/// So many segments on their way bring an acknowledgement soon, even where the peer delays them.
+/// Number of segments in flight that suffice for an early acknowledgement, even if it is delayed.
 const SEGMENTS_ANSWERED: u32 = 4;
 
 impl<R: Payload, S: Payload + Clone> Connection<R, S> {
-    /// The next segment to send, if there is one; its payload is put into `gather`, which is emptied
-    /// first. To be called until there is nothing, after anything else was.
+    /// Returns the next segment to send, if there is one; `gather` is cleared, and filled with its
+    /// payload. Call it until it returns `None`, after any other call.
     #[inline]
     pub fn poll_transmit(&mut self, now: Time, gather: &mut Vec<S>) -> Option<Transmit> {
         gather.clear();
@@ -34,7 +34,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         if segment.is_some() {
             return segment;
         }
-        // What a probe acknowledges does not count, since it is outside of the window.
+        // The acknowledgement in a probe is not processed, since the probe is outside of the
+        // window.
         if self.due.ack || (self.due.probe && self.unacked_bytes > 0) {
             let header = self.header(now, self.nxt, TcpFlags::ACK);
             return Some(self.alone(header));
@@ -53,7 +54,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Transmit { header, payload_bytes: 0, mss_bytes: self.mss as u16, retransmission: false }
     }
 
-    /// A header that acknowledges all that has come, so that no other acknowledgement is due.
+    /// A header that acknowledges all received bytes, so that no other acknowledgement is due.
     #[inline]
     fn header(&mut self, now: Time, seq: SeqNumber, flags: TcpFlags) -> Header {
         let ack = self.receive.next();
@@ -73,8 +74,8 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Header { seq, ack, flags, window, timestamps, sack, ..Header::default() }
     }
 
-    /// The window as it is in a header. Its edge never goes back, and moves on only by what is worth
-    /// it (RFC 9293 §3.8.6.2.2).
+    /// The window field. Its right edge never moves back, and moves forward only by a useful
+    /// amount (RFC 9293 §3.8.6.2.2).
     #[inline]
     fn announce(&mut self) -> u16 {
         let (next, offer) = (self.receive.next(), self.offer());
@@ -86,12 +87,13 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         (window >> self.agreed.own_scale).min(u32::from(u16::MAX)) as u16
     }
 
-    /// Bytes that may be on their way, more than are.
+    /// Number of additional bytes that the congestion window allows.
     #[inline]
     fn congestion_room(&self) -> u32 {
         let mut in_flight = self.board.in_flight();
         if !self.agreed.sack {
-            // Each repeated acknowledgement says that a segment has left (RFC 5681 §3.2).
+            // Each duplicate acknowledgement shows that a segment has left the network (RFC 5681
+            // §3.2).
             in_flight = in_flight.saturating_sub(self.repeated_acks.saturating_mul(self.mss));
         }
         self.congestion.window_bytes().saturating_sub(in_flight)
@@ -102,7 +104,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return None;
         }
         let room = self.congestion_room();
-        // The first bytes of a recovery leave in any case (RFC 6675 §5, step 4.3).
+        // The first bytes of a recovery are always sent (RFC 6675 §5, step 4.3).
         if room < self.mss && self.board.in_flight() > 0 {
             return None;
         }
@@ -154,9 +156,9 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Transmit { header, payload_bytes, mss_bytes, retransmission }
     }
 
-    /// Asks for the tail of what was sent (RFC 8985 §7.3).
+    /// Sends a tail loss probe (RFC 8985 §7.3).
     fn transmit_tail_probe(&mut self, now: Time, gather: &mut Vec<S>) -> Option<Transmit> {
-        if !core::mem::take(&mut self.due.tail_probe) || self.phase != Phase::Open {
+        if !core::mem::take(&mut self.due.tail_probe) || self.phase != RecoveryPhase::Open {
             return None;
         }
         self.stats.tail_probes += 1;
@@ -175,7 +177,7 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Some(segment)
     }
 
-    /// Bytes that the peer's window takes.
+    /// Number of bytes that the peer's window allows.
     #[inline]
     fn window_room(&self) -> u32 {
         (self.una + self.window).since(self.nxt).max(0) as u32
@@ -195,15 +197,15 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
         Some(self.transmit_bytes(now, bytes, gather))
     }
 
-    /// Nobody knows how much the path takes after a while (RFC 5681 §4.1).
+    /// Resets the congestion window after an idle period (RFC 5681 §4.1).
     fn restart_after_idleness(&mut self, now: Time) {
         if self.nxt == self.una && now.ns_since(self.sent_at) > self.rtt.timeout_ns() {
             self.congestion.idle();
         }
     }
 
-    /// How many of the `unsent` bytes leave now: as many as both windows take, unless more will leave
-    /// at once a little later (RFC 9293 §3.8.6.2.1).
+    /// Number of the `unsent` bytes to send now: as many as both windows allow, unless waiting
+    /// allows a larger segment soon (RFC 9293 §3.8.6.2.1).
     #[inline]
     fn worth_sending(&mut self, now: Time, unsent: u32, fin: bool) -> Option<u32> {
         let window = self.window_room();
@@ -230,27 +232,27 @@ impl<R: Payload, S: Payload + Clone> Connection<R, S> {
             return worth.then_some(limit);
         }
         let grows = most < self.config.super_segment_bytes
-            && self.phase == Phase::Open
+            && self.phase == RecoveryPhase::Open
             && self.board.in_flight() >= SEGMENTS_ANSWERED * self.mss
             && limit < self.congestion.window_bytes().min(self.window) / 3;
         (!grows).then_some(whole)
     }
 
-    /// As many bytes as fit into one super-segment, of which only the last part is short.
+    /// Limits `bytes` to one super-segment, in which only the last packet may be short.
     #[inline]
     fn whole_segments(&self, bytes: u32) -> u32 {
         let most = self.config.super_segment_bytes;
         if bytes <= most { bytes } else { (most - most % self.mss).max(self.mss) }
     }
 
-    /// Nothing will come that makes the peer tell of a larger window: it is asked.
+    /// Sets the persist timer if no pending event can cause a window update.
     fn wait_for_window(&mut self, now: Time, idle: bool) {
         if idle && self.timers.persist == Time::NEVER && holds(Rule::Probe) {
             self.timers.persist = now.after_ns(self.rtt.timeout_ns());
         }
     }
 
-    /// `bytes` that were not sent before; with FIN where they are the last.
+    /// Builds a segment of `bytes` new bytes; with FIN if they are the last.
     #[inline]
     fn transmit_bytes(&mut self, now: Time, bytes: u32, gather: &mut Vec<S>) -> Transmit {
         let range = Range { start: self.nxt, end: self.nxt + bytes };

@@ -1,10 +1,10 @@
-//! The network in all weathers.
+//! Simulated transfers under different network conditions.
 
 use core::time::Duration;
 
 use unlade_testkit::{Random, cases};
 
-use super::{Habits, Network, Weather};
+use super::{Habits, Network, NetworkConditions};
 use crate::{Algorithm, Config};
 
 const READS_AT_ONCE: Habits =
@@ -45,9 +45,9 @@ fn any_habits(random: &mut Random, closes_last: bool) -> Habits {
     }
 }
 
-fn any_weather(random: &mut Random) -> Weather {
+fn any_conditions(random: &mut Random) -> NetworkConditions {
     let bad = random.below(4);
-    Weather {
+    NetworkConditions {
         lost: random.below(1 + bad * 33),
         doubled: random.below(1 + bad * 20),
         late: random.below(1 + bad * 50),
@@ -62,12 +62,12 @@ fn every_byte_arrives_once_in_order_in_any_weather() {
     cases(400, any_case);
 }
 
-/// Any two ends, any network.
+/// Random ends on a random network.
 pub(crate) fn any_case(random: &mut Random) {
     let configs = [any_config(random), any_config(random)];
     let last = random.below(3);
     let habits = [any_habits(random, last == 0), any_habits(random, last == 1)];
-    let (weather, both_ask) = (any_weather(random), random.once_in(5));
+    let (weather, both_ask) = (any_conditions(random), random.once_in(5));
     let mut network = Network::new(configs, habits, weather, both_ask, random.next());
     network.run(20_000);
 }
@@ -75,7 +75,8 @@ pub(crate) fn any_case(random: &mut Random) {
 #[test]
 fn nothing_is_sent_twice_in_fair_weather() {
     let habits = [sends(8_000_000), sends(3_000_000)];
-    let mut network = Network::new([Config::default(); 2], habits, Weather::FAIR, false, 1);
+    let mut network =
+        Network::new([Config::default(); 2], habits, NetworkConditions::FAIR, false, 1);
     network.run(60);
     for end in &network.ends {
         let stats = end.connection.stats();
@@ -87,7 +88,7 @@ fn nothing_is_sent_twice_in_fair_weather() {
 #[test]
 fn bulk_is_predicted_and_sent_in_large_segments() {
     let habits = [sends(50_000_000), sends(0)];
-    let weather = Weather { coalesced: true, ..Weather::FAIR };
+    let weather = NetworkConditions { coalesced: true, ..NetworkConditions::FAIR };
     let mut network = Network::new([Config::default(); 2], habits, weather, false, 1);
     network.run(60);
     let [sender, receiver] = &network.ends;
@@ -100,8 +101,9 @@ fn bulk_is_predicted_and_sent_in_large_segments() {
 
 #[test]
 fn reordering_is_not_taken_for_loss() {
-    // Every packet somewhere within a quarter of the round-trip time.
-    let weather = Weather { delay_us: 10_000, jitter_us: 2000, ..Weather::FAIR };
+    // Every packet is delayed randomly within a quarter of the round-trip time.
+    let weather =
+        NetworkConditions { delay_us: 10_000, jitter_us: 2000, ..NetworkConditions::FAIR };
     let habits = [sends(5_000_000), sends(0)];
     let mut network = Network::new([Config::default(); 2], habits, weather, false, 3);
     network.run(600);
@@ -113,21 +115,22 @@ fn reordering_is_not_taken_for_loss() {
 
 #[test]
 fn loss_is_repaired_without_the_timer() {
-    let weather = Weather { lost: 10, delay_us: 5000, ..Weather::FAIR };
+    let weather = NetworkConditions { lost: 10, delay_us: 5000, ..NetworkConditions::FAIR };
     let habits = [sends(5_000_000), sends(0)];
     let mut network = Network::new([Config::default(); 2], habits, weather, false, 4);
     network.run(600);
     let stats = network.ends[0].connection.stats();
     assert!(stats.recoveries > 5, "{stats:?}");
     assert!(stats.timeouts <= 2, "{stats:?}");
-    // About what was lost.
+    // Approximately the lost bytes.
     assert!((30_000..150_000).contains(&stats.retransmitted_bytes), "{stats:?}");
 }
 
 #[test]
 fn peers_without_options_lose_nothing() {
     cases(60, |random| {
-        let weather = Weather { lost: 30, late: 20, delay_us: 3000, ..Weather::FAIR };
+        let weather =
+            NetworkConditions { lost: 30, late: 20, delay_us: 3000, ..NetworkConditions::FAIR };
         let plain = Config {
             timestamps: false,
             sack: false,

@@ -2,7 +2,7 @@
 
 use unlade_net::SeqNumber;
 
-use crate::composed::{Piece, Stats, step};
+use crate::composed::{RecordPart, Stats, step};
 use crate::framing::Framing;
 use crate::nvme::{self, Nvme};
 use crate::placement::Placer;
@@ -11,30 +11,30 @@ use crate::rule::{Rule, holds};
 use crate::rx::{self, State};
 use crate::tls::{self, APPLICATION_DATA, Tls};
 
-/// What became of a packet. The outer result is that of TLS: without its pass the packet goes up as
-/// it came, and there is nothing else to say of it but a question.
+/// Result for a packet. Without a pass in `tls` the packet goes up as it was received, and of the
+/// other fields only a resynchronisation request can be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The outer machine's.
+    /// Result of the outer machine.
     pub tls: rx::Received,
-    /// All application data in the packet is of this pass of the inner machine, and every digest
-    /// that ends in it is right.
+    /// The pass of the inner machine to which all application data in the packet belongs; every
+    /// digest that ends in the packet is correct.
     pub nvme: Option<Pass>,
-    /// Where in the payload the first PDU starts, of those that start in it.
+    /// Offset in the payload of the first PDU that starts in it.
     pub boundary: Option<u32>,
-    /// A question of the inner machine; it names a place in TCP's stream.
+    /// Resynchronisation request of the inner machine; it names a position in TCP's stream.
     pub nvme_request: Option<Request>,
 }
 
-/// The inner machine: its dynamic state.
+/// The dynamic state of the inner machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
     rx: rx::Rx<nvme::Progress>,
-    /// The byte of TCP's stream behind the application data that was taken.
+    /// The TCP sequence number after the last application data that was processed.
     end: SeqNumber,
 }
 
-/// The machines of one flow: two contexts.
+/// The state machines of one flow: two contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct Rx {
     tls: rx::Rx<tls::Progress>,
@@ -42,31 +42,32 @@ pub struct Rx {
 }
 
 impl Rx {
-    /// A record starts at `start`, after `number` others, and a PDU with its application data.
+    /// Creates machines for a stream in which record `number` and a PDU begin at `start`.
     pub fn new(start: SeqNumber, number: u64) -> Rx {
         let nvme = Inner { rx: rx::Rx::new(start, 0), end: start };
         Rx { tls: rx::Rx::new(start, number), nvme }
     }
 
-    /// The outer machine starts again with another key, as [`rx::Rx::restart`] does; the inner one
-    /// has to search.
+    /// Restarts the outer machine with another key, as [`rx::Rx::restart`] does; the inner machine
+    /// searches.
     pub fn restart(&mut self, stats: &mut Stats, start: SeqNumber, number: u64, key: u16) {
         self.tls.restart(start, number, key);
         self.nvme.rx.interrupt(&mut stats.nvme);
     }
 
-    /// What the machines do: TLS, NVMe/TCP.
+    /// The states of the two machines: TLS, NVMe/TCP.
     pub fn states(&self) -> (State, State) {
         (self.tls.state(), self.nvme.rx.state())
     }
 
-    /// The byte that the outer machine goes on with, where it knows.
+    /// The next byte that the outer machine processes, while it is synchronised.
     pub fn expected(&self) -> SeqNumber {
         self.tls.expected()
     }
 
-    /// Takes a packet whose checksum is good. What is in `out` behind the payload's length, or
-    /// without the outer pass, means nothing. `placer` says afterwards what was placed.
+    /// Processes a packet whose checksum is correct. Bytes of `out` beyond the payload's length
+    /// are undefined, and so are all of them without the outer pass. Afterwards `placer` holds the
+    /// ranges that were placed.
     ///
     /// # Panics
     /// `out` is shorter than `payload`.
@@ -93,7 +94,7 @@ impl Rx {
         }
         let mut framing = before;
         if before.position() != seq + outer.from {
-            // It starts with the next header; the rest of the record before was missed.
+            // It starts with the next header; the rest of the previous record is missing.
             framing.skip_to_header();
             debug_assert_eq!(framing.position(), seq + outer.from);
             if holds(Rule::InnerGap) {
@@ -107,20 +108,23 @@ impl Rx {
         Received { tls: outer, ..taken }
     }
 
-    /// Takes an answer of software to a question of the outer machine.
+    /// Processes a response of software to a request of the outer machine. Returns true if it was
+    /// accepted.
     pub fn respond(&mut self, stats: &mut Stats, response: &Response) -> bool {
         self.tls.respond(&mut stats.tls, response)
     }
 
-    /// Takes an answer of software to a question of the inner machine.
+    /// Processes a response of software to a request of the inner machine. Returns true if it was
+    /// accepted.
     pub fn respond_nvme(&mut self, stats: &mut Stats, response: &Response) -> bool {
         self.nvme.rx.respond(&mut stats.nvme, response)
     }
 }
 
 impl Inner {
-    /// Takes the application data of `bytes` at `seq`, which are decrypted after the first `done` of
-    /// them; there the records' framing is `framing`. Gives the inner machine's results.
+    /// Processes the application data of `bytes` at `seq`, which are decrypted after the first
+    /// `done` bytes; `framing` is the framing of the records at that point. Returns the inner
+    /// results.
     fn take(
         &mut self,
         (tls, nvme): (&Tls, &Nvme),
@@ -133,12 +137,12 @@ impl Inner {
         let mut passes = Passes { common: None, differ: false };
         let mut taken = Received::default();
         while done < bytes.len() {
-            let Some((end, _, pieces)) = step(tls, &mut framing, bytes, done) else { break };
+            let Some((end, _, parts)) = step(tls, &mut framing, bytes, done) else { break };
             done = end;
-            for piece in pieces.into_iter().flatten() {
-                match piece {
-                    Piece::Record => (),
-                    Piece::Content { start, end } => {
+            for part in parts.into_iter().flatten() {
+                match part {
+                    RecordPart::Record => (),
+                    RecordPart::Content { start, end } => {
                         placer.part(start);
                         let content = (seq + start as u32, &bytes[start..end]);
                         let received = self.content(nvme, stats, content, placer);
@@ -147,12 +151,12 @@ impl Inner {
                         let boundary = received.boundary.map(|at| at + start as u32);
                         taken.boundary = taken.boundary.or(boundary);
                     }
-                    Piece::Type { at } if bytes[at] == APPLICATION_DATA => (),
-                    Piece::Type { .. } => {
+                    RecordPart::Type { at } if bytes[at] == APPLICATION_DATA => (),
+                    RecordPart::Type { .. } => {
                         if holds(Rule::InnerType) {
                             self.rx.interrupt(&mut stats.nvme);
                             passes.join(None);
-                            // What was placed of it was not PDUs.
+                            // The placed bytes were not part of a PDU.
                             placer.forget();
                         }
                     }
@@ -163,7 +167,7 @@ impl Inner {
         taken
     }
 
-    /// Takes application data that is next.
+    /// Processes the next application data.
     fn content(
         &mut self,
         nvme: &Nvme,
@@ -171,14 +175,14 @@ impl Inner {
         (seq, content): (SeqNumber, &[u8]),
         placer: &mut Placer<'_>,
     ) -> rx::Received {
-        // Nothing of the inner stream is between.
+        // No byte of the inner stream lies between.
         self.rx.shift(seq.0.wrapping_sub(self.end.0));
         self.end = seq + content.len() as u32;
         self.rx.take(nvme, &mut stats.nvme, (seq, content), &mut [], placer)
     }
 }
 
-/// The passes of a packet's parts.
+/// The common pass of the parts of a packet.
 struct Passes {
     common: Option<Pass>,
     differ: bool,

@@ -1,58 +1,61 @@
 //! Packets to send of a flow with both protocols.
 //!
-//! Software writes PDUs with room for digests into records with room for tags. What a record holds
-//! is known at its end; so the inner machine remembers where it was at the start of a record, and
-//! goes back there if the record held something else. For this software keeps two rules, and a
-//! packet that breaks one is dropped: a record with application data is not padded, and one with
-//! something else comes between PDUs, where no digest is due. What is done to an byte depends on
-//! the stream alone, never on packets: under one nonce there is one text.
+//! Software writes PDUs with room for digests into records with room for tags. The content type of
+//! a record is known at its end only. Therefore the inner machine keeps its state from the start
+//! of each record, and restores it if the record held something else. Software keeps two rules,
+//! and a packet that breaks one is dropped: a record with application data is not padded, and a
+//! record with another type comes between PDUs, where no digest is due. The output for a byte
+//! depends on the stream alone and never on packet boundaries, so a nonce is never used for two
+//! plaintexts.
 
 use unlade_net::SeqNumber;
 
-use crate::composed::{Piece, Stats, step};
+use crate::composed::{RecordPart, Stats, step};
 use crate::nvme::{self, Nvme};
 use crate::rule::{Rule, holds};
 use crate::tls::{self, APPLICATION_DATA, Tls};
 use crate::tx::{self, MessageState, Messages, Shadow, Verdict};
 
-/// Bytes that are replayed at once.
+/// Bytes that are replayed in one step.
 const REPLAY_BYTES: usize = 2048;
-/// Content types of TLS that hold no application data: alerts and handshake messages.
+/// TLS content types without application data: alerts and handshake messages.
 const OTHER_TYPES: [u8; 2] = [21, 22];
 
-/// What software knows of the application data of a record.
+/// Software's state of the application data of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct InnerState<'m> {
-    /// Where in the inner stream it starts; that stream is counted by itself.
+    /// Position in the inner stream at which the data starts; the inner stream has its own
+    /// numbers.
     pub start: SeqNumber,
-    /// The PDU that this is in, or that starts there, at least up to there.
+    /// The PDU that contains `start` or starts there, with its bytes at least up to `start`.
     pub pdu: MessageState<'m>,
 }
 
 /// Software's messages of both protocols.
 pub trait ComposedMessages: Messages {
-    /// What is in the record that starts at `record`, of those that [`Messages::find`] tells of.
+    /// The application data of the record that starts at `record`, a record that
+    /// [`Messages::find`] returns.
     fn inner(&self, record: SeqNumber) -> Option<InnerState<'_>>;
 }
 
-/// The inner machine: its dynamic state.
+/// The dynamic state of the inner machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Inner {
     tx: tx::Tx<nvme::Progress>,
-    /// How it was at the start of the record.
+    /// The state at the start of the record.
     before: tx::Tx<nvme::Progress>,
-    /// The record holds what are no PDUs.
-    alien: bool,
+    /// The record contains no PDUs.
+    is_other_type: bool,
 }
 
-/// The outer machine: its dynamic state.
+/// The dynamic state of the outer machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Outer {
     tx: tx::Tx<tls::Progress>,
     sound: bool,
 }
 
-/// The machines of one flow under one key: two contexts.
+/// The state machines of one flow under one key: two contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct Tx {
     tls: Outer,
@@ -60,29 +63,29 @@ pub struct Tx {
 }
 
 impl Tx {
-    /// A record starts at `start`, after `number` others under `key`, and a PDU with its
-    /// application data.
+    /// Creates machines for a stream in which record `number` under `key`, and a PDU with its
+    /// application data, begin at `start`.
     pub fn new(start: SeqNumber, number: u64, key: u16) -> Tx {
         let inner = tx::Tx::new(SeqNumber(0), 0, 0);
         Tx {
             tls: Outer { tx: tx::Tx::new(start, number, key), sound: true },
-            nvme: Inner { tx: inner, before: inner, alien: false },
+            nvme: Inner { tx: inner, before: inner, is_other_type: false },
         }
     }
 
-    /// The byte that it goes on with.
+    /// The next byte that the machine processes.
     pub fn expected(&self) -> SeqNumber {
         self.tls.tx.expected()
     }
 
-    /// Nothing can be sent until [`Tx::recover`] has succeeded.
+    /// Invalidates the state: nothing can be sent until [`Tx::recover`] succeeds.
     pub fn fail(&mut self) {
         self.tls.sound = false;
     }
 
-    /// Gets in front of the byte `seq`, which is in `record` or right behind it: first the inner
-    /// machine in front of the record, then both in front of the byte. False where what is known
-    /// does not reach so far; nothing can be sent then.
+    /// Restores the state before the byte `seq`, which is in `record` or directly behind it: first
+    /// the inner machine up to the start of the record, then both machines up to the byte. Returns
+    /// false if the given messages do not reach `seq`; nothing can be sent then.
     pub fn recover(
         &mut self,
         (tls, nvme): (&Tls, &Nvme),
@@ -101,21 +104,21 @@ impl Tx {
             true => tx.recover(nvme, &mut stats.nvme, &pdu, inner.start),
             false => true,
         };
-        // In front of the record nothing is replayed: this says whether it is of our key.
+        // Nothing is replayed before the record: this checks the record's key.
         let start = record.start;
         self.tls.sound = found && self.tls.tx.recover(tls, &mut stats.tls, record, start);
-        self.nvme = Inner { tx, before: tx, alien: false };
+        self.nvme = Inner { tx, before: tx, is_other_type: false };
         stats.tls.tx_replayed_bytes += before.len() as u64;
-        let mut piece = [0; REPLAY_BYTES];
+        let mut replayed = [0; REPLAY_BYTES];
         for bytes in before.chunks(REPLAY_BYTES) {
-            let piece = &mut piece[..bytes.len()];
-            piece.copy_from_slice(bytes);
-            self.tls.sound = self.tls.sound && self.walk((tls, nvme), piece);
+            let replayed = &mut replayed[..bytes.len()];
+            replayed.copy_from_slice(bytes);
+            self.tls.sound = self.tls.sound && self.walk((tls, nvme), replayed);
         }
         self.tls.sound
     }
 
-    /// Fills in digests and seals the payload of a packet, in place.
+    /// Fills in the digests and seals the payload of a packet, in place.
     pub fn transmit(
         &mut self,
         protocols: (&Tls, &Nvme),
@@ -136,17 +139,17 @@ impl Tx {
         Verdict::Send
     }
 
-    /// Works on bytes that are next; false where they are not what they must be.
+    /// Processes the next bytes; returns false if they are malformed.
     fn walk(&mut self, (tls, nvme): (&Tls, &Nvme), bytes: &mut [u8]) -> bool {
-        // Where records are is as plain before sealing as after.
+        // Sealing does not change headers, so record boundaries are the same before and after it.
         let mut framing = self.tls.tx.framing();
         let mut done = 0;
         while done < bytes.len() {
             let stepped = step(tls, &mut framing, bytes, done);
-            let Some((end, _, pieces)) = stepped else { return false };
+            let Some((end, _, parts)) = stepped else { return false };
             done = end;
-            for piece in pieces.into_iter().flatten() {
-                if !self.nvme.take(nvme, piece, bytes) {
+            for part in parts.into_iter().flatten() {
+                if !self.nvme.take(nvme, part, bytes) {
                     return false;
                 }
             }
@@ -156,29 +159,30 @@ impl Tx {
 }
 
 impl Inner {
-    fn take(&mut self, nvme: &Nvme, piece: Piece, bytes: &mut [u8]) -> bool {
-        match piece {
-            Piece::Record => {
-                // A record of TLS 1.2 has no byte at its end that would say so.
-                let was_alien = std::mem::take(&mut self.alien);
+    fn take(&mut self, nvme: &Nvme, part: RecordPart, bytes: &mut [u8]) -> bool {
+        match part {
+            RecordPart::Record => {
+                // A TLS 1.2 record has no type byte at its end.
+                let was_other_type = std::mem::take(&mut self.is_other_type);
                 self.before = self.tx;
-                !was_alien
+                !was_other_type
             }
-            Piece::Content { start, end } => {
-                self.alien = self.alien || !self.tx.walk(nvme, &mut bytes[start..end]);
+            RecordPart::Content { start, end } => {
+                self.is_other_type =
+                    self.is_other_type || !self.tx.walk(nvme, &mut bytes[start..end]);
                 true
             }
-            Piece::Type { at } if bytes[at] == APPLICATION_DATA => !self.alien,
-            Piece::Type { at } => {
+            RecordPart::Type { at } if bytes[at] == APPLICATION_DATA => !self.is_other_type,
+            RecordPart::Type { at } => {
                 self.tx = self.before;
-                self.alien = false;
+                self.is_other_type = false;
                 OTHER_TYPES.contains(&bytes[at]) && self.tx.framing().is_at_start()
             }
         }
     }
 }
 
-/// Driver and device in one: makes of a packet what the wire gets.
+/// Runs driver and device in one call: turns a packet into its form on the wire.
 pub fn send(
     protocols: (&Tls, &Nvme),
     (shadow, tx): (&mut Shadow, &mut Tx),

@@ -1,5 +1,4 @@
-//! Sending NVMe/TCP, plain or over TLS: what leaves the device against what another library has
-//! made.
+//! Sending NVMe/TCP, plain or over TLS: the device's output against that of another library.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -12,7 +11,7 @@ use crate::software::sent::Sent;
 use crate::tls::{Tls, Version};
 use crate::tx::{Shadow, Tx, Verdict, send};
 
-/// Most messages that are kept.
+/// Maximum number of messages that are kept.
 const MESSAGES_MAX: usize = 100_000;
 
 enum Machine {
@@ -25,7 +24,7 @@ struct World {
     isn: SeqNumber,
     shadow: Shadow,
     machine: Machine,
-    /// PDUs and records that software has written, and where they end.
+    /// Number of PDUs and records that software has written, and the end of their bytes.
     pdus: usize,
     records: usize,
     ready: usize,
@@ -35,7 +34,7 @@ struct World {
 /// One connection without TLS.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn plain(random: &mut Random) -> Result<Stats, String> {
     run(random, None)
 }
@@ -43,7 +42,7 @@ pub(crate) fn plain(random: &mut Random) -> Result<Stats, String> {
 /// One connection with TLS.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn secure(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(4) { Version::Tls12 } else { Version::Tls13 };
     run(random, Some(version))
@@ -99,7 +98,7 @@ impl World {
                     let at = acknowledged + random.below((next - acknowledged) as u64) as usize;
                     self.packet(at, (at + length).min(next), true)?;
                 }
-                // What is acknowledged, sent again: right, or not at all.
+                // A retransmission of acknowledged bytes is correct or dropped.
                 3 if acknowledged > 0 => {
                     let at = random.below(acknowledged as u64) as usize;
                     self.packet(at, (at + length).min(next), false)?;
@@ -119,7 +118,7 @@ impl World {
         kept.then_some(()).ok_or_else(|| "messages are kept for nothing".to_owned())
     }
 
-    /// Software writes a PDU, or a record with what it needs.
+    /// Software writes a PDU, or a record with all PDUs that it needs.
     fn write(&mut self) -> Result<(), String> {
         let full = |_| "there is no room".to_owned();
         match &mut self.machine {
@@ -154,7 +153,7 @@ impl World {
         };
     }
 
-    /// TCP sends a packet; it must leave where it `must`, and leave right in any case.
+    /// TCP sends a packet; it must be sent if `must`, and must be correct in any case.
     fn packet(&mut self, at: usize, end: usize, must: bool) -> Result<(), String> {
         let seq = self.isn + at as u32;
         let mut payload = self.stream.written[at..end].to_vec();

@@ -1,5 +1,5 @@
-//! Receiving NVMe/TCP, plain or over TLS: device, TCP and an initiator with its buffers against what
-//! the far end has sent.
+//! Receiving NVMe/TCP, plain or over TLS: device, TCP and an initiator with its buffers against
+//! the peer's stream.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use unlade_net::SeqNumber;
 use unlade_testkit::Random;
 
 use crate::composed::{self, Stats};
-use crate::model::initiator::{Buffer, Desk, Live, Memory, Reading, Said};
+use crate::model::initiator::{Buffer, EventHandler, Live, Memory, OwnedEvent, Reading};
 use crate::model::peer::random_bytes;
 use crate::model::storage::{Shape, Stream, TAGS};
 use crate::nvme::{Progress, target};
@@ -18,28 +18,28 @@ use crate::software::composed::{ComposedPdus, ComposedResult, Opened};
 use crate::software::pdus::{Input, PduResult, Pdus};
 use crate::tls::{Tls, Version};
 
-/// How a case goes. Each is once in so many packets; 0 is never.
-struct Weather {
+/// Fault rates of a case. Each fault occurs once in the given number of packets; 0 means never.
+struct FaultRates {
     segment_bytes_max: u64,
     window_bytes: usize,
     lost: u64,
     doubled: u64,
     out_of_order: u64,
-    /// The device has seen the packet, TCP does not take it.
+    /// A packet that the device processes, and TCP rejects.
     refused: u64,
-    /// A packet with a changed byte that the device takes, and TCP does not.
+    /// A packet with a changed byte that the device processes, and TCP rejects.
     shadowed: u64,
-    /// A packet that nobody sent, which TCP does not take.
+    /// A packet that was never sent, which TCP rejects.
     stray: u64,
-    /// A packet with a changed byte, which TCP takes.
+    /// A packet with a changed byte, which TCP accepts.
     forged: u64,
     answer_steps_max: u64,
     newer_wins: bool,
-    /// Software copies when the device cannot write any more.
+    /// Software copies after the device has released the buffer.
     staging: bool,
     /// A command's buffer is replaced by another one.
     moved: u64,
-    /// The far end sends data that nobody has asked for, which may get into a buffer.
+    /// The peer sends unrequested data, which may reach a buffer.
     mistakes: bool,
 }
 
@@ -51,25 +51,25 @@ fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in > 0 && random.once_in(once_in)
 }
 
-impl Weather {
+impl FaultRates {
     fn random(
         random: &mut Random,
         stream: &Stream,
         shape: &Shape,
         segment_bytes_max: u64,
-    ) -> Weather {
+    ) -> FaultRates {
         let rare = |random: &mut Random, least: u64, most| {
             if random.once_in(5) { least + random.below(most) } else { 0 }
         };
         let both = stream.nvme.header_digest && stream.nvme.data_digest;
         let secure = stream.secret.is_some();
-        // What is changed on the way is noticed by a tag or by digests.
+        // Changes on the path are detected by a tag or by digests.
         let forged = if secure || both { rare(random, 20, 200) } else { 0 };
         let stray = rare(random, 5, 60);
         let shadowed = rare(random, 3, 40);
         let staging = random.once_in(3) || stray > 0 || secure && forged > 0;
         let attacked = forged > 0 || stray > 0 || shadowed > 0;
-        Weather {
+        FaultRates {
             segment_bytes_max,
             window_bytes: (segment_bytes_max * (2 + random.below(30))) as usize,
             lost: sometimes(random, 30),
@@ -87,13 +87,13 @@ impl Weather {
         }
     }
 
-    /// Nobody but the far end sends anything.
+    /// Returns true if no packet is forged or inserted.
     fn is_honest(&self) -> bool {
         self.stray == 0 && self.forged == 0 && self.shadowed == 0
     }
 }
 
-/// What the device runs, and what software runs.
+/// The device's and software's protocol stacks.
 enum Device {
     Plain(Box<Rx<Progress>>),
     Composed(Box<composed::rx::Rx>, Tls),
@@ -116,7 +116,7 @@ struct Segment {
     forged: bool,
 }
 
-/// What TCP has of the stream: bytes, and the packet that each came with.
+/// TCP's receive state: bytes, and the packet of each.
 struct Tcp {
     bytes: Vec<u8>,
     packets: Vec<Option<u32>>,
@@ -137,7 +137,7 @@ impl Tcp {
         }
     }
 
-    /// The bytes that are next, of one packet, and where they are in it.
+    /// The next bytes from one packet, their offset in it, and its result.
     fn run(&self) -> Option<(std::ops::Range<usize>, usize, ComposedResult)> {
         let packet = self.packets.get(self.next).copied().flatten()?;
         let same = |&&other: &&Option<u32>| other == Some(packet);
@@ -149,7 +149,7 @@ impl Tcp {
 
 struct World<'r> {
     random: &'r mut Random,
-    weather: Weather,
+    faults: FaultRates,
     stream: Stream,
     isn: SeqNumber,
     device: Device,
@@ -159,7 +159,7 @@ struct World<'r> {
     registrar: Registrar,
     live: Vec<Option<Live>>,
     by_tag: [Option<usize>; TAGS as usize],
-    /// Commands that there are.
+    /// Number of commands issued.
     registered: usize,
     closing: VecDeque<(u64, usize)>,
     finished: usize,
@@ -179,7 +179,7 @@ struct World<'r> {
 /// One connection without TLS.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn plain(random: &mut Random) -> Result<Stats, String> {
     run(random, None)
 }
@@ -187,7 +187,7 @@ pub(crate) fn plain(random: &mut Random) -> Result<Stats, String> {
 /// One connection with TLS.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn secure(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(4) { Version::Tls12 } else { Version::Tls13 };
     run(random, Some(version))
@@ -210,7 +210,7 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         version,
     };
     let stream = Stream::random(random, &shape);
-    let weather = Weather::random(random, &stream, &shape, scale);
+    let faults = FaultRates::random(random, &stream, &shape, scale);
     let total = stream.wire.len();
     let isn = match random.below(3) {
         0 => SeqNumber(random.next() as u32),
@@ -231,7 +231,7 @@ fn run(random: &mut Random, version: Option<Version>) -> Result<Stats, String> {
         Tcp { bytes: vec![0; total], packets: vec![None; total], results: Vec::new(), next: 0 };
     let mut world = World {
         random,
-        weather,
+        faults,
         isn,
         device,
         software,
@@ -271,11 +271,11 @@ impl World<'_> {
     }
 
     fn play(&mut self) -> Result<(), String> {
-        let limit = 600 * (self.total() as u64 / self.weather.segment_bytes_max + 50);
+        let limit = 600 * (self.total() as u64 / self.faults.segment_bytes_max + 50);
         while self.tcp.next < self.total() || self.finished < self.stream.commands.len() {
             self.steps += 1;
             if self.steps > limit {
-                // A length that was changed makes software wait for what nobody sends.
+                // A changed length makes software wait for bytes that are never sent.
                 let waits = self.tcp.next == self.sent && self.sent == self.gate();
                 if waits && (self.forged || self.disturbed) {
                     return Ok(());
@@ -300,7 +300,7 @@ impl World<'_> {
             self.talk();
             match self.read() {
                 Ok(true) => (),
-                // An error is right where somebody has changed something.
+                // An error is correct after a change on the path.
                 Ok(false) if self.forged || self.disturbed => return Ok(()),
                 Ok(false) => return Err("a genuine stream ends with an error".to_owned()),
                 Err(why) => return Err(why),
@@ -332,7 +332,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What the far end may send by now.
+    /// Number of bytes that the peer may have sent by now.
     fn gate(&self) -> usize {
         self.stream.commands.get(self.registered).map_or(self.total(), |command| command.gate)
     }
@@ -341,8 +341,8 @@ impl World<'_> {
         if self.network.len() >= 12 {
             return;
         }
-        let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
-        let window = (self.tcp.next + self.weather.window_bytes).min(self.gate());
+        let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
+        let window = (self.tcp.next + self.faults.window_bytes).min(self.gate());
         let again = match late {
             true => self.network.is_empty() && self.sent >= window,
             false => self.random.once_in(4),
@@ -365,7 +365,7 @@ impl World<'_> {
 
     fn put(&mut self, at: usize, end: usize) {
         let mut bytes = self.stream.wire[at..end].to_vec();
-        let forged = happens(self.random, self.weather.forged);
+        let forged = happens(self.random, self.faults.forged);
         if forged {
             let index = self.random.below(bytes.len() as u64) as usize;
             bytes[index] ^= 1 << self.random.below(8);
@@ -379,15 +379,15 @@ impl World<'_> {
         }
         self.disturb();
         let mut index = 0;
-        if happens(self.random, self.weather.out_of_order) {
+        if happens(self.random, self.faults.out_of_order) {
             index = self.random.below(self.network.len() as u64) as usize;
         }
         let segment = self.network.remove(index)?;
-        if happens(self.random, self.weather.doubled) {
+        if happens(self.random, self.faults.doubled) {
             let Segment { at, forged, ref bytes } = segment;
             self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
-        if happens(self.random, self.weather.lost) { None } else { Some(segment) }
+        if happens(self.random, self.faults.lost) { None } else { Some(segment) }
     }
 
     fn expected(&self) -> SeqNumber {
@@ -397,9 +397,9 @@ impl World<'_> {
         }
     }
 
-    /// Packets that are nothing to TCP.
+    /// Injects packets that TCP rejects.
     fn disturb(&mut self) {
-        if happens(self.random, self.weather.stray) {
+        if happens(self.random, self.faults.stray) {
             let distance = match self.random.below(3) {
                 0 => self.sent as u32 + self.random.below(1 << 20) as u32,
                 _ => self.random.below(2 * self.sent as u64 + 10) as u32,
@@ -410,9 +410,9 @@ impl World<'_> {
             self.device(self.isn + distance, &payload);
             self.disturbed |= self.expected() != expected;
         }
-        if happens(self.random, self.weather.shadowed) {
+        if happens(self.random, self.faults.shadowed) {
             let at = self.expected().0.wrapping_sub(self.isn.0) as usize;
-            let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
+            let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
             let Some(genuine) = self.stream.wire.get(at..(at + length).min(self.sent)) else {
                 return;
             };
@@ -421,7 +421,7 @@ impl World<'_> {
                 return;
             }
             let index = self.random.below(payload.len() as u64) as usize;
-            let harmless = self.weather.staging || self.stream.nvme.header_digest;
+            let harmless = self.faults.staging || self.stream.nvme.header_digest;
             if harmless || self.stream.data_at(at + index).is_some() {
                 payload[index] ^= 1 << self.random.below(8);
             }
@@ -430,7 +430,7 @@ impl World<'_> {
         }
     }
 
-    /// The device takes a packet; what it says of it, after so many bytes.
+    /// The device processes a packet; returns its result, and the offset from which it applies.
     fn device(&mut self, seq: SeqNumber, payload: &[u8]) -> (ComposedResult, usize) {
         let mut placer = Placer::new(&mut self.placement, &mut self.memory);
         let (result, from, requests) = match &mut self.device {
@@ -456,7 +456,7 @@ impl World<'_> {
             }
         };
         for (who, request) in requests.into_iter().flatten() {
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.asked.push_back((due, who, request));
         }
         (result, from)
@@ -465,15 +465,15 @@ impl World<'_> {
     fn arrive(&mut self, segment: &Segment) -> Result<(), String> {
         let payload = &segment.bytes[..];
         let (result, from) = self.device(self.isn + segment.at as u32, payload);
-        if self.weather.is_honest() {
+        if self.faults.is_honest() {
             self.check_placed(segment.at, &result)?;
             self.check_record(segment.at + from, &result)?;
         }
-        if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
+        if happens(self.random, self.faults.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
         self.forged |= segment.forged;
-        let (head, newer_wins) = (&payload[..from], self.weather.newer_wins);
+        let (head, newer_wins) = (&payload[..from], self.faults.newer_wins);
         self.tcp.take(segment.at, head, ComposedResult::default(), newer_wins);
         let view = if result.tls.is_some() { &self.out[..payload.len()] } else { payload };
         let rest =
@@ -482,7 +482,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What is decrypted is decrypted as the record that it is of.
+    /// Checks that decrypted bytes were decrypted with their own record's parameters.
     fn check_record(&self, at: usize, result: &ComposedResult) -> Result<(), String> {
         let Some(worked) = result.tls else { return Ok(()) };
         let places = &self.stream.records;
@@ -495,12 +495,12 @@ impl World<'_> {
         }
     }
 
-    /// What is placed is where it belongs.
+    /// Checks that placed data is at its destination.
     fn check_placed(&self, at: usize, result: &ComposedResult) -> Result<(), String> {
         for placed in result.nvme.placed.as_slice() {
             for byte in [placed.start, placed.end - 1] {
                 let Some((index, in_data)) = self.stream.data_at(at + byte as usize) else {
-                    // In a record that holds something else.
+                    // In a record with another content type.
                     if self.stream.secret.is_some() {
                         continue;
                     }
@@ -517,7 +517,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Questions and answers on their way.
+    /// Delivers requests and responses.
     fn talk(&mut self) {
         let steps = self.steps;
         while self.asked.front().is_some_and(|(due, ..)| *due <= steps) {
@@ -537,7 +537,7 @@ impl World<'_> {
         };
         for (who, response) in responses {
             if let Some(response) = response {
-                let due = steps + self.random.below(self.weather.answer_steps_max + 1);
+                let due = steps + self.random.below(self.faults.answer_steps_max + 1);
                 self.answered.push_back((due, who, response));
             }
         }
@@ -553,13 +553,13 @@ impl World<'_> {
         }
     }
 
-    /// Software reads what TCP has; false where the stream has ended with an error.
+    /// Software reads from TCP; returns false if the stream has ended with an error.
     fn read(&mut self) -> Result<bool, String> {
         while let Some((run, at, result)) = self.tcp.run() {
-            let mut desk = Desk {
+            let mut handler = EventHandler {
                 stream: &self.stream,
-                staging: self.weather.staging,
-                excused: self.weather.forged > 0 || self.weather.mistakes,
+                staging: self.faults.staging,
+                excused: self.faults.forged > 0 || self.faults.mistakes,
                 memory: &mut self.memory,
                 live: &mut self.live,
                 by_tag: &self.by_tag,
@@ -571,9 +571,9 @@ impl World<'_> {
             let taken = match &mut self.software {
                 Software::Plain(pdus) => {
                     let mut input = Input::new(bytes, slice);
-                    let good = desk.take(|again| {
+                    let good = handler.take(|again| {
                         again.into_iter().for_each(|bytes| pdus.recheck(&bytes));
-                        pdus.next(&mut input).map(|event| event.map(Said::of)).ok()
+                        pdus.next(&mut input).map(|event| event.map(OwnedEvent::of)).ok()
                     })?;
                     good.then_some(run.len())
                 }
@@ -584,16 +584,16 @@ impl World<'_> {
                         Err(_) => None,
                         Ok(None) | Ok(Some(Opened::Other(..))) => taken,
                         Ok(Some(Opened::Pdus(mut content))) => {
-                            let good = desk.take(|again| {
+                            let good = handler.take(|again| {
                                 again.into_iter().for_each(|bytes| content.recheck(&bytes));
-                                content.event().map(|event| event.map(Said::of)).ok()
+                                content.event().map(|event| event.map(OwnedEvent::of)).ok()
                             })?;
                             taken.filter(|_| good)
                         }
                     }
                 }
             };
-            let done = std::mem::take(&mut desk.done);
+            let done = std::mem::take(&mut handler.done);
             for command in done {
                 self.withdraw(command)?;
             }
@@ -603,7 +603,7 @@ impl World<'_> {
         Ok(true)
     }
 
-    /// The command is complete: its buffer is software's once the device says so.
+    /// Withdraws the buffer of a completed command.
     fn withdraw(&mut self, command: usize) -> Result<(), String> {
         let Some(live) = self.live[command].as_mut() else { return Ok(()) };
         if !std::mem::replace(&mut live.closing, true) {
@@ -615,7 +615,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The device lets go of buffers; then they are what they should be.
+    /// Completes withdrawals, and checks the content of the buffers.
     fn close(&mut self) -> Result<(), String> {
         while self.closing.front().is_some_and(|(due, _)| *due <= self.steps) {
             let Some((_, command)) = self.closing.pop_front() else { break };
@@ -642,9 +642,9 @@ impl World<'_> {
         self.move_buffer()
     }
 
-    /// A command at work gets another buffer under its tag.
+    /// Registers another buffer for an active command under its tag.
     fn move_buffer(&mut self) -> Result<(), String> {
-        if !happens(self.random, self.weather.moved) || self.registered == 0 {
+        if !happens(self.random, self.faults.moved) || self.registered == 0 {
             return Ok(());
         }
         let command =

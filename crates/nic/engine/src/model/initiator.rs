@@ -1,4 +1,4 @@
-//! An initiator: its buffers, its commands, and what it does with what is received.
+//! An initiator: its buffers, its commands, and its handling of received PDUs.
 
 use std::collections::HashMap;
 
@@ -12,13 +12,13 @@ use crate::software::pdus::Event;
 pub(crate) struct Memory {
     pub buffers: Vec<Buffer>,
     pub registered: HashMap<Registration, usize>,
-    /// The device wrote where it must not.
+    /// A write of the device outside of a registered buffer.
     pub violation: Option<String>,
 }
 
 pub(crate) struct Buffer {
     pub bytes: Vec<u8>,
-    /// It is the device's as well.
+    /// The buffer is registered with the device.
     pub shared: bool,
 }
 
@@ -39,57 +39,57 @@ impl Buffers for Memory {
     }
 }
 
-/// A command at work.
+/// An active command.
 pub(crate) struct Live {
     pub registration: Registration,
     pub buffer: usize,
-    /// Data that is expected next.
+    /// Offset of the next expected data.
     pub next: usize,
     pub staged: Vec<(usize, Vec<u8>)>,
     pub failed: bool,
-    /// Software waits for the device to have let go of the buffer.
+    /// Software waits until the device has released the buffer.
     pub closing: bool,
 }
 
-/// The PDU that software reads.
+/// The PDU that software is reading.
 #[derive(Default)]
 pub(crate) struct Reading {
-    /// Which one of the stream, and the command that its data is for.
+    /// Its index in the stream, and the command of its data.
     pub index: usize,
     pub command: Option<usize>,
     pub offset: usize,
     pub data: Vec<u8>,
-    /// It has begun, and the verdict is not there.
+    /// It has started, and is not complete.
     pub open: bool,
 }
 
-/// An event, owned.
-pub(crate) enum Said {
+/// An owned [`Event`].
+pub(crate) enum OwnedEvent {
     Header(Vec<u8>),
     Data(usize, Vec<u8>, Option<Registration>),
     Recheck(usize),
     Verdict(bool),
 }
 
-impl Said {
-    pub fn of(event: Event<'_>) -> Said {
+impl OwnedEvent {
+    pub fn of(event: Event<'_>) -> OwnedEvent {
         match event {
-            Event::Header { header, .. } => Said::Header(header.to_vec()),
+            Event::Header { header, .. } => OwnedEvent::Header(header.to_vec()),
             Event::Data { offset, bytes, placed } => {
-                Said::Data(offset as usize, bytes.to_vec(), placed)
+                OwnedEvent::Data(offset as usize, bytes.to_vec(), placed)
             }
-            Event::Recheck { data_bytes } => Said::Recheck(data_bytes as usize),
-            Event::End => Said::Verdict(true),
-            Event::Corrupt => Said::Verdict(false),
+            Event::Recheck { data_bytes } => OwnedEvent::Recheck(data_bytes as usize),
+            Event::End => OwnedEvent::Verdict(true),
+            Event::Corrupt => OwnedEvent::Verdict(false),
         }
     }
 }
 
-/// What an initiator does with events.
-pub(crate) struct Desk<'w> {
+/// The initiator's event handler.
+pub(crate) struct EventHandler<'w> {
     pub stream: &'w Stream,
     pub staging: bool,
-    /// What is called corrupt may be good: somebody has changed or added something.
+    /// Correct data may be reported as corrupt, because the stream was disturbed.
     pub excused: bool,
     pub memory: &'w mut Memory,
     pub live: &'w mut Vec<Option<Live>>,
@@ -98,22 +98,24 @@ pub(crate) struct Desk<'w> {
     pub done: Vec<usize>,
 }
 
-impl Desk<'_> {
-    /// Takes events until there are none: `next` is given what was to be given again. False where
-    /// it says that the stream has failed.
+impl EventHandler<'_> {
+    /// Handles all available events: `next` gets the bytes to recheck. Returns false if the stream
+    /// has failed.
     pub fn take(
         &mut self,
-        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<Said>>,
+        mut next: impl FnMut(Option<Vec<u8>>) -> Option<Option<OwnedEvent>>,
     ) -> Result<bool, String> {
         let mut again = None;
         loop {
             let Some(said) = next(again.take()) else { return Ok(false) };
             match said {
                 None => return Ok(true),
-                Some(Said::Header(header)) => self.header(&header)?,
-                Some(Said::Data(offset, bytes, placed)) => self.data(offset, bytes, placed)?,
-                Some(Said::Recheck(count)) => again = Some(self.put(count)),
-                Some(Said::Verdict(good)) => self.verdict(good)?,
+                Some(OwnedEvent::Header(header)) => self.header(&header)?,
+                Some(OwnedEvent::Data(offset, bytes, placed)) => {
+                    self.data(offset, bytes, placed)?
+                }
+                Some(OwnedEvent::Recheck(count)) => again = Some(self.put(count)),
+                Some(OwnedEvent::Verdict(good)) => self.verdict(good)?,
             }
         }
     }
@@ -136,7 +138,7 @@ impl Desk<'_> {
             reading.command = Some(command);
             reading.offset = target.offset as usize;
         } else {
-            // A mistake of the far end: the command fails, whatever the device has made of it.
+            // An error of the peer: the command fails, regardless of the device's result.
             live.failed = true;
         }
         Ok(())
@@ -168,7 +170,7 @@ impl Desk<'_> {
         Ok(())
     }
 
-    /// The first bytes of the PDU's data, from where they were put.
+    /// The first bytes of the PDU's data, from their destination.
     fn put(&self, count: usize) -> Vec<u8> {
         let live = self.reading.command.and_then(|command| self.live[command].as_ref());
         let Some(live) = live else { return self.reading.data[..count].to_vec() };

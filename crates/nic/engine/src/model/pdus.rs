@@ -1,4 +1,4 @@
-//! The far end's NVMe/TCP PDUs, with digests of another library.
+//! NVMe/TCP PDUs of the peer, with digests from another library.
 
 use unlade_testkit::Random;
 
@@ -10,16 +10,16 @@ use crate::nvme::{FLAG_DDGST, FLAG_HDGST, FLAG_LAST, FLAG_SUCCESS, Nvme, types};
 pub(crate) struct Pdu {
     pub header: Vec<u8>,
     pub data: Vec<u8>,
-    /// As software writes it for the device, with room for digests.
+    /// In the form that software writes, with room for digests.
     pub written: Vec<u8>,
-    /// As the wire gets it.
+    /// In the form on the wire.
     pub wire: Vec<u8>,
-    /// Where its parts end: header, its digest, padding, data.
+    /// Ends of its parts: header, header digest, padding, data.
     pub ends: [usize; 4],
 }
 
-/// A PDU of `pdu_type` whose header goes on with `fields` behind the common part, and `data`
-/// behind `pad_bytes` of padding.
+/// Builds a PDU of `pdu_type` with `fields` after the common header, and `data` after `pad_bytes`
+/// of padding.
 pub(crate) fn pdu(nvme: &Nvme, pdu_type: u8, fields: &[u8], data: &[u8], pad_bytes: usize) -> Pdu {
     let header_bytes = match pdu_type {
         types::IC_REQ | types::IC_RESP => 128,
@@ -64,7 +64,7 @@ pub(crate) fn pdu(nvme: &Nvme, pdu_type: u8, fields: &[u8], data: &[u8], pad_byt
     Pdu { header, data: data.to_vec(), written, wire, ends }
 }
 
-/// Data for a buffer: C2HData or H2CData, for `tag`, at `offset`.
+/// Builds a data PDU, C2HData or H2CData, for `tag`, at `offset`.
 pub(crate) fn data(nvme: &Nvme, pdu_type: u8, tag: u16, offset: u32, data: &[u8]) -> Pdu {
     let [low, high] = tag.to_le_bytes();
     let mut fields = match pdu_type {
@@ -76,7 +76,7 @@ pub(crate) fn data(nvme: &Nvme, pdu_type: u8, tag: u16, offset: u32, data: &[u8]
     pdu(nvme, pdu_type, &fields, data, 0)
 }
 
-/// A PDU of any type, with random content; `data_bytes` where it can have data.
+/// Builds a PDU of a random type and content, with `data_bytes` of data if the type allows data.
 pub(crate) fn any(random: &mut Random, nvme: &Nvme, data_bytes: usize) -> Pdu {
     let kinds = [types::CAPSULE_CMD, types::CAPSULE_RESP, types::R2T, types::CAPSULE_CMD];
     let pdu_type = kinds[random.below(4) as usize];
@@ -87,7 +87,7 @@ pub(crate) fn any(random: &mut Random, nvme: &Nvme, data_bytes: usize) -> Pdu {
     pdu(nvme, pdu_type, &fields, &content, pad_bytes)
 }
 
-/// Any combination of digests.
+/// Random negotiated parameters.
 pub(crate) fn agreed(random: &mut Random) -> Nvme {
     let digests = random.below(4);
     Nvme { header_digest: digests & 1 != 0, data_digest: digests & 2 != 0, data_bytes_max: 1 << 20 }

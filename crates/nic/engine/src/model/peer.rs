@@ -1,11 +1,11 @@
-//! The far end: records as another library seals them.
+//! TLS records of the peer, sealed by another library.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use unlade_testkit::Random;
 
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
 
-/// A key of a connection, and what belongs to it.
+/// A key of a connection with its parameters.
 #[derive(Clone)]
 pub(crate) struct Secret {
     pub version: Version,
@@ -33,8 +33,8 @@ impl Secret {
         }
     }
 
-    /// Record `number` with `plaintext`, which with TLS 1.3 ends in a type: as software writes it
-    /// for the device, and as the wire gets it.
+    /// Seals record `number` with `plaintext`, which in TLS 1.3 ends with a type. Returns the form
+    /// that software writes, and the form on the wire.
     pub fn record(&self, number: u64, explicit: u64, plaintext: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let mut written = vec![23, 3, 3];
         let behind = self.prefix_bytes() - HEADER_BYTES + plaintext.len() + TAG_BYTES;
@@ -67,7 +67,7 @@ impl Secret {
     }
 }
 
-/// So many random bytes.
+/// `count` random bytes.
 pub(crate) fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count + 7);
     while bytes.len() < count {
@@ -77,52 +77,52 @@ pub(crate) fn random_bytes(random: &mut Random, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// A record of a stream.
-pub(crate) struct Place {
-    /// Where it starts and ends, bytes from the start of the stream.
+/// Bounds of a record of a stream.
+pub(crate) struct RecordSpan {
+    /// Start and end, bytes from the start of the stream.
     pub start: usize,
     pub end: usize,
-    /// Which key it is under.
+    /// Index of its key.
     pub key: u16,
 }
 
-/// All that the far end sends.
+/// The peer's complete stream.
 pub(crate) struct Stream {
     pub secrets: Vec<Secret>,
     pub written: Vec<u8>,
     pub wire: Vec<u8>,
-    pub records: Vec<Place>,
+    pub records: Vec<RecordSpan>,
     /// The number of the first record, under the first key.
     pub number: u64,
 }
 
-/// How a stream is made.
+/// Parameters of a random stream.
 pub(crate) struct Shape {
     pub stream_bytes: usize,
     pub plaintext_bytes_max: usize,
-    /// Once in so many bytes, what looks like a header is in the ciphertext.
+    /// Average distance of false headers in the ciphertext, bytes.
     pub false_headers: Option<u64>,
-    /// How often the key changes; it does so in the first half.
+    /// Number of keys; key changes are in the first half.
     pub keys: usize,
-    /// Records have one length as a rule, so that a device presumes numbers; not rarely wrongly.
+    /// Most records have one length, so that a device presumes numbers, and often wrongly.
     pub regular: bool,
 }
 
-/// Lengths of plaintext, one after the other.
+/// Successive lengths of plaintext.
 struct Lengths {
     usual: usize,
-    /// What is left of a record that became two.
+    /// Length of the second half of a split record.
     rest: Option<usize>,
 }
 
 impl Lengths {
-    /// The next one, of at least `least`, of records that have `overhead` bytes more.
+    /// The next length, at least `least`, for records with `overhead` further bytes.
     fn next(&mut self, random: &mut Random, least: usize, overhead: usize) -> usize {
         if let Some(rest) = self.rest.take() {
             return rest;
         }
         if random.once_in(12) && self.usual > overhead + 2 * least {
-            // Two of them take the place of one: who counts by lengths is wrong by one.
+            // Two records replace one: a number inferred from lengths is wrong by one.
             let both = self.usual - overhead;
             let first = least + random.below((both - 2 * least) as u64 + 1) as usize;
             self.rest = Some(both - first);
@@ -147,7 +147,7 @@ impl Stream {
             records: Vec::new(),
         };
         let mut explicit = random.next();
-        // TLS 1.3 has a type in it; TLS 1.2 can be empty.
+        // A TLS 1.3 record contains a type; a TLS 1.2 record can be empty.
         let least = usize::from(version == Version::Tls13);
         let usual = shape.plaintext_bytes_max / 2 + least;
         let mut lengths = Lengths { usual, rest: None };
@@ -167,7 +167,7 @@ impl Stream {
             if let Some(once_in) = shape.false_headers {
                 let numbers = (number, explicit);
                 plant(random, secret, numbers, &mut plaintext, once_in);
-                // Where a record would start if all had the usual length.
+                // The start of a record if all had the usual length.
                 let start = stream.wire.len() + secret.prefix_bytes();
                 let step = usual + overhead;
                 let at = start.next_multiple_of(step) - start;
@@ -181,7 +181,7 @@ impl Stream {
             stream.written.extend(written);
             stream.wire.extend(sealed);
             let key = stream.secrets.len() as u16 - 1;
-            stream.records.push(Place { start, end: stream.wire.len(), key });
+            stream.records.push(RecordSpan { start, end: stream.wire.len(), key });
             number += 1;
             explicit = explicit.wrapping_add(1);
         }
@@ -189,7 +189,7 @@ impl Stream {
     }
 }
 
-/// Changes the plaintext such that what looks like a header is in its ciphertext.
+/// Changes the plaintext so that its ciphertext contains false headers.
 fn plant(
     random: &mut Random,
     secret: &Secret,
@@ -201,7 +201,7 @@ fn plant(
     let (_, sealed) = secret.record(number, explicit, plaintext);
     let mut at = random.below(once_in) as usize;
     while at + HEADER_BYTES <= plaintext.len() {
-        // Also lengths that no record has.
+        // Includes invalid lengths.
         let length =
             if random.once_in(3) { random.next() as u16 } else { random.below(17000) as u16 };
         for (index, byte) in header(length).into_iter().enumerate() {
@@ -216,7 +216,7 @@ fn header(length: u16) -> [u8; HEADER_BYTES] {
     [23, 3, 3, high, low]
 }
 
-/// The same for one header at `at`, of a record with `length` bytes behind it.
+/// Plants one false header at `at`, of a record with `length` bytes after the header.
 pub(crate) fn plant_one(
     secret: &Secret,
     (number, explicit): (u64, u64),

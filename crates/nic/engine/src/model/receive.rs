@@ -1,4 +1,4 @@
-//! Receiving: device, TCP and software against the stream as the peer wrote it.
+//! Receiving TLS: device, TCP and software against the peer's stream.
 
 use std::collections::VecDeque;
 
@@ -13,23 +13,23 @@ use crate::software::boundaries::REMEMBERED_MAX;
 use crate::software::records::Records;
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 
-/// How a case goes.
-struct Weather {
+/// Fault rates of a case.
+struct FaultRates {
     segment_bytes_max: u64,
     window_bytes: usize,
-    /// Each is once in so many packets; 0 is never.
+    /// Each fault occurs once in the given number of packets; 0 means never.
     lost: u64,
     doubled: u64,
     out_of_order: u64,
-    /// The device has seen the packet, TCP does not take it.
+    /// A packet that the device processes, and TCP rejects.
     refused: u64,
-    /// A packet that no sender sent, which TCP does not take.
+    /// A packet that was never sent, which TCP rejects.
     stray: u64,
-    /// A packet with a changed byte, which TCP takes.
+    /// A packet with a changed byte, which TCP accepts.
     forged: u64,
     keepalive: u64,
     answer_steps_max: u64,
-    /// What TCP has is replaced by what comes again.
+    /// Of duplicate bytes TCP keeps the last copy.
     newer_wins: bool,
     /// The device presumes numbers.
     presumes: bool,
@@ -43,11 +43,11 @@ fn happens(random: &mut Random, once_in: u64) -> bool {
     once_in > 0 && random.once_in(once_in)
 }
 
-impl Weather {
-    fn random(random: &mut Random) -> Weather {
+impl FaultRates {
+    fn random(random: &mut Random) -> FaultRates {
         let sizes = [3, 20, 200, 1448, 1448, 5000];
         let segment_bytes_max = sizes[random.below(6) as usize];
-        Weather {
+        FaultRates {
             segment_bytes_max,
             window_bytes: (segment_bytes_max * (2 + random.below(30))) as usize,
             lost: sometimes(random, 30),
@@ -63,7 +63,7 @@ impl Weather {
         }
     }
 
-    /// The device can be expected to find its way back soon.
+    /// Returns true if the device is expected to resynchronise soon.
     fn is_honest(&self) -> bool {
         self.stray == 0 && self.forged == 0
     }
@@ -75,13 +75,13 @@ struct Segment {
     forged: bool,
 }
 
-/// What TCP has of the stream.
+/// TCP's receive state.
 struct Tcp {
     bytes: Vec<u8>,
     have: Vec<bool>,
     worked: Vec<Option<Worked>>,
     next: usize,
-    /// It, or the device alone, has bytes that the peer did not send.
+    /// TCP, or only the device, has bytes that the peer did not send.
     deceived: bool,
 }
 
@@ -97,7 +97,7 @@ impl Tcp {
         }
     }
 
-    /// The bytes that are next, of which the device says the same, and what.
+    /// The next bytes with common metadata, and the metadata.
     fn run(&self) -> (std::ops::Range<usize>, Option<Worked>) {
         let mut said = self.worked.get(self.next).copied().flatten();
         let mut end = self.next;
@@ -118,11 +118,11 @@ impl Tcp {
 
 struct World<'r> {
     random: &'r mut Random,
-    weather: Weather,
+    faults: FaultRates,
     stream: Stream,
     isn: SeqNumber,
     keys: Vec<Tls>,
-    /// The key that the device has.
+    /// The device's current key.
     device_key: usize,
     rx: Rx<Progress>,
     stats: Stats,
@@ -134,14 +134,14 @@ struct World<'r> {
     asked: VecDeque<(u64, Request)>,
     answered: VecDeque<(u64, Response)>,
     restart: Option<(u64, SeqNumber, u16)>,
-    /// What was sent.
+    /// Number of bytes sent.
     sent: usize,
     steps: u64,
-    /// What was sent when the faults ended.
+    /// Number of bytes sent when the faults ended.
     calm_from: Option<usize>,
-    /// Bytes that the device got since the network is as it should be.
+    /// Bytes that the device got since the faults ended.
     calm_bytes: usize,
-    /// How many of them it took the device to get back.
+    /// Number of these bytes until the device was synchronised.
     back_after: Option<usize>,
     /// Packets since then that were not decrypted.
     missed: u64,
@@ -150,11 +150,11 @@ struct World<'r> {
 /// One connection.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(2) { Version::Tls12 } else { Version::Tls13 };
-    let weather = Weather::random(random);
-    let stream_bytes = (weather.segment_bytes_max as usize * 300).clamp(4000, 250_000);
+    let faults = FaultRates::random(random);
+    let stream_bytes = (faults.segment_bytes_max as usize * 300).clamp(4000, 250_000);
     let sizes = [20, 300, 2000, 16384 - 256];
     let plaintext_bytes_max = sizes[random.below(4) as usize].min(stream_bytes / 16);
     let shape = Shape {
@@ -180,17 +180,17 @@ pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
         next: 0,
         deceived: false,
     };
-    // A question does not take longer than software remembers.
-    let asked_bytes = 2 * (weather.answer_steps_max + 2) * weather.segment_bytes_max;
+    // A response arrives before software has forgotten the boundary.
+    let asked_bytes = 2 * (faults.answer_steps_max + 2) * faults.segment_bytes_max;
     let remembered_bytes = REMEMBERED_MAX * total / stream.records.len();
-    let soon = weather.is_honest()
+    let soon = faults.is_honest()
         && shape.false_headers.is_none()
-        && asked_bytes as usize + weather.window_bytes < remembered_bytes;
+        && asked_bytes as usize + faults.window_bytes < remembered_bytes;
     let mut rx = Rx::new(isn, stream.number);
-    rx.presume(weather.presumes);
+    rx.presume(faults.presumes);
     let mut world = World {
         random,
-        weather,
+        faults,
         isn,
         keys,
         device_key: 0,
@@ -221,7 +221,7 @@ impl World<'_> {
         self.stream.wire.len()
     }
 
-    /// The network is as it should be, and brings what the device has not seen before.
+    /// Returns true if the faults have ended and the device gets new bytes.
     fn is_calm(&mut self) -> bool {
         if self.calm_from.is_none() && self.tcp.next > self.total() / 2 {
             self.calm_from = Some(self.sent);
@@ -230,7 +230,7 @@ impl World<'_> {
     }
 
     fn play(&mut self, soon: bool) -> Result<(), String> {
-        let limit = 400 * (self.total() as u64 / self.weather.segment_bytes_max + 50);
+        let limit = 400 * (self.total() as u64 / self.faults.segment_bytes_max + 50);
         while self.tcp.next < self.total() {
             self.steps += 1;
             if self.steps > limit {
@@ -245,7 +245,7 @@ impl World<'_> {
             self.talk()?;
             match self.read() {
                 Ok(()) => (),
-                // An error is right where TCP was given what nobody sent.
+                // An error is correct if TCP got bytes that were never sent.
                 Err(_) if self.tcp.deceived => return Ok(()),
                 Err(why) => return Err(why),
             }
@@ -259,16 +259,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Without loss the device is back within a few records and the time of an answer.
+    /// Checks that without loss the device resynchronises within a few records and a response
+    /// time.
     fn judge_return(&self) -> Result<(), String> {
         let longest = self.stream.records.iter().map(|record| record.end - record.start).max();
-        let steps = 2 * self.weather.answer_steps_max as usize + 10;
+        let steps = 2 * self.faults.answer_steps_max as usize + 10;
         let bound = 4 * longest.unwrap_or(0)
-            + steps * self.weather.segment_bytes_max as usize
-            + 2 * self.weather.window_bytes;
+            + steps * self.faults.segment_bytes_max as usize
+            + 2 * self.faults.window_bytes;
         match self.back_after {
             Some(bytes) if bytes <= bound && self.missed == 0 => Ok(()),
-            // The second half was not long enough for a judgement.
+            // The second half was too short for a judgement.
             None if self.calm_bytes <= bound => Ok(()),
             back => Err(format!(
                 "back after {back:?} of {} bytes, {bound} expected, {} packets missed",
@@ -281,8 +282,8 @@ impl World<'_> {
         if self.network.len() >= 12 {
             return;
         }
-        let length = 1 + self.random.below(self.weather.segment_bytes_max) as usize;
-        let window = self.tcp.next + self.weather.window_bytes;
+        let length = 1 + self.random.below(self.faults.segment_bytes_max) as usize;
+        let window = self.tcp.next + self.faults.window_bytes;
         let again = match late {
             true => self.network.is_empty() && self.sent >= window.min(self.total()),
             false => self.random.once_in(4),
@@ -292,7 +293,7 @@ impl World<'_> {
             self.put(self.sent, end);
             self.sent = end;
         } else if self.tcp.next < self.sent && (again || self.network.is_empty()) {
-            // Sent again, with other cuts.
+            // A retransmission with other segment boundaries.
             let at = match late || self.random.once_in(2) {
                 true => self.tcp.next,
                 false => {
@@ -307,7 +308,7 @@ impl World<'_> {
     fn put(&mut self, at: usize, end: usize) {
         let mut bytes = self.stream.wire[at..end].to_vec();
         let mut forged = false;
-        if happens(self.random, self.weather.forged) {
+        if happens(self.random, self.faults.forged) {
             let index = self.random.below(bytes.len() as u64) as usize;
             bytes[index] ^= 1 << self.random.below(8);
             forged = true;
@@ -321,22 +322,22 @@ impl World<'_> {
         }
         self.disturb();
         let mut index = 0;
-        if happens(self.random, self.weather.out_of_order) {
+        if happens(self.random, self.faults.out_of_order) {
             index = self.random.below(self.network.len() as u64) as usize;
         }
         let segment = self.network.remove(index)?;
-        if happens(self.random, self.weather.doubled) {
+        if happens(self.random, self.faults.doubled) {
             let Segment { at, forged, ref bytes } = segment;
             self.network.push_back(Segment { at, bytes: bytes.clone(), forged });
         }
-        if happens(self.random, self.weather.lost) { None } else { Some(segment) }
+        if happens(self.random, self.faults.lost) { None } else { Some(segment) }
     }
 
-    /// Packets that are nothing to TCP.
+    /// Injects packets that TCP rejects.
     fn disturb(&mut self) {
         let random = &mut *self.random;
         let (tls, stats, out) = (&self.keys[self.device_key], &mut self.stats, &mut self.out[..]);
-        if happens(random, self.weather.keepalive) {
+        if happens(random, self.faults.keepalive) {
             let before = format!("{:?}", self.rx);
             let seq = self.isn + random.below(self.sent as u64 + 1) as u32;
             let received = self.rx.receive(tls, stats, seq, &[], out);
@@ -345,13 +346,13 @@ impl World<'_> {
             if self.tcp.next > 0 {
                 let seq = self.isn + (self.tcp.next as u32 - 1);
                 let received = self.rx.receive(tls, stats, seq, &[random.next() as u8], out);
-                // It is old, and nobody gets it.
+                // The request is outdated, and is not delivered.
                 if let Some(request) = received.request {
                     self.asked.push_back((self.steps, request));
                 }
             }
         }
-        if happens(random, self.weather.stray) {
+        if happens(random, self.faults.stray) {
             let distance = match random.below(3) {
                 0 => self.sent as u32 + random.below(1 << 30) as u32,
                 _ => random.below(2 * self.sent as u64 + 10) as u32,
@@ -383,7 +384,7 @@ impl World<'_> {
         }
         if let Some(request) = received.request {
             self.check_request(&request)?;
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.asked.push_back((due, request));
         }
         if calm && next && self.restart.is_none() {
@@ -394,10 +395,10 @@ impl World<'_> {
             }
         }
         self.tcp.deceived |= segment.forged;
-        if happens(self.random, self.weather.refused) && self.tcp.next < self.total() / 2 {
+        if happens(self.random, self.faults.refused) && self.tcp.next < self.total() / 2 {
             return Ok(());
         }
-        let (from, newer_wins) = (received.from as usize, self.weather.newer_wins);
+        let (from, newer_wins) = (received.from as usize, self.faults.newer_wins);
         let (head, rest) = match received.pass {
             Some(_) => (&payload[..from], &self.out[from..payload.len()]),
             None => (payload, &[][..]),
@@ -407,9 +408,9 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What was decrypted is what the peer wrote, headers, nonces and tags as they came.
+    /// Checks that decrypted bytes match the peer's, with headers, nonces and tags unchanged.
     fn compare(&self, segment: &Segment, worked: &Worked, from: usize) -> Result<(), String> {
-        if !self.weather.is_honest() {
+        if !self.faults.is_honest() {
             return Ok(());
         }
         let (start, end) = (segment.at + from, segment.at + segment.bytes.len());
@@ -420,11 +421,11 @@ impl World<'_> {
         let is_own = (message, number) == (self.isn + place.start as u32, self.number_of(first));
         match is_own || place.key != worked.pass.key {
             true => (),
-            false if self.weather.presumes => return Ok(()),
+            false if self.faults.presumes => return Ok(()),
             false => return Err(format!("byte {start} was taken for one of {worked:?}")),
         }
         for place in places[first..].iter().take_while(|place| place.start < end) {
-            // With the key before it is not decrypted, whatever it says.
+            // Under the previous key the output is not plaintext, whatever the result is.
             if place.key != worked.pass.key {
                 continue;
             }
@@ -448,9 +449,9 @@ impl World<'_> {
         before + (index - first) as u64
     }
 
-    /// The device asks only where something is that a record can start with.
+    /// Checks that the device requests only positions with a plausible header.
     fn check_request(&self, request: &Request) -> Result<(), String> {
-        if !self.weather.is_honest() {
+        if !self.faults.is_honest() {
             return Ok(());
         }
         let at = request.tcpsn.0.wrapping_sub(self.isn.0) as usize;
@@ -467,7 +468,7 @@ impl World<'_> {
         }
     }
 
-    /// Questions, answers and keys on their way.
+    /// Delivers requests, responses and keys.
     fn talk(&mut self) -> Result<(), String> {
         let steps = self.steps;
         while self.asked.front().is_some_and(|(due, _)| *due <= steps) {
@@ -475,7 +476,7 @@ impl World<'_> {
             self.records.request(request);
         }
         if let Some(response) = self.records.response() {
-            let due = steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = steps + self.random.below(self.faults.answer_steps_max + 1);
             self.answered.push_back((due, response));
         }
         while self.answered.front().is_some_and(|(due, _)| *due <= steps) {
@@ -489,7 +490,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Software reads what TCP has.
+    /// Software reads from TCP.
     fn read(&mut self) -> Result<(), String> {
         loop {
             if self.random.once_in(2) && self.skip() {
@@ -508,7 +509,7 @@ impl World<'_> {
             let prefix = self.stream.secrets[0].prefix_bytes();
             let right = &self.stream.written[place.start + prefix..place.end - TAG_BYTES];
             if record.plaintext != right {
-                // Worse than an error: no excuse for it.
+                // Worse than an error: no disturbance excuses it.
                 self.tcp.deceived = false;
                 return Err(format!("record {} is not what was sent", self.released));
             }
@@ -517,13 +518,13 @@ impl World<'_> {
         }
     }
 
-    /// Takes the next record where it lies, if what the device says of it is enough.
+    /// Takes the next record in place, if its metadata proves it authentic.
     fn skip(&mut self) -> bool {
         let Some(place) = self.stream.records.get(self.released) else { return false };
         let range = place.start..place.end;
         let whole =
             self.tcp.next == place.start && self.tcp.have[range.clone()].iter().all(|&have| have);
-        // The header is what software sees.
+        // Software sees the header.
         let seen = &self.tcp.bytes[range.clone()];
         if !whole || seen[..HEADER_BYTES] != self.stream.wire[range.clone()][..HEADER_BYTES] {
             return false;
@@ -541,14 +542,14 @@ impl World<'_> {
         true
     }
 
-    /// The peer may have changed its key.
+    /// Follows a key change of the peer.
     fn follow_key(&mut self) {
         let key = self.stream.records[self.released - 1].key;
         let next = self.stream.records.get(self.released);
         if let Some(next) = next.filter(|next| next.key != key) {
             let tls = self.stream.secrets[usize::from(next.key)].tls();
             let key = self.records.change_key(tls);
-            let due = self.steps + self.random.below(self.weather.answer_steps_max + 1);
+            let due = self.steps + self.random.below(self.faults.answer_steps_max + 1);
             self.restart = Some((due, self.records.start(), key));
         }
     }

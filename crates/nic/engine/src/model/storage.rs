@@ -1,5 +1,5 @@
-//! The far end of NVMe/TCP, plain or over TLS: commands whose data it sends, in which order it
-//! likes, and what it should not send.
+//! The NVMe/TCP peer, plain or over TLS: commands whose data it sends in any order, and erroneous
+//! data.
 
 use std::ops::Range;
 
@@ -11,68 +11,68 @@ use crate::model::peer::{Secret, random_bytes};
 use crate::nvme::types::{C2H_DATA, CAPSULE_RESP, H2C_DATA};
 use crate::tls::Version;
 
-/// Tags that commands have.
+/// Number of command tags.
 pub(crate) const TAGS: u16 = 6;
 
-/// What a PDU is to software.
+/// Effect of a PDU on software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Meaning {
-    /// Nothing to do with buffers.
+    /// Unrelated to buffers.
     Nothing,
     /// Data of a command.
     Data(usize),
-    /// Data that no command has asked for: the far end makes a mistake.
+    /// Unrequested data: an error of the peer.
     Stray,
     /// The command is complete.
     Done(usize),
 }
 
-/// A command: a buffer, and where its data is.
+/// A command with its buffer's content.
 pub(crate) struct Command {
     pub tag: u16,
     pub content: Vec<u8>,
-    /// The first byte of the wire that is not sent before the command is there.
+    /// The first byte on the wire that must not be sent before the command is issued.
     pub gate: usize,
-    /// The device is not told of it.
+    /// The command is not registered with the device.
     pub unknown: bool,
 }
 
-/// A record of the stream, in bytes of the wire.
-pub(crate) struct Place {
+/// Bounds of a record, in bytes on the wire.
+pub(crate) struct RecordSpan {
     pub range: Range<usize>,
-    /// Its content, in bytes of the inner stream, and of the wire.
+    /// Its content, in bytes of the inner stream, and the content's start on the wire.
     pub content: Range<usize>,
     pub content_at: usize,
 }
 
-/// All that the far end sends.
+/// The peer's complete stream.
 pub(crate) struct Stream {
     pub nvme: Nvme,
     pub secret: Option<Secret>,
     pub pdus: Vec<(Pdu, Meaning)>,
-    /// Where they start in the inner stream.
+    /// Starts of the PDUs in the inner stream.
     pub starts: Vec<usize>,
     pub commands: Vec<Command>,
-    /// As software writes it for the device, and as the wire gets it.
+    /// The form that software writes, and the form on the wire.
     pub written: Vec<u8>,
     pub wire: Vec<u8>,
-    pub records: Vec<Place>,
-    /// Bytes of the inner stream.
+    pub records: Vec<RecordSpan>,
+    /// The inner stream in the form that software writes.
     pub inner_written: Vec<u8>,
 }
 
-/// How a stream is made.
+/// Parameters of a random stream.
 pub(crate) struct Shape {
     pub stream_bytes: usize,
     pub data_bytes_max: usize,
     pub record_bytes_max: usize,
-    /// What looks like headers is in the data, once in so many bytes.
+    /// Average distance of false headers in the data, bytes.
     pub false_headers: Option<u64>,
-    /// The far end makes mistakes.
+    /// The peer sends erroneous data.
     pub mistakes: bool,
-    /// Records that hold something else.
+    /// Records with other content types.
     pub other_records: bool,
-    /// These come between PDUs only.
+    /// Such records come only between PDUs.
     pub between: bool,
     /// Records that are padded.
     pub padding: bool,
@@ -115,7 +115,7 @@ impl Stream {
         stream
     }
 
-    /// Makes PDUs; returns where each command's first one starts in their stream.
+    /// Generates PDUs; returns the start of each command's first PDU in their stream.
     fn talk(&mut self, random: &mut Random, shape: &Shape) -> Vec<usize> {
         let pdu_type = if random.once_in(2) { C2H_DATA } else { H2C_DATA };
         let nvme = self.nvme;
@@ -174,7 +174,7 @@ impl Stream {
         self.commands.push(Command { tag, content, gate: 0, unknown });
     }
 
-    /// Data for nobody, beyond the buffer, or once more.
+    /// Erroneous data: unknown tag, beyond the buffer, or repeated.
     fn mistake(&self, random: &mut Random, pdu_type: u8, current: &Open) -> Pdu {
         let command = &self.commands[current.command];
         let length = command.content.len();
@@ -182,7 +182,7 @@ impl Stream {
             0 => (TAGS + random.below(9) as u16, 0, 1 + random.below(200) as usize),
             1 => (command.tag, length - random.below(length as u64) as usize, length + 1),
             2 => (command.tag, u32::MAX as usize - 5, 30),
-            // What was there before, or the begin of what comes: with other bytes.
+            // Repeats earlier bytes, or the first bytes to come, with another content.
             _ if current.offset > 0 => {
                 (command.tag, random.below(current.offset as u64) as usize, 1)
             }
@@ -191,7 +191,7 @@ impl Stream {
         data(&self.nvme, pdu_type, tag, offset as u32, &random_bytes(random, bytes))
     }
 
-    /// Puts the PDUs into records. A command begins with a record.
+    /// Puts the PDUs into records. Each command starts with a new record.
     fn seal(&mut self, random: &mut Random, shape: &Shape, starts: &[usize]) {
         let Some(secret) = self.secret.clone() else { return };
         let sealed: Vec<u8> = self.pdus.iter().flat_map(|(pdu, _)| pdu.wire.clone()).collect();
@@ -243,10 +243,10 @@ impl Stream {
         self.written.extend(written);
         let range = start..self.wire.len();
         let content_at = start + secret.prefix_bytes();
-        self.records.push(Place { range, content, content_at });
+        self.records.push(RecordSpan { range, content, content_at });
     }
 
-    /// Which PDU the byte `at` of the wire is data of, and where in its data it is.
+    /// The PDU whose data contains the byte `at` on the wire, and the offset in its data.
     pub fn data_at(&self, at: usize) -> Option<(usize, usize)> {
         let inner = match self.secret {
             None => at,
@@ -267,7 +267,7 @@ impl Stream {
     }
 }
 
-/// Writes what looks like headers of data into content.
+/// Plants false headers of data PDUs.
 fn plant(random: &mut Random, content: &mut [u8], once_in: u64) {
     let mut at = random.below(once_in) as usize;
     while at + 24 <= content.len() {

@@ -1,4 +1,4 @@
-//! Sending: what leaves the device against the stream as the peer would have sealed it.
+//! Sending TLS: the device's output against the stream as the peer seals it.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -9,18 +9,18 @@ use crate::software::sent::Sent;
 use crate::tls::{Progress, Tls, Version};
 use crate::tx::{Shadow, Tx, Verdict, send};
 
-/// Bytes that were sent before the offload began.
+/// Number of bytes sent before the offload started.
 const BEFORE_BYTES: usize = 300;
 
 struct World {
     stream: Stream,
-    /// What is before the offload, and the stream.
+    /// The bytes before the offload, and the stream.
     wire: Vec<u8>,
     isn: SeqNumber,
     keys: Vec<Tls>,
     machines: Vec<(Shadow, Tx<Progress>)>,
     sent: Sent<Vec<u8>>,
-    /// Records that software has written.
+    /// Number of records that software has written.
     written: usize,
     stats: Stats,
 }
@@ -28,7 +28,7 @@ struct World {
 /// One connection.
 ///
 /// # Errors
-/// What was not as it should be.
+/// A difference from the model.
 pub(crate) fn run(random: &mut Random) -> Result<Stats, String> {
     let version = if random.once_in(2) { Version::Tls12 } else { Version::Tls13 };
     let sizes = [3, 20, 200, 1448, 5000, 65535];
@@ -67,21 +67,21 @@ impl World {
         let total = self.wire.len();
         let (mut next, mut acknowledged) = (BEFORE_BYTES, 0);
         while acknowledged < total {
-            // The end of what software has written.
+            // The end of the bytes that software has written.
             let ready = self.write(random);
             let length = 1 + random.below(segment_bytes_max) as usize;
             match random.below(8) {
                 0 => {
                     acknowledged += random.below((next - acknowledged) as u64 + 1) as usize;
                     self.sent.acknowledge(self.isn + acknowledged as u32);
-                    // An old one changes nothing.
+                    // An old acknowledgement has no effect.
                     self.sent.acknowledge(self.isn + (acknowledged / 2) as u32);
                 }
                 1 | 2 if acknowledged < next => {
                     let at = acknowledged + random.below((next - acknowledged) as u64) as usize;
                     self.packet(at, (at + length).min(next), true)?;
                 }
-                // What is acknowledged, sent again: right, or not at all.
+                // A retransmission of acknowledged bytes is correct or dropped.
                 3 if acknowledged > 0 => {
                     let at = random.below(acknowledged as u64) as usize;
                     self.packet(at, (at + length).min(next), false)?;
@@ -100,7 +100,7 @@ impl World {
         }
     }
 
-    /// Software writes a record, now and then; returns where what it has written ends.
+    /// Software sometimes writes a record; returns the end of the written bytes.
     fn write(&mut self, random: &mut Random) -> usize {
         let next = self.stream.records.get(self.written);
         if let Some(place) = next.filter(|_| random.once_in(2)) {
@@ -116,12 +116,12 @@ impl World {
         BEFORE_BYTES + last.map_or(0, |place| place.end)
     }
 
-    /// TCP sends a packet; it must leave where it `must`, and leave right in any case.
+    /// TCP sends a packet; it must be sent if `must`, and must be correct in any case.
     fn packet(&mut self, mut at: usize, end: usize, must: bool) -> Result<(), String> {
         while at < end {
             let seq = self.isn + at as u32;
             let one = self.sent.under_one_key(seq, end - at);
-            // With one key nobody needs to ask: what is not known is dropped all the same.
+            // With one key `under_one_key` is not needed: unknown bytes are dropped anyway.
             let (key, length) = match one {
                 Some(one) => one,
                 None if self.machines.len() == 1 => (0, end - at),
@@ -145,7 +145,7 @@ impl World {
         Ok(())
     }
 
-    /// What TCP has: the stream in the clear, behind what was sealed before.
+    /// TCP's bytes: the stream in the clear, after the bytes that were already sealed.
     fn payload(&self, at: usize, end: usize) -> Vec<u8> {
         let byte = |at: usize| match at.checked_sub(BEFORE_BYTES) {
             Some(at) => self.stream.written[at],

@@ -1,8 +1,9 @@
-//! Where received messages start: software's side of the resynchronisation.
+//! Boundaries of received messages: software's side of the resynchronisation.
 //!
-//! Software reads the stream in order and late; the device has read on, out of order. So a
-//! question may be about a message that software has still to read, or one that it has read
-//! already: it remembers some. Each question is answered, unless a later one makes it void.
+//! Software reads the stream in order and late; the device has processed later bytes, out of
+//! order. A request may therefore refer to a message that software has not read yet, or has
+//! already read. Some past boundaries are kept. Each request is answered, unless a later one
+//! supersedes it.
 
 use std::collections::VecDeque;
 
@@ -10,35 +11,35 @@ use unlade_net::SeqNumber;
 
 use crate::resync::{Request, Response};
 
-/// How many starts of messages are remembered. Where messages are so small that more of them pass
-/// while a question is on its way, the device does not find back.
+/// Number of message starts that are kept. If messages are so small that more of them pass while a
+/// request is in flight, the device cannot resynchronise.
 pub const REMEMBERED_MAX: usize = 1024;
 
-/// The starts of a flow's messages.
+/// The message boundaries of a flow.
 #[derive(Clone, Debug)]
 pub struct Boundaries {
-    /// Where the current message starts, and how many were before it. Everything before has been
-    /// authenticated: it is true, whatever follows.
+    /// Start of the current message, and its number. Everything before it has been authenticated,
+    /// so the boundary is correct whatever follows.
     start: SeqNumber,
     number: u64,
-    /// Where those before it start, oldest first.
+    /// Starts of the messages before it, oldest first.
     remembered: VecDeque<SeqNumber>,
     pending: Option<Request>,
 }
 
 impl Boundaries {
-    /// A message starts at `start`, after `number` others.
+    /// Creates boundaries for a stream in which message `number` starts at `start`.
     pub fn new(start: SeqNumber, number: u64) -> Boundaries {
         Boundaries { start, number, remembered: VecDeque::new(), pending: None }
     }
 
-    /// The current message was authentic and `message_bytes` long: the next one starts behind it.
-    /// Returns the answer that this gives.
+    /// Moves behind the current message, which was authentic and `message_bytes` long. Returns the
+    /// response to a pending request, if this answers it.
     pub fn advance(&mut self, message_bytes: u32) -> Option<Response> {
         self.advance_to(self.start + message_bytes)
     }
 
-    /// The same, where the next message is not known to start before `start`.
+    /// As [`Boundaries::advance`], if the next message cannot start before `start`.
     pub fn advance_to(&mut self, start: SeqNumber) -> Option<Response> {
         if self.remembered.len() == REMEMBERED_MAX {
             self.remembered.pop_front();
@@ -48,26 +49,26 @@ impl Boundaries {
         self.move_to(start)
     }
 
-    /// The current message starts at `start`: between it and the one before is something else.
-    /// Returns the answer that this gives.
+    /// Moves the start of the current message to `start`, because other bytes precede it. Returns
+    /// the response to a pending request, if this answers it.
     pub fn move_to(&mut self, start: SeqNumber) -> Option<Response> {
         self.start = start;
         let request = self.pending.take()?;
         self.request(request)
     }
 
-    /// Starts under a new key: from the current message on it is counted from `number`. What was
-    /// before, and what was asked before, is void.
+    /// Restarts under a new key: the current message has `number`. Earlier boundaries and pending
+    /// requests are discarded.
     pub fn restart(&mut self, number: u64) {
         *self = Boundaries::new(self.start, number);
     }
 
-    /// Where the current message starts.
+    /// Start of the current message.
     pub fn start(&self) -> SeqNumber {
         self.start
     }
 
-    /// The device asks. Where the answer is not known yet, [`Boundaries::advance`] gives it.
+    /// Answers a request. A response that is not known yet comes from [`Boundaries::advance`].
     pub fn request(&mut self, request: Request) -> Option<Response> {
         if self.start.before(request.tcpsn) {
             self.pending = Some(request);
@@ -81,7 +82,7 @@ impl Boundaries {
         Some(Response { request, number })
     }
 
-    /// The number of the message that started at `tcpsn`, if it is remembered.
+    /// Number of the message that started at `tcpsn`, if it is kept.
     fn number_of(&self, tcpsn: SeqNumber) -> Option<u64> {
         let before = self.remembered.partition_point(|start| start.before(tcpsn));
         let known = self.remembered.get(before).is_some_and(|start| *start == tcpsn);

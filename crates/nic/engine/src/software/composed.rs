@@ -1,4 +1,4 @@
-//! NVMe/TCP over TLS: PDUs out of received records, and both kept for what is sent again.
+//! NVMe/TCP over TLS: PDUs from received records, and storage of both for retransmission.
 
 use std::collections::VecDeque;
 
@@ -17,29 +17,29 @@ use crate::stats::Stats;
 use crate::tls::{APPLICATION_DATA, Tls, Version, inner};
 use crate::tx::{Found, MessageState, Messages};
 
-/// Most parts of a record that have results of their own; what is beyond is computed and copied.
+/// Maximum number of parts of a record with separate results; further data is computed and copied.
 pub const RESULTS_MAX: usize = 256;
 
-/// What the device says of received bytes. The default is that it says nothing.
+/// The device's metadata for received bytes. The default is no metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComposedResult {
-    /// They are decrypted.
+    /// Set if the bytes are decrypted.
     pub tls: Option<Worked>,
-    /// What is said of the application data in them. Ranges count from the first of all bytes.
+    /// Metadata of the application data in them. Ranges are relative to the first of all bytes.
     pub nvme: PduResult,
 }
 
 /// The result for bytes of the record.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
-    /// From the record's start.
+    /// Offset from the record's start.
     start: usize,
     end: usize,
     result: PduResult,
 }
 
-/// Opens records, and finds PDUs in them. Nothing of a record is given out before all of it is
-/// authentic; so what the device has placed of a record that is not is never said to be there.
+/// Opens records, and parses PDUs in them. No content of a record is released before all of it is
+/// authentic; therefore data that was placed from a forged record is never reported as placed.
 pub struct ComposedPdus {
     records: Records,
     pdus: Pdus,
@@ -48,11 +48,11 @@ pub struct ComposedPdus {
     record_bytes: usize,
 }
 
-/// What a record held.
+/// The content of a record.
 pub enum Opened<'r> {
-    /// PDUs, or parts of them: all are to be taken.
+    /// PDUs, or parts of them; the caller reads all of them.
     Pdus(Content<'r>),
-    /// Something else: its content type, and what it says.
+    /// Another content type, and the content.
     Other(u8, &'r [u8]),
 }
 
@@ -63,14 +63,14 @@ pub struct Content<'r> {
     bytes: &'r [u8],
     marks: &'r [Mark],
     parts: &'r [Part],
-    /// Where the record starts, and the next byte of it to be taken.
+    /// Start of the record, and the next byte of it to read.
     start: SeqNumber,
     at: usize,
     input: Input<'r>,
 }
 
 impl ComposedPdus {
-    /// A record starts at `start`, after `number` others under its key, and a PDU in it.
+    /// Creates a reader for a stream in which record `number`, and a PDU in it, start at `start`.
     pub fn new(tls: Tls, nvme: Nvme, start: SeqNumber, number: u64) -> ComposedPdus {
         ComposedPdus {
             records: Records::new(tls, start, number),
@@ -80,12 +80,12 @@ impl ComposedPdus {
         }
     }
 
-    /// The records, for keys and questions of the outer machine.
+    /// The records, for keys and requests of the outer machine.
     pub fn records(&mut self) -> &mut Records {
         &mut self.records
     }
 
-    /// Takes bytes that TCP delivers, as [`Records::push`] does.
+    /// Accepts bytes that TCP delivers, as [`Records::push`] does.
     ///
     /// # Errors
     /// The stream of records has ended with an error.
@@ -119,10 +119,10 @@ impl ComposedPdus {
         Ok(taken)
     }
 
-    /// The record, when it is complete: once.
+    /// Returns the record once, when it is complete.
     ///
     /// # Errors
-    /// [`RecordError::Forged`], and the stream has ended; or it had before.
+    /// [`RecordError::Forged`], which ends the stream; or an earlier error.
     pub fn open(&mut self, stats: &mut Stats) -> Result<Option<Opened<'_>>, RecordError> {
         let start = self.records.start();
         let version = self.records.version();
@@ -141,12 +141,12 @@ impl ComposedPdus {
         Ok(Some(Opened::Pdus(Content { pdus, bytes, marks, parts, start, at: prefix, input })))
     }
 
-    /// The device asks for a PDU; the answer comes from [`ComposedPdus::response`].
+    /// Accepts a request for a PDU; the response comes from [`ComposedPdus::response`].
     pub fn request(&mut self, request: Request) {
         self.pdus.request(request);
     }
 
-    /// An answer for the inner machine, once.
+    /// Returns a response for the inner machine once.
     pub fn response(&mut self) -> Option<Response> {
         self.pdus.response()
     }
@@ -158,7 +158,7 @@ impl ComposedPdus {
 }
 
 impl Content<'_> {
-    /// The next event, as [`Pdus::next`] gives it; nothing where the record is used up.
+    /// The next event, as [`Pdus::next`] returns it, or `None` at the end of the record.
     ///
     /// # Errors
     /// The stream of PDUs has ended with an error: this one, or an earlier one.
@@ -179,14 +179,14 @@ impl Content<'_> {
         self.pdus.recheck(bytes);
     }
 
-    /// Goes on with the next bytes that have one result.
+    /// Advances to the next bytes with one result.
     fn turn(&mut self) {
         self.pdus.move_to(self.start + self.at as u32);
         let mark = self.marks.iter().find(|mark| self.at < mark.end);
         let end = mark.map_or(self.bytes.len(), |mark| mark.end.min(self.bytes.len()));
         let part = self.parts.iter().find(|part| self.at < part.end);
         let end = part.map_or(end, |part| end.min(part.end));
-        // What was decrypted wrongly was not looked at rightly.
+        // Without correct decryption the metadata of the inner machine is invalid.
         let decrypted = part.is_some_and(|part| part.worked.is_some());
         let result = match mark.filter(|_| decrypted) {
             None => PduResult::default(),
@@ -197,20 +197,20 @@ impl Content<'_> {
     }
 }
 
-/// PDUs and records that were sent: each is kept until it cannot be needed any more.
+/// Sent PDUs and records, each kept until no retransmission can need it.
 pub struct ComposedSent<B> {
     records: Sent<B>,
     pdus: Sent<B>,
-    /// Where each of the records starts, and its application data in the inner stream.
+    /// Starts of each record, and of its application data in the inner stream.
     starts: VecDeque<(SeqNumber, SeqNumber)>,
-    /// Where the next ones start.
+    /// Starts of the next ones.
     next: SeqNumber,
     next_content: SeqNumber,
 }
 
 impl<B: AsRef<[u8]>> ComposedSent<B> {
-    /// No record yet; the first will start at `start` and have `number` before it under its key. At
-    /// most `messages_max` records and as many PDUs are kept.
+    /// Creates an empty store; the first record starts at `start` and is number `number` under its
+    /// key. At most `messages_max` records and as many PDUs are kept.
     pub fn new(start: SeqNumber, number: u64, messages_max: usize) -> ComposedSent<B> {
         ComposedSent {
             records: Sent::new(start, number, messages_max),
@@ -221,7 +221,7 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
         }
     }
 
-    /// The inner stream goes on with `pdu`, as software wrote it. It comes before the first record
+    /// Appends `pdu` to the inner stream, as software wrote it. It must precede the first record
     /// with bytes of it.
     ///
     /// # Errors
@@ -230,8 +230,8 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
         self.pdus.push(pdu)
     }
 
-    /// The stream goes on with `record`, as software wrote it, with `content_bytes` bytes of the
-    /// inner stream in it; none where it is no application data.
+    /// Appends `record` to the stream, as software wrote it, with `content_bytes` bytes of the
+    /// inner stream in it; 0 if it is no application data.
     ///
     /// # Errors
     /// [`Full`]; nothing is kept then.
@@ -254,8 +254,8 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
         self.records.under_one_key(seq, bytes)
     }
 
-    /// As [`Sent::acknowledge`], and lets go of PDUs that end before every record that is left: the
-    /// first record may go on with a PDU that began long before it.
+    /// As [`Sent::acknowledge`], and frees PDUs that end before every remaining record: the first
+    /// record may continue a PDU that began long before it.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) -> usize {
         let released = self.records.acknowledge(acknowledged);
         self.starts.drain(..released);
@@ -264,12 +264,12 @@ impl<B: AsRef<[u8]>> ComposedSent<B> {
         released
     }
 
-    /// How many records and PDUs are kept.
+    /// Numbers of records and PDUs that are kept.
     pub fn len(&self) -> (usize, usize) {
         (self.records.len(), self.pdus.len())
     }
 
-    /// True where everything is acknowledged.
+    /// Returns true if everything is acknowledged.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty() && self.pdus.is_empty()
     }
@@ -287,7 +287,7 @@ impl<B: AsRef<[u8]>> ComposedMessages for ComposedSent<B> {
         let &(_, start) = self.starts.get(at).filter(|(start, _)| *start == record)?;
         let pdu = match self.pdus.find(start) {
             Found::Message(pdu) => pdu,
-            // The record has no PDU in it, and is behind the last one.
+            // The record contains no PDU, and follows the last one.
             _ if start == self.pdus.next() => {
                 MessageState { start, number: self.pdus.number(), key: 0, bytes: &[] }
             }
@@ -298,8 +298,8 @@ impl<B: AsRef<[u8]>> ComposedMessages for ComposedSent<B> {
 }
 
 impl ComposedResult {
-    /// What is said of a packet that the device gave `received` for, with what it has `placed`; of
-    /// its bytes from `received.tls.from` on.
+    /// Metadata of a packet with the device's result `received` and the ranges `placed`, for its
+    /// bytes from `received.tls.from` on.
     pub fn of(received: &crate::composed::rx::Received, placed: PlacedRanges) -> ComposedResult {
         let tls = received.tls.worked();
         let nvme = match tls {

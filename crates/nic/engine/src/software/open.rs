@@ -1,8 +1,8 @@
-//! What is left to do for a record that the device has decrypted in part.
+//! Decryption of a record that the device has decrypted in part.
 //!
-//! Every byte goes through counter mode once and through GHASH once, as if nothing had been
-//! decrypted: what came sealed is decrypted and hashed, of what came decrypted the ciphertext is
-//! made again, hashed and thrown away. So it costs what decrypting a record costs, less than the
+//! Every byte passes through counter mode once and through GHASH once, as if the device had
+//! decrypted nothing. Sealed bytes are decrypted and hashed. For decrypted bytes the ciphertext is
+//! regenerated, hashed and discarded. The cost is that of decrypting a record, less than the
 //! paper's fallback, which encrypts the record before it decrypts it.
 
 use std::ops::Range;
@@ -16,37 +16,38 @@ use crate::resync::{Extent, Worked};
 use crate::rule::{Rule, holds};
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Tls, Version};
 
-/// Bytes whose ciphertext is made again at once.
-const PIECE_BYTES: usize = 1024;
+/// Number of bytes whose ciphertext is regenerated in one step.
+const CHUNK_BYTES: usize = 1024;
 
-/// A range of a record that came in one way.
+/// A range of a record that was delivered in one form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Where it ends, bytes behind the start of the record. It starts where the one before ends.
+    /// End of the range, bytes from the start of the record. It starts at the end of the previous
+    /// one.
     pub end: usize,
-    /// How the device has decrypted it; nothing where it came sealed.
+    /// Metadata of its decryption by the device; `None` if it came sealed.
     pub worked: Option<Worked>,
 }
 
-/// A record among those of the stream.
+/// A record's position in the stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    /// Where it starts.
+    /// Start of the record.
     pub start: SeqNumber,
-    /// Its number, or the one that the device took it for.
+    /// Its number, or the number that the device assumed.
     pub number: u64,
 }
 
 impl Position {
-    /// Which bytes of the record the device has taken for some of `message`.
+    /// The bytes of the record that the device processed as bytes of `message`.
     fn overlap(&self, record_bytes: usize, message: &Extent) -> Range<usize> {
         let clamp = |at: i64| at.clamp(0, record_bytes as i64) as usize;
         let start = i64::from(message.start.since(self.start));
         clamp(start)..clamp(start + i64::from(message.bytes))
     }
 
-    /// How many of the bytes in `range` of the record were taken for some of another one; they are
-    /// the first ones.
+    /// Number of bytes in `range` of the record that the device processed as bytes of another
+    /// message; they are the first ones.
     pub(crate) fn mistaken(&self, range: Range<usize>, message: &Extent) -> Option<usize> {
         let taken = self.overlap(range.end, message).end.saturating_sub(range.start);
         let is_own = (message.start, message.number) == (self.start, self.number);
@@ -55,12 +56,12 @@ impl Position {
 }
 
 impl Tls {
-    /// The bytes of a record that are ciphertext, from its start on.
+    /// The range of the ciphertext in a record.
     pub(crate) fn sealed_range(&self, record_bytes: usize) -> Range<usize> {
         self.prefix_bytes()..record_bytes - TAG_BYTES
     }
 
-    /// The nonce in a record of TLS 1.2; nothing but zeros of one that is not there.
+    /// The nonce in a TLS 1.2 record; zeros for TLS 1.3.
     pub(crate) fn explicit(&self, record: &[u8]) -> [u8; EXPLICIT_NONCE_BYTES] {
         let mut explicit = [0; EXPLICIT_NONCE_BYTES];
         let range = HEADER_BYTES..HEADER_BYTES + EXPLICIT_NONCE_BYTES;
@@ -70,11 +71,11 @@ impl Tls {
         explicit
     }
 
-    /// Opens a whole `record` in place, record `number`, whose `parts` have come sealed or
+    /// Opens a complete `record` in place, record `number`, whose `parts` came sealed or
     /// decrypted.
     ///
     /// # Errors
-    /// [`Forged`]: what is in `record` must not be used.
+    /// [`Forged`]: the content of `record` must not be used.
     pub(crate) fn open(
         &self,
         number: u64,
@@ -88,21 +89,21 @@ impl Tls {
         self.key().verify(&at, &tag)
     }
 
-    /// The tag that record `number` must have, if its `parts` have come so; what is in `record` is
-    /// not to be used afterwards.
+    /// The tag of record `number` whose `parts` came in the given forms. The content of `record`
+    /// must not be used afterwards.
     pub(crate) fn tag(&self, number: u64, record: &mut [u8], parts: &[Part]) -> [u8; TAG_BYTES] {
         let at = self.pass_over(number, record, parts);
         self.key().tag(&at).0
     }
 
-    /// Decrypts what came sealed, and hashes the ciphertext of everything.
+    /// Decrypts the sealed parts, and hashes the ciphertext of all parts.
     fn pass_over(&self, number: u64, record: &mut [u8], parts: &[Part]) -> Progress {
         let sealed = self.sealed_range(record.len());
         let mut header = [0; HEADER_BYTES_MAX];
         header[..HEADER_BYTES].copy_from_slice(&record[..HEADER_BYTES]);
         let message = Message { number, message_bytes: record.len() as u32, header };
         let mut at = self.start(&message, &self.explicit(record));
-        let mut piece = [0; PIECE_BYTES];
+        let mut piece = [0; CHUNK_BYTES];
         let mut start = 0;
         for part in parts {
             let range = start.max(sealed.start)..part.end.min(sealed.end);
@@ -112,7 +113,7 @@ impl Tls {
                 None => self.key().decrypt(&mut at, bytes),
                 Some(_) if !holds(Rule::Restore) => self.key().authenticate(&mut at, bytes),
                 Some(_) => {
-                    for plain in bytes.chunks(PIECE_BYTES) {
+                    for plain in bytes.chunks(CHUNK_BYTES) {
                         self.key().encrypt_to(&mut at, plain, &mut piece[..plain.len()]);
                     }
                 }
@@ -122,9 +123,9 @@ impl Tls {
         at
     }
 
-    /// Makes ciphertext again of the bytes in `range` of a record at `position`, which the device
-    /// has decrypted under this key: of those that it took for some of `message` as that, of those
-    /// behind it as what they are.
+    /// Regenerates the ciphertext of the bytes in `range` of a record at `position`, which the
+    /// device has decrypted under this key: of the bytes that it processed as bytes of `message`
+    /// with that message's parameters, of the bytes after them with the record's own.
     pub(crate) fn restore(
         &self,
         position: &Position,
@@ -140,8 +141,8 @@ impl Tls {
         self.undo(position, middle, &mut record[middle..range.end], &own, &explicit);
     }
 
-    /// Makes ciphertext again of bytes, `at` bytes behind the start of a record at `position`, which
-    /// were decrypted as some of `message`, with that `explicit` nonce.
+    /// Regenerates the ciphertext of bytes that start `at` bytes after the start of a record at
+    /// `position`, and that were decrypted as bytes of `message`, with that `explicit` nonce.
     pub(crate) fn undo(
         &self,
         position: &Position,
@@ -150,7 +151,7 @@ impl Tls {
         message: &Extent,
         explicit: &[u8; EXPLICIT_NONCE_BYTES],
     ) {
-        // What is not ciphertext of the message was left as it was.
+        // Only the message's ciphertext was transformed.
         let start = i64::from(message.start.since(position.start)) - at as i64;
         let body = start + self.prefix_bytes() as i64;
         let end = start + i64::from(message.bytes) - TAG_BYTES as i64;

@@ -1,9 +1,8 @@
-//! Received NVMe/TCP PDUs: what TCP delivers, in order, with what the device says of it.
+//! Received NVMe/TCP PDUs: bytes that TCP delivers, in order, with the device's metadata.
 //!
-//! Bytes go straight from where they were received to who wants them: only headers are put
-//! together here. A digest is computed only where the device has not checked it. A PDU is called
-//! good when its digests are: a header is not shown before, and data ends in [`Event::End`] or
-//! [`Event::Corrupt`].
+//! Data bytes are passed through without a copy; only headers are assembled here. A digest is
+//! computed only if the device has not checked it. A header is reported after its digest was
+//! verified. Data is followed by [`Event::End`] or [`Event::Corrupt`].
 //!
 //! ```
 //! use unlade_nic_engine::nvme::Nvme;
@@ -17,7 +16,7 @@
 //!             Event::Data { offset, bytes, .. } => {
 //!                 buffer[offset as usize..][..bytes.len()].copy_from_slice(bytes);
 //!             }
-//!             // Never without a device.
+//!             // This event never occurs without a device.
 //!             Event::Recheck { .. } => (),
 //!             Event::End => println!("all of it is good"),
 //!             Event::Corrupt => println!("the command fails"),
@@ -44,39 +43,39 @@ use crate::rule::{Rule, holds};
 use crate::software::boundaries::Boundaries;
 use crate::stats::Stats;
 
-/// Why a stream of PDUs ends. It is the peer's fault, or of somebody on the way. A data digest that
-/// is wrong does not end it ([`Event::Corrupt`]).
+/// Fatal error of a stream of PDUs, caused by the peer or by an attacker on the path. A wrong data
+/// digest is not fatal ([`Event::Corrupt`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PduError {
-    /// Where a PDU should start there is none, or one that was not agreed on, or its lengths
-    /// contradict each other.
+    /// A PDU header is malformed, does not match the negotiated parameters, or has inconsistent
+    /// lengths.
     #[error("no PDU where one should start; send a termination request and close the connection")]
     Malformed,
-    /// The header is not what its sender has sent: nothing that follows can be understood.
+    /// The header was changed, so nothing that follows can be parsed.
     #[error("a header digest is wrong; send a termination request and close the connection")]
     HeaderDigest,
 }
 
-/// What the device says of received bytes. The default is that it says nothing.
+/// The device's metadata for received bytes. The default is no metadata.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PduResult {
-    /// The bytes are of this pass, and every digest that ends in them is right (`crc_ok`).
+    /// The bytes are of this pass, and every digest that ends in them is correct (`crc_ok`).
     pub pass: Option<Pass>,
-    /// Where among them the first PDU starts, of those that start there; as the device sees it.
+    /// Offset of the first PDU that starts in them, as seen by the device.
     pub boundary: Option<u32>,
-    /// Which of them are in registered buffers already.
+    /// The ranges of them that were placed in registered buffers.
     pub placed: PlacedRanges,
 }
 
 impl PduResult {
-    /// What is said of the bytes from `start` to `end`, counted from `start`.
+    /// The metadata of the bytes from `start` to `end`, relative to `start`.
     pub fn of(&self, start: u32, end: u32) -> PduResult {
         let boundary = self.boundary.filter(|at| (start..end).contains(at)).map(|at| at - start);
         PduResult { pass: self.pass, boundary, placed: self.placed.of(start, end) }
     }
 
-    /// Adds what is said of the bytes that follow the first `bytes`, of which this is said. False
-    /// where the two cannot be said in one; nothing has changed then.
+    /// Extends the metadata of the first `bytes` by that of the bytes after them. Returns false,
+    /// without a change, if the two cannot be merged.
     pub fn append(&mut self, bytes: u32, behind: &PduResult) -> bool {
         let placed_unchecked = !self.placed.is_empty() || !behind.placed.is_empty();
         if self.pass != behind.pass || (self.pass.is_none() && placed_unchecked) {
@@ -95,28 +94,28 @@ impl PduResult {
     }
 }
 
-/// Bytes that TCP delivers, of one packet or of several with the same pass, and the device's
-/// result for them.
+/// Bytes that TCP delivers, of one packet or of several with the same pass, with the device's
+/// metadata.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'o> {
     bytes: &'o [u8],
-    /// How many were taken.
+    /// Number of consumed bytes.
     done: usize,
     result: PduResult,
 }
 
 impl<'o> Input<'o> {
-    /// Bytes of which the device says `result`, whose ranges count from the first of them.
+    /// Bytes with the metadata `result`, whose ranges are relative to the first of them.
     pub fn new(bytes: &'o [u8], result: PduResult) -> Input<'o> {
         Input { bytes, done: 0, result }
     }
 
-    /// Bytes that no device has seen.
+    /// Bytes that no device has processed.
     pub fn plain(bytes: &'o [u8]) -> Input<'o> {
         Input::new(bytes, PduResult::default())
     }
 
-    /// How many were not taken yet.
+    /// Number of bytes that are left.
     pub fn left(&self) -> usize {
         self.bytes.len() - self.done
     }
@@ -127,8 +126,8 @@ impl<'o> Input<'o> {
         bytes
     }
 
-    /// How many of the next bytes, `most` at most, are placed in one go or not at all; and where
-    /// they are placed.
+    /// The number of next bytes, at most `most`, that are placed contiguously or not at all, and
+    /// the place where they are.
     fn run(&self, most: usize) -> (usize, Option<(Registration, u32)>) {
         let at = self.done as u32;
         for placed in self.result.placed.as_slice() {
@@ -145,48 +144,48 @@ impl<'o> Input<'o> {
     }
 }
 
-/// What is next in the stream.
+/// An event of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event<'e> {
-    /// A PDU's header, whole, without its digest, which was right.
+    /// A complete PDU header, without its verified digest.
     Header {
         /// HLEN bytes.
         header: &'e [u8],
-        /// How many bytes of data follow.
+        /// Number of data bytes that follow.
         data_bytes: u32,
     },
-    /// The next bytes of its data.
+    /// The next bytes of the PDU's data.
     Data {
-        /// Where they are in the PDU's data; DATAO comes on top of it.
+        /// Their offset in the PDU's data; the offset in the buffer is DATAO more.
         offset: u32,
-        /// They, in any case.
+        /// The bytes, whether placed or not.
         bytes: &'e [u8],
-        /// The registration in whose buffer they are already, where they belong by the header. The
-        /// copy can be skipped if it is the one that the command has *now*.
+        /// The registration in whose buffer the device has placed them, at the offset that the
+        /// header gives. The copy can be skipped if this is the command's *current* registration.
         placed: Option<Registration>,
     },
-    /// The device has not checked a digest to its end that it began: the first `data_bytes` of the
-    /// PDU's data are to be given to [`Pdus::recheck`] from where they were put, before the next
-    /// event is asked for. Never where the device says nothing.
+    /// The device started to check a digest and did not complete it: the first `data_bytes` of the
+    /// PDU's data must be passed to [`Pdus::recheck`] from their destination before the next event
+    /// is requested. Never without metadata of a device.
     Recheck {
-        /// How many.
+        /// Number of bytes to recheck.
         data_bytes: u32,
     },
-    /// The PDU is complete, and its digests are right.
+    /// The PDU is complete, and its digests are correct.
     End,
-    /// The PDU is complete, and its data digest is wrong: what was given of its data is worthless.
-    /// The command fails (Transient Transport Error), the connection can go on.
+    /// The PDU is complete, and its data digest is wrong: its data is invalid. The command fails
+    /// (Transient Transport Error), the connection can continue.
     Corrupt,
 }
 
-/// What part of a PDU was of one pass.
+/// Passes of the bytes of a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
-    /// Nothing has come yet.
+    /// No byte has come yet.
     Empty,
-    /// All of it.
+    /// All bytes are of one pass.
     One(Pass),
-    /// The device cannot have checked it.
+    /// The device cannot have checked the PDU.
     Broken,
 }
 
@@ -206,61 +205,61 @@ impl Run {
     }
 }
 
-/// How far the device can be trusted with the current PDU.
+/// Evidence that the device's checks apply to the current PDU.
 #[derive(Clone, Copy, Debug)]
 struct Trust {
     run: Run,
-    /// It has seen the PDU start where it starts: it reads the same header, and sees the same end.
-    /// Otherwise these bytes may have been the middle of another PDU to it.
+    /// The device saw the PDU start at its actual start, so it has the same header and end.
+    /// Otherwise these bytes may have been the middle of another PDU for the device.
     aligned: bool,
 }
 
 impl Trust {
-    /// A PDU starts in bytes of this pass; the device has seen one start there, or not.
+    /// Starts a PDU in bytes of this pass; `seen` if the device saw a PDU start there.
     fn start(&mut self, pass: Option<Pass>, seen: bool) {
         let follows = self.aligned && pass.is_some_and(|pass| self.run == Run::One(pass));
         self.aligned = follows || seen || !holds(Rule::Aligned);
         self.run = Run::Empty;
     }
 
-    /// The device has checked what there was to check so far.
+    /// Returns true if the device has checked everything so far.
     fn is_whole(self) -> bool {
         self.run.is_one() && self.aligned
     }
 }
 
-/// What comes next.
+/// The next step in a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Common,
     /// The rest of the header, its digest.
     Header(Layout),
-    /// To be shown.
+    /// The header is to be reported.
     Shown(Layout),
     Pad(Layout),
     Data(Layout),
     DataDigest(Layout),
     Recheck(Layout),
-    /// The PDU is complete: its data is good, or not.
+    /// The PDU is complete; true if its data is correct.
     Verdict(bool),
     Failed(PduError),
 }
 
-/// Puts headers together and checks digests, for one stream.
+/// Assembles headers and checks digests of one stream.
 #[derive(Clone, Debug)]
 pub struct Pdus {
     nvme: Nvme,
     stage: Stage,
-    /// Header and digest, as far as they are there.
+    /// The received bytes of header and digest.
     header: [u8; HEADER_BYTES_MAX + DIGEST_BYTES],
-    /// Bytes of the PDU that were taken.
+    /// Consumed bytes of the PDU.
     offset: u32,
     trust: Trust,
-    /// Bytes of data at the begin whose digest was left to the device.
+    /// Number of data bytes at the start whose digest was left to the device.
     trusted_bytes: u32,
-    /// The digest of what was put before them, by [`Pdus::recheck`].
+    /// The digest of the first of them, and their number, computed by [`Pdus::recheck`].
     rechecked: (u32, u32),
-    /// The digest of the data behind those.
+    /// The digest of the data after those.
     crc: u32,
     digest: [u8; DIGEST_BYTES],
     touched: bool,
@@ -271,7 +270,7 @@ pub struct Pdus {
     stats: Stats,
 }
 
-/// An event whose header is not borrowed yet.
+/// An event that does not borrow its header yet.
 #[derive(Clone, Copy)]
 pub(crate) enum Next<'o> {
     Header(Layout),
@@ -279,7 +278,7 @@ pub(crate) enum Next<'o> {
 }
 
 impl Pdus {
-    /// A PDU starts at `start`.
+    /// Creates a parser for a stream in which a PDU starts at `start`.
     pub fn new(nvme: Nvme, start: SeqNumber) -> Pdus {
         Pdus {
             nvme,
@@ -299,16 +298,16 @@ impl Pdus {
         }
     }
 
-    /// From the next PDU on other digests and limits are agreed on (after ICReq and ICResp, which
-    /// have neither). To be called between PDUs, after [`Event::End`].
+    /// Sets digests and limits from the next PDU on (after ICReq and ICResp, which have neither).
+    /// Call it between PDUs, after [`Event::End`].
     pub fn agree(&mut self, nvme: Nvme) {
         self.nvme = nvme;
     }
 
-    /// Takes of `input` what makes one event, or all of it.
+    /// Consumes the bytes of `input` for one event, or all of them.
     ///
     /// # Errors
-    /// The stream has ended with an error: this one, or an earlier one.
+    /// The error that ended the stream, now or earlier.
     pub fn next<'e, 'o: 'e>(
         &'e mut self,
         input: &mut Input<'o>,
@@ -326,7 +325,7 @@ impl Pdus {
         }
     }
 
-    /// What [`Pdus::next`] shows.
+    /// As [`Pdus::next`], without borrowing the header.
     pub(crate) fn step<'o>(&mut self, input: &mut Input<'o>) -> Result<Option<Next<'o>>, PduError> {
         loop {
             match self.stage {
@@ -379,7 +378,7 @@ impl Pdus {
         }
     }
 
-    /// Takes `count` bytes, which are there.
+    /// Consumes `count` bytes, which must be present.
     fn take<'o>(&mut self, count: usize, input: &mut Input<'o>) -> &'o [u8] {
         if count > 0 {
             if self.offset == 0 {
@@ -394,7 +393,7 @@ impl Pdus {
         input.take(count)
     }
 
-    /// Takes bytes of header and header digest until there are `until`; true where they are there.
+    /// Consumes bytes of header and header digest up to `until`; returns true if all are present.
     fn take_header(&mut self, until: usize, input: &mut Input<'_>) -> bool {
         let have = self.offset as usize;
         let bytes = self.take((until - have).min(input.left()), input);
@@ -426,7 +425,7 @@ impl Pdus {
         }
     }
 
-    /// The next bytes of data, which are placed in one go or not at all.
+    /// The next bytes of data, placed contiguously or not at all.
     fn data<'o>(&mut self, layout: &Layout, input: &mut Input<'o>) -> Option<Event<'o>> {
         let left = (layout.data_end - self.offset) as usize;
         let (count, placed) = input.run(left.min(input.left()));
@@ -460,7 +459,7 @@ impl Pdus {
         Some(Event::Data { offset, bytes, placed })
     }
 
-    /// Takes bytes of the data digest; true where it is complete.
+    /// Consumes bytes of the data digest; returns true if it is complete.
     fn take_digest(&mut self, layout: &Layout, input: &mut Input<'_>) -> bool {
         let have = (self.offset - layout.data_end) as usize;
         let bytes = self.take((DIGEST_BYTES - have).min(input.left()), input);
@@ -476,8 +475,8 @@ impl Pdus {
         true
     }
 
-    /// Takes the next bytes of what [`Event::Recheck`] asks for. What was not given counts as
-    /// wrong.
+    /// Computes the digest of the next bytes that [`Event::Recheck`] asks for. If bytes are
+    /// missing, the digest counts as wrong.
     pub fn recheck(&mut self, content: &[u8]) {
         let (crc, bytes) = self.rechecked;
         let bytes = bytes.saturating_add(content.len() as u32);
@@ -493,7 +492,7 @@ impl Pdus {
         Stage::Verdict(good || !holds(Rule::Recheck))
     }
 
-    /// The PDU is behind us.
+    /// Finishes the PDU.
     fn finish(&mut self) {
         match (self.trust.is_whole(), self.touched) {
             (true, _) => self.stats.pdus_offloaded += 1,
@@ -510,8 +509,8 @@ impl Pdus {
         self.response = answer.or(self.response);
     }
 
-    /// The bytes that come next are at `seq` in TCP's stream: between them and those before is
-    /// something else (TLS). Events of those before have been taken.
+    /// Continues at `seq` in TCP's stream, because bytes of another protocol (TLS) precede it. All
+    /// events of the bytes before must have been consumed.
     pub fn move_to(&mut self, seq: SeqNumber) {
         self.position = seq;
         if self.offset == 0 {
@@ -520,23 +519,23 @@ impl Pdus {
         }
     }
 
-    /// Where the current PDU starts, or the next one: up to there PDUs have been read.
+    /// Start of the current PDU, or of the next one: PDUs up to it have been read.
     pub fn start(&self) -> SeqNumber {
         self.boundaries.start()
     }
 
-    /// The device asks; the answer comes from [`Pdus::response`], now or later.
+    /// Accepts a request of the device; [`Pdus::response`] returns the answer, now or later.
     pub fn request(&mut self, request: Request) {
         let answer = self.boundaries.request(request);
         self.response = answer.or(self.response);
     }
 
-    /// An answer for the device, once.
+    /// Returns a response for the device once.
     pub fn response(&mut self) -> Option<Response> {
         self.response.take()
     }
 
-    /// What was counted: PDUs, and bytes whose copy could be skipped.
+    /// Counters of PDUs, and of bytes whose copy could be skipped.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }

@@ -1,4 +1,4 @@
-//! Received TLS records: what TCP delivers, in order, with what the device says of it.
+//! Received TLS records: bytes that TCP delivers, in order, with the device's metadata.
 
 use std::collections::VecDeque;
 
@@ -9,68 +9,67 @@ use zeroize::Zeroize;
 use crate::l5p::L5p;
 use crate::resync::{Pass, Request, Response, Worked};
 use crate::rule::{Rule, holds};
+use crate::software::ambiguity::{AmbiguousPart, AmbiguousRecord, DELIVERIES_MAX};
 use crate::software::boundaries::Boundaries;
-use crate::software::doubt::{Doubt, Doubtful, WAYS_MAX};
 use crate::software::open::{Part, Position};
 use crate::stats::Stats;
 use crate::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, Tls, Version};
 
-/// Why a stream of records ends. It is the peer's fault, or of somebody on the way.
+/// Fatal error of a stream of records, caused by the peer or by an attacker on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
-    /// Where a record should start there is none, or one of a length that no record has; see
-    /// [`Records::refused_header`].
+    /// A record header is malformed, or has an invalid length; see [`Records::refused_header`].
     #[error("no record where one should start; close the connection")]
     Malformed,
-    /// The record is not what its sender has sent.
+    /// The record was changed.
     #[error("a record was changed on its way; close the connection")]
     Forged,
 }
 
-/// A record that is authentic.
+/// An authentic record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'r> {
-    /// How many were before it under its key.
+    /// Number of records before it under its key.
     pub number: u64,
-    /// The type in its header; with TLS 1.3 the true one is behind the plaintext
+    /// The type in its header; in TLS 1.3 the content type follows the plaintext
     /// ([`inner`](crate::tls::inner)).
     pub content_type: u8,
-    /// What it says.
+    /// The plaintext.
     pub plaintext: &'r [u8],
 }
 
-/// Most keys that a device may have been wrong about at one time.
+/// Maximum number of keys that the device may be behind at one time.
 pub const KEYS_MAX: usize = 8;
 
-/// A key before the current one. The device goes on with it until it is told, and has decrypted
-/// records of the current key with it then.
+/// A previous key. The device uses it until it gets the next one, and may have decrypted records
+/// of the current key with it.
 struct Previous {
     key: u16,
     tls: Tls,
-    /// The number that the device takes the current record for, if it was right before.
+    /// The number that the device assigns to the current record, if it was synchronised.
     number: u64,
 }
 
-/// Puts records together from what TCP delivers, and opens them. Nothing of a record is given out
-/// before all of it is authentic. At most one record is kept.
+/// Assembles records from bytes that TCP delivers, and opens them. No content of a record is
+/// released before all of it is authentic. At most one record is kept.
 pub struct Records {
     tls: Tls,
-    /// The current key among those of the flow.
+    /// Index of the current key among those of the flow.
     key: u16,
     previous: VecDeque<Previous>,
     boundaries: Boundaries,
     number: u64,
     bytes: Vec<u8>,
     parts: Vec<Part>,
-    /// In this pass a message starts where the current record does, and has its number.
+    /// The pass in which a message starts at the current record's start with its number.
     located: Option<Pass>,
-    /// Bytes of it had been decrypted as some of another one.
+    /// Bytes of it had been decrypted as bytes of another record, and were restored.
     restored: bool,
-    doubts: Vec<Doubt>,
-    doubtful: u64,
-    /// Length of the record, once its header is there.
+    ambiguous_parts: Vec<AmbiguousPart>,
+    ambiguous_records: u64,
+    /// Length of the record, if its header is complete.
     record_bytes: Option<usize>,
-    /// The record was given out, or failed.
+    /// The record was returned, or failed.
     given: bool,
     failed: Option<RecordError>,
     refused: Option<[u8; HEADER_BYTES]>,
@@ -78,7 +77,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// A record starts at `start`, after `number` others under the key.
+    /// Creates a reader for a stream in which record `number` under the key starts at `start`.
     pub fn new(tls: Tls, start: SeqNumber, number: u64) -> Records {
         Records {
             tls,
@@ -90,8 +89,8 @@ impl Records {
             parts: Vec::new(),
             located: None,
             restored: false,
-            doubts: Vec::new(),
-            doubtful: 0,
+            ambiguous_parts: Vec::new(),
+            ambiguous_records: 0,
             record_bytes: None,
             given: false,
             failed: None,
@@ -100,42 +99,42 @@ impl Records {
         }
     }
 
-    /// Takes bytes that TCP delivers, of which the device says the same, up to the end of the
-    /// record. Returns how many; the others are to be given again after
+    /// Accepts bytes that TCP delivers, with one metadata for all of them, up to the end of the
+    /// record. Returns the number of accepted bytes; the rest is passed again after
     /// [`Records::open`].
     ///
     /// # Errors
-    /// The stream has ended with an error: this one, or an earlier one.
+    /// The error that ended the stream, now or earlier.
     pub fn push(&mut self, bytes: &[u8], worked: Option<Worked>) -> Result<usize, RecordError> {
         self.push_uncertain(bytes, &[worked])
     }
 
     /// As [`Records::push`], for bytes that the device has delivered more than once, in different
-    /// `ways`, and nobody knows which ones TCP has kept. The likeliest way comes first; there is
-    /// one at least, and those beyond [`WAYS_MAX`] do not count. Nothing in doubt is taken for
-    /// authentic: the record's tag decides.
+    /// forms, if it is unknown which copy TCP has kept. `deliveries` has at least one element, the
+    /// likeliest first; elements beyond [`DELIVERIES_MAX`] are ignored. Ambiguous bytes never
+    /// count as authentic: the record's tag decides.
     ///
     /// # Errors
     /// As [`Records::push`].
     ///
     /// # Panics
-    /// `ways` is empty.
+    /// `deliveries` is empty.
     pub fn push_uncertain(
         &mut self,
         bytes: &[u8],
-        ways: &[Option<Worked>],
+        deliveries: &[Option<Worked>],
     ) -> Result<usize, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given {
             self.bytes.clear();
             self.parts.clear();
-            self.doubts.clear();
+            self.ambiguous_parts.clear();
             self.record_bytes = None;
             self.given = false;
         }
         let mut taken = 0;
         if self.record_bytes.is_none() {
-            taken = self.take(bytes, HEADER_BYTES, ways);
+            taken = self.take(bytes, HEADER_BYTES, deliveries);
             if self.bytes.len() < HEADER_BYTES {
                 return Ok(taken);
             }
@@ -146,12 +145,12 @@ impl Records {
             self.record_bytes = Some(record_bytes as usize);
         }
         let record_bytes = self.record_bytes.unwrap_or(HEADER_BYTES);
-        taken += self.take(&bytes[taken..], record_bytes, ways);
+        taken += self.take(&bytes[taken..], record_bytes, deliveries);
         Ok(taken)
     }
 
-    /// Takes of `bytes` what is missing until there are `until`.
-    fn take(&mut self, bytes: &[u8], until: usize, ways: &[Option<Worked>]) -> usize {
+    /// Copies from `bytes` until the record has `until` bytes. Returns the number of copied bytes.
+    fn take(&mut self, bytes: &[u8], until: usize, deliveries: &[Option<Worked>]) -> usize {
         let start = self.bytes.len();
         let taken = bytes.len().min(until - start);
         if taken == 0 {
@@ -159,9 +158,9 @@ impl Records {
         }
         self.bytes.extend_from_slice(&bytes[..taken]);
         let end = start + taken;
-        let ways = &ways[..ways.len().min(WAYS_MAX)];
+        let deliveries = &deliveries[..deliveries.len().min(DELIVERIES_MAX)];
         let mut sealed = start;
-        if let [Some(worked)] = ways {
+        if let [Some(worked)] = deliveries {
             self.locate(worked);
             let mut bytes = std::mem::take(&mut self.bytes);
             sealed += self.restore(worked, start, &mut bytes[start..]);
@@ -169,30 +168,30 @@ impl Records {
         }
         self.restored |= sealed > start;
         self.note(sealed, &[None]);
-        self.note(end, ways);
+        self.note(end, deliveries);
         taken
     }
 
-    /// Bytes up to `end` came in these `ways`.
-    fn note(&mut self, end: usize, ways: &[Option<Worked>]) {
+    /// Records that the bytes up to `end` came in one of these `deliveries`.
+    fn note(&mut self, end: usize, deliveries: &[Option<Worked>]) {
         if self.parts.last().map_or(0, |last| last.end) >= end {
             return;
         }
-        if self.is_like_last(ways) {
+        if self.is_like_last(deliveries) {
             if let Some(last) = self.parts.last_mut() {
                 last.end = end;
             }
             return;
         }
-        if ways.len() > 1 {
-            self.doubts.push(Doubt::new(self.parts.len(), ways));
+        if deliveries.len() > 1 {
+            self.ambiguous_parts.push(AmbiguousPart::new(self.parts.len(), deliveries));
         }
-        self.parts.push(Part { end, worked: ways[0] });
+        self.parts.push(Part { end, worked: deliveries[0] });
     }
 
-    /// Makes `bytes`, which are `at` bytes behind the start of the current record and were `worked`
-    /// on so, what they were, as far as the device has taken them for some of another record: the
-    /// first ones. Returns how many.
+    /// Restores the ciphertext of `bytes`, which are at offset `at` of the current record and were
+    /// processed as `worked`, if the device processed them as bytes of another record; those are
+    /// the first bytes. Returns their number.
     pub fn restore(&self, worked: &Worked, at: usize, bytes: &mut [u8]) -> usize {
         let position = Position { start: self.start(), number: self.number };
         let (key, tls) = match self.previous.iter().find(|key| key.key == worked.pass.key) {
@@ -202,7 +201,7 @@ impl Records {
         let mistaken = key == worked.pass.key && tls.proves_number() && holds(Rule::Undo);
         match position.mistaken(at..at + bytes.len(), &worked.message).filter(|_| mistaken) {
             Some(count) => {
-                // Only TLS 1.3 is presumed: there the number says all.
+                // Numbers are presumed for TLS 1.3 only, whose nonce depends on the number alone.
                 let explicit = [0; EXPLICIT_NONCE_BYTES];
                 tls.undo(&position, at, &mut bytes[..count], &worked.message, &explicit);
                 count
@@ -211,33 +210,38 @@ impl Records {
         }
     }
 
-    /// Learns where the current record is in the device's pass.
+    /// Records if the device's pass agrees on the current record's start and number.
     fn locate(&mut self, worked: &Worked) {
-        if worked.message.tells(self.start(), self.number) {
+        if worked.message.implies_start(self.start(), self.number) {
             self.located = Some(worked.pass);
         }
     }
 
-    /// True where bytes that came in these `ways` belong to the part before them. What is in doubt
-    /// stays apart: TCP may have kept each segment in another way.
-    fn is_like_last(&self, ways: &[Option<Worked>]) -> bool {
+    /// Returns true if bytes with these `deliveries` extend the last part. Ambiguous parts are
+    /// never merged: TCP may have kept a different copy of each segment.
+    fn is_like_last(&self, deliveries: &[Option<Worked>]) -> bool {
         let parts = self.parts.len();
-        let doubtful = self.doubts.last().is_some_and(|doubt| doubt.part() + 1 == parts);
-        !doubtful && self.parts.last().is_some_and(|last| ways == [last.worked])
+        let is_last_ambiguous =
+            self.ambiguous_parts.last().is_some_and(|ambiguous| ambiguous.part() + 1 == parts);
+        !is_last_ambiguous && self.parts.last().is_some_and(|last| deliveries == [last.worked])
     }
 
-    /// How many records had bytes in doubt.
-    pub fn doubtful(&self) -> u64 {
-        self.doubtful
+    /// Number of records with ambiguous bytes.
+    pub fn ambiguous_records(&self) -> u64 {
+        self.ambiguous_records
     }
 
-    /// Opens a record with bytes in doubt: true where it is authentic in one of the ways in which
-    /// they may have come.
-    fn open_in_doubt(&mut self) -> bool {
-        self.doubtful += 1;
+    /// Opens a record with ambiguous bytes; returns true if it is authentic for one combination of
+    /// their deliveries.
+    fn open_ambiguous(&mut self) -> bool {
+        self.ambiguous_records += 1;
         let sealer = self.sealer();
-        let doubtful = Doubtful { bytes: &self.bytes, parts: &self.parts, doubts: &self.doubts };
-        let solution = doubtful.solve(|bytes, parts| {
+        let record = AmbiguousRecord {
+            bytes: &self.bytes,
+            parts: &self.parts,
+            ambiguous_parts: &self.ambiguous_parts,
+        };
+        let solution = record.solve(|bytes, parts| {
             sealer.return_to_sealed(bytes, parts);
             self.tls.tag(self.number, bytes, parts)
         });
@@ -254,19 +258,19 @@ impl Records {
         Sealer { position, key: self.key, tls: &self.tls, previous: &self.previous }
     }
 
-    /// The record, when it is complete: once.
+    /// Returns the record once, when it is complete.
     ///
     /// # Errors
-    /// [`RecordError::Forged`], and the stream has ended; or it had before.
+    /// [`RecordError::Forged`], which ends the stream; or an earlier error.
     pub fn open(&mut self, stats: &mut Stats) -> Result<Option<Record<'_>>, RecordError> {
         self.failed.map_or(Ok(()), Err)?;
         if self.given || self.record_bytes != Some(self.bytes.len()) {
             return Ok(None);
         }
         stats.records_restored += u64::from(std::mem::take(&mut self.restored));
-        if !self.doubts.is_empty() {
+        if !self.ambiguous_parts.is_empty() {
             stats.records_partial += 1;
-            if !self.open_in_doubt() {
+            if !self.open_ambiguous() {
                 return Err(self.fail(RecordError::Forged));
             }
             return Ok(Some(self.give()));
@@ -294,19 +298,19 @@ impl Records {
         Ok(Some(self.give()))
     }
 
-    /// The record was authentic: it is given out, and the next one is awaited.
+    /// Returns the authentic record, and moves to the next one.
     fn give(&mut self) -> Record<'_> {
         let number = self.number;
         let proof = self.proof(self.parts.iter().map(|part| part.worked));
         self.advance(self.bytes.len() as u32);
-        // All of it was what the device has seen: so the next one starts there too.
-        self.located = proof.filter(|_| self.doubts.is_empty());
+        // The device has processed all of it, and therefore agrees on the next record's start.
+        self.located = proof.filter(|_| self.ambiguous_parts.is_empty());
         self.given = true;
         let plaintext = &self.bytes[self.tls.sealed_range(self.bytes.len())];
         Record { number, content_type: self.bytes[0], plaintext }
     }
 
-    /// The header of the current record, once all of it was pushed.
+    /// The header of the current record, if it is complete.
     pub fn header(&self) -> Option<&[u8; HEADER_BYTES]> {
         self.bytes.first_chunk().filter(|_| !self.given)
     }
@@ -316,34 +320,36 @@ impl Records {
         self.refused.as_ref()
     }
 
-    /// What was pushed of a record that is not complete, as it came on the wire. Nothing where a
-    /// device has decrypted some of it, or may have.
+    /// The bytes of an incomplete record in their form on the wire, or `None` if a device has, or
+    /// may have, decrypted some of them.
     pub fn unopened(&self) -> Option<&[u8]> {
         if self.given {
             return Some(&[]);
         }
-        let sealed = self.doubts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
+        let sealed =
+            self.ambiguous_parts.is_empty() && self.parts.iter().all(|part| part.worked.is_none());
         sealed.then_some(&self.bytes[..])
     }
 
-    /// The pass that shows that the current record is authentic: all of its bytes, which were
-    /// `worked` on so, are of it, and the device has seen the record start.
+    /// The pass that proves the authenticity of the current record: all of its bytes, with the
+    /// metadata `worked`, are of this pass, and the device saw the record start.
     fn proof(&self, mut worked: impl Iterator<Item = Option<Worked>>) -> Option<Pass> {
         let first = worked.next()??;
         let same_key = first.pass.key == self.key || !holds(Rule::SameKey);
-        let tells = |worked: &Worked| worked.message.tells(self.start(), self.number);
-        let mut located = self.located == Some(first.pass) || tells(&first);
+        let implies_start =
+            |worked: &Worked| worked.message.implies_start(self.start(), self.number);
+        let mut located = self.located == Some(first.pass) || implies_start(&first);
         for worked in worked {
             let worked = worked.filter(|worked| worked.pass == first.pass)?;
-            located |= tells(&worked);
+            located |= implies_start(&worked);
         }
         let located = located || !holds(Rule::Located);
         (same_key && located).then_some(first.pass)
     }
 
-    /// The next record, `record_bytes` long, is authentic where its bytes, which stay with the
-    /// caller, were `worked` on so. Returns its number. Nothing where that proves nothing, or bytes
-    /// of it were pushed: it is to be opened then.
+    /// Skips the next record, of `record_bytes` bytes that stay with the caller, if their metadata
+    /// `worked` proves it authentic. Returns its number, or `None` if it must be opened because
+    /// there is no proof or bytes of it were pushed.
     pub fn skip_offloaded(
         &mut self,
         stats: &mut Stats,
@@ -360,28 +366,28 @@ impl Records {
         Some(number)
     }
 
-    /// The next record, where it is at the start of `bytes`, whole, and authentic by what the device
-    /// says of its `pieces` (where in `bytes` each ends, and how it was worked on): it stays where
-    /// it is. With it comes its length. Nothing where that is not so: the bytes are to be pushed.
+    /// Returns the next record and its length without a copy, if it is complete at the start of
+    /// `bytes` and the metadata of the `chunks` (their ends in `bytes`, and the metadata) proves
+    /// it authentic. Otherwise returns `None`, and the bytes must be pushed.
     pub fn take_offloaded<'o>(
         &mut self,
         stats: &mut Stats,
         bytes: &'o [u8],
-        pieces: impl Iterator<Item = (usize, Option<Worked>)>,
+        chunks: impl Iterator<Item = (usize, Option<Worked>)>,
     ) -> Option<(Record<'o>, usize)> {
         let record_bytes = self.tls.message_bytes(bytes.get(..HEADER_BYTES)?)?;
         let record = bytes.get(..record_bytes as usize)?;
         let mut start = 0;
         let of_record =
-            pieces.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
+            chunks.take_while(|(end, _)| std::mem::replace(&mut start, *end) < record.len());
         let number =
             self.skip_offloaded(stats, record_bytes, of_record.map(|(_, worked)| worked))?;
         let plaintext = &record[self.tls.sealed_range(record.len())];
         Some((Record { number, content_type: record[0], plaintext }, record.len()))
     }
 
-    /// The next record, `record_bytes` long, came sealed, and the caller has opened it, as number
-    /// [`Records::number`] and with the current key. Nothing of it was pushed.
+    /// Skips the next record, of `record_bytes` bytes, which came sealed and was opened by the
+    /// caller as number [`Records::number`] with the current key. No byte of it was pushed.
     pub fn skip_opened(&mut self, stats: &mut Stats, record_bytes: u32) -> u64 {
         stats.records_software += 1;
         self.advance(record_bytes)
@@ -392,12 +398,12 @@ impl Records {
         self.number
     }
 
-    /// Nothing of the next record was pushed, and no error has come.
+    /// Returns true if no byte of the next record was pushed and no error has occurred.
     fn is_between(&self) -> bool {
         self.failed.is_none() && (self.given || self.bytes.is_empty())
     }
 
-    /// A record was authentic. Returns its number.
+    /// Moves behind an authentic record. Returns its number.
     fn advance(&mut self, record_bytes: u32) -> u64 {
         self.located = None;
         let answer = self.boundaries.advance(record_bytes);
@@ -408,18 +414,17 @@ impl Records {
         number
     }
 
-    /// The version of the records.
+    /// The TLS version of the records.
     pub(crate) fn version(&self) -> Version {
         self.tls.version()
     }
 
-    /// True where the record was given out: the next bytes are of another one.
+    /// Returns true if the current record was returned: the next bytes are of another one.
     pub(crate) fn is_given(&self) -> bool {
         self.given
     }
 
-    /// The record that was opened: its bytes, how many are before the plaintext, and how its parts
-    /// came.
+    /// The opened record: its bytes, the number of bytes before the plaintext, and its parts.
     pub(crate) fn opened(&self) -> (&[u8], usize, &[Part]) {
         (&self.bytes, self.tls.prefix_bytes(), &self.parts)
     }
@@ -430,10 +435,10 @@ impl Records {
         error
     }
 
-    /// The next record is the first under another key (a KeyUpdate). Returns which of the flow's
-    /// keys it is: the device is to be told with [`Rx::restart`](crate::rx::Rx::restart), at
-    /// [`Records::start`]. Until then it goes on with the key before. [`KEYS_MAX`] keys are
-    /// remembered for that.
+    /// Changes the key for the next record and those after it (a KeyUpdate). Returns the index of
+    /// the new key. The device gets it with [`Rx::restart`](crate::rx::Rx::restart), at
+    /// [`Records::start`], and uses the previous key until then. For that [`KEYS_MAX`] keys are
+    /// kept.
     pub fn change_key(&mut self, tls: Tls) -> u16 {
         let tls = std::mem::replace(&mut self.tls, tls);
         self.previous.push_back(Previous { key: self.key, tls, number: self.number });
@@ -448,22 +453,22 @@ impl Records {
         self.key
     }
 
-    /// Where the current record starts, or the next one after it was opened.
+    /// Start of the current record, or of the next one after it was opened.
     pub fn start(&self) -> SeqNumber {
         self.boundaries.start()
     }
 
-    /// The device asks; the answer comes from [`Records::response`], now or later.
+    /// Accepts a request of the device; [`Records::response`] returns the answer, now or later.
     pub fn request(&mut self, request: Request) {
         let answer = match request.key == self.key || !holds(Rule::SameKey) {
             true => self.boundaries.request(request),
-            // Counted under another key, where the device would begin would be wrong.
+            // Numbers under another key would give the device a wrong start.
             false => Some(Response { request, number: None }),
         };
         self.response = answer.or(self.response);
     }
 
-    /// An answer for the device, once.
+    /// Returns a response for the device once.
     pub fn response(&mut self) -> Option<Response> {
         self.response.take()
     }
@@ -475,7 +480,7 @@ impl Drop for Records {
     }
 }
 
-/// What is known of the keys of the current record, and those before.
+/// The current and the previous keys, and the current record's position.
 struct Sealer<'r> {
     position: Position,
     key: u16,
@@ -484,8 +489,8 @@ struct Sealer<'r> {
 }
 
 impl Sealer<'_> {
-    /// What was decrypted under a key that was not the record's, or as some of another record, is
-    /// made what it was, and counts as sealed.
+    /// Restores the ciphertext of bytes that were decrypted under another key or as bytes of
+    /// another record, and marks them as sealed.
     fn return_to_sealed(&self, bytes: &mut [u8], parts: &mut [Part]) {
         let mut start = 0;
         for part in parts {

@@ -1,6 +1,6 @@
-//! Messages that were sent, told by where they start and nothing else: their bytes are TCP's, which
-//! has them until they are acknowledged. Messages in a row that are equally long and under one key
-//! are one run: a stream of full records has one of them, however many there are.
+//! Boundaries of sent messages whose bytes are stored by TCP until they are acknowledged.
+//! Consecutive messages of equal length under one key form one run: a stream of full records has
+//! one run, independent of the number of records.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use crate::framing::distance;
 use crate::rule::{Rule, holds};
 use crate::tx::{Found, MessageState, Messages};
 
-/// Messages of one length that follow each other.
+/// Consecutive messages of one length.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     start: SeqNumber,
-    /// How many messages were before it under the key.
+    /// Number of messages before it under the key.
     number: u64,
     key: u16,
     message_bytes: u32,
-    /// One at least; all of them are fewer bytes than a window.
+    /// At least one; their total length is less than a window.
     messages: u32,
 }
 
@@ -29,17 +29,17 @@ impl Run {
     }
 }
 
-/// The messages of one flow. As [`Sent`](super::sent::Sent), for who has the bytes elsewhere; they
-/// must not change while they are here.
+/// The sent messages of one flow. As [`Sent`](super::sent::Sent), for bytes that are stored
+/// elsewhere; they must not change while their message is kept.
 pub struct Runs {
     runs: VecDeque<Run>,
     messages: usize,
     messages_max: usize,
-    /// Where the offload began.
+    /// Start of the offload.
     begin: SeqNumber,
-    /// Nothing of what was sent before that can be asked for any more.
+    /// No byte before the offload can be requested any more.
     begun: bool,
-    /// Where the next message starts, and its number.
+    /// Start of the next message, and its number.
     next: SeqNumber,
     number: u64,
     key: u16,
@@ -47,8 +47,8 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// No message yet; the first will start at `start` and have `number` before it under its key.
-    /// At most `messages_max` are kept.
+    /// Creates an empty store; the first message starts at `start` and is number `number` under
+    /// its key. At most `messages_max` messages are kept.
     pub fn new(start: SeqNumber, number: u64, messages_max: usize) -> Runs {
         Runs {
             runs: VecDeque::new(),
@@ -63,7 +63,7 @@ impl Runs {
         }
     }
 
-    /// The stream goes on with a message of `message_bytes`; without bytes it is none.
+    /// Appends a message of `message_bytes`; an empty message is ignored.
     ///
     /// # Errors
     /// [`Full`]; nothing is kept then.
@@ -92,16 +92,17 @@ impl Runs {
         Ok(())
     }
 
-    /// From the next message on another key is used (a KeyUpdate), and counted from 0. Returns which
-    /// of the flow's keys it is, and where its first message starts.
+    /// Changes the key for the next messages (a KeyUpdate), which are counted from 0. Returns the
+    /// index of the key, and the start of its first message.
     pub fn change_key(&mut self) -> (u16, SeqNumber) {
         self.key = self.key.wrapping_add(1);
         self.number = 0;
         (self.key, self.next)
     }
 
-    /// Which key seals the byte `seq`, and how many of `bytes` from there on are sealed with it,
-    /// or come before the offload. Nothing where that is not known: a packet with it is dropped.
+    /// Returns the key that seals the byte `seq`, and the number of bytes from there on, at most
+    /// `bytes`, that are sealed with it or precede the offload. `None` if it is unknown: a packet
+    /// with that byte is dropped.
     pub fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
         let first = match self.find(seq) {
             Found::Message(message) => message.key,
@@ -113,8 +114,8 @@ impl Runs {
         Some((first, bytes.min(until)))
     }
 
-    /// Bytes before `acknowledged` have arrived: messages that end before it are let go.
-    /// Returns how many. A number that is old, or beyond what was sent, changes nothing.
+    /// Frees messages that end before `acknowledged`. Returns their number. An old sequence
+    /// number, or one beyond the sent bytes, has no effect.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) -> usize {
         if self.next.before(acknowledged) {
             return 0;
@@ -145,34 +146,35 @@ impl Runs {
         before - self.messages
     }
 
-    /// Which key seals the oldest message that is kept; nothing where none is.
+    /// Key of the oldest kept message, if there is one.
     pub fn oldest_key(&self) -> Option<u16> {
         self.runs.front().map(|run| run.key)
     }
 
-    /// Where the next message will start.
+    /// Start of the next message.
     pub fn next(&self) -> SeqNumber {
         self.next
     }
 
-    /// How many messages are kept.
+    /// Number of kept messages.
     pub fn len(&self) -> usize {
         self.messages
     }
 
-    /// True where everything is acknowledged.
+    /// Returns true if everything is acknowledged.
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 }
 
 impl Messages for Runs {
-    /// What the byte `seq` belongs to, without bytes.
+    /// The message of the byte `seq`, without bytes.
     fn find(&self, seq: SeqNumber) -> Found<'_> {
         if !self.begun && seq.before(self.begin) {
             return Found::Before { until: self.begin };
         }
-        // From the first one on they are in order, and a window is less than half of the numbers.
+        // Messages are ordered relative to the first, because a window is less than half the
+        // numbers.
         let behind = self.runs.partition_point(|run| distance(seq, run.start) >= 0);
         let Some(run) = behind.checked_sub(1).and_then(|index| self.runs.get(index)) else {
             return Found::Unknown;
@@ -197,7 +199,7 @@ mod tests {
     use crate::software::sent::{Located, Sent};
     use unlade_testkit::cases;
 
-    /// What [`Sent`] says of an byte, and what [`Runs`] does.
+    /// The answers of [`Sent`] and of [`Runs`] for a byte.
     fn told(sent: &Sent<Vec<u8>>, runs: &Runs, seq: SeqNumber) -> [String; 2] {
         let sent = match sent.locate(seq) {
             Located::Message(kept) => format!("{:?}", (kept.start, kept.number, kept.key)),
@@ -230,7 +232,7 @@ mod tests {
                     4 => assert_eq!(runs.change_key(), sent.change_key()),
                     _ => {
                         let on_its_way = sent.next().since(acknowledged).max(0) as u64;
-                        // Also what was acknowledged before, or never sent.
+                        // Includes bytes that were acknowledged before, or never sent.
                         let at = acknowledged + random.below(on_its_way + 3) as u32 - 1;
                         assert_eq!(runs.acknowledge(at), sent.acknowledge(at));
                         if !sent.next().before(at) && acknowledged.before(at) {

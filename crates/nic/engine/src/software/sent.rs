@@ -1,5 +1,5 @@
-//! Messages that were sent: a map from bytes of the stream to them. Each is kept until all of it is
-//! acknowledged, since any byte of it may have to be sealed again.
+//! Sent messages: a map from bytes of the stream to messages. Each is kept until all of it is
+//! acknowledged, because any byte of it may have to be sealed again.
 
 use std::collections::VecDeque;
 
@@ -10,17 +10,17 @@ use crate::framing::distance;
 use crate::rule::{Rule, holds};
 use crate::tx::{Found, MessageState, Messages};
 
-/// Most bytes that a stream can have unacknowledged: the largest window of TCP (RFC 7323 §2.2).
+/// Maximum unacknowledged bytes of a stream: the largest window of TCP (RFC 7323 §2.2).
 pub(super) const WINDOW_BYTES_MAX: usize = 1 << 30;
 
-/// There are too many messages, or bytes in them, that are not acknowledged.
+/// Too many messages, or bytes in them, are not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("too much is unacknowledged; send when some of it is")]
 pub struct Full;
 
-/// What holds the bytes of a message, all in one place or not.
+/// Storage of the bytes of a message, contiguous or not.
 pub trait Extent {
-    /// How many there are.
+    /// Number of bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -30,30 +30,30 @@ impl<B: AsRef<[u8]>> Extent for B {
     }
 }
 
-/// A message that is kept.
+/// A kept message.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'s, B> {
-    /// Where it starts.
+    /// Start of the message.
     pub start: SeqNumber,
-    /// How many were before it under the same key.
+    /// Number of messages before it under the same key.
     pub number: u64,
-    /// Which of the flow's keys it is sealed with.
+    /// Index of the flow's key that seals it.
     pub key: u16,
-    /// What holds its bytes.
+    /// Storage of its bytes.
     pub held: &'s B,
 }
 
-/// What an byte of the stream belongs to.
+/// The message of a byte of the stream.
 #[derive(Clone, Copy, Debug)]
 pub enum Located<'s, B> {
-    /// A message.
+    /// The byte is in this message.
     Message(Kept<'s, B>),
-    /// It is from before the offload, which starts at `until`.
+    /// The byte precedes the offload, which starts at `until`.
     Before {
         /// The first byte that the device seals.
         until: SeqNumber,
     },
-    /// Nothing that is known.
+    /// The byte is in no known message.
     Unknown,
 }
 
@@ -64,16 +64,16 @@ struct Message<B> {
     bytes: B,
 }
 
-/// The messages of one flow, `B` being what holds a message's bytes: a reference on them. They
-/// must not change while they are here: sealed twice under one nonce, two texts betray each other
-/// and the key.
+/// The sent messages of one flow. `B` stores a message's bytes, or refers to them. They must not
+/// change while the message is kept: two plaintexts sealed under one nonce reveal each other and
+/// the authentication key.
 pub struct Sent<B> {
     messages: VecDeque<Message<B>>,
-    /// Where the offload began.
+    /// Start of the offload.
     begin: SeqNumber,
-    /// Nothing of what was sent before that can be asked for any more.
+    /// No byte before the offload can be requested any more.
     begun: bool,
-    /// Where the next message starts, and its number.
+    /// Start of the next message, and its number.
     next: SeqNumber,
     number: u64,
     key: u16,
@@ -82,8 +82,8 @@ pub struct Sent<B> {
 }
 
 impl<B: Extent> Sent<B> {
-    /// No message yet; the first will start at `start` and have `number` before it under its key.
-    /// At most `messages_max` are kept.
+    /// Creates an empty store; the first message starts at `start` and is number `number` under
+    /// its key. At most `messages_max` messages are kept.
     pub fn new(start: SeqNumber, number: u64, messages_max: usize) -> Sent<B> {
         Sent {
             messages: VecDeque::new(),
@@ -97,7 +97,7 @@ impl<B: Extent> Sent<B> {
         }
     }
 
-    /// The stream goes on with `message`, as software wrote it.
+    /// Appends `message` to the stream, as software wrote it.
     ///
     /// # Errors
     /// [`Full`]; nothing is kept then.
@@ -115,19 +115,19 @@ impl<B: Extent> Sent<B> {
         Ok(())
     }
 
-    /// From the next message on another key is used (a KeyUpdate), and counted from 0. Returns which
-    /// of the flow's keys it is, and where its first message starts: a [`Tx`](crate::tx::Tx) and a
-    /// [`Shadow`](crate::tx::Shadow) begin there. Those of the key before are needed as long as
-    /// messages of it are here.
+    /// Changes the key for the next messages (a KeyUpdate), which are counted from 0. Returns the
+    /// index of the key, and the start of its first message: a [`Tx`](crate::tx::Tx) and a
+    /// [`Shadow`](crate::tx::Shadow) begin there. The machines of the previous key are needed
+    /// while messages of it are kept.
     pub fn change_key(&mut self) -> (u16, SeqNumber) {
         self.key = self.key.wrapping_add(1);
         self.number = 0;
         (self.key, self.next)
     }
 
-    /// Which key seals the byte `seq`, and how many of `bytes` from there on are sealed with it,
-    /// or come before the offload. Nothing where that is not known: a packet with it is dropped. A
-    /// flow of one key need not ask.
+    /// Returns the key that seals the byte `seq`, and the number of bytes from there on, at most
+    /// `bytes`, that are sealed with it or precede the offload. `None` if it is unknown: a packet
+    /// with that byte is dropped. A flow with one key does not need this function.
     pub fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
         let first = match self.locate(seq) {
             Located::Message(message) => message.key,
@@ -140,8 +140,8 @@ impl<B: Extent> Sent<B> {
         Some((first, bytes.min(until)))
     }
 
-    /// Bytes before `acknowledged` have arrived: messages that end before it are let go.
-    /// Returns how many. A number that is old, or beyond what was sent, changes nothing.
+    /// Frees messages that end before `acknowledged`. Returns their number. An old sequence
+    /// number, or one beyond the sent bytes, has no effect.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) -> usize {
         if self.next.before(acknowledged) {
             return 0;
@@ -161,33 +161,34 @@ impl<B: Extent> Sent<B> {
         released
     }
 
-    /// How many messages were before the next one under its key.
+    /// Number of messages before the next one under its key.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Which key seals the oldest message that is kept; nothing where none is.
+    /// Key of the oldest kept message, if there is one.
     pub fn oldest_key(&self) -> Option<u16> {
         self.messages.front().map(|message| message.key)
     }
 
-    /// The oldest message that is kept; nothing where none is.
+    /// The oldest kept message, if there is one.
     pub fn oldest(&self) -> Option<Kept<'_, B>> {
         let &Message { start, number, key, bytes: ref held } = self.messages.front()?;
         Some(Kept { start, number, key, held })
     }
 
-    /// Where the next message will start.
+    /// Start of the next message.
     pub fn next(&self) -> SeqNumber {
         self.next
     }
 
-    /// What the byte `seq` belongs to.
+    /// The message of the byte `seq`.
     pub fn locate(&self, seq: SeqNumber) -> Located<'_, B> {
         if !self.begun && seq.before(self.begin) {
             return Located::Before { until: self.begin };
         }
-        // From the first one on they are in order, and a window is less than half of the numbers.
+        // Messages are ordered relative to the first, because a window is less than half the
+        // numbers.
         let behind = self.messages.partition_point(|message| distance(seq, message.start) >= 0);
         let Some(message) = behind.checked_sub(1).and_then(|index| self.messages.get(index)) else {
             return Located::Unknown;
@@ -199,12 +200,12 @@ impl<B: Extent> Sent<B> {
         Located::Message(Kept { start, number, key, held })
     }
 
-    /// How many messages are kept.
+    /// Number of kept messages.
     pub fn len(&self) -> usize {
         self.messages.len()
     }
 
-    /// True where everything is acknowledged.
+    /// Returns true if everything is acknowledged.
     pub fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }

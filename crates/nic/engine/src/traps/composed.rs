@@ -1,4 +1,4 @@
-//! Traps of NVMe/TCP over TLS, on the way up.
+//! Pitfalls of receiving NVMe/TCP over TLS.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -17,22 +17,23 @@ use crate::tls::{TAG_BYTES, Tls, Version};
 
 const ISN: SeqNumber = SeqNumber(u32::MAX - 300);
 
-/// Bytes that go up, and how many of them are as they came although there is a result.
+/// Number of leading unchanged bytes of a packet with a result, and the packet's bytes for
+/// software.
 type View = (usize, Vec<u8>);
 
-/// Device and software, and the stream that they get.
+/// Device, software and a stream.
 struct Bench {
     secret: Secret,
     tls: Tls,
     wire: Vec<u8>,
-    /// Where records start, and the end.
+    /// Starts of the records, and the end of the last one.
     starts: Vec<usize>,
     rx: Rx,
     stats: Stats,
     placement: Placement,
     memory: Memory,
     software: ComposedPdus,
-    /// What software had to copy, and what it was given.
+    /// Number of bytes that software copied, and the PDUs and data that it got.
     copied: usize,
     ended: usize,
     data: Vec<u8>,
@@ -40,7 +41,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Records with these contents; with TLS 1.3 the type is added.
+    /// Records with the given contents; for TLS 1.3 the type is appended.
     fn new(version: Version, contents: &[(&[u8], u8)]) -> Bench {
         let secret = Secret::random(&mut Random::new(3), version);
         let (mut wire, mut starts) = (Vec::new(), vec![0]);
@@ -75,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// The device takes a packet; what goes up, and after how many bytes the result counts.
+    /// The device processes a packet; returns its result and the bytes for software.
     fn receive(&mut self, at: usize, payload: &[u8]) -> (Received, ComposedResult, View) {
         let mut placer = Placer::new(&mut self.placement, &mut self.memory);
         let (protocols, packet) = ((&self.tls, &BOTH), (ISN + at as u32, payload));
@@ -90,7 +91,7 @@ impl Bench {
         (received, result, (from, view))
     }
 
-    /// Software gets bytes.
+    /// Delivers bytes to software.
     fn deliver(&mut self, (from, view): &View, result: ComposedResult) -> Result<(), RecordError> {
         let (head, rest) = view.split_at(*from);
         let nvme = result.nvme.of(*from as u32, u32::MAX);
@@ -123,7 +124,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Both, for bytes of the stream.
+    /// Receives and delivers a range of the stream.
     fn go(&mut self, at: usize, end: usize) -> Received {
         let payload = self.wire[at..end].to_vec();
         let (received, result, view) = self.receive(at, &payload);
@@ -223,7 +224,7 @@ fn the_inner_machine_comes_back_by_its_own_question() {
     let mut bench = Bench::new(Version::Tls13, &cuts);
     let starts = bench.starts.clone();
     assert!(bench.go(0, starts[1] + 20).nvme.is_some());
-    // A packet is late: the device goes on behind it.
+    // A packet is late: the device continues after it.
     let late = bench.wire[starts[1] + 20..starts[1] + 50].to_vec();
     let behind = bench.wire[starts[1] + 50..starts[2] + 40].to_vec();
     let (received, result, view) = bench.receive(starts[1] + 50, &behind);
@@ -233,14 +234,14 @@ fn the_inner_machine_comes_back_by_its_own_question() {
     let (_, late_result, late_view) = bench.receive(starts[1] + 20, &late);
     bench.deliver(&late_view, late_result).expect("genuine");
     bench.deliver(&view, result).expect("genuine");
-    // The outer machine has gone on with the third record, and the inner one asks.
+    // The outer machine continues with the third record, and the inner one requests.
     let received = bench.go(starts[2] + 40, starts[3]);
     assert_eq!(received.tls.pass.map(|pass| pass.key), Some(0));
     let request = received.nvme_request.expect("a PDU in it");
     let stale = crate::resync::Request { generation: request.generation - 1, ..request };
     bench.software.request(request);
     let response = bench.software.response().expect("it was read");
-    // PDUs are of 82 bytes: the first that starts in the third record's content.
+    // PDUs have 82 bytes: the first one that starts in the third record's content.
     let first = 200_usize.next_multiple_of(82);
     assert_eq!(request.tcpsn, ISN + (starts[2] + 5 + first - 200) as u32);
     assert_eq!(response.number, Some(first as u64 / 82));
@@ -272,7 +273,7 @@ fn what_was_decrypted_with_another_key_says_nothing_of_pdus() {
     bench.go(0, second);
     bench.go(second, change);
     bench.software.records().change_key(next.tls());
-    // The device has not been told.
+    // The device has not got the key.
     let cut = end - TAG_BYTES - 10;
     assert!(bench.go(change, cut).tls.pass.is_some());
     bench.go(cut, end);

@@ -1,4 +1,4 @@
-//! Traps of software's way through received PDUs.
+//! Pitfalls of software's PDU parser.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -14,7 +14,7 @@ use crate::software::pdus::{Event, Input, PduError, PduResult, Pdus};
 const BOTH: Nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
 const PASS: Pass = Pass { key: 0, generation: 3 };
 
-/// A PDU as software has seen it.
+/// A PDU as reported to software.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Seen {
     header: Vec<u8>,
@@ -96,7 +96,7 @@ fn pdus_do_not_depend_on_how_bytes_arrive() {
         let mut rest = &wire[..];
         while !rest.is_empty() {
             let taken = (1 + random.below(300) as usize).min(rest.len());
-            // A device that tells the truth, sometimes.
+            // Correct metadata, for some bytes.
             let pass = random.once_in(2).then_some(PASS);
             let at = (wire.len() - rest.len()) as u32;
             let mut starts = sent.iter().scan(0, |at, sent| {
@@ -132,7 +132,7 @@ fn an_byte_that_was_changed_is_noticed_wherever_it_is() {
             assert!(seen.is_empty(), "a header is not shown before its digest is right");
             assert_eq!(pdus.next(&mut Input::plain(&[0; 8])), Err(taken.expect_err("an error")));
         } else {
-            // The command fails, and the connection goes on.
+            // The command fails, and the connection continues.
             assert_eq!(taken, Ok(()));
             assert_eq!(seen[0].good, Some(false), "byte {at}");
             assert_eq!(seen[1], good(&sent[1]));
@@ -196,7 +196,7 @@ fn placed_bytes_are_told_apart_and_those_elsewhere_are_not_believed() {
     };
     let cases = [
         (range(40, 80, 512, 7), 40),
-        // In the wrong place of the buffer, in another one.
+        // At the wrong offset of the buffer, or in another buffer.
         (range(40, 80, 513, 7), 0),
         (range(40, 80, 512, 8), 0),
         (range(28, 128, 500, 7), 100),
@@ -286,7 +286,7 @@ fn a_question_is_answered_when_the_stream_was_read_so_far() {
 
 #[test]
 fn the_middle_of_another_pdu_is_not_taken_for_checked() {
-    // The device was deceived about the length of the first one: to it the second is data.
+    // The device has a wrong length of the first PDU, and treats the second as its data.
     let first = pdu(&BOTH, CAPSULE_RESP, &[1; 16], &[], 0);
     let mut second = data(&BOTH, C2H_DATA, 7, 0, &[9; 100]);
     second.wire[60] ^= 1;

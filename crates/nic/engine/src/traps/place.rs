@@ -1,4 +1,4 @@
-//! Traps of NVMe/TCP on the way up: digests and placement.
+//! Pitfalls of receiving NVMe/TCP: digests and placement.
 
 use std::collections::HashMap;
 
@@ -32,7 +32,7 @@ impl Buffers for Memory {
     }
 }
 
-/// A device with buffers of 1000 bytes for tags 0 to 7, and the stream that it receives.
+/// A device with buffers of 1000 bytes for tags 0 to 7, and a received stream.
 struct Bench {
     nvme: Nvme,
     isn: SeqNumber,
@@ -110,7 +110,7 @@ fn a_pdu_may_be_split_after_every_byte() {
                     assert_eq!(bench.buffer(tag)[100..160], filled(tag as u8, 60));
                 }
                 assert_eq!(bench.stats.rx_placed_bytes, 120);
-                // In bytes one by one.
+                // One byte at a time.
                 let mut bench = Bench::new(nvme, &pdus[..1]);
                 for at in 0..pdus[0].wire.len() {
                     assert!(bench.receive(at, at + 1).0.pass.is_some());
@@ -151,7 +151,7 @@ fn a_false_header_in_data_is_not_believed() {
     let mut bench = Bench::new(BOTH, &[data(&BOTH, C2H_DATA, 1, 0, &inside)]);
     let request = bench.receive(200, 500).0.request.expect("it looks like one");
     assert_eq!(bench.receive(500, 900), (Received::default(), vec![]));
-    // Software knows that none starts there.
+    // Software rejects it, because no PDU starts there.
     let mut pdus = Pdus::new(BOTH, bench.isn);
     let mut input = Input::plain(&bench.wire);
     while pdus.next(&mut input).expect("genuine").is_some() {}
@@ -170,7 +170,7 @@ fn data_of_an_unknown_tag_is_delivered_and_not_placed() {
         let (received, placed) = bench.receive(0, bench.wire.len());
         assert!(received.pass.is_some() && placed.is_empty() && bench.memory.0.is_empty());
     }
-    // Nor is data without a buffer of its own.
+    // Data without a registered buffer is not placed either.
     let mut bench = Bench::new(BOTH, &[pdu(&BOTH, 4, &[0; 64], &[1; 50], 0)]);
     assert!(bench.receive(0, bench.wire.len()).1.is_empty());
 }
@@ -209,7 +209,7 @@ fn late_data_never_touches_a_withdrawn_buffer_nor_the_next_one() {
     let pdus = [data(&BOTH, C2H_DATA, 1, 0, &[3; 100]), data(&BOTH, C2H_DATA, 1, 0, &[4; 100])];
     let mut bench = Bench::new(BOTH, &pdus);
     assert_eq!(bytes(&bench.receive(0, 60).1), 32);
-    // The command is given up while its data arrives, and another one has its tag.
+    // The command is aborted while its data arrives, and another one gets its tag.
     bench.placement.remove(registered(1)).expect("it is there");
     assert_eq!(bench.placement.remove(registered(1)), Err(PlacementError::Unknown(1)));
     let (received, placed) = bench.receive(60, 90);
@@ -220,10 +220,10 @@ fn late_data_never_touches_a_withdrawn_buffer_nor_the_next_one() {
     assert_eq!(bench.buffer(1)[..32], filled(3, 32));
     assert_eq!(bench.buffer(1)[32], 0xaa);
     assert!(!bench.memory.0.contains_key(&next));
-    // Its own data is.
+    // The new command's data is placed.
     let placed = bench.receive(bench.starts[1], bench.starts[2]).1;
     assert_eq!((bytes(&placed), placed[0].registration), (100, next));
-    // And the answer to the first one, coming again, is not.
+    // A retransmission of the first command's data is not.
     bench.receive(0, bench.starts[1]);
     assert_eq!(bench.memory.0[&next][..100], filled(4, 100));
 }
@@ -269,7 +269,7 @@ fn packets_that_come_again_or_late_are_not_placed() {
     let mut bench = Bench::new(BOTH, &[data(&BOTH, C2H_DATA, 1, 0, &filled(3, 900))]);
     let end = bench.wire.len();
     assert_eq!(bytes(&bench.receive(0, 100).1), 72);
-    // What is behind comes first: it goes up as it came, and is copied.
+    // Later bytes come first: they go up unchanged, and are copied.
     assert_eq!(bench.receive(200, 300), (Received::default(), vec![]));
     let (received, placed) = bench.receive(100, 200);
     assert!(received.pass.is_some() && placed.is_empty(), "TCP may have others behind it");
@@ -305,7 +305,7 @@ fn there_are_so_many_ranges_in_a_packet_and_the_others_are_delivered() {
     let (received, placed) = bench.receive(0, bench.wire.len());
     assert!(received.pass.is_some());
     assert_eq!((placed.len(), bench.memory.0.len()), (RANGES_MAX, RANGES_MAX));
-    // Software copies what was not placed.
+    // Software copies the bytes that were not placed.
     let mut ranges = crate::placement::PlacedRanges::NONE;
     placed.iter().for_each(|placed| assert!(ranges.push(*placed)));
     let result = PduResult { pass: received.pass, boundary: received.boundary, placed: ranges };
@@ -390,7 +390,7 @@ fn sequence_numbers_wrap_anywhere_in_a_pdu() {
     }
 }
 
-/// The device was deceived about DATAO, by a packet that TCP refuses.
+/// The device has a wrong DATAO, from a packet that TCP rejects.
 fn believed_where_it_is_not() -> usize {
     let nvme = Nvme { header_digest: false, data_digest: false, ..BOTH };
     let mut bench = Bench::new(nvme, &[data(&nvme, C2H_DATA, 1, 0, &[9; 100])]);

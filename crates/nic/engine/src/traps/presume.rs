@@ -1,4 +1,4 @@
-//! Traps of going on before software has answered.
+//! Pitfalls of decryption with a presumed number.
 
 use unlade_net::SeqNumber;
 
@@ -11,24 +11,24 @@ use crate::software::records::{RecordError, Records};
 use crate::tls::{HEADER_BYTES, Progress, TAG_BYTES, Tls, Version};
 use unlade_testkit::Random;
 
-/// Bytes of plaintext in the usual record, and of the record.
+/// Plaintext length of the usual record, and its length.
 const USUAL: usize = 300;
 const USUAL_BYTES: usize = HEADER_BYTES + USUAL + TAG_BYTES;
 
-/// A stream, the device that receives it, and software.
+/// A stream, the receiving device, and software.
 struct Bench {
     secret: Secret,
     tls: Tls,
     isn: SeqNumber,
     wire: Vec<u8>,
     written: Vec<u8>,
-    /// Where records start, and the end.
+    /// Starts of the records, and the end of the last one.
     starts: Vec<usize>,
     rx: Rx<Progress>,
-    /// The device's, and software's.
+    /// Counters of the device, and of software.
     stats: [Stats; 2],
     records: Records,
-    /// What TCP has: ranges with what the device says of them.
+    /// TCP's bytes: ranges with the device's metadata.
     delivered: Vec<(usize, Vec<u8>, Option<Worked>)>,
     opened: usize,
     out: Vec<u8>,
@@ -70,7 +70,7 @@ impl Bench {
         bench
     }
 
-    /// More records, numbered from 0 on.
+    /// Appends records, numbered from 0.
     fn append(&mut self, secret: &Secret, contents: &[Vec<u8>]) {
         for (number, content) in contents.iter().enumerate() {
             let (written, sealed) = secret.record(number as u64, 0, content);
@@ -80,7 +80,7 @@ impl Bench {
         }
     }
 
-    /// Device and TCP get bytes.
+    /// Device and TCP receive bytes.
     fn receive(&mut self, at: usize, end: usize) -> Received {
         let payload = self.wire[at..end].to_vec();
         let received = self.device(at, &payload);
@@ -91,13 +91,13 @@ impl Bench {
         received
     }
 
-    /// Only the device gets them.
+    /// Only the device receives the bytes.
     fn device(&mut self, at: usize, payload: &[u8]) -> Received {
         let seq = self.isn + at as u32;
         self.rx.receive(&self.tls, &mut self.stats[0], seq, payload, &mut self.out)
     }
 
-    /// TCP has all up to `end`: software reads it.
+    /// Software reads up to `end`.
     fn read(&mut self, end: usize) -> Result<(), RecordError> {
         self.delivered.sort_by_key(|(at, ..)| *at);
         for (at, bytes, worked) in std::mem::take(&mut self.delivered) {
@@ -119,14 +119,14 @@ impl Bench {
         Ok(())
     }
 
-    /// The usual records at the start, and then a packet is lost with the bytes from `lost` up to
-    /// `found`; the next one goes up to `end`.
+    /// Receives the usual records, loses the bytes from `lost` up to `found`, and receives a
+    /// packet from there up to `end`.
     fn lose(&mut self, lost: usize, found: usize, end: usize) -> Received {
         assert!(self.receive(0, lost).pass.is_some());
         self.receive(found, end)
     }
 
-    /// What was lost comes again.
+    /// The lost bytes are retransmitted.
     fn repair(&mut self, lost: usize, found: usize) {
         assert_eq!(self.receive(lost, found), Received::default());
     }
@@ -138,8 +138,8 @@ impl Bench {
     }
 }
 
-/// A packet with the head of a record is lost. The next record is decrypted from its first byte
-/// on.
+/// After the loss of a packet with a record header, the next record is decrypted from its first
+/// byte on.
 #[test]
 fn the_record_behind_a_loss_is_offloaded_whole() {
     for before in [0, 1, 500, 1000, 2000] {
@@ -176,7 +176,8 @@ fn there_is_evidence_or_nothing_is_presumed() {
     let far = PRESUMED_BYTES_MAX as usize / USUAL_BYTES + 3;
     let usual = vec![USUAL; far + 4];
     let cases: [(&[usize], usize, usize); 4] = [
-        // Too few records of one length; a length that does not fit; one that did not repeat.
+        // Too few records of one length; a length that does not fit; a length that was not
+        // repeated.
         (&usual, usize::from(REPEATS_MIN) - 1, usize::from(REPEATS_MIN)),
         (&[USUAL, USUAL, USUAL, 40, USUAL, USUAL], 3, 4),
         (&[USUAL, USUAL, USUAL, 70, USUAL, USUAL, USUAL], 5, 6),
@@ -191,7 +192,7 @@ fn there_is_evidence_or_nothing_is_presumed() {
     }
 }
 
-/// Two records took the place of one while nobody saw.
+/// Two records replace one in the lost bytes.
 fn wrong_by_one() -> Bench {
     let first = 100;
     let second = USUAL_BYTES - 2 * (HEADER_BYTES + TAG_BYTES) - first;
@@ -200,7 +201,7 @@ fn wrong_by_one() -> Bench {
 
 #[test]
 fn a_number_that_is_wrong_by_one_costs_one_record_and_nothing_else() {
-    // The device learns it from a tag, or from software, before that or behind it.
+    // The number is corrected by a tag, or by software, before or after that tag.
     for tells in 0..3 {
         let mut bench = wrong_by_one();
         let starts = bench.starts.clone();
@@ -245,7 +246,7 @@ fn after_a_wrong_presumption_lengths_have_to_repeat_again() {
     assert_eq!((received.pass, bench.rx.state()), (None, State::Tracking));
 }
 
-/// What was decrypted with a number that is not its own is never taken for what it is.
+/// Bytes decrypted with a wrong number never count as authentic.
 fn trust_the_number(rule: Rule) -> Result<(), RecordError> {
     let mut bench = wrong_by_one();
     let starts = bench.starts.clone();
@@ -265,13 +266,14 @@ fn a_presumed_number_is_compared_with_the_true_one() {
     assert_eq!(trust_the_number(Rule::Undo), Err(RecordError::Forged));
 }
 
-/// A peer that knows its keys can have anything in its ciphertext: also what looks like the header
-/// that a device awaits, and there is none.
+/// A peer that has its keys can choose its ciphertext, including a false header at the position of
+/// an expected one.
 #[test]
 fn a_peer_that_plants_a_header_where_one_is_awaited_harms_nobody() {
     let random = &mut Random::new(5);
     let secret = Secret::random(random, Version::Tls13);
-    // The fourth record is shorter by 50 bytes: the sixth starts 50 bytes before it is awaited.
+    // The fourth record is shorter by 50 bytes: the sixth starts 50 bytes before its expected
+    // start.
     let lengths = [USUAL, USUAL, USUAL, USUAL - 50, USUAL, USUAL, USUAL, USUAL, USUAL];
     let mut contents: Vec<Vec<u8>> =
         lengths.iter().map(|length| random_bytes(random, *length)).collect();
@@ -283,7 +285,7 @@ fn a_peer_that_plants_a_header_where_one_is_awaited_harms_nobody() {
         let (lost, found) = (starts[3] - 20, starts[5] + 10);
         let received = bench.lose(lost, found, starts[6] - 10);
         if lie == 20 {
-            // It is over within the packet, and is no record.
+            // It ends within the packet, and is no record.
             assert_eq!(received.pass, None);
         } else {
             assert_eq!(received.from as usize, 40);
@@ -299,7 +301,7 @@ fn a_peer_that_plants_a_header_where_one_is_awaited_harms_nobody() {
     }
 }
 
-/// Records of a key before are numbered on, where a new one begins with 0.
+/// Under the previous key numbers continue, while a new key starts with 0.
 #[test]
 fn a_presumption_across_a_key_update_is_wrong_and_undone() {
     let random = &mut Random::new(23);
@@ -308,7 +310,7 @@ fn a_presumption_across_a_key_update_is_wrong_and_undone() {
     let contents: Vec<Vec<u8>> = (0..4).map(|_| random_bytes(random, USUAL)).collect();
     bench.append(&next, &contents);
     let starts = bench.starts.clone();
-    // The last record of the old key is lost, with the first header of the new one.
+    // The old key's last record is lost, with the first header under the new key.
     let (lost, found) = (starts[4] - 20, starts[6] - 20);
     let received = bench.lose(lost, found, starts[7] - 50);
     assert_eq!(received.message.map(|message| message.number), Some(6));
@@ -318,7 +320,7 @@ fn a_presumption_across_a_key_update_is_wrong_and_undone() {
     let (before, mut rest): (Vec<_>, Vec<_>) = behind.into_iter().partition(|(at, ..)| *at < lost);
     bench.delivered = before;
     bench.read(lost).expect("genuine");
-    // Up to the end of the old key's last record, then the rest under the new one.
+    // Up to the end of the old key's last record, then the rest under the new key.
     rest.sort_by_key(|(at, ..)| *at);
     let cut = starts[5] - rest[0].0;
     let head = rest[0].1[..cut].to_vec();
@@ -329,7 +331,7 @@ fn a_presumption_across_a_key_update_is_wrong_and_undone() {
     rest[0] = (starts[5], rest[0].1[cut..].to_vec(), None);
     bench.delivered = rest;
     bench.read(starts[8]).expect("genuine");
-    // The device is told that there is no such record, and then the key.
+    // The device gets a negative response, and then the key.
     bench.records.request(old);
     let response = bench.records.response().expect("an answer");
     assert_eq!(response.number, None);
@@ -368,15 +370,15 @@ fn a_negative_answer_ends_the_pass() {
     assert_eq!(next.pass, None);
 }
 
-/// Who can send packets that TCP refuses and the device takes in has the device take a forged record
-/// for the middle of another one, which is not verified before the forged one is read.
+/// An attacker whose packets TCP rejects and the device accepts makes the device treat a forged
+/// record as the middle of another one, which is not verified before the forged one is read.
 fn a_record_within_another() -> Result<u64, RecordError> {
     let random = &mut Random::new(3);
     let mut bench = Bench::new(&[100, 200, 400, 100]);
     let starts = bench.starts.clone();
     bench.receive(0, starts[1]);
-    // The device alone: the second record as garbage, but for a header before its end, of a record
-    // that covers the third one. The true second record is old then.
+    // Only the device gets the second record as garbage, except for a header before its end, of a
+    // record that covers the third one. The true second record is then old.
     let at = starts[2] - 40;
     let mut garbage = random_bytes(random, starts[2] - starts[1]);
     garbage[..HEADER_BYTES].copy_from_slice(&[23, 3, 3, 0, (at - starts[1] - 5) as u8]);
@@ -385,7 +387,7 @@ fn a_record_within_another() -> Result<u64, RecordError> {
     garbage[at - starts[1] + 3..][..2].copy_from_slice(&covers.to_be_bytes());
     bench.device(starts[1], &garbage);
     assert_eq!(bench.receive(starts[1], starts[2]), Received::default());
-    // What the third record says is known; so is what the device will add to its bytes.
+    // The plaintext of the third record is known, and so is the device's key stream for its bytes.
     let zeros = vec![0; usize::from(covers) - TAG_BYTES];
     let (_, stream) = bench.secret.record(2, 0, &zeros);
     let mut forged = vec![23, 3, 3, 0, 90];
@@ -396,7 +398,7 @@ fn a_record_within_another() -> Result<u64, RecordError> {
     }
     let received = bench.device(starts[2], &forged);
     assert!(received.pass.is_some() && bench.out[..shown.len()] == shown);
-    // Whoever keeps the bytes is not told that the record is authentic.
+    // The record does not count as authentic for a caller that keeps the bytes.
     let worked = [received.worked()].into_iter();
     if bench.read(starts[2]).is_ok() {
         let proved = bench.records.skip_offloaded(&mut bench.stats[1], 95, worked);
@@ -404,7 +406,7 @@ fn a_record_within_another() -> Result<u64, RecordError> {
             return Ok(number);
         }
     }
-    // Nor is who has it opened.
+    // Nor for a caller that has it opened.
     bench.delivered.push((starts[2], shown, received.worked()));
     bench.starts[3] = starts[2] + 95;
     bench.written.splice(starts[2].., bench.out[..95].to_vec());

@@ -1,4 +1,4 @@
-//! Traps on the way up.
+//! Pitfalls of receiving TLS.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -14,14 +14,14 @@ use crate::{Stats, tls};
 
 const VERSIONS: [Version; 2] = [Version::Tls12, Version::Tls13];
 
-/// A stream, and the device that receives it.
+/// A stream, and the receiving device.
 struct Bench {
     secret: Secret,
     tls: Tls,
     isn: SeqNumber,
     wire: Vec<u8>,
     written: Vec<u8>,
-    /// Where records start, and the end.
+    /// Starts of the records, and the end of the last one.
     starts: Vec<usize>,
     rx: Rx<Progress>,
     stats: Stats,
@@ -29,7 +29,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Records with plaintext of these lengths, from number 0.
+    /// Records with plaintext of the given lengths, from number 0.
     fn new(version: Version, lengths: &[usize]) -> Bench {
         Bench::at(version, lengths, SeqNumber(1000))
     }
@@ -72,7 +72,7 @@ impl Bench {
         self.isn + at as u32
     }
 
-    /// Loses sync: the second record's header is missing, and the third is found.
+    /// Loses synchronisation: the second record's header is missing, and the third is a candidate.
     fn lose(&mut self) -> Request {
         let at = self.starts[2] - 5;
         let end = self.starts[3] - 5;
@@ -80,7 +80,7 @@ impl Bench {
     }
 }
 
-/// What a device says that has decrypted the record with this number.
+/// Metadata of a device that has decrypted the record with this number.
 fn worked(bench: &Bench, number: usize) -> Worked {
     let (start, end) = (bench.starts[number], bench.starts[number + 1]);
     let (bytes, number) = ((end - start) as u32, number as u64);
@@ -88,7 +88,7 @@ fn worked(bench: &Bench, number: usize) -> Worked {
     Worked { pass: Pass { key: 0, generation: 0 }, message }
 }
 
-/// Gives software bytes with what the device says of them; the plaintext of what it opens.
+/// Delivers bytes with metadata to software; returns the plaintext of opened records.
 fn deliver(
     records: &mut Records,
     stats: &mut Stats,
@@ -111,13 +111,13 @@ fn a_header_may_be_split_after_every_byte() {
     for version in VERSIONS {
         let prefix = if version == Version::Tls12 { 13 } else { 5 };
         for split in 1..=prefix {
-            // In sequence.
+            // In order.
             let mut bench = Bench::new(version, &[50, 60, 70]);
             let at = bench.starts[1] + split;
             let end = bench.wire.len();
             assert!(bench.receive(0, at).pass.is_some());
             assert!(bench.receive(at, end).pass.is_some(), "{version:?}, split after {split}");
-            // In search: the second record's start was lost, the third is split.
+            // While searching: the second record's start was lost, the third is split.
             let mut bench = Bench::new(version, &[50, 60, 70, 80]);
             let at = bench.starts[2] + split;
             let end = bench.wire.len();
@@ -126,7 +126,7 @@ fn a_header_may_be_split_after_every_byte() {
             let request = first.or(second).expect("a request");
             assert_eq!(first.is_some(), split >= 5);
             assert_eq!(request.tcpsn, bench.seq(bench.starts[2]));
-            // After a hop to a header: the tail of the first record is lost.
+            // After a skip to a header: the tail of the first record is lost.
             let mut bench = Bench::new(version, &[50, 60, 70]);
             let at = bench.starts[1] + split;
             assert!(bench.receive(0, 20).pass.is_some());
@@ -143,7 +143,7 @@ fn a_carry_is_for_packets_in_order_only() {
     let mut bench = Bench::new(Version::Tls13, &[50, 60, 70, 80]);
     let split = bench.starts[2] + 2;
     bench.receive(bench.starts[2] - 10, split);
-    // What would complete the header is not what follows it.
+    // The bytes that would complete the header are not adjacent to it.
     let rest = bench.wire[split..split + 40].to_vec();
     assert_eq!(bench.receive_other(split + 100, &rest).request, None);
 }
@@ -190,7 +190,7 @@ fn a_packet_whose_record_fails_goes_up_unmodified_and_unflagged() {
         payload[60] ^= 1;
         assert_eq!(bench.receive_other(100, &payload), Received::default());
         assert_eq!(bench.stats.rx_tls_err, 1);
-        // The next record is not worse for it.
+        // The next record is not affected.
         assert!(bench.receive(second + 50, end).pass.is_some());
     }
 }
@@ -205,7 +205,7 @@ fn plaintext_waits_for_its_tag() {
         let decrypted = bench.out[..end - 1].to_vec();
         assert!(worked.is_some());
         assert_eq!(deliver(&mut records, &mut stats, &decrypted, worked), Ok(vec![]));
-        // The last byte is wrong: the device says nothing of it, and software notices.
+        // The last byte is wrong: the device gives no metadata, and software detects it.
         let last = [bench.wire[end - 1] ^ 1];
         assert_eq!(bench.receive_other(end - 1, &last), Received::default());
         assert_eq!(deliver(&mut records, &mut stats, &last, None), Err(RecordError::Forged));
@@ -237,13 +237,13 @@ fn a_record_that_came_partly_decrypted_is_opened() {
     }
 }
 
-/// Who can send packets that TCP refuses has the device verify the true record, and gives TCP the
-/// first part of another.
+/// An attacker whose packets TCP rejects makes the device verify the true record, and gives TCP
+/// the first part of another one.
 fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     let mut bench = Bench::new(Version::Tls13, &[100, 200, 100, 100]);
     let (mut records, mut stats) = (bench.records(), Stats::default());
     let (first, second, third) = (bench.starts[0], bench.starts[1], bench.starts[2]);
-    // TCP takes the first record, and the changed start of the second.
+    // TCP accepts the first record, and the changed start of the second.
     let worked = bench.receive(first, second).worked();
     let bytes = bench.out[..second].to_vec();
     deliver(&mut records, &mut stats, &bytes, worked)?;
@@ -253,7 +253,8 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     let worked = bench.receive_other(second, &changed).worked();
     let bytes = bench.out[..changed.len()].to_vec();
     deliver(&mut records, &mut stats, &bytes, worked)?;
-    // Only the device takes what follows: it is lost, and finds the first record again.
+    // Only the device gets the following bytes: it loses synchronisation, and finds the first
+    // record.
     bench.receive_other(bench.wire.len() + 1000, &[0; 50]);
     let request = bench.receive(first, second).request.expect("the first record");
     records.request(request);
@@ -261,7 +262,7 @@ fn two_passes() -> Result<Vec<Vec<u8>>, RecordError> {
     assert!(bench.rx.respond(&mut bench.stats, &response));
     assert_eq!(response.number, Some(0));
     assert!(bench.receive(second, cut).pass.is_some());
-    // And TCP the rest, of which the device says that it is good.
+    // TCP gets the rest, with metadata of a verified record.
     let worked = bench.receive(cut, third).worked();
     assert!(worked.is_some());
     let bytes = bench.out[..third - cut].to_vec();
@@ -286,16 +287,16 @@ fn old_data_that_was_matched_is_answered_in_any_case() {
     for _ in 0..3 {
         assert_eq!(boundaries.advance(122), None);
     }
-    // Long read, and no record starts there.
+    // Already read, and no record starts there.
     let response = boundaries.request(ask(bench.seq(130))).expect("an answer");
     assert_eq!(response.number, None);
-    // Before all that is known.
+    // Before all known boundaries.
     let response = boundaries.request(ask(bench.isn - 122)).expect("an answer");
     assert_eq!(response.number, None);
     // Not read yet.
     assert_eq!(boundaries.request(ask(bench.seq(3 * 122 + 5))), None);
     assert_eq!(boundaries.advance(122).map(|response| response.number), Some(None));
-    // So old that it is forgotten.
+    // Too old to be remembered.
     for _ in 0..REMEMBERED_MAX {
         assert_eq!(boundaries.advance(122), None);
     }
@@ -352,12 +353,12 @@ fn a_question_that_nobody_answers_expires_and_later_ones_wait_longer() {
 fn a_stale_confirmation_after_a_restarted_search_changes_nothing() {
     let mut bench = Bench::new(Version::Tls13, &[100; 8]);
     let stale = bench.lose();
-    // The search starts again: the next header is missing, and a later one is found.
+    // The search restarts: the next header is missing, and a later one is found.
     let (sixth, seventh) = (bench.starts[5], bench.starts[6]);
     let request = bench.receive(sixth, seventh).request.expect("another candidate");
     assert_ne!(stale, request);
     assert!(!bench.answer(stale, Some(2)));
-    // Nor does one to the same candidate of another search.
+    // A response to the same candidate of another search does not count either.
     let earlier = Request { generation: request.generation - 1, ..request };
     assert!(!bench.answer(earlier, Some(5)));
     assert_eq!(bench.rx.state(), State::Tracking);
@@ -369,7 +370,7 @@ fn a_stale_confirmation_after_a_restarted_search_changes_nothing() {
 #[test]
 fn a_false_header_in_the_payload_is_not_believed() {
     let mut bench = Bench::new(Version::Tls13, &[100, 100]);
-    // Nothing but headers that follow one another.
+    // A sequence of headers only.
     let mut payload = Vec::new();
     while payload.len() < 1400 {
         payload.extend([23, 3, 3, 0, 30]);
@@ -392,7 +393,7 @@ fn sequence_numbers_wrap_anywhere() {
             let mut records = bench.records();
             let stats = &mut Stats::default();
             let (second, third, fourth) = (bench.starts[1], bench.starts[2], bench.starts[3]);
-            // A lost header, a candidate, an answer, and on.
+            // A lost header, a candidate, a response, and continuation.
             let request = bench.receive(second + 3, third + 20).request.expect("a candidate");
             let read = bench.wire[..third].to_vec();
             deliver(&mut records, stats, &read, None).expect("genuine");
@@ -411,13 +412,13 @@ fn empty_packets_change_nothing_and_a_keepalives_byte_is_not_taken_in() {
     let mut bench = Bench::new(Version::Tls13, &[100, 100]);
     assert!(bench.receive(0, 60).pass.is_some());
     let before = format!("{:?}", bench.rx);
-    // Acknowledgements, FIN, RST: wherever they are.
+    // Acknowledgements, FIN, RST, at any position.
     for at in [0, 60, 61, 5000] {
         assert_eq!(bench.receive_other(at, &[]), Received::default());
     }
     assert_eq!(bench.receive_other(59, &[0xaa]), Received::default());
     assert_eq!(before, format!("{:?}", bench.rx));
-    // TCP has an byte that the device has not; the keepalive comes in its place.
+    // TCP has a byte that the device has not; the keepalive comes in its place.
     assert_eq!(bench.receive(61, 62), Received::default());
     assert_eq!(bench.receive_other(60, &[0xaa]), Received::default());
     assert!(bench.receive(60, bench.wire.len()).pass.is_some());
@@ -466,12 +467,12 @@ fn a_key_update_makes_nothing_unreadable() {
         };
         assert!(go(&mut bench, &mut records, 0, change).is_some());
         let key = records.change_key(next.tls());
-        // The device has not been told yet, and decrypts with the key before.
+        // The device still has the previous key, and decrypts with it.
         let at = change + 150;
         assert!(go(&mut bench, &mut records, change, at).is_some());
         bench.rx.restart(records.start(), 0, key);
         bench.tls = next.tls();
-        // It is behind, and gets back at a header of the new key.
+        // It is behind, and synchronises at a header under the new key.
         let fifth = bench.starts[4];
         let end = bench.wire.len();
         let mut request = None;
@@ -503,7 +504,7 @@ fn a_device_with_the_key_before_is_told_nothing() {
     records.change_key(Secret::random(&mut Random::new(3), Version::Tls13).tls());
     records.request(request);
     assert_eq!(records.response().map(|response| response.number), Some(None));
-    // Without the rule it is told the number of a record that it cannot open.
+    // Without the rule it gets the number of a record that it cannot open.
     OFF.set(Some(Rule::SameKey));
     records.request(request);
     OFF.set(None);

@@ -1,4 +1,4 @@
-//! Traps on the way down.
+//! Pitfalls of sending.
 
 use unlade_net::SeqNumber;
 use unlade_testkit::Random;
@@ -46,7 +46,7 @@ impl Bench {
         bench
     }
 
-    /// Sends bytes; true where they left, and rightly.
+    /// Sends bytes; returns true if they were sent and are correct.
     fn send(&mut self, at: usize, end: usize) -> bool {
         let mut payload = self.written[at..end].to_vec();
         let seq = self.isn + at as u32;
@@ -96,7 +96,7 @@ fn a_packet_whose_record_is_not_known_is_dropped() {
     assert!(bench.send(second + 10, end), "the other one is known");
 }
 
-/// Software that says something wrong.
+/// Software that gives wrong answers.
 struct Liar(Found<'static>);
 
 impl Messages for Liar {
@@ -159,7 +159,7 @@ fn what_was_sent_before_the_offload_is_sent_again_as_it_was() {
     let mut both = [&before[..], &bench.written[..50]].concat();
     assert_eq!(go(seq, &mut both, &bench.sent), Verdict::Send);
     assert_eq!(both, [&before[..], &bench.wire[..50]].concat());
-    // Once it has arrived there is no more of it.
+    // After its acknowledgement the message is gone.
     bench.sent.acknowledge(bench.isn);
     assert_eq!(go(seq, &mut payload, &bench.sent), Verdict::Drop);
 }
@@ -180,7 +180,7 @@ fn each_key_seals_its_own_records() {
     assert_eq!(sent.under_one_key(start + 10, 150), Some((0, first.len() - 10)));
     assert_eq!(sent.under_one_key(next, 50), Some((key, 50)));
     let stats = &mut Stats::default();
-    // The old key's machine refuses the new key's records, and the other way round.
+    // The old key's machine rejects records under the new key, and vice versa.
     for (index, at) in [(0, first.len() + 10), (1, 10)] {
         let (mut shadow, mut tx) = (Shadow::new(start), Tx::new(start, 0, index as u16));
         let mut payload = written[at..at + 40].to_vec();

@@ -11,7 +11,7 @@
 //! the kernel may drop one of two neighbours, and take a copy that has bytes of both.
 
 use unlade_nic_engine::resync::Worked;
-use unlade_nic_engine::software::doubt::WAYS_MAX;
+use unlade_nic_engine::software::ambiguity::DELIVERIES_MAX;
 
 /// Most ranges that are remembered of a flow: what TCP can hold of a stream in which every other
 /// packet came in another way. A packet that needs more is dropped.
@@ -23,14 +23,14 @@ pub type Way = Option<Worked>;
 /// The ways in which some bytes were delivered, different ones, the first one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ways {
-    ways: [Way; WAYS_MAX],
+    ways: [Way; DELIVERIES_MAX],
     count: u8,
 }
 
 impl Ways {
     /// Delivered once.
     pub fn one(way: Way) -> Ways {
-        Ways { ways: [way; WAYS_MAX], count: 1 }
+        Ways { ways: [way; DELIVERIES_MAX], count: 1 }
     }
 
     /// All of them.
@@ -44,7 +44,7 @@ impl Ways {
         if self.as_slice().contains(&way) {
             return false;
         }
-        if count == WAYS_MAX {
+        if count == DELIVERIES_MAX {
             return true;
         }
         self.ways[count] = way;
@@ -248,7 +248,7 @@ impl Delivered {
 
 #[cfg(test)]
 mod tests {
-    use super::{Delivered, Full, RANGES_MAX, WAYS_MAX, Way};
+    use super::{DELIVERIES_MAX, Delivered, Full, RANGES_MAX, Way};
     use unlade_net::SeqNumber;
     use unlade_nic_engine::resync::{Extent, Pass, Worked};
 
@@ -268,7 +268,7 @@ mod tests {
         fn deliver(&mut self, start: usize, end: usize, way: Way) {
             for byte in start.max(self.settled).max(self.read)..end {
                 let ways = &mut self.ways[byte];
-                if !ways.contains(&way) && ways.len() < WAYS_MAX {
+                if !ways.contains(&way) && ways.len() < DELIVERIES_MAX {
                     ways.push(way);
                 }
             }

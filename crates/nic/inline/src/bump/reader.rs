@@ -171,7 +171,7 @@ impl Reader {
 
     /// What was counted since the last time: records by kind, and records with bytes in doubt.
     pub fn take_stats(&mut self) -> (Stats, u64) {
-        let doubtful = self.records.doubtful() - self.doubtful;
+        let doubtful = self.records.ambiguous_records() - self.doubtful;
         self.doubtful += doubtful;
         (std::mem::take(&mut self.stats), doubtful)
     }

@@ -1,4 +1,4 @@
-//! Each rule is needed: without it a comparison finds something wrong, and soon.
+//! Ablation tests: without any one of the rules, a comparison with the model fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,21 +7,21 @@ use unlade_testkit::Random;
 use crate::model::{emission, exchange, receive, transmit};
 use crate::rule::{OFF, Rule};
 
-/// Random cases in which a missing rule must show.
+/// Number of random cases within which a disabled rule must cause a failure.
 const CASES: u64 = 10_000;
 
 fn must_be_found<S>(rule: Rule, run: fn(&mut Random) -> Result<S, String>) {
     OFF.set(Some(rule));
     let case = |seed| {
-        // A panic is a way of finding it.
+        // A panic counts as a failure.
         let run = || run(&mut Random::new(seed)).err();
         let found = catch_unwind(AssertUnwindSafe(run));
-        Some((seed, found.unwrap_or_else(|_| Some("it panics".to_owned()))?))
+        Some((seed, found.unwrap_or_else(|_| Some("a panic".to_owned()))?))
     };
     let Some((seed, why)) = (0..unlade_testkit::count(CASES)).find_map(case) else {
-        panic!("nobody misses {rule:?}")
+        panic!("no case fails without {rule:?}")
     };
-    println!("{rule:?}: case {seed} finds that {why}");
+    println!("{rule:?}: case {seed} fails: {why}");
 }
 
 macro_rules! rules {

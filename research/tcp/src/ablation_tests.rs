@@ -1,4 +1,4 @@
-//! Each rule is needed: without it a comparison finds something wrong, and soon.
+//! Ablation tests: without any one of the rules, a comparison with the model fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use crate::network::runs;
 use crate::rule::{OFF, Rule};
 use crate::{receive, recover};
 
-/// Random cases in which a missing rule must show.
+/// Number of random cases within which a disabled rule must cause a failure.
 const CASES: u64 = 3000;
 
 fn must_be_found(rule: Rule, run: fn(&mut Random)) {
@@ -19,8 +19,8 @@ fn must_be_found(rule: Rule, run: fn(&mut Random)) {
     };
     let found = (0..unlade_testkit::count(CASES)).find(fails);
     OFF.set(None);
-    let Some(seed) = found else { panic!("nobody misses {rule:?}") };
-    println!("{rule:?}: case {seed} misses it");
+    let Some(seed) = found else { panic!("no case fails without {rule:?}") };
+    println!("{rule:?}: case {seed} fails");
 }
 
 macro_rules! rules {

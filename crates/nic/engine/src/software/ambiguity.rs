@@ -1,14 +1,14 @@
-//! Which copy TCP has kept of bytes that the device has delivered more than once: sealed, and
-//! decrypted.
+//! Ambiguous delivery: finds the copy that TCP kept of bytes that the device has delivered more
+//! than once, sealed and decrypted.
 //!
-//! The record's tag decides, and there is no need to try it with every choice. A tag of GCM is
-//! linear in the ciphertext (SP 800-38D §6.4): taking another copy of one part adds the same
-//! difference to it, whatever is taken of the others. So each part's difference is computed once,
-//! and the choice whose differences add up to what the tag lacks is found by elimination over
-//! GF(2), in time that grows with the parts and not with their choices.
+//! The record's tag decides, and not every combination has to be tried. A GCM tag is linear in the
+//! ciphertext (SP 800-38D §6.4): another copy of one part adds the same difference to the tag,
+//! whatever the choice for the other parts. Each part's difference is computed once. Elimination
+//! over GF(2) then finds the combination whose differences add up to the missing value, in time
+//! that grows with the number of parts and not with the number of combinations.
 //!
-//! A forger gains by it as if he had that many attempts at once, 2^[`UNKNOWNS_MAX`] at most against
-//! a tag of 128 bits, and the first failure ends the connection.
+//! A forger gains the equivalent of at most 2^[`UNKNOWNS_MAX`] attempts at once against a tag of
+//! 128 bits, and the first failure ends the connection.
 
 use zeroize::Zeroizing;
 
@@ -16,60 +16,60 @@ use crate::resync::Worked;
 use crate::software::open::Part;
 use crate::tls::TAG_BYTES;
 
-/// Most ways in which bytes may have come that were delivered more than once.
-pub const WAYS_MAX: usize = 4;
-/// Most unknowns that are solved for: one for each way of a part beyond its first one. Where parts
-/// have more, neighbours are taken together, as if TCP had kept the same copy of them.
+/// Maximum number of alternative deliveries of a part.
+pub const DELIVERIES_MAX: usize = 4;
+/// Maximum number of unknowns: one for each alternative of a part beyond its first one. If there
+/// are more, adjacent parts are grouped, as if TCP had kept the same copy of them.
 pub const UNKNOWNS_MAX: usize = 56;
 
-/// A part of a record that came in one of several ways, the likeliest first.
+/// A part of a record with several alternative deliveries, the likeliest first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doubt {
-    /// Which part.
+pub(crate) struct AmbiguousPart {
+    /// Index of the part.
     part: usize,
-    ways: [Option<Worked>; WAYS_MAX],
+    deliveries: [Option<Worked>; DELIVERIES_MAX],
     count: usize,
 }
 
-impl Doubt {
-    /// Those of `ways` beyond [`WAYS_MAX`] do not count.
-    pub(crate) fn new(part: usize, ways: &[Option<Worked>]) -> Doubt {
-        let count = ways.len().min(WAYS_MAX);
-        let mut doubt = Doubt { part, ways: [None; WAYS_MAX], count };
-        doubt.ways[..count].copy_from_slice(&ways[..count]);
-        doubt
+impl AmbiguousPart {
+    /// Creates an ambiguous part; alternatives beyond [`DELIVERIES_MAX`] are ignored.
+    pub(crate) fn new(part: usize, deliveries: &[Option<Worked>]) -> AmbiguousPart {
+        let count = deliveries.len().min(DELIVERIES_MAX);
+        let mut ambiguous = AmbiguousPart { part, deliveries: [None; DELIVERIES_MAX], count };
+        ambiguous.deliveries[..count].copy_from_slice(&deliveries[..count]);
+        ambiguous
     }
 
-    /// Which part it is.
+    /// Index of the part.
     pub(crate) fn part(&self) -> usize {
         self.part
     }
 
-    fn ways(&self) -> &[Option<Worked>] {
-        &self.ways[..self.count]
+    fn deliveries(&self) -> &[Option<Worked>] {
+        &self.deliveries[..self.count]
     }
 }
 
-/// A record as it was delivered, and what is known of it.
-pub(crate) struct Doubtful<'r> {
+/// A delivered record with ambiguous parts.
+pub(crate) struct AmbiguousRecord<'r> {
     /// Its bytes.
     pub(crate) bytes: &'r [u8],
-    /// Its parts; of those in doubt the first way is noted.
+    /// Its parts; an ambiguous part has its first alternative.
     pub(crate) parts: &'r [Part],
-    /// Those in doubt, in order.
-    pub(crate) doubts: &'r [Doubt],
+    /// The ambiguous parts, in order.
+    pub(crate) ambiguous_parts: &'r [AmbiguousPart],
 }
 
-/// One or several neighbours in doubt, which come in the same way.
+/// Adjacent ambiguous parts with the same alternative.
 struct Unknown {
     first: usize,
     end: usize,
-    way: usize,
+    delivery: usize,
 }
 
-impl Doubtful<'_> {
-    /// In which way each part has come, if there is a choice for which `tag` gives the record's own
-    /// tag. `tag` computes it of bytes (which it may change) with parts that came as noted.
+impl AmbiguousRecord<'_> {
+    /// The delivery of each part for which `tag` gives the record's own tag, if there is such a
+    /// combination. `tag` computes the tag of bytes, which it may change, with the given parts.
     pub(crate) fn solve(
         &self,
         mut tag: impl FnMut(&mut [u8], &mut [Part]) -> [u8; TAG_BYTES],
@@ -95,20 +95,26 @@ impl Doubtful<'_> {
         let solution = basis.solve(own ^ first)?;
         let taken = unknowns.iter().enumerate().filter(|(index, _)| solution >> index & 1 == 1);
         taken.for_each(|(_, unknown)| self.choose(&mut chosen, unknown));
-        // Two ways of one part add up to none of them, as a rule: the tag, computed again, tells.
+        // A sum of two alternatives of one part is usually neither: recompute and compare the tag.
         (tag_of(&chosen) == own).then_some(chosen)
     }
 
-    /// What is to be found out; [`UNKNOWNS_MAX`] at most.
+    /// The unknowns of the equation; at most [`UNKNOWNS_MAX`].
     fn unknowns(&self) -> Vec<Unknown> {
-        let all: usize = self.doubts.iter().map(|doubt| doubt.count.saturating_sub(1)).sum();
+        let all: usize =
+            self.ambiguous_parts.iter().map(|ambiguous| ambiguous.count.saturating_sub(1)).sum();
         let together = all.div_ceil(UNKNOWNS_MAX).max(1);
         let mut unknowns = Vec::with_capacity(all.min(UNKNOWNS_MAX));
         let mut first = 0;
-        while first < self.doubts.len() {
-            let end = (first + together).min(self.doubts.len());
-            let most = self.doubts[first..end].iter().map(|doubt| doubt.count).max();
-            unknowns.extend((1..most.unwrap_or(1)).map(|way| Unknown { first, end, way }));
+        while first < self.ambiguous_parts.len() {
+            let end = (first + together).min(self.ambiguous_parts.len());
+            let most =
+                self.ambiguous_parts[first..end].iter().map(|ambiguous| ambiguous.count).max();
+            unknowns.extend((1..most.unwrap_or(1)).map(|delivery| Unknown {
+                first,
+                end,
+                delivery,
+            }));
             first = end;
         }
         unknowns.truncate(UNKNOWNS_MAX);
@@ -116,14 +122,15 @@ impl Doubtful<'_> {
     }
 
     fn choose(&self, chosen: &mut [Part], unknown: &Unknown) {
-        for doubt in &self.doubts[unknown.first..unknown.end] {
-            chosen[doubt.part].worked = doubt.ways()[unknown.way.min(doubt.count - 1)];
+        for ambiguous in &self.ambiguous_parts[unknown.first..unknown.end] {
+            chosen[ambiguous.part].worked =
+                ambiguous.deliveries()[unknown.delivery.min(ambiguous.count - 1)];
         }
     }
 
     fn reset(&self, chosen: &mut [Part], unknown: &Unknown) {
-        for doubt in &self.doubts[unknown.first..unknown.end] {
-            chosen[doubt.part].worked = doubt.ways()[0];
+        for ambiguous in &self.ambiguous_parts[unknown.first..unknown.end] {
+            chosen[ambiguous.part].worked = ambiguous.deliveries()[0];
         }
     }
 }
@@ -132,16 +139,16 @@ fn value(tag: [u8; TAG_BYTES]) -> u128 {
     u128::from_be_bytes(tag)
 }
 
-/// Independent differences of tags, each with the set of unknowns whose sum it is.
+/// Linearly independent tag differences, each with the set of unknowns whose sum it is.
 #[derive(Default)]
 struct Basis {
-    /// By leading bit, the highest first.
+    /// Sorted by leading bit, the highest first.
     rows: Vec<(u128, u64)>,
 }
 
 impl Basis {
-    /// The difference of one more unknown. One that is a sum of others is left out: what it would
-    /// choose, they can.
+    /// Adds the difference of an unknown. A difference that depends on others is left out, because
+    /// they cover its combinations.
     fn insert(&mut self, difference: u128, set: u64) {
         let (left, set) = self.reduce(difference, set);
         if left != 0 {
@@ -169,7 +176,7 @@ impl Basis {
 
 #[cfg(test)]
 mod tests {
-    use super::{Basis, Doubt, Doubtful, UNKNOWNS_MAX, WAYS_MAX};
+    use super::{AmbiguousPart, AmbiguousRecord, Basis, DELIVERIES_MAX, UNKNOWNS_MAX};
     use crate::resync::{Extent, Pass, Worked};
     use crate::software::open::{Part, Position};
     use crate::tls::{TAG_BYTES, Tls, Version};
@@ -219,7 +226,7 @@ mod tests {
                 taken.fold(0, |sum, index| sum ^ differences[index])
             };
             assert_eq!(basis.solve(sum(set)), Some(set));
-            // Any other value is a sum with a chance of 2^-72 at most.
+            // Any other value is a sum with a probability of at most 2^-72.
             assert_eq!(basis.solve(other), None);
         });
     }
@@ -234,8 +241,12 @@ mod tests {
         assert_eq!(basis.solve(0b100), None);
     }
 
-    /// A record of which TCP has kept copies at random: the bytes, and what is known of them.
-    fn kept(random: &mut Random, content: usize, cuts: u64) -> (Vec<u8>, Vec<Part>, Vec<Doubt>) {
+    /// A record with randomly kept copies: the bytes, the parts and the ambiguous parts.
+    fn kept(
+        random: &mut Random,
+        content: usize,
+        cuts: u64,
+    ) -> (Vec<u8>, Vec<Part>, Vec<AmbiguousPart>) {
         let plain: Vec<u8> = (0..content).map(|_| random.next() as u8).collect();
         let (sealed, clear) = (sealed(&plain), [&[23, 3, 3, 0, 0], &plain[..]].concat());
         let mut bytes = sealed.clone();
@@ -244,7 +255,7 @@ mod tests {
         ends.push(sealed.len());
         ends.sort_unstable();
         ends.dedup();
-        let (mut parts, mut doubts, mut start) = (Vec::new(), Vec::new(), 0);
+        let (mut parts, mut ambiguous_parts, mut start) = (Vec::new(), Vec::new(), 0);
         for (part, &end) in ends.iter().enumerate() {
             let decrypted = random.once_in(2);
             let range = start.max(5)..end.min(clear.len());
@@ -252,28 +263,29 @@ mod tests {
                 bytes[range.clone()].copy_from_slice(&clear[range]);
             }
             let truth = if decrypted { WORKED } else { None };
-            let ways = match random.below(3) {
+            let deliveries = match random.below(3) {
                 0 => vec![truth],
                 1 => vec![WORKED, None],
                 _ => vec![None, WORKED],
             };
-            if ways.len() > 1 {
-                doubts.push(Doubt::new(part, &ways));
+            if deliveries.len() > 1 {
+                ambiguous_parts.push(AmbiguousPart::new(part, &deliveries));
             }
-            parts.push(Part { end, worked: ways[0] });
+            parts.push(Part { end, worked: deliveries[0] });
             start = end;
         }
-        (bytes, parts, doubts)
+        (bytes, parts, ambiguous_parts)
     }
 
     #[test]
     fn the_kept_copies_are_found() {
         unlade_testkit::cases(300, |random| {
             let content = random.below(3000) as usize;
-            let (mut bytes, parts, doubts) = kept(random, content, 30);
-            let doubtful = Doubtful { bytes: &bytes, parts: &parts, doubts: &doubts };
+            let (mut bytes, parts, ambiguous_parts) = kept(random, content, 30);
+            let record =
+                AmbiguousRecord { bytes: &bytes, parts: &parts, ambiguous_parts: &ambiguous_parts };
             let tag = |bytes: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, bytes, parts);
-            let parts = doubtful.solve(tag).unwrap();
+            let parts = record.solve(tag).unwrap();
             tls().open(NUMBER, &mut bytes, &parts).unwrap();
         });
     }
@@ -281,22 +293,24 @@ mod tests {
     #[test]
     fn a_record_that_was_changed_has_no_choice() {
         unlade_testkit::cases(100, |random| {
-            let (mut bytes, parts, doubts) = kept(random, 2000, 30);
+            let (mut bytes, parts, ambiguous_parts) = kept(random, 2000, 30);
             let at = 5 + random.below(bytes.len() as u64 - 5) as usize;
             bytes[at] ^= 1 << random.below(8);
-            let doubtful = Doubtful { bytes: &bytes, parts: &parts, doubts: &doubts };
+            let record =
+                AmbiguousRecord { bytes: &bytes, parts: &parts, ambiguous_parts: &ambiguous_parts };
             let tag = |bytes: &mut [u8], parts: &mut [Part]| tls().tag(NUMBER, bytes, parts);
-            assert!(doubtful.solve(tag).is_none());
+            assert!(record.solve(tag).is_none());
         });
     }
 
     #[test]
     fn more_unknowns_than_the_limit_are_taken_together() {
-        let ways: Vec<_> = (0..9).map(|generation| Some(worked(generation))).collect();
-        let doubts: Vec<_> = (0..500).map(|part| Doubt::new(part, &ways)).collect();
-        assert_eq!(doubts[0].ways().len(), WAYS_MAX);
-        let doubtful = Doubtful { bytes: &[], parts: &[], doubts: &doubts };
-        assert!(doubtful.unknowns().len() <= UNKNOWNS_MAX);
-        assert_eq!(doubtful.unknowns().last().unwrap().end, 500);
+        let deliveries: Vec<_> = (0..9).map(|generation| Some(worked(generation))).collect();
+        let ambiguous_parts: Vec<_> =
+            (0..500).map(|part| AmbiguousPart::new(part, &deliveries)).collect();
+        assert_eq!(ambiguous_parts[0].deliveries().len(), DELIVERIES_MAX);
+        let record = AmbiguousRecord { bytes: &[], parts: &[], ambiguous_parts: &ambiguous_parts };
+        assert!(record.unknowns().len() <= UNKNOWNS_MAX);
+        assert_eq!(record.unknowns().last().unwrap().end, 500);
     }
 }
