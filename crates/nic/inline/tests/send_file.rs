@@ -1,5 +1,6 @@
-//! Files over the kernel's TCP and the device, to curl, over a wire that loses frames: none of their
-//! bytes passes through user space, and one that is changed meanwhile ends its connection.
+//! Files over the kernel's TCP and the device, to curl, over a wire that loses frames: none of
+//! their bytes passes through user space, and a change of one during the transfer ends its
+//! connection.
 
 #[path = "../examples/serve_files.rs"]
 #[allow(dead_code)]
@@ -22,7 +23,7 @@ use unlade_nic_inline::bump::Device;
 use unlade_nic_inline::terminator::config::Config;
 
 const NAME: &str = "files.example";
-/// How long anything may take.
+/// Timeout of every step.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a file.
 const FILE_BYTES: usize = 6_000_001;
@@ -37,7 +38,7 @@ struct Net {
 }
 
 impl Net {
-    /// Nothing where this machine cannot, which is said.
+    /// `None` if this machine lacks the privileges, with a message.
     fn new(impair: &str) -> Option<Net> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl Net {
         until("the server", || self.get("nothing.there", &[]).stdout.starts_with(b"HTTP/1.1 404"));
     }
 
-    /// What curl gets, with the head where there is nothing else.
+    /// The output of curl, or the response head if there is no body.
     fn get(&self, file: &str, more: &[&str]) -> Output {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[1], "curl", "-sS", "--max-time", "60"]);
@@ -187,7 +188,7 @@ fn a_file_that_changes_meanwhile_ends_the_connection_and_nothing_else_is_sealed(
     over.store(true, Ordering::Relaxed);
     changing.join().unwrap();
     assert!(failed > 0);
-    // The next connection is as good as ever.
+    // The next connection is unaffected.
     let output = net.get("file", &["-o", net.path("got").to_str().unwrap()]);
     assert!(output.status.success());
     assert!(std::fs::read(net.path("got")).unwrap() == std::fs::read(net.path("file")).unwrap());
@@ -196,7 +197,7 @@ fn a_file_that_changes_meanwhile_ends_the_connection_and_nothing_else_is_sealed(
 #[test]
 fn a_file_that_becomes_shorter_ends_the_connection_behind_what_was_sent() {
     let Some(net) = Net::new("loss=1%,seed=7") else { return };
-    // Far more than sockets hold.
+    // Far more than socket buffers hold.
     let bytes = 64 << 20;
     let whole = content(bytes);
     std::fs::write(net.path("file"), &whole).unwrap();
@@ -205,7 +206,7 @@ fn a_file_that_becomes_shorter_ends_the_connection_behind_what_was_sent() {
         let curl = scope.spawn(|| net.get("file", &["--limit-rate", "16M", "-o", &got]));
         net.until_counted("some of it", |now| now.device.tx_tls_encrypted_bytes, 1 << 20);
         let file = File::options().write(true).open(net.path("file")).unwrap();
-        // What the kernel has taken already is not touched by this, or is found to be changed.
+        // Pages that the kernel has taken already are unaffected, or are found to be changed.
         file.set_len(bytes as u64 - 100_000).unwrap();
         let output = curl.join().unwrap();
         assert!(!output.status.success());

@@ -1,4 +1,5 @@
-//! A device and software open records alike: the same bytes, the same end, the same alert.
+//! A device and software open records alike: the same bytes, the same end of stream, the same
+//! alert.
 
 use std::sync::Arc;
 
@@ -61,7 +62,7 @@ impl Peer {
         self.number += 1;
     }
 
-    /// A record of this type, as it should be.
+    /// A valid record of this type.
     fn send(&mut self, content_type: u8, content: &[u8]) {
         match self.is_13 {
             true => self.seal([DATA, 3, 3], &[content, &[content_type]].concat()),
@@ -69,7 +70,7 @@ impl Peer {
         }
     }
 
-    /// A header, and bytes that are no record behind it.
+    /// A header followed by bytes that are not a record.
     fn send_junk(&mut self, head: [u8; 3], payload_bytes: usize) {
         self.bytes.extend(head);
         self.bytes.extend((payload_bytes as u16).to_be_bytes());
@@ -77,20 +78,20 @@ impl Peer {
     }
 }
 
-/// Number of mistakes and unusual things that [`misbehave`] knows.
+/// Number of protocol errors and unusual cases of [`misbehave`].
 const KINDS: u64 = 19;
 
-/// Adds a mistake, or something unusual, to the stream.
+/// Adds a protocol error, or an unusual case, to the stream.
 fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
     let any_type =
         [0, 19, CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, HEARTBEAT, 25, 255][random.below(8) as usize];
     let is_13 = peer.is_13;
     match kind {
-        // One byte more than a record may have, and many more, all of it authentic.
+        // One byte more than a record may have, and many more; all of it is authentic.
         0 => peer.send(DATA, &[1; 16_385]),
         1 => peer.send(DATA, &vec![1; 16_386 + random.below(200) as usize]),
         2 => peer.send(DATA, &vec![1; 16_640 + random.below(3000) as usize]),
-        // As much with TLS 1.3 by padding.
+        // The same size with TLS 1.3 by padding.
         3 if is_13 => {
             let inner_bytes = 16_380 + random.below(245) as usize;
             let mut inner = vec![1; 100];
@@ -99,30 +100,30 @@ fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
             peer.seal([DATA, 3, 3], &inner);
         }
         3 => peer.send(DATA, &[1; 16_384]),
-        // Headers with lengths near the limits, and no record behind them.
+        // Headers with lengths near the limits, without a record behind them.
         4 => {
             let near = [16_384, 16_401, 16_408, 16_640, 18_432, 65_000][random.below(6) as usize];
             peer.send_junk([DATA, 3, 3], near + random.below(3) as usize);
         }
-        // Records too short to be any.
+        // Records that are too short to be valid.
         5 => peer.send_junk([DATA, 3, 3], random.below(30) as usize),
-        // Other types, without and with a seal.
+        // Other types, unsealed and sealed.
         6 => peer.send_junk([any_type, 3, 3], random.below(60) as usize),
         7 => peer.seal([any_type, 3, 3], &[1; 40][..random.below(40) as usize]),
         8 => peer.send(any_type, &[1; 40][..random.below(40) as usize]),
         // Other versions.
         9 => peer.seal([DATA, 3, random.below(6) as u8], &[1, 2, 3, DATA]),
         10 => peer.seal([DATA, random.below(256) as u8, 3], &[1, 2, 3, DATA]),
-        // No content, once and too often.
+        // Empty content, once and more often than allowed.
         11 => (0..1 + random.below(60)).for_each(|_| peer.send(DATA, &[])),
         12 => peer.send([ALERT, HANDSHAKE][random.below(2) as usize], &[]),
-        // No type, and nothing at all.
+        // No type, and an empty record.
         13 => peer.seal([DATA, 3, 3], &vec![0; random.below(20_000) as usize % 16_600]),
-        // Alerts: the orderly end, warnings, the end, and nonsense.
+        // Alerts: close_notify, warnings, fatal ones, and invalid ones.
         14 => peer
             .send(ALERT, &[1 + random.below(3) as u8, [0, 40, 90, 100][random.below(4) as usize]]),
         15 => peer.send(ALERT, &vec![1; random.below(5) as usize]),
-        // Messages of the handshake that have no place, or are cut.
+        // Handshake messages that are unexpected or truncated.
         16 => peer.send(HANDSHAKE, &[random.below(26) as u8, 0, 0, random.below(3) as u8, 9, 9]),
         17 => {
             peer.send(HANDSHAKE, &[1, 0]);
@@ -150,7 +151,7 @@ fn layer(is_13: bool) -> RecordLayer {
     let (read, write) = (direction(), direction());
     let snapshot = TlsSnapshot { version, suite, read, write, ciphertext: Vec::new() };
     let mut layer = RecordLayer::from_snapshot(&snapshot).unwrap();
-    // So that alerts can be read here.
+    // Alerts stay readable here.
     layer.leave_sealing();
     layer
 }
@@ -176,8 +177,8 @@ fn came(
     Came { plaintext, ended, closed: layer.is_closed_by_peer(), sent }
 }
 
-/// The stream as the kernel gets it from a device. The device notes its deliveries in the flow. Some
-/// segments come out of order.
+/// The stream as the kernel gets it from a device. The device notes its deliveries in the flow.
+/// Some segments come out of order.
 fn delivered(flow: &Flow, bytes: &[u8], random: &mut Random, stats: &mut Stats) -> Vec<u8> {
     let mut segments = Vec::new();
     let mut at = 0;
@@ -205,7 +206,7 @@ fn delivered(flow: &Flow, bytes: &[u8], random: &mut Random, stats: &mut Stats) 
     kernel
 }
 
-/// The stream in the pieces that a socket gives.
+/// The stream in the chunks that a socket returns.
 fn pieces(bytes: &[u8], ends: &[usize]) -> Vec<Vec<u8>> {
     let starts = [&[0], ends].concat();
     let ends = [ends, &[bytes.len()]].concat();

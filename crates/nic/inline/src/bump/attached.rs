@@ -1,4 +1,4 @@
-//! The device as a runtime sees it that knows nothing of it but [`unlade_tls::device`].
+//! The device behind the interface [`unlade_tls::device`], for runtimes that use only that.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use super::track::Offer;
 use super::writer::Writer;
 use crate::terminator::metrics;
 
-/// A device whose engine runs, and the interface that it is behind.
+/// A device whose engine runs, and the interface in front of it.
 pub struct Attached {
     device: Device,
     interface: String,
 }
 
 impl Attached {
-    /// `interface` is the TAP device that the engine of `device` has.
+    /// `interface` is the TAP device of the engine of `device`.
     pub fn new(device: Device, interface: &str) -> Attached {
         Attached { device, interface: interface.to_owned() }
     }
@@ -57,7 +57,7 @@ async fn create(device: Device, offer: device::Offer) -> Result<Halves, Refused>
     let state =
         |keys: &Keys| -> Result<Tls, Refused> { static_state(keys).ok_or(Refused::Unsuited) };
     let (sending, receiving, ours) = (state(&write)?, state(&read)?, state(&read)?);
-    // What is there of a record, unopened, came as it was.
+    // The part of a record that is present and unopened was delivered as it came.
     let offset = read_bytes.checked_sub(unopened_bytes).ok_or(Refused::Unsuited)?;
     let number = read.number();
     let asked = Offer {
@@ -77,7 +77,7 @@ async fn create(device: Device, offer: device::Offer) -> Result<Halves, Refused>
     })
 }
 
-/// What the peer sends.
+/// The receiving direction.
 struct Receive {
     reader: Reader,
     device: Device,
@@ -124,7 +124,7 @@ impl Opening for Receive {
     }
 }
 
-/// What is sent to the peer.
+/// The sending direction.
 struct Send {
     writer: Writer,
     device: Device,
@@ -138,7 +138,7 @@ impl fmt::Debug for Send {
 }
 
 impl Drop for Send {
-    /// The runtime lets go of the connection, and writes nothing more.
+    /// The runtime drops the connection, and writes nothing more.
     fn drop(&mut self) {
         if self.writer.is_settled() {
             self.writer.flow().spend();

@@ -1,5 +1,5 @@
-//! Between the L5P software and the engine's thread: requests to offload a connection, and what was
-//! counted. All else that the two say to each other is in the [`Flow`] they share.
+//! The channel between the L5P software and the engine's thread: requests to offload a
+//! connection, and counters. They exchange everything else in the [`Flow`] that they share.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,7 +17,7 @@ use super::engine::{Counters, Engine};
 use super::sides::Flow;
 use super::track::Offer;
 
-/// Most requests that wait for the engine.
+/// Largest number of requests that wait for the engine.
 pub const REQUESTS_MAX: usize = 1024;
 
 enum Request {
@@ -25,44 +25,44 @@ enum Request {
     Release { name: FlowKey, flow: Arc<Flow>, end: SeqNumber, reply: oneshot::Sender<()> },
 }
 
-/// What was counted, at some time.
+/// A snapshot of all counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counted {
-    /// By the engine's machines.
+    /// Counters of the engine's machines.
     pub device: Stats,
-    /// By the engine.
+    /// Counters of the engine.
     pub engine: Counters,
-    /// By software: records, in their three kinds.
+    /// Counters of software: records, in their three kinds.
     pub software: Stats,
-    /// Records with bytes that had come in different ways.
+    /// Records with bytes that were delivered in different ways.
     pub records_doubtful: u64,
     /// Connections that are offloaded.
     pub offloaded_connections: u64,
-    /// Connections that were offloaded and have ended, and whose names are remembered.
+    /// Connections that were offloaded and have ended, and whose names are still kept.
     pub ended_connections: u64,
     /// Connections that have a place in the engine's table.
     pub connections: u64,
-    /// Time in which the kernel took frames from the engine, and its TCP worked on them, on the
-    /// engine's thread, in nanoseconds; where that is measured.
+    /// Time that the kernel took to accept frames from the engine and to run its TCP on them, on
+    /// the engine's thread, in nanoseconds; zero if not measured.
     pub delivery_ns: u64,
-    /// Processor time in which the engine's thread looked for frames in vain before it slept, in
-    /// nanoseconds; where that is measured.
+    /// Processor time that the engine's thread spent polling for frames in vain before it slept,
+    /// in nanoseconds; zero if not measured.
     pub idle_ns: u64,
-    /// Frames that the wire has lost, reordered and doubled on purpose.
+    /// Frames that the wire has lost, reordered and duplicated on purpose.
     pub impaired: [u64; 3],
 }
 
 struct Shared {
     requests: Mutex<VecDeque<Request>>,
-    /// There may be requests.
+    /// True if there may be requests.
     pending: AtomicBool,
-    /// The engine is to end, or has ended.
+    /// True if the engine is to end, or has ended.
     ended: AtomicBool,
     wake: OwnedFd,
     counted: Mutex<Counted>,
 }
 
-/// The device, seen by software. Clones are the same device.
+/// Handle of the device for software. Clones refer to the same device.
 #[derive(Clone)]
 pub struct Device(Arc<Shared>);
 
@@ -71,10 +71,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Device {
-    /// A device whose engine is still to start.
+    /// Creates a device whose engine is not yet started.
     ///
     /// # Errors
-    /// The kernel has no eventfd to give.
+    /// The kernel has no eventfd left.
     pub fn new() -> io::Result<Device> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Device(Arc::new(Shared {
@@ -86,11 +86,11 @@ impl Device {
         })))
     }
 
-    /// Asks for a connection to be offloaded. No byte may be written to the socket, or read from
+    /// Requests the offload of a connection. No byte may be written to the socket, or read from
     /// it, before the answer is there.
     ///
     /// # Errors
-    /// [`Refused`]: everything stays as it was.
+    /// [`Refused`]: nothing has changed.
     pub async fn create(&self, offer: Offer) -> Result<Arc<Flow>, Refused> {
         let (reply, answer) = oneshot::channel();
         match self.request(Request::Create { offer, reply }) {
@@ -99,15 +99,15 @@ impl Device {
         }
     }
 
-    /// Ends the offload of a connection that goes on in software. What was written up to `end` is
-    /// acknowledged. When this is over nothing is on its way through the engine that it has opened.
-    /// False where the engine has ended, or has too much to do.
+    /// Ends the offload of a connection that goes on in software. All bytes written up to `end`
+    /// are acknowledged. When this returns, nothing that the engine has opened is still on its
+    /// way through it. Returns false if the engine has ended, or has too many requests.
     pub async fn release(&self, name: FlowKey, flow: Arc<Flow>, end: SeqNumber) -> bool {
         let (reply, answer) = oneshot::channel();
         self.request(Request::Release { name, flow, end, reply }) && answer.await.is_ok()
     }
 
-    /// Puts a request before the engine; false where it has ended, or too many wait.
+    /// Queues a request for the engine; false if the engine has ended, or too many requests wait.
     fn request(&self, request: Request) -> bool {
         {
             let mut requests = locked(&self.0.requests);
@@ -121,29 +121,29 @@ impl Device {
         true
     }
 
-    /// Tells the engine to end.
+    /// Asks the engine to end.
     pub fn end(&self) {
         let _requests = locked(&self.0.requests);
         self.0.ended.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// True where the engine was told to end.
+    /// Returns true if the engine was asked to end.
     pub fn has_ended(&self) -> bool {
         self.0.ended.load(Ordering::Acquire)
     }
 
     fn wake(&self) {
-        // Full is as good as written: it is readable.
+        // A full counter has the same effect as a write: the eventfd is readable.
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
-    /// Becomes readable when the engine has something to look at.
+    /// Descriptor that becomes readable when the engine has work.
     pub(super) fn waker(&self) -> BorrowedFd<'_> {
         self.0.wake.as_fd()
     }
 
-    /// The engine's thread does what was asked for.
+    /// Serves the waiting requests, on the engine's thread.
     pub(super) fn serve(&self, now_ms: u64, engine: &mut Engine) {
         let pending = &self.0.pending;
         if !pending.load(Ordering::Relaxed) || !pending.swap(false, Ordering::Acquire) {
@@ -154,7 +154,7 @@ impl Device {
         let requests = std::mem::take(&mut *locked(&self.0.requests));
         for request in requests {
             match request {
-                // Who has asked may be gone; then nobody holds the flow but the engine.
+                // The requester may be gone; then only the engine holds the flow.
                 Request::Create { offer, reply } => {
                     let _ = reply.send(engine.table().create(now_ms, offer));
                 }
@@ -166,18 +166,18 @@ impl Device {
         }
     }
 
-    /// Nobody will answer any more.
+    /// Refuses all requests: the engine answers no more.
     pub(super) fn refuse_all(&self) {
         self.end();
         locked(&self.0.requests).clear();
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counted(&self) -> Counted {
         *locked(&self.0.counted)
     }
 
-    /// Says what the engine has counted.
+    /// Publishes the engine's counters.
     pub(super) fn publish(&self, engine: &mut Engine, impaired: [u64; 3]) {
         let (device, counters) = (*engine.stats(), engine.counters());
         let delivery_ns = engine.delivery().as_nanos() as u64;
@@ -196,7 +196,7 @@ impl Device {
         counted.impaired = impaired;
     }
 
-    /// Adds what a connection's software has counted.
+    /// Adds the counters of a connection's software.
     pub fn add_software(&self, stats: &Stats, records_doubtful: u64) {
         let mut counted = locked(&self.0.counted);
         counted.software.add(stats);

@@ -1,13 +1,13 @@
-//! What a device does to a frame of the kernel's before the wire gets it: cuts a large segment into
-//! frames (TSO), and makes checksums.
+//! Segmentation and checksums of the kernel's frames before they reach the wire: a large segment
+//! is split into frames (TSO), and checksums are filled in.
 
 use unlade_net::packet::{EthernetView, TcpFlags, checksum, transport_checksum};
 
 use crate::classify::Segment;
 
-/// Where the sum is in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: usize = 16;
-/// Most bytes of all headers of a frame.
+/// Largest number of header bytes of a frame.
 pub const HEADERS_BYTES_MAX: usize = 18 + 60 + 60;
 
 /// Writes the TCP checksum of a frame whose payload has changed.
@@ -20,8 +20,8 @@ pub fn complete(frame: &mut [u8], segment: &Segment) {
     tcp[TCP_CHECKSUM_AT..TCP_CHECKSUM_AT + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Writes the checksum that a frame of any protocol lacks: it covers what is from `start` on, and
-/// goes `offset` bytes behind. False where the frame has no such place.
+/// Writes the checksum that a frame of any protocol lacks. It covers the bytes from `start` on,
+/// and is stored `offset` bytes behind that. Returns false if the frame has no such place.
 pub fn complete_any(frame: &mut [u8], (start, offset): (u16, u16)) -> bool {
     let Some(covered) = frame.get_mut(usize::from(start)..) else { return false };
     let at = usize::from(offset);
@@ -30,14 +30,14 @@ pub fn complete_any(frame: &mut [u8], (start, offset): (u16, u16)) -> bool {
     }
     // The field holds the sum of the pseudo-header.
     let sum = checksum(covered);
-    // Zero means that there is none with UDP; the other zero is the same sum.
+    // With UDP, zero means that there is no checksum; 0xffff is the same sum.
     let sum = if sum == 0 { 0xffff } else { sum };
     covered[at..at + 2].copy_from_slice(&sum.to_be_bytes());
     true
 }
 
-/// Says the sum of the pseudo-header in the checksum field, as a frame has it whose checksum the
-/// next device makes, or nobody needs.
+/// Writes the sum of the pseudo-header into the checksum field. A frame has it there if the next
+/// device computes the checksum, or if no receiver needs it.
 pub fn leave_checksum(frame: &mut [u8], segment: &Segment) {
     let at = segment.tcp_at + TCP_CHECKSUM_AT;
     let tcp_bytes = segment.payload.end - segment.tcp_at;
@@ -51,8 +51,9 @@ pub fn leave_checksum(frame: &mut [u8], segment: &Segment) {
     frame[at..at + 2].copy_from_slice(&(sum as u16).to_be_bytes());
 }
 
-/// Cuts a frame into such with at most `payload_bytes` bytes of payload, each complete; `room` is
-/// where they are made. False where headers make no sense; nothing was emitted then.
+/// Splits a frame into frames with at most `payload_bytes` bytes of payload, each complete;
+/// `room` is the buffer in which they are built. Returns false, without emitting anything, if the
+/// headers are invalid.
 pub fn cut(
     frame: &[u8],
     segment: &Segment,
@@ -92,7 +93,7 @@ pub fn cut(
     true
 }
 
-/// Length, identification and checksum of the IP header of the frame number `index` of a cut one.
+/// Sets length, identification and checksum of the IP header of the frame number `index`.
 fn ip_header(frame: &mut [u8], ip_at: usize, tcp_at: usize, index: u16) {
     let packet_bytes = (frame.len() - ip_at) as u16;
     let ip = &mut frame[ip_at..tcp_at];

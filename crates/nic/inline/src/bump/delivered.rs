@@ -1,26 +1,27 @@
-//! How the bytes of a stream were delivered to the kernel: decrypted in which pass, or as they
-//! came.
+//! The delivery history of a stream: in which pass its bytes were decrypted before the kernel got
+//! them, or that they were delivered as they came.
 //!
-//! The kernel's socket gives bytes without a word of where they come from. What the device has
-//! delivered once, the kernel can only have kept so. What it has delivered twice in different ways
-//! before the kernel acknowledged it, the kernel may have kept in either way: both are told, the
-//! first one first, and the tag of the record decides. Acknowledged bytes are settled: whatever
-//! comes then the kernel throws away.
+//! The kernel's socket returns bytes without their origin. If the device has delivered a byte
+//! once, the kernel has that copy. If the device has delivered it twice in different ways before
+//! the kernel acknowledged it, the kernel may have kept either copy: both ways are reported, the
+//! first one first, and the tag of the record decides. Acknowledged bytes are final: the kernel
+//! discards every later copy.
 //!
-//! Until then the packets that bytes came in are told apart, also where they came in the same way:
-//! the kernel may drop one of two neighbours, and take a copy that has bytes of both.
+//! Until then the deliveries of different packets are recorded separately, even if they came in
+//! the same way: the kernel may drop one of two neighbours, and accept a copy that has bytes of
+//! both.
 
 use unlade_nic_engine::resync::Worked;
 use unlade_nic_engine::software::doubt::WAYS_MAX;
 
-/// Most ranges that are remembered of a flow: what TCP can hold of a stream in which every other
-/// packet came in another way. A packet that needs more is dropped.
+/// Largest number of ranges that are kept for a flow: what TCP can hold of a stream in which
+/// every other packet was delivered in another way. A packet that needs more is dropped.
 pub const RANGES_MAX: usize = 8192;
 
-/// How bytes were decrypted; nothing where they were delivered as they came.
+/// The pass in which bytes were decrypted; `None` if they were delivered as they came.
 pub type Way = Option<Worked>;
 
-/// The ways in which some bytes were delivered, different ones, the first one first.
+/// The different ways in which some bytes were delivered, the first one first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ways {
     ways: [Way; WAYS_MAX],
@@ -33,12 +34,12 @@ impl Ways {
         Ways { ways: [way; WAYS_MAX], count: 1 }
     }
 
-    /// All of them.
+    /// All ways.
     pub fn as_slice(&self) -> &[Way] {
         &self.ways[..usize::from(self.count)]
     }
 
-    /// Delivered once more. True where that could not be remembered.
+    /// Adds one more delivery. Returns true if it could not be recorded.
     fn add(&mut self, way: Way) -> bool {
         let count = usize::from(self.count);
         if self.as_slice().contains(&way) {
@@ -52,12 +53,12 @@ impl Ways {
         false
     }
 
-    /// The only way in which they were worked on.
+    /// The only way in which the bytes were decrypted, if there is one.
     pub fn certain(&self) -> Way {
         self.ways[0].filter(|_| self.is_certain())
     }
 
-    /// One way only.
+    /// Returns true if there is one way only.
     pub fn is_certain(&self) -> bool {
         self.count == 1
     }
@@ -72,8 +73,8 @@ struct Range {
 }
 
 impl Range {
-    /// What is said of it and of bytes from `start` on, which came in these ways, if they belong
-    /// to it.
+    /// The joined history of this range and of bytes from `start` on, which came in these ways;
+    /// `None` if they do not belong together.
     fn joined(&self, start: u64, ways: &Ways) -> Option<Ways> {
         if self.end != start || !self.ways.is_certain() || !ways.is_certain() {
             return None;
@@ -86,7 +87,7 @@ impl Range {
     }
 }
 
-/// There are too many ranges, or what came is not near the stream: the packet is to be dropped.
+/// There are too many ranges, or the bytes are not near the stream: the packet is to be dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
@@ -95,57 +96,57 @@ pub struct Full;
 #[derive(Debug)]
 pub struct Delivered {
     ranges: Vec<Range>,
-    /// The first ones are done with.
+    /// Number of the first ranges that are no longer needed.
     gone: usize,
     /// Software has read all bytes before.
     read: u64,
     /// The kernel has acknowledged all bytes before.
     settled: u64,
-    /// Bytes that came in different ways before they were settled.
+    /// Bytes that came in different ways before they were acknowledged.
     doubtful_bytes: u64,
-    /// Times that a way could not be remembered.
+    /// Number of deliveries that could not be recorded.
     forgotten: u64,
 }
 
 impl Delivered {
-    /// Software has read the bytes before `read`. Those up to `until` may have been delivered, as
-    /// they came.
+    /// Creates the history. Software has read the bytes before `read`. Those up to `until` may
+    /// have been delivered, as they came.
     pub fn new(read: u64, until: u64) -> Delivered {
         let before = Range { start: read, end: until, ways: Ways::one(None) };
         let ranges = if read < until { vec![before] } else { Vec::new() };
         Delivered { ranges, gone: 0, read, settled: read, doubtful_bytes: 0, forgotten: 0 }
     }
 
-    /// The kernel has acknowledged the bytes before `offset`.
+    /// Notes that the kernel has acknowledged the bytes before `offset`.
     pub fn settle(&mut self, offset: u64) {
         self.settled = self.settled.max(offset);
     }
 
-    /// Where software reads next.
+    /// The offset at which software reads next.
     pub fn position(&self) -> u64 {
         self.read
     }
 
-    /// Bytes that came in different ways before they were settled.
+    /// Bytes that came in different ways before they were acknowledged.
     pub fn doubtful_bytes(&self) -> u64 {
         self.doubtful_bytes
     }
 
-    /// Times that bytes came in more ways than are remembered.
+    /// Number of deliveries that could not be recorded, because the bytes came in too many ways.
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// All that was delivered and is not read came as it was.
+    /// Returns true if all bytes that were delivered and not read came as they were.
     pub fn is_plain(&self) -> bool {
         let ahead = self.ranges[self.gone..].iter().filter(|range| range.end > self.read);
         ahead.map(|range| range.ways).all(|ways| ways == Ways::one(None))
     }
 
-    /// Bytes from `start` to `end` are about to be delivered.
+    /// Notes that the bytes from `start` to `end` are about to be delivered.
     ///
     /// # Errors
-    /// [`Full`]; they must not be.
+    /// [`Full`]; the bytes must not be delivered.
     pub fn deliver(&mut self, start: u64, end: u64, way: Way) -> Result<(), Full> {
         let start = start.max(self.settled).max(self.read);
         if start >= end {
@@ -174,7 +175,7 @@ impl Delivered {
         Ok(())
     }
 
-    /// Delivers bytes of which some have been delivered, or come before such.
+    /// Notes the delivery of bytes that overlap or precede earlier deliveries.
     fn overlap(&mut self, start: u64, end: u64, way: Way) {
         let live = &self.ranges[self.gone..];
         let first = self.gone + live.partition_point(|range| range.end <= start);
@@ -206,7 +207,7 @@ impl Delivered {
         self.ranges.splice(first..behind, pieces);
     }
 
-    /// Joins settled neighbours that came in the same way.
+    /// Joins acknowledged neighbours that came in the same way.
     fn join(&mut self) {
         let mut kept = self.gone;
         for index in kept + 1..self.ranges.len() {
@@ -225,8 +226,8 @@ impl Delivered {
         self.ranges.truncate(kept + 1);
     }
 
-    /// Software has read bytes up to `end`, and wants to know how the next of them came: up to
-    /// where, and in which ways. What was never delivered here came as it was.
+    /// Notes that software has read bytes up to `end`. Returns how the next of them came: up to
+    /// which offset, and in which ways. Bytes that were never delivered here came as they were.
     pub fn take(&mut self, end: u64) -> (u64, Ways) {
         while self.ranges.get(self.gone).is_some_and(|range| range.end <= self.read) {
             self.gone += 1;

@@ -1,29 +1,29 @@
 //! Names of offloaded connections that have ended. The kernel has their records in the clear:
 //! payload that it still sends under such a name is dropped.
 //!
-//! A name takes no place of a living connection, and is kept until the kernel cannot have anything
+//! A name takes no place of a live connection. It is kept until the kernel cannot have anything
 //! to send:
-//! - where the owner of the socket has seen that all is acknowledged ([`Kept::Spent`]), until the
+//! - if the owner of the socket has seen that all is acknowledged ([`Kept::Spent`]), until the
 //!   frames that were on their way to the device have arrived;
-//! - else ([`Kept::Quiet`]) until the kernel has been silent for longer than it ever is between two
-//!   retransmissions. An acknowledgement on the wire does not shorten that: the kernel may have
-//!   refused it.
+//! - otherwise ([`Kept::Quiet`]) until the kernel has been silent for longer than the longest
+//!   time between two retransmissions. An acknowledgement on the wire does not shorten that: the
+//!   kernel may have rejected it.
 //!
-//! A connection that the kernel opens under the same name ends this at once.
+//! A new connection that the kernel opens under the same name ends this at once.
 
 use std::collections::{HashMap, VecDeque};
 
 use unlade_net::FlowKey;
 
-/// Most names that are kept. Where there are so many, ended connections keep their places.
+/// Largest number of names that are kept. Above it, ended connections keep their places.
 pub const ENDED_MAX: usize = 262_144;
-/// How long the name of a connection is kept that has nothing left to send.
+/// How long the name of a connection is kept if the kernel has nothing left to send.
 pub const SPENT_MS: u64 = 1_000;
-/// How long the kernel has to be silent about another one: twice the longest time between two
-/// retransmissions (120 s, `TCP_RTO_MAX`), and some.
+/// How long the kernel has to be silent about any other name: twice the longest time between two
+/// retransmissions (120 s, `TCP_RTO_MAX`), and a margin.
 pub const QUIET_MS: u64 = 300_000;
 
-/// For how long a name is kept.
+/// How long a name is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// Nothing is left to send: [`SPENT_MS`].
@@ -42,20 +42,20 @@ impl Kept {
 }
 
 struct Name {
-    /// When the kernel was last heard.
+    /// Time of the kernel's last packet.
     heard_ms: u64,
-    /// Tells its place in the queue from one of an earlier connection of that name.
+    /// Distinguishes its queue entry from one of an earlier connection of that name.
     id: u64,
 }
 
-/// A name's turn to be looked at.
+/// Queue entry: a name to be checked later.
 struct Turn {
     due_ms: u64,
     name: FlowKey,
     id: u64,
 }
 
-/// The names.
+/// The kept names.
 #[derive(Default)]
 pub struct Ended {
     names: HashMap<FlowKey, Name>,
@@ -66,18 +66,18 @@ pub struct Ended {
 }
 
 impl Ended {
-    /// How many names are kept.
+    /// Number of names that are kept.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// None is kept.
+    /// Returns true if no name is kept.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// Keeps the name of a connection that was last heard at `heard_ms`. False where there are too
-    /// many names.
+    /// Keeps the name of a connection whose last packet was at `heard_ms`. Returns false if there
+    /// are too many names.
     pub fn insert(&mut self, heard_ms: u64, name: FlowKey, kept: Kept) -> bool {
         if self.names.len() >= ENDED_MAX {
             return false;
@@ -97,18 +97,19 @@ impl Ended {
         }
     }
 
-    /// The kernel sends under this name; true where it is kept.
+    /// Notes that the kernel sends under this name. Returns true if the name is kept.
     pub fn hear(&mut self, now_ms: u64, name: &FlowKey) -> bool {
         let kept = self.names.get_mut(name);
         kept.map(|name| name.heard_ms = now_ms).is_some()
     }
 
-    /// The name belongs to another connection now.
+    /// Drops the name: it belongs to another connection now.
     pub fn forget(&mut self, name: &FlowKey) {
         self.names.remove(name);
     }
 
-    /// Forgets the names whose time is over; all that the kernel sent before `seen_ms` was heard.
+    /// Drops the names whose time is over. All that the kernel sent before `seen_ms` has been
+    /// processed.
     pub fn sweep(&mut self, seen_ms: u64) {
         for kept in [Kept::Spent, Kept::Quiet] {
             while let Some(turn) = self.queue(kept).front()
@@ -144,7 +145,7 @@ mod tests {
         assert!(ended.insert(10, name(1), Kept::Spent) && ended.insert(10, name(2), Kept::Quiet));
         ended.sweep(9 + SPENT_MS);
         assert!(ended.hear(9 + SPENT_MS, &name(1)) && ended.hear(10, &name(2)));
-        // It was heard meanwhile.
+        // The kernel sent under it in the meantime.
         ended.sweep(10 + SPENT_MS);
         assert_eq!(ended.len(), 2);
         ended.sweep(9 + 2 * SPENT_MS);

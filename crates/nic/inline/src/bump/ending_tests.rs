@@ -1,4 +1,4 @@
-//! The ends of connections: places come back, and nothing leaves in the clear.
+//! The ends of connections: places are freed, and nothing leaves in the clear.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use crate::classify::Segment;
 const SYN_ACK: TcpFlags = TcpFlags(0x12);
 const FIN_ACK: TcpFlags = TcpFlags(0x11);
 const RST_ACK: TcpFlags = TcpFlags(0x14);
-/// The first numbers of host and peer.
+/// The first sequence numbers of host and peer.
 const HOST: u32 = u32::MAX - 3;
 const PEER: u32 = 77;
 /// Bytes of a record.
 const RECORD_BYTES: u32 = 100;
 
-/// One connection, as the kernel and its peer see it.
+/// One connection, from the kernel's and the peer's view.
 #[derive(Clone, Copy)]
 struct Talk {
     name: FlowKey,
@@ -45,7 +45,7 @@ impl Talk {
         Segment { flow, flags, seq, ack, window: 9, tcp_at: 34, payload: 54..54 + bytes }
     }
 
-    /// The verdict on payload of the kernel, `at` bytes behind the stream's start.
+    /// The verdict on the kernel's payload `at` bytes behind the stream's start.
     fn sends<'t>(&self, table: &'t mut Table, now_ms: u64, at: u32) -> Verdict<'t> {
         let segment = self.segment(true, TcpFlags::ACK, at, 0, RECORD_BYTES as usize);
         table.host_segment(now_ms, &segment)
@@ -88,18 +88,18 @@ fn after_half_a_million_connections_the_next_one_is_offloaded() {
         let talk = Talk::number(number);
         let flow = talk.open(&mut table, now_ms).unwrap_or_else(|why| panic!("{number}: {why}"));
         match number % 4 {
-            // The software saw the end of all.
+            // The software has seen that all is acknowledged.
             0 => {
                 talk.finish(&mut table, now_ms);
                 flow.spend();
             }
-            // It did not.
+            // It has not.
             1 => talk.finish(&mut table, now_ms),
             // The kernel resets.
             2 => {
                 table.host_segment(now_ms, &talk.segment(true, RST_ACK, 0, 0, 0));
             }
-            // The peer does.
+            // The peer resets.
             _ => {
                 let _ = talk.sends(&mut table, now_ms, 0);
                 table.wire_segment(now_ms, &talk.segment(false, TcpFlags::RST, 0, 0, 0));
@@ -132,11 +132,11 @@ fn idle_connections_keep_their_places_and_one_that_ends_gives_its_place_at_once(
     let late = Talk::number(PLACES);
     assert_eq!(late.open(&mut table, day_ms).err(), Some(Refused::Unknown));
     assert_eq!(table.refused, 1);
-    // Software seals the records of the refused one; they go through.
+    // Software seals the records of the refused connection; they pass.
     assert!(matches!(late.sends(&mut table, day_ms, 0), Verdict::Through));
     Talk::number(7).finish(&mut table, day_ms);
     flows.swap_remove(7);
-    // Not even a sweep by the clock is needed.
+    // A sweep by the clock is not needed.
     Talk::number(PLACES + 1).open(&mut table, day_ms + 20).unwrap();
     assert_eq!((table.offloaded(), table.refused), (100, 1));
 }
@@ -151,7 +151,7 @@ fn payload_after_the_end_is_dropped_until_the_kernel_has_nothing_left() {
     drop(flow);
     table.sweep(1);
     assert_eq!((table.offloaded(), table.ended()), (0, 1));
-    // The engine was stopped for long; what waited for it since the end comes now.
+    // The engine was stopped for long; the frames that waited for it since the end arrive now.
     assert!(spent.drops(&mut table, 60_000, 0));
     table.sweep(2);
     assert!(spent.drops(&mut table, 60_000, 0));
@@ -164,7 +164,7 @@ fn payload_after_the_end_is_dropped_until_the_kernel_has_nothing_left() {
 
 #[test]
 fn an_acknowledgement_that_the_kernel_refuses_ends_nothing_for_it() {
-    // A segment on the wire acknowledges the FIN, and the kernel refuses that segment.
+    // A segment on the wire acknowledges the FIN, and the kernel rejects that segment.
     let mut table = Table::default();
     let talk = Talk::number(1);
     let flow = talk.open(&mut table, 0).unwrap();
@@ -172,7 +172,7 @@ fn an_acknowledgement_that_the_kernel_refuses_ends_nothing_for_it() {
     table.wire_segment(0, &talk.segment(false, TcpFlags::ACK, 9, RECORD_BYTES + 1, 0));
     drop(flow);
     table.sweep(1000);
-    // The kernel sends its record again, as rarely as it ever does.
+    // The kernel retransmits its record, at the longest interval.
     for again in 1..10 {
         let now_ms = again * 120_000;
         assert!(talk.drops(&mut table, now_ms, 0), "{now_ms}");
@@ -217,7 +217,7 @@ fn a_name_that_is_used_again_is_offloaded_again() {
         assert_eq!((table.offloaded(), table.len(), table.ended()), (0, 0, 1));
         assert!(talk.drops(&mut table, now_ms, 0));
     }
-    // Also where the next one stays in software, since all places are taken.
+    // The same holds if the next one stays in software, since all places are taken.
     let mut table = Table::with_places(1);
     let first = Talk::number(1);
     drop(first.open(&mut table, 0).unwrap());

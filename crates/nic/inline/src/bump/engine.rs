@@ -1,5 +1,5 @@
-//! What happens to a frame between the kernel and the wire. Sans-IO: who calls gives the time, and
-//! says where frames go.
+//! The path of a frame between the kernel and the wire. Sans-IO: the caller passes the time and
+//! the sinks of frames.
 
 use std::time::Duration;
 
@@ -15,17 +15,17 @@ use super::sides::Outcome;
 use super::track::{Table, Verdict};
 use crate::classify::{Checksums, Kind, Segment, classify};
 
-/// Where the sum is in a TCP header.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What the engine counts beside the machines' [`Stats`]; they only grow.
+        /// Counters of the engine beside the machines' [`Stats`]; they only grow.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {
-            /// Each with its name.
+            /// Each counter with its name.
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name),)*]
             }
@@ -42,28 +42,27 @@ counters! {
     wire_frames,
     /// Bytes in them.
     wire_frame_bytes,
-    /// Large segments that were cut.
+    /// Large segments that were split.
     cut_frames,
-    /// Frames from the wire with a wrong checksum: they go up as they came.
+    /// Frames from the wire with a wrong checksum: they are delivered as they came.
     damaged_frames,
-    /// Segments of the kernel's that were dropped, since they could not be sealed.
+    /// Segments of the kernel that were dropped, since they could not be sealed.
     tx_dropped_frames,
-    /// Segments among them of a connection one of whose files was changed before it had arrived.
+    /// Segments among them of a connection with a file that changed before it had arrived.
     changed_file_frames,
-    /// Segments with payload of connections that are not offloaded any more: dropped.
+    /// Segments with payload of connections that are no longer offloaded: dropped.
     ended_dropped_frames,
-    /// Frames of the kernel's that may hide a segment of an offloaded connection: dropped.
+    /// Frames of the kernel that may hide a segment of an offloaded connection: dropped.
     hidden_dropped_frames,
-    /// Segments from the wire that were dropped, since how they are delivered cannot be
-    /// remembered.
+    /// Segments from the wire that were dropped, since their delivery could not be recorded.
     rx_dropped_frames,
-    /// Frames that the kernel or the wire did not take.
+    /// Frames that the kernel or the wire did not accept.
     unsent_frames,
-    /// Connections that were not remembered, since there were too many.
+    /// Connections that were not recorded, since there were too many.
     unknown_connections,
 }
 
-/// Takes a frame, with what is left to do for it, or need not be done.
+/// Takes a frame, with the offload work (checksum, segmentation) that is still open.
 pub trait Sink: FnMut(&VnetHeader, &[u8]) {}
 impl<F: FnMut(&VnetHeader, &[u8])> Sink for F {}
 
@@ -72,7 +71,7 @@ pub struct Engine {
     table: Table,
     stats: Stats,
     counters: Counters,
-    /// The wire takes large segments, and makes checksums.
+    /// True if the wire accepts large segments, and computes checksums.
     wire_is_large: bool,
     delivery: Duration,
     idle: Duration,
@@ -81,8 +80,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A device without offloads. `wire_is_large`: the wire takes segments that are to be cut, and
-    /// frames without checksum.
+    /// Creates a device without offloads. `wire_is_large`: the wire accepts segments that are
+    /// still to be split, and frames without checksum.
     pub fn new(wire_is_large: bool) -> Engine {
         Engine {
             table: Table::default(),
@@ -96,47 +95,47 @@ impl Engine {
         }
     }
 
-    /// The connections.
+    /// The table of connections.
     pub fn table(&mut self) -> &mut Table {
         &mut self.table
     }
 
-    /// What the machines have counted.
+    /// Counters of the machines.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// What the engine has counted.
+    /// Counters of the engine.
     pub fn counters(&self) -> Counters {
         Counters { unknown_connections: self.table.refused, ..self.counters }
     }
 
-    /// So long the kernel took a frame from the device.
+    /// Adds the time that the kernel took to accept a frame from the device.
     pub fn count_delivery(&mut self, took: Duration) {
         self.delivery += took;
     }
 
-    /// So long the thread looked for frames in vain.
+    /// Adds the time that the thread polled for frames in vain.
     pub fn count_idle(&mut self, took: Duration) {
         self.idle += took;
     }
 
-    /// How long the thread looked for frames in vain, where that is measured: processor time.
+    /// Processor time that the thread polled for frames in vain, if measured.
     pub fn idle(&self) -> Duration {
         self.idle
     }
 
-    /// How long the kernel took all frames from the device, where that is measured.
+    /// Time that the kernel took to accept all frames from the device, if measured.
     pub fn delivery(&self) -> Duration {
         self.delivery
     }
 
-    /// A frame could not be given on.
+    /// Counts a frame that could not be passed on.
     pub fn count_unsent(&mut self) {
         self.counters.unsent_frames += 1;
     }
 
-    /// A frame that the kernel sends; what the wire gets goes to `wire`.
+    /// Processes a frame that the kernel sends; the result goes to `wire`.
     pub fn host_frame(
         &mut self,
         now_ms: u64,
@@ -172,7 +171,7 @@ impl Engine {
         self.emit(header, frame, &segment, sealed, wire);
     }
 
-    /// A frame that is no segment: it goes through, unless it may be part of one.
+    /// Processes a frame that is no segment: it passes, unless it may be part of one.
     fn other_from_host(&mut self, header: &VnetHeader, frame: &mut [u8], wire: &mut impl Sink) {
         if self.table.offloaded() + self.table.ended() > 0 && may_hide_a_segment(frame) {
             self.counters.hidden_dropped_frames += 1;
@@ -215,7 +214,7 @@ impl Engine {
         }
     }
 
-    /// A frame from the wire; what the kernel gets goes to `host`.
+    /// Processes a frame from the wire; the result goes to `host`.
     pub fn wire_frame(
         &mut self,
         now_ms: u64,
@@ -256,8 +255,8 @@ impl Engine {
     }
 }
 
-/// True for a frame that is no segment, and may have some of one in it: a fragment, or a packet
-/// whose headers cannot be followed.
+/// Returns true for a frame that is no segment, and may contain part of one: a fragment, or a
+/// packet whose headers cannot be parsed.
 fn may_hide_a_segment(frame: &[u8]) -> bool {
     let Ok(ethernet) = EthernetView::new(frame) else { return false };
     match ethernet.ether_type() {

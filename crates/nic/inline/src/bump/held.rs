@@ -1,11 +1,11 @@
-//! What holds the bytes of a record that was sent, until all of it is acknowledged: one place in
-//! memory, or a place for its content and others for what is around that; the content may be in a file.
+//! The bytes of sent records until they are acknowledged: one buffer in memory, or the content
+//! apart from the bytes around it; the content may be in a file.
 //!
-//! A file can change while the kernel still has to send some of it again. Sealed with the same nonce,
-//! two contents would betray each other, and the key that tags are made with. So the engine remembers
-//! what stands for the content that it has sealed ([`Tx::fingerprint`]), and seals bytes again only
-//! where the file still has that content and the packet has the same. The file is read once for that,
-//! and what was read is what is checked and what is replayed.
+//! A file can change while the kernel still has to retransmit some of it. Two contents that are
+//! sealed with the same nonce would reveal each other, and the authentication key. Therefore the
+//! engine keeps a fingerprint of the content that it has sealed ([`Tx::fingerprint`]), and seals
+//! bytes again only if the file still has that content and the packet has the same. The file is
+//! read once for that: the check and the replay use the same bytes.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -19,12 +19,12 @@ use unlade_nic_engine::software::sent::{Extent, Kept, Located, Sent};
 use unlade_nic_engine::tls::{Progress, TAG_BYTES, Tls};
 use unlade_nic_engine::tx::{self, Found, MessageState, Messages, Shadow, Tx, Verdict};
 
-/// What has a record's bytes, as software has written them.
+/// Location of a record's bytes, as software has written them.
 #[derive(Clone, Debug)]
 pub enum Held {
-    /// One place in memory.
+    /// One buffer in memory.
     Memory(Bytes),
-    /// Several.
+    /// Several buffers.
     Split(Box<SplitRecord>),
 }
 
@@ -44,16 +44,16 @@ pub enum Content {
     Memory(Bytes),
     /// In a file.
     File {
-        /// Which.
+        /// The file.
         file: Arc<File>,
-        /// Where it begins.
+        /// Offset at which the content begins.
         at: u64,
-        /// How many bytes it has.
+        /// Length of the content.
         bytes: usize,
     },
 }
 
-/// A record whose content is apart from what is around it.
+/// A record whose content is apart from the bytes around it.
 #[derive(Clone, Debug)]
 pub struct SplitRecord {
     head: Bytes,
@@ -62,30 +62,30 @@ pub struct SplitRecord {
     sealed: Cell<Sealed>,
 }
 
-/// How much of a record has been sealed, and what stands for that.
+/// The part of a record that has been sealed, and its fingerprint.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sealed {
     bytes: usize,
-    /// Nothing while there is no content in them.
+    /// `None` while the part has no content.
     fingerprint: Option<[u8; TAG_BYTES]>,
 }
 
-/// The file does not have any more what was sealed, or cannot be read: nothing can be sealed again.
+/// The file no longer has the sealed content, or cannot be read: nothing can be sealed again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed;
 
-/// The machine of a key, and what is known of it.
+/// The machine of a key, with its state.
 pub struct Machine<'m> {
     /// The key.
     pub tls: &'m Tls,
-    /// Where the machine is.
+    /// Position of the machine.
     pub shadow: &'m mut Shadow,
     /// The machine.
     pub tx: &'m mut Tx<Progress>,
 }
 
 impl SplitRecord {
-    /// `content` between `head` and `tail`.
+    /// Creates a record with `content` between `head` and `tail`.
     pub fn new((head, tail): (Bytes, Bytes), content: Content) -> SplitRecord {
         SplitRecord { head, tail, content, sealed: Cell::default() }
     }
@@ -97,12 +97,12 @@ impl SplitRecord {
         }
     }
 
-    /// How many bytes it has.
+    /// Length of the record.
     pub fn bytes(&self) -> usize {
         self.head.len() + self.content_bytes() + self.tail.len()
     }
 
-    /// The first `bytes` of it, as they are now.
+    /// The first `bytes` of the record, as they are now.
     fn read(&self, bytes: usize) -> Result<Vec<u8>, Changed> {
         let mut all = vec![0; bytes.min(self.bytes())];
         let (head_bytes, content_bytes) = (self.head.len(), self.content_bytes());
@@ -119,10 +119,10 @@ impl SplitRecord {
         Ok(all)
     }
 
-    /// Seals `payload`, which is of this record only, `seq` being its first byte.
+    /// Seals `payload`, which is of this record only; `seq` is its first byte.
     ///
     /// # Errors
-    /// [`Changed`]; `payload` must not leave.
+    /// [`Changed`]; `payload` must not be sent.
     pub fn send(
         &self,
         Kept { start, number, key, .. }: Kept<'_, Held>,
@@ -159,7 +159,8 @@ impl SplitRecord {
 }
 
 impl Sealed {
-    /// Whether this is of the record with these bytes; its content begins at `content_at`.
+    /// Returns true if this is of the record with these bytes; its content begins at
+    /// `content_at`.
     fn is_of(&self, tls: &Tls, state: &MessageState<'_>, content_at: usize) -> bool {
         if self.bytes <= content_at {
             return true;
@@ -181,7 +182,7 @@ impl Messages for One<'_> {
     }
 }
 
-/// Records in memory. Those in files are not found here.
+/// The records in memory, without those in files.
 pub struct InMemory<'s>(pub &'s Sent<Held>);
 
 impl Messages for InMemory<'_> {
@@ -207,7 +208,7 @@ mod tests {
         Tls::new(Version::Tls13, &[7; 16], [9; 12]).unwrap()
     }
 
-    /// Records, some of them in a file, and what the wire gets of them.
+    /// Records, some of them in a file, and their bytes on the wire.
     struct Stream {
         held: Vec<Held>,
         starts: Vec<usize>,
@@ -217,7 +218,7 @@ mod tests {
     }
 
     impl Stream {
-        /// Where in the file a record's content is, and how long it is.
+        /// Offset of a record's content in the file, and its length.
         fn place(&self, which: usize) -> Option<(u64, usize)> {
             match &self.held[which] {
                 Held::Split(record) => match &record.content {
@@ -278,7 +279,7 @@ mod tests {
         side
     }
 
-    /// What the wire gets of the stream's `range`.
+    /// The bytes on the wire of the stream's `range`.
     fn send(
         side: &mut TxSide,
         stream: &Stream,
@@ -305,7 +306,8 @@ mod tests {
                     false => sent,
                 };
                 let end = (start + 1 + random.below(4000) as usize).min(total);
-                // Some segments never come to the device: those behind them have a gap before them.
+                // Some segments never reach the device: the segments behind them have a gap
+                // before them.
                 if start < end && random.below(6) != 0 {
                     let wire = send(&mut side, &stream, origin, start..end);
                     assert!(wire.as_deref() == Some(&stream.sealed[start..end]));
@@ -334,7 +336,7 @@ mod tests {
             };
             let Held::Split(record) = &stream.held[which] else { return };
             let Some((at, content_bytes)) = stream.place(which) else { return };
-            // The first `sealed` bytes of the content go out, and one of them changes then.
+            // The first `sealed` bytes of the content are sent, and one of them changes then.
             let sealed = 1 + random.below(content_bytes as u64) as usize;
             let first = stream.starts[which] + record.head.len();
             assert!(send(&mut side, &stream, origin, 0..first + sealed).is_some());
@@ -357,7 +359,7 @@ mod tests {
             let seq = origin + start as u32;
             let verdict = side.send(&mut Stats::default(), seq, &mut payload);
             assert_eq!((verdict, side.is_broken()), (Verdict::Drop, true));
-            // Nothing leaves any more, whatever it is.
+            // Nothing is sent any more.
             assert!(send(&mut side, &stream, origin, 0..3).is_none());
             let end = stream.clear.len();
             assert!(send(&mut side, &stream, origin, end - 1..end).is_none());

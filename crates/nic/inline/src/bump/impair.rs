@@ -1,4 +1,4 @@
-//! One direction of a bad line, for frames with what is left to do for them.
+//! Impairment of one direction of a wire, for frames with open offload work.
 
 use unlade_sys::vnet::VnetHeader;
 
@@ -10,13 +10,13 @@ pub struct Impaired {
 }
 
 impl Impaired {
-    /// The direction with this number.
+    /// Creates the direction with this number.
     pub fn new(seeded: Seeded, direction: u64) -> Impaired {
         let seed = seeded.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
         Impaired { line: Lane::new(seeded.impairment, seed) }
     }
 
-    /// A frame enters; those that leave go to `out`.
+    /// Passes a frame in; frames that leave go to `out`.
     pub fn pass(
         &mut self,
         now_ns: u64,
@@ -28,7 +28,7 @@ impl Impaired {
             if self.line.is_doubled() {
                 self.send(now_ns, header, &mut frame.to_vec(), &mut out);
             }
-            // Where the sum is still to be made nobody would see the damage.
+            // A checksum that is still to be computed would hide the damage.
             if header.checksum_at.is_none() {
                 self.line.damage(frame);
             }
@@ -46,24 +46,24 @@ impl Impaired {
     ) {
         match self.line.wait() {
             None => out(header, frame),
-            // Where too many wait it is lost, and counted.
+            // If too many frames wait, it is lost and counted.
             Some(wait) => {
                 let _ = self.line.hold((*header, frame.to_vec()), frame.len(), wait, now_ns);
             }
         }
     }
 
-    /// Lets frames go that have waited for long enough.
+    /// Releases the frames whose delay is over.
     pub fn release(&mut self, now_ns: u64, mut out: impl FnMut(&VnetHeader, &mut [u8])) {
         self.line.release(now_ns, |(header, mut frame)| out(&header, &mut frame));
     }
 
-    /// True where frames wait.
+    /// Returns true if frames wait.
     pub fn holds(&self) -> bool {
         self.line.holds()
     }
 
-    /// What has happened.
+    /// Counters of the impairments.
     pub fn stats(&self) -> ImpairStats {
         self.line.stats()
     }

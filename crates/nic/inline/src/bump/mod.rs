@@ -1,25 +1,25 @@
-//! The attachment of the host's real TCP: a *bump in the wire* of a TAP device.
+//! Attachment to the host's real TCP: a *bump in the wire* of a TAP device.
 //!
 //! ```text
 //!  software ──records in the clear──► socket ─► kernel TCP ─► TAP ─► engine: seals ─► wire
 //!  software ◄──bytes, as delivered── socket ◄─ kernel TCP ◄─ TAP ◄─ engine: opens ◄─ wire
 //!      └───────── side channel: records, deliveries, questions, answers ──────┘
 //! ```
-//! The kernel knows nothing of it. What a device would say in descriptors goes through memory that
-//! software and engine share, by offsets in the stream.
+//! The kernel is not aware of it. Information that a NIC would pass in descriptors goes through
+//! memory that software and engine share, addressed by offsets in the stream.
 //!
-//! In the order in which a connection meets them:
-//! - [`track`]: where its streams begin, whether it is offloaded, and when it has ended;
-//! - [`ended`]: that nothing of it leaves in the clear afterwards;
-//! - [`channel`]: software asks for the offload of it;
-//! - [`sides`]: what software and engine share of it;
-//! - [`held`]: what has the bytes of a record that was sent: memory, or a file;
+//! The modules, in the order in which a connection meets them:
+//! - [`track`]: the start of its streams, its offload, and its end;
+//! - [`ended`]: nothing of it leaves in the clear afterwards;
+//! - [`channel`]: software requests its offload;
+//! - [`sides`]: the state that software and engine share;
+//! - [`held`]: the bytes of sent records: in memory, or in a file;
 //! - [`delivered`]: how bytes were delivered, until software has read them;
-//! - [`engine`]: what happens to each frame, with [`cut`] for large ones;
-//! - [`thread`]: the engine's thread, its two devices, what [`impair`] does to the wire,
-//!   and [`capture`](crate::capture) sees of it;
+//! - [`engine`]: the path of each frame, with [`cut`] for large ones;
+//! - [`thread`]: the engine's thread and its two devices, with [`impair`] for the wire and
+//!   [`capture`](crate::capture) to record it;
 //! - [`reader`], [`writer`]: records from, and to, the kernel's socket;
-//! - [`attached`]: all of it for runtimes that know [`unlade_tls::device`] only.
+//! - [`attached`]: all of it for runtimes that use [`unlade_tls::device`] only.
 
 #[cfg(test)]
 mod alike_tests;
@@ -50,11 +50,11 @@ use unlade_nic_engine::Tls;
 use unlade_nic_engine::tls::Version;
 use unlade_tls::device::{Cipher, Keys};
 
-/// One direction's keys as the machines take them; nothing where they cannot use them.
+/// One direction's keys in the form of the machines; `None` if they cannot use them.
 pub fn static_state(keys: &Keys) -> Option<Tls> {
     let version = if keys.is_13() { Version::Tls13 } else { Version::Tls12 };
     match keys.cipher() {
-        // The machines have AES-GCM only, and see by the key's length which.
+        // The machines have AES-GCM only, and derive the variant from the key's length.
         Cipher::Aes128Gcm if keys.key().len() == 16 => (),
         Cipher::Aes256Gcm if keys.key().len() == 32 => (),
         Cipher::Aes128Gcm | Cipher::Aes256Gcm => return None,

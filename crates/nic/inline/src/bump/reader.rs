@@ -1,4 +1,4 @@
-//! Records out of what the kernel's socket gives, with what the engine has noted of its bytes.
+//! Extracts records from the bytes of the kernel's socket, with the engine's notes on them.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use super::static_state;
 pub struct Reader {
     flow: Arc<Flow>,
     records: Records,
-    /// The layer's keys have changed so often.
+    /// Number of key changes of the layer.
     generation: u32,
     ranges: Vec<(u64, Ways)>,
-    /// The layer has seen the current record's header.
+    /// True if the layer has processed the current record's header.
     is_judged: bool,
     /// Bytes that were read from the socket.
     position: u64,
@@ -26,9 +26,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// A record starts at `offset` of the stream, after `number` others under its key. Bytes up to
-    /// `read` were read from the socket before; those behind `offset` are given next with
-    /// [`Reader::receive_read`].
+    /// Creates a reader for a stream in which a record starts at `offset`, after `number` others
+    /// under its key. Bytes up to `read` were read from the socket before; those behind `offset`
+    /// are passed next to [`Reader::receive_read`].
     pub fn new(flow: Arc<Flow>, tls: Tls, offset: u64, number: u64, read: u64) -> Reader {
         let start = flow.rx().seq(offset);
         Reader {
@@ -59,7 +59,7 @@ impl Reader {
     /// Takes the next bytes of the socket. Application data is appended to `plaintext`.
     ///
     /// # Errors
-    /// What the peer has done wrong, or somebody on the way; the layer has an alert for it.
+    /// A protocol error of the peer or damage on the way; the layer has an alert for it.
     pub fn receive(
         &mut self,
         layer: &mut RecordLayer,
@@ -85,7 +85,8 @@ impl Reader {
         Ok(received)
     }
 
-    /// Takes `bytes`, the first of which is at `start`; `ranges` say how they came, each up to where.
+    /// Takes `bytes`, the first of which is at `start`; `ranges` lists their deliveries, each
+    /// with its end.
     fn take(
         &mut self,
         layer: &mut RecordLayer,
@@ -109,7 +110,7 @@ impl Reader {
             }
             let Some((until, ways)) = ranges.first() else { break };
             let number = self.records.number();
-            // A record that is here whole, and proven by the device, need not be put together.
+            // A complete record that the device has authenticated need not be reassembled.
             let here = start + at as u64;
             let pieces =
                 ranges.iter().map(|(until, ways)| ((until - here) as usize, ways.certain()));
@@ -148,7 +149,7 @@ impl Reader {
         Ok(received)
     }
 
-    /// Goes on under another key where the record before was the last one of its key.
+    /// Switches to another key if the previous record was the last one of its key.
     fn follow_key(&mut self, layer: &RecordLayer) {
         let (generation, _) = layer.generations();
         if generation == self.generation {
@@ -156,20 +157,20 @@ impl Reader {
         }
         self.generation = generation;
         let Some((keys, _)) = layer.device_keys() else { return };
-        // Both are there: the cipher is the one before.
+        // Both are `Some`: the cipher has not changed.
         if let (Some(ours), Some(device)) = (static_state(&keys), static_state(&keys)) {
             let key = self.records.change_key(ours);
             self.flow.rx().change_key(device, self.records.start(), key);
         }
     }
 
-    /// What was taken of a record that is not complete, as it came on the wire. Nothing where some
-    /// of it, or of what is delivered and not read, was decrypted.
+    /// The bytes of an incomplete record, as they came on the wire. `None` if some of it, or of
+    /// the bytes that are delivered and not read, was decrypted.
     pub fn unopened(&self) -> Option<&[u8]> {
         self.records.unopened().filter(|_| self.flow.rx().is_plain())
     }
 
-    /// What was counted since the last time: records by kind, and records with bytes in doubt.
+    /// Counters since the last call: records by kind, and records with ambiguous delivery.
     pub fn take_stats(&mut self) -> (Stats, u64) {
         let doubtful = self.records.doubtful() - self.doubtful;
         self.doubtful += doubtful;
@@ -177,16 +178,16 @@ impl Reader {
     }
 }
 
-/// Says to the layer why the stream has ended with record `number` under its key: the same as the
-/// layer would have found, so that the peer gets the same alert as from software. `header` is the one
-/// that the records refused.
+/// Reports to the layer why the stream has ended with record `number` under its key. The error is
+/// the same as the layer would have found, so that the peer gets the same alert as from software.
+/// `header` is the one that the records refused.
 fn refuse(
     layer: &mut RecordLayer,
     header: Option<&[u8; 5]>,
     number: u64,
 ) -> unlade_tls::RecordError {
     let found = header.and_then(|header| layer.check_header(header).err());
-    // A header that the layer accepts is of a record that is shorter than any sealed one.
+    // A header that the layer accepts belongs to a record that is shorter than any sealed one.
     let error = found.unwrap_or(unlade_tls::RecordError::BadRecordMac { sequence: number });
     layer.refuse(error);
     error

@@ -1,9 +1,9 @@
-//! One offloaded connection, which two threads share: the L5P software, who owns the socket, and
-//! the engine, through which the kernel's segments go.
+//! One offloaded connection, shared by two threads: the L5P software, which owns the socket, and
+//! the engine, which processes the kernel's segments.
 //!
-//! Software puts a record into [`TxSide`] before it writes the record to the socket, so the engine
-//! knows each record whose bytes it can meet. The engine notes in [`RxSide`] how it delivers
-//! bytes before the kernel gets them, so software knows it when it has read them.
+//! Software puts a record into [`TxSide`] before it writes the record to the socket, so the
+//! engine has each record whose bytes it can meet. The engine notes in [`RxSide`] how it delivers
+//! bytes before the kernel gets them, so the note is there when software has read them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,16 +23,16 @@ use super::delivered::{Delivered, Ways};
 use super::ended::Kept;
 use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
 
-/// Most records of a flow that are not acknowledged.
+/// Largest number of unacknowledged records of a flow.
 pub const RECORDS_MAX: usize = 16 * 1024;
-/// Most keys of a flow with records that are not acknowledged.
+/// Largest number of keys of a flow with unacknowledged records.
 pub const KEYS_MAX: usize = 8;
 
 /// A connection under offload.
 pub struct Flow {
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
-    /// The engine's alone: software need not wait while a segment is worked on.
+    /// Used by the engine only: software need not wait while a segment is processed.
     machine: Mutex<RxMachine>,
     broken: Arc<Notify>,
     spent: AtomicBool,
@@ -46,24 +46,24 @@ impl Flow {
         Flow { tx, rx, machine, broken, spent: AtomicBool::new(false) }
     }
 
-    /// The kernel has nothing left to send of the connection, and gets nothing more: the owner of
-    /// the socket has seen that ([`unlade_sys::sockopt::is_spent`]), and closes it.
+    /// Notes that the kernel has nothing left to send or to receive on the connection. The owner
+    /// of the socket has checked that ([`unlade_sys::sockopt::is_spent`]), and closes it.
     pub fn spend(&self) {
         self.spent.store(true, Ordering::Release);
     }
 
-    /// [`Flow::spend`] was called.
+    /// Returns true after [`Flow::spend`].
     pub fn is_spent(&self) -> bool {
         self.spent.load(Ordering::Acquire)
     }
 
-    /// How long its name is to be kept when it has ended.
+    /// How long its name is to be kept after its end.
     pub(super) fn kept(&self) -> Kept {
         if self.is_spent() { Kept::Spent } else { Kept::Quiet }
     }
 
-    /// Works on the payload of a segment that is about to be delivered; into `out`, where it was
-    /// decrypted.
+    /// Processes the payload of a segment that is about to be delivered; decrypted payload goes
+    /// into `out`.
     pub fn receive(
         &self,
         stats: &mut Stats,
@@ -90,7 +90,7 @@ impl Flow {
         outcome
     }
 
-    /// Whether the device presumes numbers ([`Rx::presume`]); it does, unless it is told not to.
+    /// Sets if the device presumes numbers ([`Rx::presume`]); the default is true.
     pub fn presume(&self, presumes: bool) {
         let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         locked.machine.presume(presumes);
@@ -101,12 +101,12 @@ impl Flow {
         self.broken.notified().await;
     }
 
-    /// What is sent.
+    /// The sending direction.
     pub fn tx(&self) -> MutexGuard<'_, TxSide> {
         self.tx.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What is received.
+    /// The receiving direction.
     pub fn rx(&self) -> MutexGuard<'_, RxSide> {
         self.rx.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,25 +122,25 @@ struct TxKey {
     machine: Tx<Progress>,
 }
 
-/// What is sent: records in the clear, which the engine seals.
+/// The sending direction: records in the clear, which the engine seals.
 pub struct TxSide {
-    /// Where the stream's byte 0 is.
+    /// Sequence number of the stream's byte 0.
     origin: SeqNumber,
-    /// Where the offload began.
+    /// Sequence number at which the offload began.
     start: SeqNumber,
-    /// What was sent before that may be sent again.
+    /// True while bytes from before the offload may be retransmitted.
     fresh: bool,
     sent: Sent<Held>,
     keys: VecDeque<TxKey>,
-    /// Records that are not in one place in memory may be before this.
+    /// Records in several buffers may be before this.
     split_until: Option<SeqNumber>,
     is_broken: bool,
     broken: Arc<Notify>,
 }
 
 impl TxSide {
-    /// The stream's byte 0 is at `origin`. From byte `offset` on it consists of records that are
-    /// to be sealed, `number` others were before them under their key.
+    /// Creates the sending direction. The stream's byte 0 is at `origin`. From byte `offset` on
+    /// it consists of records to seal; `number` others were before them under their key.
     pub fn new(origin: SeqNumber, offset: u64, number: u64, tls: Tls) -> TxSide {
         let start = origin + offset as u32;
         let first = TxKey {
@@ -163,15 +163,15 @@ impl TxSide {
         }
     }
 
-    /// The stream goes on with this record: it is about to be written to the socket.
+    /// Appends a record to the stream: it is about to be written to the socket.
     ///
     /// # Errors
-    /// [`Full`]; it must not be written yet.
+    /// [`Full`]; the record must not be written yet.
     pub fn push(&mut self, record: Bytes) -> Result<(), Full> {
         self.sent.push(Held::Memory(record))
     }
 
-    /// As [`TxSide::push`], of a record that is in several places.
+    /// As [`TxSide::push`], for a record in several buffers.
     ///
     /// # Errors
     /// As there.
@@ -181,7 +181,8 @@ impl TxSide {
         Ok(())
     }
 
-    /// A file was changed before its bytes had arrived: nothing is sealed any more.
+    /// Returns true if a file was changed before its bytes had arrived: nothing is sealed any
+    /// more.
     pub fn is_broken(&self) -> bool {
         self.is_broken
     }
@@ -200,12 +201,12 @@ impl TxSide {
         Ok(())
     }
 
-    /// Where in the numbers of TCP an offset of the stream is.
+    /// The sequence number of an offset of the stream.
     pub fn seq(&self, offset: u64) -> SeqNumber {
         self.origin + offset as u32
     }
 
-    /// The bytes before `offset` have arrived.
+    /// Notes that the bytes before `offset` have arrived.
     pub fn acknowledge(&mut self, offset: u64) {
         let acknowledged = self.origin + offset as u32;
         self.fresh &= acknowledged.before(self.start);
@@ -216,24 +217,24 @@ impl TxSide {
         }
     }
 
-    /// True where a record or a key more may be refused.
+    /// Returns true if one more record or key may be refused.
     pub fn is_crowded(&self) -> bool {
         self.sent.len() >= RECORDS_MAX / 2 || self.keys.len() >= KEYS_MAX / 2
     }
 
-    /// Records that are not acknowledged.
+    /// Number of unacknowledged records.
     pub fn len(&self) -> usize {
         self.sent.len()
     }
 
-    /// All is acknowledged.
+    /// Returns true if all records are acknowledged.
     pub fn is_empty(&self) -> bool {
         self.sent.is_empty()
     }
 
     /// Seals the payload of a segment in place.
     pub fn send(&mut self, stats: &mut Stats, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
-        // Before the stream there is nothing that might go as it is.
+        // Before the stream there are no bytes that may be sent unchanged.
         if self.is_broken || self.fresh && seq.before(self.origin) {
             stats.tx_tls_drop_no_sync_data += 1;
             return Verdict::Drop;
@@ -266,7 +267,7 @@ impl TxSide {
         Verdict::Send
     }
 
-    /// Seals bytes under one key, of records that are each in one place.
+    /// Seals bytes under one key, of records that are each in one buffer.
     fn send_whole(
         &mut self,
         key: usize,
@@ -314,7 +315,7 @@ impl TxSide {
         Verdict::Send
     }
 
-    /// Seals bytes of one record that is in several places.
+    /// Seals bytes of one record that is in several buffers.
     fn send_split(
         &mut self,
         key: usize,
@@ -337,7 +338,7 @@ impl TxSide {
     }
 
     fn under_one_key(&self, seq: SeqNumber, bytes: usize) -> Option<(u16, usize)> {
-        // What comes before the offload needs no key, and is cut off where it ends.
+        // Bytes from before the offload need no key, and end where it begins.
         if let Located::Before { until } = self.sent.locate(seq) {
             let before = until.since(seq).max(1) as usize;
             return Some((self.keys.front()?.key, before.min(bytes)));
@@ -346,55 +347,56 @@ impl TxSide {
     }
 }
 
-/// The device is to go on with another key.
+/// A request to the device: go on with another key.
 struct Restart {
     tls: Tls,
     start: SeqNumber,
     key: u16,
 }
 
-/// What became of a segment.
+/// The result for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It goes to the kernel as it came.
     Raw,
     /// Its payload was decrypted.
     Decrypted,
-    /// How it is delivered cannot be remembered: it must not be.
+    /// It must not be delivered: its delivery cannot be recorded.
     Drop,
 }
 
-/// The engine's part of what is received.
+/// The engine's part of the receiving direction.
 pub struct RxMachine {
     tls: Tls,
     machine: Rx<Progress>,
 }
 
-/// What is received, decrypted by the engine where it can: what software and engine say of it.
+/// The receiving direction, decrypted by the engine if it can: the notes of software and engine.
 pub struct RxSide {
     origin: SeqNumber,
     delivered: Delivered,
     request: Option<Request>,
     response: Option<Response>,
     restart: Option<Restart>,
-    /// Nothing is decrypted any more.
+    /// True if nothing is decrypted any more.
     stopped: bool,
 }
 
-/// What software knows of the stream that it receives, when the offload of it begins.
+/// State of the received stream at the start of its offload, from software.
 pub struct Receiving {
     /// The key of its records.
     pub tls: Tls,
-    /// Where in the stream a record starts.
+    /// Offset in the stream at which a record starts.
     pub offset: u64,
-    /// How many records were before it under the key.
+    /// Number of records before it under the key.
     pub number: u64,
-    /// How much of the stream software has read: up to the record's start, or more.
+    /// Number of bytes that software has read: up to the record's start, or more.
     pub read: u64,
 }
 
 impl RxSide {
-    /// The stream's byte 0 is at `origin`; bytes before `frontier` may have been delivered.
+    /// Creates the receiving direction. The stream's byte 0 is at `origin`; bytes before
+    /// `frontier` may have been delivered.
     pub fn new(
         origin: SeqNumber,
         receiving: Receiving,
@@ -417,36 +419,36 @@ impl RxSide {
         (side, machine)
     }
 
-    /// From now on what is received is delivered as it comes.
+    /// Stops decryption: from now on bytes are delivered as they come.
     pub fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Where in the numbers of TCP an offset of the stream is.
+    /// The sequence number of an offset of the stream.
     pub fn seq(&self, offset: u64) -> SeqNumber {
         self.origin + offset as u32
     }
 
-    /// The offset of an byte that is not further than half of all numbers from where software
-    /// reads; 0 for one from before the stream.
+    /// The offset of a byte that is at most half of the number space from the read position of
+    /// software; 0 for a byte from before the stream.
     fn offset(&self, seq: SeqNumber) -> u64 {
         let near = self.delivered.position();
         near.saturating_add_signed(i64::from(seq.since(self.seq(near))))
     }
 
-    /// The kernel has acknowledged what is before `seq`.
+    /// Notes that the kernel has acknowledged the bytes before `seq`.
     pub fn settle(&mut self, seq: SeqNumber) {
         let offset = self.offset(seq);
         self.delivered.settle(offset);
     }
 
-    /// What software wants of the machine.
+    /// Takes the requests of software to the machine.
     fn take_orders(&mut self) -> (Option<Restart>, Option<Response>) {
         (self.restart.take(), self.response.take())
     }
 
-    /// The machine has worked on a segment, which is delivered then: as it came, where software
-    /// has stopped it meanwhile.
+    /// Notes that the machine has processed a segment, which is delivered then: as it came, if
+    /// software has stopped it in the meantime.
     fn deliver(&mut self, received: &Received, seq: SeqNumber, bytes: usize) -> Outcome {
         self.request = received.request.or(self.request);
         let way = if self.stopped { None } else { received.worked() };
@@ -460,8 +462,8 @@ impl RxSide {
         }
     }
 
-    /// Software has read so many bytes more: up to which offset the next ones came in one way,
-    /// and which; and so on.
+    /// Notes that software has read `bytes` more. Writes to `ranges` the end of each run of bytes
+    /// that came in one way, and that way.
     pub fn read(&mut self, bytes: usize, ranges: &mut Vec<(u64, Ways)>) {
         let end = self.delivered.position() + bytes as u64;
         while self.delivered.position() < end {
@@ -473,23 +475,23 @@ impl RxSide {
         }
     }
 
-    /// A question of the device, once.
+    /// Takes the pending question of the device.
     pub fn request(&mut self) -> Option<Request> {
         self.request.take()
     }
 
-    /// Software answers.
+    /// Passes the answer of software.
     pub fn respond(&mut self, response: Response) {
         self.response = Some(response);
     }
 
-    /// From `start` on records have another key.
+    /// Announces that records have another key from `start` on.
     pub fn change_key(&mut self, tls: Tls, start: SeqNumber, key: u16) {
         self.restart = Some(Restart { tls, start, key });
         self.response = None;
     }
 
-    /// All that was delivered and is not read came as it was.
+    /// Returns true if all bytes that were delivered and not read came as they were.
     pub fn is_plain(&self) -> bool {
         self.delivered.is_plain()
     }

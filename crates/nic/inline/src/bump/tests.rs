@@ -1,4 +1,4 @@
-//! A model of a kernel at one end, a sealing peer at the other, and every byte compared.
+//! A model of a kernel at one end, a sealing peer at the other, and a comparison of every byte.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn in_clear(content: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Records and what the wire gets of them, `before` bytes behind the stream's start.
+/// Records and their bytes on the wire, `before` bytes behind the stream's start.
 struct Stream {
     records: Vec<Bytes>,
     content: Vec<u8>,
@@ -76,7 +76,7 @@ fn layer() -> RecordLayer {
     .unwrap()
 }
 
-/// What a kernel keeps of a stream.
+/// The bytes that a kernel keeps of a stream.
 struct Kernel {
     bytes: Vec<Option<u8>>,
     next: usize,
@@ -84,7 +84,7 @@ struct Kernel {
 }
 
 impl Kernel {
-    /// Takes a segment, of which it keeps what it lacks.
+    /// Takes a segment, and keeps the bytes that it lacks.
     fn take(&mut self, start: usize, bytes: &[u8]) {
         for (place, byte) in self.bytes[start..].iter_mut().zip(bytes) {
             place.get_or_insert(*byte);
@@ -95,8 +95,8 @@ impl Kernel {
     }
 }
 
-/// One connection over a wire that loses, doubles and reorders, to a kernel that drops some of what
-/// it is given. Returns how many records came in doubt.
+/// One connection over a wire that loses, duplicates and reorders, to a kernel that drops some of
+/// the segments. Returns the number of records with ambiguous delivery.
 fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
     let longest_bytes = [1200, 6000][random.below(2) as usize];
     let stream = stream(random, 40, longest_bytes);
@@ -111,8 +111,8 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
     let mut kernel = Kernel { bytes: vec![None; total], next: 0, read: 0 };
     let (mut plaintext, mut sent, mut out) = (Vec::new(), 0, vec![0; total]);
     while kernel.read < total {
-        // The next segment, or one that is sent again, cut in another way: from the oldest byte
-        // on, or from not far behind it.
+        // The next segment, or a retransmission with other boundaries: from the oldest byte on,
+        // or from not far behind it.
         let again = (sent == total || random.below(4) == 0) && kernel.next < sent;
         let start = match again {
             true => (kernel.next + (random.below(2) * random.below(2500)) as usize).min(sent - 1),
@@ -271,7 +271,7 @@ fn streams_go_on_beyond_the_wrap_of_numbers() {
         side.acknowledge(offset);
     }
     assert!(stats.tx_tls_encrypted_packets > 1000);
-    // What nobody may send again.
+    // Bytes that may not be sent again.
     assert_eq!(side.send(&mut stats, SeqNumber(1000), &mut [0; 10]), Verdict::Drop);
 }
 
@@ -290,7 +290,7 @@ fn name() -> FlowKey {
     FlowKey::new("10.9.0.1:443".parse().unwrap(), "10.9.0.2:5000".parse().unwrap())
 }
 
-/// A frame of the host's, or of the peer's.
+/// A frame of the host, or of the peer.
 fn frame(by_host: bool, flags: TcpFlags, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     let direction = if by_host { Direction::ToService } else { Direction::ToClient };
     let (flow, window, options) = (name(), 900, TcpOptions::default());
@@ -327,7 +327,7 @@ fn from_wire(engine: &mut Engine, mut frame: Vec<u8>) -> Vec<(VnetHeader, Vec<u8
 }
 
 const SYN_ACK: TcpFlags = TcpFlags(0x12);
-/// The first numbers of host and peer.
+/// The first sequence numbers of host and peer.
 const HOST: u32 = u32::MAX - 100;
 const PEER: u32 = 77;
 
@@ -342,7 +342,7 @@ fn offer(sent_bytes: u64, read: u64) -> Offer {
     }
 }
 
-/// An engine with a connection that the peer has opened, and that is offloaded from the start.
+/// An engine with a connection that the peer has opened, offloaded from the start.
 fn offloaded() -> (Engine, Arc<Flow>) {
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, PEER - 1, 0, &[]));
@@ -365,7 +365,7 @@ fn frames_are_sealed_and_opened_and_have_right_checksums() {
     assert!(sealed[5..] != record[5..] && sealed[..5] == record[..5]);
     let checked = crate::classify::classify(&out[0], crate::classify::Checksums::Verify);
     assert!(matches!(checked, crate::classify::Kind::Segment(_)));
-    // What was sealed comes back as if the peer had sealed it.
+    // The sealed bytes come back as if the peer had sealed them.
     let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
     assert!(up[0].0.checksum_at.is_some());
     assert_eq!(&payload_of(&up[0].1, record.len())[5..21], b"something to say");
@@ -391,9 +391,9 @@ fn nothing_leaves_in_the_clear() {
     let (mut engine, flow) = offloaded();
     let ack = |payload: &[u8]| frame(true, TcpFlags::ACK, HOST, PEER, payload);
     let is_sent = |engine: &mut Engine, frame: Vec<u8>| !from_host(engine, 0, frame).is_empty();
-    // No record where one must be, as the device sees it.
+    // The bytes at the place of a record are no record for the device.
     assert!(!is_sent(&mut engine, ack(b"no record at all")));
-    // Nobody knows the record.
+    // The record was not announced.
     assert!(!is_sent(&mut engine, ack(&in_clear(b"unknown"))));
     assert_eq!(engine.counters().tx_dropped_frames, 2);
     // A fragment.
@@ -411,7 +411,7 @@ fn nothing_leaves_in_the_clear() {
     assert_eq!(engine.counters().ended_dropped_frames, 1);
     engine.table().sweep(QUIET_MS - 1);
     assert!(!is_sent(&mut engine, ack(&in_clear(b"later"))));
-    // Another connection of that name is another one.
+    // A new connection of that name is separate.
     from_host(&mut engine, 0, frame(true, TcpFlags::SYN, HOST - 5000, 0, &[]));
     assert_eq!(engine.table().offloaded(), 0);
     assert!(is_sent(&mut engine, frame(true, TcpFlags::ACK, HOST - 4999, PEER, b"in the clear")));
@@ -437,7 +437,7 @@ fn an_orderly_end_leaves_only_the_name() {
 
 #[test]
 fn numbers_are_those_that_the_kernel_has_agreed_to() {
-    // Nobody but the kernel opens a connection here.
+    // Only the kernel opens a connection here.
     let mut engine = Engine::new(false);
     from_wire(&mut engine, frame(false, TcpFlags::SYN, 1, 0, &[]));
     assert_eq!(engine.table().create(0, offer(0, 0)).err(), Some(Refused::Unknown));
@@ -459,7 +459,7 @@ fn what_came_before_the_offload_is_in_doubt_when_it_comes_again() {
     let mut engine = Engine::new(false);
     from_host(&mut engine, 0, frame(true, SYN_ACK, HOST - 1, PEER, &[]));
     let sealed = stream(&mut Random::new(3), 1, 100).sealed;
-    // Delivered before anybody asked; software has not read it.
+    // Delivered before the offload was requested; software has not read it.
     from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &sealed));
     let flow = engine.table().create(0, offer(0, 0)).unwrap();
     // The same again: the device takes it for the next.
@@ -493,15 +493,15 @@ fn a_released_connection_sends_what_software_seals_and_nothing_older() {
     assert_eq!(engine.table().offloaded(), 0);
     // The same again, as the kernel has it: in the clear.
     assert!(from_host(&mut engine, 0, first).is_empty());
-    // What software has sealed goes as it is.
+    // Bytes that software has sealed pass unchanged.
     let sealed = frame(true, TcpFlags::ACK, end.0, PEER, b"sealed in software");
     assert_eq!(from_host(&mut engine, 0, sealed.clone()), [sealed]);
-    // What comes is delivered as it comes, and noted so while software may want to know.
+    // Received bytes are delivered as they come, and noted while software may ask.
     let bytes = stream(&mut Random::new(5), 1, 100).sealed;
     let up = from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &bytes));
     assert_eq!((up[0].0.checksum_at, payload_of(&up[0].1, bytes.len())), (None, &bytes[..]));
     assert!(flow.rx().is_plain());
-    // Wherever its numbers have gone, what is sent goes through.
+    // Wherever the sequence numbers are, sent bytes pass.
     let mut seq = end;
     for _ in 0..9 {
         seq = seq + (1 << 29);
@@ -533,7 +533,8 @@ fn a_restored_connection_has_the_numbers_of_its_snapshot() {
     };
     let mut engine = Engine::new(false);
     let flow = engine.table().create(0, restored(40, 0)).unwrap();
-    // What was sent before, sealed by another, may be sent again as it is; the next is sealed.
+    // Bytes that were sent before, sealed elsewhere, may be sent again unchanged; the next are
+    // sealed.
     let before = frame(true, TcpFlags::ACK, HOST, PEER, &[7; 40]);
     assert_eq!(from_host(&mut engine, 0, before.clone()), [before]);
     let record = in_clear(b"the first one here");
@@ -541,13 +542,14 @@ fn a_restored_connection_has_the_numbers_of_its_snapshot() {
     let next = frame(true, TcpFlags::ACK, HOST.wrapping_add(40), PEER, &record);
     let out = from_host(&mut engine, 0, next);
     assert!(payload_of(&out[0], record.len())[5..] != record[5..]);
-    // What the kernel may have got before the device was asked is in doubt when it is decrypted.
+    // Bytes that the kernel may have got before the request are ambiguous when they are
+    // decrypted.
     let bytes = stream(&mut Random::new(7), 1, 100).sealed;
     from_wire(&mut engine, frame(false, TcpFlags::ACK, PEER, HOST, &bytes));
     let mut ranges = Vec::new();
     flow.rx().read(bytes.len(), &mut ranges);
     assert_eq!(passes(&ranges[0].1), [None, Some(Pass { key: 0, generation: 0 })]);
-    // Twice it is not taken over, unless the first one is gone.
+    // It is taken over only once, unless the first one is gone.
     assert_eq!(engine.table().create(0, restored(0, 0)).err(), Some(Refused::Twice));
     drop(flow);
     engine.table().create(0, restored(0, 0)).unwrap();

@@ -20,27 +20,27 @@ use super::track::CONNECTIONS_MAX;
 use crate::capture::Capture;
 use crate::impair::Seeded;
 
-/// Frames taken from one side before the other has its turn.
+/// Frames taken from one side before it is the other side's turn.
 const BATCH_FRAMES: usize = 32;
 /// Nanoseconds of a millisecond.
 const NS_PER_MS: u64 = 1_000_000;
-/// How long an engine that has a processor of its own looks for frames before it sleeps.
+/// How long an engine with its own processor polls for frames before it sleeps.
 pub const SPIN: Duration = Duration::from_micros(50);
-/// How often silent connections are looked for.
+/// Interval of the checks for silent connections.
 const SWEEP_MS: u64 = 1000;
-/// How long the thread sleeps at most.
+/// Longest sleep of the thread.
 const SLEEP_MS: u64 = 250;
-/// The table's being full is logged at most this often.
+/// Shortest time between two log lines about a full table.
 const FULL_LOG_MS: u64 = 10_000;
-/// Most frames of the kernel's that wait for the device: in its queue, and in the one of the packet
-/// scheduler before that.
+/// Largest number of the kernel's frames that wait for the device: in its queue, and in the queue
+/// of the packet scheduler before that.
 const WAITING_FRAMES_MAX: u64 = 2 * QUEUE_FRAMES as u64;
-/// Frames that the kernel keeps for a TAP device before it drops.
+/// Frames that the kernel queues for a TAP device before it drops.
 pub const QUEUE_FRAMES: u32 = 10_000;
-/// How long it sleeps while frames are held back.
+/// Longest sleep while frames are delayed.
 const HELD_SLEEP_MS: u64 = 1;
 
-/// Where frames go.
+/// The wire side of an engine.
 pub enum Wire {
     /// Another TAP device.
     Tap(VnetTap),
@@ -71,30 +71,30 @@ impl Wire {
     }
 }
 
-/// The two sides of an engine, and how it runs.
+/// The two sides of an engine, and its options.
 pub struct Setup {
     /// The kernel's side.
     pub host: VnetTap,
-    /// The other one.
+    /// The wire's side.
     pub wire: Wire,
-    /// The wire takes large segments and makes checksums.
+    /// True if the wire accepts large segments and computes checksums.
     pub wire_is_large: bool,
-    /// What the wire does to frames.
+    /// Impairment of the wire.
     pub impairment: Option<Seeded>,
-    /// Where frames on the wire are written to.
+    /// Capture file for the frames on the wire.
     pub capture: Option<Capture<BufWriter<File>>>,
-    /// The processor that the thread stays on.
+    /// The processor to which the thread is pinned.
     pub core: Option<usize>,
-    /// For so long the thread looks for frames in vain before it sleeps, and lets others run in
-    /// between: who sends need not wake it then, which costs more than many a frame.
+    /// How long the thread polls for frames in vain before it sleeps, with yields in between. A
+    /// sender need not wake it in that time; a wakeup costs more than many frames.
     pub spin: Duration,
-    /// [`Counted::delivery_ns`](super::Counted::delivery_ns) and
+    /// True if [`Counted::delivery_ns`](super::Counted::delivery_ns) and
     /// [`Counted::idle_ns`](super::Counted::idle_ns) are measured.
     pub is_timed: bool,
 }
 
 impl Setup {
-    /// A frame leaves; false where the wire did not take it.
+    /// Sends a frame to the wire; false if the wire did not accept it.
     fn put(&mut self, header: &VnetHeader, frame: &[u8]) -> bool {
         if let Some(capture) = &mut self.capture {
             capture.frame(since_epoch(), frame);
@@ -102,7 +102,7 @@ impl Setup {
         self.wire.send(header, frame).is_ok()
     }
 
-    /// A frame has come.
+    /// Receives a frame from the wire.
     fn get(&mut self, frame: &mut [u8]) -> io::Result<(VnetHeader, usize)> {
         let (header, got) = self.wire.receive(frame)?;
         if let Some(capture) = &mut self.capture {
@@ -120,7 +120,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// The kernel's number of the thread, by which its processor time can be asked for.
+    /// The kernel's id of the thread, for its processor time.
     pub fn tid(&self) -> i32 {
         self.tid
     }
@@ -138,12 +138,12 @@ impl Drop for Running {
 /// Starts the engine of `device`.
 ///
 /// # Errors
-/// There is no thread to be had.
+/// The thread cannot be started.
 pub fn start(device: Device, setup: Setup) -> io::Result<Running> {
     let seen = device.clone();
     let (named, name) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name("nic-engine".to_owned()).spawn(move || {
-        // Who has started it waits for that.
+        // The starter waits for that.
         let _ = named.send(gettid().as_raw_nonzero().get());
         if let Some(core) = setup.core {
             let mut cores = CpuSet::new();
@@ -162,7 +162,7 @@ struct Loop {
     device: Device,
     setup: Setup,
     engine: Engine,
-    /// What the wire does to frames that go out, and that come in.
+    /// Impairments of the frames that are sent, and of those that are received.
     impaired: Option<(Impaired, Impaired)>,
     frame: Vec<u8>,
     since: Instant,
@@ -171,17 +171,18 @@ struct Loop {
     full: Full,
 }
 
-/// Up to when the engine has seen all that the kernel sent.
+/// The time up to which the engine has seen all that the kernel sent.
 #[derive(Default)]
 struct Seen {
     until_ms: u64,
-    /// When [`WAITING_FRAMES_MAX`] frames have come since then, those that waited then have come.
+    /// When [`WAITING_FRAMES_MAX`] frames have come since then, the frames that waited then have
+    /// come.
     mark_ms: u64,
     frames: u64,
 }
 
 impl Seen {
-    /// So many frames have come at `now_ms`; perhaps there are no others.
+    /// Notes that `frames` have come at `now_ms`; `is_empty` is true if no others waited.
     fn took(&mut self, now_ms: u64, frames: u64, is_empty: bool) {
         self.frames += frames;
         if is_empty {
@@ -195,7 +196,7 @@ impl Seen {
     }
 }
 
-/// How many connections without a place were logged.
+/// Number of connections without a place that were logged.
 #[derive(Default)]
 struct Full {
     refused: u64,
@@ -203,7 +204,8 @@ struct Full {
 }
 
 impl Full {
-    /// So many were refused up to now; nothing where that need not be logged now.
+    /// Returns the number to log, given that `refused` were refused so far; `None` if no log is
+    /// due.
     fn look(&mut self, now_ms: u64, refused: u64) -> Option<u64> {
         let new = refused - self.refused;
         let is_due = self.refused == 0 || now_ms >= self.logged_ms + FULL_LOG_MS;
@@ -249,7 +251,7 @@ impl Loop {
         self.device.refuse_all();
     }
 
-    /// Looks for connections that have ended, and for those that found no place.
+    /// Checks for connections that have ended, and for those that found no place.
     fn sweep(&mut self, now_ms: u64) {
         self.swept_ms = now_ms;
         let table = self.engine.table();
@@ -266,8 +268,8 @@ impl Loop {
         }
     }
 
-    /// Waits for frames without sleeping; true where there are some, or there is something else to
-    /// do.
+    /// Polls for frames without sleeping. Returns true if there are some, or if there is other
+    /// work.
     fn spin(&mut self) -> bool {
         if self.setup.spin.is_zero() {
             return false;
@@ -285,7 +287,7 @@ impl Loop {
         found
     }
 
-    /// Frames or requests are there.
+    /// Returns true if frames or requests are there.
     fn is_ready(&self) -> bool {
         poll(&mut self.polled(), Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
@@ -307,7 +309,7 @@ impl Loop {
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    /// Frames of the kernel's; true where there were some.
+    /// Processes frames of the kernel. Returns true if there were some.
     fn take_host(&mut self, now_ns: u64) -> bool {
         let now_ms = now_ns / NS_PER_MS;
         let Loop { device, setup, engine, impaired, frame, seen, .. } = self;
@@ -320,7 +322,7 @@ impl Loop {
                     return count > 0;
                 }
             };
-            // What was asked for before the kernel has sent this frame comes before it.
+            // Requests that precede this frame are served before it.
             device.serve(now_ms, engine);
             let mut unsent = 0;
             engine.host_frame(
@@ -346,7 +348,7 @@ impl Loop {
         true
     }
 
-    /// Frames of the wire's; true where there were some.
+    /// Processes frames of the wire. Returns true if there were some.
     fn take_wire(&mut self, now_ns: u64) -> bool {
         let now_ms = now_ns / NS_PER_MS;
         let Loop { setup, engine, impaired, frame, .. } = self;
@@ -367,7 +369,7 @@ impl Loop {
         true
     }
 
-    /// Lets frames go on that have been held back.
+    /// Releases frames that have been delayed.
     fn release(&mut self, now_ns: u64) {
         let now_ms = now_ns / NS_PER_MS;
         let Loop { setup, engine, impaired, .. } = self;
@@ -383,7 +385,7 @@ impl Loop {
     }
 }
 
-/// What the clock on the wall says.
+/// Time since the Unix epoch.
 fn since_epoch() -> Duration {
     UNIX_EPOCH.elapsed().unwrap_or_default()
 }
@@ -423,7 +425,7 @@ mod tests {
             seen.took(60_000 + frames / 1000, 32, false);
             frames += 32;
         }
-        // Frames from before the last look have come; more is not known.
+        // Frames from before the last check have come; more is not certain.
         assert_eq!(seen.until_ms, 5);
         for _ in 0..=WAITING_FRAMES_MAX / 32 {
             seen.took(61_000, 32, false);

@@ -1,21 +1,22 @@
-//! The connections that go through: where their streams begin, and whether they are offloaded.
+//! The table of connections: the start of their streams, and their offload.
 //!
-//! A stream's byte 0 has the number behind the SYN's. Ours is read from the SYN, or the SYN with
-//! ACK, that the kernel sends; the peer's from what the kernel acknowledges with it, or, where the
-//! kernel opened the connection, from the SYN that acknowledges ours: nobody beside the way can
-//! know that number. So numbers cannot be planted from afar.
+//! The sequence number of a stream's byte 0 follows the number of the SYN. The host's number is
+//! read from the SYN or SYN-ACK that the kernel sends. The peer's number is read from the
+//! kernel's acknowledgement, or, if the kernel opened the connection, from the SYN that
+//! acknowledges the host's number: an off-path attacker cannot know that number, and therefore
+//! cannot plant a number.
 //!
-//! A connection whose socket was built from a snapshot has no SYN; the snapshot says the numbers, and
-//! who has built the socket is trusted with them. What the kernel may have received before the device
-//! heard of it counts as delivered as it came.
+//! A connection whose socket was restored from a snapshot has no SYN. The snapshot has the
+//! numbers, and the restoring software is trusted with them. Bytes that the kernel may have
+//! received before the request to the device count as delivered as they came.
 //!
-//! A connection can be released: what the kernel sends from then on was sealed in software, and goes
-//! through; what is older than that does not leave any more.
+//! A connection can be released: bytes that the kernel sends from then on were sealed in
+//! software, and pass. Older bytes are not sent any more.
 //!
-//! A connection that was offloaded has its place until its software has let go of it and it has ended:
-//! by FIN, by RST, or because nothing is left to send. Its name is remembered for longer ([`ended`]):
-//! payload that the kernel still sends would leave in the clear, and is dropped. An idle connection
-//! keeps its place.
+//! A connection that was offloaded has its place until its software has dropped it and it has
+//! ended: by FIN, by RST, or because nothing is left to send. Its name is kept for longer
+//! ([`ended`]): payload that the kernel still sends would leave in the clear, and is dropped. An
+//! idle connection keeps its place.
 //!
 //! [`ended`]: super::ended
 
@@ -31,93 +32,95 @@ use super::sides::{Flow, Receiving, RxSide, TxSide};
 use crate::classify::Segment;
 use unlade_nic_engine::Tls;
 
-/// Most connections that are known; others go through, and cannot be offloaded.
+/// Largest number of connections in the table; others pass, and cannot be offloaded.
 pub const CONNECTIONS_MAX: usize = 65_536;
-/// A connection that is not offloaded is forgotten after so long without a packet.
+/// How long a connection that is not offloaded is kept without a packet.
 pub const IDLE_MS: u64 = 60_000;
-/// One that was offloaded and has lost its software, without having ended, becomes an ended one.
+/// How long an offloaded connection that has lost its software, without having ended, is kept
+/// before it counts as ended.
 pub const ORPHANED_MS: u64 = 600_000;
-/// Where all places are taken, ended connections are looked for this often, not by the clock alone.
+/// Interval of the search for ended connections while all places are taken.
 const CROWDED_MS: u64 = 20;
-/// The largest window of TCP (RFC 7323 §2.3): nothing is sent again that is further back.
+/// The largest window of TCP (RFC 7323 §2.3): no retransmission is from further back.
 const WINDOW_BYTES_MAX: i32 = 1 << 30;
 
-/// What software asks for: records of both directions, from these places on.
+/// An offload request of software: records of both directions, from these positions on.
 pub struct Offer {
-    /// The connection; its client is this host's end, whoever opened it.
+    /// The connection; its client is this host's end, whichever end opened it.
     pub name: FlowKey,
-    /// Where the bytes 0 of its streams are.
+    /// Sequence numbers of the bytes 0 of its streams.
     pub begin: Begin,
     /// Bytes that were written to the socket; the next one starts a record in the clear.
     pub sent_bytes: u64,
-    /// How many records were before it under its key.
+    /// Number of records before it under its key.
     pub sent_number: u64,
     /// The key for sending.
     pub sending: Tls,
-    /// What is received.
+    /// The receiving direction.
     pub receiving: Receiving,
 }
 
-/// What is done with a connection.
+/// The treatment of a connection.
 enum Use {
-    /// It goes through.
+    /// It passes.
     Through,
     /// Offloaded.
     Offload(Arc<Flow>),
-    /// It was, and software seals again: bytes from here on. What came before may still be read.
+    /// It was offloaded, and software seals again: bytes from here on. Earlier bytes may still be
+    /// read.
     Released(Arc<Flow>, SeqNumber),
-    /// It was, and has ended; its name is to be kept elsewhere.
+    /// It was offloaded, and has ended; its name is to be kept elsewhere.
     Ended(Kept),
 }
 
 /// A connection.
 pub struct Connection {
-    /// Where the kernel's stream begins.
+    /// Start of the kernel's stream.
     local: SeqNumber,
-    /// Where the peer's begins, once that is known.
+    /// Start of the peer's stream, once it is known.
     remote: Option<SeqNumber>,
-    /// The end of what the peer has sent.
+    /// End of the bytes that the peer has sent.
     frontier: Option<SeqNumber>,
-    /// Behind the kernel's FIN, once it has sent it.
+    /// Sequence number behind the kernel's FIN, once it was sent.
     finished: Option<SeqNumber>,
-    /// The peer has acknowledged that.
+    /// True if the peer has acknowledged that.
     over: bool,
-    /// Behind the peer's FIN, once it has sent it.
+    /// Sequence number behind the peer's FIN, once it was sent.
     peer_finished: Option<SeqNumber>,
-    /// The kernel has acknowledged that.
+    /// True if the kernel has acknowledged that.
     peer_over: bool,
     /// The last acknowledgement of the kernel.
     acknowledged: Option<SeqNumber>,
-    /// Either side has sent a RST; the peer's had the next number.
+    /// True if either side has sent a RST; the peer's had the next number.
     reset: bool,
     used: Use,
     heard_ms: u64,
 }
 
-/// What is to be done with the payload of a segment.
+/// The treatment of a segment's payload.
 pub enum Verdict<'t> {
-    /// Nothing.
+    /// It passes.
     Through,
-    /// Its flow works on it.
+    /// Its flow processes it.
     Work(&'t Flow),
-    /// It would leave in the clear.
+    /// It is dropped: it would leave in the clear.
     Drop,
 }
 
 /// All connections, by name; the client of a name is this host's end.
 pub struct Table {
     connections: HashMap<FlowKey, Connection>,
-    /// How many there may be.
+    /// Largest number of connections.
     places: usize,
     offloaded: usize,
-    /// Those in `connections` that have ended.
+    /// Number of connections in `connections` that have ended.
     ending: usize,
     ended: Ended,
-    /// All that the kernel sent before was seen.
+    /// All that the kernel sent before this time was seen.
     seen_ms: u64,
-    /// When places were last looked for, as there was none.
+    /// Time of the last search for places while there was none.
     crowded_ms: u64,
-    /// Connections that were not remembered, since there were too many.
+    /// Connections that were not recorded, since there were too many.
     pub refused: u64,
 }
 
@@ -128,7 +131,7 @@ impl Default for Table {
 }
 
 impl Table {
-    /// For so many connections.
+    /// Creates a table for `places` connections.
     pub fn with_places(places: usize) -> Table {
         Table {
             connections: HashMap::new(),
@@ -152,17 +155,17 @@ impl Table {
         self.ending + self.ended.len()
     }
 
-    /// All that have a place.
+    /// Number of connections that have a place.
     pub fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// None is known.
+    /// Returns true if the table is empty.
     pub fn is_empty(&self) -> bool {
         self.connections.is_empty()
     }
 
-    /// A segment that the kernel sends.
+    /// Processes a segment that the kernel sends.
     pub fn host_segment(&mut self, now_ms: u64, segment: &Segment) -> Verdict<'_> {
         let flags = segment.flags;
         if flags.contains(TcpFlags::SYN) {
@@ -213,14 +216,14 @@ impl Table {
         }
     }
 
-    /// The kernel sends a SYN: a connection begins, unless it is one sent again.
+    /// Processes a SYN of the kernel: a connection begins, unless it is a retransmission.
     fn open(&mut self, now_ms: u64, segment: &Segment) {
         let known = self.connections.get(&segment.flow);
         let local = segment.seq + 1;
         if known.is_some_and(|known| known.local == local) {
             return;
         }
-        // The kernel has one connection of a name at a time: the one before is gone.
+        // The kernel has one connection of a name at a time: the previous one is gone.
         self.ended.forget(&segment.flow);
         if known.is_none() && !self.has_room(now_ms) {
             self.refused += 1;
@@ -231,7 +234,8 @@ impl Table {
         self.place(segment.flow, connection);
     }
 
-    /// Whether there is a place. Where there is none, those of ended connections are looked for.
+    /// Returns true if there is a place. If all are taken, frees those of ended connections
+    /// first.
     fn has_room(&mut self, now_ms: u64) -> bool {
         if self.connections.len() < self.places {
             return true;
@@ -243,7 +247,7 @@ impl Table {
         self.connections.len() < self.places
     }
 
-    /// A connection takes its place, and the one of an earlier one of its name.
+    /// Gives a connection its place, and that of an earlier one of its name.
     fn place(&mut self, name: FlowKey, connection: Connection) {
         match self.connections.insert(name, connection).map(|before| before.used) {
             Some(Use::Offload(_)) => self.offloaded -= 1,
@@ -252,7 +256,7 @@ impl Table {
         }
     }
 
-    /// A segment that the peer sends, with good checksums. Nothing where it goes through.
+    /// Processes a segment that the peer sends, with good checksums. Returns `None` if it passes.
     pub fn wire_segment(&mut self, now_ms: u64, segment: &Segment) -> Option<&Flow> {
         let connection = self.connections.get_mut(&segment.reversed())?;
         let flags = segment.flags;
@@ -276,12 +280,12 @@ impl Table {
         if flags.contains(TcpFlags::FIN) {
             connection.peer_finished = Some(end + 1);
         }
-        // Any other the kernel does not obey (RFC 5961 §3.2).
+        // The kernel does not obey any other RST (RFC 5961 §3.2).
         let is_next = Some(segment.seq) == connection.acknowledged.or(connection.remote);
         connection.reset |= flags.contains(TcpFlags::RST) && is_next;
         match &connection.used {
             Use::Offload(flow) => Some(flow),
-            // Until software has read what came before, how bytes come has to be noted.
+            // Until software has read the earlier bytes, deliveries have to be noted.
             Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
             Use::Released(..) | Use::Through | Use::Ended(_) => None,
         }
@@ -315,8 +319,8 @@ impl Table {
         Ok(flow)
     }
 
-    /// The kernel has a socket of this name that was built from a snapshot; an earlier one of that
-    /// name is gone, unless its software is still there.
+    /// Adds the connection of a socket that was restored from a snapshot. An earlier connection
+    /// of that name is gone, unless its software is still there.
     fn restore(
         &mut self,
         now_ms: u64,
@@ -339,8 +343,8 @@ impl Table {
         Ok(())
     }
 
-    /// Ends the offload of a connection that goes on: what was written up to `end` is acknowledged,
-    /// and what is received from now on is delivered as it comes.
+    /// Ends the offload of a connection that goes on: all bytes written up to `end` are
+    /// acknowledged, and bytes received from now on are delivered as they come.
     pub fn release(&mut self, name: &FlowKey, flow: &Arc<Flow>, end: SeqNumber) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         match &connection.used {
@@ -353,12 +357,12 @@ impl Table {
         }
     }
 
-    /// All that the kernel sent before `seen_ms` was seen.
+    /// Notes that all that the kernel sent before `seen_ms` was seen.
     pub fn has_seen(&mut self, seen_ms: u64) {
         self.seen_ms = self.seen_ms.max(seen_ms);
     }
 
-    /// Takes the places of connections that have ended or have been silent for long; all that the
+    /// Frees the places of connections that have ended or have been silent for long. All that the
     /// kernel sent before `seen_ms` was seen.
     pub fn sweep(&mut self, seen_ms: u64) {
         self.has_seen(seen_ms);
@@ -401,7 +405,7 @@ impl Table {
 }
 
 impl Connection {
-    /// One that goes through, and of whose peer nothing is known.
+    /// Creates a connection that passes, and whose peer's numbers are unknown.
     fn new(local: SeqNumber, now_ms: u64) -> Connection {
         Connection {
             local,
@@ -418,7 +422,7 @@ impl Connection {
         }
     }
 
-    /// Neither end will send any data.
+    /// Returns true if neither end will send any data.
     fn has_ended(&self) -> bool {
         self.reset || self.over && self.peer_over
     }

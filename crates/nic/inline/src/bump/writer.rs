@@ -1,4 +1,4 @@
-//! Records in the clear on their way to the kernel's socket: the engine knows each before the
+//! Passes records in the clear to the kernel's socket: each is announced to the engine before the
 //! kernel can send it.
 
 use std::sync::Arc;
@@ -19,21 +19,21 @@ const HEADER_BYTES: usize = 5;
 pub struct Writer {
     flow: Arc<Flow>,
     generation: u32,
-    /// Bytes that were given to the socket, or are about to be.
+    /// Bytes that were written to the socket, or are about to be.
     written: u64,
-    /// All of them were acknowledged when that was last looked at, and none were announced since.
+    /// True if all of them were acknowledged at the last check, and none were announced since.
     is_settled: bool,
 }
 
 impl Writer {
-    /// So many bytes were written before.
+    /// Creates a writer; `written` bytes were written before.
     pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
         Writer { flow, generation: 0, written, is_settled: false }
     }
 
     /// Announces the records of `bytes`, which are whole ones; they are to be written to the
-    /// socket right then. Returns how many bytes were announced: fewer than there are where too
-    /// much is unacknowledged.
+    /// socket at once. Returns the number of announced bytes: fewer than there are if too much is
+    /// unacknowledged.
     pub fn announce(&mut self, bytes: &Bytes) -> usize {
         self.is_settled = false;
         let mut tx = self.flow.tx();
@@ -50,8 +50,8 @@ impl Writer {
         done
     }
 
-    /// Announces a record that is in several places; it is to be written to the socket right then.
-    /// False where too much is unacknowledged: again when more is acknowledged.
+    /// Announces a record in several buffers; it is to be written to the socket at once. Returns
+    /// false if too much is unacknowledged: retry when more is acknowledged.
     pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
         self.is_settled = false;
         let mut tx = self.flow.tx();
@@ -62,21 +62,21 @@ impl Writer {
         announced
     }
 
-    /// Waits until a file that is being sent was found changed: nothing more will arrive.
+    /// Waits until a file that is being sent is found changed: nothing more will arrive.
     pub async fn broken(&self) {
         self.flow.broken().await;
     }
 
-    /// A file that was being sent was found changed.
+    /// Returns true if a file that was being sent was found changed.
     pub fn is_broken(&self) -> bool {
         self.flow.tx().is_broken()
     }
 
-    /// Goes on under another key, where the layer does: all records that were made before have been
-    /// announced.
+    /// Switches to the layer's key, if that has changed: all records that were built before have
+    /// been announced.
     ///
     /// # Errors
-    /// [`Full`]: again when more is acknowledged, and before any other record.
+    /// [`Full`]: retry when more is acknowledged, and before any other record.
     pub fn follow_key(&mut self, layer: &RecordLayer) -> Result<(), Full> {
         let (_, generation) = layer.generations();
         if generation != self.generation {
@@ -88,13 +88,13 @@ impl Writer {
         Ok(())
     }
 
-    /// True where all that was written was acknowledged, and nothing was announced since that was
-    /// looked at: the kernel has nothing left to send.
+    /// Returns true if all that was written was acknowledged at the last check, and nothing was
+    /// announced since: the kernel has nothing left to send.
     pub fn is_settled(&self) -> bool {
         self.is_settled
     }
 
-    /// Where what is written next is in the numbers of TCP.
+    /// The sequence number of the next byte to write.
     pub fn end(&self) -> SeqNumber {
         self.flow.tx().seq(self.written)
     }
@@ -104,7 +104,7 @@ impl Writer {
         &self.flow
     }
 
-    /// So many bytes of what was announced are not acknowledged, or not even written.
+    /// Notes that this number of announced bytes is not acknowledged, or not yet written.
     pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
         self.is_settled = unacknowledged_bytes == 0;
         let arrived = self.written.saturating_sub(unacknowledged_bytes);

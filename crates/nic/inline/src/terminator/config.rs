@@ -12,51 +12,51 @@ use unlade_runtime::logs::LogConfig;
 
 use crate::impair::{ImpairmentError, Seeded};
 
-/// Most terminators and originators together.
+/// Largest number of terminators and originators together.
 pub const LISTENERS_MAX: usize = 64;
-/// Most connections at a time that may be configured.
+/// Upper limit of the configured number of concurrent connections.
 pub const CONNECTIONS_CEILING: usize = 65_536;
-/// The longest name of an interface.
+/// Longest name of an interface.
 const LINK_NAME_BYTES_MAX: usize = 15;
 
-/// The file given to `unlade nic run --config`, or what the flags say.
+/// The file given to `unlade nic run --config`, or the equivalent flags.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// The TAP device that is made for the host's TCP.
+    /// The TAP device that is created for the host's TCP.
     pub tap: String,
     /// Its addresses, such as `10.9.0.1/24`.
     pub addresses: Vec<String>,
     /// Networks behind it, such as `10.0.0.0/8` or `10.0.0.0/8@10.9.0.254`.
     pub routes: Vec<String>,
-    /// Where its frames go: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`. Without it there
-    /// is no device, only software.
+    /// The destination of its frames: `tap:NAME@NETNS`, `tap:NAME` or `packet:INTERFACE`. Without
+    /// it there is no device, only software.
     pub wire: String,
     /// The largest IP packet.
     pub mtu_bytes: u32,
-    /// Records are sealed and opened in software, over the same devices.
+    /// True to seal and open records in software, over the same devices.
     pub software: bool,
-    /// What the wire does to frames, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
+    /// Impairment of the wire, such as `loss=2%,reorder=2%,duplicate=1%,seed=7`.
     pub impair: String,
-    /// Frames on the wire are written to this file.
+    /// Capture file for the frames on the wire.
     pub pcap: Option<PathBuf>,
-    /// The processor that the engine stays on.
+    /// The processor to which the engine's thread is pinned.
     pub engine_core: Option<usize>,
-    /// The processor that everything else stays on.
+    /// The processor to which all other threads are pinned.
     pub host_core: Option<usize>,
-    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    /// Address of `/metrics` and `/healthz`; not served if absent.
     pub admin: Option<SocketAddr>,
-    /// Most connections at a time.
+    /// Largest number of concurrent connections.
     pub connections_max: usize,
-    /// From a connection's start to the end of its handshake.
+    /// Time limit from a connection's start to the end of its handshake.
     #[serde(with = "unlade_config::duration")]
     pub handshake_timeout: Duration,
     /// How long connections may take to end after SIGTERM.
     #[serde(with = "unlade_config::duration")]
     pub drain_timeout: Duration,
-    /// TLS comes in, and goes on in the clear.
+    /// Listeners that accept TLS, and connect in the clear.
     pub terminate: Vec<Terminate>,
-    /// What comes in the clear goes out by TLS.
+    /// Listeners that accept in the clear, and connect by TLS.
     pub originate: Vec<Originate>,
     /// Format and level of the log.
     pub log: LogConfig,
@@ -66,7 +66,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terminate {
-    /// Where TLS comes in, over the TAP device.
+    /// Address of the listener for TLS, over the TAP device.
     pub listen: SocketAddr,
     /// The server.
     pub backend: SocketAddr,
@@ -83,13 +83,13 @@ pub struct Terminate {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Originate {
-    /// Where the client connects to.
+    /// Address of the listener for the client.
     pub listen: SocketAddr,
     /// The server, over the TAP device.
     pub connect: SocketAddr,
     /// The name that its certificate must have.
     pub name: String,
-    /// Who may have signed that, PEM.
+    /// Certificates of the CAs that may have signed it, PEM.
     pub ca: PathBuf,
     /// Application protocols that the client speaks, best first.
     #[serde(default)]
@@ -120,65 +120,65 @@ impl Default for Config {
     }
 }
 
-/// What is wrong with a configuration: the operator's to change.
+/// An error in a configuration, for the operator to correct.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file.
+    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] SettingsError),
-    /// Nothing to do.
+    /// There is no listener.
     #[error("nothing to do: add a [[terminate]] or an [[originate]] table, or the flags for one")]
     Nothing,
-    /// Too much to do.
+    /// There are too many listeners.
     #[error("{0} listeners are more than {LISTENERS_MAX}; run several processes")]
     Listeners(usize),
-    /// A number beyond its limits.
+    /// A number is out of its range.
     #[error("{key} = {value} is not within {least} to {most}")]
     Range {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What was said.
+        /// Its value.
         value: u64,
-        /// At least.
+        /// Smallest value.
         least: u64,
-        /// At most.
+        /// Largest value.
         most: u64,
     },
-    /// No interface, or namespace.
+    /// The wire is not an interface or a namespace.
     #[error("wire = {0:?} is none of tap:NAME@NETNS, tap:NAME, packet:INTERFACE")]
     Wire(String),
-    /// No name of an interface.
+    /// A name is not valid for an interface.
     #[error("{key} = {value:?} is not an interface's name of 1 to 15 letters, digits, - _ .")]
     Name {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What was said.
+        /// Its value.
         value: String,
     },
-    /// No address with a prefix.
+    /// A value is not an address with a prefix.
     #[error("{key}: {value:?} is not ADDRESS/PREFIX, such as 10.9.0.1/24")]
     Prefix {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What was said.
+        /// Its value.
         value: String,
     },
-    /// No impairment.
+    /// The impairment is invalid.
     #[error("impair: {0}")]
     Impair(#[from] ImpairmentError),
 }
 
-/// Where frames go.
+/// The destination of frames.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WireName {
-    /// A TAP device to make, in a network namespace or this one.
+    /// A TAP device to create, in a network namespace or in the current one.
     Tap {
         /// Its name.
         name: String,
         /// The namespace's name.
         namespace: Option<String>,
     },
-    /// An interface that there is.
+    /// An existing interface.
     Packet(String),
 }
 
@@ -213,7 +213,7 @@ fn is_link_name(name: &str) -> bool {
     (1..=LINK_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(allowed)
 }
 
-/// An address and how many bits of it are its network's.
+/// Parses an address and its prefix length.
 pub fn prefix(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
@@ -232,7 +232,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The wire, where there is one.
+    /// The wire, if there is one.
     ///
     /// # Errors
     /// [`ConfigError::Wire`].
@@ -240,7 +240,7 @@ impl Config {
         if self.wire.is_empty() { Ok(None) } else { self.wire.parse().map(Some) }
     }
 
-    /// What the wire does to frames, where it does something.
+    /// The impairment of the wire, if there is one.
     ///
     /// # Errors
     /// [`ConfigError::Impair`].
@@ -248,7 +248,7 @@ impl Config {
         if self.impair.is_empty() { Ok(None) } else { Ok(Some(self.impair.parse()?)) }
     }
 
-    /// Says whether it makes sense.
+    /// Checks the configuration.
     ///
     /// # Errors
     /// Any [`ConfigError`].
@@ -260,7 +260,7 @@ impl Config {
         }
     }
 
-    /// Says whether what it says of the device makes sense: nothing of what is above it.
+    /// Checks the part of the device only, not the part of the listeners.
     ///
     /// # Errors
     /// Any [`ConfigError`].
@@ -269,7 +269,7 @@ impl Config {
             return Err(ConfigError::Name { key: "tap", value: self.tap.clone() });
         }
         within("connections_max", self.connections_max as u64, 1, CONNECTIONS_CEILING as u64)?;
-        // IPv6 wants 1280 bytes; more than 9000 no Ethernet has.
+        // IPv6 requires 1280 bytes; no Ethernet has more than 9000.
         within("mtu_bytes", self.mtu_bytes.into(), 1280, 9000)?;
         for address in &self.addresses {
             prefix(address).ok_or_else(|| bad_prefix("addresses", address))?;

@@ -19,79 +19,79 @@ use crate::bump::attached::Attached;
 use crate::bump::thread::{self, QUEUE_FRAMES, Running, SPIN, Setup, Wire};
 use crate::capture::{Capture, FILE_BYTES_MAX};
 
-/// Why a device cannot be had.
+/// An error while a device is set up.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The configuration's fault.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The machine's.
+    /// The kernel refuses the device.
     #[error("device {name}: {error}; /dev/net/tun and CAP_NET_ADMIN are needed, and a free name")]
     Tap {
-        /// Which.
+        /// Name of the device.
         name: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The interface.
+    /// The interface cannot be opened.
     #[error("interface {name}: {error}; CAP_NET_RAW is needed")]
     Packet {
-        /// Which.
+        /// Name of the interface.
         name: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The interface would take what is for the TAP device.
+    /// The interface would receive traffic for the TAP device.
     #[error(
         "interface {name} answers ARP for the addresses of {tap} (arp_ignore is 0), so peers would \
          send past the device; run `{}`",
         arp_command(name)
     )]
     Arp {
-        /// Which.
+        /// Name of the interface.
         name: String,
         /// The TAP device.
         tap: String,
     },
-    /// The namespace.
+    /// The namespace cannot be entered.
     #[error("network namespace {name}: {error}; `ip netns add {name}` makes it")]
     Namespace {
-        /// Which.
+        /// Name of the namespace.
         name: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// The capture file.
+    /// The capture file cannot be written.
     #[error("pcap {}: {error}", path.display())]
     Capture {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// The engine's thread.
+    /// The engine's thread cannot be started.
     #[error("the engine cannot start: {0}; see the process and thread limits")]
     Engine(io::Error),
-    /// No wire.
+    /// No wire is configured.
     #[error("the device needs a wire: say where its frames go")]
     NoWire,
-    /// An address or a route.
+    /// The address or route is not accepted.
     #[error("`ip {arguments}`: {said}")]
     Ip {
-        /// What was asked for.
+        /// Arguments of the command.
         arguments: String,
-        /// What it said.
+        /// Output of the command.
         said: String,
     },
 }
 
-/// A hardware address of this process's own, locally administered.
+/// A locally administered hardware address that contains the id of this process.
 fn mac(last: u8) -> Mac {
     let [.., high, middle, low] = std::process::id().to_be_bytes();
     [0x02, 0x75, high, middle, low, last]
 }
 
-/// Makes the devices, and starts the engine, where there is a wire.
+/// Creates the devices, and starts the engine, if there is a wire.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -103,8 +103,8 @@ pub fn start(config: &Config, device: &Device) -> Result<Option<Running>, Device
     thread::start(device.clone(), setup).map(Some).map_err(DeviceError::Engine)
 }
 
-/// As [`start`], for another runtime's connections: the device as it sees it, and the engine, which
-/// ends when dropped.
+/// As [`start`], for another runtime's connections: returns the device in that runtime's
+/// interface, and the engine, which ends when dropped.
 ///
 /// # Errors
 /// [`DeviceError`]; without a wire there is no device.
@@ -115,7 +115,7 @@ pub fn attach(config: &Config) -> Result<(Attached, Running), DeviceError> {
     Ok((Attached::new(device, &config.tap), running))
 }
 
-/// Makes the devices that `wire` and `config` ask for.
+/// Creates the devices of `wire` and `config`.
 ///
 /// # Errors
 /// [`DeviceError`].
@@ -126,7 +126,7 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
             .map_err(|error| DeviceError::Tap { name: name.to_owned(), error })
     };
     let host = tap(&config.tap, 1)?;
-    // What is impaired, or looked at, are frames as a real wire has them.
+    // Impaired or captured frames have the form of frames on a real wire.
     let plain = impairment.is_none() && config.pcap.is_none();
     let wire_is_large = matches!(wire, WireName::Tap { .. }) && plain;
     let wire = match wire {
@@ -155,20 +155,20 @@ pub fn make(config: &Config, wire: &WireName) -> Result<Setup, DeviceError> {
         Capture::new(file, FILE_BYTES_MAX).map_err(failed)
     });
     let (capture, core) = (capture.transpose()?, config.engine_core);
-    // A processor of its own has nothing better to do.
+    // On a processor of its own the thread may poll.
     let spin = if core.is_some() { SPIN } else { Duration::ZERO };
     Ok(Setup { host, wire, wire_is_large, impairment, capture, core, spin, is_timed: false })
 }
 
-/// The host may answer ARP for an address of the TAP device on that device only; as Linux is set up,
-/// it answers on every interface.
+/// The host may answer ARP for an address of the TAP device on that device only; with Linux's
+/// defaults it answers on every interface.
 fn check_arp(name: &str, config: &Config) -> Result<(), DeviceError> {
-    // The larger one of the two counts (ip-sysctl: arp_ignore).
+    // The larger of the two values counts (ip-sysctl: arp_ignore).
     let value = ["all", name].into_iter().filter_map(|scope| {
         let text = std::fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{scope}/arp_ignore"));
         text.ok()?.trim().parse::<u32>().ok()
     });
-    // Without the file there is no IPv4 that could answer.
+    // Without the file there is no IPv4, and so no answers.
     if value.max().is_none_or(|value| value != 0) {
         return Ok(());
     }
@@ -183,16 +183,16 @@ fn check_arp(name: &str, config: &Config) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Has an interface answer ARP for its own addresses only.
+/// The command that makes an interface answer ARP for its own addresses only.
 fn arp_command(name: &str) -> String {
-    // A dot would begin another part of the setting's name.
+    // A dot would separate parts of the setting's name.
     match name.contains('.') {
         false => format!("sysctl -w net.ipv4.conf.{name}.arp_ignore=1"),
         true => format!("sysctl -w net/ipv4/conf/{name}/arp_ignore=1"),
     }
 }
 
-/// Gives the TAP device its addresses and routes.
+/// Sets the addresses and routes of the TAP device.
 ///
 /// # Errors
 /// [`DeviceError::Ip`].
@@ -225,7 +225,7 @@ fn ip(arguments: &[&str]) -> Result<(), DeviceError> {
     }
 }
 
-/// Runs `make` in a named network namespace, on a thread of its own.
+/// Runs `make` in a named network namespace, on a separate thread.
 fn inside<T: Send>(name: &str, make: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
     let failed = |error| DeviceError::Namespace { name: name.to_owned(), error };
     let file = File::open(format!("/run/netns/{name}")).map_err(failed)?;

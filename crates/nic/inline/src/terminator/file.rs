@@ -1,13 +1,13 @@
-//! Bytes to the peer from where they lie: a file, or the caller's memory.
+//! Zero-copy sends to the peer: from a file, or from the caller's memory.
 //!
-//! Bytes of a file. Where a device seals records, none of them passes through user
-//! space: the kernel's socket gets header, pages of the file, and room for the tag, in turn; the
-//! engine meets them as segments of one stream, and seals what passes.
+//! If a device seals the records, no byte of a file passes through user space. The kernel's
+//! socket gets header, pages of the file, and room for the tag, in turn; the engine receives them
+//! as segments of one stream, and seals them.
 //!
-//! The file must not change until the peer has acknowledged its bytes. Where it does, and a segment
-//! of it has to be sent again, the segment is dropped and the connection is reset: bytes are never
-//! sealed twice with the same nonce and another content. A change between this call and a segment's
-//! first sending is sent as it is, as `sendfile` would without TLS.
+//! The file must not change until the peer has acknowledged its bytes. If it does, and a segment
+//! of it has to be retransmitted, the segment is dropped and the connection is reset: no nonce is
+//! ever used for two contents. A change between this call and a segment's first transmission is
+//! sent as it is, as with `sendfile` without TLS.
 
 use std::fs::File;
 use std::io;
@@ -25,19 +25,20 @@ use unlade_tls::PLAINTEXT_BYTES_MAX;
 use super::stream::{CROWDED_PAUSE, TlsWriter, WRITE_BYTES};
 use crate::bump::held::{Content, SplitRecord};
 
-/// Records that are given to the socket at once.
+/// Records that are passed to the socket at once.
 const RECORDS_AT_ONCE: usize = 4;
-/// Size of a pipe: as many pages as those records can touch, and some.
+/// Size of a pipe: the pages that those records can touch, and a reserve.
 const PIPE_BYTES: usize = 256 << 10;
 
 impl TlsWriter {
-    /// Sends `bytes` bytes of `file` from its byte `offset` on, or as many as it has; returns how
-    /// many. They have arrived when [`TlsWriter::settle`] says so. Reading them may have to wait for
-    /// a disk, and blocks then, here or in the engine.
+    /// Sends up to `bytes` bytes of `file` from its byte `offset` on; returns their number, which
+    /// is smaller if the file ends before. They have arrived when [`TlsWriter::settle`] returns.
+    /// A read may block on the disk, here or in the engine.
     ///
     /// # Errors
-    /// The socket's or the file's; sending has ended; `UnexpectedEof` where the file became shorter
-    /// meanwhile, and then the connection has to end, since part of a record was sent.
+    /// Errors of the socket or the file; sending has ended; `UnexpectedEof` if the file became
+    /// shorter in the meantime. In that case the connection has to end, since part of a record
+    /// was sent.
     pub async fn send_file(
         &mut self,
         file: &Arc<File>,
@@ -51,7 +52,7 @@ impl TlsWriter {
         }
         // A hint; without it pages come later.
         let _ = fadvise(file, offset, bytes.try_into().ok(), Advice::WillNeed);
-        // Records do not begin in packets of their own.
+        // Records do not start new packets.
         set_tcp_cork(self.half.as_ref(), true)?;
         let sent = self.link_file(file, offset, bytes).await;
         let uncorked = set_tcp_cork(self.half.as_ref(), false);
@@ -59,7 +60,7 @@ impl TlsWriter {
         Ok(bytes)
     }
 
-    /// Reads and seals here.
+    /// Reads and seals in user space.
     async fn copy_file(&mut self, file: &File, offset: u64, bytes: u64) -> io::Result<u64> {
         let mut done = 0;
         while done < bytes {
@@ -75,8 +76,9 @@ impl TlsWriter {
         Ok(bytes)
     }
 
-    /// Gives the kernel records whose content it takes from the file: several in a pipe, and then all
-    /// of them to the socket at once, since it sends what it has at the end of each call.
+    /// Passes records to the kernel whose content it takes from the file. Several are put into a
+    /// pipe, and then moved to the socket by one call, since the socket sends at the end of each
+    /// call.
     async fn link_file(&mut self, file: &Arc<File>, offset: u64, bytes: u64) -> io::Result<()> {
         let mut pipe = Pipe::new()?;
         let mut done = 0;
@@ -107,16 +109,16 @@ impl TlsWriter {
             }
             self.drain(&mut pipe).await?;
             self.torn = false;
-            // Answers to the peer's KeyUpdates come between two records.
+            // Answers to the peer's KeyUpdates are sent between two records.
             self.write_owed().await?;
         }
         Ok(())
     }
 
-    /// Puts a few bytes into the pipe.
+    /// Writes a few bytes into the pipe.
     async fn pour(&mut self, pipe: &mut Pipe, bytes: &[u8]) -> io::Result<()> {
         loop {
-            // So few are written whole, or not at all (pipe(7)).
+            // A write of this size is atomic (pipe(7)).
             match rustix::io::write(&pipe.writer, bytes) {
                 Ok(written) => {
                     pipe.bytes += written;
@@ -128,7 +130,7 @@ impl TlsWriter {
         }
     }
 
-    /// Puts pages of the file into the pipe.
+    /// Moves pages of the file into the pipe.
     async fn pour_file(
         &mut self,
         pipe: &mut Pipe,
@@ -148,7 +150,7 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Moves all that is in the pipe to the socket.
+    /// Moves the contents of the pipe to the socket.
     async fn drain(&mut self, pipe: &mut Pipe) -> io::Result<()> {
         let flags = SpliceFlags::NONBLOCK | SpliceFlags::MORE;
         while pipe.bytes > 0 {
@@ -173,7 +175,7 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Announces a record, with so many bytes of those before not written yet.
+    /// Announces a record; `unwritten` bytes of the records before it are not written yet.
     async fn announce(&mut self, record: &SplitRecord, unwritten: usize) -> io::Result<()> {
         while let Some(writer) = &mut self.writer
             && !writer.announce_split(record)
@@ -184,11 +186,10 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Sends all of `content`, from where it lies: where a device seals records, nobody copies it
-    /// before the kernel does.
+    /// Sends all of `content` without a copy in user space, if a device seals the records.
     ///
     /// # Errors
-    /// The socket's, or sending has ended.
+    /// Errors of the socket, or sending has ended.
     pub async fn write_bytes(&mut self, mut content: Bytes) -> io::Result<()> {
         if self.writer.is_none() {
             let mut out = Vec::new();
@@ -230,14 +231,14 @@ impl TlsWriter {
 struct Pipe {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// How much is in it.
+    /// Number of bytes in it.
     bytes: usize,
 }
 
 impl Pipe {
     fn new() -> io::Result<Pipe> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        // A smaller one is emptied more often.
+        // A smaller pipe is drained more often.
         let _ = fcntl_setpipe_size(&writer, PIPE_BYTES);
         Ok(Pipe { reader, writer, bytes: 0 })
     }

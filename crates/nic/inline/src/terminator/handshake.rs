@@ -1,5 +1,5 @@
-//! TLS handshakes over a socket, either side's, with the bytes counted: the offload begins behind
-//! them.
+//! TLS handshakes over a socket, as server or client. Bytes are counted: the offload begins
+//! behind them.
 
 use std::io;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ use unlade_tls::{Handshake, HandshakeError, Progress, RecordLayer};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
-/// Most bytes that are read and thrown away after a failed handshake.
+/// Largest number of bytes that are read and discarded after a failed handshake.
 const PARTING_BYTES_MAX: usize = 1 << 20;
-/// How long a failed connection may take for its end.
+/// How long the end of a failed connection may take.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
@@ -28,7 +28,7 @@ pub struct Established {
     pub tcp: TcpStream,
     /// Its record layer.
     pub record: RecordLayer,
-    /// What the peer has sent already.
+    /// Plaintext that the peer has sent already.
     pub plaintext: Vec<u8>,
     /// Bytes that were read from the socket.
     pub read: u64,
@@ -36,16 +36,16 @@ pub struct Established {
     pub written: u64,
 }
 
-/// Why there is no connection. The peer's fault, as a rule.
+/// The error of a handshake, usually caused by the peer.
 #[derive(Debug, Error)]
 pub enum Failed {
-    /// The handshake.
+    /// The TLS handshake failed.
     #[error(transparent)]
     Handshake(#[from] HandshakeError),
-    /// The socket.
+    /// The socket failed.
     #[error("the connection broke during the handshake: {0}")]
     Socket(#[from] io::Error),
-    /// It has taken too long.
+    /// The handshake has taken too long.
     #[error("no end of the handshake within {0:?} (handshake_timeout)")]
     TimedOut(Duration),
 }
@@ -61,20 +61,20 @@ impl Failed {
     }
 }
 
-/// A handshake that has failed, and the socket, so that the peer can read why.
+/// A failed handshake with its socket, so that the peer can read the alert.
 #[derive(Debug, Error)]
 #[error("{failed}")]
 pub struct Failure {
-    /// Why.
+    /// The error.
     pub failed: Failed,
-    /// The socket; an alert was written to it where one is due.
+    /// The socket; an alert was written to it if one is due.
     tcp: TcpStream,
 }
 
 impl Failure {
-    /// Closes the connection such that an alert arrives: first it reads and throws away the bytes
-    /// behind the mistake, up to a limit of bytes and time. With bytes unread the kernel would reset
-    /// the connection, and the reset can overtake the alert.
+    /// Closes the connection in a way that an alert arrives: first reads and discards the bytes
+    /// behind the error, up to a limit of bytes and time. With unread bytes the kernel would
+    /// reset the connection, and the reset can overtake the alert.
     pub async fn part(mut self) {
         let is_told = match &self.failed {
             Failed::Handshake(HandshakeError::Closed) => false,
@@ -112,10 +112,10 @@ fn established(tcp: TcpStream, agreed: Result<Agreed, Failed>) -> Result<Establi
     }
 }
 
-/// The server's side.
+/// Runs the server's side.
 ///
 /// # Errors
-/// [`Failure`]; an alert was sent where one is due.
+/// [`Failure`]; an alert was sent if one is due.
 pub async fn accept(mut tcp: TcpStream, config: Arc<ServerConfig>) -> Result<Established, Failure> {
     let agreed = agree_as_server(&mut tcp, config).await;
     established(tcp, agreed)
@@ -141,10 +141,10 @@ async fn agree_as_server(tcp: &mut TcpStream, config: Arc<ServerConfig>) -> Resu
     }
 }
 
-/// The client's side, towards a server of this name.
+/// Runs the client's side, to a server of this name.
 ///
 /// # Errors
-/// [`Failure`]; an alert was sent where one is due.
+/// [`Failure`]; an alert was sent if one is due.
 pub async fn connect(
     mut tcp: TcpStream,
     config: &ClientConfig,
@@ -169,7 +169,7 @@ async fn agree_as_client(
         if !connection.is_handshaking() {
             break;
         }
-        // One record at a time: what follows the handshake is for the record layer.
+        // One record at a time: bytes behind the handshake are for the record layer.
         let fed = feed(&mut connection, &mut incoming);
         if fed.is_err() {
             written += flush(tcp, &mut connection).await?;
@@ -200,7 +200,7 @@ fn peer(error: rustls::Error) -> HandshakeError {
     HandshakeError::Peer(error)
 }
 
-/// Gives the connection the first record of `incoming`; false where there is no whole one.
+/// Passes the first record of `incoming` to the connection; false if none is complete.
 fn feed(connection: &mut ClientConnection, incoming: &mut Vec<u8>) -> Result<bool, HandshakeError> {
     let Some(header) = incoming.first_chunk::<HEADER_BYTES>() else { return Ok(false) };
     let record_bytes = HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
@@ -220,7 +220,7 @@ fn feed(connection: &mut ClientConnection, incoming: &mut Vec<u8>) -> Result<boo
     Ok(true)
 }
 
-/// Sends what the connection has to send; returns how many bytes.
+/// Sends the connection's pending output; returns the number of bytes.
 async fn flush(tcp: &mut TcpStream, connection: &mut ClientConnection) -> io::Result<u64> {
     let mut out = Vec::new();
     while connection.wants_write() {

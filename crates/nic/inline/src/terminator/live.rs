@@ -17,13 +17,13 @@ use super::run::RunError;
 /// The role of a listener for its connections.
 #[derive(Clone)]
 pub(super) enum Role {
-    /// TLS comes in; goes on in the clear to the server.
+    /// Accepts TLS, and connects to the server in the clear.
     Terminate(Arc<ServerConfig>, SocketAddr),
-    /// Comes in in the clear; goes on by TLS, to the server of this name.
+    /// Accepts in the clear, and connects by TLS to the server of this name.
     Originate(Arc<ClientConfig>, ServerName<'static>, SocketAddr),
 }
 
-/// A listener's table, its role, and the contents of its file of certificates.
+/// A listener's table, its role, and the contents of its certificate file.
 #[derive(Clone)]
 struct Entry {
     table: Table,
@@ -59,7 +59,7 @@ impl Table {
         terminate.chain(originate).collect()
     }
 
-    /// The same listener, perhaps with other keys.
+    /// Returns true if this is the same listener, even if other keys differ.
     fn is_same_listener(&self, other: &Table) -> bool {
         let same_kind = std::mem::discriminant(self) == std::mem::discriminant(other);
         same_kind && self.listen() == other.listen()
@@ -102,12 +102,12 @@ impl Table {
     }
 }
 
-/// The configuration of new connections; the listeners are always the same, in the same order.
+/// The configuration of new connections; the listeners and their order never change.
 pub(super) struct Live {
     entries: Vec<Entry>,
-    /// Most connections at a time.
+    /// Largest number of concurrent connections.
     pub connections_max: usize,
-    /// From a connection's start to the end of its handshake.
+    /// Time limit from a connection's start to the end of its handshake.
     pub handshake_timeout: Duration,
 }
 
@@ -136,9 +136,9 @@ impl Live {
 /// The differences that a new configuration makes.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// For new connections, from now on.
+    /// Changes that apply to new connections, from now on.
     pub made: Vec<String>,
-    /// Keys that a restart alone takes up.
+    /// Keys that take effect only after a restart.
     pub left: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ impl Changes {
     }
 }
 
-/// The configuration that runs, and where the next one comes from.
+/// The running configuration, and the source of the next one.
 pub(super) struct Reloader<F> {
     running: Config,
     entries: Vec<Entry>,
@@ -170,15 +170,16 @@ where
     F: FnMut() -> Result<Config, E>,
     E: Display,
 {
-    /// `live` was made of `running`; `read` gives the next configuration.
+    /// Creates a reloader. `live` was built from `running`; `read` returns the next
+    /// configuration.
     pub fn new(running: Config, live: &Live, read: F) -> Reloader<F> {
         Reloader { running, entries: live.entries.clone(), read }
     }
 
-    /// Reads the next configuration and takes up what can be taken up.
+    /// Reads the next configuration, and applies the keys that can change.
     ///
     /// # Errors
-    /// It makes no sense, or a file that it names does not; nothing has changed then.
+    /// The configuration, or a file that it names, is invalid; nothing has changed then.
     pub fn reload(&mut self) -> Result<(Live, Changes), RunError> {
         let next = (self.read)().map_err(|error| RunError::Reload(error.to_string()))?;
         next.check()?;
@@ -217,7 +218,7 @@ where
     }
 }
 
-/// The keys in which `next` differs and that a restart alone takes up, but for listeners.
+/// The keys in which `next` differs and that take effect only after a restart, without listeners.
 fn left(running: &Config, next: &Config) -> Vec<String> {
     let keys = [
         ("tap", running.tap != next.tap),
@@ -296,7 +297,7 @@ mod tests {
         Config { terminate, ..Config::default() }
     }
 
-    /// Loads `config`, then one that `change` has made of it.
+    /// Loads `config`, then a copy that `change` has modified.
     fn reload(
         config: Config,
         change: impl FnOnce(&mut Config),
@@ -330,7 +331,7 @@ mod tests {
             left: vec!["tap".to_owned(), "[[terminate]] 127.0.0.1:444 (new)".to_owned()],
         };
         assert_eq!(changes.unwrap(), expected);
-        // Made is made; what needs a restart still does.
+        // The change was applied before; the keys that need a restart still do.
         let (live, again) = reloader.reload().unwrap();
         assert_eq!(again, Changes { made: Vec::new(), ..expected });
         let Some(Role::Terminate(_, backend)) = live.role(0) else { panic!("another role") };

@@ -1,4 +1,4 @@
-//! What is counted, as OpenMetrics text. The machines' names are the kernel's.
+//! The counters as OpenMetrics text. The machines' counters have the kernel's names.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,27 +27,27 @@ fn records(stats: &Stats) -> Vec<(&'static str, u64)> {
     named!(stats, records_offloaded records_partial records_software)
 }
 
-/// What the process counts beside the device.
+/// Counters of the process, without those of the device.
 #[derive(Debug, Default)]
 pub struct Connections {
     /// Accepted.
     pub accepted: AtomicU64,
     /// Ended in order.
     pub finished: AtomicU64,
-    /// Ended with an error, of whichever side.
+    /// Ended with an error of either side.
     pub failed: AtomicU64,
-    /// Their handshake did not end well.
+    /// Ended with a failed handshake.
     pub handshakes_failed: AtomicU64,
-    /// Their other side could not be reached.
+    /// Ended because their other side could not be reached.
     pub connects_failed: AtomicU64,
-    /// Taken over by the device.
+    /// Offloaded to the device.
     pub offloaded: AtomicU64,
-    /// In work.
+    /// Currently open.
     pub active: AtomicU64,
 }
 
 impl Connections {
-    /// One more.
+    /// Adds one.
     pub fn add(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -72,7 +72,7 @@ fn family(text: &mut String, name: &str, kind: &str, value: u64) {
     let _ = writeln!(text, "unlade_nic_{name}{suffix} {value}");
 }
 
-/// What the device has counted, and the software above it of its records; without the end.
+/// Renders the counters of the device, and of the software above it; without the end marker.
 pub fn render_device(counted: &Counted) -> String {
     let mut text = String::new();
     let engine = counted.engine.named();
@@ -93,7 +93,7 @@ pub fn render_device(counted: &Counted) -> String {
     text
 }
 
-/// All of it as text.
+/// Renders all counters as text.
 pub fn render(connections: &Connections, counted: &Counted) -> String {
     let mut text = String::new();
     for (name, value) in connections.named() {

@@ -1,15 +1,15 @@
-//! TLS in front of programs that speak none, over the host's TCP, with the crypto on the engine's
+//! A TLS proxy for programs without TLS, over the host's TCP, with the crypto on the engine's
 //! core: `unlade nic run`.
 //!
-//! - [`config`]: what is terminated, what is originated, and over which devices;
+//! - [`config`]: the listeners, and the devices;
 //! - [`devices`]: the TAP device, its addresses, the wire;
-//! - [`handshake`]: either side's, over a socket, counting bytes;
+//! - [`handshake`]: the handshakes of both sides, over a socket, with bytes counted;
 //! - [`stream`]: an established connection, offloaded or not;
-//! - [`mod@file`]: what such a connection sends of a file, without a copy;
-//! - [`relay`]: between it and a plain one;
+//! - [`mod@file`]: zero-copy sends from a file over such a connection;
+//! - [`relay`]: the relay between it and a plain one;
 //! - `live`: the configuration of new connections, and its reload;
 //! - `seldom`: log lines that peers can cause, at a limited rate;
-//! - [`metrics`]: what is counted;
+//! - [`metrics`]: the counters;
 //! - [`run`](mod@run): the process.
 
 pub mod config;

@@ -1,4 +1,4 @@
-//! Bytes between a TLS connection and a plain one, both ways, until both have ended.
+//! Relay between a TLS connection and a plain one, in both directions, until both have ended.
 
 use std::io;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use super::stream::{Opened, TlsReader, TlsWriter};
 /// How long the peer may take to acknowledge the last bytes.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection that ends with an error may take for it.
+/// How long the end of a connection with an error may take.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How a connection went.
+/// Byte counts of a relayed connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Relayed {
     /// Bytes from the TLS peer to the plain one.
@@ -27,7 +27,8 @@ pub struct Relayed {
 /// Relays until both directions have ended, or one has failed.
 ///
 /// # Errors
-/// The first failure, of whichever side; what the TLS peer is owed for it has been sent.
+/// The first failure of either side; pending output to the TLS peer, such as an alert, has been
+/// sent.
 pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
     let Opened { mut reader, mut writer, plaintext, .. } = opened;
     plain.set_nodelay(true)?;
@@ -38,16 +39,16 @@ pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
     );
     match done {
         Ok((inward_bytes, outward_bytes)) => {
-            // The device is there until the last byte has arrived.
+            // The device is needed until the last byte has arrived.
             let _ = tokio::time::timeout(SETTLE_TIMEOUT, writer.settle()).await;
             Ok(Relayed { inward_bytes, outward_bytes })
         }
         Err(error) => {
-            // The alert, where one is due; then the peer has time to read it.
+            // Sends the alert, if one is due; then the peer has time to read it.
             let parting = async {
                 writer.end().await;
                 reader.part(PARTING_TIMEOUT).await;
-                // Such that the device need not remember the connection for long.
+                // The device need not keep the connection's name for long then.
                 let _ = writer.settle().await;
             };
             let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;

@@ -30,74 +30,74 @@ use super::seldom::Seldom;
 use super::stream;
 use crate::bump::Device;
 
-/// Connections that wait for their turn in the kernel.
+/// Backlog of a listener in the kernel.
 const BACKLOG: i32 = 1024;
-/// Pause after a failed accept (descriptors exhausted), so as not to spin.
+/// Pause after a failed accept (out of descriptors), to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Pause between two looks at the last connections.
+/// Interval of the checks for the last connections.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
 
-/// Why the process cannot start, or ended before it was told to.
+/// An error that prevents the start of the process, or ends it early.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The devices.
+    /// The devices cannot be set up.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The log.
+    /// The log cannot be started.
     #[error(transparent)]
     Log(#[from] unlade_runtime::logs::LogError),
-    /// The admin endpoint.
+    /// The admin endpoint cannot be started.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The thread of connections.
+    /// The connections' thread cannot be started.
     #[error(transparent)]
     Workers(#[from] WorkersError),
-    /// A listener.
+    /// A listener cannot be opened.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// A file.
+    /// A file cannot be read.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the system.
         error: io::Error,
     },
-    /// A file's contents.
+    /// The contents of a file are invalid.
     #[error("{}: {said}", path.display())]
     Tls {
-        /// Which.
+        /// Its path.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         said: String,
     },
-    /// A name.
+    /// A name is not valid.
     #[error("name = {0:?} is not a server's name")]
     Name(String),
-    /// The configuration that was to be taken up.
+    /// The new configuration is invalid.
     #[error("{0}")]
     Reload(String),
-    /// A processor.
+    /// A thread cannot be pinned.
     #[error("host_core = {core}: {error}")]
     Core {
-        /// Which.
+        /// The processor.
         core: usize,
-        /// What the kernel said.
+        /// Error of the kernel.
         error: io::Error,
     },
 }
 
-/// Log lines of connections that fail, each at a limited rate.
+/// Rate-limited log lines of failed connections.
 #[derive(Default)]
 struct Failures {
     handshakes: Seldom,
     connects: Seldom,
 }
 
-/// What all connections share.
+/// The state that all connections share.
 struct Shared {
     config: Config,
     device: Option<Device>,
@@ -105,9 +105,9 @@ struct Shared {
     failures: Failures,
 }
 
-/// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` gives a new
-/// configuration: new connections use its certificates, servers and limits. An invalid one is
-/// refused.
+/// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` returns a
+/// new configuration: new connections use its certificates, servers and limits. An invalid
+/// configuration is refused.
 ///
 /// # Errors
 /// [`RunError`].
@@ -176,8 +176,8 @@ fn start_admin(
     Ok(Some(admin::start(address, routes.route("/metrics", metrics))?))
 }
 
-/// A socket of the TLS side. It is bound to the TAP device, where there is one: nothing of its
-/// connections can take another way, on which it would not be sealed.
+/// Opens a socket of the TLS side. It is bound to the TAP device, if there is one: its
+/// connections cannot use another route, on which they would not be sealed.
 fn tls_socket(config: &Config, address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     if !config.wire.is_empty() {
@@ -209,7 +209,7 @@ fn listen(config: &Config, address: SocketAddr, role: &Role) -> Result<StdListen
     Ok(listener)
 }
 
-/// Accepts until told to end, and waits for the connections then.
+/// Accepts until shutdown, and then waits for the connections.
 async fn serve(
     listeners: Vec<StdListener>,
     shared: Arc<Shared>,
@@ -231,7 +231,7 @@ async fn serve(
     Ok(())
 }
 
-/// Accepts at the listener with this number.
+/// Accepts connections of the listener with this number.
 async fn accept(
     listener: TcpListener,
     number: usize,
@@ -240,7 +240,7 @@ async fn accept(
     watch: Watch<Live>,
 ) {
     loop {
-        // What is beyond the limit waits in the kernel.
+        // Connections beyond the limit wait in the kernel's backlog.
         if active.get() >= watch.config().connections_max {
             tokio::time::sleep(DRAIN_PAUSE).await;
             continue;
@@ -253,7 +253,7 @@ async fn accept(
                 continue;
             }
         };
-        // As it is configured now, and not when the wait began.
+        // The current configuration, not the one from before the wait.
         let live = watch.config();
         let Some(role) = live.role(number).cloned() else { continue };
         Connections::add(&shared.connections.accepted);
@@ -266,7 +266,7 @@ async fn accept(
     }
 }
 
-/// One of the connections that there may be.
+/// One slot of the limit of concurrent connections.
 struct Place {
     active: Rc<Cell<usize>>,
     connections: Arc<Connections>,
@@ -318,20 +318,20 @@ async fn connection(
     }
 }
 
-/// Why a connection does not get to its other side.
+/// The reason that a connection does not reach its other side.
 enum Failure {
-    /// The handshake, with the server of this address or else with the client.
+    /// The handshake failed, with the server of this address or, without one, with the client.
     Handshake(handshake::Failure, Option<SocketAddr>),
-    /// It took too long.
+    /// The handshake took too long.
     Late(handshake::Failed, Option<SocketAddr>),
-    /// The other side.
+    /// The connection to the other side failed.
     Connect { what: &'static str, key: &'static str, address: SocketAddr, error: io::Error },
-    /// The client's socket.
+    /// The client's socket failed.
     Client(io::Error),
 }
 
 impl Failure {
-    /// Counts and logs it; then the peer gets to know it.
+    /// Counts and logs the failure; then the peer is notified.
     async fn note(self, peer: SocketAddr, shared: &Shared) {
         let Shared { connections, failures, .. } = shared;
         let handshake = |failed: &handshake::Failed, server: Option<SocketAddr>| {
@@ -371,8 +371,7 @@ impl Failure {
     }
 }
 
-/// Makes the connection's other side, and the handshake of the one with TLS, all of it within
-/// `timeout`.
+/// Connects to the other side, and runs the handshake of the TLS side, all within `timeout`.
 async fn join(
     tcp: TcpStream,
     role: Role,

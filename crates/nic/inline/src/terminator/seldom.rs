@@ -1,17 +1,17 @@
-//! Lines of the log that a peer can cause: not more than one a second of a kind.
+//! A rate limit for log lines that a peer can cause: at most one per second and kind.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time between two lines.
+/// Shortest time between two lines.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// One kind of line.
+/// The rate limit of one kind of line.
 #[derive(Debug, Default)]
 pub struct Seldom(Mutex<(Option<Instant>, u64)>);
 
 impl Seldom {
-    /// Whether there may be a line now: it should say how many others there were since the last one.
+    /// Returns the number of suppressed lines since the last one, if a line is permitted now.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let (last, others) = &mut *state;

@@ -1,6 +1,6 @@
-//! An established TLS connection over a socket of the kernel, in two halves. Where a device has
-//! taken it over, records are written in the clear and read as they were delivered; where it has
-//! not, they are sealed and opened here.
+//! An established TLS connection over a socket of the kernel, in two halves. If a device has
+//! taken it over, records are written in the clear and read as they were delivered; otherwise
+//! they are sealed and opened here.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,20 +22,21 @@ use crate::bump::sides::Receiving;
 use crate::bump::writer::Writer;
 use crate::bump::{Device, Offer, static_state};
 
-/// Bytes read from the socket at once.
+/// Largest number of bytes of one read from the socket.
 const READ_BYTES: usize = 128 * 1024;
-/// Bytes of plaintext that are sealed, and written to the socket, at once.
+/// Largest number of plaintext bytes that are sealed, and written to the socket, at once.
 pub const WRITE_BYTES: usize = 4 * unlade_tls::PLAINTEXT_BYTES_MAX;
-/// Pause where too much is unacknowledged.
+/// Pause while too much is unacknowledged.
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
-/// Most bytes that are read and thrown away before a connection with an error is closed.
+/// Largest number of bytes that are read and discarded before a connection with an error is
+/// closed.
 pub const PARTING_BYTES_MAX: usize = 1 << 20;
-/// Pause between two looks at whether everything is acknowledged.
+/// Interval of the checks that everything is acknowledged.
 const SETTLE_PAUSE: Duration = Duration::from_millis(5);
 
 pub(super) struct Shared {
     layer: Mutex<RecordLayer>,
-    /// The layer has something to send.
+    /// Notified when the layer has pending output.
     owed: Notify,
 }
 
@@ -45,7 +46,7 @@ impl Shared {
     }
 }
 
-/// What the peer sends.
+/// The receiving half.
 pub struct TlsReader {
     half: OwnedReadHalf,
     shared: Arc<Shared>,
@@ -55,32 +56,33 @@ pub struct TlsReader {
     closed: bool,
 }
 
-/// What is sent to the peer.
+/// The sending half.
 pub struct TlsWriter {
     pub(super) half: OwnedWriteHalf,
     pub(super) shared: Arc<Shared>,
     pub(super) writer: Option<Writer>,
-    /// A record was written in part, and nothing can follow it, or one is being written.
+    /// True while a record is being written, or after one was written in part: nothing can follow
+    /// it.
     pub(super) torn: bool,
 }
 
-/// Both halves, and what the peer had sent before.
+/// Both halves, and the plaintext that came before.
 pub struct Opened {
-    /// One half.
+    /// The receiving half.
     pub reader: TlsReader,
-    /// The other.
+    /// The sending half.
     pub writer: TlsWriter,
-    /// What the peer has sent already.
+    /// Plaintext that the peer has sent already.
     pub plaintext: Vec<u8>,
-    /// The device has taken it over.
+    /// True if the device has taken the connection over.
     pub offloaded: bool,
 }
 
-/// Takes a connection over from its handshake; the device does, if there is one, and it can. What
-/// the peer has sent wrongly by now is the error of the first [`TlsReader::read`].
+/// Takes a connection over from its handshake, with the device if there is one and it can. A
+/// protocol error in the bytes so far is the error of the first [`TlsReader::read`].
 ///
 /// # Errors
-/// The socket's.
+/// Errors of the socket.
 pub async fn open(established: Established, device: Option<&Device>) -> io::Result<Opened> {
     let Established { tcp, mut record, mut plaintext, read, written } = established;
     let offloaded = match device {
@@ -89,7 +91,8 @@ pub async fn open(established: Established, device: Option<&Device>) -> io::Resu
         }
         _ => None,
     };
-    // All of it may have come with the handshake: the end, or a request for another key.
+    // Everything may have come with the handshake: the end of stream, or a request for another
+    // key.
     let (closed, owes) = (record.is_closed_by_peer(), record.output_pending());
     let shared = Arc::new(Shared { layer: Mutex::new(record), owed: Notify::new() });
     if owes {
@@ -110,7 +113,7 @@ pub async fn open(established: Established, device: Option<&Device>) -> io::Resu
     Ok(Opened { reader, writer, plaintext, offloaded })
 }
 
-/// Has the device take over from here in both directions; nothing where it does not.
+/// Offloads both directions to the device from here on; `None` if it refuses.
 async fn offload(
     tcp: &TcpStream,
     record: &mut RecordLayer,
@@ -124,7 +127,7 @@ async fn offload(
     else {
         return Ok(None);
     };
-    // What is there in part, unopened, came as it was.
+    // The part of a record that is present, unopened, came as it was.
     let Some(unopened) = record.take_incoming() else { return Ok(None) };
     let (offset, number) = (read - unopened.len() as u64, read_keys.number());
     let offer = Offer {
@@ -145,18 +148,18 @@ async fn offload(
     };
     record.leave_sealing();
     let mut reader = Reader::new(flow.clone(), ours, offset, number, read);
-    // Where it is not as it must be, the layer remembers that.
+    // The layer keeps an error in these bytes for later.
     let _ = reader.receive_read(record, &unopened, plaintext);
     Ok(Some((reader, Writer::new(flow, written))))
 }
 
 impl TlsReader {
-    /// Appends what comes next to `plaintext`; returns how many bytes, 0 at the end of what the
-    /// peer sends.
+    /// Appends the next bytes to `plaintext`; returns their number, 0 at the end of the peer's
+    /// stream.
     ///
     /// # Errors
-    /// The socket's; `UnexpectedEof` where the peer did not say that it has ended; `InvalidData`
-    /// where what it sent is not as it must be: the alert is for the other half to send.
+    /// Errors of the socket; `UnexpectedEof` if the stream ended without a close_notify;
+    /// `InvalidData` for a protocol error: the other half sends the alert.
     pub async fn read(&mut self, plaintext: &mut Vec<u8>) -> io::Result<usize> {
         let before = plaintext.len();
         if let Some(error) = self.shared.layer().failure() {
@@ -201,9 +204,9 @@ impl TlsReader {
 }
 
 impl TlsReader {
-    /// Reads and throws away what comes, until the peer has ended, for at most `limit` and
-    /// [`PARTING_BYTES_MAX`] bytes: a socket that is closed with bytes unread resets the
-    /// connection, and the last bytes sent may be lost.
+    /// Reads and discards bytes until the peer has ended, for at most `limit` and
+    /// [`PARTING_BYTES_MAX`] bytes: closing a socket with unread bytes resets the connection, and
+    /// the last bytes sent may be lost.
     pub async fn part(&mut self, limit: Duration) {
         let rest = async {
             let mut left = PARTING_BYTES_MAX;
@@ -219,7 +222,7 @@ impl TlsReader {
 }
 
 impl Drop for TlsWriter {
-    /// Tells the device when it need not remember the connection for long.
+    /// Notifies the device if it need not keep the connection's name for long.
     fn drop(&mut self) {
         if let Some(writer) = &self.writer
             && unlade_sys::sockopt::is_spent(self.half.as_ref()).unwrap_or(false)
@@ -235,21 +238,21 @@ impl TlsWriter {
         self.shared.owed.notified().await;
     }
 
-    /// Sends what the connection owes to its peer: answers to KeyUpdates, alerts.
+    /// Sends pending protocol messages: answers to KeyUpdates, alerts.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub async fn write_owed(&mut self) -> io::Result<()> {
         let mut out = Vec::new();
         self.shared.layer().take_output(&mut out);
         self.send(out.into()).await
     }
 
-    /// Changes the key for sending, and asks the peer to change its own if `request_peer`; nothing
-    /// happens with TLS 1.2.
+    /// Changes the key for sending, and requests the same of the peer if `request_peer`; has no
+    /// effect with TLS 1.2.
     ///
     /// # Errors
-    /// The socket's, or sending has ended.
+    /// Errors of the socket, or sending has ended.
     pub async fn update_keys(&mut self, request_peer: bool) -> io::Result<()> {
         let mut out = Vec::new();
         self.write_owed().await?;
@@ -257,11 +260,11 @@ impl TlsWriter {
         self.send(out.into()).await
     }
 
-    /// Sends `fill`'s bytes: it is called with places for up to [`WRITE_BYTES`] bytes, and says
-    /// how many of them it has filled, in order.
+    /// Sends the bytes of `fill`: it is called with buffers for up to [`WRITE_BYTES`] bytes, and
+    /// returns how many of them it has filled, in order.
     ///
     /// # Errors
-    /// Those of `fill`, of the socket, or sending has ended.
+    /// Errors of `fill` or of the socket, or sending has ended.
     pub async fn write_with(
         &mut self,
         fill: impl FnOnce(&mut [io::IoSliceMut<'_>]) -> io::Result<usize>,
@@ -269,7 +272,7 @@ impl TlsWriter {
         self.write_at_most(WRITE_BYTES, fill).await
     }
 
-    /// As [`TlsWriter::write_with`], with places for `bytes` bytes.
+    /// As [`TlsWriter::write_with`], with buffers for `bytes` bytes.
     pub(super) async fn write_at_most(
         &mut self,
         bytes: usize,
@@ -299,7 +302,7 @@ impl TlsWriter {
     /// Sends all of `plaintext`.
     ///
     /// # Errors
-    /// The socket's, or sending has ended.
+    /// Errors of the socket, or sending has ended.
     pub async fn write(&mut self, mut plaintext: &[u8]) -> io::Result<()> {
         while !plaintext.is_empty() {
             let rest = &mut plaintext;
@@ -311,10 +314,10 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Says that nothing more will be sent, in TLS and in TCP.
+    /// Ends the sent stream, in TLS and in TCP.
     ///
     /// # Errors
-    /// The socket's.
+    /// Errors of the socket.
     pub async fn close(&mut self) -> io::Result<()> {
         self.write_owed().await?;
         let mut out = Vec::new();
@@ -323,7 +326,7 @@ impl TlsWriter {
         self.half.shutdown().await
     }
 
-    /// Sends what the peer is owed for an error, and nothing more after it.
+    /// Sends the alert that is due for an error; nothing follows it.
     pub async fn end(&mut self) {
         // The peer could not read it behind a part of a record. The connection ends in any case.
         if !self.torn {
@@ -346,8 +349,8 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// What was written will not arrive: the connection is reset when it is closed, or the kernel
-    /// would try for long.
+    /// Marks the written bytes as undeliverable: the connection is reset when it is closed, since
+    /// the kernel would otherwise retry for long.
     pub(super) fn give_up(&self) -> io::Error {
         let linger = SockRef::from(self.half.as_ref()).set_linger(Some(Duration::ZERO));
         linger.err().unwrap_or_else(|| io::Error::other("a file was changed while it was sent"))
@@ -369,7 +372,7 @@ impl TlsWriter {
         written.unwrap_or_else(|| Err(self.give_up()))
     }
 
-    /// As [`TlsWriter::put`], of bytes that are in several places.
+    /// As [`TlsWriter::put`], for bytes in several buffers.
     pub(super) async fn put_all(&mut self, places: &[Bytes]) -> io::Result<()> {
         let mut slices: Vec<io::IoSlice<'_>> =
             places.iter().map(|place| io::IoSlice::new(place)).collect();
@@ -395,7 +398,7 @@ impl TlsWriter {
         Ok(())
     }
 
-    /// Nothing was left unfinished.
+    /// Checks that no record was left incomplete.
     pub(super) fn check_whole(&self) -> io::Result<()> {
         match self.torn {
             false => Ok(()),
@@ -403,7 +406,7 @@ impl TlsWriter {
         }
     }
 
-    /// Says how much has arrived, but for `unwritten` bytes that were announced.
+    /// Reports how much has arrived; `unwritten` of the announced bytes are not written yet.
     pub(super) fn acknowledge(&mut self, unwritten: usize) -> io::Result<()> {
         let unacknowledged = unlade_sys::sockopt::unacknowledged_bytes(self.half.as_ref())?;
         if let Some(writer) = &mut self.writer {
@@ -426,7 +429,7 @@ impl TlsWriter {
             let announced = self.writer.as_mut().map_or(0, |writer| writer.announce(&bytes));
             let announced = bytes.split_to(announced);
             if announced.is_empty() {
-                // The socket's buffer is full of small records: it has to be emptied first.
+                // The socket's buffer is full of small records: it has to drain first.
                 tokio::time::sleep(CROWDED_PAUSE).await;
                 continue;
             }
@@ -437,7 +440,7 @@ impl TlsWriter {
         self.follow_key().await
     }
 
-    /// Goes on under another key, where the layer does.
+    /// Switches to the layer's key, if that has changed.
     pub(super) async fn follow_key(&mut self) -> io::Result<()> {
         while let Some(writer) = &mut self.writer {
             if writer.follow_key(&self.shared.layer()).is_ok() {

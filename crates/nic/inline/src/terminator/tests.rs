@@ -1,4 +1,4 @@
-//! A terminator without a device, over the loopback, and clients that end in unusual ways.
+//! A TLS proxy without a device, over the loopback, and clients that end in unusual ways.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -13,9 +13,9 @@ use super::relay::{Relayed, relay};
 use super::{handshake, stream};
 
 const NAME: &str = "peer.example";
-/// How long anything may take.
+/// Timeout of every step.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes behind a mistake.
+/// Bytes behind an error.
 const JUNK_BYTES: usize = 300 << 10;
 
 fn identity() -> (Arc<ServerConfig>, CertificateDer<'static>) {
@@ -25,8 +25,8 @@ fn identity() -> (Arc<ServerConfig>, CertificateDer<'static>) {
     (unlade_tls::server_config(vec![certificate.clone()], key, &[]).unwrap(), certificate)
 }
 
-/// Terminates one connection, whose server answers when the client has ended. Returns how the
-/// relay ended, and nothing where there was no handshake.
+/// Terminates one connection, whose server answers when the client has ended. Returns the result
+/// of the relay, or nothing if there was no handshake.
 fn terminate(config: Arc<ServerConfig>) -> (SocketAddr, JoinHandle<Option<io::Result<Relayed>>>) {
     let backend = TcpListener::bind("127.0.0.1:0").unwrap();
     let there = backend.local_addr().unwrap();
@@ -67,7 +67,7 @@ fn connect(at: SocketAddr) -> TcpStream {
     tcp
 }
 
-/// A client whose handshake is over but for its Finished, which is not sent yet.
+/// A client whose handshake is complete except for its Finished, which is not sent yet.
 fn client(at: SocketAddr, certificate: CertificateDer<'static>) -> (ClientConnection, TcpStream) {
     let mut roots = RootCertStore::empty();
     roots.add(certificate).unwrap();
@@ -88,7 +88,7 @@ fn client(at: SocketAddr, certificate: CertificateDer<'static>) -> (ClientConnec
     (connection, tcp)
 }
 
-/// All that the client has to send.
+/// The client's pending output.
 fn output(connection: &mut ClientConnection) -> Vec<u8> {
     let mut out = Vec::new();
     while connection.wants_write() {
@@ -123,7 +123,7 @@ fn an_end_that_comes_with_the_finished_is_not_lost() {
     assert_eq!((relayed.inward_bytes, relayed.outward_bytes), (12, 12));
 }
 
-/// Sends `first` and much behind it at once, and reads to the end of the connection.
+/// Sends `first` with many bytes behind it at once, and reads to the end of the connection.
 fn send_and_read(mut tcp: TcpStream, first: Vec<u8>) -> io::Result<Vec<u8>> {
     let mut other = tcp.try_clone().unwrap();
     let writer = thread::spawn(move || {
@@ -163,6 +163,6 @@ fn an_alert_for_a_bad_record_is_not_overtaken_by_a_reset() {
         }
     };
     assert_eq!(alert, rustls::Error::AlertReceived(AlertDescription::RecordOverflow));
-    // Where the record comes together with the Finished, the handshake ends by it.
+    // If the record comes together with the Finished, it fails the handshake.
     assert!(!matches!(terminator.join().unwrap(), Some(Ok(_))));
 }
