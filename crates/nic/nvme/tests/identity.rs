@@ -1,4 +1,4 @@
-//! Two targets beside each other, as a host sees them.
+//! Two targets side by side, as a host sees them.
 
 mod host;
 
@@ -18,7 +18,7 @@ use unlade_runtime::Control;
 
 const IMAGE_BYTES: u64 = 1 << 20;
 
-/// A target in this process with nothing but its namespaces configured; ended when dropped.
+/// A target in this process with the default configuration of its namespaces; ended when dropped.
 struct Rig {
     address: SocketAddr,
     control: Control<()>,
@@ -50,12 +50,12 @@ impl Drop for Rig {
     }
 }
 
-/// What a host knows disks by.
+/// The properties by which a host identifies disks.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     nqn: String,
     serial: String,
-    /// NGUIDs, and the names of the list of descriptors.
+    /// NGUIDs, and the names in the list of descriptors.
     namespaces: Vec<([u8; 16], NamespaceNames)>,
 }
 
@@ -69,7 +69,7 @@ fn admin(address: SocketAddr, nqn: &str, configuration: u64) -> Host {
     host
 }
 
-/// The name of the only subsystem, as discovery tells it.
+/// The name of the only subsystem, from discovery.
 fn discovered(address: SocketAddr) -> String {
     let page = Command::build(AdminOpcode::GetLogPage as u8, 0, 0).with_dword(10, 0x70 | 767 << 16);
     let page = Job::reading(page, 3072);
@@ -118,7 +118,7 @@ fn two_default_targets_do_not_become_one_disk() {
     assert_ne!(seen_a.namespaces, seen_b.namespaces);
     assert!(seen_a.nqn.starts_with("nqn.2014-08.org.nvmexpress:uuid:"), "{seen_a:?}");
     assert_eq!(seen_a.serial.len(), 20, "{seen_a:?}");
-    // After a restart, on another port, each is what it was.
+    // After a restart, on another port, each is unchanged.
     let former = a.address;
     drop(a);
     let again = Rig::start(directory.path(), &["a.img"]);

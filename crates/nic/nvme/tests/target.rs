@@ -1,5 +1,6 @@
 //! The target over real sockets, with a small host: random I/O against a model disk, and hostile
-//! hosts. A seed that failed is run again by `UNLADE_SEED`; `UNLADE_NVME_ROUNDS` says how often.
+//! hosts. `UNLADE_SEED` repeats the run of a seed; `UNLADE_NVME_ROUNDS` sets the number of
+//! rounds.
 
 mod host;
 
@@ -89,7 +90,7 @@ impl Model {
         Model { disks: [disk.clone(), disk], random: Random::new(seed) }
     }
 
-    /// Jobs that do not touch each other's blocks, and the data that each must return.
+    /// Jobs with disjoint blocks, and the data that each must return.
     fn batch(&mut self, most: usize) -> Vec<(Job, Vec<u8>)> {
         let random = &mut self.random;
         let count = random.below(most) + 1;
@@ -146,7 +147,7 @@ fn random_io(rig: &Rig, seed: u64, rounds: usize) {
     for round in 0..rounds {
         let batch = model.batch(20);
         let (jobs, expected): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-        // All of it is spread over the queues, and begun on all before the first is waited for.
+        // The jobs are spread over the queues, and started on all before the first wait.
         let ends = std::thread::scope(|scope| {
             let share = jobs.len().div_ceil(queues.len());
             let parts = jobs.chunks(share).zip(&mut queues).enumerate();
@@ -243,7 +244,7 @@ fn errors_of_commands_are_said_and_leave_the_queue_alive() {
     assert!(status(differs).is(Status::COMPARE_FAILURE));
     let early = Job::new(Command::build(0x77, 0, 1));
     assert!(status(early).is(Status::INVALID_OPCODE));
-    // In the capsule, but not all of it.
+    // In the capsule, but incomplete.
     let mut short = write(1, 0, vec![1; BLOCK], true);
     short.command = short.command.with_data(DataPlace::InCapsule { offset: 8, bytes: 512 });
     assert!(status(short).is(Status::SGL_OFFSET));
@@ -283,7 +284,7 @@ fn damaged_data_fails_its_command_only() {
     assert_eq!(rig.subsystem.counts().data_digest_errors, 1);
 }
 
-/// The target's last word on a connection, after `send` was written to it.
+/// The last PDU of the target on a connection, after `send` was written to it.
 fn last_word(mut host: Host, send: &[u8]) -> Said {
     use std::io::Write;
     host.stream.write_all(send).unwrap();
@@ -346,7 +347,7 @@ fn a_drain_answers_what_is_in_work_and_closes() {
     let wishes = Wishes::default();
     let (mut admin, controller) = Host::admin(rig.address, &wishes);
     let mut queue = Host::io(rig.address, &wishes, 1, controller);
-    // A write whose data is still to come.
+    // A write whose data is not yet sent.
     let mut out = Vec::new();
     let job = write(1, 0, vec![9; 32 * BLOCK], false);
     queue.encode(&Pdu::CommandCapsule(*job.command.as_bytes()), &[], &mut out);
@@ -378,11 +379,11 @@ fn a_silent_connection_does_not_hold_up_a_drain() {
     while rig.subsystem.counts().connections < 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The end of the rig looks how it ended.
+    // The drop of the rig checks the result.
 }
 
-/// A stream of valid PDUs of a hostile host, and where in it nothing may be changed, lest it
-/// become a valid command for the namespace of others.
+/// A stream of valid PDUs of a hostile host, and the positions in it that must not be changed,
+/// since it might become a valid command for a namespace of other hosts.
 fn hostile_stream(random: &mut Random, controller: u16, digests: Digests) -> (Vec<u8>, Vec<usize>) {
     let wishes = Wishes { digests, ..Wishes::default() };
     let init = InitRequest { version: 0, alignment_bytes: 4, digests, transfers_max: 4 };
@@ -442,7 +443,7 @@ fn hostile_hosts_harm_nobody_else() {
         }
         stream.truncate(stream.len() - if random.percent(30) { random.below(600) } else { 0 });
         let mut hostile = TcpStream::connect(rig.address).unwrap();
-        // It may be closed at once.
+        // The target may close it at once.
         let _ = std::io::Write::write_all(&mut hostile, &stream);
         let first = random.below(BLOCKS - 64);
         let blocks = random.below(64) + 1;

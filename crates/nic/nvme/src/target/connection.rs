@@ -29,27 +29,28 @@ use crate::target::receive::{Break, Fault, Head, Receiver};
 use crate::target::send::Frame;
 use crate::target::subsystem::{Joined, Subsystem};
 
-/// How long a host may take to read why its connection ends.
+/// How long a host may take to read the termination of its connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// What it may send meanwhile, bytes.
+/// Largest number of bytes that the host may send in that time.
 const FAREWELL_BYTES_MAX: usize = 16 << 20;
 
-/// What a connection runs over.
+/// The byte stream of a connection.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ByteStream for S {}
 
-/// What comes of accepting.
+/// The result of an accept.
 pub type Accepted<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + 'a>>;
 
-/// Makes a secure stream of a TCP connection. There is one for all workers.
+/// A factory of secure streams over TCP connections, shared by all workers.
 pub trait Acceptor: Send + Sync {
-    /// Does the handshake, as a server.
+    /// Runs the server's side of the handshake.
     fn accept(&self, tcp: TcpStream) -> Accepted<'_>;
 }
 
-/// Serves a host on `stream` until it leaves, breaks the protocol, or `draining` is done: then
-/// commands in work are answered first. `local` is where the host connected. Runs in a `LocalSet`.
+/// Serves a host on `stream` until it disconnects, violates the protocol, or `draining` is done;
+/// in the last case running commands are answered first. `local` is the address that the host
+/// connected to. Runs in a `LocalSet`.
 pub async fn serve_stream<S: ByteStream>(
     stream: S,
     local: SocketAddr,
@@ -79,7 +80,7 @@ pub async fn serve_stream<S: ByteStream>(
     end(fault, Some(&queue), connection.receiver, write, &subsystem).await;
 }
 
-/// ICReq, and what comes of it.
+/// Receives ICReq, and agrees on its parameters.
 async fn agree<R: AsyncRead + Unpin>(
     receiver: &mut Receiver<R>,
     subsystem: &Subsystem,
@@ -105,12 +106,12 @@ fn welcome(subsystem: &Subsystem, digests: Digests) -> Pdu {
     })
 }
 
-/// A PDU that has neither digests nor data.
+/// Creates a PDU without digests and data.
 fn plain(pdu: &Pdu) -> Frame {
     Frame::new(pdu, &pdu.common(0, Digests::NONE, 4), Vec::new(), None)
 }
 
-/// Counts and says why a connection ends, tells the host where that is due, and closes it.
+/// Counts and logs the reason of a connection's end, notifies the host if due, and closes it.
 async fn end<S: ByteStream>(
     fault: Fault,
     queue: Option<&Rc<Queue>>,
@@ -153,14 +154,15 @@ async fn end<S: ByteStream>(
             outbox.flush(&mut write, |_| {}).await?;
         }
         write.shutdown().await?;
-        // What is not read when a socket closes makes it a reset, which overtakes what was sent.
+        // Unread bytes at a socket's close cause a reset, which would overtake the pending
+        // output.
         receiver.drain(FAREWELL_BYTES_MAX).await;
         io::Result::Ok(())
     };
     let _ = timeout(FAREWELL_TIMEOUT, last_words).await;
 }
 
-/// C2HTermReq (NVMe/TCP §3.6.2.4).
+/// Creates C2HTermReq (NVMe/TCP §3.6.2.4).
 fn termination(broken: Break) -> Frame {
     let end = Terminate { status: broken.status as u16, information: broken.information };
     let pdu = Pdu::ControllerTerminate(end);
@@ -175,9 +177,10 @@ struct Connection<R> {
 }
 
 impl<R: AsyncRead + Unpin> Connection<R> {
-    /// Connect, and then commands until something ends the connection; after `draining`, until
-    /// those in work are answered, on the admin queue those of the controller's other queues.
-    /// Its place in the association is given back when nothing runs that it began.
+    /// Processes Connect, and then commands until the connection ends. After `draining`, it ends
+    /// when the running commands are answered, on the admin queue also those of the controller's
+    /// other queues. Its place in the association is freed when no job that it has started is
+    /// running.
     async fn converse(
         &mut self,
         sending: impl Future<Output = io::Result<()>>,
@@ -211,7 +214,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         fault
     }
 
-    /// Commands until one is a Connect that succeeds.
+    /// Processes commands until a Connect succeeds.
     async fn connect(&mut self) -> Result<Joined, Fault> {
         loop {
             let head = self.receiver.head(|_| ADMIN_CAPSULE_BYTES).await?;
@@ -304,7 +307,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         }
     }
 
-    /// A command and what its capsule holds; no capsule where the command is not to be done.
+    /// Reads a command and its capsule; without a capsule the command is not to be executed.
     async fn command(
         &mut self,
         head: &Head,
@@ -338,7 +341,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     fn admin(&self, joined: &Joined, command: &Command, capsule: Capsule) {
         let queue = &self.queue;
         queue.subsystem.counters.admin_commands.add(1);
-        // No command of the admin queue but Connect takes data here.
+        // On the admin queue only Connect takes data.
         let is_strange = !capsule.data.is_empty();
         let (outcome, effects) = match is_strange {
             true => return queue.fail(command.id(), Status::INVALID_FIELD.and_final()),
@@ -377,9 +380,9 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         let data = match (plan.takes_data, is_in_capsule) {
             (true, true) => in_capsule(command, capsule).map(Some),
             (_, false) if capsule.data.is_empty() => Ok(None),
-            // The descriptor of a command without data means nothing.
+            // The descriptor of a command without data is ignored.
             (false, true) if plan.data_bytes == 0 && capsule.data.is_empty() => Ok(None),
-            // Data to the host does not go into a capsule, and none comes that nobody announced.
+            // Data to the host does not go into a capsule, and unannounced data is an error.
             _ => Err(Status::SGL_TYPE),
         };
         match data {
@@ -389,7 +392,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         Ok(())
     }
 
-    /// Fabrics commands of an I/O queue: Disconnect (NVMe Base §6.4) ends it.
+    /// Processes fabrics commands of an I/O queue: Disconnect (NVMe Base §6.4) ends it.
     fn fabrics(&self, command: &Command) -> Result<(), Fault> {
         let status = match FabricsType::from_number(command.fabrics_type()) {
             Some(FabricsType::Disconnect) => {
@@ -420,13 +423,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     }
 }
 
-/// What a capsule holds beside the command.
+/// The content of a capsule beside the command.
 struct Capsule {
     data: Vec<u8>,
     is_good: bool,
 }
 
-/// The data of a command in its capsule.
+/// The data of a command from its capsule.
 fn in_capsule(command: &Command, capsule: Capsule) -> Result<Vec<u8>, Status> {
     match command.data() {
         Ok(DataPlace::InCapsule { offset, bytes }) => {
@@ -445,7 +448,7 @@ fn in_capsule(command: &Command, capsule: Capsule) -> Result<Vec<u8>, Status> {
     }
 }
 
-/// The answer's data as long as the host has room for (commands of the admin queue).
+/// The answer's data, cut to the host's buffer (commands of the admin queue).
 fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<Piece>, Status> {
     if data.is_empty() {
         return Ok(Vec::new());

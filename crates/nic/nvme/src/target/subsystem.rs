@@ -1,6 +1,5 @@
-//! Which connections belong together: a host's admin queue and its I/O queues are an association,
-//! which has one controller. Associations are shared by the workers; nothing on the way of an I/O
-//! command locks them.
+//! Associations: a host's admin queue and its I/O queues form one, which has one controller. The
+//! workers share them; the path of an I/O command takes no lock of theirs.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -22,62 +21,62 @@ use crate::target::counters::{Counters, Counts};
 use crate::target::identity::{Identities, IdentityError, serial};
 use crate::target::namespace::{Namespace, OpenError};
 
-/// Threads that may block on files at a time, of all workers.
+/// Largest number of threads that block on files, over all workers.
 pub(crate) const FILE_JOBS_MAX: usize = 32;
 
-/// Why a subsystem cannot be served: the operator's to resolve.
+/// The reason that a subsystem cannot be served, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum SubsystemError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The identities of the namespaces.
+    /// The identities of the namespaces cannot be determined.
     #[error(transparent)]
     Identity(#[from] Box<IdentityError>),
-    /// A namespace.
+    /// A namespace cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
-/// What a controller tells of its subsystem.
+/// The data of a subsystem that a controller reports.
 #[derive(Debug)]
 pub(crate) struct Description<'a> {
     pub nqn: &'a Nqn,
     pub serial: &'a str,
-    /// Several controllers can be there at a time, for several paths or hosts.
+    /// True if several controllers can exist concurrently, for several paths or hosts.
     pub is_shared: bool,
     pub namespaces: &'a [Arc<Namespace>],
     /// The discovery log page.
     pub discovery: &'a [u8],
     pub queues: u16,
     pub queue_depth: u16,
-    /// I/O queues are connected; what they were given may be under way.
+    /// True if I/O queues are connected; their commands may be running.
     pub has_queues: bool,
     pub in_capsule_bytes: usize,
     pub transfer_bytes_max: usize,
     pub counts: Counts,
 }
 
-/// The subsystem with the namespaces, and the discovery subsystem beside it.
+/// The subsystem with the namespaces, and the discovery subsystem.
 #[derive(Debug)]
 pub struct Subsystem {
     pub(crate) config: TargetConfig,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) counters: Counters,
-    /// Places of threads that may block on files.
+    /// Permits for threads that may block on files.
     pub(crate) file_jobs: Semaphore,
     nqn: Nqn,
     discovery_nqn: Nqn,
     serial: String,
     security: Security,
     associations: Mutex<HashMap<u16, Arc<Association>>>,
-    /// Those that are over and still have I/O queues, each a connection.
+    /// Associations that have ended and still have connected I/O queues.
     leaving: Mutex<Vec<Arc<Association>>>,
-    /// One of them has no more.
+    /// Notified when such an association has lost its last queue.
     left: Notify,
 }
 
-/// Why Connect is refused: the status, and which field is wrong.
+/// The reason that Connect is refused: the status, and the invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub status: Status,
@@ -98,7 +97,7 @@ fn invalid_data(offset: u16) -> Refusal {
     Refusal { result, ..refusal(Status::CONNECT_INVALID) }
 }
 
-/// Places of fields, for refusals.
+/// Offsets of fields, for refusals.
 const AT_QUEUE: u16 = 42;
 const AT_QUEUE_SIZE: u16 = 44;
 const AT_CONTROLLER: u16 = 16;
@@ -110,10 +109,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Subsystem {
-    /// Opens the namespaces. `is_secure` says that connections are TLS.
+    /// Opens the namespaces. `is_secure` is true if connections use TLS.
     ///
     /// # Errors
-    /// The configuration, or a namespace.
+    /// The configuration is invalid, or a namespace cannot be opened.
     pub fn open(config: TargetConfig, is_secure: bool) -> Result<Subsystem, SubsystemError> {
         config.check()?;
         let (config, Identities { nqn, namespaces: uuids }) =
@@ -146,17 +145,17 @@ impl Subsystem {
         &self.nqn
     }
 
-    /// What has been done so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
 
-    /// Returns when no I/O queue is left of the associations of a host that are over: it repeats
-    /// what they have not answered, and nothing old may be executed after that.
+    /// Waits until the ended associations of a host have no I/O queue left. The host repeats
+    /// their unanswered commands, and no old command may be executed after that.
     pub(crate) async fn former_gone(&self, data: &ConnectData) {
         let is_former = |old: &Arc<Association>| old.host == data.host;
         loop {
-            // Before the look: what happens between both is noticed.
+            // Registered before the check, so that no notification is lost.
             let left = self.left.notified();
             if !lock(&self.leaving).iter().any(is_former) {
                 return;
@@ -165,7 +164,7 @@ impl Subsystem {
         }
     }
 
-    /// A host connects; `local` is where it did.
+    /// Processes Connect; `local` is the address that the host connected to.
     pub(crate) fn connect(
         self: &Arc<Self>,
         connect: &Connect,
@@ -237,8 +236,8 @@ impl Subsystem {
         if association.kind != ControllerKind::Io || data.subsystem != self.nqn {
             return Err(invalid_data(AT_SUBSYSTEM));
         }
-        // HOSTID is not compared: there are hosts that choose another one for each queue, and
-        // nothing here depends on it.
+        // HOSTID is not compared: some hosts choose another one for each queue, and nothing here
+        // depends on it.
         if association.host != data.host {
             return Err(invalid_data(AT_HOST));
         }
@@ -296,17 +295,17 @@ pub(crate) struct Association {
     host: Nqn,
     discovery: Vec<u8>,
     controller: Mutex<Controller>,
-    /// I/O queues that are connected.
+    /// Connected I/O queues.
     queues: Mutex<HashSet<u16>>,
     state: watch::Sender<AssociationState>,
     deadline_moved: Notify,
-    /// An I/O queue has gone.
+    /// Notified when an I/O queue has disconnected.
     queue_gone: Notify,
 }
 
 impl Association {
-    /// A command of the admin queue. Its further effects have happened; what they release is
-    /// returned besides.
+    /// Executes a command of the admin queue, and applies its effects; the completions that they
+    /// release are returned.
     pub fn handle(&self, command: &Command, now: Instant) -> (Outcome, Effects) {
         let subsystem = &self.subsystem;
         let config = &subsystem.config;
@@ -335,7 +334,7 @@ impl Association {
         (outcome, effects)
     }
 
-    /// An I/O queue is not connected any more.
+    /// Removes an I/O queue that has disconnected.
     fn leave(self: &Arc<Self>, queue: u16) {
         let mut leaving = lock(&self.subsystem.leaving);
         let mut queues = lock(&self.queues);
@@ -348,7 +347,7 @@ impl Association {
         self.queue_gone.notify_one();
     }
 
-    /// Returns when the host has been silent for too long.
+    /// Waits until the host has been silent for too long.
     async fn silent(&self) {
         loop {
             let deadline = lock(&self.controller).deadline();
@@ -366,7 +365,7 @@ impl Association {
         }
     }
 
-    /// Gives the place back before the queues close: a host that sees them closed may come again.
+    /// Frees the place before the queues close: a host may reconnect when it sees them closed.
     fn end(self: &Arc<Self>) {
         let mut leaving = lock(&self.subsystem.leaving);
         if !lock(&self.queues).is_empty() {
@@ -381,16 +380,16 @@ impl Association {
     }
 }
 
-/// A connection's place in an association; dropping it gives the place back. With the admin queue
-/// everything ends.
+/// A connection's membership in an association; dropping it leaves the association. Dropping that
+/// of the admin queue ends the association.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub association: Arc<Association>,
     /// QID.
     pub queue: u16,
-    /// Entries.
+    /// Number of entries.
     pub depth: usize,
-    /// Whether the host looks at SQHD.
+    /// True if the host uses SQHD.
     pub has_flow_control: bool,
     resets: u64,
 }
@@ -412,15 +411,15 @@ impl Joined {
         lock(&self.association.controller).id()
     }
 
-    /// On the admin queue: returns when no I/O queue is connected.
+    /// On the admin queue: waits until no I/O queue is connected.
     pub async fn others_gone(&self) {
         while self.queue == 0 && !lock(&self.association.queues).is_empty() {
             self.association.queue_gone.notified().await;
         }
     }
 
-    /// Returns when the connection is to end: the association is over, its controller was reset
-    /// (which closes I/O queues), or the host is silent (seen by the admin queue).
+    /// Waits for the end of the connection: the association has ended, its controller was reset
+    /// (which closes I/O queues), or the host is silent (detected by the admin queue).
     pub async fn ended(&self) {
         let mut state = self.association.state.subscribe();
         let is_io = self.queue != 0;
@@ -582,7 +581,7 @@ mod tests {
         let is_done = |waiting: Pin<&mut dyn Future<Output = ()>>| {
             waiting.poll(&mut Context::from_waker(Waker::noop())).is_ready()
         };
-        // While it is there it may come as often as it likes.
+        // While it is connected, it may connect again at any time.
         assert!(is_done(pin!(subsystem.former_gone(&ask))));
         drop(admin);
         let mut waiting = pin!(subsystem.former_gone(&ask));
@@ -593,7 +592,7 @@ mod tests {
         let host = Nqn::new("nqn.2026-01.example:other").unwrap();
         let other = ConnectData { host, ..ask.clone() };
         assert!(is_done(pin!(subsystem.former_gone(&other))));
-        // It may have chosen another identifier.
+        // It may have chosen another host identifier.
         let again = ConnectData { host_id: [2; 16], ..ask.clone() };
         assert!(!is_done(pin!(subsystem.former_gone(&again))));
         drop(second);

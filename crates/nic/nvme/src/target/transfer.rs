@@ -1,23 +1,23 @@
-//! The data of writes that the target asks for (R2T, NVMe/TCP §3.2.2): what was asked for, and
-//! whether what comes is that. No I/O.
+//! The data of writes that the target requests (R2T, NVMe/TCP §3.2.2): outstanding requests, and
+//! validation of received data. Sans-IO.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use unlade_nvme_wire::pdu::{Data, FatalStatus, ReadyToTransfer};
 
-/// How data is asked for.
+/// The limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// Most bytes of one R2T.
+    /// Largest number of bytes of one R2T.
     pub request_bytes_max: usize,
-    /// R2Ts of one command at a time.
+    /// Outstanding R2Ts of one command.
     pub requests_max: usize,
-    /// Most bytes in one PDU of the host.
+    /// Largest number of bytes in one PDU of the host.
     pub host_data_bytes_max: usize,
 }
 
-/// What is wrong with data: status, place in the header (FEI), why. The connection ends.
+/// A violation by received data: status, offset in the header (FEI), reason. The connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub(crate) struct Unasked {
@@ -33,7 +33,7 @@ fn unasked(status: FatalStatus, offset: u32, why: &'static str) -> Unasked {
     Unasked { status, offset, why }
 }
 
-/// One R2T that is being answered.
+/// One outstanding R2T.
 #[derive(Debug)]
 struct Request {
     tag: u16,
@@ -51,21 +51,21 @@ struct Incoming {
     requests: VecDeque<Request>,
 }
 
-/// The data of a command that is complete.
+/// The complete data of a command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Arrived {
-    /// All of it.
+    /// The data.
     pub data: Vec<u8>,
-    /// Whether a digest was wrong.
+    /// True if a digest was wrong.
     pub is_damaged: bool,
 }
 
-/// What comes of received data.
+/// The result of received data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More is to come; this is to be asked for now.
+    /// More data is expected; these requests are to be sent now.
     More(Vec<ReadyToTransfer>),
-    /// It is complete.
+    /// The data is complete.
     Complete(Arrived),
 }
 
@@ -74,18 +74,18 @@ pub(crate) enum Progress {
 pub(crate) struct Transfers {
     manner: Manner,
     incoming: HashMap<u16, Incoming>,
-    /// Tag to command.
+    /// Map from tag to command.
     tags: HashMap<u16, u16>,
     next_tag: u16,
 }
 
 impl Transfers {
-    /// None yet.
+    /// Creates an empty set.
     pub fn new(manner: Manner) -> Transfers {
         Transfers { manner, incoming: HashMap::new(), tags: HashMap::new(), next_tag: 1 }
     }
 
-    /// Begins to ask for the data of a command that has none yet.
+    /// Starts the requests for the data of a command that has none yet.
     pub fn begin(&mut self, command_id: u16, bytes: usize) -> Vec<ReadyToTransfer> {
         let incoming = Incoming {
             data: vec![0; bytes],
@@ -105,7 +105,8 @@ impl Transfers {
             && incoming.requests.len() < self.manner.requests_max
         {
             let bytes = (incoming.data.len() - incoming.asked).min(self.manner.request_bytes_max);
-            // Fewer tags are in use than there are: a queue's depth times the requests at a time.
+            // There are more tags than outstanding requests: a queue's depth times the requests
+            // per command.
             while self.tags.contains_key(&self.next_tag) {
                 self.next_tag = self.next_tag.wrapping_add(1);
             }
@@ -125,7 +126,7 @@ impl Transfers {
         out
     }
 
-    /// Whether data was asked for, and where it goes in the data of its command.
+    /// Checks that data was requested, and returns its range in the data of its command.
     pub fn place(&self, data: &Data) -> Result<Range<usize>, Unasked> {
         let bytes = data.bytes as usize;
         let Some(command_id) = self.tags.get(&data.transfer_tag) else {
@@ -156,20 +157,21 @@ impl Transfers {
         Ok(request.next..request.next + bytes)
     }
 
-    /// The memory that data of a command goes to; it is given back by [`Transfers::put_back`].
+    /// Takes the buffer for a command's data; [`Transfers::put_back`] returns it.
     pub fn take(&mut self, command_id: u16) -> Vec<u8> {
         let incoming = self.incoming.get_mut(&command_id);
         incoming.map(|incoming| std::mem::take(&mut incoming.data)).unwrap_or_default()
     }
 
-    /// Gives the memory back.
+    /// Returns the buffer.
     pub fn put_back(&mut self, command_id: u16, data: Vec<u8>) {
         if let Some(incoming) = self.incoming.get_mut(&command_id) {
             incoming.data = data;
         }
     }
 
-    /// Data that [`Transfers::place`] has accepted is there; `is_good` says whether its digest was.
+    /// Processes data that [`Transfers::place`] has accepted; `is_good` is false if its digest
+    /// was wrong.
     pub fn received(&mut self, data: &Data, is_good: bool) -> Progress {
         let Some(incoming) = self.incoming.get_mut(&data.command_id) else {
             return Progress::More(Vec::new());

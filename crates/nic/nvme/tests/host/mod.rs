@@ -16,10 +16,10 @@ use unlade_nvme_wire::{
 use unlade_testkit::Random;
 
 pub const NQN: &str = "nqn.2026-01.io.unlade:test";
-/// What a test waits for at most; only a defect makes it wait so long.
+/// Timeout of every wait; reached only in case of a defect.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a host asks for when it connects.
+/// The parameters that a host requests when it connects.
 #[derive(Clone, Copy, Debug)]
 pub struct Wishes {
     pub digests: Digests,
@@ -36,7 +36,7 @@ impl Default for Wishes {
     }
 }
 
-/// What comes from the target.
+/// A PDU from the target.
 #[derive(Debug)]
 pub enum Said {
     Response(Completion),
@@ -46,7 +46,7 @@ pub enum Said {
     Closed,
 }
 
-/// A command to be done: with data to be sent, or room for data.
+/// A command to execute, with data to send, or a buffer size for data.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub command: Command,
@@ -81,13 +81,13 @@ pub struct Host {
     pub init: InitResponse,
     alignment_bytes: usize,
     next_id: u16,
-    /// R2Ts that came, and how many were open at once.
+    /// Number of R2Ts received, and largest number outstanding at once.
     pub requests: usize,
     pub damage_next: bool,
 }
 
 impl Host {
-    /// ICReq and ICResp.
+    /// Sends ICReq, receives ICResp.
     pub fn init(address: SocketAddr, wishes: &Wishes) -> Host {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -109,7 +109,7 @@ impl Host {
         Host { stream, init, alignment_bytes, next_id: 1, requests: 0, damage_next: false }
     }
 
-    /// The admin queue of a new controller, enabled; and CNTLID.
+    /// Connects the admin queue of a new controller, enables it, and returns it with CNTLID.
     pub fn admin(address: SocketAddr, wishes: &Wishes) -> (Host, u16) {
         let mut host = Host::init(address, wishes);
         let done = host.connect(0, 0xffff, wishes, NQN);
@@ -119,7 +119,7 @@ impl Host {
         (host, done.result as u16)
     }
 
-    /// An I/O queue of a controller.
+    /// Connects an I/O queue of a controller.
     pub fn io(address: SocketAddr, wishes: &Wishes, queue: u16, controller: u16) -> Host {
         let mut host = Host::init(address, wishes);
         let done = host.connect(queue, controller, wishes, NQN);
@@ -138,12 +138,12 @@ impl Host {
         self.run(vec![job]).remove(0).0
     }
 
-    /// Does all jobs at once; completions and data in the order of the jobs.
+    /// Runs all jobs concurrently; returns completions and data in the order of the jobs.
     pub fn run(&mut self, jobs: Vec<Job>) -> Vec<(Completion, Vec<u8>)> {
         self.run_with(jobs, &mut Random::new(1))
     }
 
-    /// The same; data is sent in pieces of random sizes.
+    /// As `run`, with data sent in chunks of random sizes.
     pub fn run_with(&mut self, jobs: Vec<Job>, random: &mut Random) -> Vec<(Completion, Vec<u8>)> {
         let mut ids = Vec::new();
         let mut open = HashMap::new();
@@ -252,7 +252,7 @@ impl Host {
     }
 }
 
-/// Connect; its data is [`connect_data`].
+/// Creates Connect; its data is [`connect_data`].
 pub fn connect(queue: u16, wishes: &Wishes) -> Command {
     let attributes = if wishes.flow_control { 0 } else { ATTRIBUTE_NO_FLOW_CONTROL };
     let queue_size_zero_based = wishes.depth - 1;
