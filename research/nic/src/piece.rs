@@ -1,5 +1,5 @@
-//! Bytes that came, where the device has put them: parts of batches, counted by references, so that a
-//! batch goes back to the device when nobody has a part of it any more.
+//! Received bytes at the place where the device has put them: reference-counted parts of batches,
+//! so that a batch returns to the device when its last part is dropped.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use unlade_nic_engine::software::pdus::PduResult;
 
 use crate::queue::{RxBatch, RxSegment};
 
-/// Batches that nobody refers to any more, on their way back to the device.
+/// Batches without references, on their way back to the device.
 #[derive(Clone, Debug, Default)]
 pub struct Returned {
     #[allow(clippy::vec_box, reason = "a batch stays in its box all the way round")]
@@ -17,22 +17,22 @@ pub struct Returned {
 }
 
 impl Returned {
-    /// The next of them.
+    /// Takes the next of them.
     pub fn pop(&self) -> Option<Box<RxBatch>> {
         self.batches.borrow_mut().pop()
     }
 }
 
-/// A batch to which parts refer.
+/// A batch with references to its parts.
 #[derive(Debug)]
 pub struct Held {
-    /// There until it is dropped.
+    /// `Some` until it is dropped.
     batch: Option<Box<RxBatch>>,
     returned: Returned,
 }
 
 impl Held {
-    /// A batch that the device gave; when nobody has a part of it, it is in `returned`.
+    /// Wraps a batch of the device; after the last reference it is in `returned`.
     pub fn new(batch: Box<RxBatch>, returned: &Returned) -> Rc<Held> {
         Rc::new(Held { batch: Some(batch), returned: returned.clone() })
     }
@@ -60,27 +60,27 @@ enum Buffer {
     Told(Rc<Told>),
 }
 
-/// A copy of a segment's payload, with what the device says of it.
+/// A copy of a segment's payload, with the device's results for it.
 #[derive(Debug)]
 struct Told {
     raw: Box<[u8]>,
     pdus: PduResult,
 }
 
-/// Bytes of one stream, and how the device has worked on them, if it has.
+/// Bytes of one stream, and the device's work on them, if there was any.
 #[derive(Clone, Debug)]
 pub struct Piece {
     buffer: Buffer,
     start: usize,
     end: usize,
-    /// The segment of the batch that it is of.
+    /// Index of its segment in the batch.
     segment: Option<u16>,
-    /// How.
+    /// The pass of the device.
     pub worked: Option<Worked>,
 }
 
 impl Piece {
-    /// A range of a batch.
+    /// Creates a reference to a range of a batch.
     pub fn of_batch(
         held: &Rc<Held>,
         range: std::ops::Range<usize>,
@@ -90,8 +90,8 @@ impl Piece {
         Piece { buffer, start: range.start, end: range.end, segment: None, worked }
     }
 
-    /// The payload of the batch's segment with this index, from `from` bytes on; empty where there
-    /// is none.
+    /// The payload of the batch's segment with this index, from `from` bytes on; empty if there
+    /// is no such segment.
     fn of_segment(held: &Rc<Held>, index: usize, from: usize) -> Piece {
         let segment = held.batch().and_then(|batch| batch.segments.get(index));
         let (mut range, worked) =
@@ -102,8 +102,8 @@ impl Piece {
         piece
     }
 
-    /// A copy of the `segment`'s payload, `bytes`, which keeps no batch from the device; from
-    /// `from` bytes on.
+    /// A copy of the `segment`'s payload, from `from` bytes on; it does not keep the batch from
+    /// the device.
     fn copied_segment(raw: &[u8], segment: &RxSegment, from: usize) -> Piece {
         if segment.pdus == PduResult::default() {
             return Piece::copied(&raw[from..], segment.worked);
@@ -113,8 +113,9 @@ impl Piece {
         Piece { buffer, start: from, end, segment: None, worked: segment.worked }
     }
 
-    /// Appends the payload of the `segment` of the batch with this index to `pieces`: what is as it
-    /// came, and what the device has worked on. Copies keep no batch from the device.
+    /// Appends the payload of the batch's `segment` with this index to `pieces`: the part that is
+    /// as it came, and the part that the device has processed. Copies do not keep the batch from
+    /// the device.
     pub fn append(
         pieces: &mut Vec<Piece>,
         held: &Rc<Held>,
@@ -136,7 +137,7 @@ impl Piece {
         });
     }
 
-    /// What the device says of PDUs in it.
+    /// The device's results for PDUs in it.
     pub fn pdus(&self) -> PduResult {
         match self.told() {
             Some((pdus, first)) => pdus.of((self.start - first) as u32, (self.end - first) as u32),
@@ -144,7 +145,7 @@ impl Piece {
         }
     }
 
-    /// Of the segment that it is of: what is said of it, and where it starts.
+    /// The device's results for its segment, and the segment's start.
     fn told(&self) -> Option<(&PduResult, usize)> {
         match &self.buffer {
             Buffer::Batch(held) => {
@@ -172,27 +173,27 @@ impl Piece {
         raw.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// How many there are.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.end - self.start
     }
 
-    /// True where there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// Lets go of the first `bytes`, or of all.
+    /// Drops the first `raw` bytes, or all.
     pub fn skip(&mut self, raw: usize) {
         self.start = self.end.min(self.start + raw);
     }
 
-    /// Lets go of what is behind the first `bytes`.
+    /// Drops the bytes behind the first `raw` bytes.
     pub fn truncate(&mut self, raw: usize) {
         self.end = self.end.min(self.start + raw);
     }
 
-    /// Takes out the first `bytes`, or all.
+    /// Splits off the first `raw` bytes, or all.
     pub fn split_front(&mut self, raw: usize) -> Piece {
         let mut front = self.clone();
         front.truncate(raw);

@@ -25,7 +25,7 @@ const PROTOCOL: &str = "NVMe-over-Fabrics";
 pub enum IdentityVersion {
     /// `NVMe0R01 HOSTNQN SUBNQN`.
     Zero,
-    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: of specification 1.1; says which key it is, too.
+    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: of specification 1.1; the digest identifies the key.
     One,
 }
 

@@ -1,4 +1,4 @@
-//! How connections are set up, and what of it fails.
+//! Tests of the connection set-up, and of its errors.
 
 use unlade_nvme_wire::pdu::InitResponse;
 use unlade_nvme_wire::{Completion, Pdu};
