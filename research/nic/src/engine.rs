@@ -18,7 +18,7 @@ use unlade_nic_engine::software::pdus::PduResult;
 
 use crate::buffers::Withdrawn;
 use crate::command::{Addressed, Command};
-use crate::flow::{CACHE_BYTES, FlowError, FlowId, Flows, Received, Side};
+use crate::flow::{CACHE_BYTES, Direction, FlowError, FlowId, Flows, Received};
 use crate::port::{Frame, Port};
 use crate::queue::{
     BATCH_BYTES, BATCH_SEGMENTS_MAX, DeviceQueue, RxBatch, RxKind, RxSegment, Sent, TxEntry,
@@ -202,7 +202,7 @@ impl<P: Port> Engine<P> {
         let flow = match packet.payload_bytes {
             // A packet without bytes to seal needs no context.
             0 => self.flows.get(packet.flow),
-            _ => self.flows.fetch(packet.flow, Side::Tx),
+            _ => self.flows.fetch(packet.flow, Direction::Tx),
         };
         match (flow, template, segment::frames(&packet)) {
             (Some(flow), Some(template), Some(_)) => {
@@ -233,12 +233,12 @@ impl<P: Port> Engine<P> {
 
     fn command(&mut self, Addressed { flow: id, command }: Addressed) {
         self.counters.commands += 1;
-        if self.obey(id, command).is_err() {
+        if self.execute(id, command).is_err() {
             self.counters.commands_refused += 1;
         }
     }
 
-    fn obey(&mut self, id: FlowId, command: Command) -> Result<(), FlowError> {
+    fn execute(&mut self, id: FlowId, command: Command) -> Result<(), FlowError> {
         if let Command::Open { name, template } = command {
             self.flows.create(id, name)?;
             let index = id.index();
@@ -413,7 +413,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segmen
     let payload_at = if coalesces { start } else { start + headers.len() };
     let place = &mut batch.raw[payload_at..payload_at + payload.len()];
     let reset = found.flags.contains(TcpFlags::RST);
-    let received = match flow.filter(|_| !reset).and_then(|id| flows.fetch(id, Side::Rx)) {
+    let received = match flow.filter(|_| !reset).and_then(|id| flows.fetch(id, Direction::Rx)) {
         Some(flow) if flow.receives() => flow.receive(seq, payload, place),
         _ => Received::default(),
     };

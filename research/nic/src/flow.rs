@@ -488,7 +488,7 @@ fn under(contexts: &mut [(u16, TxContext)], key: u16) -> Option<&mut TxContext> 
 
 /// One of a flow's two directions, as an index of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum Direction {
     /// Receiving.
     Rx,
     /// Sending.
@@ -541,8 +541,8 @@ impl Flows {
         self.names.remove(&flow.name);
         self.last = None;
         self.past.add(&flow.stats);
-        self.cache.remove(context(id, Side::Rx));
-        self.cache.remove(context(id, Side::Tx));
+        self.cache.remove(context(id, Direction::Rx));
+        self.cache.remove(context(id, Direction::Tx));
     }
 
     /// The flow with this name.
@@ -563,11 +563,11 @@ impl Flows {
     }
 
     /// The flow, for processing of a packet: its context is fetched if it is not in the device.
-    pub fn fetch(&mut self, id: FlowId, side: Side) -> Option<&mut Flow> {
+    pub fn fetch(&mut self, id: FlowId, side: Direction) -> Option<&mut Flow> {
         let flow = self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)?;
         let present = match side {
-            Side::Rx => flow.rx.is_some(),
-            Side::Tx => !flow.tx.is_empty(),
+            Direction::Rx => flow.rx.is_some(),
+            Direction::Tx => !flow.tx.is_empty(),
         };
         if present {
             self.cache.access(context(id, side));
@@ -603,8 +603,8 @@ impl Flows {
     }
 }
 
-fn context(id: FlowId, side: Side) -> u32 {
-    (id.index() as u32) << 1 | u32::from(side == Side::Tx)
+fn context(id: FlowId, side: Direction) -> u32 {
+    (id.index() as u32) << 1 | u32::from(side == Direction::Tx)
 }
 
 #[cfg(test)]
@@ -641,12 +641,13 @@ mod tests {
         let plain = record(b"hello");
         let mut packet = plain.clone();
         let verdict =
-            flows.fetch(FlowId(3), Side::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
+            flows.fetch(FlowId(3), Direction::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
         assert_eq!(verdict, Verdict::Send);
         assert_ne!(packet[5..11], plain[5..11]);
         let mut out = vec![0; packet.len()];
         let id = flows.find(&name(2)).unwrap();
-        let result = flows.fetch(id, Side::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
+        let result =
+            flows.fetch(id, Direction::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
         assert!(result.worked.is_some());
         assert_eq!(out[..11], plain[..11]);
         let stats = flows.stats();
@@ -702,8 +703,8 @@ mod tests {
             );
         }
         for id in [0, 1, 2, 0] {
-            flows.fetch(FlowId(id), Side::Rx).unwrap();
-            flows.fetch(FlowId(id), Side::Tx).unwrap();
+            flows.fetch(FlowId(id), Direction::Rx).unwrap();
+            flows.fetch(FlowId(id), Direction::Tx).unwrap();
         }
         let stats = flows.cache_stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));

@@ -12,7 +12,7 @@
 //! Between device and host: [`queue`], [`span`], the units of sent data, and [`command`],
 //! requests beside packets.
 //!
-//! The host: [`driver`], the interface for protocols above TCP; [`piece`], received bytes at the
+//! The host: [`driver`], the interface for protocols above TCP; [`rx_bytes`], received bytes at the
 //! place where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP
 //! over the device; [`storage`], reads and writes over NVMe/TCP with data placement by the
 //! device.
@@ -23,9 +23,9 @@ pub mod command;
 pub mod driver;
 pub mod engine;
 pub mod flow;
-pub mod piece;
 pub mod port;
 pub mod queue;
+pub mod rx_bytes;
 pub mod segment;
 pub mod span;
 pub mod stack;

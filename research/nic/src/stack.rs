@@ -14,8 +14,8 @@ use unlade_research_tcp::{Header, Id, StackConfig, Time, Transmit};
 
 use crate::driver::{Driver, DriverError, TxFlow};
 use crate::flow::{FlowId, Protocol};
-use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
+use crate::rx_bytes::{Returned, RxBytes, SharedBatch};
 use crate::segment::Template;
 use crate::span::{Envelope, Span};
 use crate::storage::sealed::Sealed;
@@ -125,7 +125,7 @@ pub struct Counters {
 
 /// Connections over one shard of a device.
 pub struct Stack {
-    tcp: unlade_research_tcp::Stack<Piece, Span>,
+    tcp: unlade_research_tcp::Stack<RxBytes, Span>,
     driver: Driver,
     config: Config,
     connections: Vec<Option<Box<Connection>>>,
@@ -136,7 +136,7 @@ pub struct Stack {
     returned: Returned,
     /// Number of batches that the device does not have.
     held_batches: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<RxBytes>,
     stats: Stats,
     counters: Counters,
     /// Buffer for the parts of a PDU.
@@ -164,7 +164,7 @@ impl Stack {
     }
 
     /// TCP, for listening, accepting, and the states of connections.
-    pub fn tcp(&mut self) -> &mut unlade_research_tcp::Stack<Piece, Span> {
+    pub fn tcp(&mut self) -> &mut unlade_research_tcp::Stack<RxBytes, Span> {
         &mut self.tcp
     }
 
@@ -189,12 +189,12 @@ impl Stack {
         remote: SocketAddr,
     ) -> Result<Id, unlade_research_tcp::ConnectError> {
         let id = self.tcp.connect(now, local, remote)?;
-        self.adopt(id);
+        self.open_connection(id);
         Ok(id)
     }
 
     /// Opens a flow in the device for a new connection.
-    fn adopt(&mut self, id: Id) {
+    fn open_connection(&mut self, id: Id) {
         let Some(name) = self.tcp.flow(id) else { return };
         let index = id.index();
         if self.connections.len() <= index {
@@ -371,9 +371,9 @@ impl Stack {
 
     /// Ends the sent stream; if the connection is secured, with an authenticated close_notify.
     pub fn close(&mut self, id: Id) {
-        let vouched = self.connection(id).map(|connection| connection.vouch());
+        let close_notify = self.connection(id).map(|connection| connection.close_notify());
         // Without room the peer sees an end without close_notify.
-        if let Some(Ok(Some(record))) = vouched {
+        if let Some(Ok(Some(record))) = close_notify {
             let _ = self.send(id, record);
         }
         if let Some(tcp) = self.tcp.get_mut(id) {
@@ -524,7 +524,7 @@ impl Stack {
     }
 
     fn batch(&mut self, now: Time, batch: Box<RxBatch>) {
-        let held = Held::new(batch, &self.returned);
+        let held = SharedBatch::new(batch, &self.returned);
         let Some(batch) = held.batch() else { return };
         for (index, segment) in batch.segments.iter().enumerate() {
             match segment.kind {
@@ -538,7 +538,7 @@ impl Stack {
     fn segment(
         &mut self,
         now: Time,
-        held: &Rc<Held>,
+        held: &Rc<SharedBatch>,
         (batch, index): (&RxBatch, usize),
         segment: &RxSegment,
     ) {
@@ -547,7 +547,7 @@ impl Stack {
         let mut pieces = std::mem::take(&mut self.pieces);
         if !segment.payload.is_empty() {
             let copies = self.copies(segment);
-            Piece::append(&mut pieces, held, (batch, index), copies);
+            RxBytes::append(&mut pieces, held, (batch, index), copies);
         }
         let owner = segment.flow.and_then(|flow| self.flow_owner(flow));
         match owner.filter(|_| !header.has(TcpFlags::SYN)) {
@@ -583,13 +583,13 @@ impl Stack {
         batch: &RxBatch,
         segment: &RxSegment,
         header: &Header,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<RxBytes>,
     ) {
         let frame = &batch.raw[segment.headers.start..segment.payload.end];
         let Some(found) = classify(frame) else { return };
         let Some(id) = self.tcp.receive(now, found.flow, header, pieces) else { return };
         if self.connection(id).is_none() {
-            self.adopt(id);
+            self.open_connection(id);
         }
         self.acknowledged(id);
     }
@@ -629,19 +629,19 @@ impl Stack {
             };
             let Some(id) = outgoing.id else {
                 self.driver.unused(packet);
-                self.stray(&outgoing.flow, &outgoing.segment.header);
+                self.send_reset(&outgoing.flow, &outgoing.segment.header);
                 continue;
             };
             if self.connection(id).is_none() {
-                self.adopt(id);
+                self.open_connection(id);
             }
-            self.divide(id, &outgoing.segment, packet);
+            self.send_segment(id, &outgoing.segment, packet);
         }
         SEGMENTS_AT_ONCE
     }
 
     /// Sends the reset that answers a segment without a connection.
-    fn stray(&mut self, flow: &FlowKey, header: &Header) {
+    fn send_reset(&mut self, flow: &FlowKey, header: &Header) {
         let &Header { seq, ack, flags, window, .. } = header;
         let (own, peer) = self.config.hardware;
         let reset = Segment {
@@ -661,7 +661,7 @@ impl Stack {
 
     /// Builds descriptors for a large segment: one, unless it has bytes under several keys, or
     /// too many frames.
-    fn divide(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
+    fn send_segment(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
         let mut next = Some(packet);
         let mut rest: Vec<Span> = Vec::new();
         let mut at = 0;

@@ -28,7 +28,7 @@ pub struct ThreadsConfig {
 }
 
 /// The state that a thread and its owner share.
-struct Shared {
+struct ThreadState {
     stop: AtomicBool,
     asleep: AtomicBool,
     /// Number of requested reports, and of answered requests.
@@ -39,12 +39,12 @@ struct Shared {
 
 /// Wakes an engine. To be called after an entry was put into its send ring.
 #[derive(Clone)]
-pub struct Bell {
-    shared: Arc<Shared>,
+pub struct Doorbell {
+    shared: Arc<ThreadState>,
     thread: Thread,
 }
 
-impl Bell {
+impl Doorbell {
     /// Wakes the engine if it sleeps; otherwise the cost is one load.
     pub fn ring(&self) {
         if self.shared.asleep.load(Ordering::SeqCst)
@@ -56,7 +56,7 @@ impl Bell {
 }
 
 struct Running<P> {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadState>,
     handle: JoinHandle<Engine<P>>,
 }
 
@@ -79,7 +79,7 @@ impl<P: Port + 'static> Threads<P> {
                 0 => None,
                 count => Some(config.processors[index % count]),
             };
-            let shared = Arc::new(Shared {
+            let shared = Arc::new(ThreadState {
                 stop: AtomicBool::new(false),
                 asleep: AtomicBool::new(false),
                 asked: AtomicU64::new(0),
@@ -103,10 +103,10 @@ impl<P: Port + 'static> Threads<P> {
     }
 
     /// The bell of the engine `index`.
-    pub fn bell(&self, index: usize) -> Option<Bell> {
+    pub fn bell(&self, index: usize) -> Option<Doorbell> {
         let running = self.running.get(index)?;
         let shared = Arc::clone(&running.shared);
-        Some(Bell { shared, thread: running.handle.thread().clone() })
+        Some(Doorbell { shared, thread: running.handle.thread().clone() })
     }
 
     /// The sum of all engines' counters. An engine that has ended, or takes longer than a second
@@ -163,7 +163,7 @@ fn pin(processor: usize) -> io::Result<()> {
 }
 
 /// Polls until the stop flag is set.
-fn run<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
+fn run<P: Port>(engine: &mut Engine<P>, shared: &ThreadState, begun: Instant) {
     let mut idle = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         let asked = shared.asked.load(Ordering::Relaxed);
@@ -185,7 +185,7 @@ fn run<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
 }
 
 /// Sleeps, unless work has arrived in the meantime.
-fn sleep<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
+fn sleep<P: Port>(engine: &mut Engine<P>, shared: &ThreadState, begun: Instant) {
     shared.asleep.store(true, Ordering::SeqCst);
     if engine.poll(begun.elapsed().as_nanos() as u64) == 0 {
         thread::park_timeout(SLEEP);

@@ -20,15 +20,15 @@ use rustls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use unlade_nic_inline::bump::{Device, thread};
-use unlade_nic_inline::terminator::config::Config;
-use unlade_nic_inline::terminator::stream::{Opened, TlsWriter, open};
-use unlade_nic_inline::terminator::{devices, handshake};
+use unlade_nic_inline::device::{Device, thread};
+use unlade_nic_inline::tls_proxy::config::Config;
+use unlade_nic_inline::tls_proxy::stream::{Opened, TlsWriter, open};
+use unlade_nic_inline::tls_proxy::{devices, handshake};
 
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// How long the last bytes may take to arrive.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Options of the server.
 pub struct Options {
@@ -106,7 +106,7 @@ async fn answer(
         None => writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await?,
     }
     writer.close().await?;
-    tokio::time::timeout(SETTLE_TIMEOUT, writer.settle()).await??;
+    tokio::time::timeout(ACK_TIMEOUT, writer.wait_acknowledged()).await??;
     Ok(())
 }
 

@@ -119,7 +119,7 @@ pub struct ImpairStats {
     pub overflowed: u64,
 }
 
-struct Held<F> {
+struct DelayedFrame<F> {
     frame: F,
     bytes: usize,
     /// Leaves when this number of frames has been taken, or at that time; both if it is only
@@ -138,7 +138,7 @@ struct Held<F> {
 pub struct Lane<F> {
     impairment: Impairment,
     random: Random,
-    held: VecDeque<Held<F>>,
+    held: VecDeque<DelayedFrame<F>>,
     held_bytes: usize,
     stats: ImpairStats,
 }
@@ -215,7 +215,7 @@ impl<F> Lane<F> {
             at_ns = at_ns.saturating_add(PASSED_NS_MAX);
         }
         self.held_bytes += bytes;
-        self.held.push_back(Held { frame, bytes, after, at_ns, passed });
+        self.held.push_back(DelayedFrame { frame, bytes, after, at_ns, passed });
         None
     }
 

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serve_files::Options;
 use tokio::sync::Notify;
-use unlade_nic_inline::bump::Device;
-use unlade_nic_inline::terminator::config::Config;
+use unlade_nic_inline::device::Device;
+use unlade_nic_inline::tls_proxy::config::Config;
 
 const NAME: &str = "files.example";
 /// Timeout of every step.
@@ -106,10 +106,10 @@ impl Net {
     fn until_counted(
         &self,
         what: &str,
-        count: impl Fn(&unlade_nic_inline::bump::Counted) -> u64,
+        count: impl Fn(&unlade_nic_inline::device::DeviceCounters) -> u64,
         least: u64,
     ) {
-        until(what, || count(&self.device.counted()) >= least);
+        until(what, || count(&self.device.counters()) >= least);
     }
 }
 
@@ -157,7 +157,7 @@ fn curl_gets_a_file_over_a_wire_that_loses_frames() {
         }
     }
     net.until_counted("sealed", |now| now.device.tx_tls_encrypted_bytes, 2 * FILE_BYTES as u64);
-    let counted = net.device.counted();
+    let counted = net.device.counters();
     assert!(counted.device.tx_tls_ooo > 0 && counted.device.tx_replayed_bytes > 0);
     assert!(counted.impaired[0] > 0);
     assert_eq!(counted.engine.changed_file_frames, 0);
@@ -183,7 +183,7 @@ fn a_file_that_changes_meanwhile_ends_the_connection_and_nothing_else_is_sealed(
         let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(!said.contains("mac") && !said.contains("decrypt"), "{said}");
         failed += usize::from(!output.status.success());
-        net.device.counted().engine.changed_file_frames > 0
+        net.device.counters().engine.changed_file_frames > 0
     });
     over.store(true, Ordering::Relaxed);
     changing.join().unwrap();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use host::{Host, Job, Wishes};
+use host::{Host, HostParameters, Job};
 use unlade_nvme::target::{Target, TargetConfig};
 use unlade_nvme_wire::fabrics::{CONTROLLER_DYNAMIC, DISCOVERY_NQN, Property, PropertyAccess};
 use unlade_nvme_wire::identify::{
@@ -60,9 +60,9 @@ struct Seen {
 }
 
 fn admin(address: SocketAddr, nqn: &str, configuration: u64) -> Host {
-    let wishes = Wishes::default();
-    let mut host = Host::init(address, &wishes);
-    let connected = host.connect(0, CONTROLLER_DYNAMIC, &wishes, nqn);
+    let parameters = HostParameters::default();
+    let mut host = Host::init(address, &parameters);
+    let connected = host.connect(0, CONTROLLER_DYNAMIC, &parameters, nqn);
     assert!(connected.status.is_success(), "{nqn}: {connected:?}");
     let enable = PropertyAccess::set(Property::Configuration, configuration, 0);
     assert!(host.run(vec![Job::new(enable)])[0].0.status.is_success());

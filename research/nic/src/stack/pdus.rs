@@ -91,7 +91,7 @@ impl Connection {
     }
 
     /// Creates a close_notify, if there are keys.
-    pub(super) fn vouch(&mut self) -> Result<Option<Span>, SendError> {
+    pub(super) fn close_notify(&mut self) -> Result<Option<Span>, SendError> {
         let records = self.pdus.sender.as_mut().and_then(|pdus| pdus.records());
         match (&mut self.sender, records) {
             (Some(sender), _) => sender.close().map(Some),

@@ -6,14 +6,14 @@ use unlade_nic_engine::tx::{Found, Messages};
 use unlade_research_tcp::Id;
 
 use crate::driver::Source;
-use crate::piece::Piece;
+use crate::rx_bytes::RxBytes;
 use crate::span::Span;
 use crate::tls::send::Sender;
 
 /// The sent records of a connection: the record layer, and TCP's buffer.
 pub(super) struct SentRecords<'s> {
     pub(super) sender: &'s Sender,
-    pub(super) tcp: &'s mut unlade_research_tcp::Stack<Piece, Span>,
+    pub(super) tcp: &'s mut unlade_research_tcp::Stack<RxBytes, Span>,
     pub(super) id: Id,
 }
 

@@ -291,13 +291,13 @@ impl Initiator {
             stack.withdraw(self.id, registration)?;
         }
         if self.opening.is_some() {
-            done += self.go_on(stack)?;
+            done += self.continue_setup(stack)?;
         }
-        Ok(done + self.give(stack)?)
+        Ok(done + self.send_requested(stack)?)
     }
 
     /// Sends data that the controller has requested, while there is room.
-    fn give(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+    fn send_requested(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
         let mut done = 0;
         while let Some(bytes) = self.reader.writer().next_bytes() {
             if !stack.has_room_for_pdu(self.id, bytes) {
@@ -311,7 +311,7 @@ impl Initiator {
     }
 
     /// Continues the set-up of the queue.
-    fn go_on(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+    fn continue_setup(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
         if let Some((agreed, nvme)) = self.reader.agreed() {
             self.config.nvme = nvme;
             stack.agree_pdus(self.id, nvme, agreed.alignment_bytes)?;

@@ -37,7 +37,7 @@ const PIECES_MAX: usize = 4;
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
 /// The layer below.
-enum Below {
+enum LowerLayer {
     /// TCP; digests are computed in software.
     Tcp,
     /// TCP; the device fills in digests.
@@ -51,7 +51,7 @@ enum Below {
 /// The sending side of one connection.
 pub struct PduSender {
     framer: Framer,
-    below: Below,
+    lower: LowerLayer,
     nvme: Nvme,
 }
 
@@ -60,24 +60,24 @@ fn digests(nvme: &Nvme) -> Digests {
 }
 
 impl PduSender {
-    fn new(nvme: Nvme, fill: Fill, below: Below) -> PduSender {
-        PduSender { framer: Framer::new(digests(&nvme), fill), below, nvme }
+    fn new(nvme: Nvme, fill: Fill, lower: LowerLayer) -> PduSender {
+        PduSender { framer: Framer::new(digests(&nvme), fill), lower, nvme }
     }
 
     /// Creates a sender with digests in software; `records`: a record layer is below.
     pub fn software(nvme: Nvme, records: bool) -> PduSender {
-        let below = if records { Below::Records } else { Below::Tcp };
-        PduSender::new(nvme, Fill::Software, below)
+        let lower = if records { LowerLayer::Records } else { LowerLayer::Tcp };
+        PduSender::new(nvme, Fill::Software, lower)
     }
 
     /// Creates a sender with digests by the device from `start` on, where a PDU starts.
     pub fn device(nvme: Nvme, start: SeqNumber) -> PduSender {
-        PduSender::new(nvme, Fill::Device, Below::Device(Sent::new(start, 0, PDUS_MAX)))
+        PduSender::new(nvme, Fill::Device, LowerLayer::Device(Sent::new(start, 0, PDUS_MAX)))
     }
 
     /// Creates a sender with digests and records by the device.
     pub fn sealed(nvme: Nvme, sealed: Sealed) -> PduSender {
-        PduSender::new(nvme, Fill::Device, Below::Sealed(Box::new(sealed)))
+        PduSender::new(nvme, Fill::Device, LowerLayer::Sealed(Box::new(sealed)))
     }
 
     /// Applies digests, limits and the alignment of data (CPDA), from the next PDU on.
@@ -88,13 +88,13 @@ impl PduSender {
 
     /// Returns true if the device processes the sent data.
     pub fn offloads(&self) -> bool {
-        matches!(self.below, Below::Device(_) | Below::Sealed(_))
+        matches!(self.lower, LowerLayer::Device(_) | LowerLayer::Sealed(_))
     }
 
     /// The records, if they are built here.
     pub fn records(&mut self) -> Option<&mut Sealed> {
-        match &mut self.below {
-            Below::Sealed(sealed) => Some(sealed),
+        match &mut self.lower {
+            LowerLayer::Sealed(sealed) => Some(sealed),
             _ => None,
         }
     }
@@ -103,9 +103,9 @@ impl PduSender {
     /// data.
     pub fn needs(&self, data_bytes: usize) -> (usize, usize) {
         let pdu_bytes = Framer::bytes_max(data_bytes);
-        let records = match self.below {
-            Below::Tcp | Below::Device(_) => return (pdu_bytes, PIECES_MAX),
-            Below::Records | Below::Sealed(_) => pdu_bytes.div_ceil(CONTENT_BYTES_MAX),
+        let records = match self.lower {
+            LowerLayer::Tcp | LowerLayer::Device(_) => return (pdu_bytes, PIECES_MAX),
+            LowerLayer::Records | LowerLayer::Sealed(_) => pdu_bytes.div_ceil(CONTENT_BYTES_MAX),
         };
         (pdu_bytes + records * RECORD_OVERHEAD_BYTES, records * PIECES_MAX)
     }
@@ -131,21 +131,21 @@ impl PduSender {
         if data.len() > self.nvme.data_bytes_max as usize {
             return Err(SendError::TooLong);
         }
-        match &mut self.below {
-            Below::Tcp => {
+        match &mut self.lower {
+            LowerLayer::Tcp => {
                 let framed = self.framer.frame(pdu, data);
                 push(&framed, pieces);
             }
-            Below::Device(sent) => {
+            LowerLayer::Device(sent) => {
                 let framed = self.framer.frame(pdu, data);
                 sent.push(framed.clone()).map_err(|_| SendError::Full)?;
                 push(&framed, pieces);
             }
-            Below::Records => {
+            LowerLayer::Records => {
                 let framed = self.framer.frame(pdu, data);
                 records(&framed, sender.ok_or(SendError::Full)?, pieces)?;
             }
-            Below::Sealed(sealed) => sealed.write(&mut self.framer, (pdu, data), pieces)?,
+            LowerLayer::Sealed(sealed) => sealed.write(&mut self.framer, (pdu, data), pieces)?,
         }
         Ok(())
     }
@@ -165,29 +165,29 @@ impl PduSender {
 
     /// Notes that the bytes before `acknowledged` have arrived.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
-        match &mut self.below {
-            Below::Tcp | Below::Records => (),
-            Below::Device(sent) => {
+        match &mut self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => (),
+            LowerLayer::Device(sent) => {
                 sent.acknowledge(acknowledged);
             }
-            Below::Sealed(sealed) => sealed.acknowledge(acknowledged),
+            LowerLayer::Sealed(sealed) => sealed.acknowledge(acknowledged),
         }
     }
 
     /// The key of the oldest kept record.
     pub fn oldest_key(&self) -> Option<u16> {
-        match &self.below {
-            Below::Sealed(sealed) => sealed.oldest_key(),
+        match &self.lower {
+            LowerLayer::Sealed(sealed) => sealed.oldest_key(),
             _ => None,
         }
     }
 
     /// Number of kept PDUs.
     pub fn unacknowledged(&self) -> usize {
-        match &self.below {
-            Below::Tcp | Below::Records => 0,
-            Below::Device(sent) => sent.len(),
-            Below::Sealed(sealed) => sealed.unacknowledged(),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => 0,
+            LowerLayer::Device(sent) => sent.len(),
+            LowerLayer::Sealed(sealed) => sealed.unacknowledged(),
         }
     }
 }
@@ -225,10 +225,10 @@ fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Resu
 
 impl Messages for PduSender {
     fn find(&self, seq: SeqNumber) -> Found<'_> {
-        match &self.below {
-            Below::Tcp | Below::Records => Found::Unknown,
-            Below::Device(sent) => found(sent.locate(seq)),
-            Below::Sealed(sealed) => sealed.find(seq),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => Found::Unknown,
+            LowerLayer::Device(sent) => found(sent.locate(seq)),
+            LowerLayer::Sealed(sealed) => sealed.find(seq),
         }
     }
 }
@@ -249,30 +249,30 @@ pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
 
 impl Source for PduSender {
     fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
-        match &self.below {
-            Below::Tcp | Below::Records => None,
-            Below::Device(sent) => sent.under_one_key(seq, raw),
-            Below::Sealed(sealed) => sealed.under_one_key(seq, raw),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => None,
+            LowerLayer::Device(sent) => sent.under_one_key(seq, raw),
+            LowerLayer::Sealed(sealed) => sealed.under_one_key(seq, raw),
         }
     }
 
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
         let mut raw = Vec::new();
-        match &self.below {
-            Below::Tcp | Below::Records => (),
-            Below::Device(sent) => {
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => (),
+            LowerLayer::Device(sent) => {
                 if let Located::Message(kept) = sent.locate(start) {
                     kept.held.copy(0, until.since(start).max(0) as usize, &mut raw);
                 }
             }
-            Below::Sealed(sealed) => sealed.copy(start, until, &mut raw),
+            LowerLayer::Sealed(sealed) => sealed.copy(start, until, &mut raw),
         }
         out.push(Span::from(Bytes::from(raw)));
     }
 
     fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
-        match &self.below {
-            Below::Sealed(sealed) => sealed.inner(start, out),
+        match &self.lower {
+            LowerLayer::Sealed(sealed) => sealed.inner(start, out),
             _ => true,
         }
     }

@@ -15,7 +15,7 @@ use unlade_research_tcp::{Id, StackConfig, Time};
 use unlade_tls::Cipher;
 use zeroize::Zeroizing;
 
-use self::controller::{BLOCK_BYTES, CONTROLLER, Controller, Habits};
+use self::controller::{BLOCK_BYTES, CONTROLLER, Controller, ControllerConfig};
 use super::initiator::{Config, Initiator};
 use super::open::Opening;
 use super::reader::{CommandError, Finished};
@@ -48,7 +48,7 @@ enum End {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     wanted: Digests,
-    habits: Habits,
+    habits: ControllerConfig,
     tls: bool,
     /// The initiator's end, and the controller's.
     ends: [End; 2],
@@ -66,7 +66,7 @@ fn usual() -> Case {
     let (wrong_once_in, refused_once_in) = (None, None);
     Case {
         wanted: Digests::BOTH,
-        habits: Habits {
+        habits: ControllerConfig {
             digests: Digests::BOTH,
             data_bytes_max: 64 << 10,
             alignment_bytes: 4,
@@ -189,7 +189,7 @@ struct Run {
     controller: Controller,
     /// Bytes that the controller has yet to send.
     out: VecDeque<u8>,
-    waiting: Option<controller::Said>,
+    waiting: Option<controller::ControllerPdu>,
     /// True when the controller's end has started PDUs.
     ready: bool,
     told: Digests,
@@ -395,17 +395,18 @@ impl Run {
             self.controller.hear(chunk.as_ref(), &mut self.random);
         }
         match device {
-            true => self.say_by_device(id),
-            false => self.say_by_software(id),
+            true => self.send_by_device(id),
+            false => self.send_by_software(id),
         }
     }
 
-    fn say_by_device(&mut self, id: Id) {
+    fn send_by_device(&mut self, id: Id) {
         let stack = &mut self.hosts[1].stack;
         if self.waiting.is_none() {
             self.waiting = self.controller.next(&mut self.random);
         }
-        let fits = |said: &mut controller::Said| stack.has_room_for_pdu(id, said.data.len());
+        let fits =
+            |said: &mut controller::ControllerPdu| stack.has_room_for_pdu(id, said.data.len());
         let Some(said) = self.waiting.take_if(fits) else { return };
         stack.write_pdu(id, &said.pdu, said.data).unwrap();
         let agreed = self.controller.agreed();
@@ -416,7 +417,7 @@ impl Run {
         }
     }
 
-    fn say_by_software(&mut self, id: Id) {
+    fn send_by_software(&mut self, id: Id) {
         if self.out.len() < 1 << 16
             && let Some(said) = self.controller.next(&mut self.random)
         {
@@ -573,7 +574,7 @@ fn random_case(random: &mut Random) -> Case {
     let tls = random.once_in(2);
     Case {
         wanted: digests(random),
-        habits: Habits {
+        habits: ControllerConfig {
             digests: digests(random),
             data_bytes_max: 4096 << random.below(7),
             alignment_bytes: 4 << random.below(6),

@@ -12,7 +12,7 @@ use super::reader::StreamError;
 pub const TRANSFERS_MAX: u32 = 1;
 
 /// A command's data.
-struct Out {
+struct CommandData {
     data: Bytes,
     /// Number of requested bytes.
     asked_bytes: u32,
@@ -34,7 +34,7 @@ struct Transfer {
 /// The outgoing data of one connection.
 pub struct Writer {
     /// Indexed by identifier.
-    commands: Vec<Option<Out>>,
+    commands: Vec<Option<CommandData>>,
     /// In order of age; at most [`TRANSFERS_MAX`] per command.
     transfers: VecDeque<Transfer>,
     /// Largest number of data bytes in a PDU.
@@ -58,7 +58,7 @@ impl Writer {
         let Ok(bytes) = u32::try_from(data.len()) else { return };
         if let Some(slot) = self.commands.get_mut(usize::from(cid)) {
             let asked_bytes = if given { bytes } else { 0 };
-            *slot = Some(Out { data, asked_bytes, transfers: 0 });
+            *slot = Some(CommandData { data, asked_bytes, transfers: 0 });
         }
     }
 

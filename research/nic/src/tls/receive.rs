@@ -18,7 +18,7 @@ use zeroize::Zeroize;
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use crate::flow::Protocol;
-use crate::piece::Piece;
+use crate::rx_bytes::RxBytes;
 use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 
 /// Limit of buffered handshake messages until one of them is complete.
@@ -48,7 +48,7 @@ pub enum ReceiveError {
 #[derive(Clone, Debug)]
 pub enum Chunk {
     /// At the place where the device has put it.
-    Placed(Piece),
+    Placed(RxBytes),
     /// Opened by software.
     Opened(Bytes),
 }
@@ -98,12 +98,12 @@ pub struct Receiver {
     records: Option<Records>,
     /// Without it: number of the next record.
     number: u64,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<RxBytes>,
     pieces_bytes: usize,
     /// Length of the next record, once its header is there.
     record_bytes: Option<usize>,
     /// Parts of the current record.
-    parts: Vec<Piece>,
+    parts: Vec<RxBytes>,
     /// An assembled record.
     gathered: Vec<u8>,
     handshake: Vec<u8>,
@@ -185,7 +185,7 @@ impl Receiver {
     }
 
     /// Takes bytes that TCP delivers, in order.
-    pub fn push(&mut self, piece: Piece) {
+    pub fn push(&mut self, piece: RxBytes) {
         self.pieces_bytes += piece.len();
         self.pieces.push_back(piece);
     }
@@ -474,7 +474,7 @@ impl Receiver {
 fn mend(
     records: &mut Records,
     stats: &mut Stats,
-    parts: &[Piece],
+    parts: &[RxBytes],
 ) -> Result<Vec<u8>, ReceiveError> {
     for part in parts {
         records.push(part.as_slice(), part.worked)?;

@@ -34,7 +34,7 @@ pub struct Gone(pub Arc<str>);
 
 /// The state of a controller.
 #[derive(Clone, Debug)]
-enum State {
+enum LinkState {
     Live(Arc<Live>),
     /// The initiator is reconnecting.
     Lost(Loss),
@@ -63,7 +63,7 @@ pub enum Link {
 
 /// A watch on the connection to a controller.
 #[derive(Clone, Debug)]
-pub struct LinkWatch(watch::Receiver<State>);
+pub struct LinkWatch(watch::Receiver<LinkState>);
 
 impl LinkWatch {
     /// Waits for the next change, and returns the new state; `None` once the controller is no
@@ -71,9 +71,9 @@ impl LinkWatch {
     pub async fn changed(&mut self) -> Option<Link> {
         self.0.changed().await.ok()?;
         Some(match &*self.0.borrow_and_update() {
-            State::Live(_) => Link::Up,
-            State::Lost(loss) => Link::Lost(loss.clone()),
-            State::Gone(Gone(reason)) => Link::Gone(reason.clone()),
+            LinkState::Live(_) => Link::Up,
+            LinkState::Lost(loss) => Link::Lost(loss.clone()),
+            LinkState::Gone(Gone(reason)) => Link::Gone(reason.clone()),
         })
     }
 }
@@ -111,7 +111,7 @@ struct Totals {
 
 struct Inner {
     options: Options,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<LinkState>,
     stop: watch::Sender<bool>,
     totals: Arc<Totals>,
     /// Index of the queue for the next command.
@@ -150,7 +150,7 @@ impl Controller {
     ) -> Result<Controller, ConnectError> {
         let (live, tasks) = connect::controller(&*connector, &options).await?;
         let live = Arc::new(live);
-        let (state_sender, state) = watch::channel(State::Live(live.clone()));
+        let (state_sender, state) = watch::channel(LinkState::Live(live.clone()));
         let (stop, stopped) = watch::channel(false);
         let totals = Arc::new(Totals::default());
         let supervisor = Supervisor {
@@ -186,10 +186,10 @@ impl Controller {
         let mut state = self.0.state.clone();
         loop {
             match &*state.borrow_and_update() {
-                State::Live(live) if !live.is_over() => return Ok(live.clone()),
-                State::Gone(gone) => return Err(gone.clone()),
+                LinkState::Live(live) if !live.is_over() => return Ok(live.clone()),
+                LinkState::Gone(gone) => return Err(gone.clone()),
                 // The supervisor will notice the end soon.
-                State::Live(_) | State::Lost(_) => {}
+                LinkState::Live(_) | LinkState::Lost(_) => {}
             }
             if state.changed().await.is_err() {
                 return Err(Gone("it was closed".into()));
@@ -225,7 +225,7 @@ impl Controller {
     pub fn stats(&self) -> ControllerStats {
         let totals = &self.0.totals;
         let mut counts = totals.past.each_ref().map(|count| count.load(Ordering::Relaxed));
-        if let State::Live(live) = &*self.0.state.borrow() {
+        if let LinkState::Live(live) = &*self.0.state.borrow() {
             add_counts(&mut counts, live);
         }
         let [commands, received_bytes, sent_bytes, data_digest_errors] = counts;
@@ -252,13 +252,17 @@ impl Controller {
             let request = connect::request(command, payload.clone(), &self.0.options);
             match live.admin.execute(request).await {
                 Ok(answer) => return Ok(answer.data),
-                Err(error) => self.judge(error, &mut attempts)?,
+                Err(error) => self.check_retry(error, &mut attempts)?,
             }
         }
     }
 
     /// Returns `Ok` if a command is to be repeated, and otherwise its final error.
-    pub(super) fn judge(&self, error: CommandError, attempts: &mut u32) -> Result<(), DeviceError> {
+    pub(super) fn check_retry(
+        &self,
+        error: CommandError,
+        attempts: &mut u32,
+    ) -> Result<(), DeviceError> {
         let can_be_repeated = match &error {
             CommandError::Lost(_) | CommandError::Failed(Failure::DataDigest) => true,
             CommandError::Failed(Failure::Status(status)) => is_transient(*status),
@@ -363,7 +367,7 @@ fn add_counts(counts: &mut [u64; 4], live: &Live) {
 struct Supervisor {
     connector: Arc<dyn Connector>,
     options: Options,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     stopped: watch::Receiver<bool>,
     totals: Arc<Totals>,
 }
@@ -376,21 +380,21 @@ impl Supervisor {
             tasks.shutdown().await;
             self.keep_counts(&live);
             let Some(reason) = reason else {
-                self.state.send_replace(State::Gone(Gone("it was closed".into())));
+                self.state.send_replace(LinkState::Gone(Gone("it was closed".into())));
                 return;
             };
             warn!(peer = %self.connector.peer(), %reason, "the controller was lost");
-            self.state.send_replace(State::Lost(Loss { reason: reason.clone(), attempts: 0 }));
+            self.state.send_replace(LinkState::Lost(Loss { reason: reason.clone(), attempts: 0 }));
             match self.again(reason).await {
                 Ok((next, next_tasks)) => {
                     live = Arc::new(next);
                     tasks = next_tasks;
                     self.totals.reconnects.fetch_add(1, Ordering::Relaxed);
-                    self.state.send_replace(State::Live(live.clone()));
+                    self.state.send_replace(LinkState::Live(live.clone()));
                     info!(peer = %self.connector.peer(), "the controller is there again");
                 }
                 Err(gone) => {
-                    self.state.send_replace(State::Gone(gone));
+                    self.state.send_replace(LinkState::Gone(gone));
                     return;
                 }
             }
@@ -449,7 +453,7 @@ impl Supervisor {
                     debug!(attempt, %error, "the controller is not there");
                     last = error.to_string().into();
                     let loss = Loss { reason: last.clone(), attempts: attempt + 1 };
-                    self.state.send_replace(State::Lost(loss));
+                    self.state.send_replace(LinkState::Lost(loss));
                 }
             }
         }

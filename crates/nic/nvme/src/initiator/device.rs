@@ -243,7 +243,7 @@ impl Namespace {
         loop {
             match answer {
                 Ok(answer) => return Ok(answer.data),
-                Err(error) => self.controller.judge(error, &mut attempts)?,
+                Err(error) => self.controller.check_retry(error, &mut attempts)?,
             }
             answer = self.submit_read(part, Vec::new()).await?.answer().await;
         }
@@ -332,7 +332,7 @@ impl Namespace {
         loop {
             match answer {
                 Ok(_) => return Ok(()),
-                Err(error) => self.controller.judge(error, &mut attempts)?,
+                Err(error) => self.controller.check_retry(error, &mut attempts)?,
             }
             answer = self.controller.submit(command, payload.clone()).await?.answer().await;
         }

@@ -215,13 +215,13 @@ struct InFlight<T> {
     pieces: u32,
 }
 
-struct Slot<T> {
+struct CommandSlot<T> {
     generation: u16,
     in_flight: Option<InFlight<T>>,
 }
 
 /// Bytes to be sent.
-struct Piece {
+struct OutgoingChunk {
     bytes: Bytes,
     /// The slot of the data.
     slot: Option<u16>,
@@ -231,7 +231,7 @@ struct Piece {
 
 /// The PDU with data that is being received.
 #[derive(Clone, Copy)]
-struct Current {
+struct CurrentPdu {
     slot: u16,
     data: Data,
 }
@@ -245,13 +245,13 @@ pub struct Queue<T> {
 
 struct Core<T> {
     settings: Settings,
-    slots: Vec<Slot<T>>,
+    slots: Vec<CommandSlot<T>>,
     /// Free slots, the least recently used first.
     free: VecDeque<u16>,
-    outgoing: VecDeque<Piece>,
+    outgoing: VecDeque<OutgoingChunk>,
     /// Number of bytes of the first chunk that were sent.
     sent: usize,
-    current: Option<Current>,
+    current: Option<CurrentPdu>,
     completed: VecDeque<Completed<T>>,
     stats: QueueStats,
 }
@@ -276,7 +276,7 @@ impl<T> Queue<T> {
             data_digest: settings.digests.data,
             data_bytes_max: DATA_BYTES_MAX,
         };
-        let slots = (0..depth).map(|_| Slot { generation: 0, in_flight: None }).collect();
+        let slots = (0..depth).map(|_| CommandSlot { generation: 0, in_flight: None }).collect();
         Queue {
             pdus: Pdus::new(nvme, start),
             core: Core {
@@ -415,7 +415,7 @@ impl<T> Queue<T> {
         self.core.outgoing.clear();
         let pdu = Pdu::HostTerminate(Terminate { status: fatal as u16, information: 0 });
         let bytes = Bytes::from(pdu.without_data(Digests::NONE));
-        self.core.outgoing.push_back(Piece { bytes, slot: None, ends_transfer: false });
+        self.core.outgoing.push_back(OutgoingChunk { bytes, slot: None, ends_transfer: false });
     }
 
     /// Abandons every command in flight: the connection is over.
@@ -503,7 +503,7 @@ impl<T> Core<T> {
         if let Some(command) = &mut self.slots[usize::from(number)].in_flight {
             command.pieces += 1;
         }
-        self.outgoing.push_back(Piece { bytes, slot: Some(number), ends_transfer });
+        self.outgoing.push_back(OutgoingChunk { bytes, slot: Some(number), ends_transfer });
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -513,7 +513,9 @@ impl<T> Core<T> {
                 return;
             }
             self.sent -= first.bytes.len();
-            let Some(Piece { slot, ends_transfer, .. }) = self.outgoing.pop_front() else { return };
+            let Some(OutgoingChunk { slot, ends_transfer, .. }) = self.outgoing.pop_front() else {
+                return;
+            };
             if let Some(number) = slot {
                 self.piece_sent(number, ends_transfer);
             }
@@ -565,13 +567,13 @@ impl<T> Core<T> {
         }
         let added = command.moved.add(data.offset, data.bytes, buffer.len() as u32);
         added.map_err(|error| range_error(error, id))?;
-        self.current = Some(Current { slot, data });
+        self.current = Some(CurrentPdu { slot, data });
         Ok(())
     }
 
     /// The buffer for the PDU's data, from the position of the PDU on.
     fn target(&mut self) -> Option<&mut [u8]> {
-        let Current { slot, data } = self.current?;
+        let CurrentPdu { slot, data } = self.current?;
         let command = self.slots[usize::from(slot)].in_flight.as_mut()?;
         let Payload::In(buffer) = &mut command.payload else { return None };
         buffer.get_mut(data.offset as usize..)?.get_mut(..data.bytes as usize)
@@ -592,7 +594,7 @@ impl<T> Core<T> {
 
     /// Processes the end of a PDU.
     fn end(&mut self, corrupt: bool) -> Result<(), QueueError> {
-        let Some(Current { slot, data }) = self.current.take() else { return Ok(()) };
+        let Some(CurrentPdu { slot, data }) = self.current.take() else { return Ok(()) };
         if corrupt {
             self.stats.data_digest_errors += 1;
             if let Some(command) = &mut self.slots[usize::from(slot)].in_flight {

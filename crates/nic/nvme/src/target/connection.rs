@@ -21,18 +21,18 @@ use unlade_nvme_wire::{
 };
 
 use crate::target::config::ADMIN_CAPSULE_BYTES;
-use crate::target::controller::Outcome;
+use crate::target::controller::CommandOutcome;
 use crate::target::io::plan;
-use crate::target::queue::{Queue, Taken};
-use crate::target::ram::Piece;
-use crate::target::receive::{Break, Fault, Head, Receiver};
+use crate::target::queue::{Admission, Queue};
+use crate::target::ram::ChunkSlice;
+use crate::target::receive::{Fault, Head, ProtocolViolation, Receiver};
 use crate::target::send::Frame;
-use crate::target::subsystem::{Joined, Subsystem};
+use crate::target::subsystem::{Membership, Subsystem};
 
 /// How long a host may take to read the termination of its connection.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 /// Largest number of bytes that the host may send in that time.
-const FAREWELL_BYTES_MAX: usize = 16 << 20;
+const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// The byte stream of a connection.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
@@ -142,7 +142,7 @@ async fn end<S: ByteStream>(
             farewell = Some(termination(broken));
         }
     }
-    let last_words = async {
+    let lingering = async {
         if let Some(queue) = queue {
             if let Some(frame) = farewell.take() {
                 queue.outbox.push(frame);
@@ -156,18 +156,18 @@ async fn end<S: ByteStream>(
         write.shutdown().await?;
         // Unread bytes at a socket's close cause a reset, which would overtake the pending
         // output.
-        receiver.drain(FAREWELL_BYTES_MAX).await;
+        receiver.drain(LINGER_BYTES_MAX).await;
         io::Result::Ok(())
     };
-    let _ = timeout(FAREWELL_TIMEOUT, last_words).await;
+    let _ = timeout(LINGER_TIMEOUT, lingering).await;
 }
 
 /// Creates C2HTermReq (NVMe/TCP §3.6.2.4).
-fn termination(broken: Break) -> Frame {
+fn termination(broken: ProtocolViolation) -> Frame {
     let end = Terminate { status: broken.status as u16, information: broken.information };
     let pdu = Pdu::ControllerTerminate(end);
     let common = pdu.common(broken.header.len(), Digests::NONE, 4);
-    Frame::new(&pdu, &common, vec![Piece::new(broken.header)], None)
+    Frame::new(&pdu, &common, vec![ChunkSlice::new(broken.header)], None)
 }
 
 struct Connection<R> {
@@ -188,26 +188,26 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     ) -> Fault {
         let (mut sending, mut draining) = (pin!(sending), pin!(draining));
         let limit = self.queue.subsystem.config.connect_timeout;
-        let joined = tokio::select! {
-            joined = timeout(limit, self.connect()) => joined.unwrap_or(Err(Fault::Slow)),
+        let membership = tokio::select! {
+            membership = timeout(limit, self.connect()) => membership.unwrap_or(Err(Fault::Slow)),
             Err(error) = &mut sending => return Fault::Io(error),
             () = &mut draining => return Fault::Over,
         };
-        let joined = match joined {
-            Ok(joined) => joined,
+        let membership = match membership {
+            Ok(membership) => membership,
             Err(fault) => return fault,
         };
         let queue = self.queue.clone();
         let drained = async {
             draining.await;
             queue.refuse_more();
-            joined.others_gone().await;
+            membership.others_gone().await;
             queue.idle().await;
         };
         let fault = tokio::select! {
-            Err(fault) = self.commands(&joined) => fault,
+            Err(fault) = self.commands(&membership) => fault,
             Err(error) = sending => Fault::Io(error),
-            () = joined.ended() => Fault::Over,
+            () = membership.ended() => Fault::Over,
             () = drained => Fault::Over,
         };
         queue.end().await;
@@ -215,7 +215,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     }
 
     /// Processes commands until a Connect succeeds.
-    async fn connect(&mut self) -> Result<Joined, Fault> {
+    async fn connect(&mut self) -> Result<Membership, Fault> {
         loop {
             let head = self.receiver.head(|_| ADMIN_CAPSULE_BYTES).await?;
             let Pdu::CommandCapsule(entry) = head.pdu else {
@@ -229,13 +229,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 self.queue.fail(command.id(), Status::COMMAND_SEQUENCE.and_final());
                 continue;
             }
-            if let Some(joined) = self.join(&command, capsule).await {
-                return Ok(joined);
+            if let Some(membership) = self.join(&command, capsule).await {
+                return Ok(membership);
             }
         }
     }
 
-    async fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Joined> {
+    async fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Membership> {
         let queue = &self.queue;
         let data = match in_capsule(command, capsule) {
             Ok(data) => data,
@@ -245,13 +245,14 @@ impl<R: AsyncRead + Unpin> Connection<R> {
             }
         };
         let connect = Connect::parse(command);
-        let joined = match ConnectData::parse(&data) {
+        let membership = match ConnectData::parse(&data) {
             Ok(data) => {
                 if connect.queue == 0 {
                     queue.subsystem.former_gone(&data).await;
                 }
-                let joined = queue.subsystem.connect(&connect, &data, self.local, Instant::now());
-                joined.map_err(|refusal| (refusal.status, refusal.result))
+                let membership =
+                    queue.subsystem.connect(&connect, &data, self.local, Instant::now());
+                membership.map_err(|refusal| (refusal.status, refusal.result))
             }
             Err(error) => {
                 tracing::info!(%error, "connect refused");
@@ -259,13 +260,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 Err((Status::CONNECT_INVALID.and_final(), result))
             }
         };
-        match joined {
-            Ok(joined) => {
-                queue.connected(joined.depth, joined.has_flow_control);
-                let result = joined.controller_id().into();
+        match membership {
+            Ok(membership) => {
+                queue.connected(membership.depth, membership.has_flow_control);
+                let result = membership.controller_id().into();
                 let done = Completion::new(command.id(), Status::SUCCESS);
                 queue.succeed(Completion { result, ..done }, Vec::new());
-                Some(joined)
+                Some(membership)
             }
             Err((status, result)) => {
                 tracing::info!(%status, queue = connect.queue, "connect refused");
@@ -276,10 +277,10 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         }
     }
 
-    async fn commands(&mut self, joined: &Joined) -> Result<(), Fault> {
+    async fn commands(&mut self, membership: &Membership) -> Result<(), Fault> {
         let config = &self.queue.subsystem.config;
         let host_data_bytes_max = config.host_data_bytes_max.as_usize();
-        let capsule_bytes_max = match joined.queue {
+        let capsule_bytes_max = match membership.queue {
             0 => ADMIN_CAPSULE_BYTES,
             _ => config.in_capsule_bytes.as_usize().max(ADMIN_CAPSULE_BYTES),
         };
@@ -296,8 +297,8 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 Pdu::CommandCapsule(entry) => {
                     let (command, capsule) = self.command(&head, entry).await?;
                     let Some(capsule) = capsule else { continue };
-                    match joined.queue {
-                        0 => self.admin(joined, &command, capsule),
+                    match membership.queue {
+                        0 => self.admin(membership, &command, capsule),
                         _ => self.io(&command, capsule)?,
                     }
                 }
@@ -319,13 +320,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         self.queue.subsystem.counters.in_capsule_bytes.add(data.len() as u64);
         let capsule = Capsule { data, is_good };
         match self.queue.take(command.id()) {
-            Taken::Yes => {}
-            Taken::Draining => return Ok((command, None)),
-            Taken::Conflict => {
+            Admission::Yes => {}
+            Admission::Draining => return Ok((command, None)),
+            Admission::Conflict => {
                 self.queue.refuse_conflict(command.id());
                 return Ok((command, None));
             }
-            Taken::TooMany => {
+            Admission::TooMany => {
                 let why = "more commands than the queue has entries";
                 return Err(head.fault(FatalStatus::Sequence, 0, why));
             }
@@ -338,21 +339,21 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         Ok((command, Some(capsule)))
     }
 
-    fn admin(&self, joined: &Joined, command: &Command, capsule: Capsule) {
+    fn admin(&self, membership: &Membership, command: &Command, capsule: Capsule) {
         let queue = &self.queue;
         queue.subsystem.counters.admin_commands.add(1);
         // On the admin queue only Connect takes data.
         let is_strange = !capsule.data.is_empty();
         let (outcome, effects) = match is_strange {
             true => return queue.fail(command.id(), Status::INVALID_FIELD.and_final()),
-            false => joined.association.handle(command, Instant::now()),
+            false => membership.association.handle(command, Instant::now()),
         };
         match outcome {
-            Outcome::Kept => queue.keep(command.id()),
-            Outcome::Done(completion, _) if !completion.status.is_success() => {
+            CommandOutcome::Kept => queue.keep(command.id()),
+            CommandOutcome::Done(completion, _) if !completion.status.is_success() => {
                 queue.fail_with(completion);
             }
-            Outcome::Done(completion, data) => match sized(command, data) {
+            CommandOutcome::Done(completion, data) => match sized(command, data) {
                 Ok(data) => queue.succeed(completion, data),
                 Err(status) => queue.fail(command.id(), status.and_final()),
             },
@@ -449,13 +450,13 @@ fn in_capsule(command: &Command, capsule: Capsule) -> Result<Vec<u8>, Status> {
 }
 
 /// The answer's data, cut to the host's buffer (commands of the admin queue).
-fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<Piece>, Status> {
+fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<ChunkSlice>, Status> {
     if data.is_empty() {
         return Ok(Vec::new());
     }
     match command.data() {
         Ok(DataPlace::Transport { bytes }) if bytes as usize == data.len() => {
-            Ok(vec![Piece::new(data)])
+            Ok(vec![ChunkSlice::new(data)])
         }
         Ok(DataPlace::Transport { .. }) if command.direction() == Direction::ToHost => {
             Err(Status::SGL_DATA_LENGTH)

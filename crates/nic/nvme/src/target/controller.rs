@@ -58,7 +58,7 @@ const ENTRY_SIZES_MASK: u32 = 0xff_0000;
 
 /// The result of a command of the admin queue.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CommandOutcome {
     /// Answered, with data if there is any.
     Done(Completion, Vec<u8>),
     /// Kept: its identifier is answered later, or never.
@@ -90,20 +90,20 @@ pub(crate) struct Controller {
     event_requests: Vec<u16>,
 }
 
-fn done(command: &Command, status: Status) -> Outcome {
-    Outcome::Done(Completion::new(command.id(), status), Vec::new())
+fn done(command: &Command, status: Status) -> CommandOutcome {
+    CommandOutcome::Done(Completion::new(command.id(), status), Vec::new())
 }
 
-fn result(command: &Command, result: u64) -> Outcome {
+fn result(command: &Command, result: u64) -> CommandOutcome {
     let completion = Completion { result, ..Completion::new(command.id(), Status::SUCCESS) };
-    Outcome::Done(completion, Vec::new())
+    CommandOutcome::Done(completion, Vec::new())
 }
 
-fn data(command: &Command, data: Vec<u8>) -> Outcome {
-    Outcome::Done(Completion::new(command.id(), Status::SUCCESS), data)
+fn data(command: &Command, data: Vec<u8>) -> CommandOutcome {
+    CommandOutcome::Done(Completion::new(command.id(), Status::SUCCESS), data)
 }
 
-fn refuse(command: &Command, status: Status) -> Outcome {
+fn refuse(command: &Command, status: Status) -> CommandOutcome {
     done(command, status.and_final())
 }
 
@@ -147,7 +147,7 @@ impl Controller {
         about: &Description<'_>,
         now: Instant,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         if command.opcode() == FABRICS {
             return self.fabrics(command, about, effects);
         }
@@ -185,7 +185,7 @@ impl Controller {
         command: &Command,
         about: &Description<'_>,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         match FabricsType::from_number(command.fabrics_type()) {
             Some(FabricsType::PropertyGet) => self.get_property(command, about),
             Some(FabricsType::PropertySet) => self.set_property(command, effects),
@@ -196,7 +196,7 @@ impl Controller {
         }
     }
 
-    fn get_property(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn get_property(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let known = PropertyAccess::parse(command)
             .and_then(|access| Some((Property::from_offset(access.offset)?, access.is_wide)));
         let value = match known {
@@ -223,7 +223,7 @@ impl Controller {
         }
     }
 
-    fn set_property(&mut self, command: &Command, effects: &mut Effects) -> Outcome {
+    fn set_property(&mut self, command: &Command, effects: &mut Effects) -> CommandOutcome {
         match PropertyAccess::parse(command) {
             Some(access) if access.offset == Property::Configuration as u32 && !access.is_wide => {
                 self.configure(access.value as u32, effects);
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    fn identify(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn identify(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let number = command.namespace();
         let namespace = || about.namespaces.iter().find(|space| space.number == number);
         let command_set = command.dword(11) >> 24;
@@ -344,7 +344,7 @@ impl Controller {
         }
     }
 
-    fn log_page(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn log_page(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let is_discovery = self.kind == ControllerKind::Discovery;
         let page = match command.dword(10) as u8 {
             LOG_DISCOVERY if is_discovery => about.discovery.to_vec(),
@@ -369,7 +369,7 @@ impl Controller {
         data(command, part)
     }
 
-    fn get_feature(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn get_feature(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let is_io = self.kind == ControllerKind::Io;
         let value = match command.dword(10) as u8 {
             FEATURE_WRITE_CACHE if is_io => 1,
@@ -392,7 +392,7 @@ impl Controller {
         about: &Description<'_>,
         now: Instant,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         if command.dword(10) >> 31 != 0 {
             return refuse(command, Status::FEATURE_NOT_SAVEABLE);
         }
@@ -424,17 +424,17 @@ impl Controller {
         }
     }
 
-    fn event_request(&mut self, command: &Command) -> Outcome {
+    fn event_request(&mut self, command: &Command) -> CommandOutcome {
         if self.event_requests.len() >= EVENT_REQUESTS_MAX {
             return refuse(command, Status::ASYNC_EVENT_LIMIT);
         }
         self.event_requests.push(command.id());
-        Outcome::Kept
+        CommandOutcome::Kept
     }
 
     /// Aborts a kept command; all other commands are running already. Bit 0 of the result is set
     /// if no command was aborted (NVMe Base §5.1).
-    fn abort(&mut self, command: &Command, effects: &mut Effects) -> Outcome {
+    fn abort(&mut self, command: &Command, effects: &mut Effects) -> CommandOutcome {
         let (queue, id) = (command.dword(10) as u16, (command.dword(10) >> 16) as u16);
         let place = self.event_requests.iter().position(|kept| queue == 0 && *kept == id);
         let Some(place) = place else { return result(command, 1) };
@@ -529,7 +529,7 @@ mod tests {
             rig
         }
 
-        fn handle(&mut self, command: Command) -> Outcome {
+        fn handle(&mut self, command: Command) -> CommandOutcome {
             let about = Description {
                 nqn: &self.nqn,
                 serial: "serial",
@@ -549,7 +549,7 @@ mod tests {
 
         fn ok(&mut self, command: Command) -> (u64, Vec<u8>) {
             match self.handle(command) {
-                Outcome::Done(completion, data) if completion.status.is_success() => {
+                CommandOutcome::Done(completion, data) if completion.status.is_success() => {
                     assert_eq!(completion.command_id, command.id());
                     (completion.result, data)
                 }
@@ -559,11 +559,11 @@ mod tests {
 
         fn refused(&mut self, command: Command) -> Status {
             match self.handle(command) {
-                Outcome::Done(completion, data) => {
+                CommandOutcome::Done(completion, data) => {
                     assert!(completion.status.is_final() && data.is_empty());
                     Status::from_bits(completion.status.bits() & 0x7ff)
                 }
-                Outcome::Kept => panic!("kept"),
+                CommandOutcome::Kept => panic!("kept"),
             }
         }
 
@@ -713,7 +713,7 @@ mod tests {
         let mut rig = Rig::enabled(ControllerKind::Io);
         for id in 0..4 {
             let request = Command::build(AdminOpcode::AsyncEvent as u8, id, 0);
-            assert_eq!(rig.handle(request), Outcome::Kept);
+            assert_eq!(rig.handle(request), CommandOutcome::Kept);
         }
         let one_more = admin(AdminOpcode::AsyncEvent);
         assert_eq!(rig.refused(one_more), Status::ASYNC_EVENT_LIMIT);
@@ -723,7 +723,7 @@ mod tests {
         assert_eq!(rig.effects.released, [Completion::new(2, Status::ABORTED)]);
         assert_eq!(rig.ok(abort(0, 2)).0, 1);
         assert_eq!(rig.ok(abort(1, 3)).0, 1);
-        assert_eq!(rig.handle(one_more), Outcome::Kept);
+        assert_eq!(rig.handle(one_more), CommandOutcome::Kept);
     }
 
     #[test]

@@ -90,7 +90,7 @@ pub enum IdentityError {
     Open(#[from] OpenError),
     /// The identity's file is invalid.
     #[error("{source}; correct the file, or remove it, and hosts see a new disk")]
-    Kept {
+    StoredIdentity {
         /// The error, with its place.
         source: Box<SettingsError>,
     },
@@ -202,22 +202,22 @@ pub(crate) fn serial(uuid: Uuid) -> String {
 /// The file beside an image.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredIdentity {
     version: u32,
-    uuid: KeptUuid,
+    uuid: StoredUuid,
     image: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
-struct KeptUuid(Uuid);
+struct StoredUuid(Uuid);
 
-impl TryFrom<String> for KeptUuid {
+impl TryFrom<String> for StoredUuid {
     type Error = String;
 
-    fn try_from(text: String) -> Result<KeptUuid, String> {
+    fn try_from(text: String) -> Result<StoredUuid, String> {
         match text.parse()? {
-            Identity::Fixed(uuid) => Ok(KeptUuid(uuid)),
+            Identity::Fixed(uuid) => Ok(StoredUuid(uuid)),
             Identity::Random => Err("no uuid is kept here".to_owned()),
         }
     }
@@ -298,11 +298,11 @@ fn text(image: &Path, uuid: Uuid, mark: &str) -> String {
     )
 }
 
-fn read(path: &Path) -> Result<Option<Kept>, IdentityError> {
-    let kept: Kept = match unlade_config::load(path) {
+fn read(path: &Path) -> Result<Option<StoredIdentity>, IdentityError> {
+    let kept: StoredIdentity = match unlade_config::load(path) {
         Ok(kept) => kept,
         Err(SettingsError::Missing { .. }) => return Ok(None),
-        Err(source) => return Err(IdentityError::Kept { source: Box::new(source) }),
+        Err(source) => return Err(IdentityError::StoredIdentity { source: Box::new(source) }),
     };
     match kept.version {
         VERSION => Ok(Some(kept)),
@@ -441,7 +441,7 @@ mod tests {
         let path = image(directory.path(), "a.img");
         fs::create_dir(with_suffix(&path, SUFFIX)).unwrap();
         let error = serving(&[path.to_str().unwrap()]).identified().unwrap_err();
-        assert!(matches!(error, IdentityError::Kept { .. }), "{error}");
+        assert!(matches!(error, IdentityError::StoredIdentity { .. }), "{error}");
         let error = serving(&["/dev/zero"]).identified().unwrap_err().to_string();
         assert!(error.contains("/dev/zero") && error.contains("--uuid "), "{error}");
         let mut given = serving(&["/dev/zero"]);

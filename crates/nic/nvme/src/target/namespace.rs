@@ -16,7 +16,7 @@ use unlade_nvme_wire::identify::IdentifyNamespace;
 use uuid::Uuid;
 
 use crate::target::config::{NamespaceConfig, Source};
-use crate::target::ram::{Piece, Ram};
+use crate::target::ram::{ChunkSlice, Ram};
 
 /// Bytes of zeroes per write, if a file system cannot zero a range.
 const ZEROES_BYTES: usize = 64 << 10;
@@ -120,12 +120,12 @@ impl Namespace {
     }
 
     /// Executes the work if it cannot block; otherwise returns it.
-    pub fn run_now(&self, work: Work) -> Result<Result<Vec<Piece>, Status>, Work> {
+    pub fn run_now(&self, work: Work) -> Result<Result<Vec<ChunkSlice>, Status>, Work> {
         match (&self.backing, work) {
             (Backing::Ram(ram), work) => Ok(run_in_memory(ram, work)),
             (Backing::File(file), Work::Read { offset, bytes }) => {
                 match read_cached(file, offset, bytes) {
-                    Some(data) => Ok(Ok(vec![Piece::new(data)])),
+                    Some(data) => Ok(Ok(vec![ChunkSlice::new(data)])),
                     None => Err(Work::Read { offset, bytes }),
                 }
             }
@@ -134,7 +134,7 @@ impl Namespace {
     }
 
     /// Executes the work; it may block.
-    pub fn run(&self, work: Work) -> Result<Vec<Piece>, Status> {
+    pub fn run(&self, work: Work) -> Result<Vec<ChunkSlice>, Status> {
         match &self.backing {
             Backing::Ram(ram) => run_in_memory(ram, work),
             Backing::File(file) => run_on_file(file, work),
@@ -154,7 +154,7 @@ pub(crate) fn open_file(path: &Path, read_only: bool) -> Result<(File, u64), Ope
     Ok((file, bytes))
 }
 
-fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<Piece>, Status> {
+fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<ChunkSlice>, Status> {
     match work {
         Work::Read { offset, bytes } => return Ok(ram.read(offset, bytes)),
         Work::Write { offset, data, .. } => ram.write(offset, &data),
@@ -180,11 +180,11 @@ fn read_cached(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
     (read == Ok(bytes)).then_some(data)
 }
 
-fn run_on_file(file: &File, work: Work) -> Result<Vec<Piece>, Status> {
+fn run_on_file(file: &File, work: Work) -> Result<Vec<ChunkSlice>, Status> {
     match work {
         Work::Read { offset, bytes } => {
             let data = read_all(file, offset, bytes).map_err(reading)?;
-            return Ok(vec![Piece::new(data)]);
+            return Ok(vec![ChunkSlice::new(data)]);
         }
         Work::Write { offset, data, durable } => {
             file.write_all_at(&data, offset).map_err(writing)?;

@@ -11,10 +11,12 @@ use unlade_nvme_wire::{Completion, Digests, Pdu, Status};
 
 use crate::target::io::Plan;
 use crate::target::namespace::{Namespace, Work};
-use crate::target::ram::Piece;
+use crate::target::ram::ChunkSlice;
 use crate::target::send::{Frame, Outbox};
 use crate::target::subsystem::Subsystem;
-use crate::target::transfer::{Arrived, Manner, Progress, Transfers, Unasked};
+use crate::target::transfer::{
+    Progress, ReceivedData, TransferLimits, TransferViolation, Transfers,
+};
 
 /// Concurrent commands before Connect sets the depth of the queue: Connect itself.
 const DEPTH_BEFORE_CONNECT: usize = 1;
@@ -23,7 +25,7 @@ const NO_FLOW_CONTROL: u16 = 0xffff;
 
 /// The result of taking a command in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Admission {
     /// It is running.
     Yes,
     /// Its identifier is in use: it is refused, and not running.
@@ -44,7 +46,7 @@ struct Job {
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     depth: usize,
     has_flow_control: bool,
     /// True if the next response is that of a Connect without flow control, which it must report.
@@ -75,7 +77,7 @@ pub(crate) struct Queue {
     digests: Digests,
     /// Alignment of data to the host in bytes.
     alignment_bytes: usize,
-    state: RefCell<State>,
+    state: RefCell<QueueState>,
     idle: Notify,
     /// Notified when no job is running.
     rested: Notify,
@@ -85,12 +87,12 @@ impl Queue {
     /// Creates a queue with the agreed parameters.
     pub fn new(subsystem: Arc<Subsystem>, init: &InitRequest, digests: Digests) -> Queue {
         let config = &subsystem.config;
-        let manner = Manner {
+        let limits = TransferLimits {
             request_bytes_max: config.request_bytes_max.as_usize(),
             requests_max: config.requests_max.min(init.transfers_max) as usize,
             host_data_bytes_max: config.host_data_bytes_max.as_usize(),
         };
-        let state = State {
+        let state = QueueState {
             depth: DEPTH_BEFORE_CONNECT,
             has_flow_control: true,
             is_connect_response_due: false,
@@ -100,7 +102,7 @@ impl Queue {
             free_bytes: config.in_flight_bytes_max.as_usize(),
             waiting: VecDeque::new(),
             planned: HashMap::new(),
-            transfers: Transfers::new(manner),
+            transfers: Transfers::new(limits),
             is_draining: false,
             running: 0,
             is_over: false,
@@ -126,20 +128,20 @@ impl Queue {
     }
 
     /// Takes a received command in.
-    pub fn take(&self, id: u16) -> Taken {
+    pub fn take(&self, id: u16) -> Admission {
         let mut state = self.state.borrow_mut();
         if state.is_draining {
-            return Taken::Draining;
+            return Admission::Draining;
         }
         if state.in_work.len() >= state.depth {
-            return Taken::TooMany;
+            return Admission::TooMany;
         }
         state.head = (state.head + 1) % state.depth;
         if state.kept.contains(&id) || state.in_work.contains_key(&id) {
-            return Taken::Conflict;
+            return Admission::Conflict;
         }
         state.in_work.insert(id, 0);
-        Taken::Yes
+        Admission::Yes
     }
 
     /// Keeps a command until an event; it does not count as running.
@@ -207,7 +209,10 @@ impl Queue {
     }
 
     /// The place of a PDU's data, and the buffer that contains it.
-    pub fn place(&self, data: &Data) -> Result<(std::ops::Range<usize>, Vec<u8>), Unasked> {
+    pub fn place(
+        &self,
+        data: &Data,
+    ) -> Result<(std::ops::Range<usize>, Vec<u8>), TransferViolation> {
         let mut state = self.state.borrow_mut();
         let place = state.transfers.place(data)?;
         Ok((place, state.transfers.take(data.command_id)))
@@ -227,7 +232,7 @@ impl Queue {
         };
         match (progress, plan) {
             (Progress::More(requests), _) => self.ask(requests),
-            (Progress::Complete(Arrived { data: _, is_damaged: true }), _) => {
+            (Progress::Complete(ReceivedData { data: _, is_damaged: true }), _) => {
                 self.fail(data.command_id, Status::TRANSIENT_TRANSPORT);
             }
             (Progress::Complete(arrived), Some(plan)) => {
@@ -255,7 +260,7 @@ impl Queue {
     }
 
     /// Executes work on a thread, unless the connection ends before one is free.
-    async fn run(&self, namespace: Arc<Namespace>, work: Work) -> Result<Vec<Piece>, Status> {
+    async fn run(&self, namespace: Arc<Namespace>, work: Work) -> Result<Vec<ChunkSlice>, Status> {
         self.subsystem.counters.file_jobs.add(1);
         // The semaphore is never closed.
         let _place = self.subsystem.file_jobs.acquire().await;
@@ -275,7 +280,7 @@ impl Queue {
         job.unwrap_or(Err(Status::INTERNAL))
     }
 
-    fn executed(&self, id: u16, plan: &Plan, ended: Result<Vec<Piece>, Status>) {
+    fn executed(&self, id: u16, plan: &Plan, ended: Result<Vec<ChunkSlice>, Status>) {
         let counters = &self.subsystem.counters;
         match ended {
             Ok(data) => {
@@ -311,7 +316,7 @@ impl Queue {
     }
 
     /// Answers a successful command, with data if there is any.
-    pub fn succeed(&self, completion: Completion, data: Vec<Piece>) {
+    pub fn succeed(&self, completion: Completion, data: Vec<ChunkSlice>) {
         let id = completion.command_id;
         let total: usize = data.iter().map(|piece| piece.bytes().len()).sum();
         // Without flow control, the response of a read can be omitted (NVMe/TCP §3.3.2.2).
@@ -325,7 +330,7 @@ impl Queue {
         }
     }
 
-    fn send_data(&self, id: u16, data: Vec<Piece>, total: usize, is_success: bool) {
+    fn send_data(&self, id: u16, data: Vec<ChunkSlice>, total: usize, is_success: bool) {
         let most = self.subsystem.config.send_bytes_max.as_usize();
         let mut pieces = VecDeque::from(data);
         let mut offset = 0;
@@ -360,7 +365,7 @@ impl Queue {
         self.push(&Pdu::ResponseCapsule(completion.encode()), Vec::new(), ends);
     }
 
-    fn push(&self, pdu: &Pdu, body: Vec<Piece>, ends: Option<u16>) {
+    fn push(&self, pdu: &Pdu, body: Vec<ChunkSlice>, ends: Option<u16>) {
         let bytes = body.iter().map(|piece| piece.bytes().len()).sum();
         let common = pdu.common(bytes, self.digests, self.alignment_bytes);
         self.outbox.push(Frame::new(pdu, &common, body, ends));
@@ -406,7 +411,7 @@ impl Queue {
 }
 
 /// The first `count` bytes of `pieces`; the rest remains.
-fn split(pieces: &mut VecDeque<Piece>, count: usize) -> Vec<Piece> {
+fn split(pieces: &mut VecDeque<ChunkSlice>, count: usize) -> Vec<ChunkSlice> {
     let mut out = Vec::new();
     let mut left = count;
     while left > 0
@@ -471,7 +476,7 @@ mod tests {
             let subsystem = &self.queue.subsystem;
             let bytes_max = BLOCK_BYTES as usize;
             let plan = plan(&command.with_data(place), &subsystem.namespaces, bytes_max).unwrap();
-            assert_eq!(self.queue.take(id), Taken::Yes);
+            assert_eq!(self.queue.take(id), Admission::Yes);
             self.queue.submit(id, plan, Some(vec![1; bytes_max]));
         }
 

@@ -12,16 +12,16 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
 /// A reference to bytes to send.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct ChunkSlice {
     memory: Arc<Vec<u8>>,
     range: Range<usize>,
 }
 
-impl Piece {
+impl ChunkSlice {
     /// Creates a reference to all of `data`.
-    pub fn new(data: Vec<u8>) -> Piece {
+    pub fn new(data: Vec<u8>) -> ChunkSlice {
         let range = 0..data.len();
-        Piece { memory: Arc::new(data), range }
+        ChunkSlice { memory: Arc::new(data), range }
     }
 
     /// The bytes.
@@ -30,11 +30,11 @@ impl Piece {
     }
 
     /// Splits off the first `count` bytes (or all); the rest remains.
-    pub fn split_to(&mut self, count: usize) -> Piece {
+    pub fn split_to(&mut self, count: usize) -> ChunkSlice {
         let at = (self.range.start + count).min(self.range.end);
         let range = self.range.start..at;
         self.range.start = at;
-        Piece { memory: self.memory.clone(), range }
+        ChunkSlice { memory: self.memory.clone(), range }
     }
 }
 
@@ -75,11 +75,11 @@ impl Ram {
 
     /// References to the bytes of a range. Callers have checked it; beyond the end there are
     /// none.
-    pub fn read(&self, offset: u64, bytes: usize) -> Vec<Piece> {
+    pub fn read(&self, offset: u64, bytes: usize) -> Vec<ChunkSlice> {
         let share = |(chunk, range, _): (usize, Range<usize>, _)| {
             let slot = self.chunks.get(chunk)?.read().unwrap_or_else(PoisonError::into_inner);
             let memory = slot.clone().unwrap_or_else(zeroes);
-            Some(Piece { memory, range })
+            Some(ChunkSlice { memory, range })
         };
         places(offset, bytes as u64).filter_map(share).collect()
     }
@@ -112,7 +112,7 @@ impl Ram {
 mod tests {
     use super::*;
 
-    fn all(pieces: &[Piece]) -> Vec<u8> {
+    fn all(pieces: &[ChunkSlice]) -> Vec<u8> {
         pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect()
     }
 

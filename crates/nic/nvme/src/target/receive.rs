@@ -22,7 +22,7 @@ pub(crate) enum Fault {
     /// The kernel or the TLS layer reports an error.
     Io(io::Error),
     /// The host violated the protocol.
-    Broken(Break),
+    Broken(ProtocolViolation),
     /// The host reported an error of the target.
     HostTerminated(Terminate),
     /// The set-up of the connection timed out.
@@ -33,7 +33,7 @@ pub(crate) enum Fault {
 
 /// A protocol violation of the host, with the fields of the termination request.
 #[derive(Debug)]
-pub(crate) struct Break {
+pub(crate) struct ProtocolViolation {
     /// FES.
     pub status: FatalStatus,
     /// FEI.
@@ -67,7 +67,7 @@ impl Head {
 
 fn broken(status: FatalStatus, information: u32, header: &[u8], why: impl Into<String>) -> Fault {
     let (header, why) = (header.to_vec(), why.into());
-    Fault::Broken(Break { status, information, header, why })
+    Fault::Broken(ProtocolViolation { status, information, header, why })
 }
 
 /// The receiving side of a connection.

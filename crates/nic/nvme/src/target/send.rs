@@ -13,7 +13,7 @@ use unlade_nvme_wire::pdu::{
     CommonHeader, DIGEST_BYTES, FLAG_DATA_DIGEST, FLAG_HEADER_DIGEST, Pdu,
 };
 
-use crate::target::ram::Piece;
+use crate::target::ram::ChunkSlice;
 
 /// Largest number of slices of one system call.
 const SLICES_MAX: usize = 64;
@@ -22,7 +22,7 @@ const SLICES_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Frame {
     head: Vec<u8>,
-    body: Vec<Piece>,
+    body: Vec<ChunkSlice>,
     tail: Option<[u8; DIGEST_BYTES]>,
     /// The command that is complete once this is written.
     ends: Option<u16>,
@@ -30,7 +30,12 @@ pub(crate) struct Frame {
 
 impl Frame {
     /// Creates a frame from a PDU with the header `common`, and its data.
-    pub fn new(pdu: &Pdu, common: &CommonHeader, body: Vec<Piece>, ends: Option<u16>) -> Frame {
+    pub fn new(
+        pdu: &Pdu,
+        common: &CommonHeader,
+        body: Vec<ChunkSlice>,
+        ends: Option<u16>,
+    ) -> Frame {
         let mut head = Vec::with_capacity(common.layout().head_bytes());
         pdu.write(common, &mut head);
         if common.flags & FLAG_HEADER_DIGEST != 0 {
@@ -47,7 +52,7 @@ impl Frame {
     }
 
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let body = self.body.iter().map(Piece::bytes);
+        let body = self.body.iter().map(ChunkSlice::bytes);
         std::iter::once(&self.head[..]).chain(body).chain(self.tail.iter().map(|tail| &tail[..]))
     }
 

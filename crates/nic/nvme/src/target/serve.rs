@@ -50,13 +50,13 @@ pub enum TargetError {
 
 /// A listening target: all steps that depend on the configuration have succeeded.
 pub struct Target {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     control: Control<()>,
     address: SocketAddr,
     admin: Option<AdminServer>,
 }
 
-struct Shared {
+struct ServerState {
     subsystem: Arc<Subsystem>,
     acceptor: Option<Arc<dyn Acceptor>>,
     /// Taken by the workers at their start.
@@ -86,7 +86,7 @@ impl Target {
             tracing::info!(number, blocks, block_bytes, uuid = %namespace.uuid, "namespace");
         }
         tracing::info!(%address, nqn = %subsystem.nqn(), "serving NVMe/TCP");
-        let shared = Shared { subsystem, acceptor, listeners: Mutex::new(listeners) };
+        let shared = ServerState { subsystem, acceptor, listeners: Mutex::new(listeners) };
         Ok(Target { shared: Arc::new(shared), control, address, admin })
     }
 
@@ -169,7 +169,7 @@ fn start_admin(
 
 /// The loop of one worker: accepts until the process drains, and then waits for its connections.
 async fn worker(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     _info: WorkerInfo,
     mut watch: Watch<()>,
 ) -> Result<(), ListenError> {
@@ -192,7 +192,7 @@ async fn worker(
             Ok((tcp, peer)) => {
                 tracing::debug!(%peer, "connection");
                 shared.subsystem.counters.accepted.add(1);
-                let place = Place::new(&shared.subsystem);
+                let place = ConnectionSlot::new(&shared.subsystem);
                 connections.spawn_local(connection(tcp, shared.clone(), watch.clone(), place));
             }
             Err(error) => {
@@ -211,24 +211,29 @@ fn at_limit(subsystem: &Subsystem, connections_max: usize) -> bool {
 }
 
 /// One slot of the limit of concurrent connections.
-struct Place {
+struct ConnectionSlot {
     subsystem: Arc<Subsystem>,
 }
 
-impl Place {
-    fn new(subsystem: &Arc<Subsystem>) -> Place {
+impl ConnectionSlot {
+    fn new(subsystem: &Arc<Subsystem>) -> ConnectionSlot {
         subsystem.counters.connections.add(1);
-        Place { subsystem: subsystem.clone() }
+        ConnectionSlot { subsystem: subsystem.clone() }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.subsystem.counters.connections.subtract(1);
     }
 }
 
-async fn connection(tcp: TcpStream, shared: Arc<Shared>, mut watch: Watch<()>, _place: Place) {
+async fn connection(
+    tcp: TcpStream,
+    shared: Arc<ServerState>,
+    mut watch: Watch<()>,
+    _place: ConnectionSlot,
+) {
     let subsystem = shared.subsystem.clone();
     let mut draining = pin!(async move { watch.reached(Phase::Draining).await });
     let local = match prepare(&tcp) {

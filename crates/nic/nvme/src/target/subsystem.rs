@@ -16,7 +16,7 @@ use unlade_nvme_wire::identify::ControllerKind;
 use unlade_nvme_wire::{Command, Nqn, Status};
 
 use crate::target::config::{ADMIN_QUEUE_DEPTH, ConfigError, TargetConfig};
-use crate::target::controller::{Controller, Effects, Outcome};
+use crate::target::controller::{CommandOutcome, Controller, Effects};
 use crate::target::counters::{Counters, Counts};
 use crate::target::identity::{Identities, IdentityError, serial};
 use crate::target::namespace::{Namespace, OpenError};
@@ -171,18 +171,18 @@ impl Subsystem {
         data: &ConnectData,
         local: SocketAddr,
         now: Instant,
-    ) -> Result<Joined, Refusal> {
-        let joined = match connect.queue {
+    ) -> Result<Membership, Refusal> {
+        let membership = match connect.queue {
             _ if connect.format != 0 => Err(refusal(Status::CONNECT_FORMAT)),
             0 => self.connect_admin(connect, data, local, now),
             _ => self.connect_io(connect, data),
         };
         let counters = &self.counters;
-        match joined {
+        match membership {
             Ok(_) => counters.connects.add(1),
             Err(_) => counters.connects_refused.add(1),
         }
-        joined
+        membership
     }
 
     fn connect_admin(
@@ -191,7 +191,7 @@ impl Subsystem {
         data: &ConnectData,
         local: SocketAddr,
         now: Instant,
-    ) -> Result<Joined, Refusal> {
+    ) -> Result<Membership, Refusal> {
         let kind = match &data.subsystem {
             name if *name == self.nqn => ControllerKind::Io,
             name if *name == self.discovery_nqn => ControllerKind::Discovery,
@@ -223,14 +223,14 @@ impl Subsystem {
         associations.insert(id, association.clone());
         self.counters.controllers.add(1);
         tracing::info!(controller = id, host = %data.host, ?kind, "host connected");
-        Ok(Joined::new(association, connect))
+        Ok(Membership::new(association, connect))
     }
 
     fn connect_io(
         self: &Arc<Self>,
         connect: &Connect,
         data: &ConnectData,
-    ) -> Result<Joined, Refusal> {
+    ) -> Result<Membership, Refusal> {
         let association = lock(&self.associations).get(&data.controller).cloned();
         let association = association.ok_or(invalid_data(AT_CONTROLLER))?;
         if association.kind != ControllerKind::Io || data.subsystem != self.nqn {
@@ -251,7 +251,7 @@ impl Subsystem {
         if !lock(&association.queues).insert(connect.queue) {
             return Err(refusal(Status::COMMAND_SEQUENCE));
         }
-        Ok(Joined::new(association, connect))
+        Ok(Membership::new(association, connect))
     }
 
     fn discovery_page(&self, local: SocketAddr) -> Vec<u8> {
@@ -306,7 +306,7 @@ pub(crate) struct Association {
 impl Association {
     /// Executes a command of the admin queue, and applies its effects; the completions that they
     /// release are returned.
-    pub fn handle(&self, command: &Command, now: Instant) -> (Outcome, Effects) {
+    pub fn handle(&self, command: &Command, now: Instant) -> (CommandOutcome, Effects) {
         let subsystem = &self.subsystem;
         let config = &subsystem.config;
         let is_io = self.kind == ControllerKind::Io;
@@ -383,7 +383,7 @@ impl Association {
 /// A connection's membership in an association; dropping it leaves the association. Dropping that
 /// of the admin queue ends the association.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct Membership {
     pub association: Arc<Association>,
     /// QID.
     pub queue: u16,
@@ -394,10 +394,10 @@ pub(crate) struct Joined {
     resets: u64,
 }
 
-impl Joined {
-    fn new(association: Arc<Association>, connect: &Connect) -> Joined {
+impl Membership {
+    fn new(association: Arc<Association>, connect: &Connect) -> Membership {
         let resets = association.state.borrow().resets;
-        Joined {
+        Membership {
             queue: connect.queue,
             depth: usize::from(connect.queue_size_zero_based) + 1,
             has_flow_control: connect.attributes & ATTRIBUTE_NO_FLOW_CONTROL == 0,
@@ -439,7 +439,7 @@ impl Joined {
     }
 }
 
-impl Drop for Joined {
+impl Drop for Membership {
     fn drop(&mut self) {
         match self.queue {
             0 => self.association.end(),
@@ -480,13 +480,17 @@ mod tests {
         Connect { format: 0, queue, queue_size_zero_based, attributes: 0, keep_alive_ms }
     }
 
-    fn join(s: &Arc<Subsystem>, connect: Connect, data: &ConnectData) -> Result<Joined, Refusal> {
+    fn join(
+        s: &Arc<Subsystem>,
+        connect: Connect,
+        data: &ConnectData,
+    ) -> Result<Membership, Refusal> {
         s.connect(&connect, data, SocketAddr::from(([192, 0, 2, 1], 4420)), Instant::now())
     }
 
-    fn enable(joined: &Joined) {
+    fn enable(membership: &Membership) {
         let set = PropertyAccess::set(Property::Configuration, 0x46_0001, 1);
-        joined.association.handle(&set, Instant::now());
+        membership.association.handle(&set, Instant::now());
     }
 
     #[test]
@@ -606,8 +610,8 @@ mod tests {
         let admin = join(&subsystem, connect(0), &data(&subsystem, 0xffff)).unwrap();
         let own = data(&subsystem, admin.controller_id());
         let ask = |command: Command| match admin.association.handle(&command, Instant::now()).0 {
-            Outcome::Done(completion, _) => completion.result,
-            Outcome::Kept => panic!("kept"),
+            CommandOutcome::Done(completion, _) => completion.result,
+            CommandOutcome::Kept => panic!("kept"),
         };
         let set = |value| ask(PropertyAccess::set(Property::Configuration, value, 1));
         let status = || ask(PropertyAccess::get(Property::Status, 1));
@@ -631,16 +635,16 @@ mod tests {
         let subsystem = subsystem();
         let name = subsystem.discovery_nqn.clone();
         let ask = ConnectData { subsystem: name, ..data(&subsystem, 0xffff) };
-        let joined = join(&subsystem, connect(0), &ask).unwrap();
-        let page = &joined.association.discovery;
+        let membership = join(&subsystem, connect(0), &ask).unwrap();
+        let page = &membership.association.discovery;
         let (_, entries) = unlade_nvme_wire::discovery::parse_page(page).unwrap();
         assert_eq!(
             (entries[1].address.as_str(), entries[1].service.as_str()),
             ("192.0.2.1", "4420")
         );
         assert_eq!((entries[0].kind, entries[1].kind), (EntryKind::Current, EntryKind::Nvm));
-        enable(&joined);
-        let io = ConnectData { controller: joined.controller_id(), ..ask };
+        enable(&membership);
+        let io = ConnectData { controller: membership.controller_id(), ..ask };
         assert_eq!(join(&subsystem, connect(1), &io).unwrap_err(), invalid_data(AT_SUBSYSTEM));
     }
 }

@@ -21,7 +21,7 @@ pub const CONTROLLER: u16 = 0x1234;
 
 /// Properties of the controller.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
+pub struct ControllerConfig {
     /// Supported digests.
     pub digests: Digests,
     /// MAXH2CDATA.
@@ -35,7 +35,7 @@ pub struct Habits {
 }
 
 /// A PDU to send.
-pub struct Said {
+pub struct ControllerPdu {
     pub pdu: Pdu,
     pub data: Bytes,
     /// True if its data digest is wrong.
@@ -61,14 +61,14 @@ struct Writing {
 
 /// The far end.
 pub struct Controller {
-    habits: Habits,
+    habits: ControllerConfig,
     pub disk: Vec<u8>,
     /// The digests after the set-up.
     agreed: Digests,
     heard: Vec<u8>,
     reads: Vec<Reading>,
     writes: Vec<Writing>,
-    out: VecDeque<Said>,
+    out: VecDeque<ControllerPdu>,
     tags: u16,
     /// Identifiers of commands whose data was sent with a wrong digest, or that were refused.
     pub wrong: Vec<u16>,
@@ -82,7 +82,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub fn new(habits: Habits, disk: Vec<u8>) -> Controller {
+    pub fn new(habits: ControllerConfig, disk: Vec<u8>) -> Controller {
         Controller {
             habits,
             disk,
@@ -138,7 +138,7 @@ impl Controller {
             Pdu::InitRequest(init) => {
                 assert_eq!((init.version, init.transfers_max), (0, 1));
                 let digests = init.digests.and(self.habits.digests);
-                let Habits { data_bytes_max, alignment_bytes, .. } = self.habits;
+                let ControllerConfig { data_bytes_max, alignment_bytes, .. } = self.habits;
                 let answer = InitResponse { version: 0, alignment_bytes, digests, data_bytes_max };
                 self.say(Pdu::InitResponse(answer), Bytes::new());
                 self.agreed = digests;
@@ -150,7 +150,7 @@ impl Controller {
     }
 
     fn say(&mut self, pdu: Pdu, data: Bytes) {
-        self.out.push_back(Said { pdu, data, wrong: false });
+        self.out.push_back(ControllerPdu { pdu, data, wrong: false });
     }
 
     fn complete(&mut self, cid: u16, status: Status, result: u64) {
@@ -206,7 +206,7 @@ impl Controller {
     }
 
     /// The next PDU, at random.
-    pub fn next(&mut self, random: &mut Random) -> Option<Said> {
+    pub fn next(&mut self, random: &mut Random) -> Option<ControllerPdu> {
         if self.out.is_empty() {
             match random.once_in(2) {
                 true => self.read(random),
@@ -244,7 +244,7 @@ impl Controller {
         if wrong {
             self.wrong.push(cid);
         }
-        self.out.push_back(Said { pdu: Pdu::ControllerData(said), data, wrong });
+        self.out.push_back(ControllerPdu { pdu: Pdu::ControllerData(said), data, wrong });
         if is_last && !is_success {
             self.complete(cid, Status::SUCCESS, 0);
         }
@@ -287,7 +287,7 @@ impl Controller {
     }
 }
 
-impl Said {
+impl ControllerPdu {
     /// Its bytes, with digests by software.
     pub fn bytes(&self, digests: Digests) -> Vec<u8> {
         let common = self.pdu.common(self.data.len(), digests, 4);

@@ -15,9 +15,9 @@ use unlade_tls::RecordLayer;
 
 use super::ended::QUIET_MS;
 use super::engine::Engine;
+use super::flow::{Flow, Receiving, RxOutcome, RxSide, TxSide};
+use super::flow_table::{IDLE_MS, Offer};
 use super::reader::Reader;
-use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
-use super::track::{IDLE_MS, Offer};
 use unlade_tls::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
@@ -129,12 +129,12 @@ fn receive_over_a_bad_wire(random: &mut Random) -> u64 {
         let outcome = flow.receive(&mut stats, seq, bytes, out);
         let dropped = random.below(25) == 0;
         match outcome {
-            Outcome::Raw if !dropped => kernel.take(start, bytes),
-            Outcome::Decrypted if !dropped => kernel.take(start, out),
+            RxOutcome::Raw if !dropped => kernel.take(start, bytes),
+            RxOutcome::Decrypted if !dropped => kernel.take(start, out),
             _ => (),
         }
         if random.below(3) == 0 {
-            flow.rx().settle(origin + kernel.next as u32);
+            flow.rx().acknowledge(origin + kernel.next as u32);
         }
         if random.below(4) == 0 || kernel.next == total {
             let bytes: Vec<u8> =
@@ -177,7 +177,7 @@ fn an_byte_that_was_changed_ends_the_connection_also_in_doubt() {
             let seq = origin + delivered.len() as u32;
             let first = flow.receive(&mut stats, seq, chunk, &mut out);
             flow.receive(&mut stats, seq, chunk, &mut vec![0; chunk.len()]);
-            delivered.extend(if first == Outcome::Decrypted { &out } else { chunk });
+            delivered.extend(if first == RxOutcome::Decrypted { &out } else { chunk });
         }
         let mut plaintext = Vec::new();
         let ended = reader.receive(&mut layer(), &delivered, &mut plaintext);
@@ -372,7 +372,7 @@ fn frames_are_sealed_and_opened_and_have_right_checksums() {
     let mut ranges = Vec::new();
     flow.rx().read(record.len(), &mut ranges);
     let pass = Some(Pass { key: 0, generation: 0 });
-    assert!(matches!(&ranges[..], [(_, ways)] if passes(ways) == [pass]));
+    assert!(matches!(&ranges[..], [(_, history)] if passes(history) == [pass]));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn a_frame_with_a_wrong_checksum_goes_up_as_it_came() {
     let up = from_wire(&mut engine, bad.clone());
     assert_eq!(up, [(VnetHeader::default(), bad)]);
     assert_eq!(engine.counters().damaged_frames, 1);
-    assert_eq!(flow.rx().doubtful_bytes(), 0);
+    assert_eq!(flow.rx().ambiguous_bytes(), 0);
 }
 
 #[test]
@@ -582,7 +582,7 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
     from_wire(&mut engine, came(lost, found));
     let mut ranges = Vec::new();
     flow.rx().read(sealed.len(), &mut ranges);
-    let told: Vec<_> = ranges.iter().map(|(until, ways)| (*until, passes(ways))).collect();
+    let told: Vec<_> = ranges.iter().map(|(until, history)| (*until, passes(history))).collect();
     let raw = vec![None];
     let worked = |generation| vec![Some(Pass { key: 0, generation })];
     assert_eq!(
@@ -592,6 +592,6 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
 }
 
 /// The passes in which bytes were decrypted.
-fn passes(ways: &super::delivered::Ways) -> Vec<Option<Pass>> {
-    ways.as_slice().iter().map(|way| way.map(|worked| worked.pass)).collect()
+fn passes(history: &super::delivery_log::DeliveryHistory) -> Vec<Option<Pass>> {
+    history.as_slice().iter().map(|way| way.map(|worked| worked.pass)).collect()
 }

@@ -15,8 +15,8 @@ use unlade_sys::vnet::{FRAME_BYTES_MAX, VnetHeader, VnetTap};
 
 use super::channel::Device;
 use super::engine::Engine;
+use super::flow_table::CONNECTIONS_MAX;
 use super::impair::Impaired;
-use super::track::CONNECTIONS_MAX;
 use crate::capture::Capture;
 use crate::impair::Seeded;
 
@@ -88,8 +88,8 @@ pub struct Setup {
     /// How long the thread polls for frames in vain before it sleeps, with yields in between. A
     /// sender need not wake it in that time; a wakeup costs more than many frames.
     pub spin: Duration,
-    /// True if [`Counted::delivery_ns`](super::Counted::delivery_ns) and
-    /// [`Counted::idle_ns`](super::Counted::idle_ns) are measured.
+    /// True if [`DeviceCounters::delivery_ns`](super::DeviceCounters::delivery_ns) and
+    /// [`DeviceCounters::idle_ns`](super::DeviceCounters::idle_ns) are measured.
     pub is_timed: bool,
 }
 
@@ -152,13 +152,13 @@ pub fn start(device: Device, setup: Setup) -> io::Result<Running> {
                 tracing::warn!(core, %error, "the engine is not pinned");
             }
         }
-        Loop::new(seen, setup).run();
+        EngineLoop::new(seen, setup).run();
     })?;
     let tid = name.recv().map_err(io::Error::other)?;
     Ok(Running { device, thread: Some(thread), tid })
 }
 
-struct Loop {
+struct EngineLoop {
     device: Device,
     setup: Setup,
     engine: Engine,
@@ -167,13 +167,13 @@ struct Loop {
     frame: Vec<u8>,
     since: Instant,
     swept_ms: u64,
-    seen: Seen,
-    full: Full,
+    seen: SeenTime,
+    full: FullTableLog,
 }
 
 /// The time up to which the engine has seen all that the kernel sent.
 #[derive(Default)]
-struct Seen {
+struct SeenTime {
     until_ms: u64,
     /// When [`WAITING_FRAMES_MAX`] frames have come since then, the frames that waited then have
     /// come.
@@ -181,7 +181,7 @@ struct Seen {
     frames: u64,
 }
 
-impl Seen {
+impl SeenTime {
     /// Notes that `frames` have come at `now_ms`; `is_empty` is true if no others waited.
     fn took(&mut self, now_ms: u64, frames: u64, is_empty: bool) {
         self.frames += frames;
@@ -198,12 +198,12 @@ impl Seen {
 
 /// Number of connections without a place that were logged.
 #[derive(Default)]
-struct Full {
+struct FullTableLog {
     refused: u64,
     logged_ms: u64,
 }
 
-impl Full {
+impl FullTableLog {
     /// Returns the number to log, given that `refused` were refused so far; `None` if no log is
     /// due.
     fn look(&mut self, now_ms: u64, refused: u64) -> Option<u64> {
@@ -217,14 +217,14 @@ impl Full {
     }
 }
 
-impl Loop {
-    fn new(device: Device, setup: Setup) -> Loop {
+impl EngineLoop {
+    fn new(device: Device, setup: Setup) -> EngineLoop {
         let engine = Engine::new(setup.wire_is_large);
         let both = |one: Seeded| (Impaired::new(one, 1), Impaired::new(one, 2));
         let impaired = setup.impairment.map(both);
         let frame = vec![0; FRAME_BYTES_MAX];
-        let (since, seen, full) = (Instant::now(), Seen::default(), Full::default());
-        Loop { device, setup, engine, impaired, frame, since, swept_ms: 0, seen, full }
+        let (since, seen, full) = (Instant::now(), SeenTime::default(), FullTableLog::default());
+        EngineLoop { device, setup, engine, impaired, frame, since, swept_ms: 0, seen, full }
     }
 
     fn run(mut self) {
@@ -312,7 +312,7 @@ impl Loop {
     /// Processes frames of the kernel. Returns true if there were some.
     fn take_host(&mut self, now_ns: u64) -> bool {
         let now_ms = now_ns / NS_PER_MS;
-        let Loop { device, setup, engine, impaired, frame, seen, .. } = self;
+        let EngineLoop { device, setup, engine, impaired, frame, seen, .. } = self;
         for count in 0..BATCH_FRAMES {
             let (header, got) = match setup.host.receive(frame) {
                 Ok(received) => received,
@@ -351,7 +351,7 @@ impl Loop {
     /// Processes frames of the wire. Returns true if there were some.
     fn take_wire(&mut self, now_ns: u64) -> bool {
         let now_ms = now_ns / NS_PER_MS;
-        let Loop { setup, engine, impaired, frame, .. } = self;
+        let EngineLoop { setup, engine, impaired, frame, .. } = self;
         for count in 0..BATCH_FRAMES {
             let (header, got) = match setup.get(frame) {
                 Ok(received) => received,
@@ -372,7 +372,7 @@ impl Loop {
     /// Releases frames that have been delayed.
     fn release(&mut self, now_ns: u64) {
         let now_ms = now_ns / NS_PER_MS;
-        let Loop { setup, engine, impaired, .. } = self;
+        let EngineLoop { setup, engine, impaired, .. } = self;
         let Some((out, back)) = impaired else { return };
         let mut unsent = 0;
         out.release(now_ns, |header, frame| {
@@ -411,11 +411,11 @@ fn deliver(engine: &mut Engine, setup: &Setup, now_ms: u64, header: &VnetHeader,
 
 #[cfg(test)]
 mod tests {
-    use super::{FULL_LOG_MS, Full, Seen, WAITING_FRAMES_MAX};
+    use super::{FULL_LOG_MS, FullTableLog, SeenTime, WAITING_FRAMES_MAX};
 
     #[test]
     fn what_waits_for_a_device_that_was_stopped_counts_as_not_seen() {
-        let mut seen = Seen::default();
+        let mut seen = SeenTime::default();
         seen.took(5, 3, true);
         assert_eq!(seen.until_ms, 5);
         // Stopped for a minute: frames of all that time may wait.
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn a_full_table_is_logged_and_seldom() {
-        let mut full = Full::default();
+        let mut full = FullTableLog::default();
         assert_eq!(full.look(0, 0), None);
         assert_eq!(full.look(1_000, 7), Some(7));
         assert_eq!(full.look(2_000, 9), None);

@@ -10,10 +10,10 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use super::stream::{Opened, TlsReader, TlsWriter};
 
 /// How long the peer may take to acknowledge the last bytes.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(10);
+const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long the end of a connection with an error may take.
-const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Byte counts of a relayed connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,18 +40,18 @@ pub async fn relay(opened: Opened, plain: TcpStream) -> io::Result<Relayed> {
     match done {
         Ok((inward_bytes, outward_bytes)) => {
             // The device is needed until the last byte has arrived.
-            let _ = tokio::time::timeout(SETTLE_TIMEOUT, writer.settle()).await;
+            let _ = tokio::time::timeout(ACK_TIMEOUT, writer.wait_acknowledged()).await;
             Ok(Relayed { inward_bytes, outward_bytes })
         }
         Err(error) => {
             // Sends the alert, if one is due; then the peer has time to read it.
-            let parting = async {
+            let lingering = async {
                 writer.end().await;
-                reader.part(PARTING_TIMEOUT).await;
+                reader.linger(LINGER_TIMEOUT).await;
                 // The device need not keep the connection's name for long then.
-                let _ = writer.settle().await;
+                let _ = writer.wait_acknowledged().await;
             };
-            let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
+            let _ = tokio::time::timeout(LINGER_TIMEOUT, lingering).await;
             Err(error)
         }
     }

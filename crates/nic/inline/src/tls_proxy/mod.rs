@@ -8,7 +8,7 @@
 //! - [`mod@file`]: zero-copy sends from a file over such a connection;
 //! - [`relay`]: the relay between it and a plain one;
 //! - `live`: the configuration of new connections, and its reload;
-//! - `seldom`: log lines that peers can cause, at a limited rate;
+//! - `rate_limit`: log lines that peers can cause, at a limited rate;
 //! - [`metrics`]: the counters;
 //! - [`run`](mod@run): the process.
 
@@ -18,9 +18,9 @@ pub mod file;
 pub mod handshake;
 mod live;
 pub mod metrics;
+mod rate_limit;
 pub mod relay;
 pub mod run;
-mod seldom;
 pub mod stream;
 #[cfg(test)]
 mod tests;

@@ -3,9 +3,9 @@
 //!
 //! A name takes no place of a live connection. It is kept until the kernel cannot have anything
 //! to send:
-//! - if the owner of the socket has seen that all is acknowledged ([`Kept::Spent`]), until the
+//! - if the owner of the socket has seen that all is acknowledged ([`Retention::Spent`]), until the
 //!   frames that were on their way to the device have arrived;
-//! - otherwise ([`Kept::Quiet`]) until the kernel has been silent for longer than the longest
+//! - otherwise ([`Retention::Quiet`]) until the kernel has been silent for longer than the longest
 //!   time between two retransmissions. An acknowledgement on the wire does not shorten that: the
 //!   kernel may have rejected it.
 //!
@@ -25,18 +25,18 @@ pub const QUIET_MS: u64 = 300_000;
 
 /// How long a name is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Retention {
     /// Nothing is left to send: [`SPENT_MS`].
     Spent,
     /// The kernel may have something left to send: [`QUIET_MS`].
     Quiet,
 }
 
-impl Kept {
+impl Retention {
     fn silence_ms(self) -> u64 {
         match self {
-            Kept::Spent => SPENT_MS,
-            Kept::Quiet => QUIET_MS,
+            Retention::Spent => SPENT_MS,
+            Retention::Quiet => QUIET_MS,
         }
     }
 }
@@ -57,15 +57,15 @@ struct Turn {
 
 /// The kept names.
 #[derive(Default)]
-pub struct Ended {
+pub struct EndedFlows {
     names: HashMap<FlowKey, Name>,
-    /// One queue for each [`Kept`], so that each is in the order of time.
+    /// One queue for each [`Retention`], so that each is in the order of time.
     spent: VecDeque<Turn>,
     quiet: VecDeque<Turn>,
     next_id: u64,
 }
 
-impl Ended {
+impl EndedFlows {
     /// Number of names that are kept.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -78,7 +78,7 @@ impl Ended {
 
     /// Keeps the name of a connection whose last packet was at `heard_ms`. Returns false if there
     /// are too many names.
-    pub fn insert(&mut self, heard_ms: u64, name: FlowKey, kept: Kept) -> bool {
+    pub fn insert(&mut self, heard_ms: u64, name: FlowKey, kept: Retention) -> bool {
         if self.names.len() >= ENDED_MAX {
             return false;
         }
@@ -90,10 +90,10 @@ impl Ended {
         true
     }
 
-    fn queue(&mut self, kept: Kept) -> &mut VecDeque<Turn> {
+    fn queue(&mut self, kept: Retention) -> &mut VecDeque<Turn> {
         match kept {
-            Kept::Spent => &mut self.spent,
-            Kept::Quiet => &mut self.quiet,
+            Retention::Spent => &mut self.spent,
+            Retention::Quiet => &mut self.quiet,
         }
     }
 
@@ -111,7 +111,7 @@ impl Ended {
     /// Drops the names whose time is over. All that the kernel sent before `seen_ms` has been
     /// processed.
     pub fn sweep(&mut self, seen_ms: u64) {
-        for kept in [Kept::Spent, Kept::Quiet] {
+        for kept in [Retention::Spent, Retention::Quiet] {
             while let Some(turn) = self.queue(kept).front()
                 && turn.due_ms <= seen_ms
             {
@@ -141,8 +141,11 @@ mod tests {
 
     #[test]
     fn a_name_is_kept_until_the_kernel_was_silent_for_its_time() {
-        let mut ended = Ended::default();
-        assert!(ended.insert(10, name(1), Kept::Spent) && ended.insert(10, name(2), Kept::Quiet));
+        let mut ended = EndedFlows::default();
+        assert!(
+            ended.insert(10, name(1), Retention::Spent)
+                && ended.insert(10, name(2), Retention::Quiet)
+        );
         ended.sweep(9 + SPENT_MS);
         assert!(ended.hear(9 + SPENT_MS, &name(1)) && ended.hear(10, &name(2)));
         // The kernel sent under it in the meantime.
@@ -158,10 +161,10 @@ mod tests {
 
     #[test]
     fn the_turn_of_an_earlier_connection_does_not_end_a_later_one_of_its_name() {
-        let mut ended = Ended::default();
-        assert!(ended.insert(0, name(1), Kept::Spent));
+        let mut ended = EndedFlows::default();
+        assert!(ended.insert(0, name(1), Retention::Spent));
         ended.forget(&name(1));
-        assert!(ended.insert(500, name(1), Kept::Spent));
+        assert!(ended.insert(500, name(1), Retention::Spent));
         ended.sweep(SPENT_MS);
         assert_eq!((ended.len(), ended.spent.len()), (1, 1));
         ended.sweep(500 + SPENT_MS);

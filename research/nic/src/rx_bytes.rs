@@ -25,16 +25,16 @@ impl Returned {
 
 /// A batch with references to its parts.
 #[derive(Debug)]
-pub struct Held {
+pub struct SharedBatch {
     /// `Some` until it is dropped.
     batch: Option<Box<RxBatch>>,
     returned: Returned,
 }
 
-impl Held {
+impl SharedBatch {
     /// Wraps a batch of the device; after the last reference it is in `returned`.
-    pub fn new(batch: Box<RxBatch>, returned: &Returned) -> Rc<Held> {
-        Rc::new(Held { batch: Some(batch), returned: returned.clone() })
+    pub fn new(batch: Box<RxBatch>, returned: &Returned) -> Rc<SharedBatch> {
+        Rc::new(SharedBatch { batch: Some(batch), returned: returned.clone() })
     }
 
     /// The batch.
@@ -47,7 +47,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SharedBatch {
     fn drop(&mut self) {
         self.returned.batches.borrow_mut().extend(self.batch.take());
     }
@@ -55,21 +55,21 @@ impl Drop for Held {
 
 #[derive(Clone, Debug)]
 enum Buffer {
-    Batch(Rc<Held>),
+    Batch(Rc<SharedBatch>),
     Own(Rc<[u8]>),
-    Told(Rc<Told>),
+    RxMetadata(Rc<RxMetadata>),
 }
 
 /// A copy of a segment's payload, with the device's results for it.
 #[derive(Debug)]
-struct Told {
+struct RxMetadata {
     raw: Box<[u8]>,
     pdus: PduResult,
 }
 
 /// Bytes of one stream, and the device's work on them, if there was any.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct RxBytes {
     buffer: Buffer,
     start: usize,
     end: usize,
@@ -79,46 +79,46 @@ pub struct Piece {
     pub worked: Option<Worked>,
 }
 
-impl Piece {
+impl RxBytes {
     /// Creates a reference to a range of a batch.
     pub fn of_batch(
-        held: &Rc<Held>,
+        held: &Rc<SharedBatch>,
         range: std::ops::Range<usize>,
         worked: Option<Worked>,
-    ) -> Piece {
+    ) -> RxBytes {
         let buffer = Buffer::Batch(Rc::clone(held));
-        Piece { buffer, start: range.start, end: range.end, segment: None, worked }
+        RxBytes { buffer, start: range.start, end: range.end, segment: None, worked }
     }
 
     /// The payload of the batch's segment with this index, from `from` bytes on; empty if there
     /// is no such segment.
-    fn of_segment(held: &Rc<Held>, index: usize, from: usize) -> Piece {
+    fn of_segment(held: &Rc<SharedBatch>, index: usize, from: usize) -> RxBytes {
         let segment = held.batch().and_then(|batch| batch.segments.get(index));
         let (mut range, worked) =
             segment.map_or((0..0, None), |found| (found.payload.clone(), found.worked));
         range.start = range.end.min(range.start + from);
-        let mut piece = Piece::of_batch(held, range, worked);
+        let mut piece = RxBytes::of_batch(held, range, worked);
         piece.segment = segment.and(u16::try_from(index).ok());
         piece
     }
 
     /// A copy of the `segment`'s payload, from `from` bytes on; it does not keep the batch from
     /// the device.
-    fn copied_segment(raw: &[u8], segment: &RxSegment, from: usize) -> Piece {
+    fn copied_segment(raw: &[u8], segment: &RxSegment, from: usize) -> RxBytes {
         if segment.pdus == PduResult::default() {
-            return Piece::copied(&raw[from..], segment.worked);
+            return RxBytes::copied(&raw[from..], segment.worked);
         }
-        let told = Told { raw: raw.into(), pdus: segment.pdus };
-        let (buffer, end) = (Buffer::Told(Rc::new(told)), raw.len());
-        Piece { buffer, start: from, end, segment: None, worked: segment.worked }
+        let told = RxMetadata { raw: raw.into(), pdus: segment.pdus };
+        let (buffer, end) = (Buffer::RxMetadata(Rc::new(told)), raw.len());
+        RxBytes { buffer, start: from, end, segment: None, worked: segment.worked }
     }
 
     /// Appends the payload of the batch's `segment` with this index to `pieces`: the part that is
     /// as it came, and the part that the device has processed. Copies do not keep the batch from
     /// the device.
     pub fn append(
-        pieces: &mut Vec<Piece>,
-        held: &Rc<Held>,
+        pieces: &mut Vec<RxBytes>,
+        held: &Rc<SharedBatch>,
         (batch, index): (&RxBatch, usize),
         copies: bool,
     ) {
@@ -126,14 +126,14 @@ impl Piece {
         let raw = &batch.raw[segment.payload.clone()];
         let from = segment.from.min(raw.len());
         if from > 0 && copies {
-            pieces.push(Piece::copied(&raw[..from], None));
+            pieces.push(RxBytes::copied(&raw[..from], None));
         } else if from > 0 {
             let start = segment.payload.start;
-            pieces.push(Piece::of_batch(held, start..start + from, None));
+            pieces.push(RxBytes::of_batch(held, start..start + from, None));
         }
         pieces.push(match copies {
-            true => Piece::copied_segment(raw, segment, from),
-            false => Piece::of_segment(held, index, from),
+            true => RxBytes::copied_segment(raw, segment, from),
+            false => RxBytes::of_segment(held, index, from),
         });
     }
 
@@ -153,14 +153,14 @@ impl Piece {
                 Some((&segment.pdus, segment.payload.start))
             }
             Buffer::Own(_) => None,
-            Buffer::Told(told) => Some((&told.pdus, 0)),
+            Buffer::RxMetadata(told) => Some((&told.pdus, 0)),
         }
     }
 
     /// A copy of `bytes`, which keeps no batch from the device.
-    pub fn copied(raw: &[u8], worked: Option<Worked>) -> Piece {
+    pub fn copied(raw: &[u8], worked: Option<Worked>) -> RxBytes {
         let buffer = Buffer::Own(raw.into());
-        Piece { buffer, start: 0, end: raw.len(), segment: None, worked }
+        RxBytes { buffer, start: 0, end: raw.len(), segment: None, worked }
     }
 
     /// The bytes.
@@ -168,7 +168,7 @@ impl Piece {
         let raw = match &self.buffer {
             Buffer::Batch(held) => held.bytes(),
             Buffer::Own(raw) => raw,
-            Buffer::Told(told) => &told.raw,
+            Buffer::RxMetadata(told) => &told.raw,
         };
         raw.get(self.start..self.end).unwrap_or_default()
     }
@@ -194,7 +194,7 @@ impl Piece {
     }
 
     /// Splits off the first `raw` bytes, or all.
-    pub fn split_front(&mut self, raw: usize) -> Piece {
+    pub fn split_front(&mut self, raw: usize) -> RxBytes {
         let mut front = self.clone();
         front.truncate(raw);
         self.skip(raw);
@@ -202,27 +202,27 @@ impl Piece {
     }
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for RxBytes {
     fn as_ref(&self) -> &[u8] {
         self.as_slice()
     }
 }
 
-impl unlade_research_tcp::Payload for Piece {
+impl unlade_research_tcp::Payload for RxBytes {
     fn bytes(&self) -> usize {
         self.len()
     }
 
     fn skip(&mut self, raw: usize) {
-        Piece::skip(self, raw);
+        RxBytes::skip(self, raw);
     }
 
     fn truncate(&mut self, raw: usize) {
-        Piece::truncate(self, raw);
+        RxBytes::truncate(self, raw);
     }
 
-    fn split_front(&mut self, raw: usize) -> Piece {
-        Piece::split_front(self, raw)
+    fn split_front(&mut self, raw: usize) -> RxBytes {
+        RxBytes::split_front(self, raw)
     }
 }
 
@@ -237,8 +237,8 @@ mod tests {
         let mut batch = device.free.pop().unwrap();
         batch.raw[..6].copy_from_slice(b"abcdef");
         let returned = Returned::default();
-        let held = Held::new(batch, &returned);
-        let mut piece = Piece::of_batch(&held, 0..6, None);
+        let held = SharedBatch::new(batch, &returned);
+        let mut piece = RxBytes::of_batch(&held, 0..6, None);
         drop(held);
         let front = piece.split_front(2);
         assert_eq!((front.as_slice(), piece.as_slice()), (&b"ab"[..], &b"cdef"[..]));
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!((piece.as_slice(), piece.len()), (&b"de"[..], 2));
         drop(front);
         assert!(returned.pop().is_none());
-        let copy = Piece::copied(piece.as_slice(), None);
+        let copy = RxBytes::copied(piece.as_slice(), None);
         drop(piece);
         let batch = returned.pop().unwrap();
         assert!(host.free.push(batch).is_ok());

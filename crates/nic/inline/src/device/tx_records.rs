@@ -21,18 +21,18 @@ use unlade_nic_engine::tx::{self, Found, MessageState, Messages, Shadow, Tx, Ver
 
 /// Location of a record's bytes, as software has written them.
 #[derive(Clone, Debug)]
-pub enum Held {
+pub enum TxRecord {
     /// One buffer in memory.
     Memory(Bytes),
     /// Several buffers.
     Split(Box<SplitRecord>),
 }
 
-impl Extent for Held {
+impl Extent for TxRecord {
     fn bytes(&self) -> usize {
         match self {
-            Held::Memory(bytes) => bytes.len(),
-            Held::Split(record) => record.bytes(),
+            TxRecord::Memory(bytes) => bytes.len(),
+            TxRecord::Split(record) => record.bytes(),
         }
     }
 }
@@ -59,12 +59,12 @@ pub struct SplitRecord {
     head: Bytes,
     tail: Bytes,
     content: Content,
-    sealed: Cell<Sealed>,
+    sealed: Cell<SealedPart>,
 }
 
 /// The part of a record that has been sealed, and its fingerprint.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sealed {
+struct SealedPart {
     bytes: usize,
     /// `None` while the part has no content.
     fingerprint: Option<[u8; TAG_BYTES]>,
@@ -125,7 +125,7 @@ impl SplitRecord {
     /// [`Changed`]; `payload` must not be sent.
     pub fn send(
         &self,
-        Kept { start, number, key, .. }: Kept<'_, Held>,
+        Kept { start, number, key, .. }: Kept<'_, TxRecord>,
         Machine { tls, shadow, tx }: Machine<'_>,
         stats: &mut Stats,
         seq: SeqNumber,
@@ -148,17 +148,17 @@ impl SplitRecord {
                 bytes
             }
         };
-        let one = One(MessageState { start, number, key, bytes: &bytes });
+        let one = SingleRecord(MessageState { start, number, key, bytes: &bytes });
         let verdict = tx::send(tls, (shadow, tx), stats, &one, seq, payload);
         if verdict == Verdict::Send && end > sealed.bytes {
             let fingerprint = if end > self.head.len() { tx.fingerprint(tls) } else { None };
-            self.sealed.set(Sealed { bytes: end, fingerprint });
+            self.sealed.set(SealedPart { bytes: end, fingerprint });
         }
         Ok(verdict)
     }
 }
 
-impl Sealed {
+impl SealedPart {
     /// Returns true if this is of the record with these bytes; its content begins at
     /// `content_at`.
     fn is_of(&self, tls: &Tls, state: &MessageState<'_>, content_at: usize) -> bool {
@@ -174,21 +174,21 @@ impl Sealed {
 }
 
 /// One record, whose bytes were read.
-struct One<'m>(MessageState<'m>);
+struct SingleRecord<'m>(MessageState<'m>);
 
-impl Messages for One<'_> {
+impl Messages for SingleRecord<'_> {
     fn find(&self, _seq: SeqNumber) -> Found<'_> {
         Found::Message(self.0)
     }
 }
 
 /// The records in memory, without those in files.
-pub struct InMemory<'s>(pub &'s Sent<Held>);
+pub struct MemoryRecords<'s>(pub &'s Sent<TxRecord>);
 
-impl Messages for InMemory<'_> {
+impl Messages for MemoryRecords<'_> {
     fn find(&self, seq: SeqNumber) -> Found<'_> {
         match self.0.locate(seq) {
-            Located::Message(Kept { start, number, key, held: Held::Memory(bytes) }) => {
+            Located::Message(Kept { start, number, key, held: TxRecord::Memory(bytes) }) => {
                 Found::Message(MessageState { start, number, key, bytes })
             }
             Located::Before { until } => Found::Before { until },
@@ -199,7 +199,7 @@ impl Messages for InMemory<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sides::TxSide;
+    use super::super::flow::TxSide;
     use super::*;
     use unlade_nic_engine::tls::Version;
     use unlade_testkit::Random;
@@ -210,7 +210,7 @@ mod tests {
 
     /// Records, some of them in a file, and their bytes on the wire.
     struct Stream {
-        held: Vec<Held>,
+        held: Vec<TxRecord>,
         starts: Vec<usize>,
         clear: Vec<u8>,
         sealed: Vec<u8>,
@@ -221,11 +221,11 @@ mod tests {
         /// Offset of a record's content in the file, and its length.
         fn place(&self, which: usize) -> Option<(u64, usize)> {
             match &self.held[which] {
-                Held::Split(record) => match &record.content {
+                TxRecord::Split(record) => match &record.content {
                     Content::File { at, bytes, .. } => Some((*at, *bytes)),
                     Content::Memory(_) => None,
                 },
-                Held::Memory(_) => None,
+                TxRecord::Memory(_) => None,
             }
         }
     }
@@ -247,18 +247,18 @@ mod tests {
             clear.extend(&record);
             in_memory.push(Bytes::from(record.clone())).unwrap();
             held.push(match random.below(4) {
-                0 => Held::Memory(record.into()),
+                0 => TxRecord::Memory(record.into()),
                 1 => {
                     let around = (head.into(), tail.into());
                     let content = Content::Memory(content.into());
-                    Held::Split(Box::new(SplitRecord::new(around, content)))
+                    TxRecord::Split(Box::new(SplitRecord::new(around, content)))
                 }
                 _ => {
                     file.write_all_at(&content, at).unwrap();
                     let (around, bytes) = ((head.into(), tail.into()), content.len());
                     let content = Content::File { file: file.clone(), at, bytes };
                     at += bytes as u64;
-                    Held::Split(Box::new(SplitRecord::new(around, content)))
+                    TxRecord::Split(Box::new(SplitRecord::new(around, content)))
                 }
             });
         }
@@ -272,8 +272,8 @@ mod tests {
         let mut side = TxSide::new(origin, 0, 0, tls());
         for held in &stream.held {
             match held.clone() {
-                Held::Memory(bytes) => side.push(bytes).unwrap(),
-                Held::Split(record) => side.push_split(*record).unwrap(),
+                TxRecord::Memory(bytes) => side.push(bytes).unwrap(),
+                TxRecord::Split(record) => side.push_split(*record).unwrap(),
             }
         }
         side
@@ -334,7 +334,7 @@ mod tests {
             else {
                 return;
             };
-            let Held::Split(record) = &stream.held[which] else { return };
+            let TxRecord::Split(record) = &stream.held[which] else { return };
             let Some((at, content_bytes)) = stream.place(which) else { return };
             // The first `sealed` bytes of the content are sent, and one of them changes then.
             let sealed = 1 + random.below(content_bytes as u64) as usize;

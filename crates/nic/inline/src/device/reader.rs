@@ -6,8 +6,8 @@ use unlade_nic_engine::software::records::{RecordError, Records};
 use unlade_nic_engine::{Stats, Tls};
 use unlade_tls::{Received, RecordLayer};
 
-use super::delivered::Ways;
-use super::sides::Flow;
+use super::delivery_log::DeliveryHistory;
+use super::flow::Flow;
 use super::static_state;
 
 /// The receiving direction of an offloaded connection.
@@ -16,7 +16,7 @@ pub struct Reader {
     records: Records,
     /// Number of key changes of the layer.
     generation: u32,
-    ranges: Vec<(u64, Ways)>,
+    ranges: Vec<(u64, DeliveryHistory)>,
     /// True if the layer has processed the current record's header.
     is_judged: bool,
     /// Bytes that were read from the socket.
@@ -53,7 +53,7 @@ impl Reader {
         bytes: &[u8],
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, unlade_tls::RecordError> {
-        self.take(layer, bytes, &[(bytes.len() as u64, Ways::one(None))], 0, plaintext)
+        self.take(layer, bytes, &[(bytes.len() as u64, DeliveryHistory::one(None))], 0, plaintext)
     }
 
     /// Takes the next bytes of the socket. Application data is appended to `plaintext`.
@@ -91,7 +91,7 @@ impl Reader {
         &mut self,
         layer: &mut RecordLayer,
         bytes: &[u8],
-        mut ranges: &[(u64, Ways)],
+        mut ranges: &[(u64, DeliveryHistory)],
         start: u64,
         plaintext: &mut Vec<u8>,
     ) -> Result<Received, unlade_tls::RecordError> {

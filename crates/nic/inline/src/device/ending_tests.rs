@@ -8,8 +8,8 @@ use unlade_nic_engine::{Tls, tls::Version};
 use unlade_tls::device::{Begin, Refused};
 
 use super::ended::{QUIET_MS, SPENT_MS};
-use super::sides::{Flow, Receiving};
-use super::track::{IDLE_MS, Offer, Table, Verdict};
+use super::flow::{Flow, Receiving};
+use super::flow_table::{FlowTable, IDLE_MS, Offer, Verdict};
 use crate::classify::Segment;
 
 const SYN_ACK: TcpFlags = TcpFlags(0x12);
@@ -46,17 +46,17 @@ impl Talk {
     }
 
     /// The verdict on the kernel's payload `at` bytes behind the stream's start.
-    fn sends<'t>(&self, table: &'t mut Table, now_ms: u64, at: u32) -> Verdict<'t> {
+    fn sends<'t>(&self, table: &'t mut FlowTable, now_ms: u64, at: u32) -> Verdict<'t> {
         let segment = self.segment(true, TcpFlags::ACK, at, 0, RECORD_BYTES as usize);
         table.host_segment(now_ms, &segment)
     }
 
-    fn drops(&self, table: &mut Table, now_ms: u64, at: u32) -> bool {
+    fn drops(&self, table: &mut FlowTable, now_ms: u64, at: u32) -> bool {
         matches!(self.sends(table, now_ms, at), Verdict::Drop)
     }
 
     /// The kernel accepts the peer's connection; it is offloaded.
-    fn open(&self, table: &mut Table, now_ms: u64) -> Result<Arc<Flow>, Refused> {
+    fn open(&self, table: &mut FlowTable, now_ms: u64) -> Result<Arc<Flow>, Refused> {
         let mut answer = self.segment(true, SYN_ACK, 0, 0, 0);
         answer.seq = SeqNumber(self.host.wrapping_sub(1));
         table.host_segment(now_ms, &answer);
@@ -69,7 +69,7 @@ impl Talk {
     }
 
     /// A record goes out, and both ends finish; each acknowledges the other's FIN.
-    fn finish(&self, table: &mut Table, now_ms: u64) {
+    fn finish(&self, table: &mut FlowTable, now_ms: u64) {
         assert!(matches!(self.sends(table, now_ms, 0), Verdict::Work(_)));
         let end = RECORD_BYTES;
         table.host_segment(now_ms, &self.segment(true, FIN_ACK, end, 0, 0));
@@ -82,7 +82,7 @@ impl Talk {
 fn after_half_a_million_connections_the_next_one_is_offloaded() {
     const CONNECTIONS: u32 = 500_000;
     const PER_SECOND: u32 = 1000;
-    let mut table = Table::default();
+    let mut table = FlowTable::default();
     for number in 0..CONNECTIONS {
         let now_ms = u64::from(number);
         let talk = Talk::number(number);
@@ -120,7 +120,7 @@ fn after_half_a_million_connections_the_next_one_is_offloaded() {
 #[test]
 fn idle_connections_keep_their_places_and_one_that_ends_gives_its_place_at_once() {
     const PLACES: u32 = 100;
-    let mut table = Table::with_places(PLACES as usize);
+    let mut table = FlowTable::with_places(PLACES as usize);
     let mut flows: Vec<_> =
         (0..PLACES).map(|number| Talk::number(number).open(&mut table, 0).unwrap()).collect();
     let day_ms = 24 * 3_600_000;
@@ -143,7 +143,7 @@ fn idle_connections_keep_their_places_and_one_that_ends_gives_its_place_at_once(
 
 #[test]
 fn payload_after_the_end_is_dropped_until_the_kernel_has_nothing_left() {
-    let mut table = Table::default();
+    let mut table = FlowTable::default();
     let spent = Talk::number(1);
     let flow = spent.open(&mut table, 0).unwrap();
     spent.finish(&mut table, 0);
@@ -165,7 +165,7 @@ fn payload_after_the_end_is_dropped_until_the_kernel_has_nothing_left() {
 #[test]
 fn an_acknowledgement_that_the_kernel_refuses_ends_nothing_for_it() {
     // A segment on the wire acknowledges the FIN, and the kernel rejects that segment.
-    let mut table = Table::default();
+    let mut table = FlowTable::default();
     let talk = Talk::number(1);
     let flow = talk.open(&mut table, 0).unwrap();
     table.host_segment(0, &talk.segment(true, FIN_ACK, RECORD_BYTES, 0, 0));
@@ -184,7 +184,7 @@ fn an_acknowledgement_that_the_kernel_refuses_ends_nothing_for_it() {
 
 #[test]
 fn a_connection_that_its_software_has_left_is_sealed_until_its_end() {
-    let mut table = Table::default();
+    let mut table = FlowTable::default();
     let talk = Talk::number(1);
     drop(talk.open(&mut table, 0).unwrap());
     // The kernel still delivers what was written.
@@ -203,7 +203,7 @@ fn a_connection_that_its_software_has_left_is_sealed_until_its_end() {
 
 #[test]
 fn a_name_that_is_used_again_is_offloaded_again() {
-    let mut table = Table::default();
+    let mut table = FlowTable::default();
     for round in 0..5 {
         let talk = Talk { host: HOST.wrapping_add(round * 70_000), ..Talk::number(1) };
         let now_ms = u64::from(round);
@@ -218,7 +218,7 @@ fn a_name_that_is_used_again_is_offloaded_again() {
         assert!(talk.drops(&mut table, now_ms, 0));
     }
     // The same holds if the next one stays in software, since all places are taken.
-    let mut table = Table::with_places(1);
+    let mut table = FlowTable::with_places(1);
     let first = Talk::number(1);
     drop(first.open(&mut table, 0).unwrap());
     table.host_segment(0, &first.segment(true, RST_ACK, 0, 0, 0));
@@ -231,9 +231,9 @@ fn a_name_that_is_used_again_is_offloaded_again() {
 
 #[test]
 fn connections_that_were_never_offloaded_leave_their_places_when_they_end() {
-    let mut table = Table::with_places(1);
+    let mut table = FlowTable::with_places(1);
     let mut number = 0;
-    let mut next = |table: &mut Table, now_ms| {
+    let mut next = |table: &mut FlowTable, now_ms| {
         number += 1;
         let talk = Talk::number(number);
         let answer = Segment { seq: SeqNumber(HOST - 1), ..talk.segment(true, SYN_ACK, 0, 0, 0) };

@@ -8,9 +8,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The rate limit of one kind of line.
 #[derive(Debug, Default)]
-pub struct Seldom(Mutex<(Option<Instant>, u64)>);
+pub struct RateLimit(Mutex<(Option<Instant>, u64)>);
 
-impl Seldom {
+impl RateLimit {
     /// Returns the number of suppressed lines since the last one, if a line is permitted now.
     pub fn permit(&self, now: Instant) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -26,17 +26,17 @@ impl Seldom {
 
 #[cfg(test)]
 mod tests {
-    use super::{PAUSE, Seldom};
+    use super::{PAUSE, RateLimit};
     use std::time::{Duration, Instant};
 
     #[test]
     fn lines_are_seldom_and_say_how_many_were_left_out() {
-        let (seldom, begin) = (Seldom::default(), Instant::now());
-        assert_eq!(seldom.permit(begin), Some(0));
+        let (limit, begin) = (RateLimit::default(), Instant::now());
+        assert_eq!(limit.permit(begin), Some(0));
         for _ in 0..3 {
-            assert_eq!(seldom.permit(begin + PAUSE - Duration::from_nanos(1)), None);
+            assert_eq!(limit.permit(begin + PAUSE - Duration::from_nanos(1)), None);
         }
-        assert_eq!(seldom.permit(begin + PAUSE), Some(3));
-        assert_eq!(seldom.permit(begin + PAUSE + PAUSE), Some(0));
+        assert_eq!(limit.permit(begin + PAUSE), Some(3));
+        assert_eq!(limit.permit(begin + PAUSE + PAUSE), Some(0));
     }
 }

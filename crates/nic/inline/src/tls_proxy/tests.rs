@@ -48,7 +48,7 @@ fn terminate(config: Arc<ServerConfig>) -> (SocketAddr, JoinHandle<Option<io::Re
             let established = match handshake::accept(tcp, config).await {
                 Ok(established) => established,
                 Err(failure) => {
-                    failure.part().await;
+                    failure.linger().await;
                     return None;
                 }
             };

@@ -16,9 +16,9 @@ use unlade_tls::{Handshake, HandshakeError, Progress, RecordLayer};
 /// Bytes read at once.
 const READ_BYTES: usize = 16 * 1024;
 /// Largest number of bytes that are read and discarded after a failed handshake.
-const PARTING_BYTES_MAX: usize = 1 << 20;
+const LINGER_BYTES_MAX: usize = 1 << 20;
 /// How long the end of a failed connection may take.
-const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
+const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
 
@@ -75,7 +75,7 @@ impl Failure {
     /// Closes the connection in a way that an alert arrives: first reads and discards the bytes
     /// behind the error, up to a limit of bytes and time. With unread bytes the kernel would
     /// reset the connection, and the reset can overtake the alert.
-    pub async fn part(mut self) {
+    pub async fn linger(mut self) {
         let is_told = match &self.failed {
             Failed::Handshake(HandshakeError::Closed) => false,
             Failed::Handshake(_) => true,
@@ -86,7 +86,7 @@ impl Failure {
         }
         let rest = async {
             self.tcp.shutdown().await?;
-            let (mut buffer, mut left) = (vec![0; READ_BYTES], PARTING_BYTES_MAX);
+            let (mut buffer, mut left) = (vec![0; READ_BYTES], LINGER_BYTES_MAX);
             loop {
                 match self.tcp.read(&mut buffer).await? {
                     got @ 1.. if got < left => left -= got,
@@ -95,7 +95,7 @@ impl Failure {
             }
         };
         // The connection ends in any case.
-        let _ = tokio::time::timeout(PARTING_TIMEOUT, rest).await;
+        let _ = tokio::time::timeout(LINGER_TIMEOUT, rest).await;
     }
 }
 

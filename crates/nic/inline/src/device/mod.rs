@@ -9,41 +9,41 @@
 //! memory that software and engine share, addressed by offsets in the stream.
 //!
 //! The modules, in the order in which a connection meets them:
-//! - [`track`]: the start of its streams, its offload, and its end;
+//! - [`flow_table`]: the start of its streams, its offload, and its end;
 //! - [`ended`]: nothing of it leaves in the clear afterwards;
 //! - [`channel`]: software requests its offload;
-//! - [`sides`]: the state that software and engine share;
-//! - [`held`]: the bytes of sent records: in memory, or in a file;
-//! - [`delivered`]: how bytes were delivered, until software has read them;
-//! - [`engine`]: the path of each frame, with [`cut`] for large ones;
+//! - [`flow`]: the state that software and engine share;
+//! - [`tx_records`]: the bytes of sent records: in memory, or in a file;
+//! - [`delivery_log`]: how bytes were delivered, until software has read them;
+//! - [`engine`]: the path of each frame, with [`segmentation`] for large ones;
 //! - [`thread`]: the engine's thread and its two devices, with [`impair`] for the wire and
 //!   [`capture`](crate::capture) to record it;
 //! - [`reader`], [`writer`]: records from, and to, the kernel's socket;
 //! - [`attached`]: all of it for runtimes that use [`unlade_tls::device`] only.
 
-#[cfg(test)]
-mod alike_tests;
 pub mod attached;
 pub mod channel;
-pub mod cut;
-pub mod delivered;
+pub mod delivery_log;
 pub mod ended;
 #[cfg(test)]
 mod ending_tests;
 pub mod engine;
-pub mod held;
+#[cfg(test)]
+mod equivalence_tests;
+pub mod flow;
+pub mod flow_table;
 pub mod impair;
 pub mod reader;
-pub mod sides;
+pub mod segmentation;
 #[cfg(test)]
 mod tests;
 pub mod thread;
-pub mod track;
+pub mod tx_records;
 pub mod writer;
 
-pub use channel::{Counted, Device};
-pub use sides::Flow;
-pub use track::Offer;
+pub use channel::{Device, DeviceCounters};
+pub use flow::Flow;
+pub use flow_table::Offer;
 pub use unlade_tls::device::Refused;
 
 use unlade_nic_engine::Tls;

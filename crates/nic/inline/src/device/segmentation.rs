@@ -54,7 +54,7 @@ pub fn leave_checksum(frame: &mut [u8], segment: &Segment) {
 /// Splits a frame into frames with at most `payload_bytes` bytes of payload, each complete;
 /// `room` is the buffer in which they are built. Returns false, without emitting anything, if the
 /// headers are invalid.
-pub fn cut(
+pub fn segment(
     frame: &[u8],
     segment: &Segment,
     payload_bytes: usize,
@@ -83,11 +83,11 @@ pub fn cut(
         if index != 0 {
             tcp[13] &= !TcpFlags::CWR.0;
         }
-        let cut = Segment {
+        let part = Segment {
             payload: segment.payload.start..segment.payload.start + piece.len(),
             ..segment.clone()
         };
-        complete(room, &cut);
+        complete(room, &part);
         emit(room);
     }
     true
@@ -141,7 +141,7 @@ mod tests {
             let Kind::Segment(segment) = classify(&frame, Checksums::Trust) else { panic!() };
             let mut all = Vec::new();
             let mut frames = 0;
-            let emitted = cut(&frame, &segment, 1448, &mut Vec::new(), |frame| {
+            let emitted = super::segment(&frame, &segment, 1448, &mut Vec::new(), |frame| {
                 let Kind::Segment(found) = classify(frame, Checksums::Verify) else { panic!() };
                 assert_eq!(found.seq, segment.seq + all.len() as u32);
                 let end = all.len() + found.payload.len() == payload.len();

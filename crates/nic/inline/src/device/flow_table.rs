@@ -27,8 +27,8 @@ use unlade_net::packet::TcpFlags;
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_tls::device::{Begin, Refused};
 
-use super::ended::{Ended, Kept, SPENT_MS};
-use super::sides::{Flow, Receiving, RxSide, TxSide};
+use super::ended::{EndedFlows, Retention, SPENT_MS};
+use super::flow::{Flow, Receiving, RxSide, TxSide};
 use crate::classify::Segment;
 use unlade_nic_engine::Tls;
 
@@ -61,7 +61,7 @@ pub struct Offer {
 }
 
 /// The treatment of a connection.
-enum Use {
+enum FlowMode {
     /// It passes.
     Through,
     /// Offloaded.
@@ -70,7 +70,7 @@ enum Use {
     /// read.
     Released(Arc<Flow>, SeqNumber),
     /// It was offloaded, and has ended; its name is to be kept elsewhere.
-    Ended(Kept),
+    Ended(Retention),
 }
 
 /// A connection.
@@ -93,7 +93,7 @@ pub struct Connection {
     acknowledged: Option<SeqNumber>,
     /// True if either side has sent a RST; the peer's had the next number.
     reset: bool,
-    used: Use,
+    used: FlowMode,
     heard_ms: u64,
 }
 
@@ -108,14 +108,14 @@ pub enum Verdict<'t> {
 }
 
 /// All connections, by name; the client of a name is this host's end.
-pub struct Table {
+pub struct FlowTable {
     connections: HashMap<FlowKey, Connection>,
     /// Largest number of connections.
     places: usize,
     offloaded: usize,
     /// Number of connections in `connections` that have ended.
     ending: usize,
-    ended: Ended,
+    ended: EndedFlows,
     /// All that the kernel sent before this time was seen.
     seen_ms: u64,
     /// Time of the last search for places while there was none.
@@ -124,21 +124,21 @@ pub struct Table {
     pub refused: u64,
 }
 
-impl Default for Table {
-    fn default() -> Table {
-        Table::with_places(CONNECTIONS_MAX)
+impl Default for FlowTable {
+    fn default() -> FlowTable {
+        FlowTable::with_places(CONNECTIONS_MAX)
     }
 }
 
-impl Table {
+impl FlowTable {
     /// Creates a table for `places` connections.
-    pub fn with_places(places: usize) -> Table {
-        Table {
+    pub fn with_places(places: usize) -> FlowTable {
+        FlowTable {
             connections: HashMap::new(),
             places,
             offloaded: 0,
             ending: 0,
-            ended: Ended::default(),
+            ended: EndedFlows::default(),
             seen_ms: 0,
             crowded_ms: 0,
             refused: 0,
@@ -188,17 +188,17 @@ impl Table {
         }
         if flags.contains(TcpFlags::RST) {
             connection.reset = true;
-            if let Use::Offload(flow) = &connection.used {
-                connection.used = Use::Ended(flow.kept());
+            if let FlowMode::Offload(flow) = &connection.used {
+                connection.used = FlowMode::Ended(flow.retention());
                 self.offloaded -= 1;
                 self.ending += 1;
             }
         }
         match &mut connection.used {
-            Use::Through => Verdict::Through,
-            Use::Released(flow, from) => {
+            FlowMode::Through => Verdict::Through,
+            FlowMode::Released(flow, from) => {
                 if flags.contains(TcpFlags::ACK) {
-                    flow.rx().settle(segment.ack);
+                    flow.rx().acknowledge(segment.ack);
                 }
                 let ahead = segment.payload_seq().since(*from);
                 if ahead > WINDOW_BYTES_MAX {
@@ -206,13 +206,13 @@ impl Table {
                 }
                 if ahead < 0 { Verdict::Drop } else { Verdict::Through }
             }
-            Use::Offload(flow) => {
+            FlowMode::Offload(flow) => {
                 if flags.contains(TcpFlags::ACK) {
-                    flow.rx().settle(segment.ack);
+                    flow.rx().acknowledge(segment.ack);
                 }
                 Verdict::Work(flow)
             }
-            Use::Ended(_) => Verdict::Drop,
+            FlowMode::Ended(_) => Verdict::Drop,
         }
     }
 
@@ -250,9 +250,9 @@ impl Table {
     /// Gives a connection its place, and that of an earlier one of its name.
     fn place(&mut self, name: FlowKey, connection: Connection) {
         match self.connections.insert(name, connection).map(|before| before.used) {
-            Some(Use::Offload(_)) => self.offloaded -= 1,
-            Some(Use::Ended(_)) => self.ending -= 1,
-            Some(Use::Through | Use::Released(..)) | None => (),
+            Some(FlowMode::Offload(_)) => self.offloaded -= 1,
+            Some(FlowMode::Ended(_)) => self.ending -= 1,
+            Some(FlowMode::Through | FlowMode::Released(..)) | None => (),
         }
     }
 
@@ -269,7 +269,7 @@ impl Table {
             return None;
         }
         let end = segment.seq + segment.payload.len() as u32;
-        if let Use::Through = connection.used {
+        if let FlowMode::Through = connection.used {
             connection.heard_ms = now_ms;
         }
         match connection.frontier {
@@ -284,10 +284,10 @@ impl Table {
         let is_next = Some(segment.seq) == connection.acknowledged.or(connection.remote);
         connection.reset |= flags.contains(TcpFlags::RST) && is_next;
         match &connection.used {
-            Use::Offload(flow) => Some(flow),
+            FlowMode::Offload(flow) => Some(flow),
             // Until software has read the earlier bytes, deliveries have to be noted.
-            Use::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
-            Use::Released(..) | Use::Through | Use::Ended(_) => None,
+            FlowMode::Released(flow, _) if Arc::strong_count(flow) > 1 => Some(flow),
+            FlowMode::Released(..) | FlowMode::Through | FlowMode::Ended(_) => None,
         }
     }
 
@@ -309,12 +309,12 @@ impl Table {
         let (Some(remote), Some(frontier)) = (connection.remote, connection.frontier) else {
             return Err(Refused::Unknown);
         };
-        let Use::Through = connection.used else { return Err(Refused::Twice) };
+        let FlowMode::Through = connection.used else { return Err(Refused::Twice) };
         let Offer { sent_bytes, sent_number, sending, receiving, .. } = offer;
         let tx = TxSide::new(connection.local, sent_bytes, sent_number, sending);
         let rx = RxSide::new(remote, receiving, frontier);
         let flow = Arc::new(Flow::new(tx, rx));
-        connection.used = Use::Offload(flow.clone());
+        connection.used = FlowMode::Offload(flow.clone());
         self.offloaded += 1;
         Ok(flow)
     }
@@ -329,7 +329,7 @@ impl Table {
     ) -> Result<(), Refused> {
         let known = self.connections.get(&name).map(|known| &known.used);
         let is_known = known.is_some();
-        if let Some(Use::Offload(flow)) = known
+        if let Some(FlowMode::Offload(flow)) = known
             && Arc::strong_count(flow) > 1
         {
             return Err(Refused::Twice);
@@ -348,9 +348,9 @@ impl Table {
     pub fn release(&mut self, name: &FlowKey, flow: &Arc<Flow>, end: SeqNumber) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         match &connection.used {
-            Use::Offload(known) if Arc::ptr_eq(known, flow) => {
+            FlowMode::Offload(known) if Arc::ptr_eq(known, flow) => {
                 flow.rx().stop();
-                connection.used = Use::Released(flow.clone(), end);
+                connection.used = FlowMode::Released(flow.clone(), end);
                 self.offloaded -= 1;
             }
             _ => (),
@@ -366,17 +366,17 @@ impl Table {
     /// kernel sent before `seen_ms` was seen.
     pub fn sweep(&mut self, seen_ms: u64) {
         self.has_seen(seen_ms);
-        let Table { connections, offloaded, ending, ended, .. } = self;
+        let FlowTable { connections, offloaded, ending, ended, .. } = self;
         connections.retain(|name, connection| {
             let silent_ms = seen_ms.saturating_sub(connection.heard_ms);
             let heard_ms = connection.heard_ms;
             match &connection.used {
-                Use::Through => silent_ms < IDLE_MS && !connection.has_ended(),
-                Use::Released(flow, _) => {
+                FlowMode::Through => silent_ms < IDLE_MS && !connection.has_ended(),
+                FlowMode::Released(flow, _) => {
                     let ended = connection.has_ended() && silent_ms >= SPENT_MS;
                     Arc::strong_count(flow) > 1 || silent_ms < IDLE_MS && !ended
                 }
-                Use::Offload(flow) => {
+                FlowMode::Offload(flow) => {
                     let is_done = connection.over
                         || connection.reset
                         || flow.is_spent()
@@ -385,15 +385,15 @@ impl Table {
                         return true;
                     }
                     *offloaded -= 1;
-                    let kept = flow.kept();
+                    let kept = flow.retention();
                     if ended.insert(heard_ms, *name, kept) {
                         return false;
                     }
-                    connection.used = Use::Ended(kept);
+                    connection.used = FlowMode::Ended(kept);
                     *ending += 1;
                     true
                 }
-                Use::Ended(kept) => {
+                FlowMode::Ended(kept) => {
                     let is_kept = ended.insert(heard_ms, *name, *kept);
                     *ending -= usize::from(is_kept);
                     !is_kept
@@ -417,7 +417,7 @@ impl Connection {
             peer_over: false,
             acknowledged: None,
             reset: false,
-            used: Use::Through,
+            used: FlowMode::Through,
             heard_ms: now_ms,
         }
     }

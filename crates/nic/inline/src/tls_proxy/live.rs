@@ -26,55 +26,55 @@ pub(super) enum Role {
 /// A listener's table, its role, and the contents of its certificate file.
 #[derive(Clone)]
 struct Entry {
-    table: Table,
+    table: ListenerTable,
     role: Role,
     certificates: Vec<u8>,
 }
 
 /// A `[[terminate]]` or an `[[originate]]` table.
 #[derive(Clone, PartialEq, Eq)]
-enum Table {
+enum ListenerTable {
     Terminate(Terminate),
     Originate(Originate),
 }
 
-impl Table {
+impl ListenerTable {
     fn listen(&self) -> SocketAddr {
         match self {
-            Table::Terminate(table) => table.listen,
-            Table::Originate(table) => table.listen,
+            ListenerTable::Terminate(table) => table.listen,
+            ListenerTable::Originate(table) => table.listen,
         }
     }
 
     fn name(&self) -> String {
         match self {
-            Table::Terminate(table) => format!("[[terminate]] {}", table.listen),
-            Table::Originate(table) => format!("[[originate]] {}", table.listen),
+            ListenerTable::Terminate(table) => format!("[[terminate]] {}", table.listen),
+            ListenerTable::Originate(table) => format!("[[originate]] {}", table.listen),
         }
     }
 
-    fn all(config: &Config) -> Vec<Table> {
-        let terminate = config.terminate.iter().cloned().map(Table::Terminate);
-        let originate = config.originate.iter().cloned().map(Table::Originate);
+    fn all(config: &Config) -> Vec<ListenerTable> {
+        let terminate = config.terminate.iter().cloned().map(ListenerTable::Terminate);
+        let originate = config.originate.iter().cloned().map(ListenerTable::Originate);
         terminate.chain(originate).collect()
     }
 
     /// Returns true if this is the same listener, even if other keys differ.
-    fn is_same_listener(&self, other: &Table) -> bool {
+    fn is_same_listener(&self, other: &ListenerTable) -> bool {
         let same_kind = std::mem::discriminant(self) == std::mem::discriminant(other);
         same_kind && self.listen() == other.listen()
     }
 
     /// The keys in which they differ.
-    fn differing(&self, other: &Table) -> Vec<&'static str> {
+    fn differing(&self, other: &ListenerTable) -> Vec<&'static str> {
         let pairs = match (self, other) {
-            (Table::Terminate(a), Table::Terminate(b)) => vec![
+            (ListenerTable::Terminate(a), ListenerTable::Terminate(b)) => vec![
                 ("backend", a.backend != b.backend),
                 ("certificate", a.certificate != b.certificate),
                 ("key", a.key != b.key),
                 ("alpn", a.alpn != b.alpn),
             ],
-            (Table::Originate(a), Table::Originate(b)) => vec![
+            (ListenerTable::Originate(a), ListenerTable::Originate(b)) => vec![
                 ("connect", a.connect != b.connect),
                 ("name", a.name != b.name),
                 ("ca", a.ca != b.ca),
@@ -87,11 +87,11 @@ impl Table {
 
     fn load(self) -> Result<Entry, RunError> {
         let (role, certificates) = match &self {
-            Table::Terminate(table) => {
+            ListenerTable::Terminate(table) => {
                 let (config, certificates) = server_config(table)?;
                 (Role::Terminate(config, table.backend), certificates)
             }
-            Table::Originate(table) => {
+            ListenerTable::Originate(table) => {
                 let name = ServerName::try_from(table.name.clone())
                     .map_err(|_| RunError::Name(table.name.clone()))?;
                 let (config, certificates) = client_config(table)?;
@@ -117,7 +117,8 @@ impl Live {
     /// # Errors
     /// [`RunError`].
     pub fn load(config: &Config) -> Result<Live, RunError> {
-        let entries: Result<_, _> = Table::all(config).into_iter().map(Table::load).collect();
+        let entries: Result<_, _> =
+            ListenerTable::all(config).into_iter().map(ListenerTable::load).collect();
         let &Config { connections_max, handshake_timeout, .. } = config;
         Ok(Live { entries: entries?, connections_max, handshake_timeout })
     }
@@ -184,7 +185,7 @@ where
         let next = (self.read)().map_err(|error| RunError::Reload(error.to_string()))?;
         next.check()?;
         let mut changes = Changes { left: left(&self.running, &next), ..Changes::default() };
-        let mut tables = Table::all(&next);
+        let mut tables = ListenerTable::all(&next);
         let mut entries = Vec::new();
         for entry in &self.entries {
             let found = tables.iter().position(|table| table.is_same_listener(&entry.table));
@@ -357,7 +358,9 @@ mod tests {
             });
             assert!(changes.is_err());
             assert_eq!(reloader.running, config);
-            assert!(reloader.entries[0].table == Table::Terminate(config.terminate[0].clone()));
+            assert!(
+                reloader.entries[0].table == ListenerTable::Terminate(config.terminate[0].clone())
+            );
             assert!(reloader.reload().is_err(), "it is refused again");
         }
     }

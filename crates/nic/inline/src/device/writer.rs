@@ -8,9 +8,9 @@ use unlade_net::SeqNumber;
 use unlade_nic_engine::software::sent::Full;
 use unlade_tls::RecordLayer;
 
-use super::held::SplitRecord;
-use super::sides::Flow;
+use super::flow::Flow;
 use super::static_state;
+use super::tx_records::SplitRecord;
 
 /// Bytes of a record's header.
 const HEADER_BYTES: usize = 5;
@@ -22,20 +22,20 @@ pub struct Writer {
     /// Bytes that were written to the socket, or are about to be.
     written: u64,
     /// True if all of them were acknowledged at the last check, and none were announced since.
-    is_settled: bool,
+    is_acknowledged: bool,
 }
 
 impl Writer {
     /// Creates a writer; `written` bytes were written before.
     pub fn new(flow: Arc<Flow>, written: u64) -> Writer {
-        Writer { flow, generation: 0, written, is_settled: false }
+        Writer { flow, generation: 0, written, is_acknowledged: false }
     }
 
     /// Announces the records of `bytes`, which are whole ones; they are to be written to the
     /// socket at once. Returns the number of announced bytes: fewer than there are if too much is
     /// unacknowledged.
     pub fn announce(&mut self, bytes: &Bytes) -> usize {
-        self.is_settled = false;
+        self.is_acknowledged = false;
         let mut tx = self.flow.tx();
         let mut done = 0;
         while let Some(header) = bytes.get(done..done + HEADER_BYTES) {
@@ -53,7 +53,7 @@ impl Writer {
     /// Announces a record in several buffers; it is to be written to the socket at once. Returns
     /// false if too much is unacknowledged: retry when more is acknowledged.
     pub fn announce_split(&mut self, record: &SplitRecord) -> bool {
-        self.is_settled = false;
+        self.is_acknowledged = false;
         let mut tx = self.flow.tx();
         let announced = !tx.is_crowded() && tx.push_split(record.clone()).is_ok();
         if announced {
@@ -90,8 +90,8 @@ impl Writer {
 
     /// Returns true if all that was written was acknowledged at the last check, and nothing was
     /// announced since: the kernel has nothing left to send.
-    pub fn is_settled(&self) -> bool {
-        self.is_settled
+    pub fn is_acknowledged(&self) -> bool {
+        self.is_acknowledged
     }
 
     /// The sequence number of the next byte to write.
@@ -106,7 +106,7 @@ impl Writer {
 
     /// Notes that this number of announced bytes is not acknowledged, or not yet written.
     pub fn acknowledge(&mut self, unacknowledged_bytes: u64) {
-        self.is_settled = unacknowledged_bytes == 0;
+        self.is_acknowledged = unacknowledged_bytes == 0;
         let arrived = self.written.saturating_sub(unacknowledged_bytes);
         self.flow.tx().acknowledge(arrived);
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use unlade_nic_engine::Stats;
 
-use crate::bump::Counted;
+use crate::device::DeviceCounters;
 
 macro_rules! named {
     ($stats:expr, $($name:ident)*) => { vec![$((stringify!($name), $stats.$name)),*] };
@@ -73,7 +73,7 @@ fn family(text: &mut String, name: &str, kind: &str, value: u64) {
 }
 
 /// Renders the counters of the device, and of the software above it; without the end marker.
-pub fn render_device(counted: &Counted) -> String {
+pub fn render_device(counted: &DeviceCounters) -> String {
     let mut text = String::new();
     let engine = counted.engine.named();
     let [lost, reordered, duplicated] = counted.impaired;
@@ -81,7 +81,7 @@ pub fn render_device(counted: &Counted) -> String {
         ("impaired_lost_frames", lost),
         ("impaired_reordered_frames", reordered),
         ("impaired_duplicated_frames", duplicated),
-        ("records_doubtful", counted.records_doubtful),
+        ("records_doubtful", counted.records_ambiguous),
     ];
     let counters = device(&counted.device).into_iter().chain(records(&counted.software));
     for (name, value) in counters.chain(engine).chain(impaired) {
@@ -94,7 +94,7 @@ pub fn render_device(counted: &Counted) -> String {
 }
 
 /// Renders all counters as text.
-pub fn render(connections: &Connections, counted: &Counted) -> String {
+pub fn render(connections: &Connections, counted: &DeviceCounters) -> String {
     let mut text = String::new();
     for (name, value) in connections.named() {
         family(&mut text, name, "counter", value);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_counter_has_its_line() {
-        let mut counted = Counted::default();
+        let mut counted = DeviceCounters::default();
         counted.device.rx_tls_decrypted_packets = 7;
         counted.software.records_partial = 3;
         counted.engine.damaged_frames = 2;

@@ -23,7 +23,7 @@ use tokio::io::Interest;
 use unlade_tls::PLAINTEXT_BYTES_MAX;
 
 use super::stream::{CROWDED_PAUSE, TlsWriter, WRITE_BYTES};
-use crate::bump::held::{Content, SplitRecord};
+use crate::device::tx_records::{Content, SplitRecord};
 
 /// Records that are passed to the socket at once.
 const RECORDS_AT_ONCE: usize = 4;
@@ -32,7 +32,7 @@ const PIPE_BYTES: usize = 256 << 10;
 
 impl TlsWriter {
     /// Sends up to `bytes` bytes of `file` from its byte `offset` on; returns their number, which
-    /// is smaller if the file ends before. They have arrived when [`TlsWriter::settle`] returns.
+    /// is smaller if the file ends before. They have arrived when [`TlsWriter::wait_acknowledged`] returns.
     /// A read may block on the disk, here or in the engine.
     ///
     /// # Errors

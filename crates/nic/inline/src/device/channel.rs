@@ -14,8 +14,8 @@ use unlade_nic_engine::Stats;
 use unlade_tls::device::Refused;
 
 use super::engine::{Counters, Engine};
-use super::sides::Flow;
-use super::track::Offer;
+use super::flow::Flow;
+use super::flow_table::Offer;
 
 /// Largest number of requests that wait for the engine.
 pub const REQUESTS_MAX: usize = 1024;
@@ -27,7 +27,7 @@ enum Request {
 
 /// A snapshot of all counters.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counted {
+pub struct DeviceCounters {
     /// Counters of the engine's machines.
     pub device: Stats,
     /// Counters of the engine.
@@ -35,7 +35,7 @@ pub struct Counted {
     /// Counters of software: records, in their three kinds.
     pub software: Stats,
     /// Records with bytes that were delivered in different ways.
-    pub records_doubtful: u64,
+    pub records_ambiguous: u64,
     /// Connections that are offloaded.
     pub offloaded_connections: u64,
     /// Connections that were offloaded and have ended, and whose names are still kept.
@@ -52,19 +52,19 @@ pub struct Counted {
     pub impaired: [u64; 3],
 }
 
-struct Shared {
+struct DeviceState {
     requests: Mutex<VecDeque<Request>>,
     /// True if there may be requests.
     pending: AtomicBool,
     /// True if the engine is to end, or has ended.
     ended: AtomicBool,
     wake: OwnedFd,
-    counted: Mutex<Counted>,
+    counted: Mutex<DeviceCounters>,
 }
 
 /// Handle of the device for software. Clones refer to the same device.
 #[derive(Clone)]
-pub struct Device(Arc<Shared>);
+pub struct Device(Arc<DeviceState>);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -77,7 +77,7 @@ impl Device {
     /// The kernel has no eventfd left.
     pub fn new() -> io::Result<Device> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Device(Arc::new(Shared {
+        Ok(Device(Arc::new(DeviceState {
             requests: Mutex::default(),
             pending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -173,7 +173,7 @@ impl Device {
     }
 
     /// The counters so far.
-    pub fn counted(&self) -> Counted {
+    pub fn counters(&self) -> DeviceCounters {
         *locked(&self.0.counted)
     }
 
@@ -197,9 +197,9 @@ impl Device {
     }
 
     /// Adds the counters of a connection's software.
-    pub fn add_software(&self, stats: &Stats, records_doubtful: u64) {
+    pub fn add_software(&self, stats: &Stats, records_ambiguous: u64) {
         let mut counted = locked(&self.0.counted);
         counted.software.add(stats);
-        counted.records_doubtful += records_doubtful;
+        counted.records_ambiguous += records_ambiguous;
     }
 }

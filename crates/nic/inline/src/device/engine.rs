@@ -10,9 +10,9 @@ use unlade_nic_engine::Stats;
 use unlade_nic_engine::tx;
 use unlade_sys::vnet::{FRAME_BYTES_MAX, VnetHeader};
 
-use super::cut;
-use super::sides::Outcome;
-use super::track::{Table, Verdict};
+use super::flow::RxOutcome;
+use super::flow_table::{FlowTable, Verdict};
+use super::segmentation;
 use crate::classify::{Checksums, Kind, Segment, classify};
 
 /// Offset of the checksum in a TCP header.
@@ -68,7 +68,7 @@ impl<F: FnMut(&VnetHeader, &[u8])> Sink for F {}
 
 /// The device.
 pub struct Engine {
-    table: Table,
+    table: FlowTable,
     stats: Stats,
     counters: Counters,
     /// True if the wire accepts large segments, and computes checksums.
@@ -84,7 +84,7 @@ impl Engine {
     /// still to be split, and frames without checksum.
     pub fn new(wire_is_large: bool) -> Engine {
         Engine {
-            table: Table::default(),
+            table: FlowTable::default(),
             stats: Stats::default(),
             counters: Counters::default(),
             wire_is_large,
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     /// The table of connections.
-    pub fn table(&mut self) -> &mut Table {
+    pub fn table(&mut self) -> &mut FlowTable {
         &mut self.table
     }
 
@@ -179,7 +179,7 @@ impl Engine {
         }
         match header.checksum_at {
             Some(at) if !self.wire_is_large => {
-                if cut::complete_any(frame, at) {
+                if segmentation::complete_any(frame, at) {
                     wire(&VnetHeader::default(), frame);
                 }
             }
@@ -203,11 +203,11 @@ impl Engine {
             Some(bytes) if segment.payload.len() > usize::from(bytes) => {
                 self.counters.cut_frames += 1;
                 let emit = |frame: &[u8]| wire(&VnetHeader::default(), frame);
-                cut::cut(frame, segment, bytes.into(), &mut self.room, emit);
+                segmentation::segment(frame, segment, bytes.into(), &mut self.room, emit);
             }
             _ => {
                 if sealed || unchecked {
-                    cut::complete(frame, segment);
+                    segmentation::complete(frame, segment);
                 }
                 wire(&VnetHeader::default(), frame);
             }
@@ -243,11 +243,11 @@ impl Engine {
         let payload = &mut frame[segment.payload.clone()];
         let plain = &mut self.plain[..payload.len()];
         match flow.receive(&mut self.stats, segment.payload_seq(), payload, plain) {
-            Outcome::Raw => host(header, frame),
-            Outcome::Drop => self.counters.rx_dropped_frames += 1,
-            Outcome::Decrypted => {
+            RxOutcome::Raw => host(header, frame),
+            RxOutcome::Drop => self.counters.rx_dropped_frames += 1,
+            RxOutcome::Decrypted => {
                 payload.copy_from_slice(plain);
-                cut::leave_checksum(frame, &segment);
+                segmentation::leave_checksum(frame, &segment);
                 let checksum_at = Some((segment.tcp_at as u16, TCP_CHECKSUM_AT));
                 host(&VnetHeader { checksum_at, ..*header }, &frame[..segment.payload.end]);
             }

@@ -10,12 +10,12 @@ use unlade_tls::device::{self, Halves, Keys, Opening, Pending, Refused, Sealing}
 use unlade_tls::{Received, RecordError, RecordLayer};
 
 use super::channel::Device;
+use super::flow::Receiving;
+use super::flow_table::Offer;
 use super::reader::Reader;
-use super::sides::Receiving;
 use super::static_state;
-use super::track::Offer;
 use super::writer::Writer;
-use crate::terminator::metrics;
+use crate::tls_proxy::metrics;
 
 /// A device whose engine runs, and the interface in front of it.
 pub struct Attached {
@@ -47,7 +47,7 @@ impl device::Device for Attached {
     }
 
     fn metrics(&self) -> String {
-        metrics::render_device(&self.device.counted())
+        metrics::render_device(&self.device.counters())
     }
 }
 
@@ -140,7 +140,7 @@ impl fmt::Debug for Send {
 impl Drop for Send {
     /// The runtime drops the connection, and writes nothing more.
     fn drop(&mut self) {
-        if self.writer.is_settled() {
+        if self.writer.is_acknowledged() {
             self.writer.flow().spend();
         }
     }

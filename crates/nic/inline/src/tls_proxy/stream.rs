@@ -17,10 +17,10 @@ use unlade_tls::RecordLayer;
 use unlade_tls::device::Begin;
 
 use super::handshake::Established;
-use crate::bump::reader::Reader;
-use crate::bump::sides::Receiving;
-use crate::bump::writer::Writer;
-use crate::bump::{Device, Offer, static_state};
+use crate::device::flow::Receiving;
+use crate::device::reader::Reader;
+use crate::device::writer::Writer;
+use crate::device::{Device, Offer, static_state};
 
 /// Largest number of bytes of one read from the socket.
 const READ_BYTES: usize = 128 * 1024;
@@ -30,17 +30,17 @@ pub const WRITE_BYTES: usize = 4 * unlade_tls::PLAINTEXT_BYTES_MAX;
 pub(super) const CROWDED_PAUSE: Duration = Duration::from_millis(1);
 /// Largest number of bytes that are read and discarded before a connection with an error is
 /// closed.
-pub const PARTING_BYTES_MAX: usize = 1 << 20;
+pub const LINGER_BYTES_MAX: usize = 1 << 20;
 /// Interval of the checks that everything is acknowledged.
-const SETTLE_PAUSE: Duration = Duration::from_millis(5);
+const ACK_PAUSE: Duration = Duration::from_millis(5);
 
-pub(super) struct Shared {
+pub(super) struct StreamState {
     layer: Mutex<RecordLayer>,
     /// Notified when the layer has pending output.
     owed: Notify,
 }
 
-impl Shared {
+impl StreamState {
     pub(super) fn layer(&self) -> MutexGuard<'_, RecordLayer> {
         self.layer.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -49,7 +49,7 @@ impl Shared {
 /// The receiving half.
 pub struct TlsReader {
     half: OwnedReadHalf,
-    shared: Arc<Shared>,
+    shared: Arc<StreamState>,
     reader: Option<Reader>,
     device: Option<Device>,
     buffer: Vec<u8>,
@@ -59,7 +59,7 @@ pub struct TlsReader {
 /// The sending half.
 pub struct TlsWriter {
     pub(super) half: OwnedWriteHalf,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<StreamState>,
     pub(super) writer: Option<Writer>,
     /// True while a record is being written, or after one was written in part: nothing can follow
     /// it.
@@ -94,7 +94,7 @@ pub async fn open(established: Established, device: Option<&Device>) -> io::Resu
     // Everything may have come with the handshake: the end of stream, or a request for another
     // key.
     let (closed, owes) = (record.is_closed_by_peer(), record.output_pending());
-    let shared = Arc::new(Shared { layer: Mutex::new(record), owed: Notify::new() });
+    let shared = Arc::new(StreamState { layer: Mutex::new(record), owed: Notify::new() });
     if owes {
         shared.owed.notify_one();
     }
@@ -205,11 +205,11 @@ impl TlsReader {
 
 impl TlsReader {
     /// Reads and discards bytes until the peer has ended, for at most `limit` and
-    /// [`PARTING_BYTES_MAX`] bytes: closing a socket with unread bytes resets the connection, and
+    /// [`LINGER_BYTES_MAX`] bytes: closing a socket with unread bytes resets the connection, and
     /// the last bytes sent may be lost.
-    pub async fn part(&mut self, limit: Duration) {
+    pub async fn linger(&mut self, limit: Duration) {
         let rest = async {
-            let mut left = PARTING_BYTES_MAX;
+            let mut left = LINGER_BYTES_MAX;
             while let Ok(got @ 1..) = self.half.read(&mut self.buffer).await
                 && got < left
             {
@@ -339,12 +339,12 @@ impl TlsWriter {
     ///
     /// # Errors
     /// A file was changed before its bytes had arrived; the connection has to end.
-    pub async fn settle(&mut self) -> io::Result<()> {
+    pub async fn wait_acknowledged(&mut self) -> io::Result<()> {
         while unlade_sys::sockopt::is_spent(self.half.as_ref()).is_ok_and(|is_spent| !is_spent) {
             if self.writer.as_ref().is_some_and(Writer::is_broken) {
                 return Err(self.give_up());
             }
-            tokio::time::sleep(SETTLE_PAUSE).await;
+            tokio::time::sleep(ACK_PAUSE).await;
         }
         Ok(())
     }

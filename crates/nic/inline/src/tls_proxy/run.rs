@@ -25,10 +25,10 @@ use super::devices::{self, DeviceError};
 use super::handshake::{self, Established};
 use super::live::{Live, Reloader, Role};
 use super::metrics::{self, Connections};
+use super::rate_limit::RateLimit;
 use super::relay::relay;
-use super::seldom::Seldom;
 use super::stream;
-use crate::bump::Device;
+use crate::device::Device;
 
 /// Backlog of a listener in the kernel.
 const BACKLOG: i32 = 1024;
@@ -93,12 +93,12 @@ pub enum RunError {
 /// Rate-limited log lines of failed connections.
 #[derive(Default)]
 struct Failures {
-    handshakes: Seldom,
-    connects: Seldom,
+    handshakes: RateLimit,
+    connects: RateLimit,
 }
 
 /// The state that all connections share.
-struct Shared {
+struct ProxyState {
     config: Config,
     device: Option<Device>,
     connections: Arc<Connections>,
@@ -142,7 +142,8 @@ pub fn run<E: Display>(
     let offloads = engine.is_some() && !config.software;
     let drain_timeout = config.drain_timeout;
     let device = offloads.then_some(device);
-    let shared = Arc::new(Shared { config, device, connections, failures: Failures::default() });
+    let shared =
+        Arc::new(ProxyState { config, device, connections, failures: Failures::default() });
     let workers = WorkersConfig { threads: 1, drain_timeout, ..WorkersConfig::new("nic") };
     let listeners = Mutex::new(Some(listeners));
     unlade_runtime::run_workers(&workers, &control, reload, move |_, watch| {
@@ -169,7 +170,7 @@ fn start_admin(
     let metrics = move |_: Option<&str>| Answer {
         status: 200,
         content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        body: metrics::render(&connections, &device.counted()),
+        body: metrics::render(&connections, &device.counters()),
     };
     let meter = Arc::new(unlade_metrics::Meter::new());
     let routes = Routes::new(meter, health, "unlade nic", env!("CARGO_PKG_VERSION"));
@@ -212,7 +213,7 @@ fn listen(config: &Config, address: SocketAddr, role: &Role) -> Result<StdListen
 /// Accepts until shutdown, and then waits for the connections.
 async fn serve(
     listeners: Vec<StdListener>,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     mut watch: Watch<Live>,
 ) -> io::Result<()> {
     let active = Rc::new(Cell::new(0usize));
@@ -235,7 +236,7 @@ async fn serve(
 async fn accept(
     listener: TcpListener,
     number: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     active: Rc<Cell<usize>>,
     watch: Watch<Live>,
 ) {
@@ -257,7 +258,7 @@ async fn accept(
         let live = watch.config();
         let Some(role) = live.role(number).cloned() else { continue };
         Connections::add(&shared.connections.accepted);
-        let place = Place::take(&active, &shared.connections);
+        let place = ConnectionSlot::take(&active, &shared.connections);
         let shared = shared.clone();
         tokio::task::spawn_local(async move {
             connection(tcp, peer, role, live.handshake_timeout, &shared).await;
@@ -267,20 +268,20 @@ async fn accept(
 }
 
 /// One slot of the limit of concurrent connections.
-struct Place {
+struct ConnectionSlot {
     active: Rc<Cell<usize>>,
     connections: Arc<Connections>,
 }
 
-impl Place {
-    fn take(active: &Rc<Cell<usize>>, connections: &Arc<Connections>) -> Place {
+impl ConnectionSlot {
+    fn take(active: &Rc<Cell<usize>>, connections: &Arc<Connections>) -> ConnectionSlot {
         active.set(active.get() + 1);
         connections.active.fetch_add(1, Ordering::Relaxed);
-        Place { active: active.clone(), connections: connections.clone() }
+        ConnectionSlot { active: active.clone(), connections: connections.clone() }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.active.set(self.active.get() - 1);
         self.connections.active.fetch_sub(1, Ordering::Relaxed);
@@ -292,7 +293,7 @@ async fn connection(
     peer: SocketAddr,
     role: Role,
     timeout: Duration,
-    shared: &Shared,
+    shared: &ProxyState,
 ) {
     let connections = &shared.connections;
     let (established, plain) = match join(tcp, role, timeout, shared).await {
@@ -332,8 +333,8 @@ enum Failure {
 
 impl Failure {
     /// Counts and logs the failure; then the peer is notified.
-    async fn note(self, peer: SocketAddr, shared: &Shared) {
-        let Shared { connections, failures, .. } = shared;
+    async fn note(self, peer: SocketAddr, shared: &ProxyState) {
+        let ProxyState { connections, failures, .. } = shared;
         let handshake = |failed: &handshake::Failed, server: Option<SocketAddr>| {
             Connections::add(&connections.handshakes_failed);
             let Some(others) = failures.handshakes.permit(Instant::now()) else { return };
@@ -349,7 +350,7 @@ impl Failure {
         match self {
             Failure::Handshake(failure, server) => {
                 handshake(&failure.failed, server);
-                failure.part().await;
+                failure.linger().await;
             }
             Failure::Late(failed, server) => handshake(&failed, server),
             Failure::Connect { what, key, address, error } => {
@@ -376,7 +377,7 @@ async fn join(
     tcp: TcpStream,
     role: Role,
     timeout: Duration,
-    shared: &Shared,
+    shared: &ProxyState,
 ) -> Result<(Established, TcpStream), Failure> {
     let deadline = tokio::time::Instant::now() + timeout;
     let late = || handshake::Failed::TimedOut(timeout);

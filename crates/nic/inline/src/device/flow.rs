@@ -19,9 +19,9 @@ use unlade_nic_engine::software::sent::{Extent, Full, Located, Sent};
 use unlade_nic_engine::tls::{Progress, Tls};
 use unlade_nic_engine::tx::{self, Shadow, Tx, Verdict};
 
-use super::delivered::{Delivered, Ways};
-use super::ended::Kept;
-use super::held::{Changed, Held, InMemory, Machine, SplitRecord};
+use super::delivery_log::{DeliveryHistory, DeliveryLog};
+use super::ended::Retention;
+use super::tx_records::{Changed, Machine, MemoryRecords, SplitRecord, TxRecord};
 
 /// Largest number of unacknowledged records of a flow.
 pub const RECORDS_MAX: usize = 16 * 1024;
@@ -58,8 +58,8 @@ impl Flow {
     }
 
     /// How long its name is to be kept after its end.
-    pub(super) fn kept(&self) -> Kept {
-        if self.is_spent() { Kept::Spent } else { Kept::Quiet }
+    pub(super) fn retention(&self) -> Retention {
+        if self.is_spent() { Retention::Spent } else { Retention::Quiet }
     }
 
     /// Processes the payload of a segment that is about to be delivered; decrypted payload goes
@@ -70,11 +70,11 @@ impl Flow {
         seq: SeqNumber,
         payload: &[u8],
         out: &mut [u8],
-    ) -> Outcome {
+    ) -> RxOutcome {
         let mut locked = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
         let RxMachine { tls, machine } = &mut *locked;
-        let (restart, response) = self.rx().take_orders();
-        if let Some(Restart { tls: next, start, key }) = restart {
+        let (restart, response) = self.rx().take_requests();
+        if let Some(RxRestart { tls: next, start, key }) = restart {
             machine.restart(start, 0, key);
             *tls = next;
         }
@@ -83,7 +83,7 @@ impl Flow {
         }
         let received = machine.receive(tls, stats, seq, payload, out);
         let outcome = self.rx().deliver(&received, seq, payload.len());
-        if outcome == Outcome::Decrypted {
+        if outcome == RxOutcome::Decrypted {
             let head = ..received.from as usize;
             out[head].copy_from_slice(&payload[head]);
         }
@@ -130,7 +130,7 @@ pub struct TxSide {
     start: SeqNumber,
     /// True while bytes from before the offload may be retransmitted.
     fresh: bool,
-    sent: Sent<Held>,
+    sent: Sent<TxRecord>,
     keys: VecDeque<TxKey>,
     /// Records in several buffers may be before this.
     split_until: Option<SeqNumber>,
@@ -168,7 +168,7 @@ impl TxSide {
     /// # Errors
     /// [`Full`]; the record must not be written yet.
     pub fn push(&mut self, record: Bytes) -> Result<(), Full> {
-        self.sent.push(Held::Memory(record))
+        self.sent.push(TxRecord::Memory(record))
     }
 
     /// As [`TxSide::push`], for a record in several buffers.
@@ -176,7 +176,7 @@ impl TxSide {
     /// # Errors
     /// As there.
     pub fn push_split(&mut self, record: SplitRecord) -> Result<(), Full> {
-        self.sent.push(Held::Split(Box::new(record)))?;
+        self.sent.push(TxRecord::Split(Box::new(record)))?;
         self.split_until = Some(self.sent.next());
         Ok(())
     }
@@ -276,7 +276,7 @@ impl TxSide {
         piece: &mut [u8],
     ) -> Verdict {
         let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
-        tx::send(tls, (shadow, machine), stats, &InMemory(&self.sent), at, piece)
+        tx::send(tls, (shadow, machine), stats, &MemoryRecords(&self.sent), at, piece)
     }
 
     /// Seals bytes under one key, record by record.
@@ -294,7 +294,7 @@ impl TxSide {
             let (bytes, split) = match self.sent.locate(seq) {
                 Located::Message(kept) => {
                     let left = kept.held.bytes() - seq.since(kept.start) as usize;
-                    (left.min(rest), matches!(kept.held, Held::Split(_)))
+                    (left.min(rest), matches!(kept.held, TxRecord::Split(_)))
                 }
                 Located::Before { until } => (rest.min(until.since(seq).max(1) as usize), false),
                 Located::Unknown => {
@@ -324,7 +324,7 @@ impl TxSide {
         piece: &mut [u8],
     ) -> Verdict {
         let Located::Message(kept) = self.sent.locate(seq) else { return Verdict::Drop };
-        let Held::Split(record) = kept.held else { return Verdict::Drop };
+        let TxRecord::Split(record) = kept.held else { return Verdict::Drop };
         let TxKey { tls, shadow, machine, .. } = &mut self.keys[key];
         match record.send(kept, Machine { tls, shadow, tx: machine }, stats, seq, piece) {
             Ok(verdict) => verdict,
@@ -348,7 +348,7 @@ impl TxSide {
 }
 
 /// A request to the device: go on with another key.
-struct Restart {
+struct RxRestart {
     tls: Tls,
     start: SeqNumber,
     key: u16,
@@ -356,7 +356,7 @@ struct Restart {
 
 /// The result for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RxOutcome {
     /// It goes to the kernel as it came.
     Raw,
     /// Its payload was decrypted.
@@ -374,10 +374,10 @@ pub struct RxMachine {
 /// The receiving direction, decrypted by the engine if it can: the notes of software and engine.
 pub struct RxSide {
     origin: SeqNumber,
-    delivered: Delivered,
+    deliveries: DeliveryLog,
     request: Option<Request>,
     response: Option<Response>,
-    restart: Option<Restart>,
+    restart: Option<RxRestart>,
     /// True if nothing is decrypted any more.
     stopped: bool,
 }
@@ -410,7 +410,7 @@ impl RxSide {
         let machine = RxMachine { tls, machine };
         let side = RxSide {
             origin,
-            delivered: Delivered::new(read, read + ahead as u64),
+            deliveries: DeliveryLog::new(read, read + ahead as u64),
             request: None,
             response: None,
             restart: None,
@@ -432,45 +432,45 @@ impl RxSide {
     /// The offset of a byte that is at most half of the number space from the read position of
     /// software; 0 for a byte from before the stream.
     fn offset(&self, seq: SeqNumber) -> u64 {
-        let near = self.delivered.position();
+        let near = self.deliveries.position();
         near.saturating_add_signed(i64::from(seq.since(self.seq(near))))
     }
 
     /// Notes that the kernel has acknowledged the bytes before `seq`.
-    pub fn settle(&mut self, seq: SeqNumber) {
+    pub fn acknowledge(&mut self, seq: SeqNumber) {
         let offset = self.offset(seq);
-        self.delivered.settle(offset);
+        self.deliveries.acknowledge(offset);
     }
 
     /// Takes the requests of software to the machine.
-    fn take_orders(&mut self) -> (Option<Restart>, Option<Response>) {
+    fn take_requests(&mut self) -> (Option<RxRestart>, Option<Response>) {
         (self.restart.take(), self.response.take())
     }
 
     /// Notes that the machine has processed a segment, which is delivered then: as it came, if
     /// software has stopped it in the meantime.
-    fn deliver(&mut self, received: &Received, seq: SeqNumber, bytes: usize) -> Outcome {
+    fn deliver(&mut self, received: &Received, seq: SeqNumber, bytes: usize) -> RxOutcome {
         self.request = received.request.or(self.request);
         let way = if self.stopped { None } else { received.worked() };
         let from = if way.is_some() { received.from as usize } else { bytes };
         let [start, middle, end] = [0, from, bytes].map(|at| self.offset(seq + at as u32));
-        let head = self.delivered.deliver(start, middle, None);
-        match (head.and_then(|()| self.delivered.deliver(middle, end, way)), way) {
-            (Err(_), _) => Outcome::Drop,
-            (Ok(()), Some(_)) => Outcome::Decrypted,
-            (Ok(()), None) => Outcome::Raw,
+        let head = self.deliveries.deliver(start, middle, None);
+        match (head.and_then(|()| self.deliveries.deliver(middle, end, way)), way) {
+            (Err(_), _) => RxOutcome::Drop,
+            (Ok(()), Some(_)) => RxOutcome::Decrypted,
+            (Ok(()), None) => RxOutcome::Raw,
         }
     }
 
     /// Notes that software has read `bytes` more. Writes to `ranges` the end of each run of bytes
     /// that came in one way, and that way.
-    pub fn read(&mut self, bytes: usize, ranges: &mut Vec<(u64, Ways)>) {
-        let end = self.delivered.position() + bytes as u64;
-        while self.delivered.position() < end {
-            let (until, ways) = self.delivered.take(end);
+    pub fn read(&mut self, bytes: usize, ranges: &mut Vec<(u64, DeliveryHistory)>) {
+        let end = self.deliveries.position() + bytes as u64;
+        while self.deliveries.position() < end {
+            let (until, history) = self.deliveries.take(end);
             match ranges.last_mut() {
-                Some(last) if last.1 == ways && ways.is_certain() => last.0 = until,
-                _ => ranges.push((until, ways)),
+                Some(last) if last.1 == history && history.is_certain() => last.0 = until,
+                _ => ranges.push((until, history)),
             }
         }
     }
@@ -487,17 +487,17 @@ impl RxSide {
 
     /// Announces that records have another key from `start` on.
     pub fn change_key(&mut self, tls: Tls, start: SeqNumber, key: u16) {
-        self.restart = Some(Restart { tls, start, key });
+        self.restart = Some(RxRestart { tls, start, key });
         self.response = None;
     }
 
     /// Returns true if all bytes that were delivered and not read came as they were.
     pub fn is_plain(&self) -> bool {
-        self.delivered.is_plain()
+        self.deliveries.is_plain()
     }
 
     /// Bytes that were delivered in different ways, so far.
-    pub fn doubtful_bytes(&self) -> u64 {
-        self.delivered.doubtful_bytes()
+    pub fn ambiguous_bytes(&self) -> u64 {
+        self.deliveries.ambiguous_bytes()
     }
 }

@@ -14,10 +14,10 @@ use unlade_sys::packet::PacketPort;
 use unlade_sys::vnet::VnetTap;
 
 use super::config::{Config, ConfigError, WireName};
-use crate::bump::Device;
-use crate::bump::attached::Attached;
-use crate::bump::thread::{self, QUEUE_FRAMES, Running, SPIN, Setup, Wire};
 use crate::capture::{Capture, FILE_BYTES_MAX};
+use crate::device::Device;
+use crate::device::attached::Attached;
+use crate::device::thread::{self, QUEUE_FRAMES, Running, SPIN, Setup, Wire};
 
 /// An error while a device is set up.
 #[derive(Debug, Error)]

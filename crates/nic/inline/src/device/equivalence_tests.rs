@@ -11,8 +11,8 @@ use unlade_nic_engine::{Stats, Tls};
 use unlade_testkit::Random;
 use unlade_tls::{RecordError, RecordLayer};
 
+use super::flow::{Flow, Receiving, RxOutcome, RxSide, TxSide};
 use super::reader::Reader;
-use super::sides::{Flow, Outcome, Receiving, RxSide, TxSide};
 
 const KEY: [u8; 16] = [7; 16];
 const IV: [u8; 12] = [9; 12];
@@ -78,11 +78,11 @@ impl Peer {
     }
 }
 
-/// Number of protocol errors and unusual cases of [`misbehave`].
+/// Number of protocol errors and unusual cases of [`inject_error`].
 const KINDS: u64 = 19;
 
 /// Adds a protocol error, or an unusual case, to the stream.
-fn misbehave(peer: &mut Peer, kind: u64, random: &mut Random) {
+fn inject_error(peer: &mut Peer, kind: u64, random: &mut Random) {
     let any_type =
         [0, 19, CHANGE_CIPHER_SPEC, ALERT, HANDSHAKE, HEARTBEAT, 25, 255][random.below(8) as usize];
     let is_13 = peer.is_13;
@@ -158,23 +158,23 @@ fn layer(is_13: bool) -> RecordLayer {
 
 /// The result of a stream.
 #[derive(Debug, PartialEq)]
-struct Came {
+struct StreamResult {
     plaintext: Vec<u8>,
     ended: Option<RecordError>,
     closed: bool,
     sent: Vec<u8>,
 }
 
-fn came(
+fn stream_result(
     mut layer: RecordLayer,
     pieces: &[Vec<u8>],
     mut receive: impl FnMut(&mut RecordLayer, &[u8], &mut Vec<u8>) -> Result<(), RecordError>,
-) -> Came {
+) -> StreamResult {
     let mut plaintext = Vec::new();
     let ended = pieces.iter().find_map(|piece| receive(&mut layer, piece, &mut plaintext).err());
     let mut sent = Vec::new();
     layer.take_output(&mut sent);
-    Came { plaintext, ended, closed: layer.is_closed_by_peer(), sent }
+    StreamResult { plaintext, ended, closed: layer.is_closed_by_peer(), sent }
 }
 
 /// The stream as the kernel gets it from a device. The device notes its deliveries in the flow.
@@ -199,7 +199,7 @@ fn delivered(flow: &Flow, bytes: &[u8], random: &mut Random, stats: &mut Stats) 
         let payload = &bytes[segment.clone()];
         let mut out = vec![0; payload.len()];
         let seq = SeqNumber(77) + segment.start as u32;
-        if flow.receive(stats, seq, payload, &mut out) == Outcome::Decrypted {
+        if flow.receive(stats, seq, payload, &mut out) == RxOutcome::Decrypted {
             kernel[segment].copy_from_slice(&out);
         }
     }
@@ -223,7 +223,7 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
         for _ in 0..random.below(4) {
             peer.send(DATA, &vec![3; random.below(3000) as usize]);
         }
-        misbehave(&mut peer, kind, random);
+        inject_error(&mut peer, kind, random);
         for _ in 0..random.below(3) {
             peer.send(DATA, &vec![4; random.below(500) as usize]);
         }
@@ -232,9 +232,10 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
             (0..random.below(6)).map(|_| random.below(total) as usize).collect();
         ends.sort_unstable();
 
-        let software = came(layer(is_13), &pieces(&peer.bytes, &ends), |layer, piece, out| {
-            layer.receive(piece, out).map(drop)
-        });
+        let software =
+            stream_result(layer(is_13), &pieces(&peer.bytes, &ends), |layer, piece, out| {
+                layer.receive(piece, out).map(drop)
+            });
         let version = if is_13 { Version::Tls13 } else { Version::Tls12 };
         let tls = || Tls::new(version, &KEY, IV).unwrap();
         let origin = SeqNumber(77);
@@ -244,7 +245,7 @@ fn a_device_and_software_say_the_same_of_whatever_a_peer_sends() {
         let mut stats = Stats::default();
         let kernel = delivered(&flow, &peer.bytes, random, &mut stats);
         let mut reader = Reader::new(flow, tls(), 0, 0, 0);
-        let device = came(layer(is_13), &pieces(&kernel, &ends), |layer, piece, out| {
+        let device = stream_result(layer(is_13), &pieces(&kernel, &ends), |layer, piece, out| {
             reader.receive(layer, piece, out).map(drop)
         });
         assert!(
