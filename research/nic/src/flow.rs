@@ -59,7 +59,7 @@ impl FlowId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FlowError {
     /// The index or the name has a flow already.
-    #[error("there is such a flow already; destroy it first")]
+    #[error("the flow exists already; destroy it first")]
     Exists,
     /// There is no flow with this id.
     #[error("there is no such flow; create it first")]

@@ -82,7 +82,7 @@ pub enum WriteError {
     #[error("the connection takes no more bytes")]
     Closed,
     /// The connection sends PDUs only.
-    #[error("the connection sends PDUs, and nothing between them")]
+    #[error("the connection sends PDUs only; use write_pdu")]
     Framed,
     /// The record layer refuses the write.
     #[error(transparent)]

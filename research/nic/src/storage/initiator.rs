@@ -79,7 +79,7 @@ pub enum InitiatorError {
     #[error("the controller refuses the queue: {0}")]
     Refused(CommandError),
     /// The controller requires authentication.
-    #[error("the controller demands in-band authentication, which is not known here")]
+    #[error("the controller requires in-band authentication, which is not supported")]
     Authentication,
 }
 

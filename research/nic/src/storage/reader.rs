@@ -50,19 +50,19 @@ pub enum StreamError {
     #[error("the controller ends the connection with status {0}")]
     Terminated(u16),
     /// The ICResp of the controller has features that were not offered.
-    #[error("the controller wants {0}; nothing can be agreed on")]
+    #[error("the controller answers ICReq with {0}; close the connection")]
     Agreement(&'static str),
     /// The controller has too many outstanding R2Ts of one command.
-    #[error("too many transfers at a time for command {0}; terminate the connection")]
+    #[error("too many outstanding transfers for command {0}; terminate the connection")]
     Transfers(u16),
     /// A PDU that is not valid in this state.
-    #[error("a PDU that has no place here; send a termination request and close the connection")]
+    #[error("an unexpected PDU; send a termination request and close the connection")]
     Unexpected,
     /// The command does not exist.
-    #[error("a PDU for command {0}, which there is not; terminate the connection")]
+    #[error("a PDU for command {0}, which is not in flight; terminate the connection")]
     Command(u16),
     /// The data is not the next of its command.
-    #[error("data out of place for command {0}; terminate the connection")]
+    #[error("data out of order for command {0}; terminate the connection")]
     Offset(u16),
 }
 
@@ -342,10 +342,10 @@ impl Reader {
     fn initialised(&mut self, agreed: InitResponse) -> Result<(), StreamError> {
         let wanted = self.wanted.take().ok_or(StreamError::Unexpected)?;
         if agreed.version != 0 {
-            return Err(StreamError::Agreement("a version of the protocol that is not known here"));
+            return Err(StreamError::Agreement("a version of the protocol that is not supported"));
         }
         if agreed.digests.and(wanted) != agreed.digests {
-            return Err(StreamError::Agreement("digests that were not asked for"));
+            return Err(StreamError::Agreement("digests that were not requested"));
         }
         self.nvme.header_digest = agreed.digests.header;
         self.nvme.data_digest = agreed.digests.data;

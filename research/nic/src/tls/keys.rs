@@ -28,7 +28,7 @@ pub enum KeysError {
 
 /// A record failed authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a record was changed on its way; close the connection")]
+#[error("a record failed authentication; close the connection")]
 pub struct Forged;
 
 /// The result of a handshake for one direction.

@@ -34,7 +34,7 @@ pub enum ReceiveError {
     #[error(transparent)]
     Record(#[from] RecordError),
     /// The peer sent a message that is not valid after a handshake.
-    #[error("the peer sent a message that has no place here; close the connection")]
+    #[error("the peer sent an unexpected message; close the connection")]
     Unexpected,
     /// The peer has sent an alert (RFC 8446 §6).
     #[error("the peer sent alert {0}")]

@@ -37,7 +37,7 @@ pub enum SendError {
     #[error("too much is unacknowledged; send when some of it is")]
     Full,
     /// [`RECORDS_UNDER_KEY_MAX`] records were sealed with the key.
-    #[error("the key has sealed all that it may; change keys")]
+    #[error("the key has reached its record limit; change keys")]
     Worn,
     /// The content is longer than [`CONTENT_BYTES_MAX`].
     #[error("a record has at most {CONTENT_BYTES_MAX} bytes of content; send it in several")]

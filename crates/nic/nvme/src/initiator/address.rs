@@ -38,10 +38,10 @@ pub enum AddressError {
     #[error("an IPv6 address stands in brackets: nvme+tcp://[::1]:4420/1")]
     Brackets,
     /// The port is invalid.
-    #[error("{0:?} is no port (1 to 65535)")]
+    #[error("{0:?} is not a port (1 to 65535)")]
     Port(String),
     /// The namespace is invalid.
-    #[error("{0:?} is no namespace: a number from 1 on is expected behind the `/`")]
+    #[error("{0:?} is not a namespace: a number from 1 on is expected behind the `/`")]
     Namespace(String),
     /// The query has an unknown key.
     #[error("{0:?} is not known behind the `?`; only nqn=NAME is")]

@@ -170,10 +170,10 @@ async fn initialise(stream: &mut BoxStream, wanted: Digests) -> Result<InitRespo
         return Err(ConnectError::NotNvme);
     };
     if agreed.version != 0 {
-        return Err(ConnectError::Agreement("a version of the protocol that is not known here"));
+        return Err(ConnectError::Agreement("a version of the protocol that is not supported"));
     }
     if agreed.digests.and(wanted) != agreed.digests {
-        return Err(ConnectError::Agreement("digests that were not asked for"));
+        return Err(ConnectError::Agreement("digests that were not requested"));
     }
     Ok(agreed)
 }
@@ -277,7 +277,7 @@ async fn enable(admin: &Handle, options: &Options) -> Result<u64, ConnectError> 
         loop {
             let status = property(admin, Property::Status, options).await?;
             if status & CSTS_FATAL != 0 {
-                return Err(ConnectError::NotReady("it says that it has failed (CSTS.CFS)"));
+                return Err(ConnectError::NotReady("it reports a fatal error (CSTS.CFS)"));
             }
             if status & CSTS_READY != 0 {
                 return Ok(());
@@ -287,7 +287,7 @@ async fn enable(admin: &Handle, options: &Options) -> Result<u64, ConnectError> 
     };
     match tokio::time::timeout(Duration::from_millis(500) * units, wait).await {
         Ok(ready) => ready.map(|()| capabilities),
-        Err(_) => Err(ConnectError::NotReady("CSTS.RDY did not come in the time that CAP.TO says")),
+        Err(_) => Err(ConnectError::NotReady("CSTS.RDY was not set within the time of CAP.TO")),
     }
 }
 
@@ -390,6 +390,6 @@ pub(super) async fn shut_down(admin: &Handle, options: &Options) -> Result<(), C
     };
     match tokio::time::timeout(SHUTDOWN_MAX, shut).await {
         Ok(done) => done,
-        Err(_) => Err(ConnectError::NotReady("it did not say that it has shut down")),
+        Err(_) => Err(ConnectError::NotReady("it did not report the end of its shutdown")),
     }
 }

@@ -67,7 +67,7 @@ pub enum DeviceError {
     #[error("the controller's identification: {0}")]
     Identify(#[from] IdentifyError),
     /// The controller violates the protocol.
-    #[error("the controller misbehaves: {0}")]
+    #[error("the controller violates the protocol: {0}")]
     Misbehaved(&'static str),
 }
 
@@ -118,7 +118,7 @@ impl Namespace {
         let most = limit.min(u64::from(DATA_BYTES_MAX)).min(BLOCKS_MAX << format.block_power);
         let command_bytes_max = (most >> format.block_power << format.block_power) as u32;
         if command_bytes_max == 0 || format.blocks.leading_zeros() < u32::from(format.block_power) {
-            return Err(DeviceError::Misbehaved("its block size does not go with its limits"));
+            return Err(DeviceError::Misbehaved("its block size does not fit its limits"));
         }
         Ok(Namespace {
             controller,

@@ -109,25 +109,25 @@ pub struct Completed<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QueueError {
     /// The received bytes are not a valid PDU.
-    #[error("the controller sent what is no PDU that was agreed on")]
+    #[error("the controller sent bytes that are not a valid PDU")]
     Malformed,
     /// A header digest is wrong.
     #[error("the digest of a PDU's header is wrong")]
     HeaderDigest,
     /// The controller sent a PDU that is not valid in this state.
-    #[error("the controller sent a PDU out of place: {0:?}")]
+    #[error("the controller sent an unexpected PDU: {0:?}")]
     Unexpected(PduKind),
     /// The command is not in flight.
     #[error("the controller answers command {0:#06x}, which is not in flight")]
     UnknownCommand(u16),
     /// Data outside the command's range, or a second time.
-    #[error("the controller moves data of command {0:#06x} that was not asked for, or twice")]
+    #[error("the controller transfers data of command {0:#06x} that was not requested, or twice")]
     OutOfRange(u16),
     /// More outstanding R2Ts, or more parts, than allowed.
-    #[error("the controller moves data of command {0:#06x} in too many parts")]
+    #[error("the controller transfers data of command {0:#06x} in too many parts")]
     LimitExceeded(u16),
     /// A success status while data is missing.
-    #[error("the controller says that command {0:#06x} succeeded, and its data is not complete")]
+    #[error("the controller reports success of command {0:#06x}, but its data is incomplete")]
     Incomplete(u16),
     /// A command timed out.
     #[error("command {0:#06x} was not answered in time")]

@@ -27,7 +27,7 @@ pub enum KeyError {
     #[error("the key's checksum is wrong: a character was changed when it was copied")]
     Checksum,
     /// The length does not fit the hash: SHA-256 has 32 bytes, SHA-384 has 48.
-    #[error("a key of {bytes} bytes does not go with hash {hash:02}")]
+    #[error("a key of {bytes} bytes does not fit hash {hash:02}")]
     Mismatch {
         /// Bytes of the key.
         bytes: usize,
@@ -35,7 +35,7 @@ pub enum KeyError {
         hash: u8,
     },
     /// The system's random source fails.
-    #[error("this machine gives no random bytes")]
+    #[error("the system's random source fails")]
     Random,
 }
 

@@ -181,7 +181,9 @@ pub enum ConfigError {
         error: NqnError,
     },
     /// The name is reserved for discovery subsystems.
-    #[error("nqn = {DISCOVERY_NQN:?} is that of discovery, which is served anyway; choose another")]
+    #[error(
+        "nqn = {DISCOVERY_NQN:?} is reserved for discovery, which is always served; choose another"
+    )]
     Discovery,
     /// There is no namespace.
     #[error("no namespace; give at least one, such as disk.img or ram:1GiB")]

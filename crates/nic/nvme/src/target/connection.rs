@@ -90,10 +90,12 @@ async fn agree<R: AsyncRead + Unpin>(
         Pdu::InitRequest(init) if init.version == 0 => {
             Ok((init, init.digests.and(subsystem.config.digests())))
         }
-        Pdu::InitRequest(_) => {
-            Err(head.fault(FatalStatus::Unsupported, 8, "a version of NVMe/TCP that is not known"))
-        }
-        _ => Err(head.fault(FatalStatus::Sequence, 0, "something before ICReq")),
+        Pdu::InitRequest(_) => Err(head.fault(
+            FatalStatus::Unsupported,
+            8,
+            "a version of NVMe/TCP that is not supported",
+        )),
+        _ => Err(head.fault(FatalStatus::Sequence, 0, "a PDU before ICReq")),
     }
 }
 
@@ -468,6 +470,10 @@ fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<ChunkSlice>, Status> {
 fn misplaced(head: &Head) -> Fault {
     match head.pdu {
         Pdu::HostTerminate(end) => Fault::HostTerminated(end),
-        _ => head.fault(FatalStatus::Sequence, 0, format!("{:?} at a wrong time", head.pdu.kind())),
+        _ => head.fault(
+            FatalStatus::Sequence,
+            0,
+            format!("{:?} in the wrong state", head.pdu.kind()),
+        ),
     }
 }

@@ -54,7 +54,7 @@ impl std::str::FromStr for Identity {
         }
         match Uuid::parse_str(text) {
             Ok(uuid) if uuid.is_nil() || uuid.is_max() => {
-                Err(format!("{uuid} is nobody's; leave uuid out, and one is chosen"))
+                Err(format!("{uuid} is a reserved UUID; leave uuid out, and one is chosen"))
             }
             Ok(uuid) => Ok(Identity::Fixed(uuid)),
             Err(error) => Err(format!("a uuid, or \"random\": {error}")),
@@ -95,7 +95,7 @@ pub enum IdentityError {
         source: Box<SettingsError>,
     },
     /// The version of the file is not supported.
-    #[error("{}: version {version} is not known here; {VERSION} is", path.display())]
+    #[error("{}: version {version} is not supported; {VERSION} is", path.display())]
     Version {
         /// The file.
         path: PathBuf,
@@ -251,7 +251,7 @@ fn of_image(path: &Path, read_only: bool) -> Result<Uuid, IdentityError> {
     let no_place = |error| IdentityError::NoPlace { image: image.clone(), error, proposal };
     let metadata = file.metadata().map_err(no_place)?;
     if !metadata.is_file() {
-        return Err(no_place(io::Error::other("it is no regular file, but a device")));
+        return Err(no_place(io::Error::other("it is a device, not a regular file")));
     }
     let mark = mark(&metadata);
     // Beside the image itself, not beside a symbolic link to it.

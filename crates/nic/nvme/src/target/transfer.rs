@@ -130,7 +130,7 @@ impl Transfers {
     pub fn place(&self, data: &Data) -> Result<Range<usize>, TransferViolation> {
         let bytes = data.bytes as usize;
         let Some(command_id) = self.tags.get(&data.transfer_tag) else {
-            return Err(violation(FatalStatus::InvalidHeader, 10, "data with a tag nobody gave"));
+            return Err(violation(FatalStatus::InvalidHeader, 10, "data with an unknown tag"));
         };
         if *command_id != data.command_id {
             return Err(violation(FatalStatus::InvalidHeader, 8, "data of another command"));
@@ -143,7 +143,7 @@ impl Transfers {
             .get(command_id)
             .and_then(|incoming| incoming.requests.iter().find(|r| r.tag == data.transfer_tag));
         let Some(request) = request else {
-            return Err(violation(FatalStatus::InvalidHeader, 10, "data with a tag nobody gave"));
+            return Err(violation(FatalStatus::InvalidHeader, 10, "data with an unknown tag"));
         };
         if data.offset as usize != request.next {
             return Err(violation(FatalStatus::DataOutOfRange, 12, "data out of order"));
