@@ -5,8 +5,8 @@ use clap::{Args, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use unlade_nic_inline::terminator::Config;
-use unlade_nic_inline::terminator::config::{Originate, Terminate};
+use unlade_nic_inline::tls_proxy::Config;
+use unlade_nic_inline::tls_proxy::config::{Originate, Terminate};
 
 use unlade_command::output::line;
 
@@ -150,7 +150,7 @@ pub fn run(args: NicArgs) -> Result<ExitCode> {
     match args.check {
         true => line(format_args!("valid"))?,
         // Where a flag has said something it goes on before the file.
-        false => unlade_nic_inline::terminator::run(first, || config(&args))?,
+        false => unlade_nic_inline::tls_proxy::run(first, || config(&args))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,7 @@ use unlade_backend::BackendConfig;
 use unlade_backend::config::NicConfig;
 use unlade_balancer::BalancerConfig;
 use unlade_command::output::line;
-use unlade_nic_inline::terminator::{Config, devices};
+use unlade_nic_inline::tls_proxy::{Config, devices};
 
 const LB_ABOUT: &str = "\
 Runs the load balancer until SIGTERM or SIGINT, on which it drains: no new connections, those \

@@ -1,31 +1,32 @@
-//! Buffers of the host that the device writes into: registered under a command's identifier, and given
-//! back when they are withdrawn.
+//! Host buffers that the device writes into: registered under a command's identifier, and
+//! returned when they are withdrawn.
 //!
-//! A buffer is owned by who may write to it. To register it moves it to the device, through the send
-//! ring; to withdraw it moves it back, through a ring of its own. So nobody reads what the device still
-//! writes, and an identifier is not used again before the device has let go.
+//! The owner of a buffer is the side that may write to it. Registration moves it to the device,
+//! through the send ring; withdrawal moves it back, through a separate ring. Therefore no host
+//! code reads a buffer that the device still writes, and an identifier is not reused before the
+//! device has released it.
 
 use unlade_nic_engine::placement::{Buffers, Placement, Placer, Registration};
 
 use crate::flow::FlowId;
 
-/// Most buffers that the device has of one host's queue.
+/// Largest number of buffers that the device has of one host queue.
 pub const BUFFERS_MAX: usize = 1024;
-/// Identifiers of a flow are below it.
+/// Identifiers of a flow are below this number.
 pub const TAGS_MAX: usize = 1024;
 
-/// A buffer that the device has given back.
+/// A buffer that the device has returned.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Withdrawn {
-    /// Whose it was.
+    /// Its flow.
     pub flow: FlowId,
-    /// Its registration, which is void.
+    /// Its registration, which is no longer valid.
     pub registration: Registration,
     /// The buffer.
     pub buffer: Box<[u8]>,
 }
 
-/// The buffers of one flow that the device has.
+/// The registered buffers of one flow.
 pub struct Registered {
     placement: Placement,
     memory: Memory,
@@ -38,10 +39,10 @@ impl Default for Registered {
 }
 
 impl Registered {
-    /// Data for the registration's tag goes to `buffer` from now on.
+    /// Registers `buffer` for data of the registration's tag.
     ///
     /// # Errors
-    /// The buffer, where the tag has one already, or is out of bounds.
+    /// The buffer, if the tag has one already, or is out of bounds.
     pub fn add(&mut self, registration: Registration, buffer: Box<[u8]>) -> Result<(), Box<[u8]>> {
         let Ok(buffer_bytes) = u32::try_from(buffer.len()) else { return Err(buffer) };
         if self.placement.add(registration, buffer_bytes).is_err() {
@@ -55,20 +56,20 @@ impl Registered {
         Ok(())
     }
 
-    /// Nothing is written to it any more; nothing where there is no such registration.
+    /// Removes a registration and returns its buffer; `None` if there is no such registration.
     pub fn remove(&mut self, registration: Registration) -> Option<Box<[u8]>> {
         self.placement.remove(registration).ok()?;
         let slot = self.memory.slots.get_mut(usize::from(registration.tag))?;
         slot.take().map(|(_, buffer)| buffer)
     }
 
-    /// All of them.
+    /// Removes all of them.
     pub fn drain(&mut self) -> impl Iterator<Item = (Registration, Box<[u8]>)> {
         self.placement = Placement::new(TAGS_MAX);
         self.memory.slots.drain(..).flatten()
     }
 
-    /// Places into them.
+    /// The placer that writes into them.
     pub fn placer(&mut self) -> Placer<'_> {
         Placer::new(&mut self.placement, &mut self.memory)
     }
@@ -76,7 +77,7 @@ impl Registered {
 
 #[derive(Default)]
 struct Memory {
-    /// By tag.
+    /// Indexed by tag.
     slots: Vec<Option<(Registration, Box<[u8]>)>>,
 }
 

@@ -1,5 +1,5 @@
-//! What the host tells the device about a flow. Commands travel in the send ring, between the
-//! packets that they belong between: each takes effect for the packets behind it.
+//! Commands from the host to the device about a flow. Commands are queued in the send ring
+//! between packets; each takes effect for the packets behind it.
 
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_nic_engine::Nvme;
@@ -11,74 +11,74 @@ use crate::segment::Template;
 
 /// One command; the first one of a flow is [`Command::Open`].
 pub enum Command {
-    /// There is a flow now, without a context.
+    /// Adds a flow, without a context.
     Open {
-        /// Its name in frames that come in: the peer is the client.
+        /// Its name in received frames: the peer is the client.
         name: FlowKey,
-        /// What precedes its TCP headers.
+        /// The headers before its TCP headers.
         template: Template,
     },
-    /// The flow is gone, with its contexts.
+    /// Removes the flow, with its contexts.
     Close,
-    /// Packets that come are worked on from `start` on (`l5o_create`).
+    /// Processes received packets from `start` on (`l5o_create`).
     CreateRx {
         /// The protocol, and its static state.
         protocol: Protocol,
-        /// Where a message starts.
+        /// Start of a message.
         start: SeqNumber,
-        /// How many messages are before it under the same key.
+        /// Number of messages before it under the same key.
         number: u64,
     },
-    /// They are worked on with another key from `start` on.
+    /// Processes them with another key from `start` on.
     RestartRx {
         /// The protocol, and its static state.
         protocol: Protocol,
-        /// Where the first message under the key starts.
+        /// Start of the first message under the key.
         start: SeqNumber,
         /// Its number under the key.
         number: u64,
-        /// How software calls the key.
+        /// Software's number of the key.
         key: u16,
     },
-    /// They go up as they come (`l5o_destroy`).
+    /// Delivers them as they come (`l5o_destroy`).
     DestroyRx,
-    /// What is sent under `key` is sealed, from `start` on (`l5o_create`).
+    /// Seals data that is sent under `key`, from `start` on (`l5o_create`).
     CreateTx {
         /// The protocol, and its static state.
         protocol: Protocol,
-        /// Where a message starts.
+        /// Start of a message.
         start: SeqNumber,
-        /// How many messages are before it under the same key.
+        /// Number of messages before it under the same key.
         number: u64,
-        /// How software calls the key.
+        /// Software's number of the key.
         key: u16,
     },
-    /// Nothing is sent under the key any more (`l5o_destroy`).
+    /// Ends sending under the key (`l5o_destroy`).
     DestroyTx {
-        /// How software calls the key.
+        /// Software's number of the key.
         key: u16,
     },
-    /// From the next PDUs on, in both directions, these digests and limits are agreed on.
+    /// Applies digests and limits from the next PDUs on, in both directions.
     AgreePdus(Nvme),
     /// Software's answer (`l5o_resync_rx_resp`).
     Respond(Response),
-    /// The same to a question of the machine above TLS.
+    /// Software's answer to the machine above TLS.
     RespondPdu(Response),
-    /// Data for the tag goes to the buffer (`l5o_add_rr_state`).
+    /// Places data for the tag into the buffer (`l5o_add_rr_state`).
     Register {
-        /// The tag, and which registration of it.
+        /// The tag with its generation.
         registration: Registration,
-        /// The buffer, which is the device's until it is withdrawn.
+        /// The buffer, owned by the device until it is withdrawn.
         buffer: Box<[u8]>,
     },
-    /// The buffer is to be given back (`l5o_del_rr_state`).
+    /// Returns the buffer (`l5o_del_rr_state`).
     Withdraw(Registration),
 }
 
-/// A command, and whose it is.
+/// A command with its flow.
 pub struct Addressed {
     /// The flow.
     pub flow: FlowId,
-    /// What is to be done.
+    /// The command.
     pub command: Command,
 }

@@ -1,4 +1,5 @@
-//! The host's side of the queues: the interface of the paper (Listings 1 and 2) and what is behind it.
+//! The host's side of the queues: the interface of the paper (Listings 1 and 2) and its
+//! implementation.
 //!
 //! | paper | here |
 //! |---|---|
@@ -7,9 +8,9 @@
 //! | `l5o_resync_rx_resp` | [`Driver::resync_rx_resp`], [`Driver::resync_pdu_resp`] |
 //! | `l5o_add_rr_state`, `l5o_del_rr_state` | [`Driver::register`], [`Driver::withdraw`] |
 //! | `l5o_resync_rx_req` | [`RxSegment::request`](crate::queue::RxSegment::request) |
-//! | `l5o_get_tx_msgstate` | [`Source`], asked by [`TxFlow::attach`] |
+//! | `l5o_get_tx_msgstate` | [`Source`], called by [`TxFlow::attach`] |
 //!
-//! Directions have contexts of their own here, since a KeyUpdate changes one of them.
+//! The two directions have separate contexts here, since a KeyUpdate changes one of them.
 
 use std::collections::VecDeque;
 
@@ -27,11 +28,11 @@ use crate::queue::{HostQueue, InnerRecovery, RxBatch, Sent, TxEntry, TxPacket};
 use crate::segment::Template;
 use crate::span::Span;
 
-/// Most commands that wait for room in the send ring.
+/// Largest number of commands that wait for room in the send ring.
 pub const COMMANDS_WAITING_MAX: usize = 8192;
 
-/// Why the driver does not do what it is told. A limit was met: the caller goes on without the
-/// offload, or later.
+/// The reason that the driver refuses a call. A limit was reached: the caller goes on without the
+/// offload, or retries later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DriverError {
     /// There are [`FLOWS_MAX`] flows.
@@ -51,22 +52,23 @@ pub enum DriverError {
 /// The host's end of a device's shard.
 pub struct Driver {
     queue: HostQueue,
-    /// What did not fit into the send ring. While there is something here, nothing passes it.
+    /// Commands that did not fit into the send ring. While there are some, packets are not
+    /// queued.
     waiting: VecDeque<Box<Addressed>>,
-    /// Identities that may be used again, longest unused first.
+    /// Flow ids that may be reused, the least recently used first.
     free: VecDeque<FlowId>,
     next: u32,
-    /// Buffers that the device has.
+    /// Number of buffers that the device has.
     registered: usize,
 }
 
 impl Driver {
-    /// Uses a host's end of queues.
+    /// Creates a driver for a host's end of queues.
     pub fn new(queue: HostQueue) -> Driver {
         Driver { queue, waiting: VecDeque::new(), free: VecDeque::new(), next: 0, registered: 0 }
     }
 
-    /// There is a flow from now on; frames that come name it `name`.
+    /// Opens a flow; received frames have the name `name`.
     ///
     /// # Errors
     /// [`DriverError::Flows`], [`DriverError::Commands`].
@@ -82,17 +84,18 @@ impl Driver {
         Ok(flow)
     }
 
-    /// The flow is gone. What came for it before the device knew still has its identity.
+    /// Closes the flow. Frames that came for it before the device has executed this still have
+    /// its id.
     ///
     /// # Errors
-    /// [`DriverError::Commands`]; the flow is still there.
+    /// [`DriverError::Commands`]; the flow is still open.
     pub fn close(&mut self, flow: FlowId) -> Result<(), DriverError> {
         self.command(flow, Command::Close)?;
         self.free.push_back(flow.successor());
         Ok(())
     }
 
-    /// Packets that come are worked on from `start` on, where message `number` starts.
+    /// Starts processing of received packets from `start` on, where message `number` starts.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -106,7 +109,7 @@ impl Driver {
         self.command(flow, Command::CreateRx { protocol, start, number })
     }
 
-    /// They are worked on with another key from `start` on.
+    /// Switches their processing to another key from `start` on.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -120,7 +123,7 @@ impl Driver {
         self.command(flow, Command::RestartRx { protocol, start, number, key })
     }
 
-    /// They go up as they come.
+    /// Ends their processing: packets are delivered as they come.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -128,7 +131,7 @@ impl Driver {
         self.command(flow, Command::DestroyRx)
     }
 
-    /// What is sent under `key` is sealed from `start` on, where message `number` starts.
+    /// Starts sealing under `key` from `start` on, where message `number` starts.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -142,7 +145,7 @@ impl Driver {
         self.command(flow, Command::CreateTx { protocol, start, number, key })
     }
 
-    /// Nothing is sent under `key` any more.
+    /// Ends sending under `key`.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -150,7 +153,7 @@ impl Driver {
         self.command(flow, Command::DestroyTx { key })
     }
 
-    /// From the next PDUs on, in both directions, these digests and limits are agreed on.
+    /// Applies digests and limits from the next PDUs on, in both directions.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -174,12 +177,12 @@ impl Driver {
         self.command(flow, Command::RespondPdu(response))
     }
 
-    /// Data that comes for the registration's tag goes to `buffer`, which the device has until
-    /// [`Driver::withdrawn`] gives it back: after [`Driver::withdraw`], when the flow is gone, or at
-    /// once where the device cannot use it.
+    /// Registers `buffer` for data of the registration's tag. The device has the buffer until
+    /// [`Driver::withdrawn`] returns it: after [`Driver::withdraw`], when the flow is closed, or
+    /// at once if the device cannot use it.
     ///
     /// # Errors
-    /// [`DriverError::Buffers`], [`DriverError::Commands`]; and the buffer.
+    /// [`DriverError::Buffers`], [`DriverError::Commands`]; with the buffer.
     pub fn register(
         &mut self,
         flow: FlowId,
@@ -199,7 +202,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The device is to give the registration's buffer back.
+    /// Requests the return of the registration's buffer.
     ///
     /// # Errors
     /// [`DriverError::Commands`].
@@ -211,7 +214,7 @@ impl Driver {
         self.command(flow, Command::Withdraw(registration))
     }
 
-    /// A buffer that the device has given back, with all that was placed in it.
+    /// Takes a buffer that the device has returned, with all data that was placed in it.
     pub fn withdrawn(&mut self) -> Option<Withdrawn> {
         let withdrawn = self.queue.withdrawn.pop().ok()?;
         self.registered -= 1;
@@ -238,7 +241,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Commands that waited go first.
+    /// Sends the waiting commands first.
     fn flush(&mut self) {
         while let Some(command) = self.waiting.pop_front() {
             let pushed = self.queue.tx.push(TxEntry::Command(command));
@@ -249,8 +252,8 @@ impl Driver {
         }
     }
 
-    /// An empty descriptor to fill and send, or to give back with [`Driver::unused`]; nothing where
-    /// the device has no room for one now.
+    /// Takes an empty descriptor to fill and send, or to return with [`Driver::unused`]; `None`
+    /// if the device has no room for one now.
     pub fn packet(&mut self) -> Option<Box<TxPacket>> {
         self.flush();
         match self.waiting.is_empty() && !self.queue.tx.is_full() {
@@ -259,14 +262,14 @@ impl Driver {
         }
     }
 
-    /// Takes back a descriptor that is not sent.
+    /// Returns a descriptor that is not sent.
     pub fn unused(&mut self, mut packet: Box<TxPacket>) {
         packet.clear();
         self.queue.spare.push(packet);
     }
 
-    /// Sends a descriptor that [`Driver::packet`] gave, before any command was given after it.
-    /// Where a command has taken its place, it is dropped, as if it had been lost.
+    /// Sends a descriptor from [`Driver::packet`], which must be before any later command. If a
+    /// command has taken its place in the ring, it is dropped, as if it had been lost.
     pub fn send(&mut self, packet: Box<TxPacket>) {
         let pushed = self.queue.tx.push(TxEntry::Packet(packet));
         if let Err(rtrb::PushError::Full(TxEntry::Packet(packet))) = pushed {
@@ -274,15 +277,14 @@ impl Driver {
         }
     }
 
-    /// Sends a frame of no flow; lost where there is no room.
+    /// Sends a frame without a flow; it is lost if there is no room.
     pub fn send_frame(&mut self, frame: Vec<u8>) {
         if self.waiting.is_empty() {
             let _ = self.queue.tx.push(TxEntry::Frame(frame));
         }
     }
 
-    /// A descriptor that the device has worked on: whose it was, and what became of it. Its
-    /// references are let go.
+    /// Takes a completed descriptor: its flow, key and result. Its references are released.
     pub fn completion(&mut self) -> Option<(FlowId, u16, Sent)> {
         let packet = self.queue.completions.pop().ok()?;
         let completion = (packet.flow, packet.key, packet.sent);
@@ -290,12 +292,12 @@ impl Driver {
         Some(completion)
     }
 
-    /// What has come; to be given back with [`Driver::recycle`].
+    /// Takes a batch of received frames; [`Driver::recycle`] returns it.
     pub fn receive(&mut self) -> Option<Box<RxBatch>> {
         self.queue.rx.pop().ok()
     }
 
-    /// The device may fill the batch again.
+    /// Returns a batch to the device.
     pub fn recycle(&mut self, mut batch: Box<RxBatch>) {
         batch.segments.clear();
         batch.used_bytes = 0;
@@ -304,32 +306,33 @@ impl Driver {
     }
 }
 
-/// Messages that were sent, as the driver asks for them: which one holds an byte
-/// ([`Messages::find`]), and where they lie.
+/// Sent messages, as the driver looks them up: the message that contains a byte
+/// ([`Messages::find`]), and its bytes.
 pub trait Source: Messages {
-    /// Which key seals the byte `seq`, and how many of `bytes` from there on; see
+    /// The key that seals the byte `seq`, and how many of the `raw` bytes from there on it seals; see
     /// [`under_one_key`](unlade_nic_engine::software::runs::Runs::under_one_key).
     fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)>;
 
-    /// Appends references on the bytes from `start` up to `until` to `out`: those of one message.
+    /// Appends references to the bytes from `start` up to `until`, of one message, to `out`.
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>);
 
-    /// Says in `out` what is in the record that starts at `start`, where records hold PDUs that the
-    /// device works on too. False where that is not known: the packet must not be sent.
+    /// Writes to `out` the inner state of the record that starts at `start`, if records contain
+    /// PDUs that the device processes too. Returns false if it is unknown: the packet must not be
+    /// sent.
     fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
         let _ = (start, out);
         true
     }
 }
 
-/// What the driver knows of where a flow's contexts are that send: one [`Shadow`] for a key.
+/// The driver's view of a flow's send contexts: one [`Shadow`] for each key.
 #[derive(Debug, Default)]
 pub struct TxFlow {
     shadows: Vec<(u16, Shadow)>,
 }
 
 impl TxFlow {
-    /// A context was made for `key`, in a stream whose next byte is `start`.
+    /// Adds a context for `key`, in a stream whose next byte is `start`.
     ///
     /// # Errors
     /// [`DriverError::Keys`].
@@ -341,33 +344,34 @@ impl TxFlow {
         Ok(())
     }
 
-    /// Keys before `oldest` are not needed any more; the device is to be told of each.
+    /// Removes one key before `oldest`, and returns it; the caller destroys its context in the
+    /// device.
     pub fn retire(&mut self, oldest: u16) -> Option<u16> {
         let index = self.shadows.iter().position(|(key, _)| *key != oldest)?;
-        // Keys are in their order, the newest last.
+        // Keys are in order, the newest last.
         let before = self.shadows.iter().position(|(key, _)| *key == oldest)?;
         (index < before).then(|| self.shadows.remove(index).0)
     }
 
-    /// Whether no further key can be added.
+    /// Returns true if no further key can be added.
     pub fn is_full(&self) -> bool {
         self.shadows.len() >= TX_KEYS_MAX
     }
 
-    /// Whether there is a context.
+    /// Returns true if there is a context.
     pub fn seals(&self) -> bool {
         !self.shadows.is_empty()
     }
 
-    /// A descriptor of `key` was dropped by the device.
+    /// Notes that the device has dropped a descriptor of `key`.
     pub fn forget(&mut self, key: u16) {
         if let Some((_, shadow)) = self.shadows.iter_mut().find(|(other, _)| *other == key) {
             shadow.forget();
         }
     }
 
-    /// How many bytes from `seq` on one descriptor may hold, so that one key seals them all;
-    /// nothing where they must not be sent.
+    /// The number of bytes from `seq` on that one descriptor may contain, so that one key seals
+    /// them all; `None` if they must not be sent.
     pub fn limit(&self, source: &impl Source, seq: SeqNumber, raw: usize) -> Option<usize> {
         match self.shadows.len() {
             0 | 1 => Some(raw),
@@ -375,7 +379,7 @@ impl TxFlow {
         }
     }
 
-    /// Says in `packet`, which is otherwise complete, how it is to be sealed. False where it must
+    /// Adds the sealing state to `packet`, which is otherwise complete. Returns false if it must
     /// not be sent.
     pub fn attach(
         &mut self,

@@ -1,12 +1,13 @@
-//! One shard of the device: what is sent goes from its queue to its port, what comes the other way.
+//! One shard of the device: packets go from its queue to its port, and from its port to its
+//! queue.
 //!
-//! The hard rules: on receive nothing is kept back, put in another order, dropped or edited. A frame
-//! that a machine has worked on has another payload, and says so; one in which a message failed goes
-//! up as it came. Only where the host has given no empty buffer is a frame lost, and counted, as a
-//! device has to. On transmit what cannot be sealed is dropped.
+//! The rules: on receive no frame is delayed, reordered, dropped or edited. A frame that a
+//! machine has processed has another payload, and is marked as such; a frame in which a message
+//! failed is delivered as it came. A frame is lost, and counted, only if the host has provided no
+//! empty buffer, as in any device. On transmit a frame that cannot be sealed is dropped.
 //!
-//! Frames of a flow that come in a row become one segment where they are alike in everything that
-//! software sees, the results of the machines above all.
+//! Consecutive frames of a flow are merged into one segment if all their properties are equal
+//! that software sees, in particular the results of the machines.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
@@ -17,7 +18,7 @@ use unlade_nic_engine::software::pdus::PduResult;
 
 use crate::buffers::Withdrawn;
 use crate::command::{Addressed, Command};
-use crate::flow::{CACHE_BYTES, FlowError, FlowId, Flows, Received, Side};
+use crate::flow::{CACHE_BYTES, Direction, FlowError, FlowId, Flows, Received};
 use crate::port::{Frame, Port};
 use crate::queue::{
     BATCH_BYTES, BATCH_SEGMENTS_MAX, DeviceQueue, RxBatch, RxKind, RxSegment, Sent, TxEntry,
@@ -26,50 +27,50 @@ use crate::queue::{
 use crate::segment::{self, PAYLOAD_ROOM_BYTES, Template};
 use unlade_nic_inline::classify::{Checksums, Kind, Segment, classify};
 
-/// Most entries of the send ring that are worked on before frames that came are looked at.
+/// Largest number of send ring entries that are processed before received frames.
 pub const TX_ENTRIES_AT_ONCE: usize = 8;
-/// Most frames that are taken in before the send ring is looked at.
+/// Largest number of frames that are received before the send ring is checked.
 pub const RX_FRAMES_AT_ONCE: usize = 128;
-/// Bytes that a segment takes at least: what does not fit behind a batch's last one begins another.
+/// Offset of the options in a TCP header.
 const TCP_OPTIONS_AT: usize = 20;
 
-/// What a shard has counted beside the machines; counters only grow.
+/// Counters of a shard beside those of the machines; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Large segments that were worked on.
+    /// Large segments that were processed.
     pub tx_packets: u64,
-    /// Frames that left.
+    /// Frames that were sent.
     pub tx_frames: u64,
     /// Bytes in them.
     pub tx_bytes: u64,
-    /// Large segments of which not all has left.
+    /// Large segments that were not sent completely.
     pub tx_dropped: u64,
-    /// Those of them that were not as a descriptor has to be, or whose flow is not known.
+    /// Those of them with an invalid descriptor, or an unknown flow.
     pub tx_malformed: u64,
     /// Commands.
     pub commands: u64,
-    /// Commands that could not be done.
+    /// Commands that failed.
     pub commands_refused: u64,
-    /// Frames that came.
+    /// Frames that were received.
     pub rx_frames: u64,
     /// Bytes in them.
     pub rx_bytes: u64,
     /// Those of them that were damaged.
     pub rx_damaged: u64,
-    /// Those of them that were no TCP segments.
+    /// Those of them that were not TCP segments.
     pub rx_other: u64,
     /// Frames that were lost because there was no buffer.
     pub rx_no_buffer: u64,
-    /// Segments that went up.
+    /// Segments that were delivered.
     pub rx_segments: u64,
-    /// Frames that became part of another one's segment.
+    /// Frames that were merged into another one's segment.
     pub rx_coalesced: u64,
-    /// Batches that went up.
+    /// Batches that were delivered.
     pub rx_batches: u64,
 }
 
 impl Counters {
-    /// Adds what `other` has counted.
+    /// Adds the counters of `other`.
     pub fn add(&mut self, other: &Counters) {
         macro_rules! sum {
             ($($name:ident)*) => { $(self.$name += other.$name;)* };
@@ -80,23 +81,23 @@ impl Counters {
     }
 }
 
-/// All that a shard has counted.
+/// All counters of a shard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// The device's.
+    /// Those of the device.
     pub counters: Counters,
-    /// The machines' that do TLS.
+    /// Those of the TLS machines.
     pub machines: Stats,
-    /// The machines' that do PDUs.
+    /// Those of the PDU machines.
     pub pdus: Stats,
-    /// The cache's of contexts.
+    /// Those of the context cache.
     pub cache: CacheStats,
-    /// Flows that there are.
+    /// Number of flows.
     pub flows: u64,
 }
 
 impl Report {
-    /// Adds another shard's.
+    /// Adds the report of another shard.
     pub fn add(&mut self, other: &Report) {
         self.counters.add(&other.counters);
         self.machines.add(&other.machines);
@@ -114,23 +115,23 @@ pub struct Engine<P> {
     port: P,
     queue: DeviceQueue,
     flows: Flows,
-    /// By flow.
+    /// Indexed by flow.
     templates: Vec<Option<Template>>,
-    /// Where a payload lies while it leaves.
+    /// Buffer for a payload while it is sent.
     payload: Box<[u8]>,
-    /// The batch that is filled.
+    /// The batch that is being filled.
     open: Option<Box<RxBatch>>,
     counters: Counters,
     presumes: bool,
 }
 
 impl<P: Port> Engine<P> {
-    /// A shard with the usual memory for contexts.
+    /// Creates a shard with the default memory for contexts.
     pub fn new(port: P, queue: DeviceQueue) -> Engine<P> {
         Engine::with_cache(port, queue, CACHE_BYTES)
     }
 
-    /// A shard with so many bytes of memory for contexts.
+    /// Creates a shard with `cache_bytes` of memory for contexts.
     pub fn with_cache(port: P, queue: DeviceQueue, cache_bytes: usize) -> Engine<P> {
         let flows = Flows::new(cache_bytes);
         let counters = Counters::default();
@@ -139,18 +140,18 @@ impl<P: Port> Engine<P> {
         Engine { port, queue, flows, templates, payload, open, counters, presumes }
     }
 
-    /// Whether flows that are created from now on presume numbers of records after a loss
-    /// ([`unlade_nic_engine::rx::Rx::presume`]); they do, unless told not to.
+    /// Sets if flows that are created from now on presume numbers of records after a loss
+    /// ([`unlade_nic_engine::rx::Rx::presume`]); the default is true.
     pub fn presume(&mut self, presumes: bool) {
         self.presumes = presumes;
     }
 
-    /// Its port.
+    /// The port of the shard.
     pub fn port(&mut self) -> &mut P {
         &mut self.port
     }
 
-    /// What it has counted.
+    /// The counters so far.
     pub fn report(&self) -> Report {
         let both = self.flows.both_stats();
         Report {
@@ -162,8 +163,8 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Works on some of what there is, and returns how many things that was: entries, frames and
-    /// batches; 0 where there was nothing to do.
+    /// Processes some of the pending work, and returns the number of entries, frames and batches;
+    /// 0 if there was none.
     pub fn poll(&mut self, now_ns: u64) -> usize {
         self.port.advance(now_ns);
         self.transmit() + self.receive() + self.publish()
@@ -184,7 +185,7 @@ impl<P: Port> Engine<P> {
         TX_ENTRIES_AT_ONCE
     }
 
-    /// Whether there is an entry, and the port has room for all its frames.
+    /// Returns true if there is an entry, and the port has room for all its frames.
     fn next_fits(&mut self) -> bool {
         let needed = match self.queue.tx.peek() {
             Ok(TxEntry::Packet(packet)) => segment::frames(packet).unwrap_or(0),
@@ -199,9 +200,9 @@ impl<P: Port> Engine<P> {
         self.counters.tx_packets += 1;
         let template = self.templates.get(packet.flow.index()).and_then(Option::as_ref);
         let flow = match packet.payload_bytes {
-            // What has nothing to be sealed needs no context.
+            // A packet without bytes to seal needs no context.
             0 => self.flows.get(packet.flow),
-            _ => self.flows.fetch(packet.flow, Side::Tx),
+            _ => self.flows.fetch(packet.flow, Direction::Tx),
         };
         match (flow, template, segment::frames(&packet)) {
             (Some(flow), Some(template), Some(_)) => {
@@ -232,12 +233,12 @@ impl<P: Port> Engine<P> {
 
     fn command(&mut self, Addressed { flow: id, command }: Addressed) {
         self.counters.commands += 1;
-        if self.obey(id, command).is_err() {
+        if self.execute(id, command).is_err() {
             self.counters.commands_refused += 1;
         }
     }
 
-    fn obey(&mut self, id: FlowId, command: Command) -> Result<(), FlowError> {
+    fn execute(&mut self, id: FlowId, command: Command) -> Result<(), FlowError> {
         if let Command::Open { name, template } = command {
             self.flows.create(id, name)?;
             let index = id.index();
@@ -290,7 +291,7 @@ impl<P: Port> Engine<P> {
         Ok(())
     }
 
-    /// A buffer that is not registered goes back at once.
+    /// Registers a buffer; one that cannot be registered is returned at once.
     fn register(
         &mut self,
         flow: FlowId,
@@ -342,7 +343,7 @@ impl<P: Port> Engine<P> {
         }
     }
 
-    /// Sees to it that a batch is open that has room for a frame.
+    /// Opens a batch with room for a frame, if possible.
     fn make_room(&mut self, bytes: usize) -> bool {
         let fits = |batch: &RxBatch| {
             batch.used_bytes + bytes <= BATCH_BYTES && batch.segments.len() < BATCH_SEGMENTS_MAX
@@ -355,8 +356,8 @@ impl<P: Port> Engine<P> {
         self.open.as_deref().is_some_and(fits)
     }
 
-    /// Gives the open batch to the host, if the host has none to look at: as long as it has, the
-    /// batch may grow, and nothing waits longer for that.
+    /// Delivers the open batch if the host has no unprocessed batch. Otherwise the batch may
+    /// grow, without a longer delay.
     fn publish(&mut self) -> usize {
         let used = self.open.as_deref().is_some_and(|batch| !batch.segments.is_empty());
         if !used {
@@ -378,7 +379,7 @@ impl<P: Port> Engine<P> {
     }
 }
 
-/// Puts a frame that no machine sees into the batch, which has room for it.
+/// Copies a frame that no machine processes into the batch, which has room for it.
 fn frame_up(batch: &mut RxBatch, raw: &[u8], kind: RxKind) {
     let start = batch.used_bytes;
     let end = start + raw.len();
@@ -400,8 +401,8 @@ fn frame_up(batch: &mut RxBatch, raw: &[u8], kind: RxKind) {
     });
 }
 
-/// Puts a segment into the batch, which has room for the frame; true where it became part of the
-/// last one.
+/// Processes a segment into the batch, which has room for the frame. Returns true if it was
+/// merged into the last segment.
 fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segment) -> bool {
     let flow = flows.find(&found.flow);
     let payload = &raw[found.payload.clone()];
@@ -412,7 +413,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segmen
     let payload_at = if coalesces { start } else { start + headers.len() };
     let place = &mut batch.raw[payload_at..payload_at + payload.len()];
     let reset = found.flags.contains(TcpFlags::RST);
-    let received = match flow.filter(|_| !reset).and_then(|id| flows.fetch(id, Side::Rx)) {
+    let received = match flow.filter(|_| !reset).and_then(|id| flows.fetch(id, Direction::Rx)) {
         Some(flow) if flow.receives() => flow.receive(seq, payload, place),
         _ => Received::default(),
     };
@@ -424,7 +425,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segmen
     }
     let headers_end = start + headers.len();
     if coalesces {
-        // It is not like the last one after all: its headers go before it.
+        // It cannot be merged after all: its headers are inserted before it.
         batch.raw.copy_within(start..start + payload.len(), headers_end);
     }
     batch.raw[start..headers_end].copy_from_slice(headers);
@@ -446,7 +447,7 @@ fn segment_up(flows: &mut Flows, batch: &mut RxBatch, raw: &[u8], found: &Segmen
     false
 }
 
-/// Whether a segment can become part of the last one, so far as its headers say.
+/// Returns true if a segment's headers permit to merge it into the last segment.
 fn follows(batch: &RxBatch, flow: Option<FlowId>, raw: &[u8], found: &Segment) -> bool {
     const ENDS: u8 = !(TcpFlags::ACK.0 | TcpFlags::PSH.0);
     let Some(last) = batch.segments.last() else { return false };
@@ -465,8 +466,8 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, raw: &[u8], found: &Segment) -
     }
     let before = &batch.raw[last.headers.clone()];
     let (old, new) = (&before[found.tcp_at..], &raw[found.tcp_at..found.payload.start]);
-    // What has been pushed is not to wait for more. A window, an acknowledgement or a clock that is
-    // another has to be seen; and so has a mark of congestion.
+    // A segment with PSH is not delayed for more. A change of the window, the acknowledgement,
+    // the timestamps or the ECN mark must remain visible.
     old[13] == TcpFlags::ACK.0
         && old[8..13] == new[8..13]
         && old[14..16] == new[14..16]
@@ -474,7 +475,7 @@ fn follows(batch: &RxBatch, flow: Option<FlowId>, raw: &[u8], found: &Segment) -
         && before[..16] == raw[..16]
 }
 
-/// Makes a payload that is there already a part of the last segment, unless its result is another.
+/// Merges a payload that is in place already into the last segment, unless its result differs.
 fn extend(batch: &mut RxBatch, received: Received, found: &Segment, bytes: usize) -> bool {
     let Some(last) = batch.segments.last_mut() else { return false };
     let asks = received.request.is_some() || received.pdu_request.is_some();

@@ -56,7 +56,7 @@ impl Rig {
         assert!(self.host.tx.push(TxEntry::Packet(packet)).is_ok());
     }
 
-    /// Payloads that left, with their numbers, and whether they were pushed.
+    /// Payloads that were sent, with their sequence numbers, and their PSH flags.
     fn left(&mut self) -> Vec<(SeqNumber, Vec<u8>, bool)> {
         let mut left = Vec::new();
         while let Some(frame) = self.wire.receive() {
@@ -93,7 +93,7 @@ impl Rig {
         assert!(self.wire.send(frame));
     }
 
-    /// All that went up: frames in a segment, and its payload.
+    /// All segments that were delivered, with their payloads.
     fn up(&mut self) -> Vec<(RxSegment, Vec<u8>)> {
         let mut up = Vec::new();
         while let Ok(mut batch) = self.host.rx.pop() {
@@ -108,7 +108,7 @@ impl Rig {
     }
 }
 
-/// A record as software writes it, and as the wire gets it under key 7, number `number`.
+/// A record as software writes it, and its bytes on the wire under key 7, number `number`.
 fn record(number: u64, content: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let mut written = vec![23, 3, 3];
     written.extend((content.len() as u16 + 17).to_be_bytes());
@@ -152,7 +152,7 @@ fn of_a_large_segment_that_cannot_be_sealed_to_its_end_no_frame_leaves() {
     let mut rig = rig(QueueConfig::default());
     let (written, _) = record(0, &[1; 3000]);
     rig.tell(Command::CreateTx { protocol: tls(7), start: START, number: 0, key: 0 });
-    // What follows the record is none.
+    // The bytes behind the record are not a record.
     rig.describe(START, &[&written[..], &[0; 100]].concat(), 1000);
     rig.engine.poll(0);
     assert_eq!(rig.left(), []);
@@ -191,7 +191,7 @@ fn results_that_differ_are_never_put_together() {
     let (written, mut sealed) = record(0, &content);
     rig.tell(Command::CreateRx { protocol: tls(7), start: START, number: 0 });
     rig.engine.poll(0);
-    // The tag is in the last packet: it fails, and goes up as it came.
+    // The tag is in the last packet: it fails, and is delivered as it came.
     let last = sealed.len() - 1;
     sealed[last] ^= 1;
     let mut at = START;
@@ -248,7 +248,7 @@ fn behind_a_lost_record_the_next_one_is_decrypted_from_its_first_byte_on() {
         let found_head = up.iter().find(|(segment, _)| segment.from > 0);
         assert_eq!(found_head.is_some(), presumes);
         let Some((segment, raw)) = found_head else { continue };
-        // What comes behind stays apart: there is a question here.
+        // The following frames stay separate: there is a question here.
         assert_eq!((segment.from, segment.seq), (head, START + found as u32));
         assert_eq!(raw[..head], wire[found..starts[4]]);
         assert_eq!(raw[head..], clear[starts[4]..starts[4] + 200]);

@@ -1,10 +1,9 @@
-//! The flows of a shard: which have a context in the device, and what their machines do with
-//! packets.
+//! The flows of a shard: their contexts in the device, and the processing of their packets.
 //!
-//! A flow is named as its frames name it when they come in: the peer is the client. A context has
-//! static state (keys), which stays in the host's memory, and dynamic state (at most
-//! [`CONTEXT_BYTES_MAX`] bytes), for which the device has a cache ([`unlade_nic_engine::cache`]): using it
-//! is counted, as fetches from the host's memory would cost a device time.
+//! A flow has the name that received frames have: the peer is the client. A context has static
+//! state (keys), which stays in the host's memory, and dynamic state (at most
+//! [`CONTEXT_BYTES_MAX`] bytes), for which the device has a cache ([`unlade_nic_engine::cache`]):
+//! its use is counted, since fetches from the host's memory would cost a device time.
 //!
 //! [`CONTEXT_BYTES_MAX`]: unlade_nic_engine::context::CONTEXT_BYTES_MAX
 
@@ -24,22 +23,22 @@ use unlade_nic_engine::{Nvme, Stats, Tls, composed, nvme, tls};
 
 use crate::buffers::Registered;
 
-/// Most flows of a shard.
+/// Largest number of flows of a shard.
 pub const FLOWS_MAX: usize = 1 << 17;
-/// Most keys of a flow with which packets may still have to be sealed: after a KeyUpdate packets
-/// under the key before are sent again until they are acknowledged.
+/// Largest number of keys of a flow for sending: after a KeyUpdate packets under the previous key
+/// are retransmitted until they are acknowledged.
 pub const TX_KEYS_MAX: usize = 4;
 /// Bytes of a device's memory for dynamic state (§6.5 of the paper).
 pub const CACHE_BYTES: usize = 4 << 20;
 
-/// Names a flow in its shard; whoever creates flows chooses it. Its lower bits are an index below
-/// [`FLOWS_MAX`], of which two flows at a time never have the same; the others tell a flow from
-/// those that had the index before.
+/// Identifies a flow in its shard; the creator of flows chooses it. Its lower bits are an index
+/// below [`FLOWS_MAX`], which two existing flows never share; the other bits are a generation
+/// that distinguishes a flow from earlier ones with the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FlowId(pub u32);
 
 impl FlowId {
-    /// The flow that has `index` for the `generation`th time, modulo 2^15.
+    /// Creates the id for `index` with this `generation`, modulo 2^15.
     pub fn new(index: u32, generation: u32) -> FlowId {
         FlowId((index % FLOWS_MAX as u32) | generation.wrapping_mul(FLOWS_MAX as u32))
     }
@@ -49,26 +48,26 @@ impl FlowId {
         self.0 as usize % FLOWS_MAX
     }
 
-    /// The one that has the index next.
+    /// The next id with this index.
     pub fn successor(self) -> FlowId {
         FlowId(self.0.wrapping_add(FLOWS_MAX as u32))
     }
 }
 
-/// Why a flow or a context is not created. The caller is at fault, or has met a limit: it goes on
-/// without the offload.
+/// The reason that a flow or a context is not created. It is an error of the caller, or a limit
+/// was reached: the caller goes on without the offload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FlowError {
     /// The index or the name has a flow already.
-    #[error("there is such a flow already; destroy it first")]
+    #[error("the flow exists already; destroy it first")]
     Exists,
-    /// No flow has the identity.
+    /// There is no flow with this id.
     #[error("there is no such flow; create it first")]
     Unknown,
     /// The flow has contexts for [`TX_KEYS_MAX`] keys.
     #[error("a flow has at most {TX_KEYS_MAX} keys to send with; go on without the offload")]
     Keys,
-    /// The registration's identifier has a buffer, or is out of bounds.
+    /// The registration's identifier has a buffer already, or is out of bounds.
     #[error("the buffer is not registered; it is given back")]
     Buffer,
 }
@@ -83,27 +82,27 @@ pub enum Protocol {
     NvmeTls(Box<Tls>, Nvme),
 }
 
-/// What receives.
+/// The receive context.
 enum RxContext {
     Tls { l5p: Box<Tls>, rx: Rx<tls::Progress> },
     Nvme { l5p: Nvme, rx: Rx<nvme::Progress> },
     NvmeTls { l5p: (Box<Tls>, Nvme), rx: composed::rx::Rx },
 }
 
-/// What became of a packet.
+/// The result for a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// What software is to see is in the packet's place; without it, the packet is as it came.
+    /// True if the processed payload is in the output buffer; otherwise the packet is as it came.
     pub rewritten: bool,
-    /// How it was decrypted as TLS.
+    /// The pass in which it was decrypted as TLS.
     pub worked: Option<Worked>,
-    /// So many bytes before those that were are as they came.
+    /// Number of bytes before the decrypted ones, which are as they came.
     pub from: u32,
-    /// A question for software, of the machine next to TCP.
+    /// A question to software, from the machine next to TCP.
     pub request: Option<Request>,
-    /// What is said of PDUs in it.
+    /// The results for PDUs in it.
     pub pdus: PduResult,
-    /// A question for software, of the machine above TLS.
+    /// A question to software, from the machine above TLS.
     pub pdu_request: Option<Request>,
 }
 
@@ -119,7 +118,7 @@ impl RxContext {
     }
 }
 
-/// What sends under one key.
+/// The send context of one key.
 enum TxContext {
     Tls { l5p: Box<Tls>, tx: Tx<tls::Progress> },
     Nvme { l5p: Nvme, tx: Tx<nvme::Progress> },
@@ -139,7 +138,7 @@ impl TxContext {
     }
 }
 
-/// Copies `pieces` to `out`; false where it is not as long as all of them.
+/// Copies `pieces` to `out`; false if their total length differs from that of `out`.
 fn gather<'p>(pieces: impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> bool {
     let mut done = 0;
     for piece in pieces {
@@ -155,14 +154,14 @@ pub struct Flow {
     id: FlowId,
     name: FlowKey,
     rx: Option<RxContext>,
-    /// By key, oldest first.
+    /// Contexts with their keys, oldest first.
     tx: Vec<(u16, TxContext)>,
-    /// Something is or was sealed here: nothing leaves in the clear any more, but for what is
-    /// declared to be from before.
+    /// True if the flow seals or has sealed: nothing is sent in the clear any more, except bytes
+    /// that are declared to be from before the offload.
     seals: bool,
-    /// Buffers that data goes to.
+    /// Registered buffers for data.
     buffers: Option<Box<Registered>>,
-    /// TLS's, and PDUs'.
+    /// Counters of the TLS and PDU machines.
     stats: composed::Stats,
 }
 
@@ -172,25 +171,25 @@ impl Flow {
         Flow { id, name, rx: None, tx: Vec::new(), seals: false, buffers: None, stats }
     }
 
-    /// Its identity.
+    /// Its id.
     pub fn id(&self) -> FlowId {
         self.id
     }
 
-    /// The flow as frames that come in name it: the peer is the client.
+    /// The name of the flow in received frames: the peer is the client.
     pub fn name(&self) -> &FlowKey {
         &self.name
     }
 
-    /// What its machines have counted.
+    /// Counters of its machines.
     pub fn stats(&self) -> &composed::Stats {
         &self.stats
     }
 
-    /// Data for the registration's tag goes to `buffer` from now on (`l5o_add_rr_state`).
+    /// Registers `buffer` for data of the registration's tag (`l5o_add_rr_state`).
     ///
     /// # Errors
-    /// The buffer, where it cannot be registered.
+    /// The buffer, if it cannot be registered.
     pub fn register(
         &mut self,
         registration: Registration,
@@ -199,34 +198,34 @@ impl Flow {
         self.buffers.get_or_insert_default().add(registration, buffer)
     }
 
-    /// Nothing is written to the buffer any more (`l5o_del_rr_state`).
+    /// Removes a registration and returns its buffer (`l5o_del_rr_state`).
     pub fn withdraw(&mut self, registration: Registration) -> Option<Box<[u8]>> {
         self.buffers.as_mut()?.remove(registration)
     }
 
-    /// Nothing is written to any buffer any more: all of them.
+    /// Removes all registrations and returns their buffers.
     pub fn withdraw_all(&mut self) -> impl Iterator<Item = (Registration, Box<[u8]>)> {
         self.buffers.iter_mut().flat_map(|buffers| buffers.drain())
     }
 
-    /// Whether packets that come in are worked on.
+    /// Returns true if received packets are processed.
     pub fn receives(&self) -> bool {
         self.rx.is_some()
     }
 
-    /// Whether what is sent must be sealed: there is a context to send, or there was one.
+    /// Returns true if sent data must be sealed: there is a context to send, or there was one.
     pub fn seals(&self) -> bool {
         self.seals
     }
 
-    /// From the byte `start` on, where a message with `number` others before it starts, packets
-    /// are worked on (`l5o_create`). An earlier context makes room.
+    /// Creates the receive context (`l5o_create`): from the byte `start` on, where a message with
+    /// `number` others before it starts, packets are processed. It replaces an earlier context.
     pub fn create_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64) {
         self.rx = Some(RxContext::new(protocol, start, number));
     }
 
-    /// Whether records are decrypted at once whose number can be presumed ([`Rx::presume`]); not so
-    /// until this is called. With PDUs in them they never are: what is decrypted wrongly must not get
+    /// Sets if records whose number can be presumed are decrypted at once ([`Rx::presume`]); the
+    /// default is false. Records with PDUs never are: data that is decrypted wrongly must not get
     /// into buffers.
     pub fn presume(&mut self, presumes: bool) {
         if let Some(RxContext::Tls { rx, .. }) = &mut self.rx {
@@ -234,8 +233,9 @@ impl Flow {
         }
     }
 
-    /// The same context goes on with another key, which software knows as `key`, from `start` on
-    /// with message `number`. Without a context nothing happens: it was destroyed meanwhile.
+    /// Switches the receive context to another key, numbered `key` by software, from `start` on
+    /// with message `number`. Has no effect without a context, which was destroyed in the
+    /// meantime.
     pub fn restart_rx(&mut self, protocol: Protocol, start: SeqNumber, number: u64, key: u16) {
         match (&mut self.rx, protocol) {
             (Some(RxContext::Tls { l5p, rx }), Protocol::Tls(fresh)) => {
@@ -251,12 +251,12 @@ impl Flow {
         }
     }
 
-    /// Packets go up as they come from now on (`l5o_destroy`).
+    /// Destroys the receive context: packets are delivered as they come (`l5o_destroy`).
     pub fn destroy_rx(&mut self) {
         self.rx = None;
     }
 
-    /// Software's answer to a question; true where it was to the one that is open
+    /// Passes software's answer to a question; true if the question is still open
     /// (`l5o_resync_rx_resp`).
     pub fn respond(&mut self, response: &Response) -> bool {
         match &mut self.rx {
@@ -267,7 +267,7 @@ impl Flow {
         }
     }
 
-    /// The same for a question of the machine above TLS.
+    /// Passes software's answer to the machine above TLS.
     pub fn respond_pdu(&mut self, response: &Response) -> bool {
         match &mut self.rx {
             Some(RxContext::NvmeTls { rx, .. }) => rx.respond_nvme(&mut self.stats, response),
@@ -275,8 +275,8 @@ impl Flow {
         }
     }
 
-    /// Takes the payload of a packet whose checksum is good; `seq` is its first byte's number.
-    /// Where it is rewritten, `out` (at least as long) holds what software is to see.
+    /// Processes the payload of a packet with correct checksums; `seq` is the number of its first
+    /// byte. If it is rewritten, `out` (at least as long) has the result for software.
     pub fn receive(&mut self, seq: SeqNumber, payload: &[u8], out: &mut [u8]) -> Received {
         let Flow { rx, buffers, stats, .. } = self;
         let mut placer = match buffers {
@@ -313,11 +313,11 @@ impl Flow {
         }
     }
 
-    /// What is sent under `key` is sealed from `start` on, where message `number` starts
-    /// (`l5o_create`).
+    /// Creates a send context: data under `key` is sealed from `start` on, where message `number`
+    /// starts (`l5o_create`).
     ///
     /// # Errors
-    /// [`FlowError::Keys`]; [`FlowError::Exists`] where the key has a context.
+    /// [`FlowError::Keys`]; [`FlowError::Exists`] if the key has a context.
     pub fn create_tx(
         &mut self,
         protocol: Protocol,
@@ -336,8 +336,8 @@ impl Flow {
         Ok(())
     }
 
-    /// From the next PDUs on, in both directions, these digests and limits are agreed on. Those before
-    /// have no digests (ICReq and ICResp), and are read as before.
+    /// Applies digests and limits from the next PDUs on, in both directions. Earlier PDUs have no
+    /// digests (ICReq and ICResp), and are parsed as before.
     pub fn agree_pdus(&mut self, nvme: Nvme) {
         match &mut self.rx {
             Some(RxContext::Nvme { l5p, .. } | RxContext::NvmeTls { l5p: (_, l5p), .. }) => {
@@ -355,14 +355,14 @@ impl Flow {
         }
     }
 
-    /// Nothing is sent under `key` any more (`l5o_destroy`). The flow still lets nothing out that
-    /// is not sealed.
+    /// Destroys a send context (`l5o_destroy`). The flow still sends nothing that is not sealed.
     pub fn destroy_tx(&mut self, key: u16) {
         self.tx.retain(|(other, _)| *other != key);
     }
 
-    /// Gets the context of `message`'s key in front of `seq`; `inner` is what the message holds, where
-    /// it is a record with PDUs in it. False where that is not possible, and then nothing can be sent.
+    /// Advances the context of `message`'s key to `seq` by a replay; `inner` is the content of
+    /// the message if it is a record with PDUs. Returns false if that is not possible: nothing
+    /// can be sent then.
     pub fn recover(
         &mut self,
         message: &MessageState<'_>,
@@ -387,7 +387,7 @@ impl Flow {
         }
     }
 
-    /// The same where the message's bytes up to `seq` lie in `pieces`.
+    /// The same if the message's bytes up to `seq` are in `pieces`.
     pub fn recover_pieces<'p>(
         &mut self,
         message: &MessageState<'_>,
@@ -410,8 +410,8 @@ impl Flow {
         }
     }
 
-    /// Seals the payload of a packet in place with the context of `key`. What is dropped must not
-    /// leave.
+    /// Seals the payload of a packet in place with the context of `key`. A dropped packet must
+    /// not be sent.
     pub fn transmit(&mut self, key: u16, seq: SeqNumber, payload: &mut [u8]) -> Verdict {
         match under(&mut self.tx, key) {
             Some(TxContext::Tls { l5p, tx }) => {
@@ -430,8 +430,8 @@ impl Flow {
         }
     }
 
-    /// The same for a payload that lies in several `pieces`, into `out`, as long as all of them. What
-    /// is in `out` of a packet that is dropped may be in the clear.
+    /// The same for a payload in several `pieces`, into `out` of the same total length. If the
+    /// packet is dropped, `out` may contain bytes in the clear.
     pub fn transmit_pieces<'p>(
         &mut self,
         key: u16,
@@ -459,8 +459,8 @@ impl Flow {
         }
     }
 
-    /// What was sealed last, with the context of `key`, leaves in so many frames; counters count them
-    /// as packets.
+    /// Counts the frames of the last sealed packet, under the context of `key`; counters count
+    /// each frame as a packet.
     pub fn sealed_as(&mut self, key: u16, frames: u64) {
         let stats = match under(&mut self.tx, key) {
             Some(TxContext::Tls { .. } | TxContext::NvmeTls { .. }) => &mut self.stats.tls,
@@ -471,8 +471,8 @@ impl Flow {
     }
 }
 
-/// The context of `key`.
-/// Whether the payload was rewritten; what is before that is put in its place as it came.
+/// Returns true if the payload was rewritten; copies the bytes before the rewritten ones to
+/// `out`.
 fn show_head(found: &rx::Received, payload: &[u8], out: &mut [u8]) -> bool {
     if found.pass.is_some() {
         let from = found.from as usize;
@@ -481,16 +481,17 @@ fn show_head(found: &rx::Received, payload: &[u8], out: &mut [u8]) -> bool {
     found.pass.is_some()
 }
 
+/// The context of `key`.
 fn under(contexts: &mut [(u16, TxContext)], key: u16) -> Option<&mut TxContext> {
     contexts.iter_mut().find(|(other, _)| *other == key).map(|(_, context)| context)
 }
 
-/// One of a flow's two directions, as the cache sees it.
+/// One of a flow's two directions, as an index of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// What comes in.
+pub enum Direction {
+    /// Receiving.
     Rx,
-    /// What goes out.
+    /// Sending.
     Tx,
 }
 
@@ -498,22 +499,23 @@ pub enum Side {
 pub struct Flows {
     flows: Vec<Option<Box<Flow>>>,
     names: HashMap<FlowKey, FlowId>,
-    /// What was looked up last: packets of a flow come in a row.
+    /// The last lookup: consecutive packets are often of one flow.
     last: Option<(FlowKey, FlowId)>,
     cache: Cache,
-    /// What flows had counted that are destroyed.
+    /// Counters of destroyed flows.
     past: composed::Stats,
 }
 
 impl Flows {
-    /// No flows, and a device with so many bytes for dynamic state; [`CACHE_BYTES`] is usual.
+    /// Creates an empty table, and a device with `cache_bytes` for dynamic state; [`CACHE_BYTES`]
+    /// is the default.
     pub fn new(cache_bytes: usize) -> Flows {
         let cache = Cache::new(cache_bytes);
         let (flows, names) = (Vec::new(), HashMap::new());
         Flows { flows, names, last: None, cache, past: composed::Stats::default() }
     }
 
-    /// A flow without contexts; `name` is as frames name it that come in.
+    /// Creates a flow without contexts; `name` is its name in received frames.
     ///
     /// # Errors
     /// [`FlowError::Exists`].
@@ -530,7 +532,7 @@ impl Flows {
         Ok(self.flows[index].insert(Box::new(Flow::new(id, name))))
     }
 
-    /// The flow is gone, with its contexts; its counts are kept in [`Flows::stats`].
+    /// Destroys a flow with its contexts; its counters are kept in [`Flows::stats`].
     pub fn destroy(&mut self, id: FlowId) {
         if self.get(id).is_none() {
             return;
@@ -539,8 +541,8 @@ impl Flows {
         self.names.remove(&flow.name);
         self.last = None;
         self.past.add(&flow.stats);
-        self.cache.remove(context(id, Side::Rx));
-        self.cache.remove(context(id, Side::Tx));
+        self.cache.remove(context(id, Direction::Rx));
+        self.cache.remove(context(id, Direction::Tx));
     }
 
     /// The flow with this name.
@@ -555,17 +557,17 @@ impl Flows {
         Some(id)
     }
 
-    /// The flow, to look at or to give it a context.
+    /// The flow, without use of its context.
     pub fn get(&mut self, id: FlowId) -> Option<&mut Flow> {
         self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)
     }
 
-    /// The flow, to work on a packet: its context is fetched, if it is not in the device.
-    pub fn fetch(&mut self, id: FlowId, side: Side) -> Option<&mut Flow> {
+    /// The flow, for processing of a packet: its context is fetched if it is not in the device.
+    pub fn fetch(&mut self, id: FlowId, side: Direction) -> Option<&mut Flow> {
         let flow = self.flows.get_mut(id.index())?.as_deref_mut().filter(|flow| flow.id == id)?;
         let present = match side {
-            Side::Rx => flow.rx.is_some(),
-            Side::Tx => !flow.tx.is_empty(),
+            Direction::Rx => flow.rx.is_some(),
+            Direction::Tx => !flow.tx.is_empty(),
         };
         if present {
             self.cache.access(context(id, side));
@@ -573,36 +575,36 @@ impl Flows {
         Some(flow)
     }
 
-    /// How many flows there are.
+    /// Number of flows.
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// True where there are none.
+    /// Returns true if there are none.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
 
-    /// What the machines next to TCP have counted that do TLS, of flows that are gone too.
+    /// Counters of the TLS machines, including those of destroyed flows.
     pub fn stats(&self) -> Stats {
         self.both_stats().tls
     }
 
-    /// The same, and what the machines have counted that do PDUs.
+    /// Counters of the TLS and PDU machines, including those of destroyed flows.
     pub fn both_stats(&self) -> composed::Stats {
         let mut sum = self.past;
         self.flows.iter().flatten().for_each(|flow| sum.add(&flow.stats));
         sum
     }
 
-    /// What the cache of contexts has counted.
+    /// Counters of the context cache.
     pub fn cache_stats(&self) -> CacheStats {
         self.cache.stats()
     }
 }
 
-fn context(id: FlowId, side: Side) -> u32 {
-    (id.index() as u32) << 1 | u32::from(side == Side::Tx)
+fn context(id: FlowId, side: Direction) -> u32 {
+    (id.index() as u32) << 1 | u32::from(side == Direction::Tx)
 }
 
 #[cfg(test)]
@@ -639,12 +641,13 @@ mod tests {
         let plain = record(b"hello");
         let mut packet = plain.clone();
         let verdict =
-            flows.fetch(FlowId(3), Side::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
+            flows.fetch(FlowId(3), Direction::Tx).unwrap().transmit(0, SeqNumber(100), &mut packet);
         assert_eq!(verdict, Verdict::Send);
         assert_ne!(packet[5..11], plain[5..11]);
         let mut out = vec![0; packet.len()];
         let id = flows.find(&name(2)).unwrap();
-        let result = flows.fetch(id, Side::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
+        let result =
+            flows.fetch(id, Direction::Rx).unwrap().receive(SeqNumber(100), &packet, &mut out);
         assert!(result.worked.is_some());
         assert_eq!(out[..11], plain[..11]);
         let stats = flows.stats();
@@ -700,8 +703,8 @@ mod tests {
             );
         }
         for id in [0, 1, 2, 0] {
-            flows.fetch(FlowId(id), Side::Rx).unwrap();
-            flows.fetch(FlowId(id), Side::Tx).unwrap();
+            flows.fetch(FlowId(id), Direction::Rx).unwrap();
+            flows.fetch(FlowId(id), Direction::Tx).unwrap();
         }
         let stats = flows.cache_stats();
         assert_eq!((stats.hits, stats.misses, stats.evictions), (0, 4, 2));
@@ -742,7 +745,7 @@ mod tests {
         assert_eq!(placed.as_slice().len(), 1);
         assert_eq!((placed.as_slice()[0].start, placed.as_slice()[0].end), (28, 41));
         assert_eq!(flow.withdraw(registration).unwrap()[..], *b"what was read");
-        // The same once more, damaged: no pass, and no buffer to write to.
+        // The same again, damaged: no pass, and no buffer to write to.
         packet[30] ^= 1;
         let result = flow.receive(start + 45, &packet, &mut []);
         assert!(result.pdus.pass.is_none() && result.pdus.placed.is_empty());
@@ -769,7 +772,7 @@ mod tests {
         let message = MessageState { start: at, number: 1, key: 0, bytes: &[] };
         assert!(!flow.recover(&message, None, at));
         assert_eq!(flow.transmit(0, at, &mut second.clone()), Verdict::Drop);
-        // Of another PDU, or not enough of it.
+        // The bytes of another PDU, or too few of them.
         for bytes in [&[][..], &pdu[..27], &second[..]] {
             let before = MessageState { start: SeqNumber(0), number: 0, key: 0, bytes };
             let inner = InnerState { start: SeqNumber(28), pdu: before };
@@ -783,7 +786,7 @@ mod tests {
         let pieces = second.chunks(5);
         assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Send);
         assert_eq!(out, sealed);
-        // Pieces that are not as long as they are said to be.
+        // The pieces are shorter than declared.
         assert!(flow.recover(&message, Some(&inner), at));
         let pieces = second[..9].chunks(5);
         assert_eq!(flow.transmit_pieces(0, at, pieces, &mut out), Verdict::Drop);

@@ -1,20 +1,21 @@
-//! A software NIC in user space: a device that works on the messages of TLS and NVMe/TCP on other
-//! cores, and a host with a TCP of its own above it. No product uses it; `unlade-lab bench nic`
+//! A software NIC in user space: a device that processes the messages of TLS and NVMe/TCP on
+//! other cores, and a host with its own TCP above it. No product uses it; `unlade-lab bench nic`
 //! measures it.
 //!
-//! In the device, in the order that a frame meets it:
-//! - [`port`]: where frames come from and go;
-//! - [`buffers`]: where data goes that comes for a command;
-//! - [`flow`]: flows and what their machines do;
-//! - [`segment`]: large segments become frames, sealed;
-//! - [`engine`]: a shard of the device, and [`threads`], where shards run.
+//! The device, in the order in which a frame meets it:
+//! - [`port`]: sources and destinations of frames;
+//! - [`buffers`]: destinations of received data;
+//! - [`flow`]: flows and their machines;
+//! - [`segment`]: segmentation of large segments into frames, with sealing;
+//! - [`engine`]: a shard of the device, and [`threads`], which run shards.
 //!
-//! Between device and host: [`queue`], [`span`], of which what is sent consists, and [`command`],
-//! what goes through beside packets.
+//! Between device and host: [`queue`], [`span`], the units of sent data, and [`command`],
+//! requests beside packets.
 //!
-//! In the host: [`driver`], the interface that protocols above TCP use; [`piece`], bytes that came,
-//! where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP over the
-//! device; [`storage`], reads over NVMe/TCP whose data the device has placed.
+//! The host: [`driver`], the interface for protocols above TCP; [`rx_bytes`], received bytes at the
+//! place where the device has put them; [`tls`], records above TCP; [`stack`], the host's own TCP
+//! over the device; [`storage`], reads and writes over NVMe/TCP with data placement by the
+//! device.
 #![forbid(unsafe_code)]
 
 pub mod buffers;
@@ -22,9 +23,9 @@ pub mod command;
 pub mod driver;
 pub mod engine;
 pub mod flow;
-pub mod piece;
 pub mod port;
 pub mod queue;
+pub mod rx_bytes;
 pub mod segment;
 pub mod span;
 pub mod stack;

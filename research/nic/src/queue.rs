@@ -1,10 +1,10 @@
-//! The queues between a host thread and an engine: what is sent and commands one way, what was sent
-//! and what has come the other, and empty buffers back.
+//! The queues between a host thread and an engine: packets and commands in one direction,
+//! completions and received frames in the other, and empty buffers back.
 //!
-//! Everything moves by ownership, through rings of one producer and one consumer each that never
-//! wait. A thing goes round: descriptors come back as completions, with the references that they
-//! hold, so that these are counted by the host's core only; batches come back as empty ones. So no
-//! ring can be full but the send ring, and nothing is allocated once all of it exists.
+//! Everything moves by ownership, through non-blocking rings of one producer and one consumer
+//! each. Objects circulate: descriptors return as completions, with the references that they
+//! hold, so that only the host's core counts these; batches return as empty ones. Therefore only
+//! the send ring can be full, and nothing is allocated after the start-up.
 
 use std::ops::Range;
 
@@ -18,25 +18,25 @@ use crate::command::Addressed;
 use crate::flow::FlowId;
 use crate::span::Span;
 
-/// Most bytes of payload in a descriptor.
+/// Largest number of payload bytes in a descriptor.
 pub const SUPER_SEGMENT_BYTES_MAX: usize = 64 << 10;
-/// Most frames that a descriptor is cut into.
+/// Largest number of frames of a descriptor.
 pub const SUPER_SEGMENT_FRAMES_MAX: usize = 128;
-/// Most pieces in a descriptor.
+/// Largest number of spans in a descriptor.
 pub const PIECES_MAX: usize = 64;
 /// Longest TCP header.
 pub const TCP_HEADER_BYTES_MAX: usize = 60;
 /// Bytes of a batch: a large segment with its headers.
 pub const BATCH_BYTES: usize = (64 << 10) + 1024;
-/// Most segments in a batch.
+/// Largest number of segments in a batch.
 pub const BATCH_SEGMENTS_MAX: usize = 256;
 
 /// Sizes of a pair of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueConfig {
-    /// Descriptors and commands on their way to the device; 2 to 65536.
+    /// Descriptors and commands to the device; 2 to 65536.
     pub tx_entries: usize,
-    /// Batches for what comes; 1 to 65536.
+    /// Batches for received frames; 1 to 65536.
     pub rx_batches: usize,
 }
 
@@ -46,41 +46,41 @@ impl Default for QueueConfig {
     }
 }
 
-/// Most entries of a ring.
+/// Largest number of entries of a ring.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// A message that the device is to replay before a packet.
+/// A message for the device to replay before a packet.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// It is to be replayed.
+    /// True if it is to be replayed.
     pub wanted: bool,
-    /// Where it starts.
+    /// Start of the message.
     pub start: SeqNumber,
-    /// How many were before it under the key.
+    /// Number of messages before it under the key.
     pub number: u64,
-    /// Its bytes, as software wrote them, up to the packet's: references on them.
+    /// References to its bytes, as software wrote them, up to the packet's.
     pub pieces: Vec<Span>,
-    /// What the message holds of another protocol.
+    /// The message of another protocol inside it.
     pub inner: InnerRecovery,
 }
 
-/// A PDU that the device is to replay before the record that is to be replayed.
+/// A PDU for the device to replay before the record that is to be replayed.
 #[derive(Debug, Default)]
 pub struct InnerRecovery {
-    /// It is to be replayed.
+    /// True if it is to be replayed.
     pub wanted: bool,
-    /// Where in the stream of PDUs the record's content starts; that stream is counted by itself.
+    /// Start of the record's content in the stream of PDUs, which is counted separately.
     pub content_start: SeqNumber,
-    /// Where in it the PDU starts that the content starts in.
+    /// Start of the PDU that contains the content's start, in that stream.
     pub start: SeqNumber,
-    /// How many PDUs were before it.
+    /// Number of PDUs before it.
     pub number: u64,
     /// Its bytes up to the record's.
     pub raw: Vec<u8>,
 }
 
 impl Recovery {
-    /// Lets go of what it holds; buffers keep their room.
+    /// Drops its references; buffers keep their capacity.
     fn clear(&mut self) {
         self.pieces.clear();
         self.inner.raw.clear();
@@ -88,20 +88,20 @@ impl Recovery {
     }
 }
 
-/// What became of a descriptor.
+/// The result of a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sent {
-    /// All of it has left.
+    /// All of it was sent.
     #[default]
     Whole,
-    /// Some of it must not leave, and did not; TCP sends it again.
+    /// Some of it must not be sent, and was not; TCP retransmits it.
     Dropped,
 }
 
 /// A descriptor: one large segment of a flow.
 #[derive(Debug, Default)]
 pub struct TxPacket {
-    /// Whose it is.
+    /// Its flow.
     pub flow: FlowId,
     /// The TCP header, without a checksum: ports to options.
     pub header: TcpHeader,
@@ -109,22 +109,22 @@ pub struct TxPacket {
     pub seq: SeqNumber,
     /// The payload.
     pub pieces: Vec<Span>,
-    /// Bytes of it.
+    /// Length of the payload.
     pub payload_bytes: usize,
-    /// Most bytes of payload in a frame.
+    /// Largest number of payload bytes in a frame.
     pub mss_bytes: usize,
-    /// The key that seals it, where the flow seals.
+    /// The key that seals it, if the flow seals.
     pub key: u16,
-    /// So many bytes of it are from before the offload, and leave as they are.
+    /// Number of first bytes that are from before the offload, and are sent unchanged.
     pub clear_bytes: usize,
-    /// What the device is to replay before the first other byte.
+    /// The message for the device to replay before the first other byte.
     pub recovery: Recovery,
-    /// What became of it, when it comes back.
+    /// Its result, when it is completed.
     pub sent: Sent,
 }
 
 impl TxPacket {
-    /// Lets go of what it holds; buffers keep their room.
+    /// Drops its references; buffers keep their capacity.
     pub fn clear(&mut self) {
         self.pieces.clear();
         self.recovery.clear();
@@ -147,7 +147,7 @@ impl Default for TcpHeader {
 }
 
 impl TcpHeader {
-    /// The first `bytes` of `bytes`, of which there are at most as many.
+    /// A header of the first `bytes` bytes of `raw`.
     pub fn new(raw: [u8; TCP_HEADER_BYTES_MAX], bytes: usize) -> TcpHeader {
         TcpHeader { raw, bytes: bytes.min(TCP_HEADER_BYTES_MAX) as u8 }
     }
@@ -158,64 +158,64 @@ impl TcpHeader {
     }
 }
 
-/// What goes to the device, in order.
+/// An entry of the send ring.
 pub enum TxEntry {
     /// A segment.
     Packet(Box<TxPacket>),
     /// A command.
     Command(Box<Addressed>),
-    /// A frame that belongs to no flow, as it is to leave.
+    /// A frame without a flow, sent unchanged.
     Frame(Vec<u8>),
 }
 
-/// What a range of a batch is.
+/// The kind of a range of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RxKind {
-    /// A TCP segment, or several in a row, whose checksums are right.
+    /// A TCP segment, or several consecutive ones, with correct checksums.
     Segment,
-    /// A TCP segment that was damaged on its way.
+    /// A TCP segment that was damaged in transit.
     Damaged,
     /// Any other frame.
     Other,
 }
 
-/// A frame that came, or several that are alike but for their payloads, which follow each other.
+/// A received frame, or several consecutive ones that differ only in their payloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RxSegment {
-    /// What it is.
+    /// Its kind.
     pub kind: RxKind,
-    /// Whose it is, where the device knows.
+    /// Its flow, if the device has one for it.
     pub flow: Option<FlowId>,
-    /// The first frame's headers; the whole frame where it is no segment.
+    /// The first frame's headers; the whole frame if it is not a segment.
     pub headers: Range<usize>,
-    /// Where its TCP header starts.
+    /// Offset of its TCP header.
     pub tcp_at: usize,
     /// Sequence number of the first byte of payload.
     pub seq: SeqNumber,
     /// The payload of all frames.
     pub payload: Range<usize>,
-    /// How many frames.
+    /// Number of frames.
     pub frames: u32,
-    /// The payload was decrypted so.
+    /// The pass in which the payload was decrypted.
     pub worked: Option<Worked>,
-    /// But not the first bytes of it, so many: they are as they came.
+    /// Number of first bytes of the payload that are not decrypted, but as they came.
     pub from: usize,
-    /// A question for software.
+    /// A question to software.
     pub request: Option<Request>,
-    /// What is said of PDUs in it; places count from the start of the payload.
+    /// Results for PDUs in it; offsets count from the start of the payload.
     pub pdus: PduResult,
-    /// A question for software, of the machine above TLS.
+    /// A question to software, from the machine above TLS.
     pub pdu_request: Option<Request>,
 }
 
-/// A buffer with what came.
+/// A buffer of received frames.
 #[derive(Debug)]
 pub struct RxBatch {
     /// The bytes.
     pub raw: Box<[u8]>,
-    /// How many of them are used.
+    /// Number of used bytes.
     pub used_bytes: usize,
-    /// What they are.
+    /// The segments in them.
     pub segments: Vec<RxSegment>,
 }
 
@@ -226,34 +226,34 @@ impl RxBatch {
     }
 }
 
-/// The host's end.
+/// The host's end of the queues.
 pub struct HostQueue {
-    /// To the device.
+    /// The send ring.
     pub(crate) tx: Producer<TxEntry>,
-    /// Descriptors that were worked on.
+    /// Completed descriptors.
     pub(crate) completions: Consumer<Box<TxPacket>>,
-    /// What came.
+    /// Batches of received frames.
     pub(crate) rx: Consumer<Box<RxBatch>>,
     /// Batches that are empty again.
     pub(crate) free: Producer<Box<RxBatch>>,
-    /// Buffers that the device gives back.
+    /// Buffers that the device returns.
     pub(crate) withdrawn: Consumer<Withdrawn>,
-    /// Descriptors that are not in use.
+    /// Unused descriptors.
     #[allow(clippy::vec_box, reason = "a descriptor stays in its box all the way round")]
     pub(crate) spare: Vec<Box<TxPacket>>,
 }
 
-/// The device's end.
+/// The device's end of the queues.
 pub struct DeviceQueue {
     pub(crate) tx: Consumer<TxEntry>,
     pub(crate) completions: Producer<Box<TxPacket>>,
     pub(crate) rx: Producer<Box<RxBatch>>,
     pub(crate) free: Consumer<Box<RxBatch>>,
-    /// Has room for every buffer that there is.
+    /// Has room for every registered buffer.
     pub(crate) withdrawn: Producer<Withdrawn>,
 }
 
-/// The two ends of a pair of queues.
+/// Creates the two ends of a pair of queues.
 pub fn pair(config: QueueConfig) -> (HostQueue, DeviceQueue) {
     let tx_entries = config.tx_entries.clamp(2, ENTRIES_MAX);
     let rx_batches = config.rx_batches.clamp(1, ENTRIES_MAX);

@@ -1,4 +1,4 @@
-//! A large segment is cut into frames: sealed, with headers and checksums of their own.
+//! Segmentation: a large segment becomes sealed frames, each with headers and checksums.
 
 use std::net::IpAddr;
 
@@ -20,14 +20,14 @@ use crate::span::Span;
 
 /// Bytes before the TCP header: Ethernet and IPv6.
 const TEMPLATE_BYTES_MAX: usize = 54;
-/// Where the IP header starts.
+/// Offset of the IP header.
 const IP_AT: usize = 14;
 /// Time to live, or hop limit.
 const TTL: u8 = 64;
 /// Bytes of a TCP header without options.
 const TCP_BYTES_MIN: usize = 20;
 
-/// What precedes the TCP headers of a flow: Ethernet and IP, without lengths.
+/// The headers before a flow's TCP headers: Ethernet and IP, without lengths.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
     raw: [u8; TEMPLATE_BYTES_MAX],
@@ -37,8 +37,8 @@ pub struct Template {
 }
 
 impl Template {
-    /// For the flow that frames which come in name so: the peer is the client. Nothing where its
-    /// addresses are of two families.
+    /// Creates the template of a flow, whose name is that in received frames: the peer is the
+    /// client. Returns `None` if its addresses are of two families.
     pub fn new(own: [u8; 6], peer: [u8; 6], name: &FlowKey) -> Option<Template> {
         let (source, destination) = (name.service.ip(), name.client.ip());
         let ether_type = if name.is_ipv6() { ETHER_TYPE_IPV6 } else { ETHER_TYPE_IPV4 };
@@ -80,17 +80,17 @@ impl Template {
     }
 }
 
-/// The headers of a large segment's frames, made once: they differ in little.
+/// The headers of a large segment's frames, built once: they differ in few fields.
 struct Headers {
     raw: [u8; TEMPLATE_BYTES_MAX + TCP_HEADER_BYTES_MAX],
     bytes: usize,
-    /// Where the TCP header starts.
+    /// Offset of the TCP header.
     tcp_at: usize,
-    /// The sum of what is alike in all frames: pseudo-header and TCP header, without the length, the
-    /// sequence number, flags and what shares a word with them, and the checksum.
+    /// The sum of the fields that all frames share: pseudo-header and TCP header, without the
+    /// length, the sequence number, the word of the flags, and the checksum.
     words: u64,
     is_ipv4: bool,
-    /// The payload for which the lengths in the IP header are.
+    /// The payload length for which the IP header is set.
     payload_bytes: Option<usize>,
 }
 
@@ -112,7 +112,7 @@ impl Headers {
         }
     }
 
-    /// Those of the frame with `payload`, whose first byte is `seq`, with these flags.
+    /// The headers of the frame with `payload`, whose first byte is `seq`, with these flags.
     fn of(&mut self, seq: SeqNumber, flags: u8, payload: &[u8]) -> &[u8] {
         if self.payload_bytes != Some(payload.len()) {
             self.set_lengths(payload.len());
@@ -130,7 +130,7 @@ impl Headers {
         &self.raw[..self.bytes]
     }
 
-    /// Lengths in the IP header, and its checksum.
+    /// Sets the lengths in the IP header, and its checksum.
     fn set_lengths(&mut self, payload_bytes: usize) {
         self.payload_bytes = Some(payload_bytes);
         let segment_bytes = self.bytes - self.tcp_at + payload_bytes;
@@ -147,7 +147,7 @@ impl Headers {
     }
 }
 
-/// How many frames a descriptor makes; nothing where it is not what a descriptor may be.
+/// The number of frames of a descriptor; `None` if the descriptor is invalid.
 pub fn frames(packet: &TxPacket) -> Option<usize> {
     let gathered: usize = packet.pieces.iter().map(Span::len).sum();
     let header = packet.header.as_slice();
@@ -161,7 +161,7 @@ pub fn frames(packet: &TxPacket) -> Option<usize> {
     (sane && frames <= SUPER_SEGMENT_FRAMES_MAX).then_some(frames)
 }
 
-/// What was sent of a descriptor.
+/// Counters of a descriptor's sent frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Emitted {
     /// Frames.
@@ -170,13 +170,13 @@ pub struct Emitted {
     pub bytes: u64,
 }
 
-/// Bytes that [`emit`] needs to put a payload together.
+/// Size of the buffer that [`emit`] needs to assemble a payload.
 pub const PAYLOAD_ROOM_BYTES: usize = SUPER_SEGMENT_BYTES_MAX;
 
-/// Cuts `packet` into frames and sends them, if they may leave; `packet.sent` says whether all did.
-/// [`frames`] has said that it can be done, and the port has room for so many. The payload is
-/// sealed at once, for one long run is faster than one for each frame; it lies in `room`, of
-/// [`PAYLOAD_ROOM_BYTES`], while the port takes it.
+/// Splits `packet` into frames and sends them, if they may be sent; `packet.sent` is the result.
+/// The caller has checked the descriptor with [`frames`], and the port has room for that number.
+/// The payload is sealed in one run, which is faster than one run for each frame; it is in
+/// `room`, of [`PAYLOAD_ROOM_BYTES`], while the port takes it.
 pub fn emit(
     flow: &mut Flow,
     template: &Template,
@@ -188,7 +188,7 @@ pub fn emit(
     let payload = &mut room[..packet.payload_bytes];
     if !fill(flow, packet, payload) {
         packet.sent = Sent::Dropped;
-        // What may not leave does not stay either.
+        // Bytes that may not be sent are erased.
         payload.fill(0);
         return emitted;
     }
@@ -213,7 +213,7 @@ pub fn emit(
     }
 }
 
-/// Puts the payload together, sealed where the flow seals. False where it must not leave.
+/// Assembles the payload, sealed if the flow seals. Returns false if it must not be sent.
 fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     let clear = if flow.seals() { packet.clear_bytes } else { payload.len() };
     let (open, sealed) = payload.split_at_mut(clear);
@@ -226,7 +226,7 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     if packet.recovery.wanted {
         let Recovery { start, number, pieces, .. } = &packet.recovery;
         let message = MessageState { start: *start, number: *number, key: packet.key, bytes: &[] };
-        // What is not recovered is not sound: nothing is sealed then.
+        // Without recovery the context is invalid: nothing is sealed then.
         let parts = pieces.iter().flat_map(Span::parts);
         flow.recover_pieces(&message, inner(&packet.recovery.inner).as_ref(), seq, parts);
     }
@@ -239,14 +239,15 @@ fn fill(flow: &mut Flow, packet: &TxPacket, payload: &mut [u8]) -> bool {
     true
 }
 
-/// The PDU that precedes the record, where one is to be replayed.
+/// The PDU before the record, if one is to be replayed.
 fn inner(recovery: &InnerRecovery) -> Option<InnerState<'_>> {
     let &InnerRecovery { wanted, content_start, start, number, ref raw } = recovery;
     let pdu = MessageState { start, number, key: 0, bytes: raw };
     wanted.then_some(InnerState { start: content_start, pdu })
 }
 
-/// The number and the flags of the part that starts `at` bytes behind the start of the payload.
+/// The sequence number and the flags of the part that starts `at` bytes behind the start of the
+/// payload.
 fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
     let tcp = packet.header.as_slice();
     let mut flags = tcp[13];
@@ -262,8 +263,8 @@ fn part(packet: &TxPacket, at: usize, last: bool) -> (SeqNumber, u8) {
     }
 }
 
-/// Copies the next bytes of `parts`, as many as `out` has room for; returns what is left of the last
-/// part of which some was taken.
+/// Copies the next bytes of `parts` to `out` until it is full; returns the rest of the last part
+/// that was used.
 fn copy<'p>(parts: &mut impl Iterator<Item = &'p [u8]>, out: &mut [u8]) -> &'p [u8] {
     let mut done = 0;
     while done < out.len() {

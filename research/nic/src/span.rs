@@ -1,10 +1,11 @@
-//! Bytes of the stream that is sent, as TCP keeps them: the caller's, with what a record has around
-//! them. They lie where the caller has put them; what is around is so little that it is in the span.
+//! Bytes of the sent stream in TCP's buffer: the caller's bytes, and the record bytes around
+//! them. The caller's bytes are referenced; the record bytes are short, and are stored in the
+//! span.
 
 use bytes::Bytes;
 use unlade_nic_engine::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES};
 
-/// Most bytes before a record's content.
+/// Largest number of bytes before a record's content.
 pub const PREFIX_BYTES_MAX: usize = HEADER_BYTES + EXPLICIT_NONCE_BYTES;
 
 /// Content types (RFC 8446 §5.1).
@@ -12,18 +13,18 @@ pub(crate) const ALERT: u8 = 21;
 pub(crate) const HANDSHAKE: u8 = 22;
 pub(crate) const APPLICATION_DATA: u8 = 23;
 
-/// What is behind a record's content: a type with TLS 1.3, and room for a tag.
+/// The bytes behind a record's content: a type with TLS 1.3, and room for a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suffix {
-    /// Nothing: it is no record, or one that is sealed already.
+    /// None: it is not a record, or it is sealed already.
     None,
     /// Room for a tag.
     Tag,
-    /// The type of application data, and room for a tag.
+    /// The type application_data, and room for a tag.
     Data,
-    /// The type of the handshake's messages, and room for a tag.
+    /// The type handshake, and room for a tag.
     Handshake,
-    /// The type of alerts, and room for a tag.
+    /// The type alert, and room for a tag.
     Alert,
 }
 
@@ -44,17 +45,18 @@ const fn typed(content_type: u8) -> [u8; 1 + TAG_BYTES] {
     suffix
 }
 
-/// What a record has around its content: up to [`PREFIX_BYTES_MAX`] bytes before it, how many these
-/// are, what is behind it, and how many bytes all of it has. It is made in registers and written at once: what is written byte by
-/// byte and copied soon after makes a processor wait.
+/// The bytes of a record around its content: up to [`PREFIX_BYTES_MAX`] bytes before it, their
+/// number, the suffix, and the total length. It is built in registers and written at once:
+/// single-byte writes followed by a wide read would stall the processor (store forwarding).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Envelope([u8; 16]);
 
 impl Envelope {
-    /// Nothing.
+    /// An empty envelope.
     pub const NONE: Envelope = Envelope([0; 16]);
 
-    /// The low `prefix_bytes` bytes of `prefix`, the lowest first, and what is behind the content.
+    /// Creates an envelope from the low `prefix_bytes` bytes of `prefix`, the lowest first, and a
+    /// suffix.
     #[inline]
     pub fn new(prefix: u128, prefix_bytes: usize, suffix: Suffix) -> Envelope {
         const PREFIX_BITS: u32 = 8 * PREFIX_BYTES_MAX as u32;
@@ -73,24 +75,24 @@ impl Envelope {
         SUFFIXES[usize::from(self.0[PREFIX_BYTES_MAX + 1]) % SUFFIXES.len()]
     }
 
-    /// How many bytes it has.
+    /// The total length.
     #[inline]
     pub fn bytes(&self) -> usize {
         usize::from(self.0[PREFIX_BYTES_MAX + 2])
     }
 }
 
-/// A range of the caller's bytes, or of a record around them. A clone has the same bytes.
+/// A range of the caller's bytes, or of a record around them. A clone refers to the same bytes.
 #[derive(Clone, Debug)]
 pub struct Span {
     content: Bytes,
-    /// Those that are meant, counted from the start of the record.
+    /// Start of the range, counted from the start of the record.
     start: u32,
     end: u32,
     envelope: Envelope,
 }
 
-// With its place in the stream it is a line of a processor's cache.
+// With its position in the stream it fits a cache line.
 const _: () = assert!(size_of::<Span>() <= 56);
 
 impl From<Bytes> for Span {
@@ -101,28 +103,28 @@ impl From<Bytes> for Span {
 }
 
 impl Span {
-    /// A record.
+    /// Creates a span for a record.
     ///
     /// # Panics
-    /// It is 4 GiB long.
+    /// If the record is 4 GiB long.
     #[inline]
     pub fn record(envelope: Envelope, content: Bytes) -> Span {
         let end = u32::try_from(envelope.bytes() + content.len());
         Span { start: 0, end: end.expect("a window has fewer bytes"), content, envelope }
     }
 
-    /// How many bytes there are.
+    /// Number of bytes.
     #[inline]
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
-    /// True where there are none.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
-    /// The bytes, in the parts in which they lie; parts without bytes are left out.
+    /// The bytes, in contiguous parts, without empty ones.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         let whole = [self.envelope.prefix(), &self.content[..], self.envelope.suffix()];
         let (mut front, mut left) = (self.start as usize, self.len());
@@ -141,7 +143,7 @@ impl Span {
         self.parts().for_each(|part| out.extend_from_slice(part));
     }
 
-    /// Takes off what is behind the first `bytes`, or nothing.
+    /// Splits off the bytes behind the first `raw` bytes, if there are any.
     #[must_use]
     pub fn split_off(&mut self, raw: usize) -> Span {
         let mut behind = self.clone();

@@ -1,5 +1,5 @@
-//! The host's own TCP over the device: connections of crate `tcp`, with records above them where they
-//! are secured. One thread owns a stack, and calls [`Stack::poll`] again and again.
+//! The host's own TCP over the device: connections of crate `tcp`, with records above them if
+//! they are secured. One thread owns a stack, and calls [`Stack::poll`] in a loop.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -14,8 +14,8 @@ use unlade_research_tcp::{Header, Id, StackConfig, Time, Transmit};
 
 use crate::driver::{Driver, DriverError, TxFlow};
 use crate::flow::{FlowId, Protocol};
-use crate::piece::{Held, Piece, Returned};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
+use crate::rx_bytes::{Returned, RxBytes, SharedBatch};
 use crate::segment::Template;
 use crate::span::{Envelope, Span};
 use crate::storage::sealed::Sealed;
@@ -33,38 +33,38 @@ use pdus::PduState;
 pub use pdus::Question;
 use sent::SentRecords;
 
-/// Batches that are looked at in one poll.
+/// Largest number of batches that are processed in one poll.
 const BATCHES_AT_ONCE: usize = 16;
-/// Large segments that are sent in one poll.
+/// Largest number of large segments that are sent in one poll.
 const SEGMENTS_AT_ONCE: usize = 32;
-/// Connections that were let go and are looked at in one poll: they may be gone.
+/// Number of released connections that one poll checks for their end.
 const RELEASED_AT_ONCE: usize = 16;
-/// Payloads that are shorter are copied: each would keep a whole batch from the device.
+/// Payloads below this length are copied: each would keep a whole batch from the device.
 const COPIED_BYTES_MAX: usize = 256;
-/// Bytes that a record takes beside its content, at most.
+/// Largest number of bytes of a record beside its content.
 const RECORD_OVERHEAD_BYTES: u32 = 64;
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// TCP's.
+    /// Settings of TCP.
     pub tcp: StackConfig,
-    /// This end's hardware address, and that of the next hop, behind which all peers are.
+    /// This end's hardware address, and that of the next hop to all peers.
     pub hardware: ([u8; 6], [u8; 6]),
-    /// Batches of the queues: when most are in use, what comes is copied.
+    /// Batches of the queues: when most are in use, payloads are copied.
     pub rx_batches: usize,
 }
 
-/// Why a connection is not secured.
+/// The reason that a connection is not secured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SecureError {
     /// There is no such connection, or it has ended.
     #[error("there is no such connection")]
     Unknown,
-    /// It is secured.
+    /// It is secured already.
     #[error("the connection is secured already")]
     Twice,
-    /// The keys do not fit.
+    /// The keys do not fit the cipher.
     #[error(transparent)]
     Keys(#[from] KeysError),
     /// The device has no room.
@@ -72,27 +72,27 @@ pub enum SecureError {
     Driver(#[from] DriverError),
 }
 
-/// Why bytes are not taken; none of them was.
+/// The reason that a write is refused; nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// Too much is not acknowledged.
+    /// Too much is unacknowledged.
     #[error("too much is unacknowledged; write when some of it is")]
     Full,
     /// The connection is gone, or this end has closed.
     #[error("the connection takes no more bytes")]
     Closed,
-    /// The connection sends PDUs.
-    #[error("the connection sends PDUs, and nothing between them")]
+    /// The connection sends PDUs only.
+    #[error("the connection sends PDUs only; use write_pdu")]
     Framed,
-    /// The record layer's.
+    /// The record layer refuses the write.
     #[error(transparent)]
     Record(#[from] SendError),
-    /// The device is behind; the keys stay as they are.
+    /// The device is behind; the keys are unchanged.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }
 
-/// One connection, beside TCP's part.
+/// The state of one connection beside that of TCP.
 struct Connection {
     id: Id,
     name: FlowKey,
@@ -102,7 +102,7 @@ struct Connection {
     receiver: Option<Receiver>,
     plain: VecDeque<Chunk>,
     pdus: PduState,
-    /// The peer asks for other keys, and has not got them yet.
+    /// True if the peer's request for new keys is not yet answered.
     answer_due: bool,
     failed: Option<ReceiveError>,
     ended: bool,
@@ -111,11 +111,11 @@ struct Connection {
 /// Counters of the host's side; they only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that were damaged, and are dropped here.
+    /// Frames that were damaged, and were dropped here.
     pub damaged: u64,
     /// Frames that are no TCP segments.
     pub other: u64,
-    /// Segments that did not leave because it is not known how to seal them.
+    /// Segments that were not sent because their sealing state is unknown.
     pub unsealable: u64,
     /// Large segments that the device has dropped.
     pub dropped: u64,
@@ -125,26 +125,26 @@ pub struct Counters {
 
 /// Connections over one shard of a device.
 pub struct Stack {
-    tcp: unlade_research_tcp::Stack<Piece, Span>,
+    tcp: unlade_research_tcp::Stack<RxBytes, Span>,
     driver: Driver,
     config: Config,
     connections: Vec<Option<Box<Connection>>>,
-    /// By index of the flow.
+    /// Indexed by the flow's index.
     flows: Vec<Option<(FlowId, Id)>>,
     names: HashMap<FlowKey, FlowId>,
     released: VecDeque<Id>,
     returned: Returned,
-    /// Batches that are not with the device.
+    /// Number of batches that the device does not have.
     held_batches: usize,
-    pieces: Vec<Piece>,
+    pieces: Vec<RxBytes>,
     stats: Stats,
     counters: Counters,
-    /// Room for what a PDU is made of.
+    /// Buffer for the parts of a PDU.
     written: Vec<Span>,
 }
 
 impl Stack {
-    /// No connections yet.
+    /// Creates a stack without connections.
     pub fn new(config: Config, driver: Driver) -> Stack {
         Stack {
             tcp: unlade_research_tcp::Stack::new(config.tcp.clone()),
@@ -163,25 +163,25 @@ impl Stack {
         }
     }
 
-    /// TCP, to listen, accept, and look at connections.
-    pub fn tcp(&mut self) -> &mut unlade_research_tcp::Stack<Piece, Span> {
+    /// TCP, for listening, accepting, and the states of connections.
+    pub fn tcp(&mut self) -> &mut unlade_research_tcp::Stack<RxBytes, Span> {
         &mut self.tcp
     }
 
-    /// What the host's part of the machines has counted.
+    /// Counters of the host's part of the machines.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
 
-    /// What was counted beside.
+    /// Further counters.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Asks `remote` for a connection.
+    /// Opens a connection to `remote`.
     ///
     /// # Errors
-    /// TCP's.
+    /// Errors of TCP.
     pub fn connect(
         &mut self,
         now: Time,
@@ -189,12 +189,12 @@ impl Stack {
         remote: SocketAddr,
     ) -> Result<Id, unlade_research_tcp::ConnectError> {
         let id = self.tcp.connect(now, local, remote)?;
-        self.adopt(id);
+        self.open_connection(id);
         Ok(id)
     }
 
-    /// A connection is new: the device is told.
-    fn adopt(&mut self, id: Id) {
+    /// Opens a flow in the device for a new connection.
+    fn open_connection(&mut self, id: Id) {
         let Some(name) = self.tcp.flow(id) else { return };
         let index = id.index();
         if self.connections.len() <= index {
@@ -204,7 +204,7 @@ impl Stack {
             self.forget(&before);
         }
         if let Some(flow) = self.names.get(&name).copied() {
-            // TCP has given the name to another connection than it was of.
+            // TCP has reused the name for another connection.
             self.close_flow(flow, &name);
         }
         let mut connection = Box::new(Connection {
@@ -236,7 +236,7 @@ impl Stack {
     }
 
     fn close_flow(&mut self, flow: FlowId, name: &FlowKey) {
-        // Without room for the command the flow stays in the device, and its index is not used.
+        // Without room for the command the flow stays in the device, and its index is not reused.
         let _ = self.driver.close(flow);
         if let Some(place) = self.flows.get_mut(flow.index()) {
             *place = None;
@@ -259,12 +259,12 @@ impl Stack {
         (connection.id == id).then_some(connection)
     }
 
-    /// From the next bytes in both directions on there are TLS records, sealed with `tx` and opened
-    /// with `rx`; each with the number of records before under its key. With [`Mode::Offload`] the
-    /// device works on them, where it knows the suite.
+    /// Secures the connection: from the next bytes in both directions on there are TLS records,
+    /// sealed with `tx` and opened with `rx`; each with the number of earlier records under its
+    /// key. With [`Mode::Offload`] the device processes them, if it supports the suite.
     ///
     /// # Errors
-    /// [`SecureError`]; the connection is as it was, and should be closed.
+    /// [`SecureError`]; the connection is unchanged, and should be closed.
     pub fn secure(
         &mut self,
         id: Id,
@@ -275,8 +275,8 @@ impl Stack {
         self.secure_pdus(id, mode, (tx, tx_number), (rx, rx_number), None)
     }
 
-    /// The same, and in the application data of records there are PDUs, where `nvme` says so; the
-    /// device works on these too, in both directions, and what is sent goes through
+    /// Secures the connection, with PDUs in the application data of records if `nvme` is given.
+    /// The device processes these too, in both directions, and the caller sends with
     /// [`Stack::write_pdu`].
     ///
     /// # Errors
@@ -325,18 +325,18 @@ impl Stack {
         Ok(())
     }
 
-    /// Bytes that [`Stack::write`] takes now, in one call.
+    /// Number of bytes that [`Stack::write`] accepts now, in one call.
     pub fn write_room_bytes(&self, id: Id) -> usize {
         let Some(tcp) = self.tcp.get(id) else { return 0 };
         let room = tcp.send_room_bytes().saturating_sub(RECORD_OVERHEAD_BYTES);
         if tcp.send_room_pieces() == 0 { 0 } else { room as usize }
     }
 
-    /// Sends `content`: as one record of at most 16 KiB where the connection is secured. It is not
+    /// Sends `content`; if the connection is secured, as one record of at most 16 KiB. It is not
     /// copied, and must fit into [`Stack::write_room_bytes`].
     ///
     /// # Errors
-    /// [`WriteError`]; nothing was taken.
+    /// [`WriteError`]; nothing was written.
     pub fn write(&mut self, id: Id, mut content: Bytes) -> Result<(), WriteError> {
         if content.len() > self.write_room_bytes(id) {
             return match self
@@ -357,23 +357,23 @@ impl Stack {
         self.send(id, Span::record(envelope, content))
     }
 
-    /// Gives bytes to TCP, which has room for them.
+    /// Passes bytes to TCP, which has room for them.
     #[inline]
     fn send(&mut self, id: Id, raw: Span) -> Result<(), WriteError> {
         let tcp = self.tcp.get_mut(id).ok_or(WriteError::Closed)?;
         tcp.send(raw).map(|_| ()).map_err(|_| WriteError::Closed)
     }
 
-    /// The same for several.
+    /// Passes several spans to TCP, which has room for them.
     fn send_all(&mut self, id: Id, spans: &mut Vec<Span>) -> Result<(), WriteError> {
         spans.drain(..).try_for_each(|span| self.send(id, span))
     }
 
-    /// This end sends nothing more; where the connection is secured, the peer is told under the keys.
+    /// Ends the sent stream; if the connection is secured, with an authenticated close_notify.
     pub fn close(&mut self, id: Id) {
-        let vouched = self.connection(id).map(|connection| connection.vouch());
-        // Without room the peer sees an end that nobody has vouched for.
-        if let Some(Ok(Some(record))) = vouched {
+        let close_notify = self.connection(id).map(|connection| connection.close_notify());
+        // Without room the peer sees an end without close_notify.
+        if let Some(Ok(Some(record))) = close_notify {
             let _ = self.send(id, record);
         }
         if let Some(tcp) = self.tcp.get_mut(id) {
@@ -381,16 +381,16 @@ impl Stack {
         }
     }
 
-    /// The caller is done with the connection.
+    /// Releases the connection: the caller no longer uses it.
     pub fn release(&mut self, id: Id) {
         self.tcp.release(id);
         self.released.push_back(id);
     }
 
-    /// The next bytes that came, plaintext where the connection is secured.
+    /// Reads the next received bytes, as plaintext if the connection is secured.
     ///
     /// # Errors
-    /// The stream of records has ended with it; the connection is to be aborted.
+    /// The stream of records has ended; the connection is to be aborted.
     pub fn read(&mut self, id: Id) -> Result<Option<Chunk>, ReceiveError> {
         let Some(connection) = self.connection(id) else { return Ok(None) };
         if let Some(chunk) = connection.plain.pop_front() {
@@ -413,8 +413,8 @@ impl Stack {
         }
     }
 
-    /// The peer sends nothing more, and all was read. Where the connection is secured, the peer has
-    /// said so under the keys.
+    /// Returns true if the peer's stream has ended, and all was read. If the connection is
+    /// secured, the end is authenticated by a close_notify.
     pub fn is_read_to_end(&self, id: Id) -> bool {
         let connection = self.connections.get(id.index()).and_then(Option::as_deref);
         let Some(connection) = connection.filter(|found| found.id == id) else { return true };
@@ -424,7 +424,7 @@ impl Stack {
         }
     }
 
-    /// Opens records until there is something to read, or no record is complete.
+    /// Opens records until there is plaintext, or no record is complete.
     fn pump(&mut self, id: Id) -> Result<(), ReceiveError> {
         let index = id.index();
         let Some(connection) = self.connections[index].as_deref_mut() else { return Ok(()) };
@@ -436,7 +436,7 @@ impl Stack {
                     let response = receiver.response();
                     let (driver, flow) = (&mut self.driver, connection.flow);
                     if let (Some(response), Some(flow)) = (response, flow) {
-                        // Without room the device is not answered, and asks again.
+                        // Without room the answer is lost, and the device asks again.
                         let _ = driver.resync_rx_resp(flow, response);
                     }
                     match event {
@@ -473,8 +473,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Does what there is to do: takes what came, sends what is to be sent, looks at timers. Returns
-    /// how many things that was.
+    /// Processes all pending work: received batches, sends, timers. Returns the number of items.
     pub fn poll(&mut self, now: Time) -> usize {
         let mut done = self.completions() + self.withdrawals();
         for _ in 0..BATCHES_AT_ONCE {
@@ -492,7 +491,7 @@ impl Stack {
         done
     }
 
-    /// When [`Stack::poll`] is to be called, if nothing comes before.
+    /// Deadline of the next [`Stack::poll`] if no frame comes before.
     pub fn poll_timeout(&self) -> Option<Time> {
         self.tcp.poll_timeout()
     }
@@ -525,7 +524,7 @@ impl Stack {
     }
 
     fn batch(&mut self, now: Time, batch: Box<RxBatch>) {
-        let held = Held::new(batch, &self.returned);
+        let held = SharedBatch::new(batch, &self.returned);
         let Some(batch) = held.batch() else { return };
         for (index, segment) in batch.segments.iter().enumerate() {
             match segment.kind {
@@ -539,7 +538,7 @@ impl Stack {
     fn segment(
         &mut self,
         now: Time,
-        held: &Rc<Held>,
+        held: &Rc<SharedBatch>,
         (batch, index): (&RxBatch, usize),
         segment: &RxSegment,
     ) {
@@ -548,7 +547,7 @@ impl Stack {
         let mut pieces = std::mem::take(&mut self.pieces);
         if !segment.payload.is_empty() {
             let copies = self.copies(segment);
-            Piece::append(&mut pieces, held, (batch, index), copies);
+            RxBytes::append(&mut pieces, held, (batch, index), copies);
         }
         let owner = segment.flow.and_then(|flow| self.flow_owner(flow));
         match owner.filter(|_| !header.has(TcpFlags::SYN)) {
@@ -568,7 +567,7 @@ impl Stack {
         self.pieces = pieces;
     }
 
-    /// Whether a segment's payload is copied, so that its batch can go back.
+    /// Returns true if a segment's payload is copied, so that its batch can be returned.
     fn copies(&mut self, segment: &RxSegment) -> bool {
         let scarce = self.held_batches > self.config.rx_batches / 2;
         let copies = scarce || segment.payload.len() < COPIED_BYTES_MAX;
@@ -576,25 +575,26 @@ impl Stack {
         copies
     }
 
-    /// A segment of a connection that the device does not know, or one that may begin a connection.
+    /// Processes a segment of a connection without a flow in the device, or one that may open a
+    /// connection.
     fn first(
         &mut self,
         now: Time,
         batch: &RxBatch,
         segment: &RxSegment,
         header: &Header,
-        pieces: &mut Vec<Piece>,
+        pieces: &mut Vec<RxBytes>,
     ) {
         let frame = &batch.raw[segment.headers.start..segment.payload.end];
         let Some(found) = classify(frame) else { return };
         let Some(id) = self.tcp.receive(now, found.flow, header, pieces) else { return };
         if self.connection(id).is_none() {
-            self.adopt(id);
+            self.open_connection(id);
         }
         self.acknowledged(id);
     }
 
-    /// The device asks where a record starts.
+    /// Processes the device's question about the start of a record.
     fn request(&mut self, id: Id, request: unlade_nic_engine::resync::Request) {
         let Some(connection) = self.connection(id) else { return };
         let flow = connection.flow;
@@ -607,7 +607,7 @@ impl Stack {
         }
     }
 
-    /// Records that have arrived whole are let go, and keys that sealed only such.
+    /// Drops records that have arrived completely, and keys without other records.
     fn acknowledged(&mut self, id: Id) {
         let Some(tcp) = self.tcp.get(id) else { return };
         let acknowledged = tcp.acknowledged();
@@ -629,19 +629,19 @@ impl Stack {
             };
             let Some(id) = outgoing.id else {
                 self.driver.unused(packet);
-                self.stray(&outgoing.flow, &outgoing.segment.header);
+                self.send_reset(&outgoing.flow, &outgoing.segment.header);
                 continue;
             };
             if self.connection(id).is_none() {
-                self.adopt(id);
+                self.open_connection(id);
             }
-            self.divide(id, &outgoing.segment, packet);
+            self.send_segment(id, &outgoing.segment, packet);
         }
         SEGMENTS_AT_ONCE
     }
 
-    /// The reset that answers a segment of no connection.
-    fn stray(&mut self, flow: &FlowKey, header: &Header) {
+    /// Sends the reset that answers a segment without a connection.
+    fn send_reset(&mut self, flow: &FlowKey, header: &Header) {
         let &Header { seq, ack, flags, window, .. } = header;
         let (own, peer) = self.config.hardware;
         let reset = Segment {
@@ -659,9 +659,9 @@ impl Stack {
         }
     }
 
-    /// Makes descriptors of a large segment: one, unless it has bytes of several keys, or too many
-    /// frames.
-    fn divide(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
+    /// Builds descriptors for a large segment: one, unless it has bytes under several keys, or
+    /// too many frames.
+    fn send_segment(&mut self, id: Id, segment: &Transmit, packet: Box<crate::queue::TxPacket>) {
         let mut next = Some(packet);
         let mut rest: Vec<Span> = Vec::new();
         let mut at = 0;
@@ -670,7 +670,7 @@ impl Stack {
         let syn = segment.header.has(TcpFlags::SYN);
         loop {
             let Some(mut packet) = next.take().or_else(|| self.driver.packet()) else {
-                // As if it had been lost.
+                // The effect is that of a loss.
                 return;
             };
             if at > 0 {
@@ -722,7 +722,7 @@ impl Stack {
         }
     }
 
-    /// Connections that are gone are taken from the device.
+    /// Closes the flows of connections that have ended.
     fn sweep(&mut self) {
         for _ in 0..self.released.len().min(RELEASED_AT_ONCE) {
             let Some(id) = self.released.pop_front() else { return };
@@ -751,7 +751,7 @@ fn header(segment: &Transmit, at: u32, last: bool, name: &FlowKey) -> TcpHeader 
     TcpHeader::new(raw, bytes)
 }
 
-/// Moves what is behind the first `bytes` of `pieces` to `rest`.
+/// Moves the bytes behind the first `raw` bytes of `pieces` to `rest`.
 fn split(pieces: &mut Vec<Span>, raw: usize, rest: &mut Vec<Span>) {
     let mut left = raw;
     for index in 0..pieces.len() {

@@ -16,7 +16,7 @@ const MARK: &[u8] = b"this is plaintext";
 const SERVER: &str = "10.0.0.2:443";
 const CLIENT: &str = "10.0.0.1:40000";
 
-/// A port that looks for plaintext in what leaves.
+/// A port that searches sent frames for plaintext.
 struct Spy<P> {
     port: P,
     seen: Arc<AtomicU64>,
@@ -47,7 +47,7 @@ impl<P: Port> Port for Spy<P> {
 
 type Line = Spy<Impair<memory::MemoryPort>>;
 
-/// How an end protects its records; `None`: there are none.
+/// The protection of an end's records; `None` if there are none.
 type Protection = Option<Mode>;
 
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +56,9 @@ struct Case {
     version: Version,
     cipher: Cipher,
     impairment: Impairment,
-    /// Bytes that the client sends, and the server.
+    /// Bytes that the client and the server send.
     bytes: [usize; 2],
-    /// Keys change about every so many records.
+    /// Average number of records between key changes.
     update_every: u64,
     seed: u64,
 }
@@ -84,7 +84,7 @@ fn secrets(case: &Case, direction: u8) -> Secrets {
     Secrets { version, cipher, key, iv: [direction + 3; 12], traffic_secret }
 }
 
-/// The byte at `at` of what an end sends: the mark, and something that tells places apart.
+/// The byte at `at` of an end's data: the mark, and a value that depends on the position.
 fn byte(direction: usize, at: usize) -> u8 {
     match MARK.get(at % 64) {
         Some(value) => *value,
@@ -159,7 +159,7 @@ impl End {
             }
             self.wrote += bytes;
             if case.update_every > 0 && random.once_in(case.update_every) {
-                // Where too many keys are in use, it is done another time.
+                // If too many keys are in use, the update fails and is tried later.
                 let _ = self.stack.update_keys(id, random.once_in(2));
             }
         }
@@ -172,7 +172,7 @@ impl End {
     }
 }
 
-/// Runs a case to its end and returns what both devices have counted, and both hosts.
+/// Runs a case to its end and returns the counters of both devices and both hosts.
 fn run(case: &Case) -> [(Report, Stats); 2] {
     let mut random = Random::new(case.seed);
     let (left, right) = memory::pair(512, 2048);
@@ -251,7 +251,7 @@ fn on_a_good_line_the_device_does_all_of_it() {
         assert_eq!(report.machines.tx_tls_ooo + report.machines.tx_tls_err, 0);
         assert_eq!(report.machines.tx_tls_drop_no_sync_data, 0);
         assert_eq!(report.machines.rx_tls_err, 0);
-        // The first records may have come before the device knew of them.
+        // The first records may have come before the device had the context.
         assert!(report.machines.rx_tls_decrypted_bytes > 100_000, "{report:?}");
         assert!(host.records_offloaded > host.records_software, "{host:?}");
         assert!(report.counters.rx_coalesced > 0);

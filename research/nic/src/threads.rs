@@ -1,4 +1,4 @@
-//! Engines on threads of their own: pinned, awake while there is something to do, asleep otherwise.
+//! Engine threads: pinned, active while there is work, asleep otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -11,42 +11,41 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use crate::engine::{Engine, Report};
 use crate::port::Port;
 
-/// Polls in vain before the processor is offered to others.
+/// Number of polls without work before the thread yields.
 const SPINS_MAX: u32 = 4096;
-/// Times that it is offered before the thread sleeps.
+/// Number of yields before the thread sleeps.
 const YIELDS_MAX: u32 = 64;
-/// How long a thread sleeps that nobody wakes: frames that come ring no bell.
+/// Longest sleep of a thread without a wakeup: received frames do not wake it.
 const SLEEP: Duration = Duration::from_micros(200);
-/// How long a report may take.
+/// Timeout of a report.
 const REPORT_WAIT: Duration = Duration::from_secs(1);
 
-/// Where and how engines run.
+/// Placement of the engine threads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ThreadsConfig {
-    /// The processors, one after the other, on which the threads stay; none: where the kernel puts
-    /// them.
+    /// The processors to which the threads are pinned, in order; empty for the kernel's choice.
     pub processors: Vec<usize>,
 }
 
-/// What a thread and its owner share.
-struct Shared {
+/// The state that a thread and its owner share.
+struct ThreadState {
     stop: AtomicBool,
     asleep: AtomicBool,
-    /// Reports that were asked for, and those that were given.
+    /// Number of requested reports, and of answered requests.
     asked: AtomicU64,
     given: AtomicU64,
     report: Mutex<Report>,
 }
 
-/// Wakes an engine. To be rung when something was put into its send ring.
+/// Wakes an engine. To be called after an entry was put into its send ring.
 #[derive(Clone)]
-pub struct Bell {
-    shared: Arc<Shared>,
+pub struct Doorbell {
+    shared: Arc<ThreadState>,
     thread: Thread,
 }
 
-impl Bell {
-    /// Wakes the engine if it sleeps; costs a load otherwise.
+impl Doorbell {
+    /// Wakes the engine if it sleeps; otherwise the cost is one load.
     pub fn ring(&self) {
         if self.shared.asleep.load(Ordering::SeqCst)
             && self.shared.asleep.swap(false, Ordering::SeqCst)
@@ -57,11 +56,11 @@ impl Bell {
 }
 
 struct Running<P> {
-    shared: Arc<Shared>,
+    shared: Arc<ThreadState>,
     handle: JoinHandle<Engine<P>>,
 }
 
-/// Engines that run; dropped, they stop.
+/// Running engines; dropping it stops them.
 pub struct Threads<P> {
     running: Vec<Running<P>>,
 }
@@ -70,8 +69,8 @@ impl<P: Port + 'static> Threads<P> {
     /// Starts a thread for each engine.
     ///
     /// # Errors
-    /// The kernel's; a processor that this process may not use is one. Threads that were started are
-    /// stopped again.
+    /// Errors of the kernel, for example a processor that this process may not use. Threads that
+    /// were started are stopped again.
     pub fn start(engines: Vec<Engine<P>>, config: &ThreadsConfig) -> io::Result<Threads<P>> {
         let mut threads = Threads { running: Vec::new() };
         let begun = Instant::now();
@@ -80,7 +79,7 @@ impl<P: Port + 'static> Threads<P> {
                 0 => None,
                 count => Some(config.processors[index % count]),
             };
-            let shared = Arc::new(Shared {
+            let shared = Arc::new(ThreadState {
                 stop: AtomicBool::new(false),
                 asleep: AtomicBool::new(false),
                 asked: AtomicU64::new(0),
@@ -103,15 +102,15 @@ impl<P: Port + 'static> Threads<P> {
         Ok(threads)
     }
 
-    /// The bell of engine `index`.
-    pub fn bell(&self, index: usize) -> Option<Bell> {
+    /// The bell of the engine `index`.
+    pub fn bell(&self, index: usize) -> Option<Doorbell> {
         let running = self.running.get(index)?;
         let shared = Arc::clone(&running.shared);
-        Some(Bell { shared, thread: running.handle.thread().clone() })
+        Some(Doorbell { shared, thread: running.handle.thread().clone() })
     }
 
-    /// What all engines have counted so far. Of one that has ended, or takes longer than a second
-    /// to answer, an earlier answer counts.
+    /// The sum of all engines' counters. An engine that has ended, or takes longer than a second
+    /// to answer, contributes its last report.
     pub fn report(&self) -> Report {
         let mut sum = Report::default();
         for Running { shared, handle } in &self.running {
@@ -129,7 +128,7 @@ impl<P: Port + 'static> Threads<P> {
         sum
     }
 
-    /// Stops the threads, and returns their engines, but for those that have panicked.
+    /// Stops the threads, and returns their engines, without those that have panicked.
     pub fn stop(mut self) -> Vec<Engine<P>> {
         let running = std::mem::take(&mut self.running);
         running.iter().for_each(tell);
@@ -163,8 +162,8 @@ fn pin(processor: usize) -> io::Result<()> {
     })
 }
 
-/// Polls until it is told to stop.
-fn run<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
+/// Polls until the stop flag is set.
+fn run<P: Port>(engine: &mut Engine<P>, shared: &ThreadState, begun: Instant) {
     let mut idle = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         let asked = shared.asked.load(Ordering::Relaxed);
@@ -185,8 +184,8 @@ fn run<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
     }
 }
 
-/// Sleeps, unless something came just before.
-fn sleep<P: Port>(engine: &mut Engine<P>, shared: &Shared, begun: Instant) {
+/// Sleeps, unless work has arrived in the meantime.
+fn sleep<P: Port>(engine: &mut Engine<P>, shared: &ThreadState, begun: Instant) {
     shared.asleep.store(true, Ordering::SeqCst);
     if engine.poll(begun.elapsed().as_nanos() as u64) == 0 {
         thread::park_timeout(SLEEP);
@@ -245,7 +244,7 @@ mod tests {
                 came += 1;
             }
         }
-        // Long enough idle that it sleeps, however long that takes; then it is woken.
+        // Idle for long enough to sleep; then it is woken.
         let bell = threads.bell(0).unwrap();
         while !bell.shared.asleep.load(Ordering::SeqCst) {
             thread::yield_now();

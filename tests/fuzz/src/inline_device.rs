@@ -4,10 +4,10 @@ use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions, classify};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_nic_engine::Tls;
 use unlade_nic_engine::tls::Version;
-use unlade_nic_inline::bump::Offer;
-use unlade_nic_inline::bump::engine::Engine;
-use unlade_nic_inline::bump::held::{Content, SplitRecord};
-use unlade_nic_inline::bump::sides::Receiving;
+use unlade_nic_inline::device::Offer;
+use unlade_nic_inline::device::engine::Engine;
+use unlade_nic_inline::device::flow::Receiving;
+use unlade_nic_inline::device::tx_records::{Content, SplitRecord};
 use unlade_sys::vnet::VnetHeader;
 use unlade_tls::device::Begin;
 
@@ -84,7 +84,7 @@ pub fn inline_device(data: &[u8]) {
             _ => {
                 let mut rx = flow.rx();
                 rx.read(length, &mut Vec::new());
-                rx.settle(SeqNumber(PEER.wrapping_add(at)));
+                rx.acknowledge(SeqNumber(PEER.wrapping_add(at)));
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Serves the files of a directory over HTTPS. The kernel's TCP takes their bytes from the page
-//! cache, and the engine seals them on their way out: none passes through this process.
+//! cache, and the engine seals them on output: no file byte passes through this process.
 //!
 //! ```sh
 //! ip netns add peer
@@ -20,29 +20,29 @@ use rustls::ServerConfig;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
-use unlade_nic_inline::bump::{Device, thread};
-use unlade_nic_inline::terminator::config::Config;
-use unlade_nic_inline::terminator::stream::{Opened, TlsWriter, open};
-use unlade_nic_inline::terminator::{devices, handshake};
+use unlade_nic_inline::device::{Device, thread};
+use unlade_nic_inline::tls_proxy::config::Config;
+use unlade_nic_inline::tls_proxy::stream::{Opened, TlsWriter, open};
+use unlade_nic_inline::tls_proxy::{devices, handshake};
 
 /// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 /// How long the last bytes may take to arrive.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+const ACK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What is served, and where.
+/// Options of the server.
 pub struct Options {
     /// Devices, addresses, the wire.
     pub config: Config,
     /// The address of the TAP device.
     pub listen: SocketAddr,
-    /// Whose files are served.
+    /// The directory of the files to serve.
     pub directory: PathBuf,
     /// Certificate chain and key, PEM.
     pub identity: (PathBuf, PathBuf),
 }
 
-/// Serves until `over` says that it is enough. Each connection is for one file.
+/// Serves until `over` is notified. Each connection serves one file.
 pub fn serve(options: &Options, device: &Device, over: &Notify) -> Result<(), Box<dyn Error>> {
     let (certificate, key) = &options.identity;
     let (certificate, key) = (std::fs::read(certificate)?, std::fs::read(key)?);
@@ -74,7 +74,7 @@ pub fn serve(options: &Options, device: &Device, over: &Notify) -> Result<(), Bo
     Ok(())
 }
 
-/// A socket that is bound to the TAP device: its connections take no other way.
+/// A socket that is bound to the TAP device, so that its connections use no other route.
 fn listen(options: &Options) -> io::Result<Socket> {
     let domain = Domain::for_address(options.listen);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
@@ -106,11 +106,11 @@ async fn answer(
         None => writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n").await?,
     }
     writer.close().await?;
-    tokio::time::timeout(SETTLE_TIMEOUT, writer.settle()).await??;
+    tokio::time::timeout(ACK_TIMEOUT, writer.wait_acknowledged()).await??;
     Ok(())
 }
 
-/// The file that a request names, which must lie in the directory itself.
+/// The file that a request names; it must be directly in the directory.
 fn open_file(directory: &Path, head: &[u8]) -> Option<(Arc<File>, u64)> {
     let line = head.split(|byte| *byte == b'\r').next()?;
     let name = std::str::from_utf8(line).ok()?.strip_prefix("GET /")?.split(' ').next()?;
@@ -131,7 +131,7 @@ async fn send(writer: &mut TlsWriter, file: &Arc<File>, bytes: u64) -> Result<()
     Ok(())
 }
 
-#[allow(dead_code)] // A test serves in its own process.
+#[allow(dead_code)] // A test runs the server in its own process.
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [directory, certificate, key] = &arguments[..] else {

@@ -1,32 +1,32 @@
-//! Frames, written as a capture file: classic pcap with nanoseconds (draft-ietf-opsawg-pcap).
+//! A writer of frames to a capture file: classic pcap with nanoseconds (draft-ietf-opsawg-pcap).
 
 use std::io::Write;
 use std::time::Duration;
 
-/// Most bytes of a file; frames beyond are not written, and pass.
+/// Largest file; frames beyond it are not written, and pass.
 pub const FILE_BYTES_MAX: u64 = 1 << 30;
-/// Says that times are in nanoseconds.
+/// Magic number of files with times in nanoseconds.
 const MAGIC_NS: u32 = 0xa1b2_3c4d;
-/// Ethernet.
+/// Link type: Ethernet.
 const LINK_TYPE: u32 = 1;
-/// Most bytes of a frame.
+/// Largest number of bytes of a frame.
 const FRAME_BYTES_MAX: u32 = 65_553;
-/// Bytes of the file's header.
+/// Bytes of the file header.
 const HEADER_BYTES: u64 = 24;
-/// Bytes before each frame.
+/// Bytes of the record header before each frame.
 const RECORD_BYTES: usize = 16;
 
 /// A capture file.
 #[derive(Debug)]
 pub struct Capture<W> {
-    /// Gone where writing has failed, or the file is full.
+    /// `None` after a write has failed, or when the file is full.
     file: Option<W>,
     left_bytes: u64,
     not_written: u64,
 }
 
 impl<W: Write> Capture<W> {
-    /// Begins the file; of at most `bytes_max` bytes, or its header alone.
+    /// Begins the file, of at most `bytes_max` bytes, or its header alone.
     ///
     /// # Errors
     /// It cannot be written.
@@ -42,8 +42,8 @@ impl<W: Write> Capture<W> {
         Ok(Capture { file: Some(file), left_bytes, not_written: 0 })
     }
 
-    /// A frame passes at a time. The first that does not fit, or cannot be written, ends the file:
-    /// there are no gaps in it.
+    /// Writes a frame that passes at `time`. The first frame that does not fit, or cannot be
+    /// written, ends the file: it has no gaps.
     pub fn frame(&mut self, time: Duration, frame: &[u8]) {
         let Some(file) = &mut self.file else {
             self.not_written += 1;
@@ -68,7 +68,7 @@ impl<W: Write> Capture<W> {
         }
     }
 
-    /// Frames that are not in the file.
+    /// Number of frames that are not in the file.
     pub fn not_written(&self) -> u64 {
         self.not_written
     }

@@ -1,7 +1,7 @@
-//! What a frame is to the device: a TCP segment that a machine may see, or not.
+//! Classification of frames: a TCP segment that a machine may process, or any other frame.
 //!
-//! Checksums come first. A segment whose checksum is wrong may have any sequence number: no machine
-//! sees it, and it goes up as it came, for the host to drop.
+//! Checksums come first. A segment with a wrong checksum may have any sequence number: no machine
+//! processes it, and it is delivered as it came, for the host to drop.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -14,22 +14,22 @@ use unlade_net::packet::{
 };
 use unlade_net::{FlowKey, SeqNumber};
 
-/// A TCP segment whose checksums are right, in a frame.
+/// A TCP segment with correct checksums, in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The flow; the sender of this frame is the client.
     pub flow: FlowKey,
     /// Control bits.
     pub flags: TcpFlags,
-    /// Sequence number, of the SYN where it has one.
+    /// Sequence number; that of the SYN if SYN is set.
     pub seq: SeqNumber,
-    /// Acknowledgement number; counts where ACK is set.
+    /// Acknowledgement number; valid if ACK is set.
     pub ack: SeqNumber,
     /// Window, unscaled.
     pub window: u16,
-    /// Where in the frame the TCP header starts.
+    /// Offset of the TCP header in the frame.
     pub tcp_at: usize,
-    /// Where in the frame the payload is; Ethernet's padding is behind it.
+    /// Range of the payload in the frame, without Ethernet's padding.
     pub payload: Range<usize>,
 }
 
@@ -39,33 +39,34 @@ impl Segment {
         self.seq + u32::from(self.flags.contains(TcpFlags::SYN))
     }
 
-    /// The flow as its receiver names it in its own frames: the sender of this one is the service.
+    /// The flow as its receiver names it in its own frames: the sender of this frame is the
+    /// service.
     pub fn reversed(&self) -> FlowKey {
         FlowKey { client: self.flow.service, service: self.flow.client }
     }
 }
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A TCP segment whose checksums are right.
+    /// A TCP segment with correct checksums.
     Segment(Segment),
-    /// A TCP segment, or the header of one, that was damaged on its way.
+    /// A TCP segment, or the header of one, that was damaged in transit.
     Damaged,
-    /// Anything else: other protocols, fragments, frames that contradict themselves.
+    /// Anything else: other protocols, fragments, inconsistent frames.
     Other,
 }
 
-/// Whether checksums are to be looked at.
+/// Controls the verification of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
-    /// They are: the frame comes from a wire.
+    /// Verify them: the frame comes from a wire.
     Verify,
-    /// They are not: the frame comes from the host's kernel, which leaves them to the device.
+    /// Skip them: the frame comes from the host's kernel, which leaves them to the device.
     Trust,
 }
 
-/// Says what `frame` is, an Ethernet frame without its check sequence.
+/// Classifies `frame`, an Ethernet frame without its check sequence.
 pub fn classify(frame: &[u8], checksums: Checksums) -> Kind {
     let Ok(ethernet) = EthernetView::new(frame) else { return Kind::Other };
     let ip_at = ethernet.header_bytes();
@@ -81,11 +82,11 @@ pub fn classify(frame: &[u8], checksums: Checksums) -> Kind {
     }
 }
 
-/// An IP packet that holds a TCP segment.
+/// An IP packet that contains a TCP segment.
 struct Packet {
     source: IpAddr,
     destination: IpAddr,
-    /// Where the segment is, from the start of the packet.
+    /// Range of the segment in the packet.
     segment: Range<usize>,
 }
 
@@ -132,12 +133,12 @@ fn segment(frame: &[u8], ip_at: usize, packet: &Packet, checksums: Checksums) ->
     })
 }
 
-/// Most shards of a device.
+/// Largest number of shards of a device.
 pub const SHARDS_MAX: usize = 64;
 
-/// Chooses the shard that a flow belongs to, both its directions the same one.
+/// Chooses the shard of a flow, the same one for both directions.
 ///
-/// The hash has a key, so that a peer cannot choose ports that all meet in one shard.
+/// The hash has a key, so that a peer cannot choose ports that all map to one shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     hasher: SipHasher13,
@@ -145,7 +146,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Over `shards` shards, of which there are 1 to [`SHARDS_MAX`].
+    /// Creates the hash for `shards` shards, 1 to [`SHARDS_MAX`].
     pub fn new(key: [u64; 2], shards: usize) -> Spread {
         let hasher = SipHasher13::new_with_keys(key[0], key[1]);
         Spread { hasher, shards: shards.clamp(1, SHARDS_MAX) }

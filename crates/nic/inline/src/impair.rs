@@ -1,5 +1,5 @@
-//! What a bad line does to frames: lost, doubled, damaged, late, or out of order. Seeded, so that a
-//! run can be repeated; each direction is a [`Lane`].
+//! Simulation of a bad line: frames are lost, duplicated, damaged, delayed or reordered. The
+//! random source has a seed, so that a run can be repeated; each direction is a [`Lane`].
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -8,53 +8,53 @@ use std::time::Duration;
 use thiserror::Error;
 use unlade_testkit::Random;
 
-/// Most frames that wait in one direction.
+/// Largest number of frames that wait in one direction.
 pub const HELD_MAX: usize = 4096;
-/// Most bytes of them.
+/// Largest number of bytes in them.
 pub const HELD_BYTES_MAX: usize = 64 << 20;
-/// Most frames that pass one that is put out of order.
+/// Largest number of frames that overtake a reordered one.
 const PASSED_MAX: u64 = 8;
-/// A frame that is put out of order waits no longer, nanoseconds: perhaps none follows.
+/// Longest wait of a reordered frame in nanoseconds, in case no frame follows.
 const PASSED_NS_MAX: u64 = 1_000_000;
-/// Probabilities are parts of so many.
+/// Denominator of probabilities.
 pub const WHOLE: u32 = 1_000_000;
-/// The longest delay that can be asked for.
+/// The longest delay that can be configured.
 pub const DELAY_MS_MAX: u64 = 10_000;
 
-/// What happens to the frames of one direction; probabilities in millionths.
+/// Impairments of one direction; probabilities in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impairment {
-    /// It is lost.
+    /// A frame is lost.
     pub loss_ppm: u32,
-    /// It comes twice.
+    /// A frame is duplicated.
     pub duplicate_ppm: u32,
-    /// One bit of it is another.
+    /// One bit of a frame is changed.
     pub corrupt_ppm: u32,
-    /// Up to eight frames pass it.
+    /// A frame is overtaken by up to eight others.
     pub reorder_ppm: u32,
-    /// It is on its way for so long, nanoseconds.
+    /// Delay of all frames in nanoseconds.
     pub delay_ns: u64,
 }
 
-/// An impairment as it is written, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`.
+/// An impairment in its text form, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeded {
-    /// What happens to frames.
+    /// The impairments of frames.
     pub impairment: Impairment,
-    /// Repeats a run.
+    /// Seed of the random source; the same seed repeats a run.
     pub seed: u64,
 }
 
-/// What is not an impairment.
+/// A parse error of an impairment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ImpairmentError {
-    /// No `name=value`.
+    /// An entry is not `name=value`.
     #[error("{0:?} is not NAME=VALUE; for example loss=2%,reorder=2%,duplicate=1%,seed=7")]
     Shape(String),
     /// An unknown name.
     #[error("{0:?} is none of loss, reorder, duplicate, corrupt, delay, seed")]
     Name(String),
-    /// No percentage, or number.
+    /// The value is not a percentage or a number.
     #[error(
         "{0}: {1:?} is not a percentage from 0% to 100%, for the delay a time such as 10ms (at most \
          {DELAY_MS_MAX} ms), for the seed a number"
@@ -92,7 +92,7 @@ impl FromStr for Seeded {
     }
 }
 
-/// A delay with a unit, such as `10ms` or `1.5ms 20us`; without one it counts milliseconds.
+/// A delay with a unit, such as `10ms` or `1.5ms 20us`; a number without a unit is milliseconds.
 fn delay_ns(text: &str) -> Option<u64> {
     let max = Duration::from_millis(DELAY_MS_MAX);
     let delay = match text.parse() {
@@ -102,65 +102,66 @@ fn delay_ns(text: &str) -> Option<u64> {
     (delay <= max).then_some(delay.as_nanos() as u64)
 }
 
-/// What has happened; counts of frames.
+/// Counters of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImpairStats {
-    /// Went in.
+    /// Frames that went in.
     pub taken: u64,
-    /// Were lost on purpose.
+    /// Lost on purpose.
     pub lost: u64,
-    /// Came twice.
+    /// Duplicated.
     pub duplicated: u64,
-    /// Were damaged.
+    /// Damaged.
     pub corrupted: u64,
-    /// Were put out of order.
+    /// Reordered.
     pub reordered: u64,
-    /// Were lost because too many waited.
+    /// Lost because too many waited.
     pub overflowed: u64,
 }
 
-struct Held<F> {
+struct DelayedFrame<F> {
     frame: F,
     bytes: usize,
-    /// Leaves when so many frames have been taken, or at that time; both where it is only late.
+    /// Leaves when this number of frames has been taken, or at that time; both if it is only
+    /// late.
     after: u64,
     at_ns: u64,
-    /// Waits for others to pass.
+    /// True if it waits for others to overtake it.
     passed: bool,
 }
 
-/// One direction of a line, for frames of type `F` where they wait.
+/// One direction of a line, for waiting frames of type `F`.
 ///
-/// For each frame whoever has it asks whether it is [`lost`](Lane::is_lost), comes
-/// [twice](Lane::is_doubled) and is [damaged](Lane::damage), and whether it, and its double,
-/// [waits](Lane::wait); those that wait no more are [released](Lane::release).
+/// For each frame the caller checks if it is [`lost`](Lane::is_lost),
+/// [duplicated](Lane::is_doubled) or [damaged](Lane::damage), and if it, and its duplicate,
+/// [waits](Lane::wait); frames whose wait is over are [released](Lane::release).
 pub struct Lane<F> {
     impairment: Impairment,
     random: Random,
-    held: VecDeque<Held<F>>,
+    held: VecDeque<DelayedFrame<F>>,
     held_bytes: usize,
     stats: ImpairStats,
 }
 
-/// How a frame waits.
+/// The delay of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Wait {
     passed: bool,
 }
 
 impl<F> Lane<F> {
-    /// Nothing waits.
+    /// Creates a direction without waiting frames.
     pub fn new(impairment: Impairment, seed: u64) -> Lane<F> {
         let (held, stats) = (VecDeque::new(), ImpairStats::default());
         Lane { impairment, random: Random::new(seed), held, held_bytes: 0, stats }
     }
 
-    /// What has happened.
+    /// Counters so far.
     pub fn stats(&self) -> ImpairStats {
         self.stats
     }
 
-    /// True where frames wait.
+    /// Returns true if frames wait.
     pub fn holds(&self) -> bool {
         !self.held.is_empty()
     }
@@ -169,7 +170,7 @@ impl<F> Lane<F> {
         ppm > 0 && self.random.chance(u64::from(ppm), u64::from(WHOLE))
     }
 
-    /// A frame goes in; true where nothing comes out.
+    /// Counts a frame that goes in. Returns true if it is lost.
     pub fn is_lost(&mut self) -> bool {
         self.stats.taken += 1;
         let lost = self.happens(self.impairment.loss_ppm);
@@ -177,14 +178,14 @@ impl<F> Lane<F> {
         lost
     }
 
-    /// True where it is to come twice.
+    /// Returns true if the frame is to be duplicated.
     pub fn is_doubled(&mut self) -> bool {
         let doubled = self.happens(self.impairment.duplicate_ppm);
         self.stats.duplicated += u64::from(doubled);
         doubled
     }
 
-    /// Damages it, perhaps.
+    /// Damages the frame with the configured probability.
     pub fn damage(&mut self, frame: &mut [u8]) {
         if self.happens(self.impairment.corrupt_ppm) && !frame.is_empty() {
             let at = self.random.below(frame.len());
@@ -193,13 +194,13 @@ impl<F> Lane<F> {
         }
     }
 
-    /// How it waits, where it does.
+    /// The delay of the frame; `None` if it passes at once.
     pub fn wait(&mut self) -> Option<Wait> {
         let passed = self.happens(self.impairment.reorder_ppm);
         (passed || self.impairment.delay_ns > 0).then_some(Wait { passed })
     }
 
-    /// Lets a frame of so many bytes wait; gives it back, counted as lost, where too many do.
+    /// Queues a frame of `bytes` bytes; returns it, counted as lost, if too many wait.
     pub fn hold(&mut self, frame: F, bytes: usize, wait: Wait, now_ns: u64) -> Option<F> {
         if self.held.len() >= HELD_MAX || self.held_bytes + bytes > HELD_BYTES_MAX {
             self.stats.overflowed += 1;
@@ -214,11 +215,11 @@ impl<F> Lane<F> {
             at_ns = at_ns.saturating_add(PASSED_NS_MAX);
         }
         self.held_bytes += bytes;
-        self.held.push_back(Held { frame, bytes, after, at_ns, passed });
+        self.held.push_back(DelayedFrame { frame, bytes, after, at_ns, passed });
         None
     }
 
-    /// Frames whose time has come leave.
+    /// Releases the frames whose delay is over.
     pub fn release(&mut self, now_ns: u64, mut out: impl FnMut(F)) {
         let mut index = 0;
         while let Some(held) = self.held.get(index) {

@@ -1,14 +1,15 @@
-//! The NIC engine inline: TLS of the kernel's TCP connections, done on another core while the packets
-//! pass.
+//! The inline NIC engine: TLS of the kernel's TCP connections, processed on another core while
+//! the packets pass.
 //!
-//! - [`bump`]: the device between the kernel's stack and the link, and its side of a connection;
-//! - [`terminator`]: TLS in front of other programs (`unlade nic run`);
-//! - [`classify`]: what a frame is, once its checksums are right;
-//! - [`impair`]: bad lines; [`capture`]: files of what passes.
+//! - [`device`]: the device between the kernel's stack and the link, and the software side of a
+//!   connection;
+//! - [`tls_proxy`]: TLS in front of other programs (`unlade nic run`);
+//! - [`classify`]: the kind of a frame, after its checksums are verified;
+//! - [`impair`]: simulation of bad lines; [`capture`]: capture files of the frames.
 #![forbid(unsafe_code)]
 
-pub mod bump;
 pub mod capture;
 pub mod classify;
+pub mod device;
 pub mod impair;
-pub mod terminator;
+pub mod tls_proxy;

@@ -1,5 +1,6 @@
-//! Files over the kernel's TCP and the device, to curl, over a wire that loses frames: none of their
-//! bytes passes through user space, and one that is changed meanwhile ends its connection.
+//! Files over the kernel's TCP and the device, to curl, over a wire that loses frames: none of
+//! their bytes passes through user space, and a change of one during the transfer ends its
+//! connection.
 
 #[path = "../examples/serve_files.rs"]
 #[allow(dead_code)]
@@ -18,11 +19,11 @@ use std::time::{Duration, Instant};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serve_files::Options;
 use tokio::sync::Notify;
-use unlade_nic_inline::bump::Device;
-use unlade_nic_inline::terminator::config::Config;
+use unlade_nic_inline::device::Device;
+use unlade_nic_inline::tls_proxy::config::Config;
 
 const NAME: &str = "files.example";
-/// How long anything may take.
+/// Timeout of every step.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a file.
 const FILE_BYTES: usize = 6_000_001;
@@ -37,7 +38,7 @@ struct Net {
 }
 
 impl Net {
-    /// Nothing where this machine cannot, which is said.
+    /// `None` if this machine lacks the privileges, with a message.
     fn new(impair: &str) -> Option<Net> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +91,7 @@ impl Net {
         until("the server", || self.get("nothing.there", &[]).stdout.starts_with(b"HTTP/1.1 404"));
     }
 
-    /// What curl gets, with the head where there is nothing else.
+    /// The output of curl, or the response head if there is no body.
     fn get(&self, file: &str, more: &[&str]) -> Output {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.names[1], "curl", "-sS", "--max-time", "60"]);
@@ -105,10 +106,10 @@ impl Net {
     fn until_counted(
         &self,
         what: &str,
-        count: impl Fn(&unlade_nic_inline::bump::Counted) -> u64,
+        count: impl Fn(&unlade_nic_inline::device::DeviceCounters) -> u64,
         least: u64,
     ) {
-        until(what, || count(&self.device.counted()) >= least);
+        until(what, || count(&self.device.counters()) >= least);
     }
 }
 
@@ -156,7 +157,7 @@ fn curl_gets_a_file_over_a_wire_that_loses_frames() {
         }
     }
     net.until_counted("sealed", |now| now.device.tx_tls_encrypted_bytes, 2 * FILE_BYTES as u64);
-    let counted = net.device.counted();
+    let counted = net.device.counters();
     assert!(counted.device.tx_tls_ooo > 0 && counted.device.tx_replayed_bytes > 0);
     assert!(counted.impaired[0] > 0);
     assert_eq!(counted.engine.changed_file_frames, 0);
@@ -182,12 +183,12 @@ fn a_file_that_changes_meanwhile_ends_the_connection_and_nothing_else_is_sealed(
         let said = String::from_utf8_lossy(&output.stderr).to_lowercase();
         assert!(!said.contains("mac") && !said.contains("decrypt"), "{said}");
         failed += usize::from(!output.status.success());
-        net.device.counted().engine.changed_file_frames > 0
+        net.device.counters().engine.changed_file_frames > 0
     });
     over.store(true, Ordering::Relaxed);
     changing.join().unwrap();
     assert!(failed > 0);
-    // The next connection is as good as ever.
+    // The next connection is unaffected.
     let output = net.get("file", &["-o", net.path("got").to_str().unwrap()]);
     assert!(output.status.success());
     assert!(std::fs::read(net.path("got")).unwrap() == std::fs::read(net.path("file")).unwrap());
@@ -196,7 +197,7 @@ fn a_file_that_changes_meanwhile_ends_the_connection_and_nothing_else_is_sealed(
 #[test]
 fn a_file_that_becomes_shorter_ends_the_connection_behind_what_was_sent() {
     let Some(net) = Net::new("loss=1%,seed=7") else { return };
-    // Far more than sockets hold.
+    // Far more than socket buffers hold.
     let bytes = 64 << 20;
     let whole = content(bytes);
     std::fs::write(net.path("file"), &whole).unwrap();
@@ -205,7 +206,7 @@ fn a_file_that_becomes_shorter_ends_the_connection_behind_what_was_sent() {
         let curl = scope.spawn(|| net.get("file", &["--limit-rate", "16M", "-o", &got]));
         net.until_counted("some of it", |now| now.device.tx_tls_encrypted_bytes, 1 << 20);
         let file = File::options().write(true).open(net.path("file")).unwrap();
-        // What the kernel has taken already is not touched by this, or is found to be changed.
+        // Pages that the kernel has taken already are unaffected, or are found to be changed.
         file.set_len(bytes as u64 - 100_000).unwrap();
         let output = curl.join().unwrap();
         assert!(!output.status.success());

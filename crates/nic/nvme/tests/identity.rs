@@ -1,4 +1,4 @@
-//! Two targets beside each other, as a host sees them.
+//! Two targets side by side, as a host sees them.
 
 mod host;
 
@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::JoinHandle;
 
-use host::{Host, Job, Wishes};
+use host::{Host, HostParameters, Job};
 use unlade_nvme::target::{Target, TargetConfig};
 use unlade_nvme_wire::fabrics::{CONTROLLER_DYNAMIC, DISCOVERY_NQN, Property, PropertyAccess};
 use unlade_nvme_wire::identify::{
@@ -18,7 +18,7 @@ use unlade_runtime::Control;
 
 const IMAGE_BYTES: u64 = 1 << 20;
 
-/// A target in this process with nothing but its namespaces configured; ended when dropped.
+/// A target in this process with the default configuration of its namespaces; ended when dropped.
 struct Rig {
     address: SocketAddr,
     control: Control<()>,
@@ -50,26 +50,26 @@ impl Drop for Rig {
     }
 }
 
-/// What a host knows disks by.
+/// The properties by which a host identifies disks.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     nqn: String,
     serial: String,
-    /// NGUIDs, and the names of the list of descriptors.
+    /// NGUIDs, and the names in the list of descriptors.
     namespaces: Vec<([u8; 16], NamespaceNames)>,
 }
 
 fn admin(address: SocketAddr, nqn: &str, configuration: u64) -> Host {
-    let wishes = Wishes::default();
-    let mut host = Host::init(address, &wishes);
-    let connected = host.connect(0, CONTROLLER_DYNAMIC, &wishes, nqn);
+    let parameters = HostParameters::default();
+    let mut host = Host::init(address, &parameters);
+    let connected = host.connect(0, CONTROLLER_DYNAMIC, &parameters, nqn);
     assert!(connected.status.is_success(), "{nqn}: {connected:?}");
     let enable = PropertyAccess::set(Property::Configuration, configuration, 0);
     assert!(host.run(vec![Job::new(enable)])[0].0.status.is_success());
     host
 }
 
-/// The name of the only subsystem, as discovery tells it.
+/// The name of the only subsystem, from discovery.
 fn discovered(address: SocketAddr) -> String {
     let page = Command::build(AdminOpcode::GetLogPage as u8, 0, 0).with_dword(10, 0x70 | 767 << 16);
     let page = Job::reading(page, 3072);
@@ -118,7 +118,7 @@ fn two_default_targets_do_not_become_one_disk() {
     assert_ne!(seen_a.namespaces, seen_b.namespaces);
     assert!(seen_a.nqn.starts_with("nqn.2014-08.org.nvmexpress:uuid:"), "{seen_a:?}");
     assert_eq!(seen_a.serial.len(), 20, "{seen_a:?}");
-    // After a restart, on another port, each is what it was.
+    // After a restart, on another port, each is unchanged.
     let former = a.address;
     drop(a);
     let again = Rig::start(directory.path(), &["a.img"]);

@@ -1,4 +1,4 @@
-//! The initiator against this crate's target, over real sockets: digests, TLS, many at a time,
+//! The initiator against this crate's target, over real sockets: digests, TLS, concurrency,
 //! losses.
 
 use std::net::{SocketAddr, TcpStream};
@@ -19,7 +19,7 @@ use unlade_runtime::{Control, Ended};
 
 const NQN: &str = "nqn.2014-08.org.example:disk";
 const BYTES: usize = 8 << 20;
-/// No wait here is longer; it only ends a test that hangs.
+/// Timeout of every wait; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A target in this process, with a namespace in memory and one in a read-only file.
@@ -86,7 +86,7 @@ fn run(test: impl Future<Output = ()>) {
     });
 }
 
-/// Bytes that follow from a number.
+/// Bytes that are derived from a seed.
 fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed;
     let word = |_| {
@@ -96,7 +96,7 @@ fn content(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(word).collect()
 }
 
-/// Writes and reads all sizes, at once and in pieces, several at a time.
+/// Writes and reads all sizes, whole and in parts, several concurrently.
 async fn exercise(controller: &Controller) {
     let disk = controller.namespace(1).await.unwrap();
     assert_eq!((disk.size_bytes(), disk.block_bytes()), (BYTES as u64, 4096));
@@ -236,7 +236,7 @@ fn a_missing_namespace_is_named_with_those_that_there_are() {
 
 #[test]
 fn a_refused_connection_does_not_read_as_tls() {
-    // A port that was free a moment ago, at an address that nobody else uses.
+    // A port that was free a moment ago, at an address without other users.
     let [.., high, low] = std::process::id().to_be_bytes();
     let own = SocketAddr::from(([127, 93, high, low], 0));
     let address = std::net::TcpListener::bind(own).unwrap().local_addr().unwrap();
@@ -279,14 +279,14 @@ fn a_lost_connection_is_told_with_its_attempts() {
         let controller = Controller::connect(Arc::new(connector.clone()), options).await.unwrap();
         let mut link = controller.link();
         connector.cut.notify_waiters();
-        // The state before it is up again may have passed unseen.
+        // The state before the reconnection may have passed unseen.
         let mut seen = Vec::new();
         while seen.last() != Some(&Link::Up) {
             seen.push(link.changed().await.unwrap());
         }
         assert!(seen.iter().all(|link| matches!(link, Link::Lost(_) | Link::Up)), "{seen:?}");
         drop(rig);
-        // Its end is noticed, and nobody is there any more.
+        // The end of the target is detected, and no listener is left.
         let mut attempts = Vec::new();
         let end = loop {
             match link.changed().await.unwrap() {
@@ -378,7 +378,7 @@ fn commands_outlive_connections() {
                 }
             }
         }
-        // The work may have been over before the first cut: then this one is seen.
+        // The work may have been complete before the first cut: then this one is detected.
         connector.cut.notify_waiters();
         disk.read_owned(0, vec![0; 4096]).await.unwrap();
         assert!(controller.stats().reconnects >= 1);
@@ -402,7 +402,7 @@ fn without_a_way_back_the_controller_is_gone() {
     });
 }
 
-/// Calls that are dropped at any time leave the queue as it was, and later ones right.
+/// Calls that are dropped at any time leave the queue unharmed, and later ones correct.
 #[test]
 fn dropped_calls_harm_nobody() {
     let rig = Rig::start(None);
@@ -415,7 +415,7 @@ fn dropped_calls_harm_nobody() {
             disk.write_from(0, &wanted).await.unwrap();
             for wait_us in [0, turn * 3] {
                 let limit = Duration::from_micros(wait_us);
-                // Too short, most of the time.
+                // Too short in most cases.
                 let _ = tokio::time::timeout(limit, disk.read_owned(0, vec![0; 262_144])).await;
             }
             if turn % 20 == 0 {
@@ -431,7 +431,7 @@ fn dropped_calls_harm_nobody() {
 fn signs_of_life_keep_a_quiet_controller() {
     let rig = Rig::start(None);
     run(async {
-        // Long beside any pause of this process: none may look like the host's silence.
+        // Long compared to any pause of this process: no pause may count as the host's silence.
         let options = Options { keep_alive: Duration::from_secs(5), ..options() };
         let controller = Controller::connect(Arc::new(rig.connector()), options).await.unwrap();
         while controller.stats().keep_alives < 3 {

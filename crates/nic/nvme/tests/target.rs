@@ -1,5 +1,6 @@
 //! The target over real sockets, with a small host: random I/O against a model disk, and hostile
-//! hosts. A seed that failed is run again by `UNLADE_SEED`; `UNLADE_NVME_ROUNDS` says how often.
+//! hosts. `UNLADE_SEED` repeats the run of a seed; `UNLADE_NVME_ROUNDS` sets the number of
+//! rounds.
 
 mod host;
 
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use host::{Host, Job, NQN, Said, Wishes, connect, connect_data, encode};
+use host::{Host, HostParameters, Job, NQN, TargetPdu, connect, connect_data, encode};
 use unlade_config::ByteSize;
 use unlade_nvme::target::{NamespaceConfig, Source, Subsystem, Target, TargetConfig};
 use unlade_nvme_wire::command::BlockRange;
@@ -89,7 +90,7 @@ impl Model {
         Model { disks: [disk.clone(), disk], random: Random::new(seed) }
     }
 
-    /// Jobs that do not touch each other's blocks, and the data that each must return.
+    /// Jobs with disjoint blocks, and the data that each must return.
     fn batch(&mut self, most: usize) -> Vec<(Job, Vec<u8>)> {
         let random = &mut self.random;
         let count = random.below(most) + 1;
@@ -132,21 +133,21 @@ fn random_io(rig: &Rig, seed: u64, rounds: usize) {
     let mut model = Model::new(seed);
     let random = &mut model.random;
     let digests = Digests { header: random.percent(50), data: random.percent(50) };
-    let wishes = Wishes {
+    let parameters = HostParameters {
         digests,
         alignment_bytes: random.pick(&[4, 8, 64, 128]),
         transfers_max: random.pick(&[1, 2, 8]),
         flow_control: random.percent(50),
         depth: 32,
     };
-    let (_admin, controller) = Host::admin(rig.address, &wishes);
+    let (_admin, controller) = Host::admin(rig.address, &parameters);
     let mut queues: Vec<Host> =
-        (1..=3).map(|queue| Host::io(rig.address, &wishes, queue, controller)).collect();
+        (1..=3).map(|queue| Host::io(rig.address, &parameters, queue, controller)).collect();
     assert_eq!(queues[0].init.digests, digests);
     for round in 0..rounds {
         let batch = model.batch(20);
         let (jobs, expected): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-        // All of it is spread over the queues, and begun on all before the first is waited for.
+        // The jobs are spread over the queues, and started on all before the first wait.
         let ends = std::thread::scope(|scope| {
             let share = jobs.len().div_ceil(queues.len());
             let parts = jobs.chunks(share).zip(&mut queues).enumerate();
@@ -205,9 +206,9 @@ fn random_io_equals_a_model_disk_where_everything_is_tight() {
 #[test]
 fn discovery_names_the_subsystem() {
     let rig = Rig::start(|_| {});
-    let wishes = Wishes::default();
-    let mut host = Host::init(rig.address, &wishes);
-    let connected = host.connect(0, CONTROLLER_DYNAMIC, &wishes, DISCOVERY_NQN);
+    let parameters = HostParameters::default();
+    let mut host = Host::init(rig.address, &parameters);
+    let connected = host.connect(0, CONTROLLER_DYNAMIC, &parameters, DISCOVERY_NQN);
     assert!(connected.status.is_success());
     let enable = unlade_nvme_wire::fabrics::PropertyAccess::set(
         unlade_nvme_wire::fabrics::Property::Configuration,
@@ -226,8 +227,8 @@ fn discovery_names_the_subsystem() {
 #[test]
 fn errors_of_commands_are_said_and_leave_the_queue_alive() {
     let rig = Rig::start(|config| config.namespaces[1].read_only = true);
-    let (mut admin, controller) = Host::admin(rig.address, &Wishes::default());
-    let mut queue = Host::io(rig.address, &Wishes::default(), 1, controller);
+    let (mut admin, controller) = Host::admin(rig.address, &HostParameters::default());
+    let mut queue = Host::io(rig.address, &HostParameters::default(), 1, controller);
     let identify = Command::build(AdminOpcode::Identify as u8, 0, 0).with_dword(10, 1);
     let (end, data) = admin.run(vec![Job::reading(identify, 4096)]).remove(0);
     assert!(end.status.is_success());
@@ -243,7 +244,7 @@ fn errors_of_commands_are_said_and_leave_the_queue_alive() {
     assert!(status(differs).is(Status::COMPARE_FAILURE));
     let early = Job::new(Command::build(0x77, 0, 1));
     assert!(status(early).is(Status::INVALID_OPCODE));
-    // In the capsule, but not all of it.
+    // In the capsule, but incomplete.
     let mut short = write(1, 0, vec![1; BLOCK], true);
     short.command = short.command.with_data(DataPlace::InCapsule { offset: 8, bytes: 512 });
     assert!(status(short).is(Status::SGL_OFFSET));
@@ -251,14 +252,14 @@ fn errors_of_commands_are_said_and_leave_the_queue_alive() {
     let discard = Command::build(IoOpcode::DatasetManagement as u8, 0, 1).with_dword(11, 4);
     assert!(status(Job::sending(discard, range, true)).is_success());
     assert!(status(Job::new(disconnect(0))).is_success());
-    assert!(matches!(queue.receive(), Said::Closed));
+    assert!(matches!(queue.receive(), TargetPdu::Closed));
 }
 
 #[test]
 fn a_flush_with_any_unused_data_pointer_is_done() {
     let rig = Rig::start(|_| {});
-    let (_admin, controller) = Host::admin(rig.address, &Wishes::default());
-    let mut queue = Host::io(rig.address, &Wishes::default(), 1, controller);
+    let (_admin, controller) = Host::admin(rig.address, &HostParameters::default());
+    let mut queue = Host::io(rig.address, &HostParameters::default(), 1, controller);
     // The last byte is the type of the descriptor: none, an offset in the capsule, a keyed one.
     for kind in [0, 1, 0x40] {
         let mut entry = *io(IoOpcode::Flush, 2, 0, 1).as_bytes();
@@ -272,9 +273,9 @@ fn a_flush_with_any_unused_data_pointer_is_done() {
 #[test]
 fn damaged_data_fails_its_command_only() {
     let rig = Rig::start(|_| {});
-    let wishes = Wishes { digests: Digests::BOTH, ..Wishes::default() };
-    let (_admin, controller) = Host::admin(rig.address, &wishes);
-    let mut queue = Host::io(rig.address, &wishes, 1, controller);
+    let parameters = HostParameters { digests: Digests::BOTH, ..HostParameters::default() };
+    let (_admin, controller) = Host::admin(rig.address, &parameters);
+    let mut queue = Host::io(rig.address, &parameters, 1, controller);
     queue.damage_next = true;
     let (end, _) = queue.run(vec![write(1, 0, vec![5; BLOCK], true)]).remove(0);
     assert!(end.status.is(Status::TRANSIENT_TRANSPORT));
@@ -283,21 +284,23 @@ fn damaged_data_fails_its_command_only() {
     assert_eq!(rig.subsystem.counts().data_digest_errors, 1);
 }
 
-/// The target's last word on a connection, after `send` was written to it.
-fn last_word(mut host: Host, send: &[u8]) -> Said {
+/// The last PDU of the target on a connection, after `send` was written to it.
+fn last_word(mut host: Host, send: &[u8]) -> TargetPdu {
     use std::io::Write;
     host.stream.write_all(send).unwrap();
     loop {
         match host.receive() {
-            Said::Response(_) | Said::Data(..) | Said::Request(_) => {}
+            TargetPdu::Response(_) | TargetPdu::Data(..) | TargetPdu::Request(_) => {}
             end => return end,
         }
     }
 }
 
-fn ended_with(end: Said) -> (FatalStatus, u32) {
+fn ended_with(end: TargetPdu) -> (FatalStatus, u32) {
     match end {
-        Said::Terminated(end) => (FatalStatus::from_number(end.status).unwrap(), end.information),
+        TargetPdu::Terminated(end) => {
+            (FatalStatus::from_number(end.status).unwrap(), end.information)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -305,8 +308,8 @@ fn ended_with(end: Said) -> (FatalStatus, u32) {
 #[test]
 fn what_breaks_the_protocol_ends_the_connection_with_a_reason() {
     let rig = Rig::start(|_| {});
-    let wishes = Wishes { digests: Digests::BOTH, ..Wishes::default() };
-    let fresh = || Host::init(rig.address, &wishes);
+    let parameters = HostParameters { digests: Digests::BOTH, ..HostParameters::default() };
+    let fresh = || Host::init(rig.address, &parameters);
     assert_eq!(ended_with(last_word(fresh(), &[0x55; 8])), (FatalStatus::InvalidHeader, 0));
     let mut capsule = Vec::new();
     encode(&Pdu::CommandCapsule([0; 64]), &[], Digests::BOTH, &mut capsule);
@@ -331,27 +334,27 @@ fn what_breaks_the_protocol_ends_the_connection_with_a_reason() {
 #[test]
 fn a_host_that_goes_takes_its_controller_along() {
     let rig = Rig::start(|_| {});
-    let wishes = Wishes::default();
-    let (admin, controller) = Host::admin(rig.address, &wishes);
-    let mut queue = Host::io(rig.address, &wishes, 1, controller);
+    let parameters = HostParameters::default();
+    let (admin, controller) = Host::admin(rig.address, &parameters);
+    let mut queue = Host::io(rig.address, &parameters, 1, controller);
     assert_eq!(rig.subsystem.counts().controllers, 1);
     drop(admin);
-    assert!(matches!(queue.receive(), Said::Closed));
+    assert!(matches!(queue.receive(), TargetPdu::Closed));
     assert_eq!(rig.subsystem.counts().controllers, 0);
 }
 
 #[test]
 fn a_drain_answers_what_is_in_work_and_closes() {
     let rig = Rig::start(|_| {});
-    let wishes = Wishes::default();
-    let (mut admin, controller) = Host::admin(rig.address, &wishes);
-    let mut queue = Host::io(rig.address, &wishes, 1, controller);
-    // A write whose data is still to come.
+    let parameters = HostParameters::default();
+    let (mut admin, controller) = Host::admin(rig.address, &parameters);
+    let mut queue = Host::io(rig.address, &parameters, 1, controller);
+    // A write whose data is not yet sent.
     let mut out = Vec::new();
     let job = write(1, 0, vec![9; 32 * BLOCK], false);
     queue.encode(&Pdu::CommandCapsule(*job.command.as_bytes()), &[], &mut out);
     std::io::Write::write_all(&mut queue.stream, &out).unwrap();
-    let Said::Request(request) = queue.receive() else { panic!("no request") };
+    let TargetPdu::Request(request) = queue.receive() else { panic!("no request") };
     rig.control.drain();
     let data = unlade_nvme_wire::pdu::Data {
         command_id: request.command_id,
@@ -364,33 +367,33 @@ fn a_drain_answers_what_is_in_work_and_closes() {
     let mut out = Vec::new();
     queue.encode(&Pdu::HostData(data), &job.send, &mut out);
     std::io::Write::write_all(&mut queue.stream, &out).unwrap();
-    let Said::Response(end) = queue.receive() else { panic!("no response") };
+    let TargetPdu::Response(end) = queue.receive() else { panic!("no response") };
     assert!(end.status.is_success());
-    assert!(matches!(queue.receive(), Said::Closed));
-    assert!(matches!(admin.receive(), Said::Closed));
+    assert!(matches!(queue.receive(), TargetPdu::Closed));
+    assert!(matches!(admin.receive(), TargetPdu::Closed));
 }
 
 #[test]
 fn a_silent_connection_does_not_hold_up_a_drain() {
     let rig = Rig::start(|config| config.connect_timeout = Duration::from_secs(3600));
     let _silent = TcpStream::connect(rig.address).unwrap();
-    let _unconnected = Host::init(rig.address, &Wishes::default());
+    let _unconnected = Host::init(rig.address, &HostParameters::default());
     while rig.subsystem.counts().connections < 2 {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // The end of the rig looks how it ended.
+    // The drop of the rig checks the result.
 }
 
-/// A stream of valid PDUs of a hostile host, and where in it nothing may be changed, lest it
-/// become a valid command for the namespace of others.
+/// A stream of valid PDUs of a hostile host, and the positions in it that must not be changed,
+/// since it might become a valid command for a namespace of other hosts.
 fn hostile_stream(random: &mut Random, controller: u16, digests: Digests) -> (Vec<u8>, Vec<usize>) {
-    let wishes = Wishes { digests, ..Wishes::default() };
+    let parameters = HostParameters { digests, ..HostParameters::default() };
     let init = InitRequest { version: 0, alignment_bytes: 4, digests, transfers_max: 4 };
     let mut out = Pdu::InitRequest(init).without_data(Digests::NONE);
     let mut kept = Vec::new();
     let queue = random.pick(&[0, 2, 3]);
     let to = if queue == 0 { CONTROLLER_DYNAMIC } else { controller };
-    let connect = Job::sending(connect(queue, &wishes), connect_data(to, NQN), true);
+    let connect = Job::sending(connect(queue, &parameters), connect_data(to, NQN), true);
     encode(&Pdu::CommandCapsule(*connect.command.as_bytes()), &connect.send, digests, &mut out);
     for id in 0..random.below(12) as u16 {
         let blocks = random.below(40) + 1;
@@ -426,9 +429,10 @@ fn hostile_stream(random: &mut Random, controller: u16, digests: Digests) -> (Ve
 fn hostile_hosts_harm_nobody_else() {
     let seed = seed();
     let rig = Rig::start(|_| {});
-    let wishes = Wishes { digests: Digests::BOTH, transfers_max: 4, ..Wishes::default() };
-    let (_admin, controller) = Host::admin(rig.address, &wishes);
-    let mut queue = Host::io(rig.address, &wishes, 1, controller);
+    let parameters =
+        HostParameters { digests: Digests::BOTH, transfers_max: 4, ..HostParameters::default() };
+    let (_admin, controller) = Host::admin(rig.address, &parameters);
+    let mut queue = Host::io(rig.address, &parameters, 1, controller);
     let mut disk = vec![0; BLOCKS * BLOCK];
     let mut random = Random::new(seed);
     for round in 0..rounds() * 5 {
@@ -442,7 +446,7 @@ fn hostile_hosts_harm_nobody_else() {
         }
         stream.truncate(stream.len() - if random.percent(30) { random.below(600) } else { 0 });
         let mut hostile = TcpStream::connect(rig.address).unwrap();
-        // It may be closed at once.
+        // The target may close it at once.
         let _ = std::io::Write::write_all(&mut hostile, &stream);
         let first = random.below(BLOCKS - 64);
         let blocks = random.below(64) + 1;

@@ -1,5 +1,6 @@
-//! A bad line around any port: frames get lost, doubled, damaged, late, or out of order. Seeded, and
-//! different in each direction, so that a run can be repeated.
+//! Simulation of a bad line around any port: frames are lost, duplicated, damaged, delayed or
+//! reordered. Each direction has its own random source with a seed, so that a run can be
+//! repeated.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ impl Lane {
         Lane { line: impair::Lane::new(impairment, seed), ready: VecDeque::new() }
     }
 
-    /// Takes a frame; `port` gives one for a copy, and takes lost ones back.
+    /// Takes a frame; `port` provides frames for copies, and takes lost ones back.
     fn take(&mut self, mut frame: Frame, now_ns: u64, port: &mut impl Port) {
         if self.line.is_lost() {
             return port.recycle(frame);
@@ -42,7 +43,7 @@ impl Lane {
         }
     }
 
-    /// Frames whose time has come are ready.
+    /// Moves frames whose delay is over to the ready queue.
     fn release(&mut self, now_ns: u64) {
         self.line.release(now_ns, |frame| self.ready.push_back(frame));
     }
@@ -57,13 +58,13 @@ pub struct Impair<P> {
 }
 
 impl<P: Port> Impair<P> {
-    /// What leaves through `port` suffers from `out`, what comes from `incoming`.
+    /// Wraps `port`: sent frames are impaired by `out`, received ones by `incoming`.
     pub fn new(port: P, out: Impairment, incoming: Impairment, seed: u64) -> Impair<P> {
         let (out, incoming) = (Lane::new(out, seed), Lane::new(incoming, !seed));
         Impair { port, out, incoming, now_ns: 0 }
     }
 
-    /// What has happened to frames that left, and to those that came.
+    /// Counters of sent frames, and of received ones.
     pub fn stats(&self) -> (ImpairStats, ImpairStats) {
         (self.out.line.stats(), self.incoming.line.stats())
     }
@@ -78,7 +79,7 @@ impl<P: Port> Impair<P> {
 
 impl<P: Port> Port for Impair<P> {
     fn room(&mut self) -> usize {
-        // A frame may become two.
+        // A frame may be duplicated.
         self.port.room().saturating_sub(self.out.ready.len()) / 2
     }
 
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
     use crate::port::memory;
 
-    /// Sends `count` numbered frames through a line, and returns what came in which order.
+    /// Sends `count` numbered frames through a line, and returns the received ones in order.
     fn sent(impairment: Impairment, seed: u64, count: u32) -> (Vec<u32>, ImpairStats) {
         let (left, mut right) = memory::pair(1024, 64);
         let mut line = Impair::new(left, impairment, Impairment::default(), seed);

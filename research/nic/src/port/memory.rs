@@ -1,29 +1,29 @@
-//! Two ports in one process, each other's far end.
+//! A pair of ports in one process, connected to each other.
 
 use rtrb::{Consumer, Producer, RingBuffer};
 
 use super::{Frame, Port};
 use crate::queue::SUPER_SEGMENT_FRAMES_MAX;
 
-/// Most frames on their way.
+/// Largest number of frames in transit.
 const FRAMES_MAX: usize = 1 << 16;
 
 /// One end.
 pub struct MemoryPort {
     out: Producer<Frame>,
-    /// Frames that were sent, empty again.
+    /// Frames that were sent, returned empty.
     back: Consumer<Frame>,
     incoming: Consumer<Frame>,
-    /// Frames that came, to where they came from.
+    /// Ring that returns received frames to the sender.
     give_back: Producer<Frame>,
-    /// Those that were given back here.
+    /// Frames that were returned here.
     spare: Vec<Frame>,
     spare_max: usize,
     frame_bytes: usize,
 }
 
-/// Two ends; `frames` can be on their way in each direction (at least as many as a descriptor makes),
-/// each of at most `frame_bytes`.
+/// Creates a pair. `frames` can be in transit in each direction (at least the number of frames of
+/// a descriptor), each of at most `frame_bytes`.
 pub fn pair(frames: usize, frame_bytes: usize) -> (MemoryPort, MemoryPort) {
     let frames = frames.clamp(SUPER_SEGMENT_FRAMES_MAX, FRAMES_MAX);
     let (there, at_right) = RingBuffer::new(frames);

@@ -1,9 +1,9 @@
-//! Where frames go, and come from.
+//! Ports: sources and destinations of frames.
 //!
 //! - [`memory`]: to another port in this process;
 //! - [`tap`]: to the kernel, through a TAP device;
-//! - [`impair`]: around another port, a bad line;
-//! - [`pcap`]: around another port, a file of what passes.
+//! - [`impair`]: around another port, simulation of a bad line;
+//! - [`pcap`]: around another port, a capture file of its frames.
 
 pub mod impair;
 pub mod memory;
@@ -13,7 +13,7 @@ pub mod tap;
 /// Longest frame: Ethernet with a jumbo payload.
 pub const FRAME_BYTES_MAX: usize = 9216;
 
-/// An Ethernet frame without its check sequence, in a buffer of its own.
+/// An Ethernet frame without its check sequence, in its own buffer.
 #[derive(Debug)]
 pub struct Frame {
     raw: Box<[u8]>,
@@ -21,7 +21,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// A buffer of `room_bytes`, empty; no more than [`FRAME_BYTES_MAX`] are useful.
+    /// Creates an empty frame with a buffer of `room_bytes`; [`FRAME_BYTES_MAX`] is enough for
+    /// any frame.
     pub fn new(room_bytes: usize) -> Frame {
         Frame { raw: vec![0; room_bytes].into(), bytes: 0 }
     }
@@ -36,20 +37,20 @@ impl Frame {
         &mut self.raw[..self.bytes]
     }
 
-    /// Bytes of the buffer.
+    /// Size of the buffer.
     pub fn room_bytes(&self) -> usize {
         self.raw.len()
     }
 
-    /// Makes the frame so long; what is in it is what was in the buffer. Nothing where the buffer
-    /// is smaller.
+    /// Sets the length of the frame, without a change of the buffer's content. Returns `None` if
+    /// the buffer is smaller.
     pub fn resize(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let raw = self.raw.get_mut(..bytes)?;
         self.bytes = bytes;
         Some(raw)
     }
 
-    /// Makes the frame a copy of `bytes`; false where they do not fit.
+    /// Makes the frame a copy of `bytes`; false if they do not fit.
     pub fn copy_from(&mut self, raw: &[u8]) -> bool {
         self.resize(raw.len()).is_some_and(|frame| {
             frame.copy_from_slice(raw);
@@ -58,20 +59,20 @@ impl Frame {
     }
 }
 
-/// Takes frames out and in. Nothing here waits.
+/// Sends and receives frames. No call blocks.
 pub trait Port: Send {
-    /// How many frames can be sent now. It is at some time at least
+    /// The number of frames that can be sent now. It reaches at some time at least
     /// [`SUPER_SEGMENT_FRAMES_MAX`](crate::queue::SUPER_SEGMENT_FRAMES_MAX).
     fn room(&mut self) -> usize;
 
-    /// An empty frame to fill and send, or to give back.
+    /// Takes an empty frame to fill and send, or to return.
     fn empty(&mut self) -> Frame;
 
-    /// Sends a frame. Where there is no room it is lost, and false returned.
+    /// Sends a frame. If there is no room it is lost, and false is returned.
     fn send(&mut self, frame: Frame) -> bool;
 
-    /// Sends a frame that lies in two parts; false where it is lost. A port that is done with the
-    /// bytes when it returns need not put them together.
+    /// Sends a frame in two parts; false if it is lost. A port that does not need the bytes after
+    /// its return can avoid the copy into one buffer.
     fn send_parts(&mut self, headers: &[u8], payload: &[u8]) -> bool {
         let mut frame = self.empty();
         let Some(raw) = frame.resize(headers.len() + payload.len()) else {
@@ -84,13 +85,13 @@ pub trait Port: Send {
         self.send(frame)
     }
 
-    /// The next frame that has come.
+    /// Takes the next received frame.
     fn receive(&mut self) -> Option<Frame>;
 
-    /// Takes a frame back that is not needed any more.
+    /// Returns a frame that is no longer needed.
     fn recycle(&mut self, frame: Frame);
 
-    /// Time goes on; called before frames are asked for.
+    /// Advances the clock; called before frames are received.
     fn advance(&mut self, now_ns: u64) {
         let _ = now_ns;
     }

@@ -1,4 +1,4 @@
-//! What passes a port, written as a capture file.
+//! A capture file of a port's frames.
 
 use std::io::Write;
 use std::time::Duration;
@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::{Frame, Port};
 use unlade_nic_inline::capture::Capture;
 
-/// A port whose frames are written to `W`, those that leave and those that come, in the order in
-/// which they pass.
+/// A port that writes its frames to `W`, sent and received ones, in the order in which they pass.
 pub struct Pcap<P, W> {
     port: P,
     capture: Capture<W>,
@@ -15,10 +14,10 @@ pub struct Pcap<P, W> {
 }
 
 impl<P: Port, W: Write + Send> Pcap<P, W> {
-    /// Writes at most `bytes_max` bytes to `file`; frames beyond pass all the same.
+    /// Writes at most `bytes_max` bytes to `file`; frames beyond that pass without a record.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn new(port: P, file: W, bytes_max: u64) -> std::io::Result<Pcap<P, W>> {
         Ok(Pcap { port, capture: Capture::new(file, bytes_max)?, now_ns: 0 })
     }

@@ -1,12 +1,12 @@
-//! The kernel behind a TAP device.
+//! A port to the kernel through a TAP device.
 
 use unlade_sys::tap::Tap;
 
 use super::{FRAME_BYTES_MAX, Frame, Port};
 
-/// Frames that are kept for the next ones.
+/// Largest number of frames that are kept for reuse.
 const SPARE_MAX: usize = 64;
-/// Frames at a time that the kernel is trusted to take: it drops what it cannot.
+/// Assumed room of the kernel in frames: it drops frames that it cannot take.
 const ROOM: usize = 1024;
 
 /// A port whose far end is the kernel's TCP.
@@ -16,7 +16,7 @@ pub struct TapPort {
 }
 
 impl TapPort {
-    /// Uses the device.
+    /// Creates a port for the device.
     pub fn new(tap: Tap) -> TapPort {
         TapPort { tap, spare: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! Keys of records, while a connection is in use.
+//! Key updates of a connection in use.
 
 use unlade_research_tcp::Id;
 
@@ -9,11 +9,11 @@ use crate::tls::receive::{ReceiveError, Restart};
 use crate::tls::send::{CONTENT_BYTES_MAX, Change};
 
 impl Stack {
-    /// Changes the keys that this end seals with (RFC 8446 §4.6.3); `request`: the peer is to change
-    /// its keys too.
+    /// Changes the keys for sending (RFC 8446 §4.6.3); `request`: the peer is to change its keys
+    /// too.
     ///
     /// # Errors
-    /// [`WriteError`]; the keys stay as they are, unless the connection has ended.
+    /// [`WriteError`]; the keys are unchanged, unless the connection has ended.
     pub fn update_keys(&mut self, id: Id, request: bool) -> Result<(), WriteError> {
         if self.write_room_bytes(id) < CONTENT_BYTES_MAX {
             return Err(WriteError::Full);
@@ -34,7 +34,7 @@ impl Stack {
     }
 }
 
-/// The device goes on with other keys.
+/// Switches the device's receive context to other keys.
 pub(super) fn restart(
     driver: &mut Driver,
     flow: FlowId,
@@ -42,7 +42,7 @@ pub(super) fn restart(
 ) -> Result<(), ReceiveError> {
     let Restart { start, key, secrets } = device;
     if let Some(protocol) = secrets.protocol()? {
-        // Without room the device goes on with the key before, and what it does is undone.
+        // Without room the device goes on with the previous key, and software undoes its work.
         let _ = driver.restart_rx(flow, protocol, (start, 0), key);
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! PDUs above TCP, or above records: what their software tells the device, and asks of it.
+//! PDUs above TCP, or above records: the exchange between their software and the device.
 
 use std::collections::VecDeque;
 
@@ -21,17 +21,17 @@ use crate::tls::keys::Secrets;
 use crate::tls::receive::{Chunk, ReceiveError, Receiver};
 use crate::tls::send::{Change, SendError};
 
-/// The device asks where a PDU starts.
+/// A question of the device about the start of a PDU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
-    /// The machine next to TCP: there is no TLS.
+    /// From the machine next to TCP: there is no TLS.
     Next(Request),
-    /// The machine above TLS.
+    /// From the machine above TLS.
     Above(Request),
 }
 
 impl Question {
-    /// What it asks.
+    /// The request in it.
     pub fn request(&self) -> Request {
         match self {
             Question::Next(request) | Question::Above(request) => *request,
@@ -39,42 +39,42 @@ impl Question {
     }
 }
 
-/// What is kept of a connection for software above.
+/// The PDU state of a connection.
 #[derive(Default)]
 pub(super) struct PduState {
-    /// The newest one; those before are void.
+    /// The newest question; earlier ones are void.
     question: Option<Question>,
-    /// The device has given them back; as many at most as were registered.
+    /// Buffers that the device has returned; at most as many as were registered.
     withdrawn: VecDeque<Withdrawn>,
-    /// There is TLS below.
+    /// True if there is TLS below.
     above_tls: bool,
-    /// Once PDUs are sent.
+    /// `Some` once PDUs are sent.
     sender: Option<Box<PduSender>>,
 }
 
 impl PduState {
-    /// Whether what is sent is PDUs.
+    /// Returns true if the sent data is PDUs.
     pub(super) fn frames(&self) -> bool {
         self.sender.is_some()
     }
 
-    /// What sends PDUs that the device works on.
+    /// The sender of PDUs that the device processes.
     pub(super) fn sender(&self) -> Option<&PduSender> {
         self.sender.as_deref().filter(|sender| sender.offloads())
     }
 
-    /// The same, to ask for what precedes a packet.
+    /// The same, for the lookup of bytes before a packet.
     pub(super) fn sender_mut(&mut self) -> Option<&mut PduSender> {
         self.sender.as_deref_mut().filter(|sender| sender.offloads())
     }
 }
 
-/// New keys, and what the device is to be told of them where it seals.
+/// A key change, with the protocol for the device if it seals.
 pub(super) type KeyChange = (Change, Option<Protocol>);
 
 impl Connection {
-    /// Whichever record layer there is changes the keys that it seals with. Nothing is returned where
-    /// the device does not seal.
+    /// Changes the sending keys of the connection's record layer. The protocol is `None` if the
+    /// device does not seal.
     pub(super) fn change(
         &mut self,
         request: bool,
@@ -90,8 +90,8 @@ impl Connection {
         Ok((record, Some((change, Some(protocol)))))
     }
 
-    /// Says under the keys that nothing follows, where there are keys.
-    pub(super) fn vouch(&mut self) -> Result<Option<Span>, SendError> {
+    /// Creates a close_notify, if there are keys.
+    pub(super) fn close_notify(&mut self) -> Result<Option<Span>, SendError> {
         let records = self.pdus.sender.as_mut().and_then(|pdus| pdus.records());
         match (&mut self.sender, records) {
             (Some(sender), _) => sender.close().map(Some),
@@ -100,7 +100,7 @@ impl Connection {
         }
     }
 
-    /// What has arrived whole is let go; the oldest key that is still needed.
+    /// Drops messages that have arrived completely; returns the oldest key that is still needed.
     pub(super) fn acknowledge(&mut self, acknowledged: SeqNumber) -> Option<u16> {
         if let Some(sender) = &mut self.sender {
             sender.acknowledge(acknowledged);
@@ -113,11 +113,11 @@ impl Connection {
 }
 
 impl Stack {
-    /// From the next bytes in both directions on there are PDUs, in the clear, on which the device
-    /// works. Returns the number of the next byte that comes.
+    /// Starts the offload of PDUs in the clear, from the next bytes in both directions on.
+    /// Returns the number of the next received byte.
     ///
     /// # Errors
-    /// [`SecureError`]; without the device everything goes on.
+    /// [`SecureError`]; the connection goes on without the device.
     pub fn offload_pdus(&mut self, id: Id, nvme: Nvme) -> Result<SeqNumber, SecureError> {
         let tcp = self.tcp.get(id).ok_or(SecureError::Unknown)?;
         let (tx_start, rx_start) = (tcp.send_end(), tcp.read_at());
@@ -128,7 +128,7 @@ impl Stack {
         let flow = connection.flow.ok_or(DriverError::Flows)?;
         self.driver.create_tx(flow, Protocol::Nvme(nvme), (tx_start, 0), 0)?;
         if let Some(connection) = self.connection(id) {
-            // From here on nothing leaves that is not framed, also if the rest fails.
+            // From here on only framed bytes are sent, even if the rest fails.
             connection.pdus.sender = Some(Box::new(PduSender::device(nvme, tx_start)));
             connection.tx.add(0, tx_start)?;
         }
@@ -136,7 +136,7 @@ impl Stack {
         Ok(rx_start)
     }
 
-    /// Records with PDUs in them: the device works on both.
+    /// Secures a connection with PDUs in records: the device processes both.
     pub(super) fn secure_both(
         &mut self,
         id: Id,
@@ -165,7 +165,7 @@ impl Stack {
         Ok(())
     }
 
-    /// PDUs go out from now on; their digests are computed here, unless the device was told to.
+    /// Starts framing of sent PDUs; digests are computed in software, unless the device does it.
     ///
     /// # Errors
     /// [`SecureError::Unknown`].
@@ -177,8 +177,8 @@ impl Stack {
         Ok(())
     }
 
-    /// From the next PDUs on, in both directions, these digests and limits are agreed on, and that data
-    /// is aligned to `alignment_bytes` in what is sent. Between PDUs only.
+    /// Applies digests and limits from the next PDUs on, in both directions, and the alignment of
+    /// sent data to `alignment_bytes`. Allowed between PDUs only.
     ///
     /// # Errors
     /// [`SecureError`]; the connection cannot go on.
@@ -198,12 +198,13 @@ impl Stack {
         }
     }
 
-    /// Most bytes of data in one PDU that [`Stack::write_pdu`] ever takes, a multiple of four.
+    /// Largest number of data bytes in one PDU that [`Stack::write_pdu`] accepts, a multiple of
+    /// four.
     pub fn pdu_data_bytes_max(&self) -> u32 {
         PduSender::data_bytes_max(self.config.tcp.connection.send_buffer_bytes as usize)
     }
 
-    /// Whether [`Stack::write_pdu`] takes a PDU with so much data now.
+    /// Returns true if [`Stack::write_pdu`] accepts a PDU with `data_bytes` of data now.
     pub fn has_room_for_pdu(&self, id: Id, data_bytes: usize) -> bool {
         let connection = self.connections.get(id.index()).and_then(Option::as_deref);
         let sender = connection.filter(|found| found.id == id);
@@ -213,11 +214,11 @@ impl Stack {
         tcp.send_room_bytes() as usize >= bytes && tcp.send_room_pieces() >= pieces
     }
 
-    /// Sends a PDU with this header and data, which is not copied where nothing in software has to
+    /// Sends a PDU with this header and data. The data is not copied unless software has to
     /// change it.
     ///
     /// # Errors
-    /// [`WriteError`]; nothing was taken.
+    /// [`WriteError`]; nothing was written.
     pub fn write_pdu(&mut self, id: Id, pdu: &Pdu, data: Bytes) -> Result<(), WriteError> {
         if !self.has_room_for_pdu(id, data.len()) {
             return match self
@@ -242,11 +243,11 @@ impl Stack {
         sent
     }
 
-    /// Data that comes for the registration's tag goes to `buffer`; see
-    /// [`Driver::register`](crate::driver::Driver::register). [`Stack::withdrawn`] gives it back.
+    /// Registers `buffer` for data of the registration's tag; see
+    /// [`Driver::register`](crate::driver::Driver::register). [`Stack::withdrawn`] returns it.
     ///
     /// # Errors
-    /// Why not, and the buffer.
+    /// The reason, with the buffer.
     pub fn register(
         &mut self,
         id: Id,
@@ -259,22 +260,22 @@ impl Stack {
         }
     }
 
-    /// The device is to give the registration's buffer back.
+    /// Requests the return of the registration's buffer.
     ///
     /// # Errors
-    /// [`DriverError`]; to be tried again.
+    /// [`DriverError`]; the caller retries.
     pub fn withdraw(&mut self, id: Id, registration: Registration) -> Result<(), DriverError> {
         let flow = self.connection(id).and_then(|connection| connection.flow);
         self.driver.withdraw(flow.ok_or(DriverError::Flows)?, registration)
     }
 
-    /// A buffer of the connection that the device has given back.
+    /// Takes a buffer of the connection that the device has returned.
     pub fn withdrawn(&mut self, id: Id) -> Option<Withdrawn> {
         self.connection(id)?.pdus.withdrawn.pop_front()
     }
 
-    /// The next bytes that came, as [`Stack::read`] gives them, and where in TCP's stream the first
-    /// one is.
+    /// Reads the next received bytes as [`Stack::read`] does, with the sequence number of the
+    /// first one.
     ///
     /// # Errors
     /// As [`Stack::read`].
@@ -290,17 +291,17 @@ impl Stack {
         Ok(at.map(|at| (at, chunk)))
     }
 
-    /// What the device asks, once.
+    /// Takes the pending question of the device.
     pub fn question(&mut self, id: Id) -> Option<Question> {
         self.connection(id)?.pdus.question.take()
     }
 
-    /// Answers the question of the machine that looks for PDUs.
+    /// Answers the question of the machine that searches for PDUs.
     pub fn answer(&mut self, id: Id, response: Response) {
         let Some(connection) = self.connection(id) else { return };
         let above_tls = connection.pdus.above_tls;
         let Some(flow) = connection.flow else { return };
-        // Without room the device is not answered, and asks again.
+        // Without room the answer is lost, and the device asks again.
         let _ = match above_tls {
             true => self.driver.resync_pdu_resp(flow, response),
             false => self.driver.resync_rx_resp(flow, response),
@@ -314,7 +315,7 @@ impl Stack {
         }
     }
 
-    /// Buffers that have come back go to their connections; those of connections that are gone are
+    /// Passes returned buffers to their connections; those of connections that have ended are
     /// dropped.
     pub(super) fn withdrawals(&mut self) -> usize {
         let mut done = 0;

@@ -1,19 +1,19 @@
-//! Records that were sent, as the driver asks for them: the record layer knows where they start, and TCP
-//! has their bytes.
+//! Lookup of sent records for the driver: the record layer has their starts, and TCP has their
+//! bytes.
 
 use unlade_net::SeqNumber;
 use unlade_nic_engine::tx::{Found, Messages};
 use unlade_research_tcp::Id;
 
 use crate::driver::Source;
-use crate::piece::Piece;
+use crate::rx_bytes::RxBytes;
 use crate::span::Span;
 use crate::tls::send::Sender;
 
-/// The records of a connection that were sent: where they start, and TCP's hold on their bytes.
+/// The sent records of a connection: the record layer, and TCP's buffer.
 pub(super) struct SentRecords<'s> {
     pub(super) sender: &'s Sender,
-    pub(super) tcp: &'s mut unlade_research_tcp::Stack<Piece, Span>,
+    pub(super) tcp: &'s mut unlade_research_tcp::Stack<RxBytes, Span>,
     pub(super) id: Id,
 }
 
@@ -29,7 +29,7 @@ impl Source for SentRecords<'_> {
     }
 
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
-        // A record is a piece of TCP's stream, and so it is there as long as the record is.
+        // A record is one span of TCP's stream, so TCP keeps it as long as the record layer.
         self.tcp.unacknowledged(self.id, start, until, out);
     }
 }

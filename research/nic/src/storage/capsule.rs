@@ -1,4 +1,4 @@
-//! PDUs that an initiator gets, by their headers, and commands that it sends (NVMe/TCP Transport
+//! Parser of the headers of PDUs to an initiator, and builder of its commands (NVMe/TCP Transport
 //! Specification 1.0 §3.6, NVM Command Set Specification 1.0 §3.2).
 
 use unlade_nvme_wire::pdu::{InitResponse, ReadyToTransfer};
@@ -7,46 +7,46 @@ use unlade_nvme_wire::{Command, CommonHeader, Completion, DataPlace, IoOpcode, P
 /// Bytes of a command capsule without data and digest.
 pub const CAPSULE_BYTES: usize = 72;
 
-/// A command to read or write `data_bytes`, a whole number of blocks.
+/// Builds a command to read or write `data_bytes`, a whole number of blocks.
 pub fn block_command(opcode: IoOpcode, nsid: u32, (slba, blocks): (u64, u32)) -> Command {
     Command::build(opcode as u8, 0, nsid).with_blocks(slba, blocks)
 }
 
-/// The capsule of `command`, which is `cid`; its data is there.
+/// Builds the capsule of `command` with the identifier `cid`; its data is at `place`.
 pub fn capsule(command: &Command, cid: u16, place: DataPlace) -> Pdu {
     let mut entry = *command.with_data(place).as_bytes();
     entry[2..4].copy_from_slice(&cid.to_le_bytes());
     Pdu::CommandCapsule(entry)
 }
 
-/// A PDU that an initiator gets, by its header.
+/// The header of a PDU to an initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heading {
-    /// The controller agrees (ICResp).
+    /// The controller accepts the connection (ICResp).
     Initialised(InitResponse),
     /// Data of a command.
     Data {
         /// The command's identifier.
         cid: u16,
-        /// Where in the command's data this belongs.
+        /// Offset in the command's data.
         offset: u32,
-        /// It is the last data of the command.
+        /// True if it is the last data of the command.
         last: bool,
-        /// The command is complete with it.
+        /// True if it completes the command.
         success: bool,
     },
-    /// The controller asks for data (R2T).
+    /// The controller requests data (R2T).
     Ready(ReadyToTransfer),
     /// A completion.
     Response(Completion),
-    /// The controller ends the connection, for this reason (FES).
+    /// The controller ends the connection, with this status (FES).
     Terminated(u16),
 }
 
-/// What the PDU with this header is; nothing where a controller does not send such.
+/// Parses the header of a PDU; `None` if controllers do not send this type.
 ///
 /// # Errors
-/// A field has a value that it must not have.
+/// A field has an invalid value.
 pub fn heading(header: &[u8]) -> Result<Option<Heading>, PduError> {
     let common = CommonHeader::parse(header)?;
     Ok(match Pdu::parse(&common, header)? {

@@ -1,6 +1,6 @@
-//! A PDU to be sent, in bytes: its header with its digest, the caller's data where it lies, and the
-//! data's digest (NVMe/TCP Transport Specification 1.0 §3.3.1, §3.6). Where the device fills digests in
-//! there is room for them.
+//! Encoding of a PDU to send: its header with its digest, a reference to the caller's data, and
+//! the data's digest (NVMe/TCP Transport Specification 1.0 §3.3.1, §3.6). If the device computes
+//! digests, there is room for them.
 
 use bytes::{Bytes, BytesMut};
 use unlade_aead::crc32c;
@@ -8,31 +8,31 @@ use unlade_nic_engine::nvme::{ALIGNMENT_BYTES_MAX, DIGEST_BYTES};
 use unlade_nic_engine::software::sent::Extent;
 use unlade_nvme_wire::{Digests, Pdu};
 
-/// Bytes that headers are put into together.
+/// Size of the shared buffer for headers.
 const ARENA_BYTES: usize = 16 << 10;
 /// Room for a digest that the device fills in.
 static DIGEST_ROOM: [u8; DIGEST_BYTES] = [0; DIGEST_BYTES];
 
-/// Most bytes of a PDU beside its data: header, digests, padding.
+/// Largest number of bytes of a PDU beside its data: header, digests, padding.
 pub const OVERHEAD_BYTES: usize = ALIGNMENT_BYTES_MAX + DIGEST_BYTES;
 
-/// Who computes digests.
+/// The side that computes digests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// They are here.
+    /// Software.
     Software,
-    /// There is room for them.
+    /// The device; the digests' places are left empty.
     Device,
 }
 
-/// A PDU in its parts.
+/// An encoded PDU in its parts.
 #[derive(Clone, Debug)]
 pub struct Framed {
     /// Header, its digest, padding.
     pub head: Bytes,
     /// The data.
     pub data: Bytes,
-    /// Its digest, where there is one.
+    /// The data's digest, if there is one.
     pub tail: Bytes,
 }
 
@@ -48,7 +48,7 @@ impl Framed {
         [&self.head, &self.data, &self.tail]
     }
 
-    /// Calls `take` with each part's piece of the bytes from `start` up to `end`; without copying.
+    /// Calls `take` with the range of each part between `start` and `end`, without a copy.
     pub fn each(&self, start: usize, end: usize, mut take: impl FnMut(&Bytes, usize, usize)) {
         let mut before = 0;
         for part in self.parts() {
@@ -67,10 +67,10 @@ impl Framed {
     }
 }
 
-/// Makes bytes of PDUs.
+/// Encoder of PDUs.
 pub struct Framer {
     digests: Digests,
-    /// CPDA: data is aligned to so many bytes.
+    /// CPDA: alignment of data in bytes.
     alignment_bytes: usize,
     fill: Fill,
     arena: BytesMut,
@@ -78,25 +78,25 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// With these digests.
+    /// Creates an encoder with these digests.
     pub fn new(digests: Digests, fill: Fill) -> Framer {
         let (arena, scratch) = (BytesMut::new(), Vec::new());
         Framer { digests, alignment_bytes: 4, fill, arena, scratch }
     }
 
-    /// From the next PDU on.
+    /// Changes digests and alignment, from the next PDU on.
     pub fn agree(&mut self, digests: Digests, alignment_bytes: usize) {
         self.digests = digests;
         self.alignment_bytes = alignment_bytes;
     }
 
-    /// The PDU with this header and data.
+    /// Encodes the PDU with this header and data.
     pub fn frame(&mut self, pdu: &Pdu, data: Bytes) -> Framed {
         self.frame_behind(pdu, data, |_| []).1
     }
 
-    /// The same, with what `prefix` makes of the PDU's bytes in one piece with its header, before it:
-    /// that piece, and the PDU.
+    /// Encodes a PDU with a prefix in one buffer with its header: `prefix` builds the prefix from
+    /// the PDU's length. Returns the buffer and the PDU.
     pub fn frame_behind<const N: usize>(
         &mut self,
         pdu: &Pdu,
@@ -131,7 +131,7 @@ impl Framer {
         (piece, Framed { head, data, tail })
     }
 
-    /// A piece with all of `parts`.
+    /// One buffer with a copy of all `parts`.
     fn piece(&mut self, parts: &[&[u8]]) -> Bytes {
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         if self.arena.capacity() < bytes {
@@ -143,7 +143,7 @@ impl Framer {
         self.arena.split().freeze()
     }
 
-    /// Bytes of such a PDU with `data_bytes` of data, at most.
+    /// Largest number of bytes of a PDU with `data_bytes` of data.
     pub fn bytes_max(data_bytes: usize) -> usize {
         OVERHEAD_BYTES + data_bytes + DIGEST_BYTES
     }

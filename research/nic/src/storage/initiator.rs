@@ -1,4 +1,4 @@
-//! Commands over one connection of a stack.
+//! An initiator: commands over one connection of a stack.
 
 use std::collections::VecDeque;
 
@@ -16,23 +16,23 @@ use crate::stack::{SecureError, Stack, WriteError};
 use crate::tls::receive::ReceiveError;
 use crate::tls::send::SendError;
 
-/// Most commands at a time.
+/// Largest number of commands in flight.
 pub const DEPTH_MAX: u16 = 1023;
-/// Bytes of data of a Connect command, which always go with it.
+/// Bytes of data of a Connect command, which are always in its capsule.
 const CONNECT_BYTES: u32 = unlade_nvme_wire::fabrics::CONNECT_DATA_BYTES as u32;
 
 /// Settings of an initiator.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Digests, and limits. [`Initiator::connect`] asks for these digests; the limit is that of data in
-    /// one PDU that comes.
+    /// Digests, and limits. [`Initiator::connect`] requests these digests; the limit is that of
+    /// data in one received PDU.
     pub nvme: Nvme,
-    /// The device does digests, and places data. Where there is TLS it has been told by
-    /// [`Stack::secure_pdus`].
+    /// True if the device computes digests, and places data. With TLS, [`Stack::secure_pdus`] has
+    /// set it up.
     pub offload: bool,
-    /// The connection is secured.
+    /// True if the connection is secured.
     pub secured: bool,
-    /// Most commands at a time, at most [`DEPTH_MAX`].
+    /// Largest number of commands in flight, at most [`DEPTH_MAX`].
     pub depth: u16,
     /// The namespace.
     pub nsid: u32,
@@ -40,46 +40,46 @@ pub struct Config {
     pub block_bytes: u32,
 }
 
-/// Why nothing is read or written.
+/// The reason that a command is not submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// The controller has not answered yet.
     #[error("the queue is not connected yet; wait for it")]
     NotReady,
-    /// There are so many commands as there may be.
+    /// All commands are in flight.
     #[error("all {0} commands are in use; wait for one to finish")]
     Depth(u16),
-    /// It is no number of blocks, or too many.
+    /// The length is not a number of blocks, or too large.
     #[error("a buffer has to have a whole number of blocks, 1 to 65536")]
     Length,
-    /// TCP takes no more.
+    /// TCP accepts no more.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
-/// Why the connection ends.
+/// The reason of the connection's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InitiatorError {
-    /// Records are not right.
+    /// The records are invalid.
     #[error(transparent)]
     Records(#[from] ReceiveError),
-    /// PDUs are not right.
+    /// The PDUs are invalid.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// The device takes no more commands.
+    /// The device accepts no more commands.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The device cannot go on with what was agreed on.
+    /// The device does not support the agreed parameters.
     #[error(transparent)]
     Agree(#[from] SecureError),
-    /// TCP takes nothing, or keys are worn and cannot be changed.
+    /// TCP accepts nothing, or keys are worn and cannot be changed.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// The controller does not take this queue.
+    /// The controller refuses this queue.
     #[error("the controller refuses the queue: {0}")]
     Refused(CommandError),
-    /// It wants to know who this is.
-    #[error("the controller demands in-band authentication, which is not known here")]
+    /// The controller requires authentication.
+    #[error("the controller requires in-band authentication, which is not supported")]
     Authentication,
 }
 
@@ -88,13 +88,13 @@ pub enum InitiatorError {
 pub enum Payload {
     /// None.
     None,
-    /// From the controller, into this buffer, all of it.
+    /// Data from the controller; it fills this buffer.
     In(Box<[u8]>),
-    /// To the controller.
+    /// Data to the controller.
     Out(Bytes),
 }
 
-/// One connection's.
+/// The initiator of one connection.
 pub struct Initiator {
     id: Id,
     config: Config,
@@ -106,11 +106,11 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// A PDU is what comes next, and what goes next: somebody else has set the connection up, and
-    /// agreed on the digests.
+    /// Creates an initiator for a connection that is set up already: the next bytes in both
+    /// directions start a PDU, and the digests are agreed.
     ///
     /// # Errors
-    /// [`SecureError`]; without the offload it is possible.
+    /// [`SecureError`]; the call can be repeated without the offload.
     pub fn new(stack: &mut Stack, id: Id, config: Config) -> Result<Initiator, SecureError> {
         let depth = config.depth.clamp(1, DEPTH_MAX);
         let config = Config { depth, ..config };
@@ -126,11 +126,11 @@ impl Initiator {
         Ok(Initiator { id, config, reader, free, phase, opening, in_capsule_bytes })
     }
 
-    /// Sets a new connection up as a queue: [`Initiator::poll`] goes on with that, until
-    /// [`Initiator::controller`] tells whose it is.
+    /// Starts the set-up of a new connection as a queue: [`Initiator::poll`] continues it, until
+    /// [`Initiator::controller`] returns the controller.
     ///
     /// # Errors
-    /// As [`Initiator::new`], and TCP's.
+    /// As [`Initiator::new`], and errors of TCP.
     pub fn connect(
         stack: &mut Stack,
         id: Id,
@@ -140,7 +140,7 @@ impl Initiator {
         let wanted = Digests { header: config.nvme.header_digest, data: config.nvme.data_digest };
         let plain = Nvme { header_digest: false, data_digest: false, ..config.nvme };
         let mut initiator = Initiator::new(stack, id, Config { nvme: plain, ..config })?;
-        // Over TLS the device was told of digests before there are any.
+        // Over TLS the device's context starts without digests.
         stack.agree_pdus(id, plain, 4)?;
         initiator.reader.open(wanted);
         initiator.phase = Phase::Initialising;
@@ -150,7 +150,7 @@ impl Initiator {
         Ok(initiator)
     }
 
-    /// The controller that has the queue (CNTLID), once it has one.
+    /// The controller that has the queue (CNTLID), after the set-up.
     pub fn controller(&self) -> Option<u16> {
         match self.phase {
             Phase::Ready(controller) => Some(controller),
@@ -158,10 +158,10 @@ impl Initiator {
         }
     }
 
-    /// Reads from block `slba` on until `buffer` is full; returns the command's identifier.
+    /// Reads from block `slba` into the whole `buffer`; returns the command's identifier.
     ///
     /// # Errors
-    /// Why not, and the buffer.
+    /// The reason, with the buffer.
     pub fn read(
         &mut self,
         stack: &mut Stack,
@@ -178,18 +178,18 @@ impl Initiator {
         })
     }
 
-    /// Writes `data` from block `slba` on; returns the command's identifier. The data is not copied:
-    /// it goes down as it lies, and is held until it has arrived.
+    /// Writes `data` from block `slba` on; returns the command's identifier. The data is not
+    /// copied: it is referenced until it has arrived.
     ///
     /// # Errors
-    /// Why not; nothing is written.
+    /// The reason; nothing is written.
     pub fn write(&mut self, stack: &mut Stack, slba: u64, data: Bytes) -> Result<u16, ReadError> {
         let blocks = self.blocks(data.len()).ok_or(ReadError::Length)?;
         let command = block_command(IoOpcode::Write, self.config.nsid, (slba, blocks));
         self.submit(stack, &command, Payload::Out(data)).map_err(|(error, _)| error)
     }
 
-    /// How many blocks so many bytes are, where they are a whole number, 1 to 65536.
+    /// The number of blocks of `bytes` bytes, if it is a whole number, 1 to 65536.
     fn blocks(&self, bytes: usize) -> Option<u32> {
         let block_bytes = self.config.block_bytes.max(1) as usize;
         let blocks = u32::try_from(bytes / block_bytes).ok()?;
@@ -197,10 +197,10 @@ impl Initiator {
         fits.then_some(blocks)
     }
 
-    /// Sends a command; identifier and place of data are filled in. Returns the identifier.
+    /// Submits a command, and fills in identifier and data pointer. Returns the identifier.
     ///
     /// # Errors
-    /// Why not, and the payload.
+    /// The reason, with the payload.
     pub fn submit(
         &mut self,
         stack: &mut Stack,
@@ -250,23 +250,23 @@ impl Initiator {
             Some(data) => self.reader.writer().begin(cid, data, given),
             None => self.lend(stack, cid),
         }
-        // There is room. Should the connection have ended, the command is not answered.
+        // There is room. If the connection has ended, the command is not answered.
         let _ = write(stack, self.id, &capsule(command, cid, place), with);
         Ok(cid)
     }
 
-    /// The device gets the command's buffer.
+    /// Registers the command's buffer with the device.
     fn lend(&mut self, stack: &mut Stack, cid: u16) {
         if self.config.offload
             && let Some((registration, buffer)) = self.reader.lend(cid)
             && let Err((_, buffer)) = stack.register(self.id, registration, buffer)
         {
-            // Without the device it is copied. No command waits for the buffer yet.
+            // Without the device the data is copied. No command waits for the buffer yet.
             let _ = self.reader.returned(registration, buffer);
         }
     }
 
-    /// Takes what came, and sends what was asked for; returns how many things that was.
+    /// Processes received bytes, and sends requested data; returns the number of items.
     ///
     /// # Errors
     /// The connection is to be aborted.
@@ -291,13 +291,13 @@ impl Initiator {
             stack.withdraw(self.id, registration)?;
         }
         if self.opening.is_some() {
-            done += self.go_on(stack)?;
+            done += self.continue_setup(stack)?;
         }
-        Ok(done + self.give(stack)?)
+        Ok(done + self.send_requested(stack)?)
     }
 
-    /// Sends data that the controller has asked for, as far as there is room.
-    fn give(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+    /// Sends data that the controller has requested, while there is room.
+    fn send_requested(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
         let mut done = 0;
         while let Some(bytes) = self.reader.writer().next_bytes() {
             if !stack.has_room_for_pdu(self.id, bytes) {
@@ -310,8 +310,8 @@ impl Initiator {
         Ok(done)
     }
 
-    /// Sets the queue up.
-    fn go_on(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
+    /// Continues the set-up of the queue.
+    fn continue_setup(&mut self, stack: &mut Stack) -> Result<usize, InitiatorError> {
         if let Some((agreed, nvme)) = self.reader.agreed() {
             self.config.nvme = nvme;
             stack.agree_pdus(self.id, nvme, agreed.alignment_bytes)?;
@@ -321,7 +321,7 @@ impl Initiator {
             if let Some((command, data)) = opening {
                 let payload = Payload::Out(data.into());
                 let started = self.start(stack, &command, payload, CONNECT_BYTES);
-                // Nothing is on its way: there is room, or the buffers are too small for ever.
+                // Nothing is in transit: there is room, or the buffers are permanently too small.
                 started.map_err(|_| InitiatorError::Write(WriteError::Full))?;
             }
             self.phase = Phase::Connecting;
@@ -342,7 +342,7 @@ impl Initiator {
         Ok(1)
     }
 
-    /// A command that is complete; its identifier is used again.
+    /// Takes a completed command; its identifier may be reused.
     pub fn finished(&mut self) -> Option<Finished> {
         if self.opening.is_some() {
             return None;
@@ -352,7 +352,7 @@ impl Initiator {
         Some(finished)
     }
 
-    /// What comes.
+    /// The receiving side.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -362,7 +362,7 @@ fn transport(bytes: usize) -> DataPlace {
     DataPlace::Transport { bytes: bytes as u32 }
 }
 
-/// Sends a PDU, for which there is room; keys that have sealed enough are changed.
+/// Sends a PDU, for which there is room; worn keys are changed.
 fn write(stack: &mut Stack, id: Id, pdu: &Pdu, data: Bytes) -> Result<(), WriteError> {
     match stack.write_pdu(id, pdu, data.clone()) {
         Err(WriteError::Record(SendError::Worn)) => {

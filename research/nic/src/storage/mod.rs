@@ -1,16 +1,17 @@
-//! NVMe/TCP above the host's own TCP: reads whose data the device has put where it belongs and whose
-//! digests it has checked, so that the host only looks at headers; writes whose data goes down as it
-//! lies, and whose digests the device fills in; both below TLS too.
+//! NVMe/TCP above the host's own TCP, also below TLS. Reads: the device has placed the data and
+//! verified the digests, so that the host processes only headers. Writes: the data is not copied,
+//! and the device fills in the digests.
 //!
-//! Down:
-//! - [`capsule`]: commands, and what comes for them, by headers;
+//! The sending side:
+//! - [`capsule`]: commands, and the headers of the PDUs that answer them;
 //! - [`open`]: the first PDUs of a connection;
-//! - [`writer`]: data that the controller asks for; sans-IO;
-//! - [`frame`]: a PDU in bytes;
-//! - [`send`]: PDUs for TCP, kept until they have arrived; [`sealed`]: in records that the device seals.
+//! - [`writer`]: data that the controller requests; sans-IO;
+//! - [`frame`]: the encoding of a PDU;
+//! - [`send`]: PDUs for TCP, kept until acknowledged; [`sealed`]: in records that the device
+//!   seals.
 //!
-//! Up:
-//! - [`reader`]: PDUs that come, and what becomes of commands; sans-IO.
+//! The receiving side:
+//! - [`reader`]: received PDUs, and the states of commands; sans-IO.
 //!
 //! Both: [`initiator`], over a connection of a [`Stack`](crate::stack::Stack).
 

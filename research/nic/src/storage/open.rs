@@ -1,5 +1,5 @@
-//! How a connection becomes a queue: ICReq and ICResp, then Connect (NVMe/TCP Transport Specification
-//! 1.0 §3.4; NVM Express Base Specification 2.0 §6.3).
+//! Set-up of a connection as a queue: ICReq and ICResp, then Connect (NVMe/TCP Transport
+//! Specification 1.0 §3.4; NVM Express Base Specification 2.0 §6.3).
 
 use unlade_nvme_wire::fabrics::{Connect, ConnectData};
 use unlade_nvme_wire::pdu::InitRequest;
@@ -7,13 +7,13 @@ use unlade_nvme_wire::{Command, Digests, Nqn, Pdu};
 
 use super::writer::TRANSFERS_MAX;
 
-/// Alignment that is asked of data that comes, bytes.
+/// Requested alignment of received data, bytes.
 const ALIGNMENT_BYTES: usize = 4;
 
-/// Which queue a connection is to be, and whose.
+/// Parameters of a queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opening {
-    /// 0: the admin queue.
+    /// Number of the queue; 0 is the admin queue.
     pub queue: u16,
     /// CNTLID of the controller that has the queue; for an admin queue usually
     /// [`CONTROLLER_DYNAMIC`](unlade_nvme_wire::fabrics::CONTROLLER_DYNAMIC).
@@ -24,25 +24,25 @@ pub struct Opening {
     pub host: Nqn,
     /// SUBNQN.
     pub subsystem: Nqn,
-    /// KATO of an admin queue; 0: never.
+    /// KATO of an admin queue; 0 disables it.
     pub keep_alive_ms: u32,
-    /// Most bytes of data that go with a command: what the controller has told (IOCCSZ), or 8192 in
-    /// an admin queue. Connect's always do.
+    /// Largest data in a capsule: the controller's value (IOCCSZ), or 8192 in an admin queue.
+    /// Connect's data always is.
     pub in_capsule_bytes: u32,
 }
 
-/// Where the connection is.
+/// The state of the set-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// ICResp is awaited.
+    /// Waiting for ICResp.
     Initialising,
-    /// The answer to Connect is awaited.
+    /// Waiting for the answer to Connect.
     Connecting,
-    /// Commands are taken; CNTLID.
+    /// Ready for commands; CNTLID.
     Ready(u16),
 }
 
-/// ICReq.
+/// Builds ICReq.
 pub fn request(digests: Digests) -> Pdu {
     Pdu::InitRequest(InitRequest {
         version: 0,
@@ -53,12 +53,12 @@ pub fn request(digests: Digests) -> Pdu {
 }
 
 impl Opening {
-    /// Connect, for a queue with room for `depth` commands, and its data.
+    /// Builds Connect, for a queue with room for `depth` commands, and its data.
     pub fn connect(&self, depth: u16) -> (Command, Vec<u8>) {
         let connect = Connect {
             format: 0,
             queue: self.queue,
-            // A ring of so many entries holds one less.
+            // A ring of `n` entries holds `n - 1` commands.
             queue_size_zero_based: depth,
             attributes: 0,
             keep_alive_ms: self.keep_alive_ms,

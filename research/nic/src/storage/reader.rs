@@ -1,9 +1,9 @@
-//! PDUs that come, and what becomes of commands.
+//! The receiving side: PDUs, and the states of commands.
 //!
-//! With the device a command's buffer is the device's until the command is complete: what is there
-//! already is not copied, and what is not is kept where it came, until the buffer is back. Where the
-//! device has begun a digest and not ended it, the reader goes on when it has the buffer back, and has
-//! computed the digest of what is in it.
+//! With the device a command's buffer is owned by the device until the command is complete.
+//! Placed data is not copied; other data is kept as received until the buffer is back. If the
+//! device has begun a digest and not finished it, the reader waits for the buffer, and computes
+//! the digest of its content.
 
 use std::collections::VecDeque;
 
@@ -23,115 +23,115 @@ use super::capsule::{Heading, heading};
 use super::writer::Writer;
 use crate::tls::receive::Chunk;
 
-/// Why a command fails; the connection goes on.
+/// The error of a command; the connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum CommandError {
-    /// The controller says so.
+    /// The controller returned an error status.
     #[error("the controller answered with status {0:#x}")]
     Status(u16),
-    /// What came is not what the controller has sent.
+    /// A data digest is wrong.
     #[error("a data digest is wrong; read again")]
     DataDigest,
-    /// Not all of the data has come, or was asked for.
+    /// Not all of the data has come, or was requested.
     #[error("the command is complete, and its data is not")]
     Short,
 }
 
-/// Why the stream ends: the peer's fault, or of somebody on the way.
+/// The reason of the stream's end: an error of the peer, or damage in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum StreamError {
-    /// PDUs are not right.
+    /// The PDUs are invalid.
     #[error(transparent)]
     Pdu(#[from] PduError),
-    /// A header has a field that it must not have.
+    /// A header has an invalid field.
     #[error(transparent)]
     Header(#[from] pdu::PduError),
     /// The controller ends the connection.
     #[error("the controller ends the connection with status {0}")]
     Terminated(u16),
-    /// The controller answers the first PDU with what was not offered.
-    #[error("the controller wants {0}; nothing can be agreed on")]
+    /// The ICResp of the controller has features that were not offered.
+    #[error("the controller answers ICReq with {0}; close the connection")]
     Agreement(&'static str),
-    /// It asks for more data of a command than it may at a time.
-    #[error("too many transfers at a time for command {0}; terminate the connection")]
+    /// The controller has too many outstanding R2Ts of one command.
+    #[error("too many outstanding transfers for command {0}; terminate the connection")]
     Transfers(u16),
-    /// A PDU that has no place here.
-    #[error("a PDU that has no place here; send a termination request and close the connection")]
+    /// A PDU that is not valid in this state.
+    #[error("an unexpected PDU; send a termination request and close the connection")]
     Unexpected,
-    /// It is for a command that there is not.
-    #[error("a PDU for command {0}, which there is not; terminate the connection")]
+    /// The command does not exist.
+    #[error("a PDU for command {0}, which is not in flight; terminate the connection")]
     Command(u16),
-    /// Its data is not what comes next of its command.
-    #[error("data out of place for command {0}; terminate the connection")]
+    /// The data is not the next of its command.
+    #[error("data out of order for command {0}; terminate the connection")]
     Offset(u16),
 }
 
-/// A command that is complete.
+/// A completed command.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Finished {
     /// Its identifier, which is free.
     pub cid: u16,
     /// Its buffer.
     pub buffer: Box<[u8]>,
-    /// What became of it; without success what is in the buffer is worthless.
+    /// Its result; after an error the content of the buffer is invalid.
     pub result: Result<(), CommandError>,
-    /// What the command returns: dwords 0 and 1 of its completion.
+    /// The returned value: dwords 0 and 1 of the completion.
     pub value: u64,
 }
 
-/// Where a command's buffer is.
+/// The location of a command's buffer.
 enum Memory {
     Host(Box<[u8]>),
     Device(Registration),
-    /// The device was told to give it back.
+    /// The device is to return it.
     Returning,
 }
 
 struct Command {
     memory: Memory,
     buffer_bytes: u32,
-    /// Bytes of data that have come.
+    /// Number of received data bytes.
     have_bytes: u32,
-    /// What is not in the buffer yet, and where it belongs.
+    /// Data that is not in the buffer yet, with its offset.
     aside: Vec<(u32, Chunk)>,
     corrupt: bool,
-    /// Once it is complete.
+    /// `Some` once it is complete.
     result: Option<Result<(), CommandError>>,
     value: u64,
 }
 
-/// Which command the PDU's data is of.
+/// The command of the current PDU's data.
 #[derive(Clone, Copy)]
 struct Current {
     cid: u16,
     offset: u32,
-    /// The command is complete with the PDU.
+    /// True if the PDU completes the command.
     completes: bool,
 }
 
-/// One connection's.
+/// The reader of one connection.
 pub struct Reader {
     pdus: Pdus,
-    /// By identifier.
+    /// Indexed by identifier.
     commands: Vec<Option<Command>>,
     registrar: Registrar,
     current: Option<Current>,
-    /// What was not looked at, since a buffer is awaited.
+    /// Unprocessed bytes, while a buffer is awaited.
     waiting: VecDeque<(SeqNumber, Chunk)>,
-    /// So many bytes of the PDU's data are to be looked at, when the buffer is here.
+    /// Number of bytes of the PDU's data to verify when the buffer is back.
     recheck_bytes: Option<u32>,
     withdrawals: VecDeque<Registration>,
     finished: VecDeque<Finished>,
     copied_bytes: u64,
     writer: Writer,
     nvme: Nvme,
-    /// ICResp is awaited, to a request with these digests.
+    /// While ICResp is awaited: the digests of the request.
     wanted: Option<Digests>,
     agreed: Option<InitResponse>,
 }
 
 impl Reader {
-    /// A PDU starts at `start`; identifiers are below `depth`.
+    /// Creates a reader for a PDU at `start`; identifiers are below `depth`.
     pub fn new(nvme: Nvme, start: SeqNumber, depth: u16) -> Reader {
         Reader {
             pdus: Pdus::new(nvme, start),
@@ -150,26 +150,27 @@ impl Reader {
         }
     }
 
-    /// An answer to ICReq comes first, which asks for `wanted`. Until then there are no digests.
+    /// Expects ICResp first, to a request for the digests `wanted`. Until then there are no
+    /// digests.
     pub fn open(&mut self, wanted: Digests) {
         self.wanted = Some(wanted);
         self.pdus.agree(Nvme { header_digest: false, data_digest: false, ..self.nvme });
     }
 
-    /// What the controller answered to ICReq, once, and what was agreed on.
+    /// Takes the controller's ICResp, and the agreed parameters.
     pub fn agreed(&mut self) -> Option<(InitResponse, Nvme)> {
         self.agreed.take().map(|agreed| (agreed, self.nvme))
     }
 
-    /// What goes out.
+    /// The sending side.
     pub fn writer(&mut self) -> &mut Writer {
         &mut self.writer
     }
 
-    /// The command `cid`, which there is not, reads into `buffer`; nothing where that is empty.
+    /// Starts the command `cid`, which reads into `buffer`; an empty buffer means no data.
     ///
     /// # Errors
-    /// The buffer: there is such a command, or the identifier is out of bounds.
+    /// The buffer: the command exists already, or the identifier is out of bounds.
     pub fn begin(&mut self, cid: u16, buffer: Box<[u8]>) -> Result<(), Box<[u8]>> {
         let Ok(buffer_bytes) = u32::try_from(buffer.len()) else { return Err(buffer) };
         let Some(slot @ None) = self.commands.get_mut(usize::from(cid)) else { return Err(buffer) };
@@ -180,9 +181,9 @@ impl Reader {
         Ok(())
     }
 
-    /// The command's buffer, to register it with the device. It comes back by
-    /// [`Reader::returned`], also where it is not registered after all. Nothing where the command has
-    /// none, or the device has its identifier still.
+    /// Takes the command's buffer, for registration with the device. [`Reader::returned`] takes
+    /// it back, even if it is not registered after all. Returns `None` if the command has no
+    /// buffer, or the device still has its identifier.
     pub fn lend(&mut self, cid: u16) -> Option<(Registration, Box<[u8]>)> {
         let command = self.commands.get_mut(usize::from(cid))?.as_mut()?;
         let Memory::Host(buffer) = &mut command.memory else { return None };
@@ -192,21 +193,21 @@ impl Reader {
         Some((registration, buffer))
     }
 
-    /// A registration whose buffer the device is to give back.
+    /// Takes a registration whose buffer the device is to return.
     pub fn withdrawal(&mut self) -> Option<Registration> {
         self.withdrawals.pop_front()
     }
 
-    /// The device has given the registration's buffer back.
+    /// Takes back a registration's buffer from the device.
     ///
     /// # Errors
-    /// The stream has ended with it.
+    /// The stream has ended.
     pub fn returned(
         &mut self,
         registration: Registration,
         mut buffer: Box<[u8]>,
     ) -> Result<(), StreamError> {
-        // It may come back without having been asked for.
+        // It may be returned without a request.
         let _ = self.registrar.withdraw(registration);
         let _ = self.registrar.acknowledged(registration);
         let cid = registration.tag;
@@ -222,7 +223,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Goes on, if it is this command's buffer that was awaited.
+    /// Continues if the awaited buffer is that of this command.
     fn resume(&mut self, cid: u16) -> Result<(), StreamError> {
         let Some(current) = self.current.filter(|current| current.cid == cid) else {
             return Ok(());
@@ -241,16 +242,16 @@ impl Reader {
         }
     }
 
-    /// Takes bytes that come, of which the first is `seq` in TCP's stream.
+    /// Processes received bytes; the first has the sequence number `seq`.
     ///
     /// # Errors
-    /// The stream has ended with it.
+    /// The stream has ended.
     pub fn receive(&mut self, seq: SeqNumber, chunk: Chunk) -> Result<(), StreamError> {
         self.waiting.push_back((seq, chunk));
         self.run()
     }
 
-    /// Bytes that wait for a buffer.
+    /// Returns true if bytes wait for a buffer.
     pub fn is_waiting(&self) -> bool {
         self.recheck_bytes.is_some()
     }
@@ -268,7 +269,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes bytes until a buffer has to be awaited; how many.
+    /// Processes bytes until a buffer has to be awaited; returns their number.
     fn take(&mut self, chunk: &Chunk) -> Result<usize, StreamError> {
         let raw = chunk.as_ref();
         let said = match chunk {
@@ -329,7 +330,7 @@ impl Reader {
         }
     }
 
-    /// A command that is not complete.
+    /// The incomplete command with this identifier.
     fn open_command(&mut self, cid: u16) -> Result<&mut Command, StreamError> {
         let command = command(&mut self.commands, cid).ok_or(StreamError::Command(cid))?;
         match command.result {
@@ -341,10 +342,10 @@ impl Reader {
     fn initialised(&mut self, agreed: InitResponse) -> Result<(), StreamError> {
         let wanted = self.wanted.take().ok_or(StreamError::Unexpected)?;
         if agreed.version != 0 {
-            return Err(StreamError::Agreement("a version of the protocol that is not known here"));
+            return Err(StreamError::Agreement("a version of the protocol that is not supported"));
         }
         if agreed.digests.and(wanted) != agreed.digests {
-            return Err(StreamError::Agreement("digests that were not asked for"));
+            return Err(StreamError::Agreement("digests that were not requested"));
         }
         self.nvme.header_digest = agreed.digests.header;
         self.nvme.data_digest = agreed.digests.data;
@@ -352,7 +353,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Data at `range` of the chunk.
+    /// Processes data at `range` of the chunk.
     fn data(
         &mut self,
         offset: u32,
@@ -396,7 +397,7 @@ impl Reader {
         self.withdrawals.push_back(registration);
     }
 
-    /// A PDU is complete.
+    /// Processes the end of a PDU.
     fn end(&mut self, good: bool) {
         if self.agreed.is_some() {
             self.pdus.agree(self.nvme);
@@ -409,7 +410,7 @@ impl Reader {
         }
     }
 
-    /// The controller is done with the command.
+    /// Completes a command for the controller's part.
     fn complete(&mut self, cid: u16, result: Result<(), CommandError>) {
         let given = self.writer.complete(cid);
         let Some(command) = command(&mut self.commands, cid) else { return };
@@ -438,27 +439,27 @@ impl Reader {
         }
     }
 
-    /// A command that is complete.
+    /// Takes a completed command.
     pub fn finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
-    /// The device asks where a PDU starts.
+    /// Processes the device's question about the start of a PDU.
     pub fn request(&mut self, request: Request) {
         self.pdus.request(request);
     }
 
-    /// An answer for the device, once.
+    /// Takes the pending answer for the device.
     pub fn response(&mut self) -> Option<Response> {
         self.pdus.response()
     }
 
-    /// What became of PDUs.
+    /// Counters of PDUs.
     pub fn stats(&self) -> &Stats {
         self.pdus.stats()
     }
 
-    /// Bytes that were copied into buffers here.
+    /// Number of bytes that were copied into buffers in software.
     pub fn copied_bytes(&self) -> u64 {
         self.copied_bytes
     }
@@ -468,7 +469,7 @@ fn command(commands: &mut [Option<Command>], cid: u16) -> Option<&mut Command> {
     commands.get_mut(usize::from(cid))?.as_mut()
 }
 
-/// Copies bytes into a buffer, within which they are; how many.
+/// Copies bytes into a buffer; returns their number, or 0 if they do not fit.
 fn put(buffer: &mut [u8], at: u32, raw: &[u8]) -> u64 {
     let place = buffer.get_mut(at as usize..).and_then(|rest| rest.get_mut(..raw.len()));
     let Some(place) = place else { return 0 };

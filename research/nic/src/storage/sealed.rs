@@ -1,6 +1,6 @@
-//! Records with PDUs in them, which the device seals after it has filled digests in (TLS 1.3, RFC 8446
-//! §5.2). Both are kept: to send a part of a record again the device needs the record up to there, and
-//! the PDU up to the record.
+//! Records with PDUs in them, which the device seals after it has filled in digests (TLS 1.3, RFC
+//! 8446 §5.2). Both are kept: to retransmit a part of a record the device needs the record up to
+//! that part, and the PDU up to the record.
 
 use bytes::Bytes;
 use unlade_net::SeqNumber;
@@ -19,7 +19,7 @@ use crate::tls::send::{
     SendError,
 };
 
-/// Bytes of a data digest that may precede what ends a record.
+/// Bytes of a data digest that may precede the end of a record.
 const DIGEST_BYTES: usize = unlade_nic_engine::nvme::DIGEST_BYTES;
 /// Room for a data digest, the content's type, room for a tag.
 static SUFFIX_DATA: [u8; DIGEST_BYTES + 1 + TAG_BYTES] = {
@@ -30,16 +30,16 @@ static SUFFIX_DATA: [u8; DIGEST_BYTES + 1 + TAG_BYTES] = {
 /// Bytes behind the content of a record.
 const SUFFIX_BYTES: usize = 1 + TAG_BYTES;
 
-/// What is in a record.
+/// The content of a record.
 enum Content {
-    /// So many bytes of the stream of PDUs.
+    /// Bytes of the stream of PDUs.
     Pdus { bytes: usize },
-    /// Something else, of this type.
+    /// Other content, of this type.
     Other { content_type: u8, raw: Bytes },
 }
 
 struct Record {
-    /// Where in the stream of PDUs it starts.
+    /// Start in the stream of PDUs.
     content_at: SeqNumber,
     content: Content,
 }
@@ -63,21 +63,22 @@ impl Extent for Record {
 pub struct Sealed {
     secrets: Secrets,
     soft: SoftKey,
-    /// Records under the key.
+    /// Number of records under the key.
     number: u64,
     records: Sent<Record>,
     pdus: Sent<Framed>,
-    /// A header that most records have.
+    /// The header that most records share.
     cached: (usize, Bytes),
 }
 
 impl Sealed {
-    /// Whether records under these keys can be made here: TLS 1.3, a suite that the device knows.
+    /// Returns true if records under these keys can be built here: TLS 1.3, with a suite that the
+    /// device supports.
     pub fn fits(secrets: &Secrets) -> bool {
         secrets.version == Version::Tls13 && secrets.offloads()
     }
 
-    /// Records from `start` on, after `number` others under the key.
+    /// Creates the state for records from `start` on, after `number` others under the key.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -85,7 +86,7 @@ impl Sealed {
         let soft = SoftKey::new(&secrets)?;
         let records = Sent::new(start, number, RECORDS_MAX);
         let mut pdus = Sent::new(SeqNumber(0), 0, PDUS_MAX);
-        // Nothing is before the first PDU.
+        // No byte precedes the first PDU.
         pdus.acknowledge(SeqNumber(0));
         Ok(Sealed { secrets, soft, number, records, pdus, cached: (0, Bytes::new()) })
     }
@@ -115,7 +116,7 @@ impl Sealed {
         Ok(())
     }
 
-    /// Appends what TCP is to send for a PDU.
+    /// Appends the spans that TCP is to send for a PDU.
     pub(super) fn write(
         &mut self,
         framer: &mut Framer,
@@ -158,7 +159,7 @@ impl Sealed {
         Ok(Span::from(Bytes::from(record)))
     }
 
-    /// Says that nothing follows.
+    /// Creates a close_notify record.
     ///
     /// # Errors
     /// [`SendError::Full`].
@@ -166,7 +167,7 @@ impl Sealed {
         self.other(ALERT, Bytes::from_static(&CLOSE_NOTIFY))
     }
 
-    /// Changes keys: the record that says so, and what the device needs.
+    /// Changes keys: returns the KeyUpdate record, and the change for the device.
     pub(super) fn update_keys(&mut self, request: bool) -> Result<(Span, Change), SendError> {
         let secrets = self.secrets.next()?;
         let soft = SoftKey::new(&secrets)?;
@@ -177,7 +178,7 @@ impl Sealed {
         Ok((record, Change { key, start, secrets }))
     }
 
-    /// Records that end before it are let go, and PDUs that no record is left of.
+    /// Drops records that end before `acknowledged`, and PDUs without remaining records.
     pub(super) fn acknowledge(&mut self, acknowledged: SeqNumber) {
         if self.records.acknowledge(acknowledged) == 0 {
             return;
@@ -195,8 +196,8 @@ impl Sealed {
     }
 }
 
-/// Appends the bytes of a PDU from `start` up to `end`, but for its header, and what ends the record.
-/// Room for a digest is one piece with that.
+/// Appends the bytes of a PDU from `start` up to `end`, without its header, and the suffix of the
+/// record. Room for a digest shares a buffer with the suffix.
 fn content(framed: &Framed, start: usize, end: usize, pieces: &mut Vec<Span>) {
     let head_bytes = framed.head.len();
     let data_end = head_bytes + framed.data.len();
@@ -240,7 +241,7 @@ impl Sealed {
         out.truncate(wanted);
     }
 
-    /// What is in the record that starts at `start`.
+    /// The inner state of the record that starts at `start`.
     pub(super) fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
         let Located::Message(kept) = self.records.locate(start) else { return false };
         let content_at = kept.held.content_at;
@@ -252,7 +253,7 @@ impl Sealed {
                 pdu.held.copy(0, before, &mut out.raw);
                 true
             }
-            // The record has no PDU in it, and is behind the last one.
+            // The record has no PDU in it, and follows the last one.
             _ if content_at == self.pdus.next() => {
                 (out.start, out.number) = (content_at, self.pdus.number());
                 true
@@ -261,7 +262,7 @@ impl Sealed {
         }
     }
 
-    /// Appends `bytes` of the stream of PDUs from `at` on, which are of one.
+    /// Appends `bytes` of the stream of PDUs from `at` on, which are of one PDU.
     fn copy_pdu(&self, at: SeqNumber, bytes: usize, out: &mut Vec<u8>) {
         if let Located::Message(pdu) = self.pdus.locate(at) {
             let from = at.since(pdu.start).max(0) as usize;

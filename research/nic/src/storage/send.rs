@@ -1,13 +1,14 @@
-//! PDUs become bytes for TCP: in the clear, or as the content of records. What the device works on is
-//! kept until it is acknowledged, since all of a message may be needed to send a part of it again.
+//! The sending side: PDUs become bytes for TCP, in the clear or as the content of records. Messages
+//! that the device processes are kept until they are acknowledged, since all of a message may be
+//! needed to retransmit a part of it.
 //!
 //! ```text
 //!  in the clear       │ header, digest │ data ··········································· │ digest │
 //!  in records    │ 5 │ header, digest │ data ··· │ type, tag │ 5 │ data ··· │ digest │ type, tag │
-//!                └── one piece ───────┘                                     └─── one piece ──────┘
+//!                └── one buffer ──────┘                                     └─── one buffer ─────┘
 //! ```
-//! A record holds bytes of one PDU. Data is never copied but for records that software seals, and
-//! there only where a record is not all data.
+//! A record contains bytes of one PDU. Data is not copied except for records that software seals,
+//! and there only if a record is not all data.
 
 use bytes::{Bytes, BytesMut};
 use unlade_net::SeqNumber;
@@ -25,31 +26,32 @@ use crate::span::Span;
 use crate::tls::keys::KeysError;
 use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
-/// Most PDUs that are kept until they are acknowledged.
+/// Largest number of unacknowledged PDUs.
 pub const PDUS_MAX: usize = 1 << 14;
-/// Most bytes of data in a PDU: to send a part of it again the device needs what precedes it.
+/// Largest number of data bytes in a PDU: to retransmit a part of it the device needs the bytes
+/// before that part.
 pub const PDU_DATA_BYTES_MAX: u32 = 128 << 10;
-/// Most pieces of a record or of a PDU in the clear.
+/// Largest number of spans of a record or of a PDU in the clear.
 const PIECES_MAX: usize = 4;
-/// Bytes that a record takes beside its content, at most.
+/// Largest number of bytes of a record beside its content.
 const RECORD_OVERHEAD_BYTES: usize = 64;
 
-/// What is below.
-enum Below {
-    /// TCP; digests are here already.
+/// The layer below.
+enum LowerLayer {
+    /// TCP; digests are computed in software.
     Tcp,
-    /// TCP; the device fills digests in.
+    /// TCP; the device fills in digests.
     Device(Sent<Framed>),
-    /// Records, of which somebody else knows.
+    /// Records of another record layer.
     Records,
-    /// Records that the device seals, after it has filled digests in.
+    /// Records that the device seals, after it has filled in digests.
     Sealed(Box<Sealed>),
 }
 
-/// What one connection sends.
+/// The sending side of one connection.
 pub struct PduSender {
     framer: Framer,
-    below: Below,
+    lower: LowerLayer,
     nvme: Nvme,
 }
 
@@ -58,63 +60,65 @@ fn digests(nvme: &Nvme) -> Digests {
 }
 
 impl PduSender {
-    fn new(nvme: Nvme, fill: Fill, below: Below) -> PduSender {
-        PduSender { framer: Framer::new(digests(&nvme), fill), below, nvme }
+    fn new(nvme: Nvme, fill: Fill, lower: LowerLayer) -> PduSender {
+        PduSender { framer: Framer::new(digests(&nvme), fill), lower, nvme }
     }
 
-    /// Software does digests; `records`: a record layer does the rest.
+    /// Creates a sender with digests in software; `records`: a record layer is below.
     pub fn software(nvme: Nvme, records: bool) -> PduSender {
-        let below = if records { Below::Records } else { Below::Tcp };
-        PduSender::new(nvme, Fill::Software, below)
+        let lower = if records { LowerLayer::Records } else { LowerLayer::Tcp };
+        PduSender::new(nvme, Fill::Software, lower)
     }
 
-    /// The device does digests from `start` on, where a PDU starts.
+    /// Creates a sender with digests by the device from `start` on, where a PDU starts.
     pub fn device(nvme: Nvme, start: SeqNumber) -> PduSender {
-        PduSender::new(nvme, Fill::Device, Below::Device(Sent::new(start, 0, PDUS_MAX)))
+        PduSender::new(nvme, Fill::Device, LowerLayer::Device(Sent::new(start, 0, PDUS_MAX)))
     }
 
-    /// The device does digests and records.
+    /// Creates a sender with digests and records by the device.
     pub fn sealed(nvme: Nvme, sealed: Sealed) -> PduSender {
-        PduSender::new(nvme, Fill::Device, Below::Sealed(Box::new(sealed)))
+        PduSender::new(nvme, Fill::Device, LowerLayer::Sealed(Box::new(sealed)))
     }
 
-    /// From the next PDU on these digests and limits are agreed on, and an alignment of data (CPDA).
+    /// Applies digests, limits and the alignment of data (CPDA), from the next PDU on.
     pub fn agree(&mut self, nvme: Nvme, alignment_bytes: usize) {
         self.nvme = nvme;
         self.framer.agree(digests(&nvme), alignment_bytes);
     }
 
-    /// Whether the device works on what is sent.
+    /// Returns true if the device processes the sent data.
     pub fn offloads(&self) -> bool {
-        matches!(self.below, Below::Device(_) | Below::Sealed(_))
+        matches!(self.lower, LowerLayer::Device(_) | LowerLayer::Sealed(_))
     }
 
-    /// The records, where they are made here.
+    /// The records, if they are built here.
     pub fn records(&mut self) -> Option<&mut Sealed> {
-        match &mut self.below {
-            Below::Sealed(sealed) => Some(sealed),
+        match &mut self.lower {
+            LowerLayer::Sealed(sealed) => Some(sealed),
             _ => None,
         }
     }
 
-    /// Bytes and pieces that TCP must have room for, for a PDU with so much data.
+    /// Number of bytes and spans that TCP must have room for, for a PDU with `data_bytes` of
+    /// data.
     pub fn needs(&self, data_bytes: usize) -> (usize, usize) {
         let pdu_bytes = Framer::bytes_max(data_bytes);
-        let records = match self.below {
-            Below::Tcp | Below::Device(_) => return (pdu_bytes, PIECES_MAX),
-            Below::Records | Below::Sealed(_) => pdu_bytes.div_ceil(CONTENT_BYTES_MAX),
+        let records = match self.lower {
+            LowerLayer::Tcp | LowerLayer::Device(_) => return (pdu_bytes, PIECES_MAX),
+            LowerLayer::Records | LowerLayer::Sealed(_) => pdu_bytes.div_ceil(CONTENT_BYTES_MAX),
         };
         (pdu_bytes + records * RECORD_OVERHEAD_BYTES, records * PIECES_MAX)
     }
 
-    /// Most bytes of data in a PDU that a TCP with room for so many bytes takes at all, a multiple
+    /// Largest number of data bytes in a PDU that fits a TCP buffer of `room_bytes`, a multiple
     /// of four.
     pub fn data_bytes_max(room_bytes: usize) -> u32 {
         let half = (room_bytes / 2).saturating_sub(OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES);
         (half as u32).min(PDU_DATA_BYTES_MAX) & !3
     }
 
-    /// Appends what TCP is to send for a PDU. `sender` makes the records where they are not made here.
+    /// Appends the spans that TCP is to send for a PDU. `sender` builds the records if they are
+    /// not built here.
     ///
     /// # Errors
     /// [`SendError`]; nothing is kept.
@@ -127,27 +131,27 @@ impl PduSender {
         if data.len() > self.nvme.data_bytes_max as usize {
             return Err(SendError::TooLong);
         }
-        match &mut self.below {
-            Below::Tcp => {
+        match &mut self.lower {
+            LowerLayer::Tcp => {
                 let framed = self.framer.frame(pdu, data);
                 push(&framed, pieces);
             }
-            Below::Device(sent) => {
+            LowerLayer::Device(sent) => {
                 let framed = self.framer.frame(pdu, data);
                 sent.push(framed.clone()).map_err(|_| SendError::Full)?;
                 push(&framed, pieces);
             }
-            Below::Records => {
+            LowerLayer::Records => {
                 let framed = self.framer.frame(pdu, data);
                 records(&framed, sender.ok_or(SendError::Full)?, pieces)?;
             }
-            Below::Sealed(sealed) => sealed.write(&mut self.framer, (pdu, data), pieces)?,
+            LowerLayer::Sealed(sealed) => sealed.write(&mut self.framer, (pdu, data), pieces)?,
         }
         Ok(())
     }
 
-    /// As [`Sender::update_keys`], of the records that are made here, and with the protocol that the
-    /// device goes on with.
+    /// As [`Sender::update_keys`], for records that are built here; also returns the protocol for
+    /// the device.
     ///
     /// # Errors
     /// [`SendError`].
@@ -159,31 +163,31 @@ impl PduSender {
         Ok((record, change, Protocol::NvmeTls(Box::new(tls), nvme)))
     }
 
-    /// Bytes before `acknowledged` have arrived.
+    /// Notes that the bytes before `acknowledged` have arrived.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
-        match &mut self.below {
-            Below::Tcp | Below::Records => (),
-            Below::Device(sent) => {
+        match &mut self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => (),
+            LowerLayer::Device(sent) => {
                 sent.acknowledge(acknowledged);
             }
-            Below::Sealed(sealed) => sealed.acknowledge(acknowledged),
+            LowerLayer::Sealed(sealed) => sealed.acknowledge(acknowledged),
         }
     }
 
-    /// Which key seals the oldest record that is kept.
+    /// The key of the oldest kept record.
     pub fn oldest_key(&self) -> Option<u16> {
-        match &self.below {
-            Below::Sealed(sealed) => sealed.oldest_key(),
+        match &self.lower {
+            LowerLayer::Sealed(sealed) => sealed.oldest_key(),
             _ => None,
         }
     }
 
-    /// PDUs that are kept.
+    /// Number of kept PDUs.
     pub fn unacknowledged(&self) -> usize {
-        match &self.below {
-            Below::Tcp | Below::Records => 0,
-            Below::Device(sent) => sent.len(),
-            Below::Sealed(sealed) => sealed.unacknowledged(),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => 0,
+            LowerLayer::Device(sent) => sent.len(),
+            LowerLayer::Sealed(sealed) => sealed.unacknowledged(),
         }
     }
 }
@@ -193,7 +197,8 @@ fn push(framed: &Framed, pieces: &mut Vec<Span>) {
     pieces.extend(parts.cloned().map(Span::from));
 }
 
-/// Makes records of a PDU. What is all data is given as it lies; what is not is put together.
+/// Builds records of a PDU. A record of data only is a reference; any other is copied into one
+/// buffer.
 fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Result<(), SendError> {
     let pdu_bytes = framed.bytes();
     sender.room_for(pdu_bytes.div_ceil(CONTENT_BYTES_MAX))?;
@@ -220,15 +225,15 @@ fn records(framed: &Framed, sender: &mut Sender, pieces: &mut Vec<Span>) -> Resu
 
 impl Messages for PduSender {
     fn find(&self, seq: SeqNumber) -> Found<'_> {
-        match &self.below {
-            Below::Tcp | Below::Records => Found::Unknown,
-            Below::Device(sent) => found(sent.locate(seq)),
-            Below::Sealed(sealed) => sealed.find(seq),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => Found::Unknown,
+            LowerLayer::Device(sent) => found(sent.locate(seq)),
+            LowerLayer::Sealed(sealed) => sealed.find(seq),
         }
     }
 }
 
-/// What is known of a message whose bytes are copied apart.
+/// The state of a message whose bytes are copied separately.
 pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
     match located {
         Located::Message(kept) => Found::Message(MessageState {
@@ -244,30 +249,30 @@ pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
 
 impl Source for PduSender {
     fn under_one_key(&self, seq: SeqNumber, raw: usize) -> Option<(u16, usize)> {
-        match &self.below {
-            Below::Tcp | Below::Records => None,
-            Below::Device(sent) => sent.under_one_key(seq, raw),
-            Below::Sealed(sealed) => sealed.under_one_key(seq, raw),
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => None,
+            LowerLayer::Device(sent) => sent.under_one_key(seq, raw),
+            LowerLayer::Sealed(sealed) => sealed.under_one_key(seq, raw),
         }
     }
 
     fn gather(&mut self, start: SeqNumber, until: SeqNumber, out: &mut Vec<Span>) {
         let mut raw = Vec::new();
-        match &self.below {
-            Below::Tcp | Below::Records => (),
-            Below::Device(sent) => {
+        match &self.lower {
+            LowerLayer::Tcp | LowerLayer::Records => (),
+            LowerLayer::Device(sent) => {
                 if let Located::Message(kept) = sent.locate(start) {
                     kept.held.copy(0, until.since(start).max(0) as usize, &mut raw);
                 }
             }
-            Below::Sealed(sealed) => sealed.copy(start, until, &mut raw),
+            LowerLayer::Sealed(sealed) => sealed.copy(start, until, &mut raw),
         }
         out.push(Span::from(Bytes::from(raw)));
     }
 
     fn inner(&self, start: SeqNumber, out: &mut InnerRecovery) -> bool {
-        match &self.below {
-            Below::Sealed(sealed) => sealed.inner(start, out),
+        match &self.lower {
+            LowerLayer::Sealed(sealed) => sealed.inner(start, out),
             _ => true,
         }
     }

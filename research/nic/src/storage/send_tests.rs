@@ -27,7 +27,7 @@ fn pdu(bytes: usize) -> Pdu {
     Pdu::HostData(Data { command_id, transfer_tag, offset, bytes, is_last, is_success })
 }
 
-/// Bytes of `pieces` that lie in `data`, where they must be in order.
+/// Number of bytes of `pieces` that are references into `data`, in order.
 fn by_reference(pieces: &[Span], data: &Bytes) -> usize {
     let all = data.as_ptr() as usize..data.as_ptr() as usize + data.len();
     let mut next = all.start;
@@ -70,7 +70,7 @@ fn data_is_sent_from_where_it_lies_until_it_has_arrived() {
     }
 }
 
-/// What the device is told before it sends an byte again is what was sent before that byte.
+/// The state before a retransmitted byte contains exactly the bytes that were sent before it.
 #[test]
 fn every_byte_of_a_record_can_be_sent_again() {
     let mut sender = PduSender::sealed(nvme(), sealed());
@@ -121,7 +121,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_kept() {
     let kept = pieces.len();
     let refused = sender.write((&pdu(4), Bytes::from_static(b"data")), None, &mut pieces);
     assert_eq!((refused, pieces.len()), (Err(SendError::Full), kept));
-    // Room for two PDUs of the longest, and no less than none.
+    // Room for two of the longest PDUs, and zero without room.
     assert_eq!(PduSender::data_bytes_max(0), 0);
     assert_eq!(PduSender::data_bytes_max(1 << 20), PDU_DATA_BYTES_MAX);
     assert!(PduSender::data_bytes_max(100_000) < 50_000);

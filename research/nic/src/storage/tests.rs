@@ -15,7 +15,7 @@ use unlade_research_tcp::{Id, StackConfig, Time};
 use unlade_tls::Cipher;
 use zeroize::Zeroizing;
 
-use self::controller::{BLOCK_BYTES, CONTROLLER, Controller, Habits};
+use self::controller::{BLOCK_BYTES, CONTROLLER, Controller, ControllerConfig};
 use super::initiator::{Config, Initiator};
 use super::open::Opening;
 use super::reader::{CommandError, Finished};
@@ -35,10 +35,10 @@ const CLIENT: &str = "10.0.0.1:40000";
 const DEPTH: u16 = 6;
 /// Blocks of the disk.
 const BLOCKS: u64 = 2048;
-/// What every block starts with that is written.
+/// The first bytes of every block that is written.
 const MARK: &[u8; 16] = b"this is plain 16";
 
-/// Who does the work of one end.
+/// The side that does the work of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Software,
@@ -48,7 +48,7 @@ enum End {
 #[derive(Clone, Copy, Debug)]
 struct Case {
     wanted: Digests,
-    habits: Habits,
+    habits: ControllerConfig,
     tls: bool,
     /// The initiator's end, and the controller's.
     ends: [End; 2],
@@ -57,7 +57,7 @@ struct Case {
     writes: u64,
     blocks_max: u64,
     in_capsule_bytes: u32,
-    /// Keys change about every so many turns.
+    /// Average number of turns between key changes.
     update_every: Option<u64>,
     seed: u64,
 }
@@ -66,7 +66,7 @@ fn usual() -> Case {
     let (wrong_once_in, refused_once_in) = (None, None);
     Case {
         wanted: Digests::BOTH,
-        habits: Habits {
+        habits: ControllerConfig {
             digests: Digests::BOTH,
             data_bytes_max: 64 << 10,
             alignment_bytes: 4,
@@ -90,7 +90,7 @@ fn byte(at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
 }
 
-/// A port that looks for what is written in what leaves.
+/// A port that searches sent frames for written data.
 struct Spy {
     port: Impair<MemoryPort>,
     seen: Arc<AtomicU64>,
@@ -172,45 +172,45 @@ fn opening(in_capsule_bytes: u32) -> Opening {
     }
 }
 
-/// A command on its way.
+/// A command in flight.
 struct Open {
     cid: u16,
     slba: u64,
-    /// What is written; nothing where it is a read.
+    /// The written data; `None` for a read.
     data: Option<Bytes>,
     blocks: u64,
 }
 
-/// Both ends of a connection, and what was done.
+/// Both ends of a connection, and the results so far.
 struct Run {
     hosts: [Host; 2],
     ids: [Option<Id>; 2],
     initiator: Option<Initiator>,
     controller: Controller,
-    /// Bytes that the controller has still to send.
+    /// Bytes that the controller has yet to send.
     out: VecDeque<u8>,
-    waiting: Option<controller::Said>,
-    /// The controller's end works on PDUs from here on.
+    waiting: Option<controller::ControllerPdu>,
+    /// True when the controller's end has started PDUs.
     ready: bool,
     told: Digests,
-    /// What the disk must hold.
+    /// The expected content of the disk.
     oracle: Vec<u8>,
     begun: [u64; 2],
     open: Vec<Open>,
     good: u64,
     failed: u64,
-    /// Changes of keys since all was acknowledged.
+    /// Number of key changes since all was acknowledged.
     keys: usize,
     random: Random,
 }
 
-/// What a run has come to.
+/// The result of a run.
 struct Done {
     reports: [Report; 2],
     initiator: Initiator,
     controller: Controller,
     failed: u64,
-    /// Frames of the initiator's with what it writes in the clear.
+    /// Number of the initiator's frames with written data in the clear.
     seen: u64,
     tcp: unlade_research_tcp::Stats,
 }
@@ -285,10 +285,11 @@ impl Run {
             self.keys = 0;
         }
         let due = case.update_every.is_some_and(|turns| self.random.once_in(turns));
-        // Software can undo what a device has done with so many keys before the last one.
+        // Software can undo the work of a device with at most this number of keys before the last
+        // one.
         if case.tls && due && self.keys < KEYS_MAX / 2 {
             self.keys += 1;
-            // Without room the keys stay.
+            // Without room the keys are unchanged.
             let _ = stack.update_keys(id, self.random.once_in(2));
         }
         initiator.poll(stack).unwrap();
@@ -316,7 +317,7 @@ impl Run {
         Initiator::connect(stack, id, config, opening(case.in_capsule_bytes)).unwrap()
     }
 
-    /// Begins a command whose blocks nobody writes at the same time.
+    /// Starts a command whose blocks no concurrent command writes.
     fn submit(&mut self, case: &Case) {
         let initiator = self.initiator.as_mut().unwrap();
         let [reads, writes] = self.begun;
@@ -394,28 +395,29 @@ impl Run {
             self.controller.hear(chunk.as_ref(), &mut self.random);
         }
         match device {
-            true => self.say_by_device(id),
-            false => self.say_by_software(id),
+            true => self.send_by_device(id),
+            false => self.send_by_software(id),
         }
     }
 
-    fn say_by_device(&mut self, id: Id) {
+    fn send_by_device(&mut self, id: Id) {
         let stack = &mut self.hosts[1].stack;
         if self.waiting.is_none() {
             self.waiting = self.controller.next(&mut self.random);
         }
-        let fits = |said: &mut controller::Said| stack.has_room_for_pdu(id, said.data.len());
+        let fits =
+            |said: &mut controller::ControllerPdu| stack.has_room_for_pdu(id, said.data.len());
         let Some(said) = self.waiting.take_if(fits) else { return };
         stack.write_pdu(id, &said.pdu, said.data).unwrap();
         let agreed = self.controller.agreed();
         if agreed != self.told {
-            // Behind ICResp.
+            // After ICResp.
             self.told = agreed;
             stack.agree_pdus(id, nvme(agreed), 4).unwrap();
         }
     }
 
-    fn say_by_software(&mut self, id: Id) {
+    fn send_by_software(&mut self, id: Id) {
         if self.out.len() < 1 << 16
             && let Some(said) = self.controller.next(&mut self.random)
         {
@@ -450,7 +452,7 @@ fn on_a_good_line_the_device_checks_and_places_everything() {
     for tls in [false, true] {
         let done = run(&Case { tls, ..usual() });
         let stats = done.initiator.reader().stats();
-        // A packet with very many PDUs in it has more places than are told of.
+        // A packet with very many PDUs has more placements than the device reports.
         let copied_bytes = done.initiator.reader().copied_bytes();
         assert!(copied_bytes < stats.copy_skipped_bytes / 50, "{copied_bytes}, {stats:?}");
         let report = &done.reports[0];
@@ -548,7 +550,7 @@ fn what_is_lost_of_a_write_is_replayed_and_sent_again() {
             again += done.tcp.retransmitted_bytes;
         }
         assert!(replayed > 0 && again > 0, "{tls}: {replayed} {again}");
-        // The PDU in front of a record.
+        // The PDU before a record.
         assert_eq!(inner > 0, tls);
     }
 }
@@ -572,11 +574,11 @@ fn random_case(random: &mut Random) -> Case {
     let tls = random.once_in(2);
     Case {
         wanted: digests(random),
-        habits: Habits {
+        habits: ControllerConfig {
             digests: digests(random),
             data_bytes_max: 4096 << random.below(7),
             alignment_bytes: 4 << random.below(6),
-            // Only software can be told to be wrong.
+            // Only software can inject wrong digests.
             wrong_once_in: (ends[1] == End::Software && random.once_in(3)).then_some(10),
             refused_once_in: random.once_in(3).then_some(8),
         },

@@ -1,5 +1,5 @@
-//! Data that goes out: what a controller asks for, in the order in which it asks (NVMe/TCP Transport
-//! Specification 1.0 §3.3.2.2, §3.6.2.3).
+//! Outgoing data: the controller's requests, in order (NVMe/TCP Transport Specification 1.0
+//! §3.3.2.2, §3.6.2.3).
 
 use std::collections::VecDeque;
 
@@ -8,64 +8,64 @@ use unlade_nvme_wire::pdu::{Data, ReadyToTransfer};
 
 use super::reader::StreamError;
 
-/// R2T of one command at a time: what ICReq says (MAXR2T).
+/// Outstanding R2Ts of one command: MAXR2T in ICReq.
 pub const TRANSFERS_MAX: u32 = 1;
 
 /// A command's data.
-struct Out {
+struct CommandData {
     data: Bytes,
-    /// Bytes that were asked for.
+    /// Number of requested bytes.
     asked_bytes: u32,
-    /// Transfers that are not sent whole.
+    /// Number of transfers that are not sent completely.
     transfers: u32,
 }
 
-/// What the controller asked for, and was not given.
+/// A request of the controller that is not yet answered.
 #[derive(Clone, Copy, Debug)]
 struct Transfer {
     cid: u16,
-    /// The controller's name for it.
+    /// The controller's tag of it.
     tag: u16,
-    /// The bytes of the command's data.
+    /// Offset in the command's data.
     at: u32,
     end: u32,
 }
 
-/// One connection's.
+/// The outgoing data of one connection.
 pub struct Writer {
-    /// By identifier.
-    commands: Vec<Option<Out>>,
-    /// The oldest first; at most [`TRANSFERS_MAX`] a command.
+    /// Indexed by identifier.
+    commands: Vec<Option<CommandData>>,
+    /// In order of age; at most [`TRANSFERS_MAX`] per command.
     transfers: VecDeque<Transfer>,
-    /// Most bytes of data in a PDU.
+    /// Largest number of data bytes in a PDU.
     data_bytes_max: u32,
 }
 
 impl Writer {
-    /// Identifiers are below `depth`.
+    /// Creates a writer; identifiers are below `depth`.
     pub fn new(depth: u16, data_bytes_max: u32) -> Writer {
         let commands = (0..depth).map(|_| None).collect();
         Writer { commands, transfers: VecDeque::new(), data_bytes_max: data_bytes_max.max(4) }
     }
 
-    /// Most bytes of data in a PDU, from now on.
+    /// Sets the largest number of data bytes in a PDU, from now on.
     pub fn agree(&mut self, data_bytes_max: u32) {
         self.data_bytes_max = data_bytes_max.max(4);
     }
 
-    /// The data of command `cid`, which there is not; `given`: it was sent with the command.
+    /// Adds the data of a new command `cid`; `given`: it was sent with the command.
     pub fn begin(&mut self, cid: u16, data: Bytes, given: bool) {
         let Ok(bytes) = u32::try_from(data.len()) else { return };
         if let Some(slot) = self.commands.get_mut(usize::from(cid)) {
             let asked_bytes = if given { bytes } else { 0 };
-            *slot = Some(Out { data, asked_bytes, transfers: 0 });
+            *slot = Some(CommandData { data, asked_bytes, transfers: 0 });
         }
     }
 
-    /// The controller asks for data.
+    /// Processes a request of the controller for data.
     ///
     /// # Errors
-    /// It may not ask for that.
+    /// The request is not allowed.
     pub fn ready(&mut self, ready: &ReadyToTransfer) -> Result<(), StreamError> {
         let cid = ready.command_id;
         let out = self.commands.get_mut(usize::from(cid)).and_then(Option::as_mut);
@@ -84,13 +84,13 @@ impl Writer {
         Ok(())
     }
 
-    /// Bytes of data in the PDU that is next, where there is one.
+    /// Number of data bytes in the next PDU, if there is one.
     pub fn next_bytes(&self) -> Option<usize> {
         let transfer = self.transfers.front()?;
         Some((transfer.end - transfer.at).min(self.data_bytes_max) as usize)
     }
 
-    /// The PDU that is next: what is said of its data, and that.
+    /// Takes the next PDU: its header, and its data.
     pub fn take_next(&mut self) -> Option<(Data, Bytes)> {
         let bytes = self.next_bytes()? as u32;
         let transfer = self.transfers.front_mut()?;
@@ -108,7 +108,7 @@ impl Writer {
         Some((said, data))
     }
 
-    /// The command is over; true where all of its data was asked for and given.
+    /// Ends the command; true if all of its data was requested and sent.
     pub fn complete(&mut self, cid: u16) -> bool {
         let slot = self.commands.get_mut(usize::from(cid)).and_then(Option::take);
         let Some(out) = slot else { return true };
@@ -118,7 +118,7 @@ impl Writer {
         out.transfers == 0 && out.asked_bytes as usize == out.data.len()
     }
 
-    /// Bytes that were asked for and not given.
+    /// Number of requested bytes that are not yet sent.
     pub fn waiting_bytes(&self) -> u64 {
         self.transfers.iter().map(|transfer| u64::from(transfer.end - transfer.at)).sum()
     }
@@ -176,7 +176,7 @@ mod tests {
         writer.ready(&ready(1, 0, 20)).unwrap();
         assert_eq!(writer.ready(&ready(1, 20, 20)), Err(StreamError::Transfers(1)));
         assert_eq!(writer.waiting_bytes(), 20);
-        // An error comes before all was given: nothing more is.
+        // The error comes before all was sent: the rest is not sent.
         assert!(!writer.complete(1));
         assert_eq!(writer.next_bytes(), None);
         assert_eq!(writer.ready(&ready(1, 20, 20)), Err(StreamError::Command(1)));

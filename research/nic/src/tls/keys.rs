@@ -15,10 +15,10 @@ const NONCE_BYTES: usize = 12;
 /// "tls13 traffic upd" and its frame (RFC 8446 §7.1, §7.2).
 const LABEL_BYTES_MAX: usize = 32;
 
-/// Why keys cannot be used. Whoever gave them is at fault.
+/// The reason that keys cannot be used; an error of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeysError {
-    /// The key's length is not the cipher's.
+    /// The key's length does not fit the cipher.
     #[error("a key of {0} bytes does not fit the cipher")]
     Length(usize),
     /// There is no traffic secret to derive the next keys from.
@@ -26,23 +26,23 @@ pub enum KeysError {
     NoSecret,
 }
 
-/// A record is not what its sender has sent.
+/// A record failed authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a record was changed on its way; close the connection")]
+#[error("a record failed authentication; close the connection")]
 pub struct Forged;
 
-/// What the handshake made for one direction.
+/// The result of a handshake for one direction.
 #[derive(Clone)]
 pub struct Secrets {
-    /// The version that was agreed on.
+    /// The negotiated version.
     pub version: Version,
-    /// The AEAD of the suite that was agreed on.
+    /// The AEAD of the negotiated suite.
     pub cipher: Cipher,
     /// The key.
     pub key: Zeroizing<Vec<u8>>,
-    /// The IV; of TLS 1.2 with AES-GCM the first four bytes count.
+    /// The IV; TLS 1.2 with AES-GCM uses its first four bytes.
     pub iv: [u8; NONCE_BYTES],
-    /// TLS 1.3: what the next keys are derived from.
+    /// TLS 1.3: the secret from which the next keys are derived.
     pub traffic_secret: Option<Zeroizing<Vec<u8>>>,
 }
 
@@ -68,7 +68,7 @@ fn expand(prk: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeysError> {
 }
 
 impl Secrets {
-    /// Those that follow a KeyUpdate (RFC 8446 §7.2, §7.3).
+    /// The secrets after a KeyUpdate (RFC 8446 §7.2, §7.3).
     ///
     /// # Errors
     /// [`KeysError::NoSecret`].
@@ -88,12 +88,12 @@ impl Secrets {
         Ok(Secrets { key, iv, traffic_secret: Some(next), ..*self })
     }
 
-    /// Whether the device can seal and open with these keys.
+    /// Returns true if the device can seal and open with these keys.
     pub fn offloads(&self) -> bool {
         self.cipher.device().is_some()
     }
 
-    /// What the device is given; nothing where it does not know the suite.
+    /// The protocol for the device; `None` if it does not support the suite.
     ///
     /// # Errors
     /// [`KeysError::Length`].
@@ -104,10 +104,10 @@ impl Secrets {
         }
     }
 
-    /// The same for software's part of the offload.
+    /// The keys for software's part of the offload.
     ///
     /// # Errors
-    /// [`KeysError::Length`]; also for a suite that the device does not know.
+    /// [`KeysError::Length`]; also for a suite that the device does not support.
     pub fn tls(&self) -> Result<Tls, KeysError> {
         let length = KeysError::Length(self.key.len());
         if !self.offloads() || self.key.len() != self.cipher.key_bytes() {
@@ -117,7 +117,7 @@ impl Secrets {
     }
 }
 
-/// A key that software seals and opens whole records with.
+/// A key with which software seals and opens whole records.
 pub struct SoftKey {
     key: LessSafeKey,
     version: Version,
@@ -126,7 +126,7 @@ pub struct SoftKey {
 }
 
 impl SoftKey {
-    /// Of one direction.
+    /// Creates the key of one direction.
     ///
     /// # Errors
     /// [`KeysError::Length`].
@@ -137,17 +137,17 @@ impl SoftKey {
         Ok(SoftKey { key: LessSafeKey::new(key), version, cipher, iv })
     }
 
-    /// The version that was agreed on.
+    /// The negotiated version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Bytes before the ciphertext.
+    /// Number of bytes before the ciphertext.
     pub fn prefix_bytes(&self) -> usize {
         HEADER_BYTES + self.explicit_bytes()
     }
 
-    /// Bytes of a nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
+    /// Bytes of the nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
     fn explicit_bytes(&self) -> usize {
         match (self.version, self.cipher) {
             (Version::Tls13, _) | (_, Cipher::ChaCha20Poly1305) => 0,
@@ -160,8 +160,8 @@ impl SoftKey {
         TAG_BYTES + usize::from(self.version == Version::Tls13)
     }
 
-    /// Header and explicit nonce of record `number`, the first byte lowest, and how many bytes they
-    /// are. The explicit nonce is the record's number, which no other record under the key has.
+    /// Header and explicit nonce of record `number`, the first byte lowest, and their length. The
+    /// explicit nonce is the record's number, which is unique under the key.
     #[inline]
     pub fn prefix(&self, number: u64, content_type: u8, content_bytes: usize) -> (u128, usize) {
         let prefix_bytes = self.prefix_bytes();
@@ -184,7 +184,7 @@ impl SoftKey {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// Additional data; of TLS 1.2 with the plaintext's length (RFC 5246 §6.2.3.3).
+    /// Additional data; for TLS 1.2 with the plaintext's length (RFC 5246 §6.2.3.3).
     fn aad(&self, number: u64, header: &[u8; HEADER_BYTES], plain_bytes: usize) -> Aad13 {
         let mut raw = [0; 13];
         match self.version {
@@ -203,7 +203,7 @@ impl SoftKey {
     /// prefix and a tag.
     ///
     /// # Errors
-    /// The library's: the content is too long.
+    /// Errors of the library: the content is too long.
     pub fn seal(
         &self,
         number: u64,
@@ -233,10 +233,10 @@ impl SoftKey {
             .map_err(|_| Forged)
     }
 
-    /// Opens a whole `record` into `out`, which has room for what is between prefix and tag.
+    /// Opens a whole `record` into `out`, which has room for the content between prefix and tag.
     ///
     /// # Errors
-    /// [`Forged`]: what is in `out` must not be used.
+    /// [`Forged`]: the content of `out` must not be used.
     pub fn open(&self, number: u64, record: &[u8], out: &mut [u8]) -> Result<(), Forged> {
         let sealed = self.prefix_bytes()..record.len().checked_sub(TAG_BYTES).ok_or(Forged)?;
         let cipher = record.get(sealed.clone()).ok_or(Forged)?;

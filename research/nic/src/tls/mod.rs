@@ -1,19 +1,19 @@
-//! TLS records above the host's own TCP, sealed and opened by the device, by software, or by whichever
-//! can. Keys come from a handshake that was done elsewhere.
+//! TLS records above the host's own TCP, sealed and opened by the device or by software. Keys
+//! come from a handshake outside this crate.
 //!
-//! - [`keys`]: keys of one direction, and what software does with them;
+//! - [`keys`]: keys of one direction, and their use in software;
 //! - [`send`]: plaintext becomes records, kept until they are acknowledged;
-//! - [`receive`]: records become plaintext, whatever the device has done to them.
+//! - [`receive`]: records become plaintext, after any work of the device.
 
 pub mod keys;
 pub mod receive;
 pub mod send;
 
-/// Who seals and opens.
+/// The side that seals and opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Software does; the device only cuts and joins segments.
+    /// Software; the device only segments and merges.
     Software,
-    /// The device does, and software what the device could not.
+    /// The device, and software for the rest.
     Offload,
 }

@@ -1,8 +1,8 @@
-//! Records become plaintext.
+//! The receiving direction: records become plaintext.
 //!
-//! A record that the device has decrypted and authenticated, all of it in one pass, is given out where
-//! it lies: software reads its header and its type, and touches nothing else. Any other is gathered
-//! and opened. Nothing of a record is given out before all of it is authentic.
+//! A record that the device has decrypted and authenticated completely in one pass is returned
+//! without a copy: software reads its header and its type only. Any other record is assembled and
+//! opened. No byte of a record is returned before all of it is authenticated.
 
 use std::collections::VecDeque;
 
@@ -18,38 +18,38 @@ use zeroize::Zeroize;
 use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use crate::flow::Protocol;
-use crate::piece::Piece;
+use crate::rx_bytes::RxBytes;
 use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE};
 
-/// Most bytes of handshake messages that are kept until one of them is complete.
+/// Limit of buffered handshake messages until one of them is complete.
 const HANDSHAKE_BYTES_MAX: usize = 1 << 17;
 /// Types of handshake messages (RFC 8446 §4).
 const NEW_SESSION_TICKET: u8 = 4;
 const KEY_UPDATE: u8 = 24;
 
-/// Why the stream of records ends.
+/// The reason of the stream's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ReceiveError {
-    /// The peer's fault, or of somebody on the way.
+    /// An error of the peer, or damage in transit.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The peer sends what has no place after a handshake.
-    #[error("the peer sent a message that has no place here; close the connection")]
+    /// The peer sent a message that is not valid after a handshake.
+    #[error("the peer sent an unexpected message; close the connection")]
     Unexpected,
     /// The peer has sent an alert (RFC 8446 §6).
     #[error("the peer sent alert {0}")]
     Alert(u8),
-    /// The next keys cannot be made.
+    /// The next keys cannot be derived.
     #[error(transparent)]
     Keys(#[from] KeysError),
 }
 
-/// Plaintext, where it is.
+/// Plaintext, at its place.
 #[derive(Clone, Debug)]
 pub enum Chunk {
-    /// Where the device has put it.
-    Placed(Piece),
-    /// Where software has opened it.
+    /// At the place where the device has put it.
+    Placed(RxBytes),
+    /// Opened by software.
     Opened(Bytes),
 }
 
@@ -62,60 +62,60 @@ impl AsRef<[u8]> for Chunk {
     }
 }
 
-/// What a record was.
+/// The content of a record.
 pub enum Event {
     /// Application data; it is in the chunks.
     Data,
-    /// The peer sends nothing more.
+    /// The end of the peer's stream.
     Closed,
-    /// Nothing that concerns the application.
+    /// Content without relevance for the application.
     Nothing,
-    /// The peer has changed its keys, and asks for the same where `answer` is set. With the offload
+    /// The peer has changed its keys, and requests the same if `answer` is set. With the offload
     /// the device is to go on with `device`.
     KeyUpdate {
-        /// A KeyUpdate is to be sent.
+        /// True if a KeyUpdate is to be sent.
         answer: bool,
-        /// What the device is to know.
+        /// The change for the device.
         device: Option<Restart>,
     },
 }
 
-/// The device is to go on with other keys.
+/// A request to the device: go on with other keys.
 pub struct Restart {
-    /// Where the first record under them starts.
+    /// Start of the first record under them.
     pub start: SeqNumber,
-    /// How software calls the key.
+    /// Software's number of the key.
     pub key: u16,
     /// The keys.
     pub secrets: Secrets,
 }
 
-/// One direction's reader.
+/// The receiver of one direction.
 pub struct Receiver {
     secrets: Secrets,
     soft: SoftKey,
-    /// With the offload: where records start, and those that came in part decrypted.
+    /// With the offload: the record starts, and records that came partly decrypted.
     records: Option<Records>,
-    /// Without it: the next record's.
+    /// Without it: number of the next record.
     number: u64,
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<RxBytes>,
     pieces_bytes: usize,
-    /// Length of the next record, if its header is there.
+    /// Length of the next record, once its header is there.
     record_bytes: Option<usize>,
-    /// Parts of the record that is looked at.
-    parts: Vec<Piece>,
-    /// A record that is gathered.
+    /// Parts of the current record.
+    parts: Vec<RxBytes>,
+    /// An assembled record.
     gathered: Vec<u8>,
     handshake: Vec<u8>,
     failed: Option<ReceiveError>,
     closed: bool,
-    /// Where in TCP's stream the content of the newest record starts, of which not all was read.
+    /// Sequence number of the content of the newest record that is not completely read.
     content_at: SeqNumber,
 }
 
 impl Receiver {
-    /// A record starts at `start`, with `number` before it under its key. A suite that the device
-    /// does not know makes the mode [`Mode::Software`].
+    /// Creates a receiver. A record starts at `start`, with `number` before it under its key. If
+    /// the device does not support the suite, the mode is [`Mode::Software`].
     ///
     /// # Errors
     /// [`KeysError::Length`].
@@ -148,12 +148,12 @@ impl Receiver {
         })
     }
 
-    /// Who opens.
+    /// The side that opens.
     pub fn mode(&self) -> Mode {
         if self.records.is_some() { Mode::Offload } else { Mode::Software }
     }
 
-    /// What the device is given; nothing where software opens all.
+    /// The protocol for the device; `None` if software opens all records.
     ///
     /// # Errors
     /// [`KeysError::Length`].
@@ -164,20 +164,20 @@ impl Receiver {
         }
     }
 
-    /// The device asks where a record starts.
+    /// Processes the device's question about the start of a record.
     pub fn request(&mut self, request: Request) {
         if let Some(records) = &mut self.records {
             records.request(request);
         }
     }
 
-    /// An answer for the device, once.
+    /// Takes the pending answer for the device.
     pub fn response(&mut self) -> Option<Response> {
         self.records.as_mut()?.response()
     }
 
-    /// Where in TCP's stream the next byte of content is that is read, of records that the device
-    /// may have seen; so many `bytes` of it are.
+    /// Sequence number of the next content byte to read, of records that the device may have
+    /// processed; `raw` bytes of it are read.
     pub fn content_at(&mut self, raw: usize) -> SeqNumber {
         let at = self.content_at;
         self.content_at = at + raw as u32;
@@ -185,17 +185,17 @@ impl Receiver {
     }
 
     /// Takes bytes that TCP delivers, in order.
-    pub fn push(&mut self, piece: Piece) {
+    pub fn push(&mut self, piece: RxBytes) {
         self.pieces_bytes += piece.len();
         self.pieces.push_back(piece);
     }
 
-    /// Bytes that are kept, of which no record was given out.
+    /// Number of bytes of which no record was returned.
     pub fn pending_bytes(&self) -> usize {
         self.pieces_bytes
     }
 
-    /// Looks at the next record, if all of it is there; its plaintext is appended to `out`.
+    /// Processes the next record, if all of it is there; its plaintext is appended to `out`.
     ///
     /// # Errors
     /// The stream has ended with this error, now or earlier.
@@ -283,7 +283,7 @@ impl Receiver {
         self.pieces.front().and_then(|piece| piece.as_slice().first()).copied().unwrap_or(0)
     }
 
-    /// Moves the pieces of a record to the parts.
+    /// Moves the bytes of a record to the parts.
     fn take(&mut self, record_bytes: usize) {
         self.pieces_bytes -= record_bytes;
         let mut left = record_bytes;
@@ -301,7 +301,8 @@ impl Receiver {
         }
     }
 
-    /// Leaves of the parts the content, if the device has decrypted the record; says what it is.
+    /// Reduces the parts to the content, if the device has decrypted the record; returns its
+    /// type.
     fn release(&mut self, stats: &mut Stats, header_type: u8, record_bytes: usize) -> Option<u8> {
         let worked = self.parts.iter().map(|part| part.worked);
         self.records.as_mut()?.skip_offloaded(stats, record_bytes as u32, worked)?;
@@ -315,7 +316,7 @@ impl Receiver {
         if self.secrets.version == Version::Tls12 {
             return Some(header_type);
         }
-        // The type is behind the content, padding behind that.
+        // The type is behind the content, and padding behind that.
         while let Some(last) = self.parts.last_mut() {
             if let Some(at) = last.as_slice().iter().rposition(|&value| value != 0) {
                 let content_type = last.as_slice()[at];
@@ -324,11 +325,11 @@ impl Receiver {
             }
             self.parts.pop();
         }
-        // No type at all: an error of the peer, said by a type that none has.
+        // No type at all is an error of the peer, reported as a type that does not exist.
         Some(0)
     }
 
-    /// Lets go of the last bytes of the parts.
+    /// Drops the last bytes of the parts.
     fn cut(&mut self, mut raw: usize) {
         while let Some(last) = self.parts.last_mut() {
             if last.len() > raw {
@@ -411,7 +412,7 @@ impl Receiver {
         Ok(plain)
     }
 
-    /// Any other content than application data.
+    /// Processes content other than application data.
     fn control(&mut self, content_type: u8, content: &[u8]) -> Result<Event, ReceiveError> {
         match (content_type, content) {
             (ALERT, [_, 0]) => {
@@ -430,7 +431,7 @@ impl Receiver {
         }
     }
 
-    /// Handshake messages that are complete. Keys change at the end of a record (RFC 8446 §5.1).
+    /// Processes complete handshake messages. Keys change at the end of a record (RFC 8446 §5.1).
     fn messages(&mut self) -> Result<Event, ReceiveError> {
         while let [kind, high, middle, low, rest @ ..] = self.handshake.as_slice() {
             let bytes = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
@@ -469,11 +470,11 @@ impl Receiver {
     }
 }
 
-/// Opens a record of which the device has decrypted some bytes, or all in several passes.
+/// Opens a record that the device has decrypted in part, or completely in several passes.
 fn mend(
     records: &mut Records,
     stats: &mut Stats,
-    parts: &[Piece],
+    parts: &[RxBytes],
 ) -> Result<Vec<u8>, ReceiveError> {
     for part in parts {
         records.push(part.as_slice(), part.worked)?;

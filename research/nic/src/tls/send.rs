@@ -1,8 +1,9 @@
-//! Plaintext becomes records: bytes for TCP, in pieces, and the device's knowledge of them.
+//! The sending direction: plaintext becomes records, as spans for TCP and state for the device.
 //!
-//! With the offload a record is a header, the caller's own bytes, and room for a tag; the device seals
-//! it on the way out. It is one piece to TCP, which keeps it until all of it is acknowledged, since the
-//! device may need all of it to seal a part again: here is known only where records start.
+//! With the offload a record is a header, a reference to the caller's bytes, and room for a tag;
+//! the device seals it on output. It is one span in TCP, which keeps it until all of it is
+//! acknowledged, since the device may need all of it to seal a part again. This module keeps only
+//! the record starts.
 
 use std::collections::VecDeque;
 
@@ -17,25 +18,26 @@ use super::Mode;
 use super::keys::{KeysError, Secrets, SoftKey};
 use crate::span::{ALERT, APPLICATION_DATA, Envelope, HANDSHAKE, Span, Suffix};
 
-/// Most bytes of content in a record (RFC 8446 §5.1).
+/// Largest number of content bytes in a record (RFC 8446 §5.1).
 pub const CONTENT_BYTES_MAX: usize = 1 << 14;
-/// Most records that are not acknowledged.
+/// Largest number of unacknowledged records.
 pub const RECORDS_MAX: usize = 1 << 14;
-/// Most records under one key; RFC 8446 §5.5 has less than 2^24.5 full ones for AES-GCM.
+/// Largest number of records under one key; the limit of RFC 8446 §5.5 is 2^24.5 full ones for
+/// AES-GCM.
 pub const RECORDS_UNDER_KEY_MAX: u64 = 1 << 24;
 
-/// The message of a KeyUpdate (RFC 8446 §4.6.3), but for its last byte.
+/// The message of a KeyUpdate (RFC 8446 §4.6.3), without its last byte.
 pub(crate) const KEY_UPDATE: [u8; 4] = [24, 0, 0, 1];
-/// A warning that nothing follows (RFC 8446 §6.1).
+/// The alert close_notify (RFC 8446 §6.1).
 pub(crate) const CLOSE_NOTIFY: [u8; 2] = [1, 0];
-/// Why a record is not written; nothing of it was.
+/// The reason that a record is not written; nothing of it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SendError {
-    /// [`RECORDS_MAX`] records are not acknowledged.
+    /// [`RECORDS_MAX`] records are unacknowledged.
     #[error("too much is unacknowledged; send when some of it is")]
     Full,
     /// [`RECORDS_UNDER_KEY_MAX`] records were sealed with the key.
-    #[error("the key has sealed all that it may; change keys")]
+    #[error("the key has reached its record limit; change keys")]
     Worn,
     /// The content is longer than [`CONTENT_BYTES_MAX`].
     #[error("a record has at most {CONTENT_BYTES_MAX} bytes of content; send it in several")]
@@ -45,33 +47,33 @@ pub enum SendError {
     Keys(#[from] KeysError),
 }
 
-/// The device is to seal with other keys from `start` on.
+/// A request to the device: seal with other keys from `start` on.
 pub struct Change {
-    /// How the flow's machines call the key.
+    /// The flow's number of the key.
     pub key: u16,
-    /// Where the first record under it starts.
+    /// Start of the first record under it.
     pub start: SeqNumber,
     /// The keys.
     pub secrets: Secrets,
 }
 
-/// One direction's writer.
+/// The sender of one direction.
 pub struct Sender {
     mode: Mode,
     secrets: Secrets,
     soft: SoftKey,
-    /// The next record's, under the key.
+    /// Number of the next record under the key.
     number: u64,
     sent: Runs,
-    /// What is around all records of TLS 1.3 with so much application data.
+    /// The envelope of TLS 1.3 records with this number of application data bytes.
     alike: Option<(usize, Envelope)>,
-    /// Records that software has sealed; nobody else has those that have arrived.
+    /// Records that software has sealed; those that have arrived have no other owner.
     used: VecDeque<Bytes>,
 }
 
 impl Sender {
-    /// The next record will start at `start`, and has `number` before it under its key. A suite that
-    /// the device does not know makes the mode [`Mode::Software`].
+    /// Creates a sender. The next record starts at `start`, and has `number` before it under its
+    /// key. If the device does not support the suite, the mode is [`Mode::Software`].
     ///
     /// # Errors
     /// [`KeysError::Length`].
@@ -87,7 +89,7 @@ impl Sender {
         Ok(Sender { mode, secrets, soft, number, sent, alike: None, used: VecDeque::new() })
     }
 
-    /// Who seals.
+    /// The side that seals.
     pub fn mode(&self) -> Mode {
         self.mode
     }
@@ -97,11 +99,11 @@ impl Sender {
         &self.secrets
     }
 
-    /// What goes to TCP next, a record with `content`: what is around it is returned. Software's part is
-    /// done in place: `content` is the record then, and nothing is around it.
+    /// Prepares the next record with `content` for TCP: returns its envelope. In software mode
+    /// the record is sealed: `content` is the record then, and the envelope is empty.
     ///
     /// # Errors
-    /// [`SendError::Full`], [`SendError::Worn`], [`SendError::TooLong`]; `content` is as it was.
+    /// [`SendError::Full`], [`SendError::Worn`], [`SendError::TooLong`]; `content` is unchanged.
     #[inline]
     pub fn write(&mut self, content: &mut Bytes) -> Result<Envelope, SendError> {
         if self.number >= RECORDS_UNDER_KEY_MAX {
@@ -121,7 +123,7 @@ impl Sender {
         self.keep(envelope, content.len())
     }
 
-    /// The same for a warning that nothing follows.
+    /// Creates a close_notify record.
     ///
     /// # Errors
     /// [`SendError::Full`].
@@ -129,9 +131,9 @@ impl Sender {
         self.record(ALERT, Bytes::from_static(&CLOSE_NOTIFY))
     }
 
-    /// The same for a KeyUpdate (RFC 8446 §4.6.3), after which the next keys are used. With the
-    /// offload the device is to be told of them, by what comes beside the record. `request`: the peer
-    /// is to change its keys too.
+    /// Creates a KeyUpdate record (RFC 8446 §4.6.3), and switches to the next keys. With the
+    /// offload the caller passes the returned change to the device. `request`: the peer is to
+    /// change its keys too.
     ///
     /// # Errors
     /// [`SendError::Full`], [`KeysError::NoSecret`]: nothing was changed.
@@ -151,7 +153,7 @@ impl Sender {
         Ok((record, Some(Change { key, start, secrets })))
     }
 
-    /// Whether so many more records can be written, as far as is known here.
+    /// Checks the limits of this sender for `records` more records.
     ///
     /// # Errors
     /// [`SendError::Full`], [`SendError::Worn`].
@@ -165,7 +167,7 @@ impl Sender {
         }
     }
 
-    /// A record of this end's own, whose content is short.
+    /// Creates a record with short content of this end.
     fn record(&mut self, content_type: u8, content: Bytes) -> Result<Span, SendError> {
         match self.mode {
             Mode::Software => self.seal(content_type, &content).map(Span::from),
@@ -191,7 +193,7 @@ impl Sender {
         Ok(record)
     }
 
-    /// Room for a record: that of one that has arrived, if it is as long.
+    /// Takes a buffer for a record: that of a record that has arrived, if its length fits.
     fn buffer(&mut self, bytes: usize) -> BytesMut {
         if self.used.front().is_some_and(Bytes::is_unique)
             && let Some(Ok(buffer)) = self.used.pop_front().map(Bytes::try_into_mut)
@@ -202,7 +204,7 @@ impl Sender {
         BytesMut::zeroed(bytes)
     }
 
-    /// What is around the next record.
+    /// The envelope of the next record.
     #[inline(never)]
     fn envelope(&mut self, content_type: u8, content_bytes: usize) -> Envelope {
         let suffix = match (self.soft.version(), content_type) {
@@ -213,14 +215,14 @@ impl Sender {
         };
         let (prefix, prefix_bytes) = self.soft.prefix(self.number, content_type, content_bytes);
         let envelope = Envelope::new(prefix, prefix_bytes, suffix);
-        // With TLS 1.2 the record's number is in it.
+        // With TLS 1.2 the envelope contains the record's number.
         if suffix == Suffix::Data {
             self.alike = Some((content_bytes, envelope));
         }
         envelope
     }
 
-    /// The next record is this one.
+    /// Adds the next record.
     #[inline]
     fn keep(&mut self, envelope: Envelope, content_bytes: usize) -> Result<Envelope, SendError> {
         let record_bytes = (envelope.bytes() + content_bytes) as u32;
@@ -229,17 +231,17 @@ impl Sender {
         Ok(envelope)
     }
 
-    /// Bytes before `acknowledged` have arrived.
+    /// Notes that the bytes before `acknowledged` have arrived.
     pub fn acknowledge(&mut self, acknowledged: SeqNumber) {
         self.sent.acknowledge(acknowledged);
     }
 
-    /// Keys before this one are not needed any more: their records are acknowledged.
+    /// The oldest key with unacknowledged records; earlier ones are not needed any more.
     pub fn oldest_key(&self) -> Option<u16> {
         self.sent.oldest_key()
     }
 
-    /// How many records are not acknowledged.
+    /// Number of unacknowledged records.
     pub fn unacknowledged(&self) -> usize {
         self.sent.len()
     }
@@ -253,7 +255,7 @@ impl Sender {
 }
 
 impl Messages for Sender {
-    /// The bytes are TCP's.
+    /// The bytes are in TCP's buffer.
     fn find(&self, seq: SeqNumber) -> Found<'_> {
         self.sent.find(seq)
     }

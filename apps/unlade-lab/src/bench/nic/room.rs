@@ -4,8 +4,8 @@ use anyhow::{Context, Result};
 use std::net::IpAddr;
 use unlade_command::namespace::inside;
 use unlade_command::tools::run;
-use unlade_nic_inline::bump::Device;
-use unlade_nic_inline::bump::thread::{Running, SPIN, Setup, Wire, start};
+use unlade_nic_inline::device::Device;
+use unlade_nic_inline::device::thread::{Running, SPIN, Setup, Wire, start};
 use unlade_sys::link::Mac;
 use unlade_sys::vnet::VnetTap;
 

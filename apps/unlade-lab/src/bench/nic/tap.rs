@@ -24,10 +24,10 @@ use tokio::net::TcpStream;
 use unlade_command::namespace::inside;
 use unlade_command::output::line;
 use unlade_net::state::{DirectionSecrets, TlsSnapshot};
-use unlade_nic_inline::bump::thread::Running;
-use unlade_nic_inline::bump::{Counted, Device};
-use unlade_nic_inline::terminator::handshake::Established;
-use unlade_nic_inline::terminator::stream::{Opened, open};
+use unlade_nic_inline::device::thread::Running;
+use unlade_nic_inline::device::{Device, DeviceCounters};
+use unlade_nic_inline::tls_proxy::handshake::Established;
+use unlade_nic_inline::tls_proxy::stream::{Opened, open};
 use unlade_research_nic::tls::keys::SoftKey;
 use unlade_sys::sockopt::wake_at_bytes;
 use unlade_sys::usage::cpu_of_thread;
@@ -37,7 +37,7 @@ const RECORD_BYTES: usize = 16 << 10;
 /// What the application writes from, again and again.
 const CONTENT_BYTES: usize = 256 << 10;
 /// Bytes that are written or read at once.
-const AT_ONCE_BYTES: usize = unlade_nic_inline::terminator::stream::WRITE_BYTES;
+const AT_ONCE_BYTES: usize = unlade_nic_inline::tls_proxy::stream::WRITE_BYTES;
 /// Bytes that are there before the host is woken to read.
 const WAKE_BYTES: usize = 128 << 10;
 /// Bytes that the host's TCP takes before whoever writes has to wait.
@@ -164,7 +164,7 @@ impl Host<'_> {
     fn read_clocks(&self) -> Result<Reading> {
         let host = cpu_of_thread(gettid().as_raw_nonzero().get()).context("this thread's time")?;
         let engine = cpu_of_thread(self.engine.tid()).context("the engine's time")?;
-        let counted = self.device.counted();
+        let counted = self.device.counters();
         let delivery = Duration::from_nanos(counted.delivery_ns);
         let engine = engine.saturating_sub(Duration::from_nanos(counted.idle_ns));
         Ok(Reading(host, engine, Instant::now(), delivery))
@@ -183,7 +183,7 @@ impl Host<'_> {
 
     /// One connection, from its start to its end.
     async fn stream(&self, case: &Case) -> Result<TapCost> {
-        let before = self.device.counted();
+        let before = self.device.counters();
         let tcp = TcpStream::connect(self.peer.address).await.context("connecting")?;
         tcp.set_nodelay(true)?;
         // Few, large wake-ups, as an application has them that moves much.
@@ -202,10 +202,10 @@ impl Host<'_> {
     }
 
     /// The device did most of the records. It may say so a little later.
-    async fn check(&self, case: &Case, before: &Counted) -> Result<()> {
+    async fn check(&self, case: &Case, before: &DeviceCounters) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let now = self.device.counted().device;
+            let now = self.device.counters().device;
             let worked = match case.what {
                 What::Send | What::SendFile => {
                     now.tx_tls_encrypted_bytes - before.device.tx_tls_encrypted_bytes

@@ -1,4 +1,4 @@
-//! `nvme+tcp://HOST[:PORT][/NSID][?nqn=NQN]`, and `nvme+tls://` for TLS.
+//! The address `nvme+tcp://HOST[:PORT][/NSID][?nqn=NQN]`, and `nvme+tls://` for TLS.
 
 use core::fmt;
 use core::str::FromStr;
@@ -7,13 +7,13 @@ use thiserror::Error;
 use unlade_nvme_wire::Nqn;
 use unlade_nvme_wire::fabrics::NqnError;
 
-/// Port of I/O controllers; discovery controllers have 8009 besides (NVMe/TCP §3.1).
+/// Port of I/O controllers; discovery controllers also use 8009 (NVMe/TCP §3.1).
 pub const PORT: u16 = 4420;
 
-/// Where a namespace is.
+/// The address of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// TLS is wanted.
+    /// True for TLS.
     pub is_tls: bool,
     /// Name or address, without brackets.
     pub host: String,
@@ -25,10 +25,10 @@ pub struct Address {
     pub subsystem: Option<Nqn>,
 }
 
-/// Why text is no address.
+/// A parse error of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AddressError {
-    /// The scheme is none of the two.
+    /// The scheme is neither of the two.
     #[error("an address starts with nvme+tcp:// or nvme+tls://")]
     Scheme,
     /// There is no host.
@@ -37,16 +37,16 @@ pub enum AddressError {
     /// An IPv6 address without brackets, or brackets that do not match.
     #[error("an IPv6 address stands in brackets: nvme+tcp://[::1]:4420/1")]
     Brackets,
-    /// The port is none.
-    #[error("{0:?} is no port (1 to 65535)")]
+    /// The port is invalid.
+    #[error("{0:?} is not a port (1 to 65535)")]
     Port(String),
-    /// The namespace is none.
-    #[error("{0:?} is no namespace: a number from 1 on is expected behind the `/`")]
+    /// The namespace is invalid.
+    #[error("{0:?} is not a namespace: a number from 1 on is expected behind the `/`")]
     Namespace(String),
-    /// Something unknown behind the question mark.
+    /// The query has an unknown key.
     #[error("{0:?} is not known behind the `?`; only nqn=NAME is")]
     Query(String),
-    /// The name is none.
+    /// The subsystem's name is invalid.
     #[error("nqn: {0}")]
     Name(#[from] NqnError),
     /// A percent sign without two hexadecimal digits.
@@ -79,7 +79,7 @@ impl FromStr for Address {
         let namespace = match path {
             "" => None,
             path => match path.parse() {
-                // All ones mean all namespaces (NVMe Base §3.2.1.2).
+                // All ones stand for all namespaces (NVMe Base §3.2.1.2).
                 Ok(number @ 1..=0xffff_fffe) => Some(number),
                 _ => return Err(AddressError::Namespace(path.to_owned())),
             },

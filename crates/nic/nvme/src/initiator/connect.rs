@@ -1,5 +1,5 @@
-//! From an address to a controller that is ready: ICReq, Connect, properties, Identify, queues
-//! (NVMe/TCP §3.4.1; NVMe Base §3.5.3, §6.3).
+//! Set-up of a controller, from its address to ready: ICReq, Connect, properties, Identify,
+//! queues (NVMe/TCP §3.4.1; NVMe Base §3.5.3, §6.3).
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use super::queue::{DEPTH_MAX, Failure, Payload, Queue, Request, Settings};
 
 /// Bytes of ICResp.
 const INIT_BYTES: usize = 128;
-/// Requests for data at a time that we allow for one command.
+/// Number of outstanding R2Ts that the initiator allows for one command.
 const TRANSFERS_MAX: u32 = 16;
-/// Data that fits into the capsule of any admin or fabrics command (NVMe/TCP §3.3.2.2).
+/// Largest data in the capsule of any admin or fabrics command (NVMe/TCP §3.3.2.2).
 const ADMIN_IN_CAPSULE_BYTES: u32 = 8192;
 /// Entries of the admin queue.
 const ADMIN_ENTRIES: u16 = 32;
@@ -34,17 +34,17 @@ const CC_SHUTDOWN: u64 = CC_ENABLE | 1 << 14;
 const CSTS_READY: u64 = 1;
 const CSTS_FATAL: u64 = 1 << 1;
 const CSTS_SHUTDOWN_DONE: u64 = 2 << 2;
-/// How often CSTS is read while something is awaited.
+/// Interval of the reads of CSTS during a state change.
 const POLL_EVERY: Duration = Duration::from_millis(20);
 /// How long a controller may take to shut down.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// FID: Number of Queues.
 const FEATURE_QUEUES: u32 = 0x07;
 
-/// Why there is no controller.
+/// An error during the set-up of a controller.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// No TCP or TLS connection.
+    /// The TCP or TLS connection cannot be established.
     #[error(transparent)]
     Stream(#[from] StreamError),
     /// The connection was not initialised.
@@ -53,49 +53,49 @@ pub enum ConnectError {
          it want TLS, and can it do the digests that were asked for?"
     )]
     NotNvme,
-    /// The answer to ICReq cannot be.
+    /// ICResp is invalid.
     #[error("ICResp: {0}")]
     Init(#[from] PduError),
-    /// Digests that were asked for are declined.
+    /// The controller declines required digests.
     #[error(
         "the controller declines {}, so damage on the way would not be noticed; switch digests on \
          at the target, or go on without: ask for none, or only if offered", declined(*.wanted, *.agreed)
     )]
     Digests {
-        /// What was asked for.
+        /// The required digests.
         wanted: Digests,
-        /// What the controller can do of it.
+        /// The digests that the controller accepts.
         agreed: Digests,
     },
-    /// ICResp agrees on what was not asked for.
+    /// ICResp accepts a feature that was not requested.
     #[error("ICResp: {0}")]
     Agreement(&'static str),
     /// Connect was refused.
     #[error("the controller refuses queue {queue}: {status}{}", connect_hint(*.status))]
     Refused {
-        /// Which queue; 0 is the admin queue.
+        /// Number of the queue; 0 is the admin queue.
         queue: u16,
-        /// Why.
+        /// The controller's status.
         status: Status,
     },
-    /// It wants to be shown who we are.
+    /// The controller requires authentication.
     #[error("the controller requires in-band authentication, which is not supported")]
     Authentication,
     /// It did not become ready.
     #[error("the controller is not ready: {0}")]
     NotReady(&'static str),
-    /// Identify data that is not understood.
+    /// The Identify data is invalid.
     #[error("the controller's identification: {0}")]
     Identify(#[from] IdentifyError),
     /// A command of the set-up failed.
     #[error("{what}: {source}")]
     Command {
-        /// Which.
+        /// The command.
         what: &'static str,
-        /// How.
+        /// Its error.
         source: CommandError,
     },
-    /// It took too long.
+    /// The set-up took too long.
     #[error("no controller after {0:?}")]
     Timeout(Duration),
     /// A stream failed.
@@ -103,7 +103,7 @@ pub enum ConnectError {
     Io(#[from] std::io::Error),
 }
 
-/// The digests that were asked for and are declined, in words.
+/// Names the required digests that the controller declines.
 pub fn declined(wanted: Digests, agreed: Digests) -> &'static str {
     match (wanted.header && !agreed.header, wanted.data && !agreed.data) {
         (true, true) => "digests of headers and of data",
@@ -144,13 +144,13 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// True where one of its connections has ended: so will the others.
+    /// Returns true if one of its connections has ended: the others will end too.
     pub(super) fn is_over(&self) -> bool {
         self.admin.is_over() || self.io.iter().any(Handle::is_over)
     }
 }
 
-/// What both ends say first; gives what they agreed on.
+/// Exchanges ICReq and ICResp; returns the agreed parameters.
 async fn initialise(stream: &mut BoxStream, wanted: Digests) -> Result<InitResponse, ConnectError> {
     let request = Pdu::InitRequest(InitRequest {
         version: 0,
@@ -170,15 +170,15 @@ async fn initialise(stream: &mut BoxStream, wanted: Digests) -> Result<InitRespo
         return Err(ConnectError::NotNvme);
     };
     if agreed.version != 0 {
-        return Err(ConnectError::Agreement("a version of the protocol that is not known here"));
+        return Err(ConnectError::Agreement("a version of the protocol that is not supported"));
     }
     if agreed.digests.and(wanted) != agreed.digests {
-        return Err(ConnectError::Agreement("digests that were not asked for"));
+        return Err(ConnectError::Agreement("digests that were not requested"));
     }
     Ok(agreed)
 }
 
-/// What is to be known to open a queue.
+/// Parameters of a new queue.
 struct Opening<'o> {
     options: &'o Options,
     number: u16,
@@ -187,7 +187,7 @@ struct Opening<'o> {
     in_capsule_bytes: u32,
 }
 
-/// Opens one queue, starts its task, and sends Connect; gives the controller's number.
+/// Opens one queue, starts its task, and sends Connect; returns the controller's id.
 async fn open(
     connector: &dyn Connector,
     opening: &Opening<'_>,
@@ -201,7 +201,7 @@ async fn open(
         return Err(ConnectError::Digests { wanted, agreed });
     }
     let settings = Settings {
-        // A ring of so many entries holds one less.
+        // A ring of `entries` entries holds one less.
         depth: entries - 1,
         digests: agreed.digests,
         alignment_bytes: agreed.alignment_bytes,
@@ -267,17 +267,17 @@ async fn set_configuration(
     Ok(())
 }
 
-/// Switches the controller on and waits until it is ready (NVMe Base §3.5.3); gives CAP.
+/// Enables the controller and waits until it is ready (NVMe Base §3.5.3); returns CAP.
 async fn enable(admin: &Handle, options: &Options) -> Result<u64, ConnectError> {
     let capabilities = property(admin, Property::Capabilities, options).await?;
     set_configuration(admin, CC_ENABLE, options).await?;
-    // CAP.TO counts in 500 ms.
+    // CAP.TO is in units of 500 ms.
     let units = (capabilities >> 24 & 0xff).max(1) as u32;
     let wait = async {
         loop {
             let status = property(admin, Property::Status, options).await?;
             if status & CSTS_FATAL != 0 {
-                return Err(ConnectError::NotReady("it says that it has failed (CSTS.CFS)"));
+                return Err(ConnectError::NotReady("it reports a fatal error (CSTS.CFS)"));
             }
             if status & CSTS_READY != 0 {
                 return Ok(());
@@ -287,11 +287,11 @@ async fn enable(admin: &Handle, options: &Options) -> Result<u64, ConnectError> 
     };
     match tokio::time::timeout(Duration::from_millis(500) * units, wait).await {
         Ok(ready) => ready.map(|()| capabilities),
-        Err(_) => Err(ConnectError::NotReady("CSTS.RDY did not come in the time that CAP.TO says")),
+        Err(_) => Err(ConnectError::NotReady("CSTS.RDY was not set within the time of CAP.TO")),
     }
 }
 
-/// Data of Identify.
+/// Sends Identify; returns its data.
 pub(super) async fn identify(
     admin: &Handle,
     kind: IdentifyKind,
@@ -304,7 +304,7 @@ pub(super) async fn identify(
     Ok(admin.execute(request(command, payload, options)).await?.data)
 }
 
-/// Asks for so many I/O queues; gives how many there may be.
+/// Requests the configured number of I/O queues; returns the granted number.
 async fn agree_on_queues(admin: &Handle, options: &Options) -> Result<u16, ConnectError> {
     let wanted = options.queues.clamp(1, QUEUES_MAX);
     let both = u32::from(wanted - 1);
@@ -352,7 +352,7 @@ async fn set_up(
     let mut io = Vec::new();
     if options.queues > 0 {
         let queues = agree_on_queues(&admin, options).await?;
-        // CAP.MQES is zero-based; MAXCMD, where it is said, counts commands.
+        // CAP.MQES is zero-based; MAXCMD, if present, counts commands.
         let entries = (capabilities as u16).saturating_add(1).max(2);
         let commands = if identity.commands_max == 0 { u16::MAX } else { identity.commands_max };
         let depth = options.depth.clamp(1, DEPTH_MAX).min(entries - 1).min(commands);
@@ -367,8 +367,8 @@ async fn set_up(
     Ok((Live { admin, io, identity, id, digests, version }, tasks))
 }
 
-/// Data that goes into the capsule of an I/O command. With an offset, which NVMe/TCP does not have,
-/// none.
+/// Largest data in the capsule of an I/O command; 0 if the controller requires an offset, which
+/// NVMe/TCP does not have.
 fn in_capsule_bytes(identity: &IdentifyController) -> u32 {
     match identity.in_capsule_offset_16 {
         0 => identity.in_capsule_bytes().min(u64::from(super::queue::DATA_BYTES_MAX)) as u32,
@@ -376,7 +376,7 @@ fn in_capsule_bytes(identity: &IdentifyController) -> u32 {
     }
 }
 
-/// Shuts the controller down in order (NVMe Base §3.6.1), as far as it answers.
+/// Shuts the controller down in order (NVMe Base §3.6.1), if it answers.
 pub(super) async fn shut_down(admin: &Handle, options: &Options) -> Result<(), ConnectError> {
     let shut = async {
         set_configuration(admin, CC_SHUTDOWN, options).await?;
@@ -390,6 +390,6 @@ pub(super) async fn shut_down(admin: &Handle, options: &Options) -> Result<(), C
     };
     match tokio::time::timeout(SHUTDOWN_MAX, shut).await {
         Ok(done) => done,
-        Err(_) => Err(ConnectError::NotReady("it did not say that it has shut down")),
+        Err(_) => Err(ConnectError::NotReady("it did not report the end of its shutdown")),
     }
 }

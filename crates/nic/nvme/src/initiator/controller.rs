@@ -1,4 +1,4 @@
-//! One controller: its queues, the sign of life, its events, and the way back when it is lost.
+//! One controller: its queues, keep alive, events, and reconnection after a loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -20,65 +20,65 @@ use super::driver::{CommandError, Handle, Pending};
 use super::options::{Connector, Options};
 use super::queue::{Failure, Payload, Request};
 
-/// Most namespaces that are listed.
+/// Largest number of namespaces that are listed.
 pub const NAMESPACES_MAX: usize = 16 * 1024;
-/// Event requests that wait at the controller.
+/// Outstanding asynchronous event requests.
 const EVENTS_OUTSTANDING: usize = 1;
-/// Events of one connection that are looked at; a controller that sends more is not listened to.
+/// Largest number of events of one connection; above it no further event is requested.
 const EVENTS_MAX: u32 = 4096;
 
-/// Why there is no controller any more.
+/// The reason that the controller is gone.
 #[derive(Clone, Debug, Error)]
 #[error("the controller is gone: {0}")]
 pub struct Gone(pub Arc<str>);
 
-/// How a controller stands.
+/// The state of a controller.
 #[derive(Clone, Debug)]
-enum State {
+enum LinkState {
     Live(Arc<Live>),
-    /// It is being connected to again.
+    /// The initiator is reconnecting.
     Lost(Loss),
     Gone(Gone),
 }
 
-/// A lost connection that is being made again.
+/// A lost connection that is being re-established.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Why it was lost, or why the last attempt to make it again failed.
+    /// The reason of the loss, or the error of the last attempt to reconnect.
     pub reason: Arc<str>,
-    /// Attempts that have failed.
+    /// Number of failed attempts.
     pub attempts: u32,
 }
 
-/// The connection to a controller.
+/// The state of the connection to a controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// It is there.
+    /// Connected.
     Up,
-    /// It is lost, and is being made again.
+    /// Lost; the initiator is reconnecting.
     Lost(Loss),
-    /// It is gone for good.
+    /// Lost for good.
     Gone(Arc<str>),
 }
 
-/// What becomes of the connection to a controller.
+/// A watch on the connection to a controller.
 #[derive(Clone, Debug)]
-pub struct LinkWatch(watch::Receiver<State>);
+pub struct LinkWatch(watch::Receiver<LinkState>);
 
 impl LinkWatch {
-    /// Waits for the next change, and says what the connection is then; `None` once the controller
-    /// is not used any more.
+    /// Waits for the next change, and returns the new state; `None` once the controller is no
+    /// longer used.
     pub async fn changed(&mut self) -> Option<Link> {
         self.0.changed().await.ok()?;
         Some(match &*self.0.borrow_and_update() {
-            State::Live(_) => Link::Up,
-            State::Lost(loss) => Link::Lost(loss.clone()),
-            State::Gone(Gone(reason)) => Link::Gone(reason.clone()),
+            LinkState::Live(_) => Link::Up,
+            LinkState::Lost(loss) => Link::Lost(loss.clone()),
+            LinkState::Gone(Gone(reason)) => Link::Gone(reason.clone()),
         })
     }
 }
 
-/// What was counted of a controller since it was connected to.
+/// Counters of a controller since the first connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ControllerStats {
     /// Commands sent.
@@ -87,13 +87,13 @@ pub struct ControllerStats {
     pub received_bytes: u64,
     /// Data bytes sent.
     pub sent_bytes: u64,
-    /// Data digests that were wrong.
+    /// Wrong data digests.
     pub data_digest_errors: u64,
-    /// Connections made again after a loss.
+    /// Reconnections after a loss.
     pub reconnects: u64,
-    /// Commands that were repeated.
+    /// Repeated commands.
     pub retries: u64,
-    /// Signs of life that were answered.
+    /// Answered Keep Alive commands.
     pub keep_alives: u64,
     /// Asynchronous events.
     pub events: u64,
@@ -101,7 +101,7 @@ pub struct ControllerStats {
 
 #[derive(Debug, Default)]
 struct Totals {
-    /// Of connections that are over: commands, received, sent, digest errors.
+    /// Counters of past connections: commands, received, sent, digest errors.
     past: [AtomicU64; 4],
     reconnects: AtomicU64,
     retries: AtomicU64,
@@ -111,10 +111,10 @@ struct Totals {
 
 struct Inner {
     options: Options,
-    state: watch::Receiver<State>,
+    state: watch::Receiver<LinkState>,
     stop: watch::Sender<bool>,
     totals: Arc<Totals>,
-    /// The queue for the next command.
+    /// Index of the queue for the next command.
     next: AtomicUsize,
     supervisor: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -127,7 +127,8 @@ impl Drop for Inner {
     }
 }
 
-/// A controller. Clones are the same one; with the last of them its connections end.
+/// A controller. Clones refer to the same one; its connections end when the last clone is
+/// dropped.
 #[derive(Clone)]
 pub struct Controller(Arc<Inner>);
 
@@ -139,7 +140,7 @@ impl core::fmt::Debug for Controller {
 }
 
 impl Controller {
-    /// Connects to a controller, and keeps the connection.
+    /// Connects to a controller, and maintains the connection.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -149,7 +150,7 @@ impl Controller {
     ) -> Result<Controller, ConnectError> {
         let (live, tasks) = connect::controller(&*connector, &options).await?;
         let live = Arc::new(live);
-        let (state_sender, state) = watch::channel(State::Live(live.clone()));
+        let (state_sender, state) = watch::channel(LinkState::Live(live.clone()));
         let (stop, stopped) = watch::channel(false);
         let totals = Arc::new(Totals::default());
         let supervisor = Supervisor {
@@ -167,7 +168,7 @@ impl Controller {
 
     /// Shuts the controller down in order. Commands in flight are lost.
     pub async fn close(&self) {
-        // Where the supervisor is over there is nothing to be told.
+        // An error means that the supervisor has ended already.
         let _ = self.0.stop.send(true);
         let task = self.0.supervisor.lock().await.take();
         if let Some(task) = task {
@@ -175,20 +176,20 @@ impl Controller {
         }
     }
 
-    /// The options it was connected with.
+    /// The options of the connection.
     pub fn options(&self) -> &Options {
         &self.0.options
     }
 
-    /// Waits until the controller is there, and gives its current connections.
+    /// Waits until the controller is connected, and returns its current connections.
     async fn live(&self) -> Result<Arc<Live>, Gone> {
         let mut state = self.0.state.clone();
         loop {
             match &*state.borrow_and_update() {
-                State::Live(live) if !live.is_over() => return Ok(live.clone()),
-                State::Gone(gone) => return Err(gone.clone()),
-                // The supervisor will have noticed soon.
-                State::Live(_) | State::Lost(_) => {}
+                LinkState::Live(live) if !live.is_over() => return Ok(live.clone()),
+                LinkState::Gone(gone) => return Err(gone.clone()),
+                // The supervisor will notice the end soon.
+                LinkState::Live(_) | LinkState::Lost(_) => {}
             }
             if state.changed().await.is_err() {
                 return Err(Gone("it was closed".into()));
@@ -196,14 +197,14 @@ impl Controller {
         }
     }
 
-    /// Tells from now on when the connection is lost, and when it is there again.
+    /// A watch that reports losses and reconnections from now on.
     pub fn link(&self) -> LinkWatch {
         let mut state = self.0.state.clone();
         state.mark_unchanged();
         LinkWatch(state)
     }
 
-    /// What it says of itself.
+    /// The controller's Identify data.
     ///
     /// # Errors
     /// [`Gone`].
@@ -211,7 +212,7 @@ impl Controller {
         Ok(self.live().await?.identity.clone())
     }
 
-    /// What the connections are now: CNTLID, VS, digests, I/O queues.
+    /// The parameters of the current connections: CNTLID, VS, digests, number of I/O queues.
     ///
     /// # Errors
     /// [`Gone`].
@@ -220,11 +221,11 @@ impl Controller {
         Ok((live.id, live.version, live.digests, live.io.len()))
     }
 
-    /// What was counted.
+    /// The counters so far.
     pub fn stats(&self) -> ControllerStats {
         let totals = &self.0.totals;
         let mut counts = totals.past.each_ref().map(|count| count.load(Ordering::Relaxed));
-        if let State::Live(live) = &*self.0.state.borrow() {
+        if let LinkState::Live(live) = &*self.0.state.borrow() {
             add_counts(&mut counts, live);
         }
         let [commands, received_bytes, sent_bytes, data_digest_errors] = counts;
@@ -240,7 +241,7 @@ impl Controller {
         }
     }
 
-    /// Runs an admin command; it is repeated where the connection is lost, so it must bear that.
+    /// Runs an admin command; it is repeated if the connection is lost, so it must be idempotent.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -251,13 +252,17 @@ impl Controller {
             let request = connect::request(command, payload.clone(), &self.0.options);
             match live.admin.execute(request).await {
                 Ok(answer) => return Ok(answer.data),
-                Err(error) => self.judge(error, &mut attempts)?,
+                Err(error) => self.check_retry(error, &mut attempts)?,
             }
         }
     }
 
-    /// Whether a command is to be tried once more.
-    pub(super) fn judge(&self, error: CommandError, attempts: &mut u32) -> Result<(), DeviceError> {
+    /// Returns `Ok` if a command is to be repeated, and otherwise its final error.
+    pub(super) fn check_retry(
+        &self,
+        error: CommandError,
+        attempts: &mut u32,
+    ) -> Result<(), DeviceError> {
         let can_be_repeated = match &error {
             CommandError::Lost(_) | CommandError::Failed(Failure::DataDigest) => true,
             CommandError::Failed(Failure::Status(status)) => is_transient(*status),
@@ -281,7 +286,7 @@ impl Controller {
         Ok(queue.submit(Request { command, payload, timeout }).await)
     }
 
-    /// The numbers of the namespaces that there are, in order.
+    /// The numbers of the existing namespaces, in order.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -310,7 +315,7 @@ impl Controller {
         self.admin(command, Payload::In(vec![0; IDENTIFY_BYTES])).await
     }
 
-    /// The error of asking for a namespace that is not there.
+    /// The error for a namespace that does not exist.
     async fn no_namespace(&self, number: u32) -> DeviceError {
         match self.namespaces().await {
             Ok(there) => DeviceError::NoNamespace { number, there },
@@ -318,10 +323,10 @@ impl Controller {
         }
     }
 
-    /// A namespace.
+    /// Opens a namespace.
     ///
     /// # Errors
-    /// [`DeviceError`]; [`DeviceError::NoNamespace`] where it is not there.
+    /// [`DeviceError`]; [`DeviceError::NoNamespace`] if it does not exist.
     pub async fn namespace(&self, number: u32) -> Result<Namespace, DeviceError> {
         let format = match self.identify(IdentifyKind::Namespace, number).await {
             Ok(data) => IdentifyNamespace::parse(&data)?,
@@ -358,11 +363,11 @@ fn add_counts(counts: &mut [u64; 4], live: &Live) {
     }
 }
 
-/// Keeps a controller's connections, and makes them again.
+/// The task that maintains a controller's connections.
 struct Supervisor {
     connector: Arc<dyn Connector>,
     options: Options,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     stopped: watch::Receiver<bool>,
     totals: Arc<Totals>,
 }
@@ -375,21 +380,21 @@ impl Supervisor {
             tasks.shutdown().await;
             self.keep_counts(&live);
             let Some(reason) = reason else {
-                self.state.send_replace(State::Gone(Gone("it was closed".into())));
+                self.state.send_replace(LinkState::Gone(Gone("it was closed".into())));
                 return;
             };
             warn!(peer = %self.connector.peer(), %reason, "the controller was lost");
-            self.state.send_replace(State::Lost(Loss { reason: reason.clone(), attempts: 0 }));
+            self.state.send_replace(LinkState::Lost(Loss { reason: reason.clone(), attempts: 0 }));
             match self.again(reason).await {
                 Ok((next, next_tasks)) => {
                     live = Arc::new(next);
                     tasks = next_tasks;
                     self.totals.reconnects.fetch_add(1, Ordering::Relaxed);
-                    self.state.send_replace(State::Live(live.clone()));
+                    self.state.send_replace(LinkState::Live(live.clone()));
                     info!(peer = %self.connector.peer(), "the controller is there again");
                 }
                 Err(gone) => {
-                    self.state.send_replace(State::Gone(gone));
+                    self.state.send_replace(LinkState::Gone(gone));
                     return;
                 }
             }
@@ -404,7 +409,7 @@ impl Supervisor {
         }
     }
 
-    /// Waits until the controller is lost, and says why; nothing where it was closed.
+    /// Waits until the controller is lost, and returns the reason; `None` if it was closed.
     async fn watch(&mut self, live: &Live, tasks: &mut Tasks) -> Option<Arc<str>> {
         let Supervisor { options, totals, stopped, .. } = self;
         tokio::select! {
@@ -425,7 +430,7 @@ impl Supervisor {
         }
     }
 
-    /// Connects again, with pauses that grow.
+    /// Reconnects, with growing pauses.
     async fn again(&mut self, lost: Arc<str>) -> Result<(Live, Tasks), Gone> {
         let reconnect = self.options.reconnect;
         let mut last: Arc<str> = lost;
@@ -448,7 +453,7 @@ impl Supervisor {
                     debug!(attempt, %error, "the controller is not there");
                     last = error.to_string().into();
                     let loss = Loss { reason: last.clone(), attempts: attempt + 1 };
-                    self.state.send_replace(State::Lost(loss));
+                    self.state.send_replace(LinkState::Lost(loss));
                 }
             }
         }
@@ -460,12 +465,12 @@ impl Supervisor {
     }
 }
 
-/// Waits until the controller is to be closed, or nobody is left who could say so.
+/// Waits until the controller is to be closed, or all handles are dropped.
 async fn stop_wanted(stopped: &mut watch::Receiver<bool>) {
     drop(stopped.wait_for(|stop| *stop).await);
 }
 
-/// Says that we live, twice in the time that the controller waits; gives why it stopped.
+/// Sends Keep Alive twice per keep alive timeout; returns the reason of its end.
 async fn keep_alive(admin: &Handle, options: &Options, totals: &Totals) -> Arc<str> {
     if options.keep_alive.is_zero() {
         return std::future::pending().await;
@@ -487,9 +492,9 @@ async fn keep_alive(admin: &Handle, options: &Options, totals: &Totals) -> Arc<s
     }
 }
 
-/// Asks for events and counts them; returns where there are too many.
+/// Requests events and counts them; returns if there are too many.
 async fn events(live: &Live, options: &Options, totals: &Totals) {
-    // A discovery controller need not have them, and is not kept for long.
+    // A discovery controller need not support them, and is not kept for long.
     if options.queues == 0 {
         return std::future::pending().await;
     }
@@ -516,14 +521,15 @@ async fn events(live: &Live, options: &Options, totals: &Totals) {
                     return;
                 }
             }
-            // It does not know the command, or is lost, which others notice.
+            // The command is not supported, or the connection is lost, which other tasks detect.
             Err(_) => return std::future::pending().await,
         }
     }
 }
 
 impl Options {
-    /// The same for a discovery controller: no I/O queues, no sign of life, no second attempt.
+    /// The same options for a discovery controller: no I/O queues, no keep alive, no
+    /// reconnection.
     #[must_use]
     pub fn for_discovery(mut self, subsystem: unlade_nvme_wire::Nqn) -> Options {
         self.subsystem = subsystem;

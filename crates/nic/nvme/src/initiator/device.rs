@@ -1,4 +1,4 @@
-//! A namespace as a device of blocks: read, write, flush, many at a time.
+//! A namespace as a block device: read, write and flush, with concurrent calls.
 
 use std::ops::Range;
 
@@ -13,14 +13,14 @@ use super::controller::{Controller, Gone};
 use super::driver::{CommandError, Pending};
 use super::queue::{DATA_BYTES_MAX, Payload};
 
-/// Most bytes of one command where the controller says no limit.
+/// Largest number of bytes of one command if the controller reports no limit.
 const COMMAND_BYTES_MAX: u32 = 1 << 20;
-/// Most blocks of one command.
+/// Largest number of blocks of one command.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// Commands of one call that are in flight at a time.
+/// Commands of one call that are in flight concurrently.
 const PARTS_MAX: usize = 32;
 
-/// Why a call failed.
+/// An error of a call.
 #[derive(Clone, Debug, Error)]
 pub enum DeviceError {
     /// A command failed.
@@ -29,7 +29,7 @@ pub enum DeviceError {
     /// The controller is gone for good.
     #[error(transparent)]
     Gone(#[from] Gone),
-    /// Offset and length must be of whole blocks.
+    /// Offset or length is not a multiple of the block size.
     #[error("offset {offset} and length {bytes} are not of whole blocks of {block_bytes} bytes")]
     Misaligned {
         /// Offset, bytes.
@@ -39,7 +39,7 @@ pub enum DeviceError {
         /// Bytes of a block.
         block_bytes: u32,
     },
-    /// Beyond the end.
+    /// The range exceeds the namespace.
     #[error("offset {offset} and length {bytes} go beyond the namespace's {size_bytes} bytes")]
     OutOfRange {
         /// Offset, bytes.
@@ -49,29 +49,29 @@ pub enum DeviceError {
         /// Bytes of the namespace.
         size_bytes: u64,
     },
-    /// It must not be written to.
+    /// The namespace is read-only.
     #[error("the namespace is read-only")]
     ReadOnly,
-    /// The controller cannot do it.
+    /// The controller does not support the command.
     #[error("the controller does not support {0}")]
     Unsupported(&'static str),
-    /// There is no such namespace.
+    /// The namespace does not exist.
     #[error("there is no namespace {number}; {}", listed(.there))]
     NoNamespace {
-        /// The number asked for.
+        /// The requested number.
         number: u32,
-        /// Those that there are.
+        /// The existing namespaces.
         there: Vec<u32>,
     },
-    /// Identify data that is not understood.
+    /// The Identify data is invalid.
     #[error("the controller's identification: {0}")]
     Identify(#[from] IdentifyError),
-    /// The controller contradicts itself.
-    #[error("the controller misbehaves: {0}")]
+    /// The controller violates the protocol.
+    #[error("the controller violates the protocol: {0}")]
     Misbehaved(&'static str),
 }
 
-/// Most numbers in a message.
+/// Largest number of namespaces in a message.
 const LISTED_MAX: usize = 16;
 
 fn listed(numbers: &[u32]) -> String {
@@ -85,11 +85,11 @@ fn listed(numbers: &[u32]) -> String {
     }
 }
 
-/// A namespace of a connected controller. Clones are the same one. Calls may overlap, up to the
-/// queues' depth; those that write the same blocks at a time end in any order.
+/// A namespace of a connected controller. Clones refer to the same one. Calls may be concurrent,
+/// up to the queues' depth; concurrent writes of the same blocks complete in any order.
 ///
-/// A call that is dropped before it is done may have been executed or not; what it used is kept
-/// until the controller has answered, so nothing of a later call is ever touched by it.
+/// A call that is dropped before its end may or may not have been executed. Its resources are
+/// kept until the controller has answered, so it never affects a later call.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     controller: Controller,
@@ -118,7 +118,7 @@ impl Namespace {
         let most = limit.min(u64::from(DATA_BYTES_MAX)).min(BLOCKS_MAX << format.block_power);
         let command_bytes_max = (most >> format.block_power << format.block_power) as u32;
         if command_bytes_max == 0 || format.blocks.leading_zeros() < u32::from(format.block_power) {
-            return Err(DeviceError::Misbehaved("its block size does not go with its limits"));
+            return Err(DeviceError::Misbehaved("its block size does not fit its limits"));
         }
         Ok(Namespace {
             controller,
@@ -146,17 +146,17 @@ impl Namespace {
         self.blocks << self.block_power
     }
 
-    /// Most bytes of one command; longer calls are several.
+    /// Largest number of bytes of one command; longer calls are split.
     pub fn command_bytes_max(&self) -> u32 {
         self.command_bytes_max
     }
 
-    /// Whether it must not be written to.
+    /// Returns true if the namespace is read-only.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// The controller that it belongs to.
+    /// The controller of the namespace.
     pub fn controller(&self) -> &Controller {
         &self.controller
     }
@@ -173,7 +173,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// The commands that a call is made of.
+    /// The commands of a call.
     fn parts(&self, offset: u64, bytes: usize) -> impl Iterator<Item = Part> + use<> {
         let (step, power) = (self.command_bytes_max as usize, self.block_power);
         (0..bytes).step_by(step).map(move |start| Part {
@@ -187,10 +187,10 @@ impl Namespace {
         Command::build(opcode as u8, 0, self.number).with_blocks(part.first, blocks as u32)
     }
 
-    /// Fills `buffer` with what is at `offset`, both of whole blocks.
+    /// Reads from `offset` into `buffer`, both multiples of the block size.
     ///
     /// # Errors
-    /// [`DeviceError`]; the buffer's content then means nothing.
+    /// [`DeviceError`]; the buffer's content is then undefined.
     pub async fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<(), DeviceError> {
         self.check(offset, buffer.len() as u64)?;
         let mut submitted = Vec::new();
@@ -210,11 +210,11 @@ impl Namespace {
         }
     }
 
-    /// Fills `buffer`, which is taken and given back, with what is at `offset`. Where it fits into
-    /// one command ([`Namespace::command_bytes_max`]) data is received straight into it.
+    /// Reads from `offset` into `buffer`, which is taken and returned. If it fits into one
+    /// command ([`Namespace::command_bytes_max`]), data is received directly into it.
     ///
     /// # Errors
-    /// [`DeviceError`]; the buffer is then gone.
+    /// [`DeviceError`]; the buffer is then lost.
     pub async fn read_owned(&self, offset: u64, buffer: Vec<u8>) -> Result<Vec<u8>, DeviceError> {
         self.check(offset, buffer.len() as u64)?;
         if buffer.is_empty() {
@@ -230,7 +230,7 @@ impl Namespace {
         self.finish_read(&part, pending).await
     }
 
-    /// Submits a read into `buffer`, or a new one where it does not have the length.
+    /// Submits a read into `buffer`, or into a new one if its length differs.
     async fn submit_read(&self, part: &Part, mut buffer: Vec<u8>) -> Result<Pending, DeviceError> {
         buffer.resize(part.bytes.len(), 0);
         let command = self.command(IoOpcode::Read, part);
@@ -243,13 +243,13 @@ impl Namespace {
         loop {
             match answer {
                 Ok(answer) => return Ok(answer.data),
-                Err(error) => self.controller.judge(error, &mut attempts)?,
+                Err(error) => self.controller.check_retry(error, &mut attempts)?,
             }
             answer = self.submit_read(part, Vec::new()).await?.answer().await;
         }
     }
 
-    /// Writes `bytes` to `offset`, both of whole blocks, without copying them.
+    /// Writes `bytes` at `offset`, both multiples of the block size, without a copy.
     ///
     /// # Errors
     /// [`DeviceError`]; any part may have been written.
@@ -286,7 +286,7 @@ impl Namespace {
         self.write(offset, Bytes::copy_from_slice(bytes)).await
     }
 
-    /// Makes durable all writes that were done when this is called.
+    /// Makes all writes durable that were complete at the time of the call.
     ///
     /// # Errors
     /// [`DeviceError`].
@@ -299,7 +299,7 @@ impl Namespace {
     /// Writes zeroes without sending them.
     ///
     /// # Errors
-    /// [`DeviceError`]; [`DeviceError::Unsupported`] where the controller cannot.
+    /// [`DeviceError`]; [`DeviceError::Unsupported`] if the controller lacks the command.
     pub async fn write_zeroes(&self, offset: u64, bytes: u64) -> Result<(), DeviceError> {
         self.check(offset, bytes)?;
         if self.is_read_only {
@@ -320,7 +320,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Waits for a command that gives no data, and repeats it where that is due.
+    /// Waits for a command without input data, and repeats it if necessary.
     async fn finish(
         &self,
         pending: Pending,
@@ -332,7 +332,7 @@ impl Namespace {
         loop {
             match answer {
                 Ok(_) => return Ok(()),
-                Err(error) => self.controller.judge(error, &mut attempts)?,
+                Err(error) => self.controller.check_retry(error, &mut attempts)?,
             }
             answer = self.controller.submit(command, payload.clone()).await?.answer().await;
         }

@@ -1,4 +1,5 @@
-//! Which subsystems there are: the discovery log page of a discovery controller (NVMe Base §5.16.1.23).
+//! Discovery of subsystems: the discovery log page of a discovery controller (NVMe Base
+//! §5.16.1.23).
 
 use std::sync::Arc;
 
@@ -15,33 +16,33 @@ use super::device::DeviceError;
 use super::options::{Connector, Options};
 use super::queue::Payload;
 
-/// How often a page that changes while it is read is read again.
+/// Largest number of reads of a page that changes while it is read.
 const ATTEMPTS_MAX: u32 = 5;
-/// Bytes of a log page that are asked for at a time.
+/// Bytes of a log page per command.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Why nothing was discovered.
+/// An error of a discovery.
 #[derive(Debug, Error)]
 pub enum DiscoverError {
-    /// No discovery controller.
+    /// The discovery controller cannot be reached.
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The page could not be read.
     #[error("discovery log page: {0}")]
     Device(#[from] DeviceError),
-    /// The page is not understood.
+    /// The page is invalid.
     #[error(transparent)]
     Page(#[from] DiscoveryError),
-    /// The well-known name is none: never.
+    /// The well-known name is invalid; this does not happen.
     #[error(transparent)]
     Name(#[from] NqnError),
-    /// It changed all the time.
+    /// The page changed during every read.
     #[error("the discovery log page changed each time that it was read; try again")]
     Unsettled,
 }
 
-/// Asks the discovery controller behind `connector`; only host, digests and timeouts of `options`
-/// matter.
+/// Reads the discovery log of the controller behind `connector`; of `options` only host, digests
+/// and timeouts are used.
 ///
 /// # Errors
 /// [`DiscoverError`].
@@ -60,7 +61,7 @@ async fn read_page(controller: &Controller) -> Result<Vec<DiscoveryEntry>, Disco
     for _ in 0..ATTEMPTS_MAX {
         let header = log_page(controller, 0, RECORD_BYTES).await?;
         let header = DiscoveryHeader::parse(&header)?;
-        // The header's limit on entries keeps this small.
+        // The limit of entries in the header's parser keeps this small.
         let bytes = RECORD_BYTES * (1 + header.entries as usize);
         let mut page = Vec::with_capacity(bytes);
         while page.len() < bytes {

@@ -1,4 +1,4 @@
-//! Runs one queue on its connection: a task that sends, receives and gives out completions.
+//! The driver of one queue: a task that sends, receives and delivers completions.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -24,18 +24,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for S {}
 /// Any [`ByteStream`].
 pub type BoxStream = Box<dyn ByteStream>;
 
-/// Bytes received at a time.
+/// Largest number of bytes of one receive.
 const RECEIVE_BYTES: usize = 256 * 1024;
-/// Pieces sent at a time.
+/// Largest number of buffers of one send.
 const SLICES_MAX: usize = 64;
-/// How often timeouts are looked for.
+/// Interval of the checks for timeouts.
 const TICK: Duration = Duration::from_millis(200);
-/// How long a termination request may take to leave.
+/// How long the transmission of a termination request may take.
 const TERMINATE_MAX: Duration = Duration::from_millis(200);
-/// Rounds before another task has its turn.
+/// Iterations before the task yields.
 const ROUNDS_MAX: usize = 32;
 
-/// Why a connection ended.
+/// The reason of a connection's end.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
     /// The stream failed.
@@ -44,41 +44,41 @@ pub enum ConnectionError {
     /// The controller closed it.
     #[error("the controller closed the connection")]
     Closed,
-    /// What the controller sent, or did not send in time.
+    /// The controller violated the protocol, or did not answer in time.
     #[error(transparent)]
     Queue(#[from] QueueError),
 }
 
-/// Why a command failed.
+/// The error of a command.
 #[derive(Clone, Debug, Error)]
 pub enum CommandError {
-    /// By itself: the connection goes on.
+    /// The command failed; the connection goes on.
     #[error(transparent)]
     Failed(#[from] Failure),
-    /// The connection ended before the answer came. Nobody knows whether it was executed.
+    /// The connection ended before the answer. The command may or may not have been executed.
     #[error("the connection to the controller was lost: {0}")]
     Lost(Arc<str>),
-    /// Its data is longer than a command can have.
+    /// Its data is longer than the limit of a command.
     #[error("the command has more than {} bytes of data", super::queue::DATA_BYTES_MAX)]
     TooLarge,
 }
 
 pub(super) type Reply = oneshot::Sender<Result<Answer, CommandError>>;
 
-/// A command on its way to the queue.
+/// A command on its way to the queue, with its reply channel.
 pub(super) struct Job {
     request: Request,
     reply: Reply,
 }
 
-/// A queue that runs elsewhere.
+/// A handle of a queue that runs in another task.
 #[derive(Clone, Debug)]
 pub(super) struct Handle {
     jobs: mpsc::Sender<Job>,
     counts: Arc<Counts>,
 }
 
-/// What a queue's task has counted so far.
+/// Counters of a queue's task.
 #[derive(Debug, Default)]
 struct Counts {
     commands: AtomicU64,
@@ -87,8 +87,8 @@ struct Counts {
     data_digest_errors: AtomicU64,
 }
 
-/// The answer to a command that was submitted. Dropping it gives the answer up; the command's
-/// identifier stays in use until the controller has answered.
+/// The answer to a submitted command. Dropping it discards the answer; the command's identifier
+/// stays in use until the controller has answered.
 #[derive(Debug)]
 pub(super) struct Pending(oneshot::Receiver<Result<Answer, CommandError>>);
 
@@ -102,12 +102,12 @@ impl Handle {
     /// Submits a command; waits while the queue is full.
     pub(super) async fn submit(&self, request: Request) -> Pending {
         let (reply, answer) = oneshot::channel();
-        // Where the task is over the reply is dropped, and the answer says so.
+        // If the task has ended, the reply is dropped, and the answer is an error.
         let _ = self.jobs.send(Job { request, reply }).await;
         Pending(answer)
     }
 
-    /// True where no command is taken any more.
+    /// Returns true if no more commands are accepted.
     pub(super) fn is_over(&self) -> bool {
         self.jobs.is_closed()
     }
@@ -117,7 +117,7 @@ impl Handle {
         self.submit(request).await.answer().await
     }
 
-    /// Commands, bytes received, bytes sent, data digests that were wrong.
+    /// Counters: commands, bytes received, bytes sent, wrong data digests.
     pub(super) fn counts(&self) -> [u64; 4] {
         let counts = &self.counts;
         [&counts.commands, &counts.received_bytes, &counts.sent_bytes, &counts.data_digest_errors]
@@ -134,13 +134,13 @@ pub(super) struct Driver {
     received: Box<[u8]>,
     started: Instant,
     tick: Interval,
-    /// Nobody submits any more.
+    /// True if all handles are dropped.
     closing: bool,
     unflushed: bool,
 }
 
 impl Driver {
-    /// The task of `queue`, to be run by [`Driver::run`], and where commands for it go.
+    /// Creates the task of `queue`, for [`Driver::run`], and the handle for its commands.
     pub(super) fn new(stream: BoxStream, queue: Queue<Reply>) -> (Handle, Driver) {
         let (sender, jobs) = mpsc::channel(queue.free().max(1));
         let counts = Arc::new(Counts::default());
@@ -160,8 +160,8 @@ impl Driver {
         (Handle { jobs: sender, counts }, driver)
     }
 
-    /// Runs until nobody submits any more and all is answered, or the connection ends. Commands
-    /// in flight then are lost.
+    /// Runs until all handles are dropped and all commands answered, or the connection ends.
+    /// Commands in flight are lost then.
     ///
     /// # Errors
     /// [`ConnectionError`].
@@ -169,7 +169,7 @@ impl Driver {
         let ended = poll_fn(|context| self.poll(context)).await;
         let Err(error) = &ended else { return Ok(()) };
         let reason: Arc<str> = error.to_string().into();
-        // First, so that whoever repeats a command sees that this queue is over.
+        // First, so that a caller that repeats a command sees the end of this queue.
         self.jobs.close();
         for reply in self.queue.abandon() {
             let _ = reply.send(Err(CommandError::Lost(reason.clone())));
@@ -206,7 +206,7 @@ impl Driver {
         Poll::Pending
     }
 
-    /// Takes commands while there is room; true where one was taken.
+    /// Accepts commands while there is room. Returns true if one was accepted.
     fn take_jobs(&mut self, context: &mut Context<'_>) -> bool {
         let mut taken = false;
         while self.queue.free() > 0 && !self.closing {
@@ -223,7 +223,7 @@ impl Driver {
     }
 
     fn submit(&mut self, job: Job) {
-        // Whoever wanted it has gone.
+        // The caller is gone.
         if job.reply.is_closed() {
             return;
         }
@@ -239,7 +239,7 @@ impl Driver {
         let _ = reply.send(Err(error));
     }
 
-    /// True where all that waited was sent, and something had.
+    /// Returns true if all pending bytes were sent, and there were some.
     fn send_some(&mut self, context: &mut Context<'_>) -> io::Result<bool> {
         let waited = self.queue.wants_to_send();
         match self.poll_send(context)? {
@@ -276,7 +276,7 @@ impl Driver {
         Poll::Ready(Ok(()))
     }
 
-    /// True where something came.
+    /// Returns true if bytes were received.
     fn receive_some(&mut self, context: &mut Context<'_>) -> Result<bool, ConnectionError> {
         let mut buffer = ReadBuf::new(&mut self.received);
         match Pin::new(&mut self.stream).poll_read(context, &mut buffer)? {
@@ -284,7 +284,7 @@ impl Driver {
             Poll::Ready(()) if buffer.filled().is_empty() => Err(ConnectionError::Closed),
             Poll::Ready(()) => {
                 let received = self.queue.receive(&mut Input::plain(buffer.filled()));
-                // What was complete before an error is complete.
+                // PDUs that were complete before an error count.
                 self.give_out();
                 received?;
                 Ok(true)
@@ -294,7 +294,7 @@ impl Driver {
 
     fn give_out(&mut self) {
         while let Some(completed) = self.queue.completed() {
-            // Whoever waited may have gone.
+            // The caller may be gone.
             let _ = completed.tag.send(completed.outcome.map_err(CommandError::Failed));
         }
         let stats = self.queue.stats();

@@ -1,14 +1,14 @@
-//! An initiator (host) in user space: NVMe over TCP, with TLS where there is a key.
+//! An initiator (host) in user space: NVMe over TCP, with TLS if a key is configured.
 //!
-//! In the order in which a command meets them:
+//! The modules, in the order in which a command meets them:
 //! - [`address`], such as `nvme+tcp://host:port/1`;
-//! - [`options`]: who we are, whom we want, limits; how connections are made;
+//! - [`options`]: host, subsystem, limits; how connections are made;
 //! - `connect`: from an address to a controller that is ready;
 //! - [`controller`]: its queues, keep alive, events, reconnection;
 //! - [`device`]: namespaces: read, write, flush;
 //! - [`driver`]: the task of one queue;
-//! - [`queue`]: the protocol of one queue, sans-IO; `ranges`: which data has come;
-//! - [`discover`](mod@discover): which subsystems there are.
+//! - [`queue`]: the protocol of one queue, sans-IO; `ranges`: the received parts of data;
+//! - [`discover`](mod@discover): discovery of subsystems.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {

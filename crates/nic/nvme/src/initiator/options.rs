@@ -1,4 +1,4 @@
-//! How to reach a controller, and how to treat it.
+//! Options of a connection to a controller, and the connectors.
 
 use std::future::Future;
 use std::io;
@@ -14,7 +14,7 @@ use super::address;
 use super::driver::BoxStream;
 use crate::secure::{self, TlsError};
 
-/// Most I/O queues of one controller.
+/// Largest number of I/O queues of one controller.
 pub const QUEUES_MAX: u16 = 64;
 
 /// A host: its name and identifier (NVMe Base §4.5, §4.6).
@@ -27,10 +27,10 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host with a random identifier, and the name that goes with it.
+    /// Creates a host with a random identifier, and the corresponding name.
     ///
     /// # Errors
-    /// No randomness.
+    /// The system's random source fails.
     pub fn random() -> io::Result<Host> {
         let mut id = [0; 16];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| io::Error::other("no random bytes"))?;
@@ -40,10 +40,10 @@ impl Host {
         Host::with_id(id).map_err(io::Error::other)
     }
 
-    /// A host with this identifier, and the name that goes with it.
+    /// Creates a host with this identifier, and the corresponding name.
     ///
     /// # Errors
-    /// Never: the name is well formed.
+    /// None: the name is well formed.
     pub fn with_id(id: [u8; 16]) -> Result<Host, unlade_nvme_wire::fabrics::NqnError> {
         let nqn = Nqn::new(&format!("nqn.2014-08.org.nvmexpress:uuid:{}", uuid(&id)))?;
         Ok(Host { nqn, id })
@@ -62,14 +62,14 @@ pub fn uuid(id: &[u8; 16]) -> String {
     text
 }
 
-/// When a lost connection is made again.
+/// The policy for reconnections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reconnect {
-    /// Attempts in a row before it is given up; 0 never tries.
+    /// Number of consecutive attempts; 0 disables reconnection.
     pub attempts_max: u32,
-    /// Before the second attempt; doubled before each further one.
+    /// Pause before the second attempt; doubled before each further one.
     pub delay_first: Duration,
-    /// The most that it grows to.
+    /// Longest pause.
     pub delay_max: Duration,
 }
 
@@ -84,13 +84,13 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
-    /// The pauses before all attempts together.
+    /// The sum of the pauses before all attempts.
     pub fn pauses(&self) -> Duration {
         (0..self.attempts_max)
             .fold(Duration::ZERO, |sum, number| sum.saturating_add(self.delay(number)))
     }
 
-    /// How long to wait before attempt `number`, the first of which is 0.
+    /// The pause before attempt `number`, counted from 0.
     pub fn delay(&self, number: u32) -> Duration {
         match number.checked_sub(1) {
             None => Duration::ZERO,
@@ -102,39 +102,40 @@ impl Reconnect {
     }
 }
 
-/// How to treat a controller.
+/// Options of a connection to a controller.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Who we are.
+    /// This host.
     pub host: Host,
-    /// Whom we want.
+    /// The subsystem's name.
     pub subsystem: Nqn,
-    /// Digests to ask for.
+    /// Digests to request.
     pub digests: Digests,
-    /// A controller that declines one of them is not used; otherwise it is used without.
+    /// True to refuse a controller that declines one of them; otherwise it is used without.
     pub digests_required: bool,
-    /// I/O queues to ask for, each a connection; none for a discovery controller.
+    /// Number of I/O queues to request, each a connection; 0 for a discovery controller.
     pub queues: u16,
-    /// Commands in flight in each.
+    /// Commands in flight per queue.
     pub depth: u16,
-    /// After how long without a sign of life the controller gives us up; zero is never.
+    /// Keep alive timeout, after which the controller drops the host; zero disables it.
     pub keep_alive: Duration,
-    /// How long a command may take.
+    /// Timeout of a command.
     pub command_timeout: Duration,
-    /// How long setting up a controller may take.
+    /// Timeout of a controller's set-up.
     pub connect_timeout: Duration,
-    /// When lost connections are made again.
+    /// The policy for lost connections.
     pub reconnect: Reconnect,
-    /// How often a command is repeated whose connection was lost: reads, writes and flushes are.
-    /// Nobody knows whether the lost one was executed, or will be: a controller that learns late of
-    /// the loss may find a write in the old connection after the repeated one was answered, and
-    /// put it over what was written to the same blocks since. This crate's target begins nothing
-    /// once it knows, and lets the host come again when what it had begun is over.
+    /// Number of times that a read, write or flush is repeated after its connection was lost. It
+    /// is unknown if the lost command was executed, or will be: a controller that detects the
+    /// loss late may still execute a write of the old connection after the repeated one was
+    /// answered, and overwrite later data in the same blocks. This crate's target starts no
+    /// command after it has detected the loss, and accepts the host again only when the running
+    /// commands are complete.
     pub retries_max: u32,
 }
 
 impl Options {
-    /// The usual: both digests off, one queue of 127 commands.
+    /// The defaults: both digests off, one queue of 127 commands.
     pub fn new(host: Host, subsystem: Nqn) -> Options {
         Options {
             host,
@@ -152,26 +153,26 @@ impl Options {
     }
 }
 
-/// Why there is no connection.
+/// An error while a connection is established.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The name has no address.
+    /// The name cannot be resolved.
     #[error("{name}: {error}; correct the name, or give an address")]
     Name {
         /// The name.
         name: String,
-        /// What the resolver said.
+        /// Error of the resolver.
         error: io::Error,
     },
-    /// No TCP connection to any address.
+    /// No address accepts a TCP connection.
     #[error("{}", refusals(.0))]
     Tcp(Vec<(SocketAddr, io::Error)>),
-    /// No TLS.
+    /// The TLS handshake failed.
     #[error("{peer}: {error}")]
     Tls {
         /// The address.
         peer: SocketAddr,
-        /// What went wrong.
+        /// The error.
         error: TlsError,
     },
     /// Another kind of stream failed.
@@ -193,25 +194,25 @@ fn refusals(all: &[(SocketAddr, io::Error)]) -> String {
     text
 }
 
-/// A connection that is being made.
+/// A connection attempt.
 pub type Connecting<'c> = Pin<Box<dyn Future<Output = Result<BoxStream, StreamError>> + Send + 'c>>;
 
-/// Makes connections to one controller; each queue has its own.
+/// A factory of connections to one controller; each queue has its own connection.
 pub trait Connector: Send + Sync + 'static {
-    /// Makes one more.
+    /// Opens one more connection.
     fn connect(&self) -> Connecting<'_>;
-    /// Where to, for messages.
+    /// The remote address, for messages.
     fn peer(&self) -> String;
 }
 
-/// Connections over the kernel's TCP, with TLS where there is a key.
+/// A connector over the kernel's TCP, with TLS if there is a key.
 #[derive(Clone, Debug)]
 pub struct TcpConnector {
     /// Name or address.
     pub host: String,
     /// Port.
     pub port: u16,
-    /// The key, where TLS is wanted.
+    /// The key, for TLS.
     pub psk: Option<Psk>,
 }
 
@@ -223,7 +224,7 @@ impl TcpConnector {
         let addresses = found.map_err(|error| StreamError::Name { name: name(), error })?;
         let mut failures = Vec::new();
         for peer in addresses {
-            // A command is one write; none may wait for the answer to another.
+            // A command is one write, which must not wait for the acknowledgement of another.
             let connected = TcpStream::connect(peer).await;
             match connected.and_then(|tcp| tcp.set_nodelay(true).map(|()| tcp)) {
                 Ok(tcp) => return Ok((tcp, peer)),

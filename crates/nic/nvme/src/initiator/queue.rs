@@ -1,13 +1,15 @@
-//! One queue of a controller: commands out, completions and data in. No socket, no clock.
+//! One queue of a controller: commands out, completions and data in. Sans-IO: no socket, no
+//! clock.
 //!
 //! ```text
 //!  submit ─► slot (its number and generation are the CID) ─► outgoing ─► the connection
 //!  the connection ─► receive ─► Pdus ─► data into the slot's buffer, R2T into outgoing
 //!                                       completion ─► completed
 //! ```
-//! The controller is hostile. A read completes when all of its bytes have come, each once, and
-//! every digest was right; a write when all was asked for and sent. What contradicts that, or names
-//! a command that is not in flight, ends the connection. A wrong data digest fails its command alone.
+//! The controller is not trusted. A read completes when all of its bytes have come, each once,
+//! and every digest was correct; a write when all data was requested and sent. A PDU that
+//! contradicts this, or names a command that is not in flight, ends the connection. A wrong data
+//! digest fails only its command.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -25,29 +27,30 @@ use unlade_nvme_wire::{
 
 use super::ranges::{RangeError, Ranges};
 
-/// Most commands in flight in one queue.
+/// Largest number of commands in flight in one queue.
 pub const DEPTH_MAX: u16 = 1 << SLOT_BITS;
-/// Most bytes of one command's data.
+/// Largest number of data bytes of one command.
 pub const DATA_BYTES_MAX: u32 = 8 << 20;
 /// A command identifier is the slot's number, with the slot's generation above it.
 const SLOT_BITS: u32 = 10;
-/// Data up to here goes into one piece with its header.
+/// Data of at most this length is copied behind its header into one buffer.
 const COPY_BYTES_MAX: usize = 4096;
 
-/// What the two ends agreed on.
+/// The agreed parameters of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Most commands in flight, up to [`DEPTH_MAX`]; one less than the queue has entries.
+    /// Largest number of commands in flight, up to [`DEPTH_MAX`]; one less than the queue's
+    /// entries.
     pub depth: u16,
-    /// Which digests there are.
+    /// The digests in use.
     pub digests: Digests,
-    /// CPDA: alignment of the data that we send, bytes.
+    /// CPDA: alignment of the data that the initiator sends, in bytes.
     pub alignment_bytes: usize,
-    /// MAXH2CDATA: most bytes of data in one PDU of ours.
+    /// MAXH2CDATA: largest number of data bytes in one PDU of the initiator.
     pub data_bytes_max: u32,
-    /// Most bytes of data that go with the command.
+    /// Largest number of data bytes in a command's capsule.
     pub in_capsule_bytes: u32,
-    /// MAXR2T that we said: requests for data of one command at a time.
+    /// MAXR2T of the initiator: number of outstanding R2Ts of one command.
     pub transfers_max: u32,
 }
 
@@ -56,77 +59,77 @@ pub struct Settings {
 pub enum Payload {
     /// None.
     None,
-    /// To the controller.
+    /// Data to the controller.
     Out(Bytes),
-    /// From the controller, into this buffer, all of it.
+    /// Data from the controller; it fills this buffer.
     In(Vec<u8>),
 }
 
-/// A command to be sent; identifier and place of data are filled in.
+/// A command to send; the queue fills in the identifier and the data pointer.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// Opcode, namespace and dwords.
     pub command: Command,
     /// Its data.
     pub payload: Payload,
-    /// How long it may take; for ever where there is nothing.
+    /// Timeout; none if absent.
     pub timeout: Option<Duration>,
 }
 
-/// How a command that succeeded ended.
+/// The result of a successful command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Dwords 0 and 1 of the completion.
     pub result: u64,
-    /// The buffer, full, where data was to come; else empty.
+    /// The filled buffer of a read; otherwise empty.
     pub data: Vec<u8>,
 }
 
-/// Why a command failed, while its connection goes on.
+/// The error of a command whose connection goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Failure {
-    /// The controller says so.
+    /// The controller returned an error status.
     #[error("{0}")]
     Status(Status),
-    /// Its data came changed.
+    /// A data digest was wrong.
     #[error("a data digest is wrong: data was changed on the way")]
     DataDigest,
 }
 
-/// A command that is over. `T` is what it was submitted with.
+/// A completed command. `T` is the tag of its submission.
 #[derive(Debug)]
 pub struct Completed<T> {
-    /// What it was submitted with.
+    /// The tag of its submission.
     pub tag: T,
-    /// How it ended.
+    /// Its result.
     pub outcome: Result<Answer, Failure>,
 }
 
-/// Why a connection ends. Each is the controller's fault, or of somebody on the way.
+/// An error that ends a connection. The cause is the controller, or damage on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QueueError {
-    /// What came is no PDU.
-    #[error("the controller sent what is no PDU that was agreed on")]
+    /// The received bytes are not a valid PDU.
+    #[error("the controller sent bytes that are not a valid PDU")]
     Malformed,
-    /// A header's digest is wrong.
+    /// A header digest is wrong.
     #[error("the digest of a PDU's header is wrong")]
     HeaderDigest,
-    /// A PDU that a controller does not send now.
-    #[error("the controller sent a PDU out of place: {0:?}")]
+    /// The controller sent a PDU that is not valid in this state.
+    #[error("the controller sent an unexpected PDU: {0:?}")]
     Unexpected(PduKind),
-    /// A command that is not in flight.
+    /// The command is not in flight.
     #[error("the controller answers command {0:#06x}, which is not in flight")]
     UnknownCommand(u16),
-    /// Data outside what the command asked for, or a second time.
-    #[error("the controller moves data of command {0:#06x} that was not asked for, or twice")]
+    /// Data outside the command's range, or a second time.
+    #[error("the controller transfers data of command {0:#06x} that was not requested, or twice")]
     OutOfRange(u16),
-    /// More R2T at a time, or more parts, than are allowed.
-    #[error("the controller moves data of command {0:#06x} in too many parts")]
+    /// More outstanding R2Ts, or more parts, than allowed.
+    #[error("the controller transfers data of command {0:#06x} in too many parts")]
     LimitExceeded(u16),
-    /// Success while data is missing.
-    #[error("the controller says that command {0:#06x} succeeded, and its data is not complete")]
+    /// A success status while data is missing.
+    #[error("the controller reports success of command {0:#06x}, but its data is incomplete")]
     Incomplete(u16),
-    /// No answer in time.
+    /// A command timed out.
     #[error("command {0:#06x} was not answered in time")]
     Timeout(u16),
     /// The controller ended the connection.
@@ -148,7 +151,7 @@ fn fatal_name(status: u16) -> String {
 }
 
 impl QueueError {
-    /// What a termination request says of it, where one is due.
+    /// The status for a termination request, if one is due.
     fn fatal(&self) -> Option<FatalStatus> {
         Some(match self {
             QueueError::Malformed => FatalStatus::InvalidHeader,
@@ -172,10 +175,10 @@ impl From<pdus::PduError> for QueueError {
     }
 }
 
-/// Why a command was not taken; it comes back.
+/// The reason that a command was not accepted; the command is returned.
 #[derive(Debug)]
 pub enum Refused<T> {
-    /// As many as may be are in flight.
+    /// The queue is full.
     Full(Request, T),
     /// Its data is longer than [`DATA_BYTES_MAX`].
     TooLarge(Request, T),
@@ -198,37 +201,37 @@ pub struct QueueStats {
 
 /// A command in flight.
 struct InFlight<T> {
-    /// Nothing once the completion was given out.
+    /// `None` once the completion was delivered.
     tag: Option<T>,
     payload: Payload,
-    /// Bytes that came, or that the controller asked for.
+    /// Bytes that were received, or that the controller requested.
     moved: Ranges,
-    /// A data digest was wrong.
+    /// True if a data digest was wrong.
     corrupt: bool,
     deadline: Option<Duration>,
-    /// R2Ts whose data has not been sent.
+    /// Number of R2Ts whose data has not been sent.
     transfers: u32,
-    /// Pieces of its data that wait in `outgoing`.
+    /// Number of chunks of its data that wait in `outgoing`.
     pieces: u32,
 }
 
-struct Slot<T> {
+struct CommandSlot<T> {
     generation: u16,
     in_flight: Option<InFlight<T>>,
 }
 
 /// Bytes to be sent.
-struct Piece {
+struct OutgoingChunk {
     bytes: Bytes,
-    /// The slot whose data it is.
+    /// The slot of the data.
     slot: Option<u16>,
-    /// All of a transfer is sent with it.
+    /// True if it is the last chunk of a transfer.
     ends_transfer: bool,
 }
 
 /// The PDU with data that is being received.
 #[derive(Clone, Copy)]
-struct Current {
+struct CurrentPdu {
     slot: u16,
     data: Data,
 }
@@ -242,13 +245,13 @@ pub struct Queue<T> {
 
 struct Core<T> {
     settings: Settings,
-    slots: Vec<Slot<T>>,
-    /// Slots that are free, the one that was so for longest first.
+    slots: Vec<CommandSlot<T>>,
+    /// Free slots, the least recently used first.
     free: VecDeque<u16>,
-    outgoing: VecDeque<Piece>,
-    /// Bytes of the first piece that were sent.
+    outgoing: VecDeque<OutgoingChunk>,
+    /// Number of bytes of the first chunk that were sent.
     sent: usize,
-    current: Option<Current>,
+    current: Option<CurrentPdu>,
     completed: VecDeque<Completed<T>>,
     stats: QueueStats,
 }
@@ -264,8 +267,8 @@ impl<T> core::fmt::Debug for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// A queue on a connection that both ends have initialised; the next byte to be received is
-    /// the first of a PDU, and has the TCP sequence number `start` where a device wants to know.
+    /// Creates a queue on an initialised connection. The next byte to receive is the first of a
+    /// PDU, and has the TCP sequence number `start` if a device uses it.
     pub fn new(settings: Settings, start: SeqNumber) -> Queue<T> {
         let depth = settings.depth.clamp(1, DEPTH_MAX);
         let nvme = Nvme {
@@ -273,7 +276,7 @@ impl<T> Queue<T> {
             data_digest: settings.digests.data,
             data_bytes_max: DATA_BYTES_MAX,
         };
-        let slots = (0..depth).map(|_| Slot { generation: 0, in_flight: None }).collect();
+        let slots = (0..depth).map(|_| CommandSlot { generation: 0, in_flight: None }).collect();
         Queue {
             pdus: Pdus::new(nvme, start),
             core: Core {
@@ -290,22 +293,22 @@ impl<T> Queue<T> {
         }
     }
 
-    /// How many more commands can be submitted.
+    /// Number of further commands that can be submitted.
     pub fn free(&self) -> usize {
         if self.failed.is_some() { 0 } else { self.core.free.len() }
     }
 
-    /// Commands that the controller has not answered, or whose slots are still in use.
+    /// Number of commands that are not answered, or whose slots are still in use.
     pub fn in_flight(&self) -> usize {
         self.core.slots.len() - self.core.free.len()
     }
 
-    /// What was counted.
+    /// The counters so far.
     pub fn stats(&self) -> QueueStats {
         self.core.stats
     }
 
-    /// Sends a command; `tag` comes back with its completion.
+    /// Submits a command; `tag` is returned with its completion.
     ///
     /// # Errors
     /// [`Refused`], with request and tag.
@@ -328,26 +331,26 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Bytes to be sent, in order, as pieces.
+    /// The bytes to send, in order, as slices.
     pub fn outgoing(&self) -> impl Iterator<Item = &[u8]> {
         let mut skip = self.core.sent;
         self.core.outgoing.iter().map(move |piece| &piece.bytes[core::mem::take(&mut skip)..])
     }
 
-    /// True where something is to be sent.
+    /// Returns true if there are bytes to send.
     pub fn wants_to_send(&self) -> bool {
         !self.core.outgoing.is_empty()
     }
 
-    /// So many bytes of [`Queue::outgoing`] were sent.
+    /// Notes that `bytes` bytes of [`Queue::outgoing`] were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.core.advance(bytes);
     }
 
-    /// Takes what came. Completions are then had from [`Queue::completed`].
+    /// Processes received bytes. Completions are then available from [`Queue::completed`].
     ///
     /// # Errors
-    /// The connection is over; [`Queue::terminate`] says it to the controller.
+    /// The connection is over; [`Queue::terminate`] notifies the controller.
     pub fn receive(&mut self, input: &mut Input<'_>) -> Result<(), QueueError> {
         match self.failed {
             Some(error) => Err(error),
@@ -375,12 +378,12 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// A command that is over.
+    /// Takes the next completed command.
     pub fn completed(&mut self) -> Option<Completed<T>> {
         self.core.completed.pop_front()
     }
 
-    /// Ends the connection where a command has waited for longer than it may.
+    /// Ends the connection if a command has timed out.
     ///
     /// # Errors
     /// [`QueueError::Timeout`].
@@ -400,21 +403,22 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Puts a termination request in place of all that waits to be sent, where the queue has failed
-    /// in a way that the controller is to be told of.
+    /// Replaces all pending output by a termination request, if the queue has failed in a way
+    /// that the controller is to be notified of.
     pub fn terminate(&mut self) {
         let Some(fatal) = self.failed.and_then(|error| error.fatal()) else { return };
-        // A piece that is sent in part must be ended before a PDU can start, which nobody waits for.
+        // A partly sent chunk would have to be completed before a PDU can start; that is not
+        // worth a wait.
         if self.core.sent > 0 {
             return;
         }
         self.core.outgoing.clear();
         let pdu = Pdu::HostTerminate(Terminate { status: fatal as u16, information: 0 });
         let bytes = Bytes::from(pdu.without_data(Digests::NONE));
-        self.core.outgoing.push_back(Piece { bytes, slot: None, ends_transfer: false });
+        self.core.outgoing.push_back(OutgoingChunk { bytes, slot: None, ends_transfer: false });
     }
 
-    /// Gives up every command in flight: the connection is over.
+    /// Abandons every command in flight: the connection is over.
     pub fn abandon(&mut self) -> Vec<T> {
         self.failed.get_or_insert(QueueError::Malformed);
         let slots = self.core.slots.iter_mut();
@@ -439,7 +443,7 @@ impl<T> Core<T> {
             Payload::Out(content) if content.len() <= self.settings.in_capsule_bytes as usize => {
                 in_capsule = content.clone();
                 let bytes = content.len() as u32;
-                // All of it is sent: there is nothing left to ask for.
+                // All of the data is in the capsule: no R2T may request it.
                 let _ = moved.add(0, bytes, bytes);
                 match bytes {
                     0 => DataPlace::Transport { bytes },
@@ -463,7 +467,7 @@ impl<T> Core<T> {
         self.send(&Pdu::CommandCapsule(entry), in_capsule, number, false);
     }
 
-    /// Puts a PDU with its digests into `outgoing`. Its data belongs to slot `number`.
+    /// Appends a PDU with its digests to `outgoing`. Its data belongs to slot `number`.
     fn send(&mut self, pdu: &Pdu, data: Bytes, number: u16, ends_transfer: bool) {
         let Settings { digests, alignment_bytes, .. } = self.settings;
         let common = pdu.common(data.len(), digests, alignment_bytes);
@@ -499,7 +503,7 @@ impl<T> Core<T> {
         if let Some(command) = &mut self.slots[usize::from(number)].in_flight {
             command.pieces += 1;
         }
-        self.outgoing.push_back(Piece { bytes, slot: Some(number), ends_transfer });
+        self.outgoing.push_back(OutgoingChunk { bytes, slot: Some(number), ends_transfer });
     }
 
     fn advance(&mut self, bytes: usize) {
@@ -509,7 +513,9 @@ impl<T> Core<T> {
                 return;
             }
             self.sent -= first.bytes.len();
-            let Some(Piece { slot, ends_transfer, .. }) = self.outgoing.pop_front() else { return };
+            let Some(OutgoingChunk { slot, ends_transfer, .. }) = self.outgoing.pop_front() else {
+                return;
+            };
             if let Some(number) = slot {
                 self.piece_sent(number, ends_transfer);
             }
@@ -527,7 +533,7 @@ impl<T> Core<T> {
         }
     }
 
-    /// The slot of a command in flight that was not answered.
+    /// The slot of an unanswered command in flight.
     fn find(&mut self, id: u16) -> Result<(u16, &mut InFlight<T>), QueueError> {
         let number = id & (DEPTH_MAX - 1);
         let unknown = QueueError::UnknownCommand(id);
@@ -561,13 +567,13 @@ impl<T> Core<T> {
         }
         let added = command.moved.add(data.offset, data.bytes, buffer.len() as u32);
         added.map_err(|error| range_error(error, id))?;
-        self.current = Some(Current { slot, data });
+        self.current = Some(CurrentPdu { slot, data });
         Ok(())
     }
 
-    /// The buffer that the PDU's data goes to, from where the PDU starts in it.
+    /// The buffer for the PDU's data, from the position of the PDU on.
     fn target(&mut self) -> Option<&mut [u8]> {
-        let Current { slot, data } = self.current?;
+        let CurrentPdu { slot, data } = self.current?;
         let command = self.slots[usize::from(slot)].in_flight.as_mut()?;
         let Payload::In(buffer) = &mut command.payload else { return None };
         buffer.get_mut(data.offset as usize..)?.get_mut(..data.bytes as usize)
@@ -581,14 +587,14 @@ impl<T> Core<T> {
         self.stats.received_bytes += count as u64;
     }
 
-    /// Data that is in its place, for a digest that the device left undone.
+    /// Data that is in its place, for a digest that the device did not check.
     fn placed(&mut self, bytes: u32) -> &[u8] {
         self.target().and_then(|target| target.get(..bytes as usize)).unwrap_or_default()
     }
 
-    /// A PDU is complete.
+    /// Processes the end of a PDU.
     fn end(&mut self, corrupt: bool) -> Result<(), QueueError> {
-        let Some(Current { slot, data }) = self.current.take() else { return Ok(()) };
+        let Some(CurrentPdu { slot, data }) = self.current.take() else { return Ok(()) };
         if corrupt {
             self.stats.data_digest_errors += 1;
             if let Some(command) = &mut self.slots[usize::from(slot)].in_flight {
@@ -654,7 +660,7 @@ impl<T> Core<T> {
                     Payload::Out(bytes) => bytes.len(),
                     Payload::In(buffer) => buffer.len(),
                 };
-                // What was not even sent, or asked for, cannot have succeeded.
+                // A write whose data was not sent or requested cannot have succeeded.
                 let is_whole = command.moved.total_bytes() as usize == expected;
                 if !is_whole || command.pieces > 0 {
                     return Err(QueueError::Incomplete(id));
@@ -673,7 +679,8 @@ impl<T> Core<T> {
         };
         let tag = command.tag.take();
         let is_free = command.pieces == 0;
-        // What the controller asked for is still owed to it, so the identifier stays in use.
+        // The controller still expects the data that it requested, so the identifier stays in
+        // use.
         if is_free {
             self.slots[usize::from(number)].in_flight = None;
             self.free.push_back(number);

@@ -1,6 +1,6 @@
-//! Which parts of a command's data have come, or were asked for: none of it twice.
+//! The parts of a command's data that were received or requested, each at most once.
 
-/// Most separate parts; controllers go from front to end, which makes one.
+/// Largest number of separate parts; controllers proceed from front to end, which makes one.
 pub const RANGES_MAX: usize = 64;
 
 /// Parts of a buffer, in order, that neither touch nor overlap.
@@ -10,12 +10,12 @@ pub(super) struct Ranges {
     total_bytes: u32,
 }
 
-/// Why a part cannot be added.
+/// The reason that a part cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeError {
-    /// It lies outside the buffer, or on a part that is there.
+    /// It lies outside the buffer, or overlaps another part.
     Overlap,
-    /// It is one part too many.
+    /// There are too many parts.
     TooMany,
 }
 
@@ -54,7 +54,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Bytes of all parts.
+    /// Number of bytes of all parts.
     pub(super) fn total_bytes(&self) -> u32 {
         self.total_bytes
     }

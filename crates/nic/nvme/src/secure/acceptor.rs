@@ -1,4 +1,4 @@
-//! The target's side: every connection is TLS with one key.
+//! The target's acceptor: every connection is TLS with one key.
 
 use std::io;
 
@@ -10,8 +10,8 @@ use super::key::ConfiguredKey;
 use super::stream::accept;
 use crate::target::{Accepted, Acceptor, ByteStream};
 
-/// Accepts hosts that have this key, whatever their NQN; it is part of the key's identity, so it is
-/// known to be theirs.
+/// Accepts hosts that have this key, with any NQN. The NQN is part of the key's identity, so it
+/// is authenticated.
 #[derive(Debug)]
 pub struct PskAcceptor {
     key: ConfiguredKey,
@@ -19,7 +19,7 @@ pub struct PskAcceptor {
 }
 
 impl PskAcceptor {
-    /// For hosts of `subsystem`.
+    /// Creates an acceptor for hosts of `subsystem`.
     pub fn new(key: ConfiguredKey, subsystem: Nqn) -> PskAcceptor {
         PskAcceptor { key, subsystem }
     }

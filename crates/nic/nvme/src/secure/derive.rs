@@ -1,4 +1,4 @@
-//! From a configured key to the TLS key and its name (NVMe/TCP 1.1 §3.6.1.3).
+//! Derivation of the TLS key and its identity from a configured key (NVMe/TCP 1.1 §3.6.1.3).
 //!
 //! ```text
 //!  configured ─HKDF "HostNQN"─► retained ─HKDF "nvme-tls-psk"─► TLS PSK
@@ -17,25 +17,25 @@ use super::key::{ConfiguredKey, Transform};
 
 /// Longest context of HKDF-Expand-Label, bytes (RFC 8446 §7.1).
 const CONTEXT_BYTES_MAX: usize = 255;
-/// What the digest of version 1 covers behind both NQNs.
+/// The suffix of the input of the version 1 digest, behind both NQNs.
 const PROTOCOL: &str = "NVMe-over-Fabrics";
 
-/// Which form the identity of a key has.
+/// The form of a key's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdentityVersion {
     /// `NVMe0R01 HOSTNQN SUBNQN`.
     Zero,
-    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: of specification 1.1; says which key it is, too.
+    /// `NVMe1R01 HOSTNQN SUBNQN DIGEST`: of specification 1.1; the digest identifies the key.
     One,
 }
 
-/// Why no TLS key can be derived.
+/// The reason that no TLS key can be derived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DeriveError {
-    /// The identity is the context of a derivation, which has 255 bytes at most.
+    /// The identity is the context of a derivation, which is limited to 255 bytes.
     #[error("the NQNs are too long together for a key identity of version 0; use shorter ones")]
     TooLong,
-    /// The library refuses a length.
+    /// The library rejects a length.
     #[error("the key could not be derived")]
     Internal,
 }
@@ -80,7 +80,7 @@ fn extract_and_expand(
     Ok(out)
 }
 
-/// The hash that a key's length goes with.
+/// The hash that corresponds to a key's length.
 fn hash_of(key: &ConfiguredKey) -> Hash {
     if key.bytes().len() == 48 { Hash::Sha384 } else { Hash::Sha256 }
 }
@@ -135,8 +135,8 @@ pub fn tls_psk(
     Ok(Psk { identity: identity.into_bytes(), key, hash })
 }
 
-/// The key that a client names by `identity`, where it is one that `key` gives for a host of that
-/// name and `subsystem`: for servers, which learn the host's NQN from there.
+/// Returns the TLS key with the client's `identity`, if `key` yields it for the host in that
+/// identity and `subsystem`. Servers use it, since they learn the host's NQN from the identity.
 pub fn find(key: &ConfiguredKey, subsystem: &Nqn, identity: &[u8]) -> Option<Psk> {
     let text = core::str::from_utf8(identity).ok()?;
     let mut words = text.split(' ');
@@ -150,7 +150,7 @@ pub fn find(key: &ConfiguredKey, subsystem: &Nqn, identity: &[u8]) -> Option<Psk
     (psk.identity == identity).then_some(psk)
 }
 
-/// The host's NQN in an identity that [`find`] found.
+/// The host's NQN in an identity that [`find`] has accepted.
 pub fn host_of(identity: &[u8]) -> Option<Nqn> {
     Nqn::new(core::str::from_utf8(identity).ok()?.split(' ').nth(1)?).ok()
 }
@@ -163,8 +163,8 @@ mod tests {
         Nqn::new(name).unwrap()
     }
 
-    /// Identities that are published with other implementations; their digest depends on the
-    /// retained key, and so on the first derivation.
+    /// Identities that are published with other implementations. Their digest depends on the
+    /// retained key, and therefore on the first derivation.
     #[test]
     fn published_identities_are_derived() {
         let cases = [
@@ -188,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Against HKDF written out with HMAC alone (RFC 5869 §2.2, §2.3: one block is enough).
+    /// Compares with HKDF built from HMAC alone (RFC 5869 §2.2, §2.3: one block is enough).
     #[test]
     fn derivation_is_that_of_the_rfc() {
         let by_hand = |key: &[u8], label: &str, context: &str| {
@@ -229,7 +229,7 @@ mod tests {
             assert!(find(&key, &subsystem, identity.as_bytes()).is_none(), "{identity}");
         }
         assert!(find(&key, &subsystem, &[0xff; 20]).is_none());
-        // Of another key: only version 1 says which.
+        // An identity of another key: only version 1 identifies the key.
         let other = ConfiguredKey::generate(false).unwrap();
         let psk = tls_psk(&other, &host, &subsystem, IdentityVersion::One).unwrap();
         assert!(find(&key, &subsystem, &psk.identity).is_none());

@@ -1,4 +1,4 @@
-//! Keys as people pass them on: the PSK interchange format (NVMe/TCP 1.1 §3.6.1.5).
+//! Keys in the PSK interchange format (NVMe/TCP 1.1 §3.6.1.5).
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -8,49 +8,49 @@ use zeroize::Zeroizing;
 const PREFIX: &str = "NVMeTLSkey-1:";
 const CRC_BYTES: usize = 4;
 
-/// Why text is no key.
+/// A parse error of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
     /// Not `NVMeTLSkey-1:hh:…:`.
     #[error("not a key in the interchange format: NVMeTLSkey-1:HASH:BASE64: is expected")]
     Form,
-    /// HASH is none of 00, 01, 02.
+    /// HASH is not 00, 01 or 02.
     #[error("the key's hash must be 00 (none), 01 (SHA-256) or 02 (SHA-384)")]
     Hash,
-    /// What follows is not Base64.
+    /// The rest is not valid Base64.
     #[error("the key is not valid Base64; was it cut when it was copied?")]
     Base64,
-    /// Neither 32 nor 48 bytes.
+    /// The length is neither 32 nor 48 bytes.
     #[error("the key has {0} bytes, where 32 or 48 are allowed")]
     Length(usize),
     /// The checksum differs.
     #[error("the key's checksum is wrong: a character was changed when it was copied")]
     Checksum,
-    /// SHA-256 goes with 32 bytes, SHA-384 with 48.
-    #[error("a key of {bytes} bytes does not go with hash {hash:02}")]
+    /// The length does not fit the hash: SHA-256 has 32 bytes, SHA-384 has 48.
+    #[error("a key of {bytes} bytes does not fit hash {hash:02}")]
     Mismatch {
         /// Bytes of the key.
         bytes: usize,
         /// The number of the hash.
         hash: u8,
     },
-    /// No randomness.
-    #[error("this machine gives no random bytes")]
+    /// The system's random source fails.
+    #[error("the system's random source fails")]
     Random,
 }
 
-/// How a configured key becomes the retained one.
+/// The derivation of the retained key from a configured one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transform {
-    /// Not at all: it is the retained key.
+    /// None: it is the retained key.
     None,
-    /// By HKDF with SHA-256 and the host's NQN.
+    /// HKDF with SHA-256 and the host's NQN.
     Sha256,
-    /// By HKDF with SHA-384 and the host's NQN.
+    /// HKDF with SHA-384 and the host's NQN.
     Sha384,
 }
 
-/// A configured key: 32 or 48 bytes that an administrator gave to both ends.
+/// A configured key: 32 or 48 bytes that an administrator gives to both ends.
 #[derive(Clone)]
 pub struct ConfiguredKey {
     bytes: Zeroizing<Vec<u8>>,
@@ -90,7 +90,7 @@ impl ConfiguredKey {
         ConfiguredKey::new(key, transform)
     }
 
-    /// A key of these bytes.
+    /// Creates a key from these bytes.
     ///
     /// # Errors
     /// [`KeyError::Length`], [`KeyError::Mismatch`].
@@ -107,7 +107,7 @@ impl ConfiguredKey {
         }
     }
 
-    /// A new random key for SHA-256, or SHA-384.
+    /// Creates a random key for SHA-256, or SHA-384.
     ///
     /// # Errors
     /// [`KeyError::Random`].
@@ -119,7 +119,7 @@ impl ConfiguredKey {
         Ok(ConfiguredKey { bytes: content, transform })
     }
 
-    /// The interchange format.
+    /// The key in the interchange format.
     pub fn encode(&self) -> Zeroizing<String> {
         let mut bytes = self.bytes.clone();
         bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());

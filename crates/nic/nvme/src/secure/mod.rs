@@ -1,10 +1,10 @@
-//! TLS 1.3 with pre-shared keys, as NVMe/TCP uses it (NVMe/TCP 1.1 §3.6.1): keys as administrators
-//! pass them on, what is derived of them, and a byte stream on top.
+//! TLS 1.3 with pre-shared keys, as NVMe/TCP uses it (NVMe/TCP 1.1 §3.6.1): the interchange
+//! format, the key derivation, and a byte stream.
 //!
 //! - [`key`], the interchange format;
 //! - [`derive`](mod@derive): retained key, TLS key, identity;
-//! - [`stream`], handshake and records over any async byte stream, either side;
-//! - [`acceptor`], the target's use of it.
+//! - [`stream`], handshake and records over any async byte stream, as client or server;
+//! - [`acceptor`], its use by the target.
 
 pub mod acceptor;
 pub mod derive;

@@ -1,7 +1,8 @@
 //! Handshake and records over an async byte stream.
 //!
-//! The records are `unlade-tls`'s: after the handshake the keys and sequence numbers of both
-//! directions can be had ([`TlsStream::snapshot`]), for a device that is to do the records.
+//! The record layer is that of `unlade-tls`. After the handshake the keys and sequence numbers of
+//! both directions are available ([`TlsStream::snapshot`]), for a device that processes the
+//! records.
 
 use std::io;
 use std::pin::Pin;
@@ -13,14 +14,14 @@ use unlade_net::state::TlsSnapshot;
 use unlade_tls::RecordLayer;
 use unlade_tls::psk::{Client, Psk, PskError, Server};
 
-/// Bytes read from below at a time.
+/// Largest number of bytes of one read from the stream below.
 const READ_BYTES: usize = 64 * 1024;
-/// Bytes of plaintext that one write takes: four records.
+/// Largest number of plaintext bytes of one write: four records.
 const WRITE_BYTES_MAX: usize = 64 * 1024;
-/// Ciphertext that may wait for the stream below; what the peer makes us answer comes on top.
+/// Limit of pending ciphertext for the stream below, without the answers that the peer requires.
 const OUTGOING_BYTES_MAX: usize = 256 * 1024;
 
-/// Why there is no TLS connection.
+/// An error during the TLS handshake.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// The stream below failed.
@@ -40,14 +41,14 @@ pub struct TlsStream<S> {
     below: S,
     record: RecordLayer,
     identity: Vec<u8>,
-    /// Plaintext that was not read yet, from `taken` on.
+    /// Plaintext that is not yet read, from `taken` on.
     plaintext: Vec<u8>,
     taken: usize,
-    /// Ciphertext that was not written yet, from `sent` on.
+    /// Ciphertext that is not yet written, from `sent` on.
     outgoing: Vec<u8>,
     sent: usize,
     received: Box<[u8]>,
-    /// close_notify came, or the stream below ended.
+    /// True after close_notify, or after the end of the stream below.
     ended: bool,
     closing: bool,
 }
@@ -82,7 +83,7 @@ where
     }
 }
 
-/// Accepts a client; `lookup` gives the key of an identity ([`super::find`]).
+/// Accepts a client; `lookup` returns the key of an identity ([`super::find`]).
 ///
 /// # Errors
 /// [`TlsError`].
@@ -119,7 +120,7 @@ impl<S> TlsStream<S> {
         received: Box<[u8]>,
     ) -> Result<TlsStream<S>, TlsError> {
         let mut plaintext = Vec::new();
-        // What came behind the handshake.
+        // Bytes that came behind the handshake.
         let state = record.process(&mut plaintext).map_err(PskError::from)?;
         let mut outgoing = Vec::new();
         record.take_output(&mut outgoing);
@@ -137,7 +138,7 @@ impl<S> TlsStream<S> {
         })
     }
 
-    /// The name of the key that both ends used.
+    /// The identity of the key that both ends used.
     pub fn identity(&self) -> &[u8] {
         &self.identity
     }
@@ -152,14 +153,14 @@ impl<S> TlsStream<S> {
         &self.below
     }
 
-    /// Keys, IVs and sequence numbers of both directions, and ciphertext that was not opened: what
-    /// a device needs that is to do the records. Handle it as the secret that it is.
+    /// The keys, IVs and sequence numbers of both directions, and unopened ciphertext, for a
+    /// device that processes the records. The snapshot is secret.
     pub fn snapshot(&self) -> TlsSnapshot {
         self.record.to_snapshot()
     }
 
-    /// Changes the sending key, and asks the peer for the same (RFC 8446 §4.6.3). The messages
-    /// leave with the next write or flush.
+    /// Changes the sending key, and requests the same of the peer (RFC 8446 §4.6.3). The messages
+    /// are sent with the next write or flush.
     ///
     /// # Errors
     /// As [`RecordLayer::update_keys`].
@@ -168,8 +169,8 @@ impl<S> TlsStream<S> {
         Ok(())
     }
 
-    /// Gives the stream below, the record layer and plaintext that was not read, for somebody else
-    /// to carry on. All that was written must have been flushed.
+    /// Returns the stream below, the record layer and unread plaintext, so that the caller can
+    /// continue the connection. All written data must have been flushed.
     pub fn into_parts(mut self) -> (S, RecordLayer, Vec<u8>) {
         self.plaintext.drain(..self.taken);
         (self.below, self.record, self.plaintext)
@@ -177,7 +178,7 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Writes what waits.
+    /// Writes the pending ciphertext.
     fn poll_outgoing(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.sent < self.outgoing.len() {
             let rest = &self.outgoing[self.sent..];
@@ -191,18 +192,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Bytes that wait.
+    /// Number of pending bytes.
     fn outgoing_bytes(&self) -> usize {
         self.outgoing.len() - self.sent
     }
 
-    /// Reads once from below and opens what came.
+    /// Reads once from below, and opens the records.
     fn poll_records(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut buffer = ReadBuf::new(&mut self.received);
         ready!(Pin::new(&mut self.below).poll_read(context, &mut buffer))?;
         let filled = buffer.filled().len();
         if filled == 0 {
-            // Without close_notify it may have been cut by anybody (RFC 8446 §6.1).
+            // Without close_notify an attacker may have truncated the stream (RFC 8446 §6.1).
             self.ended = true;
             let error = io::Error::new(
                 io::ErrorKind::UnexpectedEof,
@@ -215,7 +216,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         let received = self.record.receive(&self.received[..filled], &mut self.plaintext);
         self.record.take_output(&mut self.outgoing);
         if self.outgoing_bytes() > 0 {
-            // An answer to a KeyUpdate, or an alert. Where it cannot leave now it does later.
+            // An answer to a KeyUpdate, or an alert. If it cannot be written now, it is written
+            // later.
             let _ = self.poll_outgoing(context)?;
         }
         self.ended |= received.map_err(io::Error::from)?.close_notify;
@@ -263,7 +265,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         let count = total.min(WRITE_BYTES_MAX);
         let mut rest = slices.iter();
         let mut slice: &[u8] = &[];
-        // Pieces are gathered straight into the records' places.
+        // Buffers are gathered directly into the records' places.
         stream.record.seal_with(count, &mut stream.outgoing, |mut place| {
             while !place.is_empty() {
                 if slice.is_empty() {
@@ -276,7 +278,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
             }
             Ok(())
         })?;
-        // Sealed is taken: what does not leave now leaves at the next call.
+        // Sealed plaintext counts as written; the rest is sent at the next call.
         let _ = stream.poll_outgoing(context)?;
         Poll::Ready(Ok(count))
     }

@@ -1,4 +1,4 @@
-//! What is served, and all limits. Everything not said has a safe default.
+//! Configuration: the namespaces, and all limits. Every absent key has a safe default.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,70 +13,70 @@ use unlade_runtime::logs::LogConfig;
 
 use crate::target::identity::Identity;
 
-/// Most namespaces of a target.
+/// Largest number of namespaces of a target.
 pub const NAMESPACES_MAX: usize = 256;
-/// Most I/O queues of a controller.
+/// Largest number of I/O queues of a controller.
 pub const QUEUES_MAX: u16 = 64;
-/// Most entries of a queue.
+/// Largest number of entries of a queue.
 pub const QUEUE_DEPTH_MAX: u16 = 1024;
-/// Fewest entries of the admin queue that a target must offer (NVMe Base §6.3).
+/// Smallest number of entries of the admin queue that a target must offer (NVMe Base §6.3).
 pub const ADMIN_QUEUE_DEPTH: u16 = 32;
-/// Most controllers at a time.
+/// Largest number of concurrent controllers.
 pub const CONTROLLERS_MAX: u16 = 1024;
-/// Most data in a capsule of the admin queue, bytes (NVMe/TCP §3.3.2).
+/// Largest data in a capsule of the admin queue, bytes (NVMe/TCP §3.3.2).
 pub const ADMIN_CAPSULE_BYTES: usize = 8192;
-/// Most data in any capsule that can be configured, bytes.
+/// Largest configurable data in any capsule, bytes.
 pub const CAPSULE_BYTES_CEILING: u64 = 64 << 10;
-/// Most data of a command that can be configured, bytes.
+/// Largest configurable data of a command, bytes.
 pub const TRANSFER_BYTES_CEILING: u64 = 16 << 20;
-/// Most memory of one namespace, bytes.
+/// Largest memory of one namespace, bytes.
 pub const RAM_BYTES_CEILING: u64 = 1 << 40;
 
 /// The file given to `unlade nvme target --config`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TargetConfig {
-    /// Where hosts connect.
+    /// Address of the listener for hosts.
     pub listen: SocketAddr,
-    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    /// Address of `/metrics` and `/healthz`; not served if absent.
     pub admin: Option<SocketAddr>,
-    /// The subsystem's name; where it is not said, one that follows from the namespaces
+    /// The subsystem's name; if absent, it is derived from the namespaces
     /// ([`TargetConfig::identified`]).
     pub nqn: Option<String>,
-    /// What is served, numbered from 1.
+    /// The namespaces, numbered from 1.
     pub namespaces: Vec<NamespaceConfig>,
-    /// Threads; connections are spread over them.
+    /// Number of threads; connections are spread over them.
     pub workers: usize,
-    /// Connections at a time.
+    /// Largest number of concurrent connections.
     pub connections_max: usize,
-    /// Controllers (associations) at a time.
+    /// Largest number of concurrent controllers (associations).
     pub controllers_max: u16,
     /// I/O queues of a controller.
     pub queues: u16,
     /// Entries of an I/O queue.
     pub queue_depth: u16,
-    /// Most data in a capsule of an I/O queue.
+    /// Largest data in a capsule of an I/O queue.
     pub in_capsule_bytes: ByteSize,
-    /// Most data of a command (MDTS): a power of two, 4 KiB at least.
+    /// Largest data of a command (MDTS): a power of two, at least 4 KiB.
     pub transfer_bytes_max: ByteSize,
-    /// Most data in one PDU of a host (MAXH2CDATA).
+    /// Largest data in one PDU of a host (MAXH2CDATA).
     pub host_data_bytes_max: ByteSize,
-    /// Most data that one R2T asks for.
+    /// Largest data of one R2T.
     pub request_bytes_max: ByteSize,
-    /// R2Ts of one command at a time; the host may allow fewer.
+    /// Outstanding R2Ts of one command; the host may allow fewer.
     pub requests_max: u32,
-    /// Most data in one PDU to a host.
+    /// Largest data in one PDU to a host.
     pub send_bytes_max: ByteSize,
-    /// Data of a connection's commands in memory at a time; more wait.
+    /// Largest data of a connection's commands in memory; further commands wait.
     pub in_flight_bytes_max: ByteSize,
-    /// Whether hosts may have digests of headers.
+    /// True if hosts may use header digests.
     pub header_digest: bool,
-    /// Whether hosts may have digests of data.
+    /// True if hosts may use data digests.
     pub data_digest: bool,
-    /// From a connection to its Connect command.
+    /// Time limit from a connection to its Connect command.
     #[serde(with = "unlade_config::duration")]
     pub connect_timeout: Duration,
-    /// How long commands in work may take at the end.
+    /// Time limit for running commands at shutdown.
     #[serde(with = "unlade_config::duration")]
     pub drain_timeout: Duration,
     /// Format and level of the log.
@@ -120,11 +120,10 @@ pub struct NamespaceConfig {
     /// Bytes of a block: 512 or 4096.
     #[serde(default = "block_bytes_default")]
     pub block_bytes: u32,
-    /// Whether writing is refused.
+    /// True to refuse writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Its identity; where it is not said, one that is kept beside the image, or for memory a
-    /// random one.
+    /// Its identity; if absent, one that is kept beside the image, or for memory a random one.
     #[serde(default)]
     pub uuid: Option<Identity>,
 }
@@ -133,13 +132,13 @@ fn block_bytes_default() -> u32 {
     4096
 }
 
-/// Where the blocks of a namespace are.
+/// The storage of a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Source {
-    /// In memory, of so many bytes, zeroes at first.
+    /// Memory of this size, zeroed at first.
     Ram(ByteSize),
-    /// In a file or a block device.
+    /// A file or a block device.
     File(PathBuf),
 }
 
@@ -166,38 +165,40 @@ impl TryFrom<String> for Source {
     }
 }
 
-/// Why a configuration cannot be used: the operator's to resolve.
+/// An error in a configuration, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read or does not parse.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The subsystem's name.
+    /// The subsystem's name is invalid.
     #[error("nqn = {name:?}: {error}; a name such as nqn.2026-01.com.example:disk is good")]
     Name {
-        /// What was given.
+        /// The configured name.
         name: String,
-        /// What is wrong with it.
+        /// The error.
         #[source]
         error: NqnError,
     },
-    /// The name of discovery subsystems.
-    #[error("nqn = {DISCOVERY_NQN:?} is that of discovery, which is served anyway; choose another")]
+    /// The name is reserved for discovery subsystems.
+    #[error(
+        "nqn = {DISCOVERY_NQN:?} is reserved for discovery, which is always served; choose another"
+    )]
     Discovery,
-    /// Nothing is served.
+    /// There is no namespace.
     #[error("no namespace; give at least one, such as disk.img or ram:1GiB")]
     NoNamespace,
-    /// A value is outside what makes sense.
+    /// A value is out of its range.
     #[error("{key} = {value} is outside {allowed}; correct it, or leave it out for the default")]
     Range {
         /// The key.
         key: &'static str,
         /// Its value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         allowed: String,
     },
-    /// A running process changes nothing of it.
+    /// A running process cannot change its configuration.
     #[error("a target cannot be reloaded: hosts know its namespaces and limits; restart it")]
     Fixed,
 }
@@ -209,10 +210,10 @@ fn within(key: &'static str, value: u64, least: u64, most: u64) -> Result<(), Co
     }
 }
 
-/// A name as the type of its own.
+/// Parses a name.
 ///
 /// # Errors
-/// It is no name.
+/// The name is invalid.
 pub(crate) fn parse_name(name: &str) -> Result<Nqn, ConfigError> {
     Nqn::new(name).map_err(|error| ConfigError::Name { name: name.to_owned(), error })
 }
@@ -221,16 +222,16 @@ impl TargetConfig {
     /// Reads and checks a file; paths in it become relative to its directory.
     ///
     /// # Errors
-    /// It cannot be read, has a key nobody reads, or a value outside its range.
+    /// The file cannot be read, has an unknown key, or a value outside its range.
     pub fn load(path: &Path) -> Result<TargetConfig, ConfigError> {
         let config = TargetConfig::read(path)?;
         config.check().map(|()| config)
     }
 
-    /// The same without a check of the values: the caller changes some.
+    /// Reads a file without a check of the values: the caller changes some.
     ///
     /// # Errors
-    /// It cannot be read, or has a key nobody reads.
+    /// The file cannot be read, or has an unknown key.
     pub fn read(path: &Path) -> Result<TargetConfig, ConfigError> {
         let mut config: TargetConfig = unlade_config::load(path)?;
         let directory = path.parent().unwrap_or(Path::new(""));
@@ -243,7 +244,7 @@ impl TargetConfig {
         Ok(config)
     }
 
-    /// Whether all values make sense.
+    /// Checks all values.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -295,10 +296,10 @@ impl TargetConfig {
         within("in_flight_bytes_max", self.in_flight_bytes_max.0, least, 1 << 32)
     }
 
-    /// The subsystem's name, where it is configured.
+    /// The subsystem's name, if it is configured.
     ///
     /// # Errors
-    /// It is no name, or that of discovery.
+    /// The name is invalid, or that of discovery.
     pub fn name(&self) -> Result<Option<Nqn>, ConfigError> {
         match self.nqn.as_deref() {
             Some(DISCOVERY_NQN) => Err(ConfigError::Discovery),
@@ -307,7 +308,7 @@ impl TargetConfig {
         }
     }
 
-    /// Which digests hosts may have.
+    /// The digests that hosts may use.
     pub fn digests(&self) -> Digests {
         Digests { header: self.header_digest, data: self.data_digest }
     }

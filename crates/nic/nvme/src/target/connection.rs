@@ -21,35 +21,36 @@ use unlade_nvme_wire::{
 };
 
 use crate::target::config::ADMIN_CAPSULE_BYTES;
-use crate::target::controller::Outcome;
+use crate::target::controller::CommandOutcome;
 use crate::target::io::plan;
-use crate::target::queue::{Queue, Taken};
-use crate::target::ram::Piece;
-use crate::target::receive::{Break, Fault, Head, Receiver};
+use crate::target::queue::{Admission, Queue};
+use crate::target::ram::ChunkSlice;
+use crate::target::receive::{Fault, Head, ProtocolViolation, Receiver};
 use crate::target::send::Frame;
-use crate::target::subsystem::{Joined, Subsystem};
+use crate::target::subsystem::{Membership, Subsystem};
 
-/// How long a host may take to read why its connection ends.
-const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
-/// What it may send meanwhile, bytes.
-const FAREWELL_BYTES_MAX: usize = 16 << 20;
+/// How long a host may take to read the termination of its connection.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Largest number of bytes that the host may send in that time.
+const LINGER_BYTES_MAX: usize = 16 << 20;
 
-/// What a connection runs over.
+/// The byte stream of a connection.
 pub trait ByteStream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> ByteStream for S {}
 
-/// What comes of accepting.
+/// The result of an accept.
 pub type Accepted<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn ByteStream>>> + 'a>>;
 
-/// Makes a secure stream of a TCP connection. There is one for all workers.
+/// A factory of secure streams over TCP connections, shared by all workers.
 pub trait Acceptor: Send + Sync {
-    /// Does the handshake, as a server.
+    /// Runs the server's side of the handshake.
     fn accept(&self, tcp: TcpStream) -> Accepted<'_>;
 }
 
-/// Serves a host on `stream` until it leaves, breaks the protocol, or `draining` is done: then
-/// commands in work are answered first. `local` is where the host connected. Runs in a `LocalSet`.
+/// Serves a host on `stream` until it disconnects, violates the protocol, or `draining` is done;
+/// in the last case running commands are answered first. `local` is the address that the host
+/// connected to. Runs in a `LocalSet`.
 pub async fn serve_stream<S: ByteStream>(
     stream: S,
     local: SocketAddr,
@@ -79,7 +80,7 @@ pub async fn serve_stream<S: ByteStream>(
     end(fault, Some(&queue), connection.receiver, write, &subsystem).await;
 }
 
-/// ICReq, and what comes of it.
+/// Receives ICReq, and agrees on its parameters.
 async fn agree<R: AsyncRead + Unpin>(
     receiver: &mut Receiver<R>,
     subsystem: &Subsystem,
@@ -89,10 +90,12 @@ async fn agree<R: AsyncRead + Unpin>(
         Pdu::InitRequest(init) if init.version == 0 => {
             Ok((init, init.digests.and(subsystem.config.digests())))
         }
-        Pdu::InitRequest(_) => {
-            Err(head.fault(FatalStatus::Unsupported, 8, "a version of NVMe/TCP that is not known"))
-        }
-        _ => Err(head.fault(FatalStatus::Sequence, 0, "something before ICReq")),
+        Pdu::InitRequest(_) => Err(head.fault(
+            FatalStatus::Unsupported,
+            8,
+            "a version of NVMe/TCP that is not supported",
+        )),
+        _ => Err(head.fault(FatalStatus::Sequence, 0, "a PDU before ICReq")),
     }
 }
 
@@ -105,12 +108,12 @@ fn welcome(subsystem: &Subsystem, digests: Digests) -> Pdu {
     })
 }
 
-/// A PDU that has neither digests nor data.
+/// Creates a PDU without digests and data.
 fn plain(pdu: &Pdu) -> Frame {
     Frame::new(pdu, &pdu.common(0, Digests::NONE, 4), Vec::new(), None)
 }
 
-/// Counts and says why a connection ends, tells the host where that is due, and closes it.
+/// Counts and logs the reason of a connection's end, notifies the host if due, and closes it.
 async fn end<S: ByteStream>(
     fault: Fault,
     queue: Option<&Rc<Queue>>,
@@ -141,7 +144,7 @@ async fn end<S: ByteStream>(
             farewell = Some(termination(broken));
         }
     }
-    let last_words = async {
+    let lingering = async {
         if let Some(queue) = queue {
             if let Some(frame) = farewell.take() {
                 queue.outbox.push(frame);
@@ -153,19 +156,20 @@ async fn end<S: ByteStream>(
             outbox.flush(&mut write, |_| {}).await?;
         }
         write.shutdown().await?;
-        // What is not read when a socket closes makes it a reset, which overtakes what was sent.
-        receiver.drain(FAREWELL_BYTES_MAX).await;
+        // Unread bytes at a socket's close cause a reset, which would overtake the pending
+        // output.
+        receiver.drain(LINGER_BYTES_MAX).await;
         io::Result::Ok(())
     };
-    let _ = timeout(FAREWELL_TIMEOUT, last_words).await;
+    let _ = timeout(LINGER_TIMEOUT, lingering).await;
 }
 
-/// C2HTermReq (NVMe/TCP §3.6.2.4).
-fn termination(broken: Break) -> Frame {
+/// Creates C2HTermReq (NVMe/TCP §3.6.2.4).
+fn termination(broken: ProtocolViolation) -> Frame {
     let end = Terminate { status: broken.status as u16, information: broken.information };
     let pdu = Pdu::ControllerTerminate(end);
     let common = pdu.common(broken.header.len(), Digests::NONE, 4);
-    Frame::new(&pdu, &common, vec![Piece::new(broken.header)], None)
+    Frame::new(&pdu, &common, vec![ChunkSlice::new(broken.header)], None)
 }
 
 struct Connection<R> {
@@ -175,9 +179,10 @@ struct Connection<R> {
 }
 
 impl<R: AsyncRead + Unpin> Connection<R> {
-    /// Connect, and then commands until something ends the connection; after `draining`, until
-    /// those in work are answered, on the admin queue those of the controller's other queues.
-    /// Its place in the association is given back when nothing runs that it began.
+    /// Processes Connect, and then commands until the connection ends. After `draining`, it ends
+    /// when the running commands are answered, on the admin queue also those of the controller's
+    /// other queues. Its place in the association is freed when no job that it has started is
+    /// running.
     async fn converse(
         &mut self,
         sending: impl Future<Output = io::Result<()>>,
@@ -185,34 +190,34 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     ) -> Fault {
         let (mut sending, mut draining) = (pin!(sending), pin!(draining));
         let limit = self.queue.subsystem.config.connect_timeout;
-        let joined = tokio::select! {
-            joined = timeout(limit, self.connect()) => joined.unwrap_or(Err(Fault::Slow)),
+        let membership = tokio::select! {
+            membership = timeout(limit, self.connect()) => membership.unwrap_or(Err(Fault::Slow)),
             Err(error) = &mut sending => return Fault::Io(error),
             () = &mut draining => return Fault::Over,
         };
-        let joined = match joined {
-            Ok(joined) => joined,
+        let membership = match membership {
+            Ok(membership) => membership,
             Err(fault) => return fault,
         };
         let queue = self.queue.clone();
         let drained = async {
             draining.await;
             queue.refuse_more();
-            joined.others_gone().await;
+            membership.others_gone().await;
             queue.idle().await;
         };
         let fault = tokio::select! {
-            Err(fault) = self.commands(&joined) => fault,
+            Err(fault) = self.commands(&membership) => fault,
             Err(error) = sending => Fault::Io(error),
-            () = joined.ended() => Fault::Over,
+            () = membership.ended() => Fault::Over,
             () = drained => Fault::Over,
         };
         queue.end().await;
         fault
     }
 
-    /// Commands until one is a Connect that succeeds.
-    async fn connect(&mut self) -> Result<Joined, Fault> {
+    /// Processes commands until a Connect succeeds.
+    async fn connect(&mut self) -> Result<Membership, Fault> {
         loop {
             let head = self.receiver.head(|_| ADMIN_CAPSULE_BYTES).await?;
             let Pdu::CommandCapsule(entry) = head.pdu else {
@@ -226,13 +231,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 self.queue.fail(command.id(), Status::COMMAND_SEQUENCE.and_final());
                 continue;
             }
-            if let Some(joined) = self.join(&command, capsule).await {
-                return Ok(joined);
+            if let Some(membership) = self.join(&command, capsule).await {
+                return Ok(membership);
             }
         }
     }
 
-    async fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Joined> {
+    async fn join(&mut self, command: &Command, capsule: Capsule) -> Option<Membership> {
         let queue = &self.queue;
         let data = match in_capsule(command, capsule) {
             Ok(data) => data,
@@ -242,13 +247,14 @@ impl<R: AsyncRead + Unpin> Connection<R> {
             }
         };
         let connect = Connect::parse(command);
-        let joined = match ConnectData::parse(&data) {
+        let membership = match ConnectData::parse(&data) {
             Ok(data) => {
                 if connect.queue == 0 {
                     queue.subsystem.former_gone(&data).await;
                 }
-                let joined = queue.subsystem.connect(&connect, &data, self.local, Instant::now());
-                joined.map_err(|refusal| (refusal.status, refusal.result))
+                let membership =
+                    queue.subsystem.connect(&connect, &data, self.local, Instant::now());
+                membership.map_err(|refusal| (refusal.status, refusal.result))
             }
             Err(error) => {
                 tracing::info!(%error, "connect refused");
@@ -256,13 +262,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 Err((Status::CONNECT_INVALID.and_final(), result))
             }
         };
-        match joined {
-            Ok(joined) => {
-                queue.connected(joined.depth, joined.has_flow_control);
-                let result = joined.controller_id().into();
+        match membership {
+            Ok(membership) => {
+                queue.connected(membership.depth, membership.has_flow_control);
+                let result = membership.controller_id().into();
                 let done = Completion::new(command.id(), Status::SUCCESS);
                 queue.succeed(Completion { result, ..done }, Vec::new());
-                Some(joined)
+                Some(membership)
             }
             Err((status, result)) => {
                 tracing::info!(%status, queue = connect.queue, "connect refused");
@@ -273,10 +279,10 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         }
     }
 
-    async fn commands(&mut self, joined: &Joined) -> Result<(), Fault> {
+    async fn commands(&mut self, membership: &Membership) -> Result<(), Fault> {
         let config = &self.queue.subsystem.config;
         let host_data_bytes_max = config.host_data_bytes_max.as_usize();
-        let capsule_bytes_max = match joined.queue {
+        let capsule_bytes_max = match membership.queue {
             0 => ADMIN_CAPSULE_BYTES,
             _ => config.in_capsule_bytes.as_usize().max(ADMIN_CAPSULE_BYTES),
         };
@@ -293,8 +299,8 @@ impl<R: AsyncRead + Unpin> Connection<R> {
                 Pdu::CommandCapsule(entry) => {
                     let (command, capsule) = self.command(&head, entry).await?;
                     let Some(capsule) = capsule else { continue };
-                    match joined.queue {
-                        0 => self.admin(joined, &command, capsule),
+                    match membership.queue {
+                        0 => self.admin(membership, &command, capsule),
                         _ => self.io(&command, capsule)?,
                     }
                 }
@@ -304,7 +310,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         }
     }
 
-    /// A command and what its capsule holds; no capsule where the command is not to be done.
+    /// Reads a command and its capsule; without a capsule the command is not to be executed.
     async fn command(
         &mut self,
         head: &Head,
@@ -316,13 +322,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         self.queue.subsystem.counters.in_capsule_bytes.add(data.len() as u64);
         let capsule = Capsule { data, is_good };
         match self.queue.take(command.id()) {
-            Taken::Yes => {}
-            Taken::Draining => return Ok((command, None)),
-            Taken::Conflict => {
+            Admission::Yes => {}
+            Admission::Draining => return Ok((command, None)),
+            Admission::Conflict => {
                 self.queue.refuse_conflict(command.id());
                 return Ok((command, None));
             }
-            Taken::TooMany => {
+            Admission::TooMany => {
                 let why = "more commands than the queue has entries";
                 return Err(head.fault(FatalStatus::Sequence, 0, why));
             }
@@ -335,21 +341,21 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         Ok((command, Some(capsule)))
     }
 
-    fn admin(&self, joined: &Joined, command: &Command, capsule: Capsule) {
+    fn admin(&self, membership: &Membership, command: &Command, capsule: Capsule) {
         let queue = &self.queue;
         queue.subsystem.counters.admin_commands.add(1);
-        // No command of the admin queue but Connect takes data here.
+        // On the admin queue only Connect takes data.
         let is_strange = !capsule.data.is_empty();
         let (outcome, effects) = match is_strange {
             true => return queue.fail(command.id(), Status::INVALID_FIELD.and_final()),
-            false => joined.association.handle(command, Instant::now()),
+            false => membership.association.handle(command, Instant::now()),
         };
         match outcome {
-            Outcome::Kept => queue.keep(command.id()),
-            Outcome::Done(completion, _) if !completion.status.is_success() => {
+            CommandOutcome::Kept => queue.keep(command.id()),
+            CommandOutcome::Done(completion, _) if !completion.status.is_success() => {
                 queue.fail_with(completion);
             }
-            Outcome::Done(completion, data) => match sized(command, data) {
+            CommandOutcome::Done(completion, data) => match sized(command, data) {
                 Ok(data) => queue.succeed(completion, data),
                 Err(status) => queue.fail(command.id(), status.and_final()),
             },
@@ -377,9 +383,9 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         let data = match (plan.takes_data, is_in_capsule) {
             (true, true) => in_capsule(command, capsule).map(Some),
             (_, false) if capsule.data.is_empty() => Ok(None),
-            // The descriptor of a command without data means nothing.
+            // The descriptor of a command without data is ignored.
             (false, true) if plan.data_bytes == 0 && capsule.data.is_empty() => Ok(None),
-            // Data to the host does not go into a capsule, and none comes that nobody announced.
+            // Data to the host does not go into a capsule, and unannounced data is an error.
             _ => Err(Status::SGL_TYPE),
         };
         match data {
@@ -389,7 +395,7 @@ impl<R: AsyncRead + Unpin> Connection<R> {
         Ok(())
     }
 
-    /// Fabrics commands of an I/O queue: Disconnect (NVMe Base §6.4) ends it.
+    /// Processes fabrics commands of an I/O queue: Disconnect (NVMe Base §6.4) ends it.
     fn fabrics(&self, command: &Command) -> Result<(), Fault> {
         let status = match FabricsType::from_number(command.fabrics_type()) {
             Some(FabricsType::Disconnect) => {
@@ -420,13 +426,13 @@ impl<R: AsyncRead + Unpin> Connection<R> {
     }
 }
 
-/// What a capsule holds beside the command.
+/// The content of a capsule beside the command.
 struct Capsule {
     data: Vec<u8>,
     is_good: bool,
 }
 
-/// The data of a command in its capsule.
+/// The data of a command from its capsule.
 fn in_capsule(command: &Command, capsule: Capsule) -> Result<Vec<u8>, Status> {
     match command.data() {
         Ok(DataPlace::InCapsule { offset, bytes }) => {
@@ -445,14 +451,14 @@ fn in_capsule(command: &Command, capsule: Capsule) -> Result<Vec<u8>, Status> {
     }
 }
 
-/// The answer's data as long as the host has room for (commands of the admin queue).
-fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<Piece>, Status> {
+/// The answer's data, cut to the host's buffer (commands of the admin queue).
+fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<ChunkSlice>, Status> {
     if data.is_empty() {
         return Ok(Vec::new());
     }
     match command.data() {
         Ok(DataPlace::Transport { bytes }) if bytes as usize == data.len() => {
-            Ok(vec![Piece::new(data)])
+            Ok(vec![ChunkSlice::new(data)])
         }
         Ok(DataPlace::Transport { .. }) if command.direction() == Direction::ToHost => {
             Err(Status::SGL_DATA_LENGTH)
@@ -464,6 +470,10 @@ fn sized(command: &Command, data: Vec<u8>) -> Result<Vec<Piece>, Status> {
 fn misplaced(head: &Head) -> Fault {
     match head.pdu {
         Pdu::HostTerminate(end) => Fault::HostTerminated(end),
-        _ => head.fault(FatalStatus::Sequence, 0, format!("{:?} at a wrong time", head.pdu.kind())),
+        _ => head.fault(
+            FatalStatus::Sequence,
+            0,
+            format!("{:?} in the wrong state", head.pdu.kind()),
+        ),
     }
 }

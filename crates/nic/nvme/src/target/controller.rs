@@ -1,4 +1,4 @@
-//! The commands of the admin queue: a controller from Connect to its end. No I/O, no clock.
+//! The commands of the admin queue: a controller from Connect to its end. Sans-IO.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use unlade_nvme_wire::{AdminOpcode, Command, Completion, FabricsType, Status};
 
 use crate::target::subsystem::Description;
 
-/// Event requests that a controller keeps.
+/// Largest number of event requests that a controller keeps.
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
-/// Aborts at a time; each is done at once.
+/// Concurrent aborts; each is executed at once.
 const ABORTS_MAX: u8 = 4;
 /// Entries of the error log. It stays empty: errors are in completions and in the target's log.
 const ERROR_ENTRIES: usize = 1;
@@ -26,9 +26,9 @@ const HEALTH_BYTES: usize = 512;
 const FIRMWARE_BYTES: usize = 512;
 /// VS: 1.4.
 const VERSION: u32 = 0x0001_0400;
-/// CAP.TO: how long enabling may take, half seconds.
+/// CAP.TO: the enable timeout, in units of 500 ms.
 const READY_TIMEOUT_HALF_S: u64 = 30;
-/// KAS: the grain of the keep alive timer, 100 ms.
+/// KAS: granularity of the keep alive timer, in units of 100 ms.
 const KEEP_ALIVE_GRAIN: u16 = 10;
 
 const LOG_ERRORS: u8 = 0x01;
@@ -48,7 +48,7 @@ const SHUTDOWN_GOING_ON: u32 = 1 << 2;
 const SHUTDOWN_DONE: u32 = 2 << 2;
 /// CC: memory page size and arbitration, which must be 0.
 const CONFIGURATION_ZERO: u32 = 0x3f80;
-/// CC.CSS: the NVM command set, or all command sets that are supported, which is the same here.
+/// CC.CSS: the NVM command set, or all supported command sets, which is the same here.
 const COMMAND_SETS_MASK: u32 = 7 << 4;
 const COMMAND_SET_NVM: u32 = 0;
 const COMMAND_SETS_ALL: u32 = 6 << 4;
@@ -56,23 +56,23 @@ const COMMAND_SETS_ALL: u32 = 6 << 4;
 const ENTRY_SIZES: u32 = 0x46_0000;
 const ENTRY_SIZES_MASK: u32 = 0xff_0000;
 
-/// What a command of the admin queue comes to.
+/// The result of a command of the admin queue.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// It is answered: with data, where there is some.
+pub(crate) enum CommandOutcome {
+    /// Answered, with data if there is any.
     Done(Completion, Vec<u8>),
-    /// It is kept; its identifier is answered later, or never.
+    /// Kept: its identifier is answered later, or never.
     Kept,
 }
 
-/// What a command does beside its answer.
+/// The effects of a command beside its answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
-    /// I/O queues are to be closed: the controller was reset or shut down.
+    /// True if I/O queues are to be closed: the controller was reset or shut down.
     pub close_queues: bool,
-    /// The keep alive timer has another deadline.
+    /// True if the deadline of the keep alive timer has changed.
     pub deadline_moved: bool,
-    /// Kept commands that are answered now.
+    /// Kept commands that are completed now.
     pub released: Vec<Completion>,
 }
 
@@ -83,32 +83,32 @@ pub(crate) struct Controller {
     kind: ControllerKind,
     configuration: u32,
     status: u32,
-    /// The keep alive timer: its length, and when it runs out.
+    /// The keep alive timer: its length and its deadline.
     keep_alive: Duration,
     deadline: Option<Instant>,
     event_configuration: u32,
     event_requests: Vec<u16>,
 }
 
-fn done(command: &Command, status: Status) -> Outcome {
-    Outcome::Done(Completion::new(command.id(), status), Vec::new())
+fn done(command: &Command, status: Status) -> CommandOutcome {
+    CommandOutcome::Done(Completion::new(command.id(), status), Vec::new())
 }
 
-fn result(command: &Command, result: u64) -> Outcome {
+fn result(command: &Command, result: u64) -> CommandOutcome {
     let completion = Completion { result, ..Completion::new(command.id(), Status::SUCCESS) };
-    Outcome::Done(completion, Vec::new())
+    CommandOutcome::Done(completion, Vec::new())
 }
 
-fn data(command: &Command, data: Vec<u8>) -> Outcome {
-    Outcome::Done(Completion::new(command.id(), Status::SUCCESS), data)
+fn data(command: &Command, data: Vec<u8>) -> CommandOutcome {
+    CommandOutcome::Done(Completion::new(command.id(), Status::SUCCESS), data)
 }
 
-fn refuse(command: &Command, status: Status) -> Outcome {
+fn refuse(command: &Command, status: Status) -> CommandOutcome {
     done(command, status.and_final())
 }
 
 impl Controller {
-    /// A controller that is not enabled yet.
+    /// Creates a controller, not yet enabled.
     pub fn new(id: u16, kind: ControllerKind, keep_alive_ms: u32, now: Instant) -> Controller {
         let keep_alive = Duration::from_millis(keep_alive_ms.into());
         let mut controller = Controller {
@@ -130,24 +130,24 @@ impl Controller {
         self.id
     }
 
-    /// Whether I/O commands may come.
+    /// Returns true if I/O commands are accepted.
     pub fn is_ready(&self) -> bool {
         self.status & READY != 0 && self.status & FATAL == 0
     }
 
-    /// When the host must have been heard of.
+    /// Deadline for the next command of the host.
     pub fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// What a command comes to.
+    /// Executes a command.
     pub fn handle(
         &mut self,
         command: &Command,
         about: &Description<'_>,
         now: Instant,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         if command.opcode() == FABRICS {
             return self.fabrics(command, about, effects);
         }
@@ -185,18 +185,18 @@ impl Controller {
         command: &Command,
         about: &Description<'_>,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         match FabricsType::from_number(command.fabrics_type()) {
             Some(FabricsType::PropertyGet) => self.get_property(command, about),
             Some(FabricsType::PropertySet) => self.set_property(command, effects),
-            // A second Connect; and the admin queue cannot be disconnected (NVMe Base §6.4).
+            // A second Connect. The admin queue cannot be disconnected either (NVMe Base §6.4).
             Some(FabricsType::Connect) => refuse(command, Status::COMMAND_SEQUENCE),
             Some(FabricsType::Disconnect) => refuse(command, Status::INVALID_FIELD),
             None => refuse(command, Status::INVALID_OPCODE),
         }
     }
 
-    fn get_property(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn get_property(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let known = PropertyAccess::parse(command)
             .and_then(|access| Some((Property::from_offset(access.offset)?, access.is_wide)));
         let value = match known {
@@ -209,8 +209,8 @@ impl Controller {
         result(command, value)
     }
 
-    /// CSTS. A reset and a shutdown are over when no command can be under way any more
-    /// (NVMe Base §3.1.3.6): the host gives its memory to others then.
+    /// The value of CSTS. A reset or a shutdown is complete when no command can be running (NVMe
+    /// Base §3.1.3.6): the host reuses its memory then.
     fn shown_status(&self, has_queues: bool) -> u32 {
         if !has_queues {
             return self.status;
@@ -223,7 +223,7 @@ impl Controller {
         }
     }
 
-    fn set_property(&mut self, command: &Command, effects: &mut Effects) -> Outcome {
+    fn set_property(&mut self, command: &Command, effects: &mut Effects) -> CommandOutcome {
         match PropertyAccess::parse(command) {
             Some(access) if access.offset == Property::Configuration as u32 && !access.is_wide => {
                 self.configure(access.value as u32, effects);
@@ -233,7 +233,7 @@ impl Controller {
         }
     }
 
-    /// CC is written (NVMe Base §3.1.3.5).
+    /// Processes a write of CC (NVMe Base §3.1.3.5).
     fn configure(&mut self, new: u32, effects: &mut Effects) {
         let before = self.configuration;
         self.configuration = new;
@@ -249,7 +249,7 @@ impl Controller {
             self.status = 0;
             self.configuration = 0;
             self.event_configuration = 0;
-            // Kept commands of a controller that is reset are not answered (§3.7.2).
+            // Kept commands are not answered after a reset (§3.7.2).
             self.event_requests.clear();
             effects.close_queues = true;
         }
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    fn identify(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn identify(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let number = command.namespace();
         let namespace = || about.namespaces.iter().find(|space| space.number == number);
         let command_set = command.dword(11) >> 24;
@@ -333,7 +333,7 @@ impl Controller {
                 true => ONCS_COMPARE | ONCS_DATASET_MANAGEMENT | ONCS_WRITE_ZEROES,
                 false => 0,
             },
-            // A cache is there; Flush is for one namespace.
+            // There is a cache; Flush is for one namespace.
             write_cache: if is_io { 0b101 } else { 0 },
             sgl: SGL_ANY_ALIGNMENT | SGL_OFFSET | SGL_TRANSPORT,
             subsystem: Some(about.nqn.clone()),
@@ -344,7 +344,7 @@ impl Controller {
         }
     }
 
-    fn log_page(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn log_page(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let is_discovery = self.kind == ControllerKind::Discovery;
         let page = match command.dword(10) as u8 {
             LOG_DISCOVERY if is_discovery => about.discovery.to_vec(),
@@ -363,13 +363,13 @@ impl Controller {
         {
             return refuse(command, Status::INVALID_FIELD);
         }
-        // What lies behind the page is not defined; here it is zeroes.
+        // Bytes behind the page are undefined; here they are zero.
         let mut part = page[offset as usize..].to_vec();
         part.resize(bytes as usize, 0);
         data(command, part)
     }
 
-    fn get_feature(&self, command: &Command, about: &Description<'_>) -> Outcome {
+    fn get_feature(&self, command: &Command, about: &Description<'_>) -> CommandOutcome {
         let is_io = self.kind == ControllerKind::Io;
         let value = match command.dword(10) as u8 {
             FEATURE_WRITE_CACHE if is_io => 1,
@@ -379,7 +379,8 @@ impl Controller {
             _ => return refuse(command, Status::INVALID_FIELD),
         };
         match command.dword(10) >> 8 & 7 {
-            // Current and default are the same for all but two; saved values there are none.
+            // Current and default values are the same for all features but two; there are no
+            // saved values.
             0 | 1 => result(command, value),
             _ => refuse(command, Status::INVALID_FIELD),
         }
@@ -391,14 +392,14 @@ impl Controller {
         about: &Description<'_>,
         now: Instant,
         effects: &mut Effects,
-    ) -> Outcome {
+    ) -> CommandOutcome {
         if command.dword(10) >> 31 != 0 {
             return refuse(command, Status::FEATURE_NOT_SAVEABLE);
         }
         let value = command.dword(11);
         match command.dword(10) as u8 {
             FEATURE_QUEUES if self.kind == ControllerKind::Io => {
-                // 65,536 queues cannot be asked for (NVMe Base §5.27.1.5).
+                // 65,536 queues cannot be requested (NVMe Base §5.27.1.5).
                 let (submission, completion) = (value & 0xffff, value >> 16);
                 if submission == 0xffff || completion == 0xffff {
                     return refuse(command, Status::INVALID_FIELD);
@@ -423,17 +424,17 @@ impl Controller {
         }
     }
 
-    fn event_request(&mut self, command: &Command) -> Outcome {
+    fn event_request(&mut self, command: &Command) -> CommandOutcome {
         if self.event_requests.len() >= EVENT_REQUESTS_MAX {
             return refuse(command, Status::ASYNC_EVENT_LIMIT);
         }
         self.event_requests.push(command.id());
-        Outcome::Kept
+        CommandOutcome::Kept
     }
 
-    /// Only what is kept here can be aborted: all else is under way already. Bit 0 of the result
-    /// says that nothing was (NVMe Base §5.1).
-    fn abort(&mut self, command: &Command, effects: &mut Effects) -> Outcome {
+    /// Aborts a kept command; all other commands are running already. Bit 0 of the result is set
+    /// if no command was aborted (NVMe Base §5.1).
+    fn abort(&mut self, command: &Command, effects: &mut Effects) -> CommandOutcome {
         let (queue, id) = (command.dword(10) as u16, (command.dword(10) >> 16) as u16);
         let place = self.event_requests.iter().position(|kept| queue == 0 && *kept == id);
         let Some(place) = place else { return result(command, 1) };
@@ -443,8 +444,8 @@ impl Controller {
     }
 }
 
-/// CAP: entries of a queue, zero-based; queues are contiguous; the NVM command set, and that hosts
-/// may ask which command sets there are (CSS bits 0 and 6).
+/// CAP: entries of a queue, zero-based; queues are contiguous; the NVM command set, and support
+/// for the Identify of command sets (CSS bits 0 and 6).
 fn capabilities(queue_depth: u16) -> u64 {
     let command_sets = 1 << 37 | 1 << 43;
     u64::from(queue_depth - 1) | 1 << 16 | READY_TIMEOUT_HALF_S << 24 | command_sets
@@ -455,10 +456,10 @@ fn queues(count: u16) -> u64 {
     zero_based | zero_based << 16
 }
 
-/// SMART / Health (NVMe Base figure 207): what a target knows. Data in thousands of 512 bytes.
+/// SMART / Health (NVMe Base figure 207). Data is counted in thousands of 512 bytes.
 fn health(about: &Description<'_>) -> Vec<u8> {
     let mut page = vec![0; HEALTH_BYTES];
-    // 20 °C in kelvin; all of the spare is there, from 10 % on it would be a warning.
+    // 20 °C in kelvin; all of the spare is available, and the warning threshold is 10 %.
     page[1..3].copy_from_slice(&293_u16.to_le_bytes());
     page[3] = 100;
     page[4] = 10;
@@ -528,7 +529,7 @@ mod tests {
             rig
         }
 
-        fn handle(&mut self, command: Command) -> Outcome {
+        fn handle(&mut self, command: Command) -> CommandOutcome {
             let about = Description {
                 nqn: &self.nqn,
                 serial: "serial",
@@ -548,7 +549,7 @@ mod tests {
 
         fn ok(&mut self, command: Command) -> (u64, Vec<u8>) {
             match self.handle(command) {
-                Outcome::Done(completion, data) if completion.status.is_success() => {
+                CommandOutcome::Done(completion, data) if completion.status.is_success() => {
                     assert_eq!(completion.command_id, command.id());
                     (completion.result, data)
                 }
@@ -558,11 +559,11 @@ mod tests {
 
         fn refused(&mut self, command: Command) -> Status {
             match self.handle(command) {
-                Outcome::Done(completion, data) => {
+                CommandOutcome::Done(completion, data) => {
                     assert!(completion.status.is_final() && data.is_empty());
                     Status::from_bits(completion.status.bits() & 0x7ff)
                 }
-                Outcome::Kept => panic!("kept"),
+                CommandOutcome::Kept => panic!("kept"),
             }
         }
 
@@ -712,7 +713,7 @@ mod tests {
         let mut rig = Rig::enabled(ControllerKind::Io);
         for id in 0..4 {
             let request = Command::build(AdminOpcode::AsyncEvent as u8, id, 0);
-            assert_eq!(rig.handle(request), Outcome::Kept);
+            assert_eq!(rig.handle(request), CommandOutcome::Kept);
         }
         let one_more = admin(AdminOpcode::AsyncEvent);
         assert_eq!(rig.refused(one_more), Status::ASYNC_EVENT_LIMIT);
@@ -722,7 +723,7 @@ mod tests {
         assert_eq!(rig.effects.released, [Completion::new(2, Status::ABORTED)]);
         assert_eq!(rig.ok(abort(0, 2)).0, 1);
         assert_eq!(rig.ok(abort(1, 3)).0, 1);
-        assert_eq!(rig.handle(one_more), Outcome::Kept);
+        assert_eq!(rig.handle(one_more), CommandOutcome::Kept);
     }
 
     #[test]

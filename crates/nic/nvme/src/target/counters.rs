@@ -1,11 +1,11 @@
-//! What the target has done; all threads add to it.
+//! Counters of the target; all threads add to them.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($name:ident: $kind:literal, $help:literal;)*) => {
-        /// The counters; threads add, nobody resets.
+        /// The counters; they are never reset.
         #[derive(Debug, Default)]
         pub(crate) struct Counters {
             $(pub $name: Counter,)*
@@ -18,7 +18,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// What they are now; each by itself, not all at one instant.
+            /// The current values; each is read separately, not all at one instant.
             pub fn read(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* }
             }

@@ -1,11 +1,12 @@
 //! Identities of namespaces and of their subsystem: random at first, and kept beside the image.
 //!
-//! A host takes namespaces with one identifier in subsystems of one name for one disk, and spreads
-//! reads and writes over all paths to it. So an identity must never be that of another disk. It is
-//! random (RFC 9562, version 4) and kept in a small file beside the image, which also names the
-//! image by its inode and the time of its birth: a copy of image and file is another image, and
-//! gets an identity of its own. Memory gets another identity in each process. The name of the
-//! subsystem, where none is configured, is a digest of the identities of its namespaces.
+//! A host treats namespaces with one identifier in subsystems of one name as one disk, and
+//! spreads reads and writes over all paths to it. Therefore two disks must never have the same
+//! identity. An identity is random (RFC 9562, version 4) and kept in a small file beside the
+//! image. The file also identifies the image by its inode and birth time: a copy of image and
+//! file is another image, and gets a new identity. Memory gets a new identity in each process.
+//! The name of the subsystem, if none is configured, is a digest of the identities of its
+//! namespaces.
 
 use std::fmt::Write as _;
 use std::fs::{self, File, Metadata};
@@ -25,20 +26,20 @@ use uuid::Uuid;
 use crate::target::config::{ConfigError, Source, TargetConfig, parse_name};
 use crate::target::namespace::{OpenError, open_file};
 
-/// What the name of an image is followed by in that of its identity's file.
+/// Suffix that the identity's file adds to the name of the image.
 pub const SUFFIX: &str = ".nvme-id";
-/// Names of subsystems by UUID begin so (NVMe Base §4.5).
+/// Prefix of subsystem names by UUID (NVMe Base §4.5).
 const NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 /// The format of the file.
 const VERSION: u32 = 1;
 /// Bytes of a serial number.
 const SERIAL_BYTES: usize = 20;
 
-/// The identity of a namespace, as it is configured.
+/// The configured identity of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Identity {
-    /// Another one in each process.
+    /// A new one in each process.
     Random,
     /// This one.
     Fixed(Uuid),
@@ -53,7 +54,7 @@ impl std::str::FromStr for Identity {
         }
         match Uuid::parse_str(text) {
             Ok(uuid) if uuid.is_nil() || uuid.is_max() => {
-                Err(format!("{uuid} is nobody's; leave uuid out, and one is chosen"))
+                Err(format!("{uuid} is a reserved UUID; leave uuid out, and one is chosen"))
             }
             Ok(uuid) => Ok(Identity::Fixed(uuid)),
             Err(error) => Err(format!("a uuid, or \"random\": {error}")),
@@ -74,34 +75,34 @@ impl TryFrom<String> for Identity {
 pub struct Identities {
     /// The name of the subsystem.
     pub nqn: Nqn,
-    /// Those of the namespaces, in their order.
+    /// The identities of the namespaces, in their order.
     pub namespaces: Vec<Uuid>,
 }
 
-/// Why namespaces have no identities: the operator's to resolve.
+/// The reason that identities cannot be determined, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    /// The configured name of the subsystem.
+    /// The configured name of the subsystem is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The image.
+    /// The image cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The file with the identity is not understood.
+    /// The identity's file is invalid.
     #[error("{source}; correct the file, or remove it, and hosts see a new disk")]
-    Kept {
-        /// What is wrong, and where.
+    StoredIdentity {
+        /// The error, with its place.
         source: Box<SettingsError>,
     },
-    /// Its version is another one.
-    #[error("{}: version {version} is not known here; {VERSION} is", path.display())]
+    /// The version of the file is not supported.
+    #[error("{}: version {version} is not supported; {VERSION} is", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// What it says.
+        /// The version in the file.
         version: u32,
     },
-    /// There is no place for it.
+    /// The identity cannot be stored.
     #[error(
         "namespace {}: its identity cannot be kept in a file beside it: {error}; make that \
          possible, or give it one: uuid = \"{proposal}\" in the configuration, or --uuid \
@@ -110,12 +111,12 @@ pub enum IdentityError {
     NoPlace {
         /// The image.
         image: PathBuf,
-        /// Why not.
+        /// The error.
         error: io::Error,
-        /// An identity that nobody has.
+        /// A new random identity.
         proposal: Uuid,
     },
-    /// Two namespaces have the same one.
+    /// Two namespaces have the same identity.
     #[error(
         "namespaces {first} and {second} have one identity, {uuid}: they are one image, or were \
          given the same uuid; serve an image once, and give each namespace a uuid of its own"
@@ -131,14 +132,15 @@ pub enum IdentityError {
 }
 
 impl TargetConfig {
-    /// The identities, and the same configuration with them filled in, so that they stay. Where
-    /// files are served for the first time, their identities are chosen and kept.
+    /// Returns the identities, and the same configuration with them filled in, so that they do
+    /// not change. For files that are served for the first time, identities are chosen and
+    /// stored.
     ///
     /// # Errors
     /// [`IdentityError`].
     pub fn identified(mut self) -> Result<(TargetConfig, Identities), IdentityError> {
         let mut uuids = Vec::new();
-        // Of those that outlive the process.
+        // Identities that outlive the process.
         let mut lasting = Vec::new();
         for namespace in &mut self.namespaces {
             let uuid = match (namespace.uuid, &namespace.source) {
@@ -169,8 +171,9 @@ impl TargetConfig {
     }
 }
 
-/// The identity of a subsystem: that of what it serves, at which numbers. It stays as long as these
-/// do; subsystems that serve different images never share it. Random where nothing lasts.
+/// The identity of a subsystem, derived from the identities and numbers of its namespaces. It
+/// changes only if these do; subsystems with different images never share it. It is random if no
+/// namespace's identity outlives the process.
 fn subsystem(lasting: &[(usize, Uuid)]) -> Uuid {
     if lasting.is_empty() {
         return Uuid::new_v4();
@@ -188,10 +191,10 @@ fn subsystem(lasting: &[(usize, Uuid)]) -> Uuid {
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
-/// A serial number: random digits of an identity.
+/// A serial number: the random digits of an identity.
 pub(crate) fn serial(uuid: Uuid) -> String {
     let digits = uuid.simple().to_string();
-    // All but those of version and variant.
+    // All digits but those of version and variant.
     let random = digits.chars().enumerate().filter(|(at, _)| ![12, 16].contains(at));
     random.map(|(_, digit)| digit).take(SERIAL_BYTES).collect()
 }
@@ -199,28 +202,28 @@ pub(crate) fn serial(uuid: Uuid) -> String {
 /// The file beside an image.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Kept {
+struct StoredIdentity {
     version: u32,
-    uuid: KeptUuid,
+    uuid: StoredUuid,
     image: String,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(try_from = "String")]
-struct KeptUuid(Uuid);
+struct StoredUuid(Uuid);
 
-impl TryFrom<String> for KeptUuid {
+impl TryFrom<String> for StoredUuid {
     type Error = String;
 
-    fn try_from(text: String) -> Result<KeptUuid, String> {
+    fn try_from(text: String) -> Result<StoredUuid, String> {
         match text.parse()? {
-            Identity::Fixed(uuid) => Ok(KeptUuid(uuid)),
+            Identity::Fixed(uuid) => Ok(StoredUuid(uuid)),
             Identity::Random => Err("no uuid is kept here".to_owned()),
         }
     }
 }
 
-/// An image among others: its inode and, where the file system knows, the time of its birth.
+/// A mark that identifies an image: its inode and, if the file system has it, the birth time.
 fn mark(metadata: &Metadata) -> String {
     let mut mark = metadata.ino().to_string();
     let born = metadata.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -230,7 +233,7 @@ fn mark(metadata: &Metadata) -> String {
     mark
 }
 
-/// Whether two marks are of one image; the time of birth counts where both have one.
+/// Returns true if two marks are of one image; the birth time is compared if both have one.
 fn is_same(kept: &str, found: &str) -> bool {
     let parts = |mark: &str| {
         let mut words = mark.split_ascii_whitespace().map(str::to_owned);
@@ -240,7 +243,7 @@ fn is_same(kept: &str, found: &str) -> bool {
     kept.0 == found.0 && (kept.1.is_none() || found.1.is_none() || kept.1 == found.1)
 }
 
-/// The identity of an image; chosen and kept, where it has none.
+/// The identity of an image; a new one is stored if it has none.
 fn of_image(path: &Path, read_only: bool) -> Result<Uuid, IdentityError> {
     let (file, _) = open_file(path, read_only)?;
     let proposal = Uuid::new_v4();
@@ -248,7 +251,7 @@ fn of_image(path: &Path, read_only: bool) -> Result<Uuid, IdentityError> {
     let no_place = |error| IdentityError::NoPlace { image: image.clone(), error, proposal };
     let metadata = file.metadata().map_err(no_place)?;
     if !metadata.is_file() {
-        return Err(no_place(io::Error::other("it is no regular file, but a device")));
+        return Err(no_place(io::Error::other("it is a device, not a regular file")));
     }
     let mark = mark(&metadata);
     // Beside the image itself, not beside a symbolic link to it.
@@ -295,11 +298,11 @@ fn text(image: &Path, uuid: Uuid, mark: &str) -> String {
     )
 }
 
-fn read(path: &Path) -> Result<Option<Kept>, IdentityError> {
-    let kept: Kept = match unlade_config::load(path) {
+fn read(path: &Path) -> Result<Option<StoredIdentity>, IdentityError> {
+    let kept: StoredIdentity = match unlade_config::load(path) {
         Ok(kept) => kept,
         Err(SettingsError::Missing { .. }) => return Ok(None),
-        Err(source) => return Err(IdentityError::Kept { source: Box::new(source) }),
+        Err(source) => return Err(IdentityError::StoredIdentity { source: Box::new(source) }),
     };
     match kept.version {
         VERSION => Ok(Some(kept)),
@@ -307,13 +310,13 @@ fn read(path: &Path) -> Result<Option<Kept>, IdentityError> {
     }
 }
 
-/// Puts a file there, whole and durably, or nothing. False where there is one already, unless that
-/// is to be replaced.
+/// Stores a file, complete and durable, or not at all. Returns false if there is one already,
+/// unless it is to be replaced.
 fn keep(path: &Path, text: &str, replace: bool) -> io::Result<bool> {
     let draft = with_suffix(path, &format!(".{}", Uuid::new_v4().simple()));
     let written = write(&draft, text).and_then(|()| place(&draft, path, replace));
     if !matches!(written, Ok(true)) {
-        // It may not have been made, or was placed.
+        // The draft may not exist, or may have been moved.
         let _ = fs::remove_file(&draft);
     }
     if matches!(written, Ok(true)) {
@@ -335,7 +338,7 @@ fn place(draft: &Path, path: &Path, replace: bool) -> io::Result<bool> {
     match renameat_with(CWD, draft, CWD, path, RenameFlags::NOREPLACE) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
-        // File systems without it have links.
+        // On file systems without it, hard links are used.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => match fs::hard_link(draft, path) {
             Ok(()) => fs::remove_file(draft).map(|()| true),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
@@ -433,12 +436,12 @@ mod tests {
 
     #[test]
     fn an_identity_without_a_place_is_a_clear_error() {
-        // Beside it there is a directory of the file's name, which not even root can replace.
+        // A directory has the file's name, which not even root can replace.
         let directory = tempfile::tempdir().unwrap();
         let path = image(directory.path(), "a.img");
         fs::create_dir(with_suffix(&path, SUFFIX)).unwrap();
         let error = serving(&[path.to_str().unwrap()]).identified().unwrap_err();
-        assert!(matches!(error, IdentityError::Kept { .. }), "{error}");
+        assert!(matches!(error, IdentityError::StoredIdentity { .. }), "{error}");
         let error = serving(&["/dev/zero"]).identified().unwrap_err().to_string();
         assert!(error.contains("/dev/zero") && error.contains("--uuid "), "{error}");
         let mut given = serving(&["/dev/zero"]);

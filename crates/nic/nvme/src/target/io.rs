@@ -1,4 +1,4 @@
-//! What a command of an I/O queue asks for, checked (NVM §3.2). No I/O.
+//! Validation of the commands of an I/O queue (NVM §3.2). Sans-IO.
 
 use std::sync::Arc;
 
@@ -7,15 +7,15 @@ use unlade_nvme_wire::{Command, IoOpcode, Status};
 
 use crate::target::namespace::{Namespace, Work};
 
-/// A command that can be done.
+/// A valid command.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Where.
+    /// Its namespace.
     pub namespace: Arc<Namespace>,
     step: Step,
-    /// Bytes that go one way or the other.
+    /// Number of data bytes, in either direction.
     pub data_bytes: usize,
-    /// Whether the host sends them.
+    /// True if the host sends the data.
     pub takes_data: bool,
 }
 
@@ -38,14 +38,14 @@ enum Step {
         bytes: u64,
         durable: bool,
     },
-    /// Ranges follow as data; without AD they are hints that nothing comes of.
+    /// Ranges follow as data; without AD they are hints without effect.
     Ranges {
         count: usize,
         deallocate: bool,
     },
 }
 
-/// Checks a command. Data is at most `transfer_bytes_max` bytes.
+/// Validates a command. Data is at most `transfer_bytes_max` bytes.
 pub(crate) fn plan(
     command: &Command,
     namespaces: &[Arc<Namespace>],
@@ -88,14 +88,14 @@ pub(crate) fn plan(
             (step, bytes as usize, opcode != IoOpcode::Read)
         }
     };
-    // Where no data goes, hosts leave anything in the descriptor: most often zeroes, which are a
-    // descriptor of another type.
+    // Hosts leave any value in the descriptor of a command without data: most often zeroes, which
+    // are a descriptor of another type.
     if data_bytes == 0 {
         return Ok(Plan { namespace, step, data_bytes, takes_data });
     }
     let told = command.data().map_err(|_| Status::SGL_TYPE)?.bytes() as usize;
     let data_bytes = match step {
-        // Linux sends room for all ranges there can be, whatever their number.
+        // Linux sends a buffer for the maximum number of ranges, even if there are fewer.
         Step::Ranges { .. } if told > data_bytes && told <= RANGES_MAX * RANGE_BYTES => told,
         _ => data_bytes,
     };
@@ -105,7 +105,7 @@ pub(crate) fn plan(
     Ok(Plan { namespace, step, data_bytes, takes_data })
 }
 
-/// The range of a command in bytes; it lies within the namespace.
+/// The range of a command in bytes; it is within the namespace.
 fn blocks(namespace: &Namespace, command: &Command) -> Result<(u64, u64), Status> {
     let (first, count) = (command.first_block(), u64::from(command.block_count()));
     range(namespace, first, count).ok_or(Status::LBA_OUT_OF_RANGE)
@@ -118,7 +118,7 @@ fn range(namespace: &Namespace, first: u64, count: u64) -> Option<(u64, u64)> {
 }
 
 impl Plan {
-    /// What is to be done with the data that came (none, where the host sends none).
+    /// The work for the namespace; `data` is the received data, or empty if the host sends none.
     pub fn work(&self, data: Vec<u8>) -> Result<Work, Status> {
         if self.takes_data && data.len() != self.data_bytes {
             return Err(Status::DATA_TRANSFER);
@@ -149,12 +149,12 @@ impl Plan {
         Ok(if deallocate { all } else { Vec::new() })
     }
 
-    /// Whether it reads, for counting.
+    /// Returns true if it reads, for the counters.
     pub fn reads(&self) -> bool {
         matches!(self.step, Step::Read { .. })
     }
 
-    /// Whether it writes, for counting.
+    /// Returns true if it writes, for the counters.
     pub fn writes(&self) -> bool {
         matches!(self.step, Step::Write { .. })
     }

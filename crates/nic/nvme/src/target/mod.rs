@@ -1,20 +1,20 @@
 //! An NVMe/TCP target: it serves files and memory as namespaces.
 //!
-//! In the order in which a command meets them:
-//! - [`config`]: what is served, and all limits;
+//! The modules, in the order in which a command meets them:
+//! - [`config`]: the namespaces, and all limits;
 //! - `serve`: the process: listeners, workers, signals, metrics;
 //! - `connection`: one TCP connection, from ICReq to its end;
-//! - `receive`: PDUs from the stream, with their digests checked;
-//! - [`identity`]: what tells namespaces and subsystems apart, kept beside the images;
-//! - `subsystem`: which connections belong together, and to which controller;
+//! - `receive`: PDUs from the stream, with their digests verified;
+//! - [`identity`]: the identities of namespaces and subsystems, kept beside the images;
+//! - `subsystem`: associations of connections, and their controllers;
 //! - `controller`: the commands of the admin queue (sans-IO);
-//! - `io`: what a command of an I/O queue asks for, checked (sans-IO);
-//! - `transfer`: the data of writes that the target asks for (R2T; sans-IO);
-//! - `queue`: the commands in work, their share of memory, and their answers;
-//! - `namespace`, `ram`: where the blocks are;
-//! - `send`: PDUs to the stream, data from where it lies.
+//! - `io`: validation of a command of an I/O queue (sans-IO);
+//! - `transfer`: the data of writes that the target requests (R2T; sans-IO);
+//! - `queue`: the running commands, their share of memory, and their answers;
+//! - `namespace`, `ram`: the storage of the blocks;
+//! - `send`: PDUs to the stream, without a copy of the data.
 //!
-//! A host is hostile: what it breaks ends its connection, or fails its command, and is counted.
+//! Hosts are not trusted: a violation ends the connection, or fails its command, and is counted.
 //! Specifications: see [`unlade_nvme_wire`].
 
 pub mod config;

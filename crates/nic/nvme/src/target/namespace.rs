@@ -1,7 +1,7 @@
-//! Where the blocks of a namespace are, and what can be done with them.
+//! The storage of a namespace, and its operations.
 //!
-//! Memory never makes anybody wait. A file may: what its page cache has is read at once
-//! (RWF_NOWAIT), everything else is for a thread that may block.
+//! Operations in memory never block. An operation on a file may: data in the page cache is read
+//! at once (RWF_NOWAIT), and everything else runs on a thread that may block.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Seek, SeekFrom};
@@ -16,49 +16,49 @@ use unlade_nvme_wire::identify::IdentifyNamespace;
 use uuid::Uuid;
 
 use crate::target::config::{NamespaceConfig, Source};
-use crate::target::ram::{Piece, Ram};
+use crate::target::ram::{ChunkSlice, Ram};
 
-/// Bytes of zeroes that are written at a time, where a file system cannot zero a range.
+/// Bytes of zeroes per write, if a file system cannot zero a range.
 const ZEROES_BYTES: usize = 64 << 10;
 
-/// Why a namespace cannot be served: the operator's to resolve.
+/// The reason that a namespace cannot be served, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The file.
+    /// The file cannot be opened.
     #[error("namespace {path}: {error}; correct the path, or create it: truncate -s 1G {path}")]
     File {
         /// Its path.
         path: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         #[source]
         error: io::Error,
     },
-    /// It has not even one block.
+    /// It is shorter than one block.
     #[error("namespace {path}: {bytes} bytes are less than a block of {block_bytes}")]
     Empty {
         /// Its path.
         path: String,
-        /// Its bytes.
+        /// Its length.
         bytes: u64,
         /// Bytes of a block.
         block_bytes: u32,
     },
 }
 
-/// What is to be done, checked: ranges lie within the namespace. Offsets and lengths in bytes.
+/// A validated operation: ranges are within the namespace. Offsets and lengths in bytes.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// Read.
     Read { offset: u64, bytes: usize },
-    /// Write; durably, where it says so.
+    /// Write; durably if `durable`.
     Write { offset: u64, data: Vec<u8>, durable: bool },
     /// Compare.
     Compare { offset: u64, data: Vec<u8> },
-    /// Make all that was written durable.
+    /// Make all earlier writes durable.
     Flush,
-    /// Make a range zeroes; durably, where it says so.
+    /// Zero a range; durably if `durable`.
     Zero { offset: u64, bytes: u64, durable: bool },
-    /// Give ranges back: (offset, bytes).
+    /// Deallocate ranges: (offset, bytes).
     Discard(Vec<(u64, u64)>),
 }
 
@@ -73,11 +73,11 @@ enum Backing {
 pub(crate) struct Namespace {
     /// NSID, from 1.
     pub number: u32,
-    /// Bytes of a block are 2 to this power.
+    /// The base 2 logarithm of the block size in bytes.
     pub block_power: u8,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Whether writing is refused.
+    /// True if writes are refused.
     pub is_read_only: bool,
     /// NGUID and UUID: its identity.
     pub uuid: Uuid,
@@ -85,7 +85,7 @@ pub(crate) struct Namespace {
 }
 
 impl Namespace {
-    /// Opens what `config` names.
+    /// Opens the namespace of `config`.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -107,7 +107,7 @@ impl Namespace {
         Ok(Namespace { number, block_power, blocks, is_read_only, uuid, backing })
     }
 
-    /// What Identify says of it. `is_shared` says that several controllers may use it at a time.
+    /// Its Identify data. `is_shared` is true if several controllers may use it concurrently.
     pub fn identify(&self, is_shared: bool) -> IdentifyNamespace {
         IdentifyNamespace {
             blocks: self.blocks,
@@ -119,13 +119,13 @@ impl Namespace {
         }
     }
 
-    /// Does it, if nobody has to wait for that; else gives it back.
-    pub fn run_now(&self, work: Work) -> Result<Result<Vec<Piece>, Status>, Work> {
+    /// Executes the work if it cannot block; otherwise returns it.
+    pub fn run_now(&self, work: Work) -> Result<Result<Vec<ChunkSlice>, Status>, Work> {
         match (&self.backing, work) {
             (Backing::Ram(ram), work) => Ok(run_in_memory(ram, work)),
             (Backing::File(file), Work::Read { offset, bytes }) => {
                 match read_cached(file, offset, bytes) {
-                    Some(data) => Ok(Ok(vec![Piece::new(data)])),
+                    Some(data) => Ok(Ok(vec![ChunkSlice::new(data)])),
                     None => Err(Work::Read { offset, bytes }),
                 }
             }
@@ -133,8 +133,8 @@ impl Namespace {
         }
     }
 
-    /// Does it, and may block for that.
-    pub fn run(&self, work: Work) -> Result<Vec<Piece>, Status> {
+    /// Executes the work; it may block.
+    pub fn run(&self, work: Work) -> Result<Vec<ChunkSlice>, Status> {
         match &self.backing {
             Backing::Ram(ram) => run_in_memory(ram, work),
             Backing::File(file) => run_on_file(file, work),
@@ -145,16 +145,16 @@ impl Namespace {
 pub(crate) fn open_file(path: &Path, read_only: bool) -> Result<(File, u64), OpenError> {
     let fail = |error| OpenError::File { path: path.display().to_string(), error };
     let mut file = File::options().read(true).write(!read_only).open(path).map_err(fail)?;
-    // Of a block device, metadata say no length.
+    // The metadata of a block device have no length.
     let bytes = file.seek(SeekFrom::End(0)).map_err(fail)?;
-    // A directory opens for reading, and has a length.
+    // A directory can be opened for reading, and has a length.
     if file.metadata().map_err(fail)?.is_dir() {
         return Err(fail(io::Error::from(io::ErrorKind::IsADirectory)));
     }
     Ok((file, bytes))
 }
 
-fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<Piece>, Status> {
+fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<ChunkSlice>, Status> {
     match work {
         Work::Read { offset, bytes } => return Ok(ram.read(offset, bytes)),
         Work::Write { offset, data, .. } => ram.write(offset, &data),
@@ -172,7 +172,7 @@ fn run_in_memory(ram: &Ram, work: Work) -> Result<Vec<Piece>, Status> {
     Ok(Vec::new())
 }
 
-/// What the page cache has, if it has all of it.
+/// Reads from the page cache, if all of the range is there.
 fn read_cached(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
     let mut data = vec![0; bytes];
     let mut into = [IoSliceMut::new(&mut data)];
@@ -180,11 +180,11 @@ fn read_cached(file: &File, offset: u64, bytes: usize) -> Option<Vec<u8>> {
     (read == Ok(bytes)).then_some(data)
 }
 
-fn run_on_file(file: &File, work: Work) -> Result<Vec<Piece>, Status> {
+fn run_on_file(file: &File, work: Work) -> Result<Vec<ChunkSlice>, Status> {
     match work {
         Work::Read { offset, bytes } => {
             let data = read_all(file, offset, bytes).map_err(reading)?;
-            return Ok(vec![Piece::new(data)]);
+            return Ok(vec![ChunkSlice::new(data)]);
         }
         Work::Write { offset, data, durable } => {
             file.write_all_at(&data, offset).map_err(writing)?;
@@ -201,7 +201,7 @@ fn run_on_file(file: &File, work: Work) -> Result<Vec<Piece>, Status> {
         }
         Work::Discard(ranges) => {
             for (offset, bytes) in ranges {
-                // Advice: where the file system cannot, the blocks stay as they are.
+                // A hint: if the file system does not support it, the blocks stay as they are.
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                 let _ = fallocate(file, flags, offset, bytes);
             }
@@ -276,7 +276,7 @@ mod tests {
     fn read(space: &Namespace, offset: u64, bytes: usize) -> Vec<u8> {
         let pieces = space.run(Work::Read { offset, bytes }).unwrap();
         let there: Vec<u8> = pieces.iter().flat_map(|p| p.bytes().to_vec()).collect();
-        // Without waiting it is the same, or nothing.
+        // A non-blocking read gives the same, or nothing.
         if let Ok(now) = space.run_now(Work::Read { offset, bytes }) {
             let now: Vec<u8> = now.unwrap().iter().flat_map(|p| p.bytes().to_vec()).collect();
             assert_eq!(now, there);

@@ -1,4 +1,4 @@
-//! The commands of a connection that are in work, their share of memory, and their answers.
+//! The running commands of a connection, their share of memory, and their answers.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -11,30 +11,32 @@ use unlade_nvme_wire::{Completion, Digests, Pdu, Status};
 
 use crate::target::io::Plan;
 use crate::target::namespace::{Namespace, Work};
-use crate::target::ram::Piece;
+use crate::target::ram::ChunkSlice;
 use crate::target::send::{Frame, Outbox};
 use crate::target::subsystem::Subsystem;
-use crate::target::transfer::{Arrived, Manner, Progress, Transfers, Unasked};
+use crate::target::transfer::{
+    Progress, ReceivedData, TransferLimits, TransferViolation, Transfers,
+};
 
-/// Commands at a time before Connect has said how many entries the queue has: Connect itself.
+/// Concurrent commands before Connect sets the depth of the queue: Connect itself.
 const DEPTH_BEFORE_CONNECT: usize = 1;
 /// SQHD in the response to a Connect without flow control (NVMe Base §3.3.2.8).
 const NO_FLOW_CONTROL: u16 = 0xffff;
 
-/// What came of taking a command in.
+/// The result of taking a command in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
-    /// It is in work.
+pub(crate) enum Admission {
+    /// It is running.
     Yes,
-    /// Its identifier is in use: it is refused, and not in work.
+    /// Its identifier is in use: it is refused, and not running.
     Conflict,
-    /// More commands than the queue has entries: the host broke the protocol.
+    /// More commands than the queue has entries: a protocol violation of the host.
     TooMany,
-    /// The target ends: it is not looked at.
+    /// The target is shutting down: the command is ignored.
     Draining,
 }
 
-/// A command that can be begun as soon as there is memory for it.
+/// A command that can start as soon as there is memory for it.
 #[derive(Debug)]
 struct Job {
     id: u16,
@@ -44,26 +46,26 @@ struct Job {
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     depth: usize,
     has_flow_control: bool,
-    /// The next response is that of a Connect without flow control, and says so.
+    /// True if the next response is that of a Connect without flow control, which it must report.
     is_connect_response_due: bool,
     /// Commands taken in, modulo the depth (SQHD).
     head: usize,
-    /// Commands in work, and the memory that is reserved for them.
+    /// Running commands, and the memory that is reserved for them.
     in_work: HashMap<u16, usize>,
-    /// Commands that are answered at some time, or never: event requests.
+    /// Commands that are answered at a later time, or never: event requests.
     kept: HashSet<u16>,
     free_bytes: usize,
     waiting: VecDeque<Job>,
-    /// Commands whose data was asked for.
+    /// Commands whose data was requested.
     planned: HashMap<u16, Plan>,
     transfers: Transfers,
     is_draining: bool,
-    /// Jobs that threads are doing.
+    /// Number of jobs that run on threads.
     running: usize,
-    /// The connection ends: nothing more is begun.
+    /// True at the end of the connection: no further command is started.
     is_over: bool,
 }
 
@@ -73,24 +75,24 @@ pub(crate) struct Queue {
     pub subsystem: Arc<Subsystem>,
     pub outbox: Outbox,
     digests: Digests,
-    /// Data to the host is aligned to so many bytes.
+    /// Alignment of data to the host in bytes.
     alignment_bytes: usize,
-    state: RefCell<State>,
+    state: RefCell<QueueState>,
     idle: Notify,
-    /// No job is running.
+    /// Notified when no job is running.
     rested: Notify,
 }
 
 impl Queue {
-    /// A queue as host and target have agreed.
+    /// Creates a queue with the agreed parameters.
     pub fn new(subsystem: Arc<Subsystem>, init: &InitRequest, digests: Digests) -> Queue {
         let config = &subsystem.config;
-        let manner = Manner {
+        let limits = TransferLimits {
             request_bytes_max: config.request_bytes_max.as_usize(),
             requests_max: config.requests_max.min(init.transfers_max) as usize,
             host_data_bytes_max: config.host_data_bytes_max.as_usize(),
         };
-        let state = State {
+        let state = QueueState {
             depth: DEPTH_BEFORE_CONNECT,
             has_flow_control: true,
             is_connect_response_due: false,
@@ -100,7 +102,7 @@ impl Queue {
             free_bytes: config.in_flight_bytes_max.as_usize(),
             waiting: VecDeque::new(),
             planned: HashMap::new(),
-            transfers: Transfers::new(manner),
+            transfers: Transfers::new(limits),
             is_draining: false,
             running: 0,
             is_over: false,
@@ -116,7 +118,7 @@ impl Queue {
         }
     }
 
-    /// Connect has said how many entries there are, and who looks at SQHD.
+    /// Sets the depth and the use of SQHD, from Connect.
     pub fn connected(&self, depth: usize, has_flow_control: bool) {
         let mut state = self.state.borrow_mut();
         state.depth = depth;
@@ -125,24 +127,24 @@ impl Queue {
         state.head = 1 % depth;
     }
 
-    /// A command has come.
-    pub fn take(&self, id: u16) -> Taken {
+    /// Takes a received command in.
+    pub fn take(&self, id: u16) -> Admission {
         let mut state = self.state.borrow_mut();
         if state.is_draining {
-            return Taken::Draining;
+            return Admission::Draining;
         }
         if state.in_work.len() >= state.depth {
-            return Taken::TooMany;
+            return Admission::TooMany;
         }
         state.head = (state.head + 1) % state.depth;
         if state.kept.contains(&id) || state.in_work.contains_key(&id) {
-            return Taken::Conflict;
+            return Admission::Conflict;
         }
         state.in_work.insert(id, 0);
-        Taken::Yes
+        Admission::Yes
     }
 
-    /// A command stays until something happens; it does not count as work.
+    /// Keeps a command until an event; it does not count as running.
     pub fn keep(&self, id: u16) {
         let mut state = self.state.borrow_mut();
         state.in_work.remove(&id);
@@ -156,13 +158,13 @@ impl Queue {
         }
     }
 
-    /// Begins a command, or has it wait until there is memory.
+    /// Starts a command, or queues it until there is memory.
     pub fn submit(self: &Rc<Self>, id: u16, plan: Plan, capsule: Option<Vec<u8>>) {
         self.state.borrow_mut().waiting.push_back(Job { id, plan, capsule });
         self.pump(true);
     }
 
-    /// Begins what there is memory for, in order.
+    /// Starts the queued commands for which there is memory, in order.
     fn pump(self: &Rc<Self>, is_new: bool) {
         loop {
             let job = {
@@ -206,14 +208,17 @@ impl Queue {
         }
     }
 
-    /// Where the data of a PDU goes, and the memory it goes to.
-    pub fn place(&self, data: &Data) -> Result<(std::ops::Range<usize>, Vec<u8>), Unasked> {
+    /// The place of a PDU's data, and the buffer that contains it.
+    pub fn place(
+        &self,
+        data: &Data,
+    ) -> Result<(std::ops::Range<usize>, Vec<u8>), TransferViolation> {
         let mut state = self.state.borrow_mut();
         let place = state.transfers.place(data)?;
         Ok((place, state.transfers.take(data.command_id)))
     }
 
-    /// The data is in `memory`.
+    /// Continues a command after its data was read into `memory`.
     pub fn received(self: &Rc<Self>, data: &Data, memory: Vec<u8>, is_good: bool) {
         let (progress, plan) = {
             let mut state = self.state.borrow_mut();
@@ -227,7 +232,7 @@ impl Queue {
         };
         match (progress, plan) {
             (Progress::More(requests), _) => self.ask(requests),
-            (Progress::Complete(Arrived { data: _, is_damaged: true }), _) => {
+            (Progress::Complete(ReceivedData { data: _, is_damaged: true }), _) => {
                 self.fail(data.command_id, Status::TRANSIENT_TRANSPORT);
             }
             (Progress::Complete(arrived), Some(plan)) => {
@@ -254,10 +259,10 @@ impl Queue {
         }
     }
 
-    /// Has a thread do it, unless the connection ends before there is one.
-    async fn run(&self, namespace: Arc<Namespace>, work: Work) -> Result<Vec<Piece>, Status> {
+    /// Executes work on a thread, unless the connection ends before one is free.
+    async fn run(&self, namespace: Arc<Namespace>, work: Work) -> Result<Vec<ChunkSlice>, Status> {
         self.subsystem.counters.file_jobs.add(1);
-        // Nobody closes the semaphore.
+        // The semaphore is never closed.
         let _place = self.subsystem.file_jobs.acquire().await;
         if self.state.borrow().is_over {
             return Err(Status::ABORTED);
@@ -275,7 +280,7 @@ impl Queue {
         job.unwrap_or(Err(Status::INTERNAL))
     }
 
-    fn executed(&self, id: u16, plan: &Plan, ended: Result<Vec<Piece>, Status>) {
+    fn executed(&self, id: u16, plan: &Plan, ended: Result<Vec<ChunkSlice>, Status>) {
         let counters = &self.subsystem.counters;
         match ended {
             Ok(data) => {
@@ -292,29 +297,29 @@ impl Queue {
         }
     }
 
-    /// Answers a command that failed.
+    /// Answers a failed command.
     pub fn fail(&self, id: u16, status: Status) {
         self.fail_with(Completion::new(id, status));
     }
 
-    /// The same with a result.
+    /// Answers a failed command, with a result.
     pub fn fail_with(&self, completion: Completion) {
         self.subsystem.counters.commands_failed.add(1);
         tracing::debug!(id = completion.command_id, status = %completion.status, "command failed");
         self.respond(completion, Some(completion.command_id));
     }
 
-    /// Refuses a command whose identifier is in use; the one that has it is not over.
+    /// Refuses a command whose identifier is in use; the command that uses it goes on.
     pub fn refuse_conflict(&self, id: u16) {
         self.subsystem.counters.commands_failed.add(1);
         self.respond(Completion::new(id, Status::ID_CONFLICT.and_final()), None);
     }
 
-    /// Answers a command that succeeded, with data where there is some.
-    pub fn succeed(&self, completion: Completion, data: Vec<Piece>) {
+    /// Answers a successful command, with data if there is any.
+    pub fn succeed(&self, completion: Completion, data: Vec<ChunkSlice>) {
         let id = completion.command_id;
         let total: usize = data.iter().map(|piece| piece.bytes().len()).sum();
-        // Without flow control, nobody needs the response of a read (NVMe/TCP §3.3.2.2).
+        // Without flow control, the response of a read can be omitted (NVMe/TCP §3.3.2.2).
         let is_enough = {
             let state = self.state.borrow();
             !state.has_flow_control && total > 0 && completion.result == 0
@@ -325,7 +330,7 @@ impl Queue {
         }
     }
 
-    fn send_data(&self, id: u16, data: Vec<Piece>, total: usize, is_success: bool) {
+    fn send_data(&self, id: u16, data: Vec<ChunkSlice>, total: usize, is_success: bool) {
         let most = self.subsystem.config.send_bytes_max.as_usize();
         let mut pieces = VecDeque::from(data);
         let mut offset = 0;
@@ -360,13 +365,13 @@ impl Queue {
         self.push(&Pdu::ResponseCapsule(completion.encode()), Vec::new(), ends);
     }
 
-    fn push(&self, pdu: &Pdu, body: Vec<Piece>, ends: Option<u16>) {
+    fn push(&self, pdu: &Pdu, body: Vec<ChunkSlice>, ends: Option<u16>) {
         let bytes = body.iter().map(|piece| piece.bytes().len()).sum();
         let common = pdu.common(bytes, self.digests, self.alignment_bytes);
         self.outbox.push(Frame::new(pdu, &common, body, ends));
     }
 
-    /// The answer to a command is written: its memory is free.
+    /// Frees the memory of a command whose answer is written.
     pub fn over(self: &Rc<Self>, id: u16) {
         {
             let mut state = self.state.borrow_mut();
@@ -378,20 +383,21 @@ impl Queue {
         self.pump(false);
     }
 
-    /// Takes no more commands.
+    /// Stops accepting commands.
     pub fn refuse_more(&self) {
         self.state.borrow_mut().is_draining = true;
     }
 
-    /// Returns when no command is in work.
+    /// Waits until no command is running.
     pub async fn idle(&self) {
         while !self.state.borrow().in_work.is_empty() {
             self.idle.notified().await;
         }
     }
 
-    /// Begins nothing more, and returns when what was begun is over: the host, which cannot see
-    /// that, may repeat on another connection what was not answered here, and change it then.
+    /// Starts no further command, and waits until the running ones are complete. The host cannot
+    /// see their end: it may repeat an unanswered command on another connection, and change the
+    /// data then.
     pub async fn end(&self) {
         {
             let mut state = self.state.borrow_mut();
@@ -404,8 +410,8 @@ impl Queue {
     }
 }
 
-/// The first `count` bytes of `pieces`, which keep the rest.
-fn split(pieces: &mut VecDeque<Piece>, count: usize) -> Vec<Piece> {
+/// The first `count` bytes of `pieces`; the rest remains.
+fn split(pieces: &mut VecDeque<ChunkSlice>, count: usize) -> Vec<ChunkSlice> {
     let mut out = Vec::new();
     let mut left = count;
     while left > 0
@@ -463,18 +469,18 @@ mod tests {
             Rig { file, queue }
         }
 
-        /// A write of one block of ones comes.
+        /// Simulates a write of one block of ones.
         fn write(&self, id: u16, block: u64) {
             let place = DataPlace::InCapsule { offset: 0, bytes: BLOCK_BYTES };
             let command = Command::build(IoOpcode::Write as u8, id, 1).with_blocks(block, 1);
             let subsystem = &self.queue.subsystem;
             let bytes_max = BLOCK_BYTES as usize;
             let plan = plan(&command.with_data(place), &subsystem.namespaces, bytes_max).unwrap();
-            assert_eq!(self.queue.take(id), Taken::Yes);
+            assert_eq!(self.queue.take(id), Admission::Yes);
             self.queue.submit(id, plan, Some(vec![1; bytes_max]));
         }
 
-        /// What is in the file: a number for each block.
+        /// Content of the file: a number for each block.
         fn blocks(&self) -> Vec<u8> {
             let mut all = Vec::new();
             self.file.reopen().unwrap().read_to_end(&mut all).unwrap();
@@ -486,7 +492,7 @@ mod tests {
         future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
-    /// Runs `test` where one thread may block at a time.
+    /// Runs `test` with one blocking thread.
     fn run(test: impl Future<Output = ()>) {
         let mut builder = tokio::runtime::Builder::new_current_thread();
         let runtime = builder.max_blocking_threads(1).build().unwrap();
@@ -501,7 +507,7 @@ mod tests {
             let all = subsystem.file_jobs.acquire_many(FILE_JOBS_MAX as u32).await.unwrap();
             rig.write(1, 0);
             tokio::task::yield_now().await;
-            // Nothing runs that would have to be waited for.
+            // No job is running.
             assert!(is_done(pin!(rig.queue.end())));
             drop(all);
             while subsystem.counts().commands_failed == 0 {

@@ -1,8 +1,8 @@
-//! Blocks in memory, in chunks that are read without being copied.
+//! Blocks in memory, in shared chunks that are read without a copy.
 //!
-//! A reader gets a share of each chunk. Who writes to a chunk that is still being sent makes a copy
-//! of it first, so what a reader has does not change. Chunks that were never written, or were
-//! discarded, take no memory.
+//! A reader gets a reference to each chunk. A writer copies a chunk that is still referenced by a
+//! reader (copy on write), so a reader's data does not change. Chunks that were never written, or
+//! were discarded, take no memory.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -10,18 +10,18 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 /// Bytes of a chunk.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 
-/// Bytes to be sent, from where they lie.
+/// A reference to bytes to send.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct ChunkSlice {
     memory: Arc<Vec<u8>>,
     range: Range<usize>,
 }
 
-impl Piece {
-    /// All of `data`.
-    pub fn new(data: Vec<u8>) -> Piece {
+impl ChunkSlice {
+    /// Creates a reference to all of `data`.
+    pub fn new(data: Vec<u8>) -> ChunkSlice {
         let range = 0..data.len();
-        Piece { memory: Arc::new(data), range }
+        ChunkSlice { memory: Arc::new(data), range }
     }
 
     /// The bytes.
@@ -29,22 +29,22 @@ impl Piece {
         self.memory.get(self.range.clone()).unwrap_or_default()
     }
 
-    /// The first `count` bytes (or all); the rest stays.
-    pub fn split_to(&mut self, count: usize) -> Piece {
+    /// Splits off the first `count` bytes (or all); the rest remains.
+    pub fn split_to(&mut self, count: usize) -> ChunkSlice {
         let at = (self.range.start + count).min(self.range.end);
         let range = self.range.start..at;
         self.range.start = at;
-        Piece { memory: self.memory.clone(), range }
+        ChunkSlice { memory: self.memory.clone(), range }
     }
 }
 
-/// Memory of a fixed size; zeroes at first.
+/// Memory of a fixed size, zeroed at first.
 #[derive(Debug)]
 pub(crate) struct Ram {
     chunks: Vec<RwLock<Option<Arc<Vec<u8>>>>>,
 }
 
-/// Places within chunks, with where they are in the whole: (chunk, place in it, place in the data).
+/// The parts of a range within chunks: (chunk, range in it, range in the data).
 fn places(offset: u64, bytes: u64) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
     let (start, end) = (offset, offset + bytes);
     let mut at = start;
@@ -67,23 +67,24 @@ fn zeroes() -> Arc<Vec<u8>> {
 }
 
 impl Ram {
-    /// Memory of at least so many bytes.
+    /// Creates memory of at least `bytes` bytes.
     pub fn new(bytes: u64) -> Ram {
         let count = bytes.div_ceil(CHUNK_BYTES as u64) as usize;
         Ram { chunks: (0..count).map(|_| RwLock::new(None)).collect() }
     }
 
-    /// Shares of what is there. Callers have checked the range; beyond the end there is nothing.
-    pub fn read(&self, offset: u64, bytes: usize) -> Vec<Piece> {
+    /// References to the bytes of a range. Callers have checked it; beyond the end there are
+    /// none.
+    pub fn read(&self, offset: u64, bytes: usize) -> Vec<ChunkSlice> {
         let share = |(chunk, range, _): (usize, Range<usize>, _)| {
             let slot = self.chunks.get(chunk)?.read().unwrap_or_else(PoisonError::into_inner);
             let memory = slot.clone().unwrap_or_else(zeroes);
-            Some(Piece { memory, range })
+            Some(ChunkSlice { memory, range })
         };
         places(offset, bytes as u64).filter_map(share).collect()
     }
 
-    /// Writes; readers keep what they have.
+    /// Writes; earlier readers keep the old data.
     pub fn write(&self, offset: u64, data: &[u8]) {
         for (chunk, range, source) in places(offset, data.len() as u64) {
             let Some(slot) = self.chunks.get(chunk) else { return };
@@ -93,7 +94,7 @@ impl Ram {
         }
     }
 
-    /// Makes a range zeroes; whole chunks give their memory back.
+    /// Zeroes a range; whole chunks are freed.
     pub fn zero(&self, offset: u64, bytes: u64) {
         for (chunk, range, _) in places(offset, bytes) {
             let Some(slot) = self.chunks.get(chunk) else { return };
@@ -111,7 +112,7 @@ impl Ram {
 mod tests {
     use super::*;
 
-    fn all(pieces: &[Piece]) -> Vec<u8> {
+    fn all(pieces: &[ChunkSlice]) -> Vec<u8> {
         pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect()
     }
 

@@ -1,4 +1,5 @@
-//! PDUs from the stream: headers whole and checked, data where it belongs, digests compared.
+//! The receiving side: headers are read and verified, data is read into its buffer, digests are
+//! compared.
 
 use std::io;
 
@@ -8,36 +9,36 @@ use unlade_nvme_wire::pdu::{
 };
 use unlade_nvme_wire::{CommonHeader, Digests, Pdu, PduKind};
 
-/// Bytes that are read ahead: several small commands come with one system call.
+/// Size of the read buffer: several small commands arrive with one system call.
 const BUFFER_BYTES: usize = 32 << 10;
-/// So much data or more is read where it belongs, past the buffer.
+/// Data of at least this length is read directly into its buffer.
 const DIRECT_BYTES: usize = 8 << 10;
 
-/// Why a connection ends.
+/// The reason of a connection's end.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// The host closed it.
     Closed,
-    /// The kernel, or TLS.
+    /// The kernel or the TLS layer reports an error.
     Io(io::Error),
-    /// The host broke the protocol.
-    Broken(Break),
-    /// The host found an error of ours.
+    /// The host violated the protocol.
+    Broken(ProtocolViolation),
+    /// The host reported an error of the target.
     HostTerminated(Terminate),
-    /// The connection was not set up in time.
+    /// The set-up of the connection timed out.
     Slow,
-    /// The association is over, or the queue was disconnected.
+    /// The association has ended, or the queue was disconnected.
     Over,
 }
 
-/// What the host did, as a termination tells it.
+/// A protocol violation of the host, with the fields of the termination request.
 #[derive(Debug)]
-pub(crate) struct Break {
+pub(crate) struct ProtocolViolation {
     /// FES.
     pub status: FatalStatus,
     /// FEI.
     pub information: u32,
-    /// The header that was wrong, as far as it was read.
+    /// The invalid header, as far as it was read.
     pub header: Vec<u8>,
     /// For the log.
     pub why: String,
@@ -49,7 +50,7 @@ impl From<io::Error> for Fault {
     }
 }
 
-/// A PDU whose header is read; its data is still in the stream.
+/// The header of a PDU; its data is still in the stream.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub pdu: Pdu,
@@ -58,7 +59,7 @@ pub(crate) struct Head {
 }
 
 impl Head {
-    /// The fault of this PDU.
+    /// Creates a fault for this PDU.
     pub fn fault(&self, status: FatalStatus, information: u32, why: impl Into<String>) -> Fault {
         broken(status, information, &self.header, why)
     }
@@ -66,7 +67,7 @@ impl Head {
 
 fn broken(status: FatalStatus, information: u32, header: &[u8], why: impl Into<String>) -> Fault {
     let (header, why) = (header.to_vec(), why.into());
-    Fault::Broken(Break { status, information, header, why })
+    Fault::Broken(ProtocolViolation { status, information, header, why })
 }
 
 /// The receiving side of a connection.
@@ -76,18 +77,18 @@ pub(crate) struct Receiver<R> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Those of the connection, once they are agreed.
+    /// The digests of the connection, once they are agreed.
     pub digests: Digests,
 }
 
 impl<R: AsyncRead + Unpin> Receiver<R> {
-    /// Reads from `stream`.
+    /// Creates a receiver for `stream`.
     pub fn new(stream: R) -> Receiver<R> {
         let buffer = vec![0; BUFFER_BYTES];
         Receiver { stream, buffer, start: 0, end: 0, digests: Digests::NONE }
     }
 
-    /// Waits until `count` bytes are in the buffer. Between PDUs an end of the stream is orderly.
+    /// Waits until `count` bytes are in the buffer. The end of the stream is valid between PDUs.
     async fn fill(&mut self, count: usize) -> Result<&[u8], Fault> {
         if self.start + count > self.buffer.len() {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -124,7 +125,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
         let head_bytes = layout.head_bytes();
         let bytes = self.fill(head_bytes).await?;
         let header = &bytes[..layout.header_bytes];
-        // Before anything in it is believed.
+        // The digest is verified before any field is used.
         if layout.has_header_digest && digests.header {
             check_header_digest(bytes, &layout)?;
         }
@@ -140,7 +141,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
         Ok(Head { pdu, layout, header })
     }
 
-    /// Reads the data of a PDU to `into`, and says whether its digest is right (or there is none).
+    /// Reads the data of a PDU into `into`. Returns true if its digest is correct or absent.
     pub async fn data(&mut self, layout: &Layout, into: &mut [u8]) -> Result<bool, Fault> {
         let mut crc = 0;
         let mut done = 0;
@@ -173,7 +174,7 @@ impl<R: AsyncRead + Unpin> Receiver<R> {
         Ok(sent == crc)
     }
 
-    /// Reads and drops what comes, until the stream ends or there was too much of it.
+    /// Reads and discards bytes until the stream ends or the limit is reached.
     pub async fn drain(&mut self, bytes_max: usize) {
         let mut left = bytes_max;
         while left > 0 {

@@ -1,5 +1,5 @@
-//! PDUs to the stream: heads, data from where it lies, digests, as many with one system call as
-//! there are.
+//! The sending side: headers, data without a copy, and digests, with as few system calls as
+//! possible.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -13,24 +13,29 @@ use unlade_nvme_wire::pdu::{
     CommonHeader, DIGEST_BYTES, FLAG_DATA_DIGEST, FLAG_HEADER_DIGEST, Pdu,
 };
 
-use crate::target::ram::Piece;
+use crate::target::ram::ChunkSlice;
 
-/// Slices of one system call.
+/// Largest number of slices of one system call.
 const SLICES_MAX: usize = 64;
 
-/// A PDU on its way.
+/// A PDU to send.
 #[derive(Debug)]
 pub(crate) struct Frame {
     head: Vec<u8>,
-    body: Vec<Piece>,
+    body: Vec<ChunkSlice>,
     tail: Option<[u8; DIGEST_BYTES]>,
-    /// The command that is over once this is written.
+    /// The command that is complete once this is written.
     ends: Option<u16>,
 }
 
 impl Frame {
-    /// A PDU with the header `common`, and data to it.
-    pub fn new(pdu: &Pdu, common: &CommonHeader, body: Vec<Piece>, ends: Option<u16>) -> Frame {
+    /// Creates a frame from a PDU with the header `common`, and its data.
+    pub fn new(
+        pdu: &Pdu,
+        common: &CommonHeader,
+        body: Vec<ChunkSlice>,
+        ends: Option<u16>,
+    ) -> Frame {
         let mut head = Vec::with_capacity(common.layout().head_bytes());
         pdu.write(common, &mut head);
         if common.flags & FLAG_HEADER_DIGEST != 0 {
@@ -47,7 +52,7 @@ impl Frame {
     }
 
     fn slices(&self) -> impl Iterator<Item = &[u8]> {
-        let body = self.body.iter().map(Piece::bytes);
+        let body = self.body.iter().map(ChunkSlice::bytes);
         std::iter::once(&self.head[..]).chain(body).chain(self.tail.iter().map(|tail| &tail[..]))
     }
 
@@ -56,28 +61,28 @@ impl Frame {
     }
 }
 
-/// What is to be sent on a connection.
+/// The frames to send on a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     frames: RefCell<VecDeque<Frame>>,
-    /// Bytes of the first frame that are written already.
+    /// Number of bytes of the first frame that are written.
     written: Cell<usize>,
     filled: Notify,
 }
 
 impl Outbox {
-    /// Adds a PDU. There are as many as commands in work allow, each with a fixed number.
+    /// Adds a PDU. Their number is limited by the running commands, each with a fixed number.
     pub fn push(&self, frame: Frame) {
         self.frames.borrow_mut().push_back(frame);
         self.filled.notify_one();
     }
 
-    /// Whether everything is written.
+    /// Returns true if everything is written.
     pub fn is_empty(&self) -> bool {
         self.frames.borrow().is_empty()
     }
 
-    /// Writes what there is, and what comes, for ever; says which commands are over.
+    /// Writes present and future frames in an endless loop; calls `over` for completed commands.
     pub async fn send<W>(&self, stream: &mut W, over: impl Fn(u16)) -> io::Result<()>
     where
         W: AsyncWrite + Unpin,
@@ -88,7 +93,7 @@ impl Outbox {
         }
     }
 
-    /// Writes all that there is.
+    /// Writes all present frames.
     pub async fn flush<W>(&self, stream: &mut W, over: impl Fn(u16)) -> io::Result<()>
     where
         W: AsyncWrite + Unpin,
@@ -108,7 +113,7 @@ impl Outbox {
         stream.flush().await
     }
 
-    /// Slices of what is next, and how many there are.
+    /// Fills in the next slices; returns their number.
     fn fill<'a>(
         &self,
         frames: &'a VecDeque<Frame>,
@@ -138,7 +143,7 @@ impl Outbox {
             };
             written -= bytes;
             let ended = frames.pop_front().and_then(|frame| frame.ends);
-            // Who is told may add frames.
+            // The callback may add frames.
             drop(frames);
             if let Some(command) = ended {
                 self.written.set(written);

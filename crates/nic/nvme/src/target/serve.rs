@@ -22,52 +22,52 @@ use crate::target::config::{ConfigError, TargetConfig};
 use crate::target::connection::{Acceptor, serve_stream};
 use crate::target::subsystem::{Subsystem, SubsystemError};
 
-/// Pause after a failed accept (descriptors exhausted), so as not to spin.
+/// Pause after a failed accept (out of descriptors), to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why a target cannot start, or ended before it was told to.
+/// An error that prevents the start of a target, or ends it early.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The namespaces.
+    /// The namespaces cannot be opened.
     #[error(transparent)]
     Subsystem(#[from] SubsystemError),
-    /// The address.
+    /// The address cannot be bound.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The admin endpoint.
+    /// The admin endpoint cannot be started.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The log.
+    /// The log cannot be started.
     #[error(transparent)]
     Log(#[from] unlade_runtime::logs::LogError),
-    /// The workers.
+    /// The workers failed.
     #[error(transparent)]
     Workers(#[from] WorkersError),
 }
 
-/// A target that listens: what can fail for the operator's sake has not.
+/// A listening target: all steps that depend on the configuration have succeeded.
 pub struct Target {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     control: Control<()>,
     address: SocketAddr,
     admin: Option<AdminServer>,
 }
 
-struct Shared {
+struct ServerState {
     subsystem: Arc<Subsystem>,
     acceptor: Option<Arc<dyn Acceptor>>,
-    /// Taken by the workers.
+    /// Taken by the workers at their start.
     listeners: Mutex<Vec<StdListener>>,
 }
 
 impl Target {
-    /// Opens the namespaces and listens. With an acceptor, every connection is secured by it.
+    /// Opens the namespaces and listens. An acceptor, if given, secures every connection.
     ///
     /// # Errors
-    /// The first thing that cannot be had.
+    /// The first resource that is not available.
     pub fn bind(
         config: TargetConfig,
         acceptor: Option<Arc<dyn Acceptor>>,
@@ -86,21 +86,21 @@ impl Target {
             tracing::info!(number, blocks, block_bytes, uuid = %namespace.uuid, "namespace");
         }
         tracing::info!(%address, nqn = %subsystem.nqn(), "serving NVMe/TCP");
-        let shared = Shared { subsystem, acceptor, listeners: Mutex::new(listeners) };
+        let shared = ServerState { subsystem, acceptor, listeners: Mutex::new(listeners) };
         Ok(Target { shared: Arc::new(shared), control, address, admin })
     }
 
-    /// Where it listens (the port chosen, where the configuration said 0).
+    /// The address of the listener (with the chosen port, if the configured one is 0).
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where the admin endpoint is.
+    /// The address of the admin endpoint.
     pub fn admin(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(AdminServer::address)
     }
 
-    /// Ends the target from elsewhere.
+    /// A handle that ends the target.
     pub fn control(&self) -> Control<()> {
         self.control.clone()
     }
@@ -110,7 +110,7 @@ impl Target {
         self.shared.subsystem.clone()
     }
 
-    /// Serves until drained or stopped. `signals` says whether the process's signals are obeyed.
+    /// Serves until drained or stopped. `signals` enables the process's signal handling.
     ///
     /// # Errors
     /// A worker that failed.
@@ -138,7 +138,7 @@ pub fn run(config: TargetConfig, acceptor: Option<Arc<dyn Acceptor>>) -> Result<
     Target::bind(config, acceptor)?.run(true).map(drop)
 }
 
-/// The same with a configuration file.
+/// Runs a target from a configuration file.
 ///
 /// # Errors
 /// See [`TargetError`].
@@ -167,9 +167,9 @@ fn start_admin(
     admin::start(address, routes).map(Some)
 }
 
-/// One worker: accepts until the process drains, and then waits for its connections.
+/// The loop of one worker: accepts until the process drains, and then waits for its connections.
 async fn worker(
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     _info: WorkerInfo,
     mut watch: Watch<()>,
 ) -> Result<(), ListenError> {
@@ -192,7 +192,7 @@ async fn worker(
             Ok((tcp, peer)) => {
                 tracing::debug!(%peer, "connection");
                 shared.subsystem.counters.accepted.add(1);
-                let place = Place::new(&shared.subsystem);
+                let place = ConnectionSlot::new(&shared.subsystem);
                 connections.spawn_local(connection(tcp, shared.clone(), watch.clone(), place));
             }
             Err(error) => {
@@ -210,25 +210,30 @@ fn at_limit(subsystem: &Subsystem, connections_max: usize) -> bool {
     subsystem.counters.connections.get() >= connections_max as u64
 }
 
-/// A connection's place among those there are.
-struct Place {
+/// One slot of the limit of concurrent connections.
+struct ConnectionSlot {
     subsystem: Arc<Subsystem>,
 }
 
-impl Place {
-    fn new(subsystem: &Arc<Subsystem>) -> Place {
+impl ConnectionSlot {
+    fn new(subsystem: &Arc<Subsystem>) -> ConnectionSlot {
         subsystem.counters.connections.add(1);
-        Place { subsystem: subsystem.clone() }
+        ConnectionSlot { subsystem: subsystem.clone() }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.subsystem.counters.connections.subtract(1);
     }
 }
 
-async fn connection(tcp: TcpStream, shared: Arc<Shared>, mut watch: Watch<()>, _place: Place) {
+async fn connection(
+    tcp: TcpStream,
+    shared: Arc<ServerState>,
+    mut watch: Watch<()>,
+    _place: ConnectionSlot,
+) {
     let subsystem = shared.subsystem.clone();
     let mut draining = pin!(async move { watch.reached(Phase::Draining).await });
     let local = match prepare(&tcp) {

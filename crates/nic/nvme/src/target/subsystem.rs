@@ -1,6 +1,5 @@
-//! Which connections belong together: a host's admin queue and its I/O queues are an association,
-//! which has one controller. Associations are shared by the workers; nothing on the way of an I/O
-//! command locks them.
+//! Associations: a host's admin queue and its I/O queues form one, which has one controller. The
+//! workers share them; the path of an I/O command takes no lock of theirs.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -17,67 +16,67 @@ use unlade_nvme_wire::identify::ControllerKind;
 use unlade_nvme_wire::{Command, Nqn, Status};
 
 use crate::target::config::{ADMIN_QUEUE_DEPTH, ConfigError, TargetConfig};
-use crate::target::controller::{Controller, Effects, Outcome};
+use crate::target::controller::{CommandOutcome, Controller, Effects};
 use crate::target::counters::{Counters, Counts};
 use crate::target::identity::{Identities, IdentityError, serial};
 use crate::target::namespace::{Namespace, OpenError};
 
-/// Threads that may block on files at a time, of all workers.
+/// Largest number of threads that block on files, over all workers.
 pub(crate) const FILE_JOBS_MAX: usize = 32;
 
-/// Why a subsystem cannot be served: the operator's to resolve.
+/// The reason that a subsystem cannot be served, for the operator to correct.
 #[derive(Debug, thiserror::Error)]
 pub enum SubsystemError {
-    /// The configuration.
+    /// The configuration is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The identities of the namespaces.
+    /// The identities of the namespaces cannot be determined.
     #[error(transparent)]
     Identity(#[from] Box<IdentityError>),
-    /// A namespace.
+    /// A namespace cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
 }
 
-/// What a controller tells of its subsystem.
+/// The data of a subsystem that a controller reports.
 #[derive(Debug)]
 pub(crate) struct Description<'a> {
     pub nqn: &'a Nqn,
     pub serial: &'a str,
-    /// Several controllers can be there at a time, for several paths or hosts.
+    /// True if several controllers can exist concurrently, for several paths or hosts.
     pub is_shared: bool,
     pub namespaces: &'a [Arc<Namespace>],
     /// The discovery log page.
     pub discovery: &'a [u8],
     pub queues: u16,
     pub queue_depth: u16,
-    /// I/O queues are connected; what they were given may be under way.
+    /// True if I/O queues are connected; their commands may be running.
     pub has_queues: bool,
     pub in_capsule_bytes: usize,
     pub transfer_bytes_max: usize,
     pub counts: Counts,
 }
 
-/// The subsystem with the namespaces, and the discovery subsystem beside it.
+/// The subsystem with the namespaces, and the discovery subsystem.
 #[derive(Debug)]
 pub struct Subsystem {
     pub(crate) config: TargetConfig,
     pub(crate) namespaces: Vec<Arc<Namespace>>,
     pub(crate) counters: Counters,
-    /// Places of threads that may block on files.
+    /// Permits for threads that may block on files.
     pub(crate) file_jobs: Semaphore,
     nqn: Nqn,
     discovery_nqn: Nqn,
     serial: String,
     security: Security,
     associations: Mutex<HashMap<u16, Arc<Association>>>,
-    /// Those that are over and still have I/O queues, each a connection.
+    /// Associations that have ended and still have connected I/O queues.
     leaving: Mutex<Vec<Arc<Association>>>,
-    /// One of them has no more.
+    /// Notified when such an association has lost its last queue.
     left: Notify,
 }
 
-/// Why Connect is refused: the status, and which field is wrong.
+/// The reason that Connect is refused: the status, and the invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub status: Status,
@@ -98,7 +97,7 @@ fn invalid_data(offset: u16) -> Refusal {
     Refusal { result, ..refusal(Status::CONNECT_INVALID) }
 }
 
-/// Places of fields, for refusals.
+/// Offsets of fields, for refusals.
 const AT_QUEUE: u16 = 42;
 const AT_QUEUE_SIZE: u16 = 44;
 const AT_CONTROLLER: u16 = 16;
@@ -110,10 +109,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Subsystem {
-    /// Opens the namespaces. `is_secure` says that connections are TLS.
+    /// Opens the namespaces. `is_secure` is true if connections use TLS.
     ///
     /// # Errors
-    /// The configuration, or a namespace.
+    /// The configuration is invalid, or a namespace cannot be opened.
     pub fn open(config: TargetConfig, is_secure: bool) -> Result<Subsystem, SubsystemError> {
         config.check()?;
         let (config, Identities { nqn, namespaces: uuids }) =
@@ -146,17 +145,17 @@ impl Subsystem {
         &self.nqn
     }
 
-    /// What has been done so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
 
-    /// Returns when no I/O queue is left of the associations of a host that are over: it repeats
-    /// what they have not answered, and nothing old may be executed after that.
+    /// Waits until the ended associations of a host have no I/O queue left. The host repeats
+    /// their unanswered commands, and no old command may be executed after that.
     pub(crate) async fn former_gone(&self, data: &ConnectData) {
         let is_former = |old: &Arc<Association>| old.host == data.host;
         loop {
-            // Before the look: what happens between both is noticed.
+            // Registered before the check, so that no notification is lost.
             let left = self.left.notified();
             if !lock(&self.leaving).iter().any(is_former) {
                 return;
@@ -165,25 +164,25 @@ impl Subsystem {
         }
     }
 
-    /// A host connects; `local` is where it did.
+    /// Processes Connect; `local` is the address that the host connected to.
     pub(crate) fn connect(
         self: &Arc<Self>,
         connect: &Connect,
         data: &ConnectData,
         local: SocketAddr,
         now: Instant,
-    ) -> Result<Joined, Refusal> {
-        let joined = match connect.queue {
+    ) -> Result<Membership, Refusal> {
+        let membership = match connect.queue {
             _ if connect.format != 0 => Err(refusal(Status::CONNECT_FORMAT)),
             0 => self.connect_admin(connect, data, local, now),
             _ => self.connect_io(connect, data),
         };
         let counters = &self.counters;
-        match joined {
+        match membership {
             Ok(_) => counters.connects.add(1),
             Err(_) => counters.connects_refused.add(1),
         }
-        joined
+        membership
     }
 
     fn connect_admin(
@@ -192,7 +191,7 @@ impl Subsystem {
         data: &ConnectData,
         local: SocketAddr,
         now: Instant,
-    ) -> Result<Joined, Refusal> {
+    ) -> Result<Membership, Refusal> {
         let kind = match &data.subsystem {
             name if *name == self.nqn => ControllerKind::Io,
             name if *name == self.discovery_nqn => ControllerKind::Discovery,
@@ -224,21 +223,21 @@ impl Subsystem {
         associations.insert(id, association.clone());
         self.counters.controllers.add(1);
         tracing::info!(controller = id, host = %data.host, ?kind, "host connected");
-        Ok(Joined::new(association, connect))
+        Ok(Membership::new(association, connect))
     }
 
     fn connect_io(
         self: &Arc<Self>,
         connect: &Connect,
         data: &ConnectData,
-    ) -> Result<Joined, Refusal> {
+    ) -> Result<Membership, Refusal> {
         let association = lock(&self.associations).get(&data.controller).cloned();
         let association = association.ok_or(invalid_data(AT_CONTROLLER))?;
         if association.kind != ControllerKind::Io || data.subsystem != self.nqn {
             return Err(invalid_data(AT_SUBSYSTEM));
         }
-        // HOSTID is not compared: there are hosts that choose another one for each queue, and
-        // nothing here depends on it.
+        // HOSTID is not compared: some hosts choose another one for each queue, and nothing here
+        // depends on it.
         if association.host != data.host {
             return Err(invalid_data(AT_HOST));
         }
@@ -252,7 +251,7 @@ impl Subsystem {
         if !lock(&association.queues).insert(connect.queue) {
             return Err(refusal(Status::COMMAND_SEQUENCE));
         }
-        Ok(Joined::new(association, connect))
+        Ok(Membership::new(association, connect))
     }
 
     fn discovery_page(&self, local: SocketAddr) -> Vec<u8> {
@@ -296,18 +295,18 @@ pub(crate) struct Association {
     host: Nqn,
     discovery: Vec<u8>,
     controller: Mutex<Controller>,
-    /// I/O queues that are connected.
+    /// Connected I/O queues.
     queues: Mutex<HashSet<u16>>,
     state: watch::Sender<AssociationState>,
     deadline_moved: Notify,
-    /// An I/O queue has gone.
+    /// Notified when an I/O queue has disconnected.
     queue_gone: Notify,
 }
 
 impl Association {
-    /// A command of the admin queue. Its further effects have happened; what they release is
-    /// returned besides.
-    pub fn handle(&self, command: &Command, now: Instant) -> (Outcome, Effects) {
+    /// Executes a command of the admin queue, and applies its effects; the completions that they
+    /// release are returned.
+    pub fn handle(&self, command: &Command, now: Instant) -> (CommandOutcome, Effects) {
         let subsystem = &self.subsystem;
         let config = &subsystem.config;
         let is_io = self.kind == ControllerKind::Io;
@@ -335,7 +334,7 @@ impl Association {
         (outcome, effects)
     }
 
-    /// An I/O queue is not connected any more.
+    /// Removes an I/O queue that has disconnected.
     fn leave(self: &Arc<Self>, queue: u16) {
         let mut leaving = lock(&self.subsystem.leaving);
         let mut queues = lock(&self.queues);
@@ -348,7 +347,7 @@ impl Association {
         self.queue_gone.notify_one();
     }
 
-    /// Returns when the host has been silent for too long.
+    /// Waits until the host has been silent for too long.
     async fn silent(&self) {
         loop {
             let deadline = lock(&self.controller).deadline();
@@ -366,7 +365,7 @@ impl Association {
         }
     }
 
-    /// Gives the place back before the queues close: a host that sees them closed may come again.
+    /// Frees the place before the queues close: a host may reconnect when it sees them closed.
     fn end(self: &Arc<Self>) {
         let mut leaving = lock(&self.subsystem.leaving);
         if !lock(&self.queues).is_empty() {
@@ -381,24 +380,24 @@ impl Association {
     }
 }
 
-/// A connection's place in an association; dropping it gives the place back. With the admin queue
-/// everything ends.
+/// A connection's membership in an association; dropping it leaves the association. Dropping that
+/// of the admin queue ends the association.
 #[derive(Debug)]
-pub(crate) struct Joined {
+pub(crate) struct Membership {
     pub association: Arc<Association>,
     /// QID.
     pub queue: u16,
-    /// Entries.
+    /// Number of entries.
     pub depth: usize,
-    /// Whether the host looks at SQHD.
+    /// True if the host uses SQHD.
     pub has_flow_control: bool,
     resets: u64,
 }
 
-impl Joined {
-    fn new(association: Arc<Association>, connect: &Connect) -> Joined {
+impl Membership {
+    fn new(association: Arc<Association>, connect: &Connect) -> Membership {
         let resets = association.state.borrow().resets;
-        Joined {
+        Membership {
             queue: connect.queue,
             depth: usize::from(connect.queue_size_zero_based) + 1,
             has_flow_control: connect.attributes & ATTRIBUTE_NO_FLOW_CONTROL == 0,
@@ -412,15 +411,15 @@ impl Joined {
         lock(&self.association.controller).id()
     }
 
-    /// On the admin queue: returns when no I/O queue is connected.
+    /// On the admin queue: waits until no I/O queue is connected.
     pub async fn others_gone(&self) {
         while self.queue == 0 && !lock(&self.association.queues).is_empty() {
             self.association.queue_gone.notified().await;
         }
     }
 
-    /// Returns when the connection is to end: the association is over, its controller was reset
-    /// (which closes I/O queues), or the host is silent (seen by the admin queue).
+    /// Waits for the end of the connection: the association has ended, its controller was reset
+    /// (which closes I/O queues), or the host is silent (detected by the admin queue).
     pub async fn ended(&self) {
         let mut state = self.association.state.subscribe();
         let is_io = self.queue != 0;
@@ -440,7 +439,7 @@ impl Joined {
     }
 }
 
-impl Drop for Joined {
+impl Drop for Membership {
     fn drop(&mut self) {
         match self.queue {
             0 => self.association.end(),
@@ -481,13 +480,17 @@ mod tests {
         Connect { format: 0, queue, queue_size_zero_based, attributes: 0, keep_alive_ms }
     }
 
-    fn join(s: &Arc<Subsystem>, connect: Connect, data: &ConnectData) -> Result<Joined, Refusal> {
+    fn join(
+        s: &Arc<Subsystem>,
+        connect: Connect,
+        data: &ConnectData,
+    ) -> Result<Membership, Refusal> {
         s.connect(&connect, data, SocketAddr::from(([192, 0, 2, 1], 4420)), Instant::now())
     }
 
-    fn enable(joined: &Joined) {
+    fn enable(membership: &Membership) {
         let set = PropertyAccess::set(Property::Configuration, 0x46_0001, 1);
-        joined.association.handle(&set, Instant::now());
+        membership.association.handle(&set, Instant::now());
     }
 
     #[test]
@@ -582,7 +585,7 @@ mod tests {
         let is_done = |waiting: Pin<&mut dyn Future<Output = ()>>| {
             waiting.poll(&mut Context::from_waker(Waker::noop())).is_ready()
         };
-        // While it is there it may come as often as it likes.
+        // While it is connected, it may connect again at any time.
         assert!(is_done(pin!(subsystem.former_gone(&ask))));
         drop(admin);
         let mut waiting = pin!(subsystem.former_gone(&ask));
@@ -593,7 +596,7 @@ mod tests {
         let host = Nqn::new("nqn.2026-01.example:other").unwrap();
         let other = ConnectData { host, ..ask.clone() };
         assert!(is_done(pin!(subsystem.former_gone(&other))));
-        // It may have chosen another identifier.
+        // It may have chosen another host identifier.
         let again = ConnectData { host_id: [2; 16], ..ask.clone() };
         assert!(!is_done(pin!(subsystem.former_gone(&again))));
         drop(second);
@@ -607,8 +610,8 @@ mod tests {
         let admin = join(&subsystem, connect(0), &data(&subsystem, 0xffff)).unwrap();
         let own = data(&subsystem, admin.controller_id());
         let ask = |command: Command| match admin.association.handle(&command, Instant::now()).0 {
-            Outcome::Done(completion, _) => completion.result,
-            Outcome::Kept => panic!("kept"),
+            CommandOutcome::Done(completion, _) => completion.result,
+            CommandOutcome::Kept => panic!("kept"),
         };
         let set = |value| ask(PropertyAccess::set(Property::Configuration, value, 1));
         let status = || ask(PropertyAccess::get(Property::Status, 1));
@@ -632,16 +635,16 @@ mod tests {
         let subsystem = subsystem();
         let name = subsystem.discovery_nqn.clone();
         let ask = ConnectData { subsystem: name, ..data(&subsystem, 0xffff) };
-        let joined = join(&subsystem, connect(0), &ask).unwrap();
-        let page = &joined.association.discovery;
+        let membership = join(&subsystem, connect(0), &ask).unwrap();
+        let page = &membership.association.discovery;
         let (_, entries) = unlade_nvme_wire::discovery::parse_page(page).unwrap();
         assert_eq!(
             (entries[1].address.as_str(), entries[1].service.as_str()),
             ("192.0.2.1", "4420")
         );
         assert_eq!((entries[0].kind, entries[1].kind), (EntryKind::Current, EntryKind::Nvm));
-        enable(&joined);
-        let io = ConnectData { controller: joined.controller_id(), ..ask };
+        enable(&membership);
+        let io = ConnectData { controller: membership.controller_id(), ..ask };
         assert_eq!(join(&subsystem, connect(1), &io).unwrap_err(), invalid_data(AT_SUBSYSTEM));
     }
 }

@@ -1,26 +1,26 @@
-//! The data of writes that the target asks for (R2T, NVMe/TCP §3.2.2): what was asked for, and
-//! whether what comes is that. No I/O.
+//! The data of writes that the target requests (R2T, NVMe/TCP §3.2.2): outstanding requests, and
+//! validation of received data. Sans-IO.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
 use unlade_nvme_wire::pdu::{Data, FatalStatus, ReadyToTransfer};
 
-/// How data is asked for.
+/// The limits of requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
-    /// Most bytes of one R2T.
+pub(crate) struct TransferLimits {
+    /// Largest number of bytes of one R2T.
     pub request_bytes_max: usize,
-    /// R2Ts of one command at a time.
+    /// Outstanding R2Ts of one command.
     pub requests_max: usize,
-    /// Most bytes in one PDU of the host.
+    /// Largest number of bytes in one PDU of the host.
     pub host_data_bytes_max: usize,
 }
 
-/// What is wrong with data: status, place in the header (FEI), why. The connection ends.
+/// A violation by received data: status, offset in the header (FEI), reason. The connection ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
-pub(crate) struct Unasked {
+pub(crate) struct TransferViolation {
     /// FES.
     pub status: FatalStatus,
     /// FEI.
@@ -29,11 +29,11 @@ pub(crate) struct Unasked {
     pub why: &'static str,
 }
 
-fn unasked(status: FatalStatus, offset: u32, why: &'static str) -> Unasked {
-    Unasked { status, offset, why }
+fn violation(status: FatalStatus, offset: u32, why: &'static str) -> TransferViolation {
+    TransferViolation { status, offset, why }
 }
 
-/// One R2T that is being answered.
+/// One outstanding R2T.
 #[derive(Debug)]
 struct Request {
     tag: u16,
@@ -51,41 +51,41 @@ struct Incoming {
     requests: VecDeque<Request>,
 }
 
-/// The data of a command that is complete.
+/// The complete data of a command.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Arrived {
-    /// All of it.
+pub(crate) struct ReceivedData {
+    /// The data.
     pub data: Vec<u8>,
-    /// Whether a digest was wrong.
+    /// True if a digest was wrong.
     pub is_damaged: bool,
 }
 
-/// What comes of received data.
+/// The result of received data.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
-    /// More is to come; this is to be asked for now.
+    /// More data is expected; these requests are to be sent now.
     More(Vec<ReadyToTransfer>),
-    /// It is complete.
-    Complete(Arrived),
+    /// The data is complete.
+    Complete(ReceivedData),
 }
 
 /// All transfers of a connection.
 #[derive(Debug)]
 pub(crate) struct Transfers {
-    manner: Manner,
+    limits: TransferLimits,
     incoming: HashMap<u16, Incoming>,
-    /// Tag to command.
+    /// Map from tag to command.
     tags: HashMap<u16, u16>,
     next_tag: u16,
 }
 
 impl Transfers {
-    /// None yet.
-    pub fn new(manner: Manner) -> Transfers {
-        Transfers { manner, incoming: HashMap::new(), tags: HashMap::new(), next_tag: 1 }
+    /// Creates an empty set.
+    pub fn new(limits: TransferLimits) -> Transfers {
+        Transfers { limits, incoming: HashMap::new(), tags: HashMap::new(), next_tag: 1 }
     }
 
-    /// Begins to ask for the data of a command that has none yet.
+    /// Starts the requests for the data of a command that has none yet.
     pub fn begin(&mut self, command_id: u16, bytes: usize) -> Vec<ReadyToTransfer> {
         let incoming = Incoming {
             data: vec![0; bytes],
@@ -102,10 +102,11 @@ impl Transfers {
         let mut out = Vec::new();
         let Some(incoming) = self.incoming.get_mut(&command_id) else { return out };
         while incoming.asked < incoming.data.len()
-            && incoming.requests.len() < self.manner.requests_max
+            && incoming.requests.len() < self.limits.requests_max
         {
-            let bytes = (incoming.data.len() - incoming.asked).min(self.manner.request_bytes_max);
-            // Fewer tags are in use than there are: a queue's depth times the requests at a time.
+            let bytes = (incoming.data.len() - incoming.asked).min(self.limits.request_bytes_max);
+            // There are more tags than outstanding requests: a queue's depth times the requests
+            // per command.
             while self.tags.contains_key(&self.next_tag) {
                 self.next_tag = self.next_tag.wrapping_add(1);
             }
@@ -125,51 +126,52 @@ impl Transfers {
         out
     }
 
-    /// Whether data was asked for, and where it goes in the data of its command.
-    pub fn place(&self, data: &Data) -> Result<Range<usize>, Unasked> {
+    /// Checks that data was requested, and returns its range in the data of its command.
+    pub fn place(&self, data: &Data) -> Result<Range<usize>, TransferViolation> {
         let bytes = data.bytes as usize;
         let Some(command_id) = self.tags.get(&data.transfer_tag) else {
-            return Err(unasked(FatalStatus::InvalidHeader, 10, "data with a tag nobody gave"));
+            return Err(violation(FatalStatus::InvalidHeader, 10, "data with an unknown tag"));
         };
         if *command_id != data.command_id {
-            return Err(unasked(FatalStatus::InvalidHeader, 8, "data of another command"));
+            return Err(violation(FatalStatus::InvalidHeader, 8, "data of another command"));
         }
-        if bytes > self.manner.host_data_bytes_max {
-            return Err(unasked(FatalStatus::LimitExceeded, 16, "more data than MAXH2CDATA"));
+        if bytes > self.limits.host_data_bytes_max {
+            return Err(violation(FatalStatus::LimitExceeded, 16, "more data than MAXH2CDATA"));
         }
         let request = self
             .incoming
             .get(command_id)
             .and_then(|incoming| incoming.requests.iter().find(|r| r.tag == data.transfer_tag));
         let Some(request) = request else {
-            return Err(unasked(FatalStatus::InvalidHeader, 10, "data with a tag nobody gave"));
+            return Err(violation(FatalStatus::InvalidHeader, 10, "data with an unknown tag"));
         };
         if data.offset as usize != request.next {
-            return Err(unasked(FatalStatus::DataOutOfRange, 12, "data out of order"));
+            return Err(violation(FatalStatus::DataOutOfRange, 12, "data out of order"));
         }
         if bytes == 0 || bytes > request.end - request.next {
-            return Err(unasked(FatalStatus::DataOutOfRange, 16, "more data than was asked for"));
+            return Err(violation(FatalStatus::DataOutOfRange, 16, "more data than was asked for"));
         }
         if data.is_last != (request.next + bytes == request.end) {
-            return Err(unasked(FatalStatus::InvalidHeader, 1, "the last data is not the last"));
+            return Err(violation(FatalStatus::InvalidHeader, 1, "the last data is not the last"));
         }
         Ok(request.next..request.next + bytes)
     }
 
-    /// The memory that data of a command goes to; it is given back by [`Transfers::put_back`].
+    /// Takes the buffer for a command's data; [`Transfers::put_back`] returns it.
     pub fn take(&mut self, command_id: u16) -> Vec<u8> {
         let incoming = self.incoming.get_mut(&command_id);
         incoming.map(|incoming| std::mem::take(&mut incoming.data)).unwrap_or_default()
     }
 
-    /// Gives the memory back.
+    /// Returns the buffer.
     pub fn put_back(&mut self, command_id: u16, data: Vec<u8>) {
         if let Some(incoming) = self.incoming.get_mut(&command_id) {
             incoming.data = data;
         }
     }
 
-    /// Data that [`Transfers::place`] has accepted is there; `is_good` says whether its digest was.
+    /// Processes data that [`Transfers::place`] has accepted; `is_good` is false if its digest
+    /// was wrong.
     pub fn received(&mut self, data: &Data, is_good: bool) -> Progress {
         let Some(incoming) = self.incoming.get_mut(&data.command_id) else {
             return Progress::More(Vec::new());
@@ -189,7 +191,7 @@ impl Transfers {
             return Progress::More(self.ask(data.command_id));
         }
         let whole = self.incoming.remove(&data.command_id);
-        let arrived = whole.map(|all| Arrived { data: all.data, is_damaged: all.is_damaged });
+        let arrived = whole.map(|all| ReceivedData { data: all.data, is_damaged: all.is_damaged });
         arrived.map_or(Progress::More(Vec::new()), Progress::Complete)
     }
 }
@@ -200,7 +202,7 @@ mod tests {
 
     fn transfers() -> Transfers {
         let (request_bytes_max, requests_max) = (1024, 2);
-        Transfers::new(Manner { request_bytes_max, requests_max, host_data_bytes_max: 512 })
+        Transfers::new(TransferLimits { request_bytes_max, requests_max, host_data_bytes_max: 512 })
     }
 
     fn data(request: &ReadyToTransfer, offset: u32, bytes: u32, is_last: bool) -> Data {
@@ -233,7 +235,7 @@ mod tests {
         let end = feed(&mut transfers, data(&first[1], 512, 512, true), 4);
         let Progress::Complete(arrived) = end else { panic!("{end:?}") };
         let expected: Vec<u8> = [1, 2, 3, 4, 5].iter().flat_map(|o| [*o; 512]).collect();
-        assert_eq!(arrived, Arrived { data: expected, is_damaged: false });
+        assert_eq!(arrived, ReceivedData { data: expected, is_damaged: false });
         assert!(transfers.tags.is_empty() && transfers.incoming.is_empty());
     }
 
@@ -243,7 +245,7 @@ mod tests {
         let asked = transfers.begin(7, 1024);
         feed(&mut transfers, data(&asked[0], 0, 512, false), 0xff);
         let end = feed(&mut transfers, data(&asked[0], 512, 512, true), 1);
-        assert!(matches!(end, Progress::Complete(Arrived { is_damaged: true, .. })));
+        assert!(matches!(end, Progress::Complete(ReceivedData { is_damaged: true, .. })));
     }
 
     #[test]
@@ -251,8 +253,8 @@ mod tests {
         let mut transfers = transfers();
         let asked = transfers.begin(7, 1024)[0];
         let place = |transfers: &Transfers, data: Data| {
-            let unasked = transfers.place(&data).unwrap_err();
-            (unasked.status, unasked.offset)
+            let violation = transfers.place(&data).unwrap_err();
+            (violation.status, violation.offset)
         };
         let good = data(&asked, 0, 512, false);
         let tag = Data { transfer_tag: 999, ..good };

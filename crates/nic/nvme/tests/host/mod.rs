@@ -16,12 +16,12 @@ use unlade_nvme_wire::{
 use unlade_testkit::Random;
 
 pub const NQN: &str = "nqn.2026-01.io.unlade:test";
-/// What a test waits for at most; only a defect makes it wait so long.
+/// Timeout of every wait; reached only in case of a defect.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a host asks for when it connects.
+/// The parameters that a host requests when it connects.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub struct HostParameters {
     pub digests: Digests,
     pub alignment_bytes: usize,
     pub transfers_max: u32,
@@ -29,16 +29,16 @@ pub struct Wishes {
     pub depth: u16,
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
+impl Default for HostParameters {
+    fn default() -> HostParameters {
         let (digests, flow_control) = (Digests::NONE, true);
-        Wishes { digests, alignment_bytes: 4, transfers_max: 1, flow_control, depth: 32 }
+        HostParameters { digests, alignment_bytes: 4, transfers_max: 1, flow_control, depth: 32 }
     }
 }
 
-/// What comes from the target.
+/// A PDU from the target.
 #[derive(Debug)]
-pub enum Said {
+pub enum TargetPdu {
     Response(Completion),
     Data(Data, Vec<u8>),
     Request(ReadyToTransfer),
@@ -46,7 +46,7 @@ pub enum Said {
     Closed,
 }
 
-/// A command to be done: with data to be sent, or room for data.
+/// A command to execute, with data to send, or a buffer size for data.
 #[derive(Clone, Debug)]
 pub struct Job {
     pub command: Command,
@@ -81,22 +81,22 @@ pub struct Host {
     pub init: InitResponse,
     alignment_bytes: usize,
     next_id: u16,
-    /// R2Ts that came, and how many were open at once.
+    /// Number of R2Ts received, and largest number outstanding at once.
     pub requests: usize,
     pub damage_next: bool,
 }
 
 impl Host {
-    /// ICReq and ICResp.
-    pub fn init(address: SocketAddr, wishes: &Wishes) -> Host {
+    /// Sends ICReq, receives ICResp.
+    pub fn init(address: SocketAddr, parameters: &HostParameters) -> Host {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
         let init = InitRequest {
             version: 0,
-            alignment_bytes: wishes.alignment_bytes,
-            digests: wishes.digests,
-            transfers_max: wishes.transfers_max,
+            alignment_bytes: parameters.alignment_bytes,
+            digests: parameters.digests,
+            transfers_max: parameters.transfers_max,
         };
         stream.write_all(&Pdu::InitRequest(init).without_data(Digests::NONE)).unwrap();
         let mut bytes = [0; 128];
@@ -105,24 +105,29 @@ impl Host {
         let Pdu::InitResponse(init) = Pdu::parse(&common, &bytes).unwrap() else {
             panic!("{common:?}")
         };
-        let alignment_bytes = wishes.alignment_bytes;
+        let alignment_bytes = parameters.alignment_bytes;
         Host { stream, init, alignment_bytes, next_id: 1, requests: 0, damage_next: false }
     }
 
-    /// The admin queue of a new controller, enabled; and CNTLID.
-    pub fn admin(address: SocketAddr, wishes: &Wishes) -> (Host, u16) {
-        let mut host = Host::init(address, wishes);
-        let done = host.connect(0, 0xffff, wishes, NQN);
+    /// Connects the admin queue of a new controller, enables it, and returns it with CNTLID.
+    pub fn admin(address: SocketAddr, parameters: &HostParameters) -> (Host, u16) {
+        let mut host = Host::init(address, parameters);
+        let done = host.connect(0, 0xffff, parameters, NQN);
         assert!(done.status.is_success(), "{done:?}");
         let enable = PropertyAccess::set(Property::Configuration, 0x46_0001, 0);
         assert!(host.run(vec![Job::new(enable)])[0].0.status.is_success());
         (host, done.result as u16)
     }
 
-    /// An I/O queue of a controller.
-    pub fn io(address: SocketAddr, wishes: &Wishes, queue: u16, controller: u16) -> Host {
-        let mut host = Host::init(address, wishes);
-        let done = host.connect(queue, controller, wishes, NQN);
+    /// Connects an I/O queue of a controller.
+    pub fn io(
+        address: SocketAddr,
+        parameters: &HostParameters,
+        queue: u16,
+        controller: u16,
+    ) -> Host {
+        let mut host = Host::init(address, parameters);
+        let done = host.connect(queue, controller, parameters, NQN);
         assert!(done.status.is_success(), "{done:?}");
         host
     }
@@ -131,19 +136,19 @@ impl Host {
         &mut self,
         queue: u16,
         controller: u16,
-        wishes: &Wishes,
+        parameters: &HostParameters,
         nqn: &str,
     ) -> Completion {
-        let job = Job::sending(connect(queue, wishes), connect_data(controller, nqn), true);
+        let job = Job::sending(connect(queue, parameters), connect_data(controller, nqn), true);
         self.run(vec![job]).remove(0).0
     }
 
-    /// Does all jobs at once; completions and data in the order of the jobs.
+    /// Runs all jobs concurrently; returns completions and data in the order of the jobs.
     pub fn run(&mut self, jobs: Vec<Job>) -> Vec<(Completion, Vec<u8>)> {
         self.run_with(jobs, &mut Random::new(1))
     }
 
-    /// The same; data is sent in pieces of random sizes.
+    /// As `run`, with data sent in chunks of random sizes.
     pub fn run_with(&mut self, jobs: Vec<Job>, random: &mut Random) -> Vec<(Completion, Vec<u8>)> {
         let mut ids = Vec::new();
         let mut open = HashMap::new();
@@ -162,13 +167,13 @@ impl Host {
         let mut done = HashMap::new();
         while !open.is_empty() {
             match self.receive() {
-                Said::Response(completion) => {
+                TargetPdu::Response(completion) => {
                     let id = completion.command_id;
                     let (_, data, received) = open.remove(&id).expect("a command of ours");
                     assert!(!completion.status.is_success() || received == data.len());
                     done.insert(id, (completion, data));
                 }
-                Said::Data(header, bytes) => {
+                TargetPdu::Data(header, bytes) => {
                     let (_, data, received) = open.get_mut(&header.command_id).expect("ours");
                     assert_eq!(header.offset as usize, *received, "data comes in order");
                     data[*received..*received + bytes.len()].copy_from_slice(&bytes);
@@ -180,7 +185,7 @@ impl Host {
                         done.insert(header.command_id, (completion, data));
                     }
                 }
-                Said::Request(request) => {
+                TargetPdu::Request(request) => {
                     self.requests += 1;
                     let (send, _, _) = open.get(&request.command_id).expect("ours");
                     self.answer(&request, send, random);
@@ -222,10 +227,10 @@ impl Host {
     }
 
     /// Reads a PDU and checks its digests.
-    pub fn receive(&mut self) -> Said {
+    pub fn receive(&mut self) -> TargetPdu {
         let mut bytes = vec![0; 8];
         if self.stream.read_exact(&mut bytes).is_err() {
-            return Said::Closed;
+            return TargetPdu::Closed;
         }
         let common = CommonHeader::parse(&bytes).unwrap();
         common.agrees_with(self.init.digests, self.alignment_bytes).unwrap();
@@ -243,19 +248,19 @@ impl Host {
         }
         assert!(!common.kind.is_from_host());
         match Pdu::parse(&common, &bytes).unwrap() {
-            Pdu::ResponseCapsule(entry) => Said::Response(Completion::parse(&entry)),
-            Pdu::ControllerData(header) => Said::Data(header, data),
-            Pdu::ReadyToTransfer(request) => Said::Request(request),
-            Pdu::ControllerTerminate(end) => Said::Terminated(end),
+            Pdu::ResponseCapsule(entry) => TargetPdu::Response(Completion::parse(&entry)),
+            Pdu::ControllerData(header) => TargetPdu::Data(header, data),
+            Pdu::ReadyToTransfer(request) => TargetPdu::Request(request),
+            Pdu::ControllerTerminate(end) => TargetPdu::Terminated(end),
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// Connect; its data is [`connect_data`].
-pub fn connect(queue: u16, wishes: &Wishes) -> Command {
-    let attributes = if wishes.flow_control { 0 } else { ATTRIBUTE_NO_FLOW_CONTROL };
-    let queue_size_zero_based = wishes.depth - 1;
+/// Creates Connect; its data is [`connect_data`].
+pub fn connect(queue: u16, parameters: &HostParameters) -> Command {
+    let attributes = if parameters.flow_control { 0 } else { ATTRIBUTE_NO_FLOW_CONTROL };
+    let queue_size_zero_based = parameters.depth - 1;
     let connect = Connect { format: 0, queue, queue_size_zero_based, attributes, keep_alive_ms: 0 };
     connect.command(0)
 }

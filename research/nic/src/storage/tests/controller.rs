@@ -1,5 +1,5 @@
-//! The far end: a controller with a disk in memory. It takes PDUs apart byte by byte, checks each
-//! digest by itself, and answers in an order that it chooses.
+//! The far end: a controller with a disk in memory. It parses PDUs byte by byte, verifies each
+//! digest with separate code, and answers in random order.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,29 +16,29 @@ use unlade_testkit::Random;
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: u32 = 512;
-/// The controller's number.
+/// The controller's id.
 pub const CONTROLLER: u16 = 0x1234;
 
-/// What it answers.
+/// Properties of the controller.
 #[derive(Clone, Copy, Debug)]
-pub struct Habits {
-    /// Digests that it has.
+pub struct ControllerConfig {
+    /// Supported digests.
     pub digests: Digests,
     /// MAXH2CDATA.
     pub data_bytes_max: u32,
     /// CPDA.
     pub alignment_bytes: usize,
-    /// A data digest is wrong once in so many PDUs.
+    /// Average number of PDUs between wrong data digests.
     pub wrong_once_in: Option<u64>,
-    /// A write fails once in so many, before or after its data has come.
+    /// Average number of writes between failures, before or after the data has come.
     pub refused_once_in: Option<u64>,
 }
 
-/// A PDU that it sends.
-pub struct Said {
+/// A PDU to send.
+pub struct ControllerPdu {
     pub pdu: Pdu,
     pub data: Bytes,
-    /// With a wrong data digest.
+    /// True if its data digest is wrong.
     pub wrong: bool,
 }
 
@@ -54,26 +54,26 @@ struct Writing {
     start: usize,
     data: Vec<u8>,
     have: usize,
-    /// What was asked for and has not come; with the transfer's name.
+    /// The outstanding request: the transfer's tag and length.
     asked: Option<(u16, usize)>,
     refused: bool,
 }
 
 /// The far end.
 pub struct Controller {
-    habits: Habits,
+    habits: ControllerConfig,
     pub disk: Vec<u8>,
-    /// Once the connection is set up.
+    /// The digests after the set-up.
     agreed: Digests,
     heard: Vec<u8>,
     reads: Vec<Reading>,
     writes: Vec<Writing>,
-    out: VecDeque<Said>,
+    out: VecDeque<ControllerPdu>,
     tags: u16,
     /// Identifiers of commands whose data was sent with a wrong digest, or that were refused.
     pub wrong: Vec<u16>,
     pub refused: Vec<u16>,
-    /// Data that came with commands, and for requests.
+    /// Data in capsules, and for requests.
     pub in_capsule: u64,
     pub transferred: u64,
     /// Commands by opcode.
@@ -82,7 +82,7 @@ pub struct Controller {
 }
 
 impl Controller {
-    pub fn new(habits: Habits, disk: Vec<u8>) -> Controller {
+    pub fn new(habits: ControllerConfig, disk: Vec<u8>) -> Controller {
         Controller {
             habits,
             disk,
@@ -105,7 +105,7 @@ impl Controller {
         self.agreed
     }
 
-    /// Takes bytes; true where digests were agreed on.
+    /// Takes bytes; returns true if digests were agreed.
     pub fn hear(&mut self, raw: &[u8], random: &mut Random) {
         self.heard.extend(raw);
         loop {
@@ -138,7 +138,7 @@ impl Controller {
             Pdu::InitRequest(init) => {
                 assert_eq!((init.version, init.transfers_max), (0, 1));
                 let digests = init.digests.and(self.habits.digests);
-                let Habits { data_bytes_max, alignment_bytes, .. } = self.habits;
+                let ControllerConfig { data_bytes_max, alignment_bytes, .. } = self.habits;
                 let answer = InitResponse { version: 0, alignment_bytes, digests, data_bytes_max };
                 self.say(Pdu::InitResponse(answer), Bytes::new());
                 self.agreed = digests;
@@ -150,7 +150,7 @@ impl Controller {
     }
 
     fn say(&mut self, pdu: Pdu, data: Bytes) {
-        self.out.push_back(Said { pdu, data, wrong: false });
+        self.out.push_back(ControllerPdu { pdu, data, wrong: false });
     }
 
     fn complete(&mut self, cid: u16, status: Status, result: u64) {
@@ -191,7 +191,7 @@ impl Controller {
     fn data(&mut self, said: Data, data: &[u8]) {
         assert!(data.len() <= self.habits.data_bytes_max as usize);
         let writing = self.writes.iter_mut().find(|writing| writing.cid == said.command_id);
-        // Of a write that was refused.
+        // The data is of a write that was refused.
         let Some(writing) = writing else { return };
         let (tag, end) = writing.asked.expect("data that was asked for");
         assert_eq!((said.transfer_tag, said.offset as usize), (tag, writing.have));
@@ -205,8 +205,8 @@ impl Controller {
         }
     }
 
-    /// The next PDU, if it likes.
-    pub fn next(&mut self, random: &mut Random) -> Option<Said> {
+    /// The next PDU, at random.
+    pub fn next(&mut self, random: &mut Random) -> Option<ControllerPdu> {
         if self.out.is_empty() {
             match random.once_in(2) {
                 true => self.read(random),
@@ -244,7 +244,7 @@ impl Controller {
         if wrong {
             self.wrong.push(cid);
         }
-        self.out.push_back(Said { pdu: Pdu::ControllerData(said), data, wrong });
+        self.out.push_back(ControllerPdu { pdu: Pdu::ControllerData(said), data, wrong });
         if is_last && !is_success {
             self.complete(cid, Status::SUCCESS, 0);
         }
@@ -287,8 +287,8 @@ impl Controller {
     }
 }
 
-impl Said {
-    /// Its bytes, digests by software.
+impl ControllerPdu {
+    /// Its bytes, with digests by software.
     pub fn bytes(&self, digests: Digests) -> Vec<u8> {
         let common = self.pdu.common(self.data.len(), digests, 4);
         let layout = common.layout();

@@ -1,4 +1,4 @@
-//! How connections are set up, and what of it fails.
+//! Tests of the connection set-up, and of its errors.
 
 use unlade_nvme_wire::pdu::InitResponse;
 use unlade_nvme_wire::{Completion, Pdu};
@@ -52,7 +52,7 @@ impl Ends {
     }
 
     fn say(&mut self, pdu: &Pdu, digests: Digests) {
-        let said = controller::Said { pdu: *pdu, data: Bytes::new(), wrong: false };
+        let said = controller::ControllerPdu { pdu: *pdu, data: Bytes::new(), wrong: false };
         let raw = said.bytes(digests);
         self.hosts[1].stack.write(self.ids[1], raw.into()).unwrap();
         self.turn(20);

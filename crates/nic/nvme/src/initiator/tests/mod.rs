@@ -1,4 +1,4 @@
-//! The queue against a model of a controller, honest and hostile.
+//! The queue against a model of a controller, correct and faulty.
 
 mod model;
 
@@ -13,15 +13,15 @@ use self::model::{BLOCK_BYTES, Fault, Model};
 use super::queue::{Failure, Payload, Queue, QueueError, Refused, Request, Settings};
 
 const NOW: Duration = Duration::ZERO;
-/// Blocks that a command may use; each command in flight has its own.
+/// Blocks that a command may use; each command in flight has its own region.
 const REGION_BLOCKS: usize = 8;
 
-/// What a command in flight should end with.
+/// The expected result of a command in flight.
 #[derive(Clone, Debug)]
 struct Expected {
     region: usize,
     first: usize,
-    /// What is written, or nothing for a read.
+    /// The written data; `None` for a read.
     written: Option<Vec<u8>>,
 }
 
@@ -41,7 +41,7 @@ fn command(random: &mut Random, expected: &Expected, blocks: usize) -> Request {
     let (opcode, payload) = match &expected.written {
         Some(bytes) => (IoOpcode::Write, Payload::Out(Bytes::from(bytes.clone()))),
         None => {
-            // What is in the buffer before must not matter.
+            // The previous content of the buffer must not matter.
             let filler = random.next() as u8;
             (IoOpcode::Read, Payload::In(vec![filler; blocks * BLOCK_BYTES]))
         }
@@ -50,11 +50,11 @@ fn command(random: &mut Random, expected: &Expected, blocks: usize) -> Request {
     Request { command, payload, timeout: None }
 }
 
-/// Queue and model, joined by two streams of bytes.
+/// Queue and model, joined by two byte streams.
 struct Rig {
     queue: Queue<Expected>,
     model: Model,
-    /// Regions with no command in flight.
+    /// Regions without a command in flight.
     idle: Vec<usize>,
     done: usize,
     digest_failures: usize,
@@ -85,7 +85,7 @@ impl Rig {
         self.queue.submit(request, expected, NOW).unwrap();
     }
 
-    /// Moves some bytes towards the model.
+    /// Moves some bytes to the model.
     fn send_to_model(&mut self, random: &mut Random) {
         let mut bytes: Vec<u8> = self.queue.outgoing().flatten().copied().collect();
         bytes.truncate(random.below(bytes.len() as u64 + 1) as usize);
@@ -93,7 +93,7 @@ impl Rig {
         self.model.receive(&bytes);
     }
 
-    /// Moves some bytes towards the queue.
+    /// Moves some bytes to the queue.
     fn send_to_queue(&mut self, random: &mut Random) -> Result<(), QueueError> {
         let count = random.below(self.model.outgoing.len() as u64 + 1) as usize;
         let bytes: Vec<u8> = self.model.outgoing.drain(..count).collect();
@@ -108,7 +108,7 @@ impl Rig {
         }
     }
 
-    /// What is reported as good is good.
+    /// Checks that a reported success is correct.
     fn check(&mut self, tag: Expected, outcome: Result<super::queue::Answer, Failure>) {
         let start = (tag.region * REGION_BLOCKS + tag.first) * BLOCK_BYTES;
         let failed = self.model.failed.remove(&tag.region);
@@ -135,7 +135,7 @@ impl Rig {
         self.idle.push(tag.region);
     }
 
-    /// Runs so many steps, or until the connection ends.
+    /// Runs `steps` steps, or until the connection ends.
     fn run(&mut self, random: &mut Random, steps: usize) -> Result<(), QueueError> {
         for _ in 0..steps {
             match random.below(4) {
@@ -148,10 +148,10 @@ impl Rig {
         Ok(())
     }
 
-    /// Lets everything in flight end.
+    /// Completes everything in flight.
     fn settle(&mut self, random: &mut Random) -> Result<(), QueueError> {
         for _ in 0..20_000 {
-            // Nothing may be left over, either.
+            // Nothing else may be left over.
             if self.queue.in_flight() == 0 && self.model.outgoing.is_empty() {
                 return Ok(());
             }
@@ -176,8 +176,8 @@ fn an_honest_controller_is_understood_whatever_it_does_in_which_order() {
     });
 }
 
-/// Each fault ends the connection with an error that names it, or, where it is data that was
-/// changed, the command alone; nothing wrong is ever reported as good (checked on the way).
+/// Each fault ends the connection with a matching error, or, for changed data, only the command;
+/// no wrong data is ever reported as good (checked on the way).
 #[test]
 fn a_lying_controller_is_found_out() {
     let hits: Vec<std::cell::Cell<u32>> = Fault::ALL.iter().map(|_| 0.into()).collect();
@@ -189,13 +189,13 @@ fn a_lying_controller_is_found_out() {
         rig.model.fault = Some(fault);
         let ended = rig.run(random, 400).and_then(|()| rig.settle(random));
         if rig.model.fault.is_some() {
-            // There was no occasion for it.
+            // The fault did not occur.
             ended.unwrap();
             return;
         }
         hits[number].set(hits[number].get() + 1);
         match ended {
-            // Where the R2Ts come one by one, each is answered before the next is there.
+            // If the R2Ts come one by one, each is answered before the next is there.
             Ok(()) if fault == Fault::TooManyReady => {}
             Ok(()) => {
                 assert_eq!(fault, Fault::FlippedData, "{fault:?} went unnoticed");
@@ -232,7 +232,7 @@ fn bytes_that_are_changed_anywhere_never_panic() {
                 _ => bytes.extend((0..random.below(40)).map(|_| random.next() as u8)),
             }
         }
-        // Whether it is noticed depends on the digests; what it must not do is hang or panic.
+        // The digests determine if the change is detected; it must not hang or panic.
         let _ = rig.queue.receive(&mut Input::plain(&bytes));
         while rig.queue.completed().is_some() {}
         rig.queue.terminate();
@@ -314,7 +314,7 @@ fn identifiers_differ_from_one_use_of_a_slot_to_the_next() {
         queue.receive(&mut Input::plain(&response)).unwrap();
         assert_eq!(queue.completed().unwrap().tag, turn);
         if turn == 19 {
-            // The same answer once more.
+            // The same answer a second time.
             let again = queue.receive(&mut Input::plain(&response)).unwrap_err();
             assert!(matches!(again, QueueError::UnknownCommand(_)));
             queue.terminate();

@@ -1,4 +1,4 @@
-//! A controller for I/O commands on a disk in memory, which can be told to lie once.
+//! A controller for I/O commands on a disk in memory, which can inject one fault.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use super::REGION_BLOCKS;
 
 pub(super) const BLOCK_BYTES: usize = 512;
 
-/// What the controller does wrong, once, when there is an occasion.
+/// A fault of the controller, injected once, at the first occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// A completion of a command that is not in flight.
@@ -41,15 +41,15 @@ pub(super) enum Fault {
     TwiceReady,
     /// More R2T at a time than was allowed.
     TooManyReady,
-    /// R2T for nothing.
+    /// An R2T of length zero.
     EmptyReady,
-    /// An byte of data changed, under a data digest.
+    /// A byte of data changed, under a data digest.
     FlippedData,
-    /// An byte of a header changed, under a header digest.
+    /// A byte of a header changed, under a header digest.
     FlippedHeader,
-    /// A PDU that hosts send.
+    /// A PDU type of hosts.
     HostPdu,
-    /// No PDU at all.
+    /// Bytes that are not a PDU.
     Garbage,
     /// It ends the connection.
     Terminate,
@@ -82,7 +82,7 @@ impl Fault {
         Fault::EarlySuccess,
     ];
 
-    /// What it may be called.
+    /// The errors that may report it.
     pub(super) fn errors(self) -> &'static [IsIt] {
         use QueueError as E;
         match self {
@@ -99,9 +99,9 @@ impl Fault {
             Fault::ShortRead | Fault::ShortWrite => &[|e| matches!(e, E::Incomplete(_))],
             Fault::TooManyReady => &[|e| matches!(e, E::LimitExceeded(_))],
             Fault::FlippedHeader => &[|e| matches!(e, E::HeaderDigest)],
-            // Found when the command ends, or at once where its header is read as another's.
+            // Detected when the command ends, or at once if its header is read as another one's.
             Fault::FlippedData => &[],
-            // It has no response flag: its command is unknown, or it is out of place.
+            // It has no response flag: its command is unknown, or the PDU is unexpected.
             Fault::HostPdu => &[|e| matches!(e, E::Unexpected(_)), |e| matches!(e, E::Malformed)],
             Fault::Garbage | Fault::EarlySuccess => &[|e| matches!(e, E::Malformed)],
             Fault::Terminate => &[|e| matches!(e, E::Terminated { status: 2, .. })],
@@ -111,12 +111,12 @@ impl Fault {
 
 struct Work {
     command: Command,
-    /// Its bytes on the disk.
+    /// Position of its bytes on the disk.
     start: usize,
     bytes: usize,
-    /// Parts that are still to be sent, or asked for.
+    /// Parts that are still to be sent or requested.
     parts: VecDeque<(usize, usize)>,
-    /// Asked for and not there.
+    /// Requested and not received.
     waiting: Vec<(u16, usize, usize)>,
     is_write: bool,
     fails: bool,
@@ -130,11 +130,11 @@ pub(super) struct Model {
     pub(super) outgoing: VecDeque<u8>,
     work: Vec<Work>,
     pub(super) fault: Option<Fault>,
-    /// Regions whose command was failed.
+    /// Regions of failed commands.
     pub(super) failed: BTreeSet<usize>,
     pub(super) flipped: u32,
     next_tag: u16,
-    /// How it cuts data.
+    /// Length of the parts of data.
     part_bytes: usize,
     uses_success_flag: bool,
     alignment_bytes: usize,
@@ -166,7 +166,7 @@ impl Model {
         }
     }
 
-    /// Bytes of the host; anything wrong with them is the queue's mistake.
+    /// Takes bytes of the host; any error in them is a bug of the queue.
     pub(super) fn receive(&mut self, bytes: &[u8]) {
         self.incoming.extend_from_slice(bytes);
         while self.incoming.len() >= 8 {
@@ -263,7 +263,7 @@ impl Model {
         self.send_plain(&Pdu::ResponseCapsule(Completion::new(id, status).encode()));
     }
 
-    /// Does one thing for one command, or lies.
+    /// Makes one step for one command, or injects the fault.
     pub(super) fn work(&mut self, random: &mut Random) {
         if self.lie_at_any_time(random) || self.work.is_empty() {
             return;
@@ -272,7 +272,7 @@ impl Model {
         if self.lie_about(number) {
             return;
         }
-        // A command whose data was changed is to end with that.
+        // A command whose data was changed must end with that error.
         let may_fail = self.flipped == 0 && self.work[number].waiting.is_empty();
         if may_fail && random.once_in(40) {
             self.work[number].fails = true;
@@ -292,7 +292,7 @@ impl Model {
         let most = self.settings.transfers_max as usize;
         let work = &mut self.work[number];
         if work.waiting.len() < most && !work.parts.is_empty() {
-            // Parts are asked for in any order.
+            // Parts are requested in any order.
             let any = random.below(work.parts.len() as u64) as usize;
             let (at, bytes) = work.parts.swap_remove_back(any).unwrap();
             return self.ask(number, at, bytes);
@@ -361,19 +361,19 @@ impl Model {
             is_success,
         };
         self.send(&Pdu::ControllerData(header), &data, flip, false);
-        // Not where the command is over with it.
+        // Not if the command ends with it.
         if !is_last && is_due(&mut self.fault, Fault::TwiceData) {
             self.send(&Pdu::ControllerData(header), &data, false, false);
         }
     }
 
-    /// Lies that need no particular command.
+    /// Injects faults that need no particular command.
     fn lie_at_any_time(&mut self, random: &mut Random) -> bool {
         let free = |id: u16| self.work.iter().all(|work| work.command.id() != id);
         let pdu = match self.fault {
             Some(Fault::UnknownId) => {
                 let id = random.next() as u16;
-                // Without a slot of that number nothing can be meant by it.
+                // Without a slot of that number it cannot match.
                 if id & (DEPTH_MAX - 1) < self.settings.depth || !free(id) {
                     return false;
                 }
@@ -401,7 +401,7 @@ impl Model {
         true
     }
 
-    /// Lies about this command, where it is one for that.
+    /// Injects the fault into this command, if it fits.
     fn lie_about(&mut self, number: usize) -> bool {
         let Some(fault) = self.fault else { return false };
         let work = &self.work[number];
