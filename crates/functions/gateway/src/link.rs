@@ -1,4 +1,4 @@
-//! What is said to a worker, and who hears what it says.
+//! The connection to a worker: sends messages and dispatches the replies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -14,37 +14,37 @@ use unlade_guest_protocol::Outcome;
 use unlade_guest_protocol::control::{FailedWrite, Message, Said};
 use unlade_runtime::descriptors::send_with;
 
-/// What a worker says of an instance.
+/// A message of a worker about an instance.
 #[derive(Debug)]
 pub enum Heard {
-    /// It has greeted.
+    /// The instance has greeted.
     Ready,
-    /// Its handler has returned.
+    /// The handler has returned.
     Replied(Reply),
-    /// Its channel has ended.
+    /// The channel has ended.
     Gone(String),
-    /// What was asked was not done.
+    /// A request was refused.
     Refused(String),
 }
 
-/// What a handler has returned.
+/// The result of a handler.
 #[derive(Debug)]
 pub struct Reply {
-    /// Of which invocation.
+    /// The invocation.
     pub invocation: String,
-    /// How it ended.
+    /// The status of the handler.
     pub status: Outcome,
-    /// The last of what it printed.
+    /// The end of its output.
     pub log_tail: String,
-    /// Where the worker says how writes end that had not; nothing where all had.
+    /// Receives the failed writes once all writes have ended; `None` if none was pending.
     pub settled: Option<oneshot::Receiver<Vec<FailedWrite>>>,
-    /// What fetching its objects ahead took, in microseconds, and what its GETs still waited for.
+    /// Duration of its prefetches in microseconds, and the part that its GETs waited for.
     pub prefetch_us: (u64, u64),
     /// The result.
     pub result: Vec<u8>,
 }
 
-/// Messages are written together up to here.
+/// Limit of the bytes that are written together in one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
 struct Outgoing {
@@ -56,14 +56,14 @@ struct Outgoing {
 pub struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
     instances: RefCell<HashMap<u64, mpsc::UnboundedSender<Heard>>>,
-    /// Of replies with pending writes: the worker says of each how they ended.
+    /// Receivers of the results of pending writes, by invocation.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
     is_lost: Cell<bool>,
     closed: Notify,
 }
 
 impl Link {
-    /// A link over a connected control socket; served until either end closes.
+    /// Creates a link over a connected control socket; it is served until either end closes.
     pub fn new(stream: UnixStream) -> Rc<Link> {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let link = Rc::new(Link {
@@ -89,7 +89,7 @@ impl Link {
         link
     }
 
-    /// Ends when the worker has gone.
+    /// Waits until the worker has disconnected.
     pub async fn closed(&self) {
         let closed = self.closed.notified();
         if !self.is_lost.get() {
@@ -97,7 +97,7 @@ impl Link {
         }
     }
 
-    /// Whether the worker has gone.
+    /// Returns true if the worker has disconnected.
     pub fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
@@ -112,18 +112,19 @@ impl Link {
         self.closed.notify_waiters();
     }
 
-    /// Says something. Where the worker has gone, whoever waits for an answer hears of that.
+    /// Sends a message. If the worker has disconnected, the waiting receivers are notified of
+    /// that.
     pub fn say(&self, said: Said) {
         self.say_with(said, Vec::new(), Vec::new());
     }
 
-    /// Says something, with bytes behind it, and descriptors beside it.
+    /// Sends a message with a payload and descriptors.
     pub fn say_with(&self, said: Said, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
         let message = Message { said, bytes };
         let _ = self.outgoing.send(Outgoing { message, descriptors });
     }
 
-    /// What is said of an instance from now on.
+    /// Receives the messages about an instance from now on.
     pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<Heard> {
         let (sender, receiver) = mpsc::unbounded_channel();
         if self.is_lost.get() {
@@ -133,7 +134,7 @@ impl Link {
         receiver
     }
 
-    /// Nobody listens any more.
+    /// Removes the receiver of an instance.
     pub fn forget(&self, instance: u64) {
         self.instances.borrow_mut().remove(&instance);
     }
@@ -144,7 +145,7 @@ impl Link {
             let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
             let is_left = self.instances.borrow().get(&instance).is_some_and(send);
             if is_left {
-                // Its start was given up.
+                // The start was cancelled.
                 self.forget(instance);
             }
         };
@@ -212,7 +213,8 @@ async fn write(
         bytes.clear();
         let mut descriptors = Vec::new();
         let mut next = Some(first);
-        // What waits as well goes with it, but descriptors only with their own message's bytes.
+        // Messages that wait as well are sent in the same write, but descriptors only with their
+        // own message.
         while let Some(Outgoing { message, descriptors: beside }) = next.take() {
             if let Err(error) = message.encode(&mut bytes) {
                 tracing::error!(%error, "a message to the worker is too long");
@@ -229,7 +231,7 @@ async fn write(
             let send = || send_with(stream, left, beside);
             let sent = stream.async_io(Interest::WRITABLE, send).await?;
             left = &left[sent..];
-            // They went with the first bytes.
+            // The descriptors were sent with the first bytes.
             beside = &[];
         }
     }

@@ -1,4 +1,4 @@
-//! The life of one instance: started, attached, invoked, ended.
+//! The life cycle of one instance: started, attached, invoked, ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,61 +13,62 @@ use unlade_metrics::Event;
 use crate::host::{Function, Host};
 use crate::link::{Heard, Link, Reply};
 
-/// Memory that an instance shares with its worker, where what it runs in provides it.
+/// Bytes of the memory that an instance shares with its worker, if the isolation backend provides
+/// it.
 pub const REGION_BYTES: u64 = 16 << 20;
 
-/// How long an instance whose channel has closed may take to end.
+/// Timeout of an instance's end after its channel has closed.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How an invocation ended in its instance.
+/// The end of an invocation in its instance.
 #[derive(Debug)]
 pub enum Ended {
     /// The handler has returned.
     Replied(Reply),
-    /// The worker did not hand it over.
+    /// The worker refused to pass it on.
     Refused(String),
-    /// The instance is no more.
+    /// The instance has ended.
     Gone(String),
 }
 
 /// An instance that has greeted.
 pub struct Member {
-    /// The pool's number, and the worker's.
+    /// The number in the pool and in the worker.
     pub id: InstanceId,
-    /// Whose it is.
+    /// The function.
     pub function: Rc<Function>,
-    /// Where it is attached.
+    /// The connection to the worker where it is attached.
     pub link: Rc<Link>,
-    /// How it came to be.
+    /// The origin of the instance.
     pub origin: Origin,
-    /// How long its start took.
+    /// The duration of its start.
     pub start: Duration,
-    /// Ends it.
+    /// Requests its end.
     pub stop: Notify,
-    /// What it runs in.
+    /// The isolation backend's handle.
     pub instance: Rc<dyn Instance>,
     running: RefCell<Option<oneshot::Sender<Ended>>>,
     gone: RefCell<Option<String>>,
 }
 
 impl Member {
-    /// An invocation begins; its end comes once.
+    /// Begins an invocation; the receiver gets its end once.
     pub fn begin(&self) -> oneshot::Receiver<Ended> {
         let (sender, receiver) = oneshot::channel();
         match &*self.gone.borrow() {
-            // It ended between being given and being used.
+            // The instance ended between assignment and use.
             Some(why) => drop(sender.send(Ended::Gone(why.clone()))),
             None => *self.running.borrow_mut() = Some(sender),
         }
         receiver
     }
 
-    /// Whether an invocation is running.
+    /// Returns true if an invocation is running.
     pub fn is_running(&self) -> bool {
         self.running.borrow().is_some()
     }
 
-    /// What it has used; nothing where it has gone.
+    /// The resources that it has used; `None` if it has ended.
     pub fn usage(&self) -> Option<Usage> {
         self.instance.usage().ok()
     }
@@ -79,12 +80,12 @@ impl Member {
     }
 }
 
-/// Starts an instance, and stays with it until it has ended.
+/// Starts an instance, and serves it until it has ended.
 pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     let patience = host.config.start_timeout;
     let started = async {
-        // A template has its backend's own limit: a machine that boots in software takes longer than
-        // an instance, and who comes after it needs it as well.
+        // The backend has its own timeout for a template: a machine that boots in software takes
+        // longer than an instance, and later starts need the template as well.
         let template = host.template(&function).await?;
         let start = start(&host, id, &function, template, function.role);
         let started = tokio::time::timeout(patience, start).await;
@@ -113,18 +114,18 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     member.link.forget(id);
     *member.gone.borrow_mut() = Some(why.clone());
     member.end(Ended::Gone(why));
-    // Its memory is free when it has really gone.
+    // Its memory is free only after its real end.
     let _ = tokio::time::timeout(patience, member.instance.ended()).await;
     host.gone(id, None);
 }
 
-/// What a worker says of one instance.
+/// The messages of a worker about one instance.
 pub type Heards = mpsc::UnboundedReceiver<Heard>;
 
-/// Starts an instance, and attaches it to its tenant's worker, with a role.
+/// Starts an instance, and attaches it to its tenant's worker with a role.
 ///
 /// # Errors
-/// Why it does not start, for people.
+/// The reason why it does not start, for humans.
 pub async fn start(
     host: &Rc<Host>,
     id: InstanceId,
@@ -169,13 +170,13 @@ pub async fn start(
     Ok((Rc::new(member), heard))
 }
 
-/// Why it ended.
+/// Serves an instance; returns the reason of its end.
 async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
     let instance = member.instance.clone();
     let mut ended = instance.ended();
     loop {
-        // One that is to stop is given to nobody, whatever it says; and what it said before it ended
-        // is said.
+        // An instance that is to stop gets no further invocation, whatever it reports; messages
+        // that it sent before its end are still processed.
         let heard = tokio::select! {
             biased;
             () = member.stop.notified() => return "stopped".to_owned(),
@@ -186,7 +187,7 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
             Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
             Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
             Some(Heard::Gone(why)) if member.link.is_lost() => return why,
-            // How its process ended says more than that its channel did.
+            // The process's exit status is more informative than the end of the channel.
             Some(Heard::Gone(why)) => {
                 host.ending(member.id);
                 return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
@@ -199,7 +200,7 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
             why = &mut ended => return why,
             () = std::future::ready(()) => {}
         }
-        // Free before its caller is answered: what it wrote is the worker's now.
+        // The instance is free before its caller is answered: the worker owns its writes now.
         host.ready(member.id);
     }
 }
@@ -243,7 +244,7 @@ mod tests {
         }
     }
 
-    /// An instance that has ended, or never does.
+    /// An instance that has ended, or never ends.
     struct Fixed {
         has_ended: bool,
     }
@@ -274,8 +275,8 @@ mod tests {
         Host::new(config, backends, tenants, None, PathBuf::new(), meter)
     }
 
-    /// An invocation whose reply comes in the same turn as its instance's end, or as it is told to
-    /// stop: how it ended, and why the instance did.
+    /// Runs an invocation whose reply arrives together with the instance's end, or with the
+    /// request to stop. Returns the end of the invocation and the reason of the instance's end.
     async fn meets_reply(has_ended: bool) -> (Option<Ended>, String) {
         let state = tempfile::tempdir().unwrap();
         let host = host(state.path());
@@ -316,7 +317,7 @@ mod tests {
     #[tokio::test]
     async fn a_reply_counts_where_its_instance_has_ended_and_not_where_it_is_to_stop() {
         let tested = async {
-            // Which of two is seen first was a matter of chance.
+            // The order of the two events was random.
             for _ in 0..32 {
                 let (ended, why) = meets_reply(true).await;
                 assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");

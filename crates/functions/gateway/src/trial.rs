@@ -1,8 +1,7 @@
-//! Whether a function can be imported: tried in an instance of its own, before it is served.
+//! The trial import of a function, in an instance of its own, before the function is served.
 //!
-//! The instance is one like others, with its tenant's worker behind it: a module that reads an
-//! object when it is imported is imported as in any other. It is told to import the handler, and
-//! not to call it.
+//! The instance is like any other, with its tenant's worker: a module that reads an object at
+//! import time works as usual. It receives a request to import the handler without a call.
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -17,24 +16,24 @@ use crate::invoke::uuid;
 use crate::link::{Heard, Reply};
 use crate::member::{self, Heards, LAST_WORDS, Member};
 
-/// What is invoked in place of the function: it imports the handler that the event names.
+/// The handler that replaces the function's: it imports the handler that the event names.
 const CHECK: &str = "unlade_guest.check.handler";
-/// Numbers of instances that are not the pool's.
+/// First number of trial instances, outside the pool's range.
 const INSTANCE_FIRST: u64 = 1 << 48;
 
-/// Tries a function, with a template of its.
+/// Tries a function, with the given template.
 ///
 /// # Errors
-/// Why it does not start, or what its import raised, for people.
+/// The reason why it does not start, or the exception of its import, for humans.
 pub async fn check(
     host: &Rc<Host>,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
 ) -> Result<(), String> {
-    // As many as there are places; the semaphore is never closed.
+    // A limited number of trials run at a time; the semaphore is never closed.
     let _place = host.trials.acquire().await;
     let id = INSTANCE_FIRST + host.next();
-    // What serves now keeps its own role.
+    // The function that currently serves keeps its own role.
     let role = host.role(format!("{}, tried", function.name));
     function.tenant.role(role, host.policy(function));
     let patience = host.config.start_timeout;
@@ -54,7 +53,7 @@ pub async fn check(
     member.instance.kill();
     member.link.say(Said::Detach { instance: id });
     member.link.forget(id);
-    // Its memory is free when it has really gone.
+    // Its memory is free only after its real end.
     let _ = tokio::time::timeout(patience, member.instance.ended()).await;
     let late = |_| Err(format!("its import took more than {} s", limit.as_secs_f64()));
     imported.unwrap_or_else(late)
@@ -85,7 +84,7 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
             Some(Heard::Ready) => {}
             Some(Heard::Replied(reply)) => break understood(&reply),
             Some(Heard::Refused(why)) => break Err(why),
-            // How its process ended says more than that its channel did.
+            // The process's exit status is more informative than the end of the channel.
             Some(Heard::Gone(why)) => {
                 let why = tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
                 break Err(format!("while it was imported, {why}"));
@@ -97,7 +96,7 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
     outcome
 }
 
-/// The failure of an import, as an invocation would have it.
+/// Interprets the reply as an invocation's: an error is the import's failure.
 fn understood(reply: &Reply) -> Result<(), String> {
     let said: Value = serde_json::from_slice(&reply.result).unwrap_or_default();
     if reply.status == Outcome::Done && said.is_null() {

@@ -1,4 +1,5 @@
-//! An object on its way to the guest: pieces of slots, one on loan, one being filled.
+//! The transfer of an object to the guest in runs of slots: one run is lent while the next is
+//! filled.
 
 use std::rc::Rc;
 
@@ -14,24 +15,24 @@ use crate::perform::Failed;
 use crate::store::{Into, Reader, TransportError};
 use crate::tenant::Tenant;
 
-/// What a token stands for.
+/// The state of a token that the guest holds.
 #[derive(Debug)]
 pub struct Held {
     _meta: Option<Meta>,
     _slots: Option<Slots>,
-    /// The rest of the body; nothing while a READ has it.
+    /// The rest of the body; `None` while a READ uses it.
     rest: Option<Rest>,
-    /// A body that was dropped in between stays dropped.
+    /// False once the body was dropped; a READ in progress does not restore it.
     is_body: bool,
 }
 
-/// The rest of a body: being read ahead, or where it was left.
+/// The rest of a body: being read ahead, or paused.
 enum Rest {
     Here(Box<Flow>),
     Ahead(Abort<Ahead>),
 }
 
-/// What reading ahead gives: nothing is the end.
+/// The result of reading ahead; an inner `None` is the end of the body.
 type Ahead = (Box<Flow>, Result<Option<Piece>, TransportError>);
 
 impl std::fmt::Debug for Rest {
@@ -40,7 +41,7 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// A task that ends with whoever waits for it, and what it gives.
+/// A task that is aborted when this is dropped, and its result.
 struct Abort<T>(AbortHandle, oneshot::Receiver<T>);
 
 impl<T> Drop for Abort<T> {
@@ -49,22 +50,22 @@ impl<T> Drop for Abort<T> {
     }
 }
 
-/// Where the bytes come from.
+/// The source of an object's bytes.
 pub struct Flow {
     reader: Box<dyn Reader>,
-    /// Bytes that were read and not asked for.
+    /// Bytes that were read but not yet requested.
     carry: Vec<u8>,
     window_slots: u32,
 }
 
-/// Bytes in slots.
+/// A filled run of slots.
 struct Piece {
     slots: Slots,
     bytes: usize,
 }
 
 impl Flow {
-    /// A body, so many slots at a time.
+    /// Creates a flow from a body reader that fills at most `window_slots` slots at a time.
     pub fn new(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
         Flow { reader, carry: Vec::new(), window_slots }
     }
@@ -79,7 +80,7 @@ impl Flow {
         u32::try_from(due).unwrap_or(u32::MAX).min(self.window_slots).max(1)
     }
 
-    /// Fills slots; nothing at the end.
+    /// Fills slots; `None` at the end of the body.
     async fn fill(
         &mut self,
         life: &Rc<Life>,
@@ -91,7 +92,7 @@ impl Flow {
         let mut bytes = self.carry.len().min(room);
         if bytes > 0 {
             let carried = self.carry.drain(..bytes).collect::<Vec<_>>();
-            // The offset is of slots that are lent to this piece.
+            // The offset lies in slots that are lent to this chunk.
             let _ = life.region.borrow().arena().copy_in(start, &carried);
         }
         while bytes < room {
@@ -110,22 +111,22 @@ impl Flow {
         at: usize,
         bytes_max: usize,
     ) -> Result<usize, TransportError> {
-        // The arena is shared with this task for as long as it reads: nobody replaces it.
+        // The task shares the arena while it reads, so the memory stays mapped.
         let arena = life.arena();
         self.reader.read(Into::Region(&arena, at), bytes_max).await
     }
 }
 
-/// The first piece of a body, before anything was said of it.
+/// The first chunk of a body, before the guest was answered.
 pub struct First {
     flow: Flow,
     piece: Option<Piece>,
 }
 
-/// Reads the first piece. What fails here may be tried again from the start.
+/// Reads the first chunk. A failure here may be retried from the start.
 ///
 /// # Errors
-/// Outer: the connection broke. Inner nothing: the guest has all slots, and releases none.
+/// Outer: the connection broke. Inner `None`: the guest holds all slots and releases none.
 pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, TransportError> {
     if flow.left_bytes() == Some(0) {
         return Ok(Some(First { flow, piece: None }));
@@ -135,7 +136,7 @@ pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, Tra
     Ok(Some(First { flow, piece }))
 }
 
-/// Completes a call with the first piece of its body.
+/// Completes a call with the first chunk of its body.
 pub async fn deliver(
     tenant: &Tenant,
     life: &Rc<Life>,
@@ -189,23 +190,23 @@ fn give(
     });
 }
 
-/// Begins to fill the next piece, where there are slots for it now.
+/// Starts to fill the next chunk, if slots are free.
 fn read_ahead(life: &Rc<Life>, mut flow: Flow) -> Rest {
     let Some(slots) = life.try_slots(flow.slots_due()) else { return Rest::Here(Box::new(flow)) };
     let (give, given) = oneshot::channel();
     let own = life.clone();
     let task = life.spawn(async move {
         let piece = flow.fill(&own, slots, usize::MAX).await;
-        // Nobody takes it where the body was dropped.
+        // The receiver is gone if the body was dropped.
         let _ = give.send((Box::new(flow), piece));
     });
     Rest::Ahead(Abort(task, given))
 }
 
-/// Carries out a READ: gives the next piece under the same token.
+/// Executes a READ: completes it with the next chunk under the same token.
 pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wanted: u32) {
     let taken = life.tokens.borrow_mut().get_mut(&token).and_then(|held| {
-        // The piece before is the host's again.
+        // The previous chunk's slots are released to the host.
         (held._meta, held._slots) = (None, None);
         held.rest.take()
     });
@@ -220,7 +221,7 @@ pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wante
     match piece {
         Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
         Ok(None) => {
-            // The guest asks again when it has given something back.
+            // The guest retries after it has released something.
             if let Some(held) = life.tokens.borrow_mut().get_mut(&token) {
                 held.rest = Some(Rest::Here(flow));
             }
@@ -236,14 +237,15 @@ pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wante
 
 type Next = (Box<Flow>, Result<Option<Option<Piece>>, TransportError>);
 
-/// The next piece; an inner nothing is the end, an outer one that there is no room.
+/// The result of the next chunk: an inner `None` is the end, an outer `None` means that no slot is
+/// free.
 async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
     let mut flow = match rest {
         Rest::Here(flow) => flow,
         Rest::Ahead(mut ahead) => match (&mut ahead.1).await {
             Ok((flow, Ok(Some(piece)))) => return (flow, Ok(Some(Some(piece)))).cut(life, limit),
             Ok((flow, other)) => return (flow, other.map(Some)),
-            // The task is aborted only with its handle.
+            // The task is aborted only through its handle.
             Err(_) => {
                 let broken = TransportError::broken("the store", "dropped");
                 let none = Box::new(crate::prefetch::Empty);
@@ -261,14 +263,14 @@ trait Cut {
 }
 
 impl Cut for Next {
-    /// Keeps what is beyond the limit for the next time.
+    /// Keeps the bytes beyond the limit for the next READ.
     fn cut(mut self, life: &Rc<Life>, limit: usize) -> Next {
         let Ok(Some(Some(piece))) = &mut self.1 else { return self };
         if piece.bytes > limit {
             let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
-            // The piece was filled before what is still carried.
+            // The chunk was filled before the bytes that are still carried.
             let mut carry = Vec::with_capacity(more + self.0.carry.len());
-            // They lie within the piece's own slots.
+            // The range lies within the chunk's own slots.
             let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
             carry.append(&mut self.0.carry);
             self.0.carry = carry;
@@ -278,11 +280,11 @@ impl Cut for Next {
     }
 }
 
-/// Completes a call with text alone.
+/// Completes a call with text only.
 pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags: u16) {
     let bare = Completion::bare(call, status, life.epoch_low());
     let Some(meta) = life.meta(text).await else {
-        // It may have happened: that it is refused must not be said.
+        // The call may have been executed, so it must not be reported as refused.
         let status = if status == Status::Refused { status } else { Status::HostError };
         return life.complete(&Completion { status, ..bare });
     };
@@ -302,7 +304,7 @@ pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str)
     say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
 }
 
-/// The same, where there is room for its text now.
+/// Completes a call with an error of the host, if there is room for its text now.
 pub fn try_complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) -> bool {
     let Some(meta) = life.try_meta(&host_meta(code.name(), message)) else { return false };
     tell(life, Completion::bare(call, Status::HostError, life.epoch_low()), meta, 0);

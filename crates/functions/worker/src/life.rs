@@ -1,4 +1,5 @@
-//! What lives from a greeting to the next one: the region of an epoch, and what was lent of it.
+//! An epoch of a session, from one greeting to the next: its region and the resources lent from
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -15,24 +16,24 @@ use crate::region::{Nonsense, Region, Run};
 use crate::stage::Upload;
 use crate::stream::{Agains, Inlet};
 
-/// How long a call waits for the guest to release something.
+/// Longest time that a call waits for the guest to release memory.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// An epoch of a session. What is done in its memory are tasks of its own, which end with it: the
-/// memory may be that of the next epoch, too.
+/// An epoch of a session. Work in its memory runs in tasks of its own, which end with the epoch,
+/// because the next epoch may use the same memory.
 #[derive(Debug)]
 pub struct Life {
-    /// The epoch.
+    /// The number of the epoch.
     pub epoch: u64,
     /// The memory.
     pub region: RefCell<Region>,
     /// Calls in flight, by number.
     pub calls: RefCell<HashMap<u64, Flight>>,
-    /// Calls that the guest may make again.
+    /// Calls that the guest may retry.
     pub agains: Agains,
-    /// What the guest has been lent, by token.
+    /// Resources lent to the guest, by token.
     pub tokens: RefCell<HashMap<u64, Held>>,
-    /// The guest is to be woken, or has done what no guest does.
+    /// Notified when the guest must be woken, or has violated the protocol.
     pub attention: Notify,
     bell: Cell<bool>,
     nonsense: RefCell<Option<Nonsense>>,
@@ -44,20 +45,20 @@ pub struct Life {
 /// A call that has not been completed.
 #[derive(Debug)]
 pub enum Flight {
-    /// More of its body is to come.
+    /// More of its body is expected.
     Uploading(Box<Upload>, Flying),
-    /// It is being carried out while its body comes.
+    /// It is executed while its body arrives.
     Streaming(Rc<Inlet>, AbortHandle),
-    /// It is being carried out.
+    /// It is executed.
     Running(AbortHandle),
 }
 
-/// A place among an instance's calls, until this is dropped.
+/// A permit of an instance's calls, held until this is dropped.
 #[derive(Debug)]
 pub struct Flying(Rc<Cell<usize>>);
 
 impl Flying {
-    /// A place, where fewer than so many are taken.
+    /// Takes a permit, if fewer than `calls_max` are taken.
     pub fn begin(calls: &Rc<Cell<usize>>, calls_max: usize) -> Option<Flying> {
         if calls.get() >= calls_max {
             return None;
@@ -74,7 +75,7 @@ impl Drop for Flying {
 }
 
 impl Life {
-    /// A life with a region.
+    /// Creates an epoch with a region.
     pub fn new(region: Region) -> Rc<Life> {
         Rc::new(Life {
             epoch: region.header().epoch,
@@ -91,14 +92,14 @@ impl Life {
         })
     }
 
-    /// Does something that may write into the memory, at most until the epoch ends.
+    /// Spawns a task that may write into the memory; it ends with the epoch at the latest.
     pub fn spawn(&self, work: impl Future<Output = ()> + 'static) -> AbortHandle {
         let mut tasks = self.tasks.borrow_mut();
         while tasks.try_join_next().is_some() {}
         tasks.spawn_local(work)
     }
 
-    /// The epoch has ended: no task of it makes another step, nothing is lent.
+    /// Ends the epoch: no task of it makes another step, and nothing stays lent.
     pub fn end(&self) {
         self.tasks.borrow_mut().abort_all();
         let calls = std::mem::take(&mut *self.calls.borrow_mut());
@@ -106,7 +107,7 @@ impl Life {
         drop((calls, lent));
     }
 
-    /// The memory itself, which stays as long as somebody fills it.
+    /// The memory itself, which lives until its last writer has ended.
     pub fn arena(&self) -> Rc<Arena> {
         self.region.borrow().arena().clone()
     }
@@ -128,7 +129,7 @@ impl Life {
         self.note(flushed);
     }
 
-    /// What a look at the guest's words gave.
+    /// Records the result of a check of the guest's words.
     pub fn note(&self, looked: Result<bool, Nonsense>) {
         match looked {
             Ok(false) => return,
@@ -140,41 +141,41 @@ impl Life {
         self.attention.notify_one();
     }
 
-    /// Whether the guest is to be woken; says so once.
+    /// Returns true once if the guest must be woken.
     pub fn take_bell(&self) -> bool {
         self.bell.take()
     }
 
-    /// What no guest does, if it did.
+    /// The guest's protocol violation, if there was one.
     pub fn nonsense(&self) -> Option<Nonsense> {
         self.nonsense.borrow().clone()
     }
 
-    /// A token that was not given before.
+    /// A token that was not used before.
     pub fn next_token(&self) -> u64 {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         token
     }
 
-    /// Slots, `most` or fewer, waiting for the guest to release some; nothing where it does not.
+    /// Takes at most `most` slots; waits for the guest to release some. `None` on timeout.
     pub async fn slots(self: &Rc<Life>, most: u32) -> Option<Slots> {
         self.wait(|life| life.try_slots(most)).await
     }
 
-    /// Slots, if there are some.
+    /// Takes slots, if some are free.
     pub fn try_slots(self: &Rc<Life>, most: u32) -> Option<Slots> {
         let run = self.region.borrow_mut().take_slots(most)?;
         Some(Slots { life: self.clone(), run })
     }
 
-    /// Exactly so many slots, if there are.
+    /// Takes exactly `count` slots, if they are free.
     pub fn try_slots_exactly(self: &Rc<Life>, count: u32) -> Option<Slots> {
         let run = self.region.borrow_mut().take_slots_exactly(count)?;
         Some(Slots { life: self.clone(), run })
     }
 
-    /// Text in the meta arena, waiting for room; nothing where there is none for long, or ever.
+    /// Puts text into the meta arena, waits for room; `None` on timeout, or if it can never fit.
     pub async fn meta(self: &Rc<Life>, text: &[u8]) -> Option<Meta> {
         if text.len() > self.region.borrow().header().host_meta_bytes as usize {
             return None;
@@ -182,7 +183,7 @@ impl Life {
         self.wait(|life| life.try_meta(text)).await
     }
 
-    /// Text in the meta arena, if there is room.
+    /// Puts text into the meta arena, if there is room.
     pub fn try_meta(self: &Rc<Life>, text: &[u8]) -> Option<Meta> {
         let (run, offset) = self.region.borrow_mut().put_meta(text)?;
         Some(Meta { life: self.clone(), run, offset, bytes: text.len() as u32 })
@@ -202,7 +203,7 @@ impl Life {
     }
 }
 
-/// Slots of the host's that are lent, until this is dropped.
+/// Lent slots of the host, released when this is dropped.
 #[derive(Debug)]
 pub struct Slots {
     life: Rc<Life>,
@@ -210,17 +211,17 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// How many bytes fit.
+    /// Capacity in bytes.
     pub fn room_bytes(&self) -> usize {
         self.run.count as usize * unlade_guest_protocol::region::SLOT_BYTES as usize
     }
 
-    /// So many bytes from the start on, as a descriptor names them.
+    /// The extent of the first `bytes` bytes, as a descriptor encodes it.
     pub fn extent(&self, bytes: usize) -> Extent {
         Extent { first_slot: self.run.first, bytes: bytes as u32 }
     }
 
-    /// Where the first slot begins.
+    /// Offset of the first slot.
     pub fn offset(&self) -> usize {
         self.life.region.borrow().slot_offset(self.run.first)
     }
@@ -233,14 +234,14 @@ impl Drop for Slots {
     }
 }
 
-/// A place in the meta arena that is lent, until this is dropped.
+/// A lent range of the meta arena, released when this is dropped.
 #[derive(Debug)]
 pub struct Meta {
     life: Rc<Life>,
     run: Run,
-    /// Where the text is.
+    /// Offset of the text.
     pub offset: u32,
-    /// How long it is.
+    /// Length of the text.
     pub bytes: u32,
 }
 

@@ -1,8 +1,9 @@
-//! Objects that are fetched before the function asks for them, while its instance is restored.
+//! Objects that are prefetched before the function requests them, while its instance is restored.
 //!
-//! The role decides first. A demand GET of the same bucket, key, version and range takes the fetch
-//! over, also in the middle; it serves one GET, is dropped when the invocation ends, or when its
-//! object is written. What fails is nothing: the GET is then made in the ordinary way.
+//! The role is checked first. A GET of the same bucket, key, version and range takes the prefetch
+//! over, also while it is in progress. A prefetch serves one GET; it is dropped when the
+//! invocation ends or its object is written. A failed prefetch has no effect: the GET is sent in
+//! the ordinary way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -24,52 +25,52 @@ use crate::quota::HeldBytes;
 use crate::store::{Body, Into, Local, Reader, TransportError};
 use crate::tenant::Tenant;
 
-/// Most fetches of an invocation.
+/// Most prefetches of an invocation.
 pub const FETCHES_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
-/// Most invocations that are waited for.
+/// Most invocations with prefetches.
 pub const INVOCATIONS_MAX: usize = 1024;
-/// The longest piece that a body is received in.
+/// The longest chunk in which a body is received.
 const PIECE_BYTES: usize = 1024 * 1024;
-/// While nobody has asked a piece is as long at least: long pieces are copied best.
+/// Minimum length of a chunk while no GET waits: long chunks are copied fastest.
 const UNASKED_BYTES_MIN: usize = 512 * 1024;
-/// Parameters of a GET that a fetch can answer, beside its name.
+/// Parameters of a GET that a prefetch can answer, beside its name.
 const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode"];
 
-/// How far a fetch is.
+/// The progress of a prefetch.
 #[derive(Debug)]
 enum State {
-    /// No answer yet.
+    /// No response yet.
     Asked,
-    /// The answer's head is there; its body comes.
+    /// The head of the response has arrived; its body is being received.
     Coming { result: Map<String, Value>, head: Head, body_bytes: u64 },
-    /// It came to nothing.
+    /// It failed.
     Failed,
 }
 
-/// One fetch.
+/// One prefetch.
 #[derive(Debug)]
 pub struct Fetch {
     state: RefCell<State>,
-    /// What has come and was not read, in the order it came.
+    /// Chunks that were received and not read, in order.
     pieces: RefCell<VecDeque<Rc<Vec<u8>>>>,
     ended: Cell<Option<bool>>,
     changed: Notify,
     held: RefCell<Option<HeldBytes>>,
     task: RefCell<Option<tokio::task::AbortHandle>>,
     started: Instant,
-    /// When the last byte came.
+    /// Time of arrival of the last byte.
     whole: Cell<Option<Instant>>,
-    /// When the function asked.
+    /// Time of the function's GET.
     asked: Cell<Option<Instant>>,
     timings: Rc<Cell<Timings>>,
 }
 
-/// How well the fetches of an invocation were hidden: those that were used, and have come whole.
+/// Latency hiding of an invocation's prefetches: of those that were used and received in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From their start to their last byte, together.
+    /// Sum of the times from the start to the last byte.
     pub total: Duration,
-    /// Of that, what came after the function had asked.
+    /// The part of `total` after the function's GET.
     pub waited: Duration,
 }
 
@@ -81,7 +82,7 @@ impl Drop for Fetch {
     }
 }
 
-/// Fetches by invocation.
+/// Prefetches by invocation.
 #[derive(Debug, Default)]
 pub struct Prefetches {
     fetches: RefCell<HashMap<String, Invocation>>,
@@ -93,18 +94,18 @@ struct Invocation {
     timings: Rc<Cell<Timings>>,
 }
 
-/// What a GET takes over.
+/// A prefetched response that a GET takes over.
 pub struct Taken {
-    /// What an SDK would return.
+    /// The result that an SDK would return.
     pub result: Map<String, Value>,
     /// Status and header fields.
     pub head: Head,
-    /// The body, as it comes.
+    /// The body, as it arrives.
     pub reader: Box<dyn Reader>,
 }
 
 impl Prefetches {
-    /// Begins to fetch objects for an invocation, as far as its role allows and there is room.
+    /// Starts to prefetch objects for an invocation, as far as its role and the quota allow.
     pub fn begin(
         &self,
         tenant: &Rc<Tenant>,
@@ -129,7 +130,7 @@ impl Prefetches {
         }
     }
 
-    /// Takes the fetch that answers a GET, and waits for its head; nothing where there is none.
+    /// Takes the prefetch that answers a GET, and waits for its head; `None` if there is none.
     pub async fn take(
         &self,
         tenant: &Tenant,
@@ -155,7 +156,7 @@ impl Prefetches {
         }
     }
 
-    /// An object is being written: what was fetched of it is old.
+    /// Drops the prefetches of an object that is being written.
     pub fn forget(&self, tenant: &Tenant, bucket: &str, key: Option<&str>) {
         for own in self.fetches.borrow_mut().values_mut() {
             let own = &mut own.fetches;
@@ -166,7 +167,7 @@ impl Prefetches {
         }
     }
 
-    /// The invocation has ended.
+    /// Ends the prefetches of an invocation.
     pub fn end(&self, tenant: &Tenant, invocation: &str) -> Timings {
         let own = self.fetches.borrow_mut().remove(invocation).unwrap_or_default();
         let unused = own.fetches.len() as u64;
@@ -175,7 +176,7 @@ impl Prefetches {
     }
 }
 
-/// The GET of an object, if the role may make it.
+/// The GET of an object, if the role allows it.
 fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
     let operation = find("GetObject")?;
     let mut parameters = Map::new();
@@ -192,7 +193,7 @@ fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
         .then(|| Request::new(operation, &parameters).ok().map(Rc::new))?
 }
 
-/// The object that a GET asks for, if nothing else is asked.
+/// The object that a GET requests, if a prefetch can answer its parameters.
 fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
     let set = |(_, value): &(&String, &Value)| !value.is_null();
     if parameters.iter().filter(set).any(|(name, _)| !HARMLESS.contains(&name.as_str())) {
@@ -222,7 +223,7 @@ impl Fetch {
         });
         let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
         let task = tokio::task::spawn_local(async move {
-            // The store does not have yet what is pending.
+            // The store does not have the pending writes yet.
             tenant.writeback.barrier(&request, &Map::new()).await;
             let body = Rc::default();
             let performed = perform(&tenant, &request, &body, &mut Attempts::default()).await;
@@ -243,7 +244,7 @@ impl Fetch {
         fetch
     }
 
-    /// Counts how long it took, once it has come and was asked for.
+    /// Records the duration, once the object has arrived and was requested.
     fn account(&self, tenant: &Tenant) {
         let (Some(whole), Some(asked)) = (self.whole.get(), self.asked.get()) else { return };
         let total = whole.duration_since(self.started);
@@ -256,13 +257,13 @@ impl Fetch {
     }
 
     fn share(&self, mut piece: Vec<u8>) {
-        // What it does not need is not kept.
+        // Unused capacity is returned.
         piece.shrink_to_fit();
         self.pieces.borrow_mut().push_back(Rc::new(piece));
         self.changed.notify_waiters();
     }
 
-    /// The head has come: whether the body is wanted.
+    /// Handles the arrival of the head; returns the reader if the body is wanted.
     fn came(&self, tenant: &Tenant, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
         let wanted = performed.and_then(|performed| {
             let reader = performed.object?;
@@ -284,7 +285,7 @@ impl Fetch {
     }
 }
 
-/// Reads the body for whoever wants it; whether it came whole.
+/// Reads the body while the prefetch exists; returns true if it arrived in full.
 async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
     let mut piece = Vec::new();
     loop {
@@ -295,7 +296,7 @@ async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
         let whole = match reader.read(Into::Memory(&mut piece), room).await {
             Ok(0) => Some(reader.left_bytes() == Some(0)),
             Ok(_) => None,
-            // What came with it may be what is wrong.
+            // Bytes received with the error may be invalid.
             Err(_) => return false,
         };
         let Some(fetch) = fetch.upgrade() else { return false };
@@ -310,33 +311,33 @@ async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
     }
 }
 
-/// Bytes of this process as the body of an answer.
+/// A body in this process's memory as the body of a response.
 pub struct Bytes {
     copies: Rc<Copies>,
-    /// Where more come from.
+    /// The source of further chunks.
     fetch: Option<Rc<Fetch>>,
-    /// What is being read, and how far.
+    /// The chunk that is being read, and the read position.
     piece: Rc<Vec<u8>>,
     read_bytes: usize,
-    /// Behind what was read.
+    /// Bytes after this chunk.
     left_bytes: u64,
 }
 
 impl Bytes {
-    /// Those of a fetch, as they come.
+    /// The body of a prefetch, as it arrives.
     fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Bytes {
         let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
         Bytes { copies, fetch, piece, read_bytes: 0, left_bytes }
     }
 
-    /// Those of a body.
+    /// A complete body.
     pub fn all(copies: &Rc<Copies>, body: &Body) -> Bytes {
         let (copies, piece) = (copies.clone(), body.shared().clone());
         let left_bytes = piece.len() as u64;
         Bytes { copies, fetch: None, piece, read_bytes: 0, left_bytes }
     }
 
-    /// Has a piece to read from; false at the end.
+    /// Loads a chunk to read from; returns false at the end.
     async fn has_piece(&mut self) -> Result<bool, TransportError> {
         if self.read_bytes < self.piece.len() {
             return Ok(true);
@@ -397,7 +398,7 @@ impl Reader for Bytes {
     }
 }
 
-/// No bytes.
+/// An empty body.
 pub struct Empty;
 
 impl Reader for Empty {

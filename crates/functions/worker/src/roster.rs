@@ -1,4 +1,4 @@
-//! Which tenants a shared worker has: a file that names the configuration of each.
+//! The tenants of a shared worker: a file that names the configuration of each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -18,10 +18,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RosterFile {
-    /// The file of each tenant, by its name: as for a worker of its own.
+    /// The configuration file of each tenant, by name, as for a worker of its own.
     #[serde(default)]
     tenants: BTreeMap<String, PathBuf>,
-    /// Where the figures of all are served, with a label that names the tenant.
+    /// The address of the metrics of all tenants, with a label for the tenant.
     #[serde(default)]
     admin: Option<SocketAddr>,
     /// Format and level of the log.
@@ -32,21 +32,21 @@ struct RosterFile {
 /// The tenants that can be served, and those that cannot.
 #[derive(Debug)]
 pub struct Roster {
-    /// Where the figures of all are served; nowhere where it is not said.
+    /// The address of the metrics of all tenants; not served if absent.
     pub admin: Option<SocketAddr>,
     /// Format and level of the log.
     pub log: LogConfig,
     /// Tenants by name.
     pub tenants: BTreeMap<String, WorkerConfig>,
-    /// Those whose configuration is none, and why: others are served.
+    /// Tenants whose configuration is invalid, with the error; the others are served.
     pub refused: BTreeMap<String, ConfigError>,
 }
 
 impl Roster {
-    /// Reads the file, and those that it names.
+    /// Reads the file, and the files that it names.
     ///
     /// # Errors
-    /// The file itself is none, or has too many tenants.
+    /// The file itself is invalid, or has too many tenants.
     pub fn load(path: &Path) -> Result<Roster, ConfigError> {
         let file: RosterFile = unlade_config::load(path)?;
         if file.tenants.len() > TENANTS_MAX {
@@ -64,10 +64,10 @@ impl Roster {
         Ok(Roster { admin: file.admin, log: file.log, tenants, refused })
     }
 
-    /// Gives the first tenant that cannot be served, if there is one.
+    /// Checks that every tenant can be served.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The error of the first tenant that cannot be served.
     pub fn check(self) -> Result<(), ConfigError> {
         self.refused.into_values().next().map_or(Ok(()), Err)
     }
@@ -85,7 +85,7 @@ fn checked_name(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Who a tenant is, is told by its socket: no path is of two.
+/// Checks that no path is used by two tenants: the socket identifies the tenant.
 fn alone(
     name: &str,
     config: &WorkerConfig,

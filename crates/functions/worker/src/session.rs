@@ -28,30 +28,30 @@ use crate::stage::Upload;
 use crate::stream::{self, Inlet, Streamed};
 use crate::tenant::Tenant;
 
-/// Bytes of an event that go into a frame; larger ones go into slots.
+/// Largest event that is sent in a frame; larger ones are sent in slots.
 const INLINE_EVENT_BYTES: usize = 48 * 1024;
-/// How often a full completion ring is looked at.
+/// Polling interval of a full completion ring.
 const RING_PAUSE: Duration = Duration::from_millis(1);
-/// How long memory that is not lent is kept for the next invocation: faulting it in again costs more
-/// than what comes into it.
+/// How long memory that is not lent is kept for the next invocation. Faulting it in again costs
+/// more than filling it.
 const DISCARD_AFTER: Duration = Duration::from_secs(1);
-/// Submissions that are taken before others have their turn.
+/// Most submissions that are taken before other tasks run.
 const BATCH: usize = 64;
-/// What a greeting costs of a tenant's turn, in submissions: it makes a region.
+/// Cost of a greeting in submissions, charged to the tenant's turn, because it creates a region.
 const HELLO_UNITS: u32 = 32;
-/// Bytes of bodies after which others have their turn.
+/// Bytes of bodies after which other tasks run.
 const BATCH_BYTES: u64 = 1024 * 1024;
 
-/// What the gateway tells a session.
+/// A command of the gateway to a session.
 #[derive(Debug)]
 pub enum Order {
-    /// Run this, with the event's bytes.
+    /// Invoke the function, with the bytes of the event.
     Invoke(InvokeHead, WriteMode, Vec<u8>),
-    /// End.
+    /// End the session.
     Detach,
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("{0}")]
@@ -70,9 +70,9 @@ enum End {
 struct Running {
     id: Rc<str>,
     writes: WriteMode,
-    /// Its calls may outlive it.
+    /// Set when the invocation is over; its calls may outlive it.
     is_over: Rc<Cell<bool>>,
-    /// Where a large event is, until the REPLY.
+    /// The slots of a large event, until the REPLY.
     _event: Option<Slots>,
 }
 
@@ -82,7 +82,7 @@ impl Drop for Running {
     }
 }
 
-/// Memory that an instance brings: every epoch is in it.
+/// Memory that an instance brings: every epoch uses it.
 #[derive(Clone, Debug)]
 pub struct Memory {
     arena: Rc<Arena>,
@@ -90,10 +90,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory of `region_bytes` in a sealed memfd, with as much of a layout as fits.
+    /// Maps the memory of `region_bytes` in a sealed memfd, with as much of a layout as fits.
     ///
     /// # Errors
-    /// Why it is refused: the gateway's fault.
+    /// The reason for the refusal; the gateway is at fault.
     pub fn attach(file: OwnedFd, region_bytes: u64, layout: &Layout) -> Result<Memory, String> {
         let arena = Arena::attach(file).map_err(|error| error.to_string())?;
         let found = arena.len_bytes() as u64;
@@ -113,21 +113,21 @@ pub struct Session {
     gateway: Gateway,
     instance: u64,
     channel: Channel,
-    /// Where the instance brought its memory.
+    /// The memory that the instance brought, if it did.
     memory: Option<Memory>,
     life: Option<Rc<Life>>,
     running: Option<Running>,
-    /// When memory that is not lent is given back.
+    /// Time at which memory that is not lent is returned to the kernel.
     discard_at: Option<Instant>,
-    /// Calls in flight, over all epochs of the instance.
+    /// Calls in flight of all epochs of the instance.
     calls: Rc<Cell<usize>>,
 }
 
 impl Session {
-    /// A session over an instance's channel, in its memory where it brings some.
+    /// Creates a session over an instance's channel, in the instance's memory if it brings some.
     ///
     /// # Errors
-    /// The system's: it is no socket.
+    /// The descriptor is not a usable socket.
     pub fn new(
         tenant: Rc<Tenant>,
         policy: Rc<Policy>,
@@ -171,14 +171,14 @@ impl Session {
         self.gateway.say(Said::Gone { instance: self.instance, reason });
     }
 
-    /// What the epoch had is dropped; calls that are in flight end with nobody to tell.
+    /// Ends the epoch and drops its resources; calls in flight end without a receiver.
     fn leave(&mut self) {
         if let Some(running) = self.running.take() {
             self.tenant.prefetches.end(&self.tenant, &running.id);
         }
         if let Some(life) = self.life.take() {
             life.end();
-            // Its tasks go later; what is copied for them ends now.
+            // Its tasks end later; the copies for them end now.
             self.tenant.copies.end(&life.arena());
         }
     }
@@ -200,12 +200,12 @@ impl Session {
         life.region.borrow().sleeps(false);
         self.tenant.turn.begin().await;
         if self.drain(&life).await? {
-            // Others have their turn before the next batch.
+            // Other tasks run before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
         life.region.borrow().sleeps(true);
-        // It may have submitted before it saw the word.
+        // The guest may have submitted before it saw the word.
         if self.drain(&life).await? {
             return Ok(());
         }
@@ -227,7 +227,7 @@ impl Session {
         }
     }
 
-    /// Takes submissions; whether there were any.
+    /// Takes submissions; returns true if there were any.
     async fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
@@ -293,7 +293,7 @@ impl Session {
         }
     }
 
-    /// Hands an invocation to the instance. An inner error is the gateway's fault.
+    /// Passes an invocation to the instance. An inner error is the gateway's fault.
     fn invoke(
         &mut self,
         mut head: InvokeHead,
@@ -313,7 +313,7 @@ impl Session {
             let Some(lent) = life.try_slots_exactly(count as u32) else {
                 return Ok(Err("the event does not fit into the instance's region"));
             };
-            // The slots were lent for it.
+            // The slots were lent for the event, so it fits.
             let _ = life.arena().copy_in(lent.offset(), &event);
             head.event_slot = Some(lent.extent(event.len()).first_slot);
             slots = Some(lent);
@@ -429,7 +429,7 @@ impl Session {
         }
         let mut upload = Upload::new(call, inline, room, held);
         let place = life.region.borrow().guest_place(submission.body)?;
-        // Others have their turn while the bytes come.
+        // Other tasks run while the bytes are copied.
         if let Err(error) = upload.take(&self.tenant.copies, place).await {
             self.complain(life, number, HostCode::Invalid, error.to_string());
             return Ok(());
@@ -447,7 +447,7 @@ impl Session {
             let mut calls = life.calls.borrow_mut();
             match calls.get(&number) {
                 Some(Flight::Uploading(..)) => calls.remove(&number),
-                // It has ended already; or its body had.
+                // The call has ended already, or its body has.
                 _ => None,
             }
         };
@@ -460,7 +460,7 @@ impl Session {
         Ok(())
     }
 
-    /// The slots of a descriptor have been copied: more is to come, or the call begins.
+    /// Continues after the slots of a descriptor were copied: waits for more, or starts the call.
     fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload, flying: Flying) {
         let number = submission.call;
         if submission.more || submission.operation == Operation::Body {
@@ -498,7 +498,7 @@ impl Session {
     fn on_cancel(&mut self, life: &Rc<Life>, number: u64) {
         let flight = life.calls.borrow_mut().remove(&number);
         match flight {
-            // It has been completed, or was never made.
+            // The call was completed, or never existed.
             None => return,
             Some(Flight::Running(task) | Flight::Streaming(_, task)) => task.abort(),
             Some(Flight::Uploading(upload, flying)) => drop((upload, flying)),
@@ -507,13 +507,13 @@ impl Session {
         self.complain(life, number, HostCode::Ending, why);
     }
 
-    /// A place among the instance's calls.
+    /// Takes a permit of the instance's calls.
     fn fly(&self) -> Option<Flying> {
         Flying::begin(&self.calls, self.tenant.limits.calls_max)
     }
 
-    /// Completes a call with an error of the host. Where the guest leaves no room for its text it
-    /// waits as a call does; there is no text where as many wait as may be in flight.
+    /// Completes a call with an error of the host. If the guest leaves no room for the text, it
+    /// waits like a call. The text is omitted when the limit of waiting calls is reached.
     fn complain(&self, life: &Rc<Life>, number: u64, code: HostCode, message: String) {
         if fetch::try_complain(life, number, code, &message) {
             return;
@@ -530,7 +530,7 @@ impl Session {
     }
 }
 
-/// Begins a call whose body goes to the store while it comes.
+/// Starts a call whose body is sent to the store while it arrives.
 fn begin_stream(
     life: &Rc<Life>,
     submission: &Submission,

@@ -1,7 +1,7 @@
-//! The process of several tenants: each is started, replaced and drained by itself.
+//! The process of several tenants: each is started, replaced and drained independently.
 //!
-//! They share the process, and so its end: whatever kills it ends the work of all. Each finds its
-//! journal again with the next one.
+//! Tenants share the process: if it is killed, the work of all ends. Each tenant reads its journal
+//! again in the next process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,11 +27,11 @@ use crate::turns::{Turn, Turns};
 use crate::worker::{WorkerError, phases, runtime};
 
 /// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
-/// one. SIGHUP reads the file anew: new tenants are served, those that have gone or changed drain,
-/// the others notice nothing.
+/// one. SIGHUP reloads the file: new tenants are served, removed or changed ones drain, and the
+/// others are not affected.
 ///
 /// # Errors
-/// What keeps it from running. A tenant that cannot be served is told in the log, and tried again.
+/// The reason why it cannot run. A tenant that cannot be served is logged and retried.
 pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
     let roster = Roster::load(path)?;
     raise_descriptors();
@@ -40,7 +40,7 @@ pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
     ended.unwrap_or(Err(WorkerError::Ended))
 }
 
-/// Descriptors are the process's: all that it may have are for use.
+/// Raises the limit of descriptors to the hard limit of the process.
 fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -48,7 +48,7 @@ fn raise_descriptors() {
     }
 }
 
-/// The figures of each tenant, by name.
+/// The metrics of each tenant, by name.
 type Meters = Arc<Mutex<BTreeMap<String, Arc<Meter>>>>;
 
 async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), WorkerError> {
@@ -93,12 +93,12 @@ fn metrics(
 
 /// A tenant of the worker.
 struct Kept {
-    /// What it is to be; nothing: no more.
+    /// The wanted configuration; `None` ends the tenant.
     wanted: watch::Sender<Option<WorkerConfig>>,
     task: JoinHandle<()>,
 }
 
-/// The tenants of a worker, which come and go.
+/// The tenants of a worker, which can be added and removed.
 pub struct Shared {
     turns: Rc<Turns>,
     told: watch::Receiver<Phase>,
@@ -107,20 +107,21 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// None yet. All of them drain when it is told. Must be called within a
-    /// [`LocalSet`](tokio::task::LocalSet).
+    /// Creates a worker without tenants. All of them drain when `told` requests it. Must be called
+    /// within a [`LocalSet`](tokio::task::LocalSet).
     pub fn new(turns: Rc<Turns>, told: watch::Receiver<Phase>) -> Shared {
         Shared { turns, told, kept: BTreeMap::new(), meters: Meters::default() }
     }
 
-    /// Ends when all tenants have drained.
+    /// Waits until all tenants have drained.
     pub async fn ended(self) {
         for kept in self.kept.into_values() {
             let _ = kept.task.await;
         }
     }
 
-    /// Other tenants, from now on. One whose configuration cannot be used stays as it was.
+    /// Applies a new list of tenants. A tenant whose new configuration is invalid keeps the old
+    /// one.
     pub fn apply(&mut self, roster: Roster) {
         for (tenant, error) in &roster.refused {
             tracing::error!(tenant, %error, "stays as it was");
@@ -130,7 +131,7 @@ impl Shared {
                 kept.wanted.send_if_modified(|wanted| wanted.take().is_some());
             }
         }
-        // Those that have drained since.
+        // Removes the tenants that have drained since.
         self.kept.retain(|_, kept| !kept.task.is_finished());
         for (name, config) in roster.tenants {
             match self.kept.get(&name) {
@@ -157,7 +158,8 @@ impl Shared {
     }
 }
 
-/// Keeps a tenant served as it is wanted; ends when it is not, and has drained.
+/// Serves a tenant with its wanted configuration; returns when the tenant is removed and has
+/// drained.
 async fn keep(
     turns: Rc<Turns>,
     name: String,

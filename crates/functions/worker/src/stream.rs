@@ -1,9 +1,9 @@
-//! A body on its way from the guest's slots to the store, while the guest still sends it.
+//! A body that is streamed from the guest's slots to the store while the guest still sends it.
 //!
-//! Nothing of it is kept: what the store has taken cannot be sent a second time from here. Where
-//! another attempt may help, the guest is told so ([`AGAIN`]), and the call that follows is counted
-//! as the next attempt of the same one. Slots are given back as their bytes have been copied, so
-//! that a slow store slows the guest down.
+//! No part of it is kept: bytes that the store has taken cannot be sent again from here. If
+//! another attempt may help, the guest is asked to repeat the call ([`AGAIN`]), and that call
+//! counts as the next attempt of the same one. Slots are released once their bytes have been
+//! copied, so a slow store slows the guest down.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -31,29 +31,30 @@ use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
 
-/// What a stream takes of the quota: a chunk, and what the way to the store holds of it.
+/// Bytes that a stream reserves of the quota: one chunk, and the transport's copy of it.
 pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
-/// The smallest body that is streamed where it cannot be acknowledged early: one that a guest sends
+/// The smallest body that is streamed if it cannot be acknowledged early: one that a guest sends
 /// in several descriptors.
 pub const SYNC_BYTES_MIN: u64 = 1 << 20;
-/// Most calls that may be made again, of one epoch; the oldest is forgotten then, and counts anew.
+/// Most calls of one epoch that wait for a repetition; beyond that the oldest is forgotten and its
+/// attempts are counted from zero.
 const AGAIN_MAX: usize = 256;
 
-/// Bytes in slots that the store has not been sent.
+/// Bytes in slots that were not sent to the store.
 #[derive(Debug)]
 struct Piece {
     place: Place,
-    /// The guest waits for its slots.
+    /// True if the guest waits for these slots.
     is_part: bool,
 }
 
-/// What has come of a body and was not taken.
+/// The input queue of a streamed body: the chunks that have arrived and were not taken.
 #[derive(Debug)]
 pub struct Inlet {
     announced_bytes: u64,
     came_bytes: Cell<u64>,
     pieces: RefCell<VecDeque<Piece>>,
-    /// A guest has no more pieces of its slots than it has slots, and one without bytes at the end.
+    /// A guest has no more chunks than slots, and one empty chunk at the end.
     pieces_max: usize,
     has_ended: Cell<bool>,
     wrong: Cell<Option<StageError>>,
@@ -62,7 +63,7 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// Nothing of a body of so many bytes, in slots of a region.
+    /// Creates the queue of a body of `announced_bytes`, in slots of a region.
     pub fn new(announced_bytes: u64, region: &Region) -> Rc<Inlet> {
         Rc::new(Inlet {
             announced_bytes,
@@ -76,11 +77,11 @@ impl Inlet {
         })
     }
 
-    /// The slots of a CALL or BODY; of one behind the end nothing is taken. What is wrong with it
-    /// fails the call.
+    /// Adds the slots of a CALL or BODY; slots after the end are ignored. An invalid chunk fails
+    /// the call.
     ///
     /// # Errors
-    /// No guest does this.
+    /// The guest violated the protocol.
     pub fn push(
         &self,
         region: &Region,
@@ -116,20 +117,20 @@ impl Inlet {
     }
 }
 
-/// The body as the store is sent it.
+/// The body, as the transport pulls it.
 struct Pull<'a> {
     inlet: &'a Inlet,
     life: &'a Rc<Life>,
     meter: &'a Meter,
     copies: &'a Rc<Copies>,
     call: u64,
-    /// How long the guest may be silent.
+    /// Longest silence of the guest.
     silence_max: Duration,
 }
 
 impl Pull<'_> {
-    /// Moves bytes of the first piece; gives how many, nothing where there is none. Cancelled, it
-    /// loses what is in `out`.
+    /// Moves bytes of the first chunk; returns their number, `None` if there is no chunk. On
+    /// cancellation the bytes in `out` are lost.
     async fn take(
         &self,
         out: &mut Vec<u8>,
@@ -139,7 +140,7 @@ impl Pull<'_> {
         let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
         let bytes = bytes.min(bytes_max);
         let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
-        // The place was checked when it came.
+        // The range was checked when it arrived.
         let gone = || TransportError::Withheld("its memory is gone".to_owned());
         *out = copied.ok().and_then(Result::ok).ok_or_else(gone)?;
         self.meter.add_n(Event::HostioBytesOut, bytes as u64);
@@ -147,7 +148,8 @@ impl Pull<'_> {
         Ok(Some(bytes))
     }
 
-    /// So much of the first piece has been copied: its slots are the guest's again after the last.
+    /// Consumes bytes of the first chunk, which have been copied; after the last byte the slots
+    /// return to the guest.
     fn taken(&self, bytes: usize) {
         let mut pieces = self.inlet.pieces.borrow_mut();
         let Some(piece) = pieces.front_mut() else { return };
@@ -203,7 +205,7 @@ impl Outgoing for Pull<'_> {
         Box::pin(async move {
             loop {
                 self.inlet.check()?;
-                // A piece without bytes may be the last one.
+                // An empty chunk may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
                     None if self.inlet.has_ended.get() => return Ok(()),
@@ -214,16 +216,16 @@ impl Outgoing for Pull<'_> {
     }
 }
 
-/// What is known of a call that the guest may make again.
+/// The state of a call that the guest may repeat.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Before {
-    /// Its attempts so far.
+    /// Attempts so far.
     pub attempts: Attempts,
-    /// The store does not take chunks: the body has to be held whole.
+    /// True if the store does not support chunks: the body has to be buffered.
     pub is_whole: bool,
 }
 
-/// Calls that may be made again, by number.
+/// Calls that may be repeated, by number.
 #[derive(Debug, Default)]
 pub struct Agains(RefCell<BTreeMap<u64, Before>>);
 
@@ -236,12 +238,12 @@ impl Agains {
         all.insert(call, before);
     }
 
-    /// What is known of a call.
+    /// The state of a call.
     pub fn look(&self, call: Option<u64>) -> Before {
         call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
     }
 
-    /// The call is being made again.
+    /// Removes a call that is being repeated.
     pub fn forget(&self, call: Option<u64>) {
         if let Some(call) = call {
             self.0.borrow_mut().remove(&call);
@@ -254,21 +256,21 @@ impl Agains {
 pub struct Streamed {
     /// The call.
     pub call: Call,
-    /// What has come of its body.
+    /// The input queue of its body.
     pub inlet: Rc<Inlet>,
-    /// Attempts that were made before.
+    /// Previous attempts.
     pub attempts: Attempts,
-    /// Its place among the calls.
+    /// Its permit among the calls.
     pub room: CallRoom,
-    /// Room for what is held of its body.
+    /// The reserved bytes of its body.
     pub held: HeldBytes,
 }
 
-/// Why a stream came to nothing.
+/// The failure of a stream.
 enum Lost {
-    /// For good.
+    /// Permanent.
     Failed(Failed),
-    /// The guest may send it again.
+    /// The guest may repeat the call.
     Again { failed: Failed, wait: Duration, is_whole: bool },
 }
 
@@ -279,7 +281,7 @@ impl From<Failed> for Lost {
 }
 
 impl Caller {
-    /// Whether a call's body goes to the store while it comes.
+    /// Returns true if the body of a call is streamed.
     pub fn streams(&self, call: &Call, before: Before) -> bool {
         let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
             return false;
@@ -301,7 +303,7 @@ impl Caller {
         call.body_bytes >= bytes_min.max(1)
     }
 
-    /// Carries out a call whose body is streamed, and completes it.
+    /// Executes a call whose body is streamed, and completes it.
     pub async fn run_stream(&self, number: u64, streamed: Streamed) {
         let Streamed { call, inlet, mut attempts, room: _room, held: _held } = streamed;
         let done = self.stream(number, &call, &inlet, &mut attempts).await;
@@ -370,7 +372,7 @@ impl Caller {
         answered(tenant, request, incoming).await
     }
 
-    /// Completes a call that the guest may make again.
+    /// Completes a call with the request to repeat it.
     async fn ask_again(
         &self,
         number: u64,
@@ -394,12 +396,13 @@ impl Caller {
     }
 }
 
-/// The store has no such transfer: what it says to anybody who asks for something that it lacks.
+/// Returns true if the store does not support chunked transfers: the error is that of any
+/// unsupported function.
 fn lacks_chunks(failed: &Failed) -> bool {
     matches!(failed, Failed::Service { error, .. } if error.status == 501)
 }
 
-/// Says beside an error when the next attempt is due.
+/// Adds the wait before the next attempt to an error.
 fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
     let mut said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     if let Some(members) = said.as_object_mut() {
@@ -437,7 +440,8 @@ mod tests {
         }
     }
 
-    /// Everything that can be pulled of a body without waiting, and whether its end was seen.
+    /// Pulls everything that is available without waiting; returns it, and true if the end was
+    /// reached.
     fn pulled(pull: &mut Pull<'_>, piece_bytes: usize) -> Result<Vec<u8>, TransportError> {
         let mut out = Vec::new();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -454,7 +458,7 @@ mod tests {
         }
     }
 
-    /// Against a list of what was put into the slots: a body is that, or it is refused.
+    /// Compares with a list of the chunks in the slots: the body is equal to it or refused.
     #[test]
     fn what_comes_out_is_what_was_put_into_slots_and_as_long_as_announced() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -465,7 +469,7 @@ mod tests {
             let count = 1 + random.below(SLOTS as u64 - 1) as u32;
             let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
             let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
-            // One in three is lied about.
+            // One body in three announces a wrong length.
             let announced = match random.below(6) {
                 0 => total + 1 + random.below(9000_u64),
                 1 => total.saturating_sub(1 + random.below(9000_u64)),

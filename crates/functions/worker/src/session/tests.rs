@@ -7,7 +7,7 @@ use super::*;
 use crate::testing::{Store, local, tenant};
 use crate::turns::{Turn, UNITS_TURN};
 
-/// A turn that nobody renews ends within what came in one read.
+/// A turn that is not renewed ends within the submissions of one read.
 #[test]
 fn greetings_are_part_of_a_tenants_turn() {
     local(async || {
