@@ -113,7 +113,7 @@ pub(super) const TABLE: &[Operation] = &[
             within("CommonPrefixes", Shape::Flat(&PREFIX)),
             text("EncodingType"),
         ]),
-        // Not its prefix: SDKs leave that as it comes.
+        // Not its prefix: SDKs return that unchanged.
         encoded: &["Delimiter", "Marker", "NextMarker", "Contents.Key", "CommonPrefixes.Prefix"],
         ..BASE
     },

@@ -1,4 +1,4 @@
-//! Uploads in parts.
+//! Multipart uploads.
 
 use super::objects::{COPIED, DESCRIPTION, SOURCE};
 use super::*;

@@ -10,7 +10,7 @@ const CONDITIONS: &[Field] = &[
     of(Kind::HttpDate, header("IfUnmodifiedSince", "If-Unmodified-Since")),
 ];
 
-/// Which object, and which part of it.
+/// The object, and the part of it.
 const WHICH: &[Field] = &[
     header("Range", "Range"),
     query("VersionId", "versionId"),
@@ -18,7 +18,7 @@ const WHICH: &[Field] = &[
     header("ChecksumMode", "x-amz-checksum-mode"),
 ];
 
-/// Header fields of the answer that the request decides.
+/// Header fields of the response that the request overrides.
 const OVERRIDES: &[Field] = &[
     query("ResponseCacheControl", "response-cache-control"),
     query("ResponseContentDisposition", "response-content-disposition"),
@@ -28,7 +28,7 @@ const OVERRIDES: &[Field] = &[
     of(Kind::HttpDate, query("ResponseExpires", "response-expires")),
 ];
 
-/// What is stored beside an object.
+/// Metadata stored with an object.
 pub(super) const DESCRIPTION: &[Field] = &[
     header("ACL", "x-amz-acl"),
     header("CacheControl", "Cache-Control"),
@@ -66,7 +66,7 @@ pub(super) const DESCRIPTION: &[Field] = &[
     ),
 ];
 
-/// Of a copy's source.
+/// The source of a copy.
 pub(super) const SOURCE: &[Field] = &[
     required(header("CopySource", "x-amz-copy-source")),
     header("CopySourceIfMatch", "x-amz-copy-source-if-match"),
@@ -88,7 +88,7 @@ pub(super) const SOURCE: &[Field] = &[
     header("ExpectedSourceBucketOwner", "x-amz-source-expected-bucket-owner"),
 ];
 
-/// What GET and HEAD say of an object.
+/// Metadata in a response to GET and HEAD.
 const OBJECT: &[Found] = &[
     found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
     found("AcceptRanges", "accept-ranges"),
@@ -145,7 +145,7 @@ const PUT: &[Field] = &[
     field("ContentLength", Place::Nowhere, Kind::Integer),
 ];
 
-/// What a copy says of the object that it made.
+/// The new object in a response to a copy.
 pub(super) const COPIED: &[Member] = &[
     text("ETag"),
     leaf("LastModified", Kind::Timestamp),
@@ -176,10 +176,10 @@ const GRANTEE: &[Member] = &[
 ];
 const GRANT: Shape =
     Shape::Structure(&[within("Grantee", Shape::Structure(GRANTEE)), text("Permission")]);
-/// Who may do what.
+/// An access control list.
 pub(super) const ACL: &[Member] =
     &[within("Owner", OWNER), named("Grants", "AccessControlList", Shape::List("Grant", &GRANT))];
-/// How an ACL is set by header fields.
+/// The header fields that set an ACL.
 pub(super) const ACL_FIELDS: &[Field] = &[
     header("ACL", "x-amz-acl"),
     header("GrantFullControl", "x-amz-grant-full-control"),

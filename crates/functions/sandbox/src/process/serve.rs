@@ -1,5 +1,5 @@
-//! What zygote and keeper say, and who waits for it. The zygote is not believed: what it says is
-//! looked up among what was asked.
+//! The messages of zygote and keeper, and the tasks that wait for them. The zygote is untrusted:
+//! each of its messages must match a pending request.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
@@ -24,37 +24,38 @@ use super::message::{FromKeeper, ToKeeper};
 use super::output::Tail;
 use super::packet;
 
-/// How long the last of what it printed may take to arrive.
+/// Longest wait for the rest of the output.
 const PRINTED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is no zygote any more.
+/// The reason why the zygote has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Whether it was the function's own end; else the sandbox could not be made or kept.
+    /// True if the function's code caused the end; otherwise the sandbox could not be created or
+    /// kept.
     pub of_function: bool,
-    /// What is known of it.
+    /// The known details.
     pub why: String,
 }
 
-/// A child of the zygote's.
+/// A child of the zygote.
 #[derive(Debug)]
 pub struct Forked {
-    /// Its process, as its namespace counts.
+    /// The process, in its PID namespace.
     pub pid: i32,
-    /// Says how it ended, when it has.
+    /// Receives the reason of its end.
     pub ended: watch::Receiver<Option<String>>,
 }
 
-/// Root and groups that no instance has yet.
+/// The root and groups of a future instance.
 #[derive(Debug)]
 pub struct Spare {
     /// Its number.
     pub slot: u32,
-    /// The files by which a process goes into its groups.
+    /// The files to which a process writes to enter its groups.
     pub groups: Vec<OwnedFd>,
 }
 
-/// What was asked, and is waited for.
+/// Pending requests and free numbers.
 pub struct State {
     asked: Mutex<Asked>,
     slots: Mutex<Slots>,
@@ -73,7 +74,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// Nothing asked.
+    /// Creates a state without requests.
     pub fn new(slots: Slots) -> State {
         State {
             asked: Mutex::default(),
@@ -83,12 +84,12 @@ impl State {
         }
     }
 
-    /// The numbers of instances. Not to be held over an await.
+    /// The numbers of instances. The guard must not be held across an await.
     pub fn slots(&self) -> MutexGuard<'_, Slots> {
         locked(&self.slots)
     }
 
-    /// Someone is to be told of a fork; none where another one has the name.
+    /// Registers a fork; `None` if the name is in use.
     pub fn fork(&self, name: &str) -> Option<oneshot::Receiver<Result<Forked, String>>> {
         let mut asked = locked(&self.asked);
         if asked.forks.contains_key(name) {
@@ -99,7 +100,7 @@ impl State {
         Some(receiver)
     }
 
-    /// Nobody waits for a fork any more.
+    /// Cancels a registered fork.
     pub fn forget(&self, name: &str) {
         let mut asked = locked(&self.asked);
         if asked.forks.get(name).is_some_and(oneshot::Sender::is_closed) {
@@ -107,7 +108,7 @@ impl State {
         }
     }
 
-    /// The processes of the template itself, the zygote's first; none when it has ended.
+    /// The processes of the template itself, the zygote's first; empty when it has ended.
     pub fn processes(&self) -> Vec<Pid> {
         let both = [&self.zygote, &self.keeper];
         both.into_iter().filter_map(|pid| Pid::from_raw(pid.load(Ordering::Relaxed))).collect()
@@ -156,7 +157,7 @@ impl State {
 
 type Made = Result<Spare, String>;
 
-/// The numbers of instances: which are free, spare, waited for.
+/// The numbers of instances: free, spare, or requested.
 pub struct Slots {
     spares_wanted: usize,
     outbox: mpsc::UnboundedSender<ToKeeper>,
@@ -169,7 +170,7 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// None made.
+    /// Creates numbers of which none is in use.
     pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToKeeper>) -> Slots {
         Slots {
             spares_wanted: spares as usize,
@@ -183,10 +184,10 @@ impl Slots {
         }
     }
 
-    /// Takes a spare one, or has one made.
+    /// Takes a spare one, or requests one.
     ///
     /// # Errors
-    /// There are as many as can be.
+    /// The limit of instances is reached.
     pub fn take(&mut self) -> Result<oneshot::Receiver<Made>, String> {
         let (sender, receiver) = oneshot::channel();
         match self.spares.pop_front() {
@@ -206,7 +207,7 @@ impl Slots {
         Ok(receiver)
     }
 
-    /// Has as many made as are wanted.
+    /// Requests spare ones up to the configured number.
     pub fn refill(&mut self) {
         let wanted = self.waiting.len() + self.spares_wanted;
         while self.spares.len() + self.making < wanted {
@@ -219,12 +220,12 @@ impl Slots {
                 None => return,
             };
             self.making += 1;
-            // A keeper that has gone says so to all that wait.
+            // If the keeper has ended, the waiting tasks are notified of that.
             let _ = self.outbox.send(ToKeeper::Make { slot });
         }
     }
 
-    /// Has a process put into groups.
+    /// Requests that a process is moved into groups.
     pub fn join(&mut self, slot: u32, pid: i32) -> oneshot::Receiver<Option<String>> {
         let (sender, receiver) = oneshot::channel();
         self.joins.insert(slot, sender);
@@ -232,7 +233,7 @@ impl Slots {
         receiver
     }
 
-    /// Has what was made taken away.
+    /// Requests the removal of an instance's resources.
     pub fn release(&mut self, slot: u32) {
         let _ = self.outbox.send(ToKeeper::Remove { slot });
     }
@@ -240,7 +241,7 @@ impl Slots {
     fn made(&mut self, mut made: Made) {
         self.making = self.making.saturating_sub(1);
         while let Some(waiting) = self.waiting.pop_front() {
-            // Who has given up meanwhile leaves it to the next.
+            // If the waiting task was cancelled, the next one gets it.
             match waiting.send(made) {
                 Ok(()) => return,
                 Err(back) => made = back,
@@ -280,7 +281,7 @@ impl Slots {
     }
 }
 
-/// A packet of the zygote's: one of some members.
+/// A packet of the zygote: one of these members is present.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct FromZygote {
@@ -295,21 +296,21 @@ struct FromZygote {
     fork: Option<String>,
 }
 
-/// The two, as the gateway holds them.
+/// The processes of a template, as the gateway holds them.
 pub struct Parties {
     /// The keeper's process.
     pub child: Child,
-    /// Its socket.
+    /// The keeper's socket.
     pub keeper: UnixStream,
-    /// The zygote's.
+    /// The zygote's socket.
     pub control: Arc<UnixStream>,
-    /// Reads what is printed.
+    /// The task that reads the output.
     pub reading: JoinHandle<()>,
-    /// The last of it.
+    /// The end of the output.
     pub tail: Tail,
 }
 
-/// Hears what they say until the template is not needed, or has ended; then lets them go.
+/// Processes the messages until the template is dropped or has ended; then releases the processes.
 pub async fn run(
     mut parties: Parties,
     state: Arc<State>,
@@ -325,7 +326,7 @@ pub async fn run(
         _ = &mut stopped => None,
     };
     if let Some(mut ending) = ending {
-        // The rest of it is on its way; who holds the pipe has ended.
+        // The rest of the output is in the pipe, whose writers have ended.
         let _ = tokio::time::timeout(PRINTED_TIMEOUT, &mut parties.reading).await;
         if ending.of_function {
             ending.why = format!("{}. {}", ending.why, parties.tail.text()).trim().to_owned();
@@ -333,7 +334,7 @@ pub async fn run(
         state.end(&ending.why);
         end.send_replace(Some(ending));
     }
-    // The keeper ends with its socket, and everything else with the keeper.
+    // The keeper ends with its socket, and the keeper ends everything else.
     let Parties { mut child, keeper, control, .. } = parties;
     drop((keeper, control));
     let _ = child.wait().await;
@@ -381,7 +382,7 @@ async fn hear(
                         why: format!("its zygote said what is no answer: {error}"),
                     },
                 },
-                // How it ended is for the keeper to say.
+                // The keeper reports the status.
                 Ok(None) | Err(_) => control_is_open = false,
             },
         }
@@ -392,7 +393,8 @@ async fn receive(socket: &UnixStream) -> std::io::Result<Option<(Vec<u8>, Vec<Ow
     socket.async_io(Interest::READABLE, || Ok(packet::receive_bytes(socket)?)).await
 }
 
-/// Who has sent what is next in a channel, as the kernel says; it stays there. None: it has ended.
+/// The credentials of the sender of a channel's next message, from the kernel; the message stays
+/// in the channel. `None` at the end.
 pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -410,7 +412,7 @@ pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
     sender.map(Some).ok_or(rustix::io::Errno::BADMSG)
 }
 
-/// A process's number in the innermost namespace that it is in.
+/// The number of a process in its innermost PID namespace.
 pub fn inner(pid: Pid) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;

@@ -1,4 +1,4 @@
-//! A store, a worker and a gateway's end of it, in this thread; a function in a directory.
+//! A store, a worker and its gateway's connection, in this thread; a function in a directory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -20,7 +20,7 @@ pub const REGION_BYTES: u64 = 16 << 20;
 const ID: &str = "AKIDTEST";
 const SECRET: &str = "a/secret+of=tests";
 
-/// Runs it on a thread's own set of tasks.
+/// Runs a future on the thread's local set.
 pub fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
@@ -29,7 +29,7 @@ pub fn run(work: impl Future<Output = ()>) {
     runtime.shutdown_background();
 }
 
-/// Machines, where they can be had.
+/// Creates the backend, if machines are available.
 pub fn machines() -> Option<Qemu> {
     let config = QemuConfig { boot_timeout: Duration::from_secs(80), ..QemuConfig::default() };
     let qemu = Qemu::new(config);
@@ -42,7 +42,7 @@ pub fn machines() -> Option<Qemu> {
     }
 }
 
-/// What a machine is made of, with a source as its function.
+/// Creates an image with a source text as its function.
 pub fn image(dir: &Path, function: &str, source: &str) -> Image {
     let code = dir.join("code");
     fs::create_dir_all(&code).unwrap();
@@ -112,7 +112,7 @@ impl Bed {
         bed
     }
 
-    /// Where the store has an object.
+    /// The path of an object in the store.
     pub fn object(&self, key: &str) -> PathBuf {
         self.objects.join("box").join(key)
     }
@@ -140,7 +140,7 @@ impl Bed {
         .await;
     }
 
-    /// Sends an invocation; its number.
+    /// Sends an invocation; returns its number.
     pub async fn begin(&mut self, instance: u64, event: Value) -> String {
         self.invocations += 1;
         let invocation = format!("i-{}", self.invocations);
@@ -157,7 +157,7 @@ impl Bed {
         invocation
     }
 
-    /// Invokes; the result once what was written is durable.
+    /// Invokes; returns the result once the writes are durable.
     pub async fn invoke(&mut self, instance: u64, event: Value) -> Value {
         let invocation = self.begin(instance, event).await;
         let is_reply = |said: &Said| match said {
@@ -172,7 +172,7 @@ impl Bed {
         serde_json::from_slice(&reply.bytes).unwrap()
     }
 
-    /// Waits until the worker says that an instance has gone.
+    /// Waits until the worker reports the end of an instance.
     pub async fn gone(&mut self, instance: u64) {
         let is_it = |said: &Said| matches!(said, Said::Gone { instance: i, .. } if *i == instance);
         self.expect(is_it).await;
@@ -195,7 +195,7 @@ impl Bed {
     }
 }
 
-/// The HELLO that waits in a channel, not taken from it: its nonce.
+/// The nonce of the HELLO in a channel, which stays there.
 pub async fn nonce(channel: &OwnedFd) -> u64 {
     let socket = std::os::unix::net::UnixStream::from(channel.try_clone().unwrap());
     socket.set_nonblocking(true).unwrap();
@@ -229,7 +229,7 @@ pub fn machines_of(function: &str) -> Vec<String> {
     numbers.filter(is_machine).map(str::to_owned).collect()
 }
 
-/// Whose a process is.
+/// The user of a process.
 pub fn user(process: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();

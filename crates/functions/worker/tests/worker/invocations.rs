@@ -73,7 +73,7 @@ fn a_role_decides_what_its_instances_may_do() {
     let signed = json!({"Operation": "GetObject",
         "Parameters": {"Bucket": "input", "Key": "b/1"}, "ExpiresIn": 60});
     assert_eq!(code("GeneratePresignedUrl", signed, b""), "AccessDenied");
-    // A large body that is not allowed is not waited for.
+    // A large body that the role does not allow is refused at once.
     let put = json!({"Bucket": "input", "Key": "a/2"});
     assert_eq!(code("PutObject", put, &body_of(300_000)), "AccessDenied");
 }
@@ -120,7 +120,7 @@ fn a_role_that_is_known_is_replaced_though_there_are_no_more() {
     for role in 2..=ROLES_MAX as u64 {
         bed.gateway.role(role, json!({"statements": []}));
     }
-    // The first one, which everything was allowed.
+    // The first role, which had all rights.
     bed.gateway.role(1, json!({"statements": []}));
     let denied = bed.guest().call("ListBuckets", json!({}), b"");
     assert_eq!(denied.code(), "AccessDenied");

@@ -1,4 +1,4 @@
-//! The gateway's side of the control socket.
+//! The gateway's end of the control socket.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -64,7 +64,7 @@ impl Gateway {
         self.ready(guest)
     }
 
-    /// Says that an instance is to be attached: its end of the channel, and its number.
+    /// Sends the request to attach an instance; returns its end of the channel, and its number.
     pub fn say_attach(
         &mut self,
         role: u64,
@@ -93,7 +93,7 @@ impl Gateway {
         guest
     }
 
-    /// The next message of which this is true; others stay for later.
+    /// The next message that matches; others are kept.
     pub fn expect(&mut self, wanted: impl Fn(&Said) -> bool) -> Message {
         if let Some(at) = self.unread.iter().position(|message| wanted(&message.said)) {
             return self.unread.remove(at).unwrap();
@@ -113,7 +113,7 @@ impl Gateway {
         }
     }
 
-    /// What is said until the worker has gone.
+    /// Receives messages until the worker has disconnected.
     pub fn rest(&mut self) -> Vec<Message> {
         let mut buffer = [0; 65536];
         loop {
@@ -157,7 +157,7 @@ impl Gateway {
         message
     }
 
-    /// What of an invocation's writes was lost, once it has replied and all have ended.
+    /// The failed writes of an invocation, once it has replied and all writes have ended.
     pub fn settle(&mut self, id: &str) -> Vec<FailedWrite> {
         if !self.pending.contains_key(id) {
             self.replied(id);
@@ -168,7 +168,7 @@ impl Gateway {
         }
     }
 
-    /// The same of one that will not reply.
+    /// The failed writes of an invocation that will not reply.
     pub fn give_up(&mut self, id: &str) -> Vec<FailedWrite> {
         self.say(Said::Settle { invocation: id.into() });
         self.settled(id)

@@ -16,7 +16,7 @@ use unlade_fn_worker::turns::Turns;
 use super::Running;
 use super::gateway::Gateway;
 
-/// A worker of several tenants. Where it is dropped it ends in the middle of whatever it does.
+/// A worker of several tenants. Dropping it aborts its work.
 pub struct SharedWorker {
     _running: Running,
     tell: queue::UnboundedSender<Roster>,
@@ -54,7 +54,7 @@ impl SharedWorker {
         worker
     }
 
-    /// Other tenants, from now on.
+    /// Applies new configurations.
     pub fn apply(&self, configs: &BTreeMap<String, WorkerConfig>) {
         let log = unlade_runtime::logs::LogConfig::default();
         let (tenants, refused) = (configs.clone(), BTreeMap::new());
@@ -62,7 +62,7 @@ impl SharedWorker {
     }
 }
 
-/// A gateway of a tenant, once the worker listens for it.
+/// Connects the gateway of a tenant, once the worker listens for it.
 pub fn connect(control: &Path) -> Gateway {
     super::until("somebody listens", || UnixStream::connect(control).is_ok());
     Gateway::connect(control)
