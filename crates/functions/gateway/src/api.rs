@@ -166,7 +166,7 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
 }
 
 /// A request of an authenticated caller, and its body.
-struct Asked {
+struct AuthenticatedRequest {
     caller: Caller,
     head: request::Parts,
     body: Payload,
@@ -209,7 +209,7 @@ fn compare(bytes: &[u8], due: Option<&str>) -> Result<(), Refusal> {
 }
 
 /// Authenticates the caller. No large body is read before that.
-async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusal> {
+async fn identify(api: &Api, request: Request<Incoming>) -> Result<AuthenticatedRequest, Refusal> {
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let head = Head { method: parts.method.as_str(), target, headers: &parts.headers };
@@ -217,7 +217,7 @@ async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusa
         Some(keys) => keys.claim(head, SystemTime::now())?,
         None => {
             let body = Payload::Coming { body, sha256: None };
-            return Ok(Asked { caller: Caller::Anyone, head: parts, body });
+            return Ok(AuthenticatedRequest { caller: Caller::Anyone, head: parts, body });
         }
     };
     let announced = claim.announced()?.map(str::to_owned);
@@ -228,7 +228,7 @@ async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusa
             (claim.verify(head, &sha256(&bytes))?, Payload::Taken(bytes))
         }
     };
-    Ok(Asked { caller, head: parts, body })
+    Ok(AuthenticatedRequest { caller, head: parts, body })
 }
 
 async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refusal> {
@@ -237,7 +237,7 @@ async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refus
         return Err(Refusal::Unsupported("requests of browsers are not served".to_owned()));
     }
     let asked = identify(api, request).await.inspect_err(|refusal| {
-        tracing::debug!(code = refusal.code(), why = refusal.message(), "somebody is not let in");
+        tracing::debug!(code = refusal.code(), why = refusal.message(), "request denied");
     })?;
     let path = asked.head.uri.path().to_owned();
     let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
@@ -309,8 +309,12 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-async fn invocation(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
-    let Asked { caller, head, body } = asked;
+async fn invocation(
+    api: &Rc<Api>,
+    name: &str,
+    asked: AuthenticatedRequest,
+) -> Result<Reply, Refusal> {
+    let AuthenticatedRequest { caller, head, body } = asked;
     let query = head.uri.query().unwrap_or_default();
     let qualifier = query.split('&').find_map(|pair| pair.strip_prefix("Qualifier="));
     let qualifier = qualifier.map(unpercent).transpose()?;
@@ -425,8 +429,12 @@ fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
     Ok(json_reply(204, ""))
 }
 
-async fn deployment(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
-    let Asked { caller, body, .. } = asked;
+async fn deployment(
+    api: &Rc<Api>,
+    name: &str,
+    asked: AuthenticatedRequest,
+) -> Result<Reply, Refusal> {
+    let AuthenticatedRequest { caller, body, .. } = asked;
     if !is_name(name) {
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
@@ -494,13 +502,17 @@ async fn state(api: &Api, caller: &Caller) -> Value {
     let host = &api.host;
     let mut instances = Vec::new();
     let is_own = |function: &Function| caller.is(&function.tenant.name);
-    for member in host.members().into_iter().filter(|member| is_own(&member.function)) {
+    for attached_instance in host
+        .attached_instances()
+        .into_iter()
+        .filter(|attached_instance| is_own(&attached_instance.function))
+    {
         instances.push(json!({
-            "id": member.id,
-            "function": member.function.name,
-            "state": if member.is_running() { "busy" } else { "idle" },
-            "origin": member.origin,
-            "usage": member.usage(),
+            "id": attached_instance.id,
+            "function": attached_instance.function.name,
+            "state": if attached_instance.is_running() { "busy" } else { "idle" },
+            "origin": attached_instance.origin,
+            "usage": attached_instance.usage(),
         }));
         // The measurement of one instance takes time: invocations continue in between.
         tokio::task::yield_now().await;

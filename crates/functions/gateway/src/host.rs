@@ -15,10 +15,10 @@ use unlade_fn_model::{Manifest, ManifestError};
 use unlade_metrics::{Event, Meter};
 use unlade_s3::hint;
 
+use crate::attached_instance::{self, AttachedInstance};
 use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig};
 use crate::deploy::{self, Revision};
-use crate::member::{self, Member};
 use crate::permit;
 use crate::store::Access;
 use crate::tenant::{Tenant, relay};
@@ -37,7 +37,7 @@ pub struct Function {
     pub id: FunctionId,
     /// Its name.
     pub name: String,
-    /// What its author says.
+    /// The manifest.
     pub manifest: Manifest,
     /// Its files.
     pub code: PathBuf,
@@ -73,14 +73,14 @@ impl Drop for Function {
 /// An instance that was assigned to an invocation.
 pub struct Assigned {
     /// The instance.
-    pub member: Rc<Member>,
+    pub attached_instance: Rc<AttachedInstance>,
     /// True if this is its first invocation.
     pub is_first: bool,
 }
 
 /// The state of a gateway.
 pub struct Host {
-    /// What the operator says.
+    /// The configuration.
     pub config: GatewayConfig,
     /// The address of the store: of the built-in one, or as far as the configuration names it.
     pub access: Option<Access>,
@@ -92,7 +92,7 @@ pub struct Host {
     pool: RefCell<Pool>,
     functions: RefCell<BTreeMap<String, Rc<Function>>>,
     by_id: RefCell<HashMap<FunctionId, Rc<Function>>>,
-    members: RefCell<BTreeMap<InstanceId, Rc<Member>>>,
+    attached_instances: RefCell<BTreeMap<InstanceId, Rc<AttachedInstance>>>,
     waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
     /// Its tenants.
     pub tenants: Tenants,
@@ -129,7 +129,7 @@ impl Host {
             pool,
             functions: RefCell::default(),
             by_id: RefCell::default(),
-            members: RefCell::default(),
+            attached_instances: RefCell::default(),
             waiting: RefCell::default(),
             tenants,
             roles: RefCell::default(),
@@ -395,7 +395,7 @@ impl Host {
             preload: function.preload.borrow().clone(),
             relay: (manifest.mode == Mode::Tcp).then_some(relay),
             network: manifest.mode == Mode::Stock,
-            region_bytes: member::REGION_BYTES,
+            region_bytes: attached_instance::REGION_BYTES,
         }
     }
 
@@ -447,19 +447,19 @@ impl Host {
 
     /// Removes an instance that has ended.
     pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
-        self.members.borrow_mut().remove(&instance);
+        self.attached_instances.borrow_mut().remove(&instance);
         let actions = self.pool.borrow_mut().gone(instance, why);
         self.act(actions);
     }
 
     /// Adds an instance that has started.
-    pub fn admit(&self, member: Rc<Member>) {
-        self.members.borrow_mut().insert(member.id, member);
+    pub fn admit(&self, attached_instance: Rc<AttachedInstance>) {
+        self.attached_instances.borrow_mut().insert(attached_instance.id, attached_instance);
     }
 
     /// All instances.
-    pub fn members(&self) -> Vec<Rc<Member>> {
-        self.members.borrow().values().cloned().collect()
+    pub fn attached_instances(&self) -> Vec<Rc<AttachedInstance>> {
+        self.attached_instances.borrow().values().cloned().collect()
     }
 
     /// The numbers of instances by state.
@@ -468,8 +468,8 @@ impl Host {
     }
 
     fn stop(&self, instance: InstanceId) {
-        if let Some(member) = self.members.borrow().get(&instance) {
-            member.stop.notify_one();
+        if let Some(attached_instance) = self.attached_instances.borrow().get(&instance) {
+            attached_instance.stop.notify_one();
         }
     }
 
@@ -487,16 +487,19 @@ impl Host {
                     let host = self.clone();
                     tokio::task::spawn_local(async move {
                         match found {
-                            Some(function) => member::live(host, instance, function).await,
+                            Some(function) => {
+                                attached_instance::live(host, instance, function).await
+                            }
                             None => host.gone(instance, Some("the function was removed")),
                         }
                     });
                 }
                 Action::Run { instance, invocation, is_first } => {
-                    let member = self.members.borrow().get(&instance).cloned();
+                    let attached_instance =
+                        self.attached_instances.borrow().get(&instance).cloned();
                     // The pool keeps it until its task reports its end.
-                    let Some(member) = member else { continue };
-                    self.tell(invocation, Ok(Assigned { member, is_first }));
+                    let Some(attached_instance) = attached_instance else { continue };
+                    self.tell(invocation, Ok(Assigned { attached_instance, is_first }));
                 }
                 Action::Stop { instance } => self.stop(instance),
                 Action::Refuse { invocation, why } => {
@@ -524,14 +527,17 @@ impl Host {
     /// Charges each function with the memory of its oldest instance plus a quarter. A measurement
     /// is expensive, and the oldest instance has grown to its full size.
     async fn measure(self: &Rc<Host>) {
-        let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
-        for member in self.members.borrow().values() {
-            oldest.entry(member.function.id).or_insert_with(|| member.clone());
+        let mut oldest: HashMap<FunctionId, Rc<AttachedInstance>> = HashMap::new();
+        for attached_instance in self.attached_instances.borrow().values() {
+            oldest
+                .entry(attached_instance.function.id)
+                .or_insert_with(|| attached_instance.clone());
         }
-        for (function, member) in oldest {
-            let Some(usage) = member.usage() else { continue };
+        for (function, attached_instance) in oldest {
+            let Some(usage) = attached_instance.usage() else { continue };
             let bytes = usage.private_bytes / 4 * 5;
-            let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
+            let charge =
+                bytes.max(CHARGE_BYTES_MIN).min(attached_instance.function.manifest.memory.0);
             let actions = self.pool.borrow_mut().charge(function, charge);
             self.act(actions);
             tokio::task::yield_now().await;

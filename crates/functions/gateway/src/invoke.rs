@@ -7,13 +7,13 @@ use tokio::sync::oneshot;
 use unlade_fn_model::isolation::Origin;
 use unlade_fn_model::lambda::{Failure, Refusal};
 use unlade_fn_model::pool::Refused;
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{FailedWrite, ObjectName, Said};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
 use unlade_metrics::Event;
 
+use crate::attached_instance::Ended;
 use crate::host::{Assigned, Function, Host};
 use crate::link::{Link, Reply};
-use crate::member::Ended;
 
 /// The kind of instance that served an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,17 +123,17 @@ async fn attempt(
         }
     };
     // The function may belong to another tenant meanwhile.
-    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.member.link)) {
+    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.attached_instance.link)) {
         forget(&link, invocation);
     }
     let queued = begin.elapsed();
     let (ended, handler) = run(&assigned, &function, invocation, event).await;
-    let Assigned { member, is_first } = assigned;
+    let Assigned { attached_instance, is_first } = assigned;
     let failure = match ended {
         Some(Ended::Replied(mut reply)) => {
             let begin = Instant::now();
             let settled = settle(host, reply.settled.take()).await;
-            let start = if is_first { member.start } else { Duration::ZERO };
+            let start = if is_first { attached_instance.start } else { Duration::ZERO };
             let settled_in = begin.elapsed();
             let (prefetch, prefetch_waited) = reply.prefetch_us;
             let timings = Timings {
@@ -144,23 +144,24 @@ async fn attempt(
                 prefetch: Duration::from_micros(prefetch),
                 prefetch_waited: Duration::from_micros(prefetch_waited),
             };
-            let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+            let served =
+                if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
             return Ok(answer(invocation, reply, settled, served, timings));
         }
         Some(Ended::Refused(why)) => {
-            forget(&member.link, invocation);
+            forget(&attached_instance.link, invocation);
             return Err(Refusal::Service(why));
         }
-        Some(Ended::Gone(_)) if member.link.is_lost() => Failure::WorkerLost,
+        Some(Ended::Gone(_)) if attached_instance.link.is_lost() => Failure::WorkerLost,
         Some(Ended::Gone(why)) => Failure::Exited { why },
         None => {
-            member.stop.notify_one();
+            attached_instance.stop.notify_one();
             Failure::TimedOut { after: function.manifest.timeout }
         }
     };
-    forget(&member.link, invocation);
+    forget(&attached_instance.link, invocation);
     let result = failure.result(invocation);
-    let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+    let served = if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
     let timings = Timings { queued, handler, ..Timings::default() };
     let (invocation, log_tail) = (invocation.to_owned(), String::new());
     Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
@@ -169,7 +170,7 @@ async fn attempt(
 /// Forgets an invocation whose result has no receiver: the worker drops its prefetched objects and
 /// the results of its writes.
 fn forget(link: &Link, invocation: &str) {
-    link.say(Said::Settle { invocation: invocation.to_owned() });
+    link.say(ControlHead::Settle { invocation: invocation.to_owned() });
 }
 
 /// Assigns an instance of a function, or of the revision that has replaced it meanwhile.
@@ -203,7 +204,11 @@ fn hint(
     let link = function.tenant.try_link()?;
     let bytes = if may_be_notification { event.to_vec() } else { Vec::new() };
     let invocation = invocation.to_owned();
-    link.say_with(Said::Hint { invocation, role: function.role, objects }, bytes, Vec::new());
+    link.say_with(
+        ControlHead::Hint { invocation, role: function.role, objects },
+        bytes,
+        Vec::new(),
+    );
     Some(link)
 }
 
@@ -214,13 +219,13 @@ async fn run(
     invocation: &str,
     event: Vec<u8>,
 ) -> (Option<Ended>, Duration) {
-    let (member, begin) = (&assigned.member, Instant::now());
+    let (attached_instance, begin) = (&assigned.attached_instance, Instant::now());
     let timeout = function.manifest.timeout;
     let deadline = SystemTime::now() + timeout;
     let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ended = member.begin();
-    let said = Said::Invoke {
-        instance: member.id,
+    let ended = attached_instance.begin();
+    let said = ControlHead::Invoke {
+        instance: attached_instance.id,
         invocation: invocation.to_owned(),
         handler: function.manifest.handler.clone(),
         function: function.name.clone(),
@@ -228,7 +233,7 @@ async fn run(
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: function.manifest.write_mode(),
     };
-    member.link.say_with(said, event, Vec::new());
+    attached_instance.link.say_with(said, event, Vec::new());
     let ended = tokio::time::timeout(timeout, ended).await.ok();
     let ended = ended.map(|end| end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())));
     (ended, begin.elapsed())
@@ -264,7 +269,7 @@ fn answer(
     served: Served,
     timings: Timings,
 ) -> Answer {
-    let mut is_error = reply.status == Outcome::Error;
+    let mut is_error = reply.status == HandlerStatus::Error;
     let mut result = reply.result;
     let failure = match settled {
         Settled::Durable => None,

@@ -6,7 +6,7 @@
 //!   generated keys; [`permit`]: the choices that a deployment is allowed;
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
 //!   asynchronous invocations;
-//! - [`host`]: functions, and the execution of the pool's actions; [`member`]: the life cycle of
+//! - [`host`]: functions, and the execution of the pool's actions; [`attached_instance`]: the life cycle of
 //!   one instance;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
@@ -19,6 +19,7 @@
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod attached_instance;
 pub mod auth;
 pub mod child;
 pub mod config;
@@ -29,7 +30,6 @@ pub mod guest;
 pub mod host;
 pub mod invoke;
 pub mod link;
-pub mod member;
 pub mod permit;
 pub mod serve;
 pub mod store;

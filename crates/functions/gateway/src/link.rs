@@ -10,13 +10,13 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{FailedWrite, Message, Said};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message};
 use unlade_runtime::descriptors::send_with;
 
 /// A message of a worker about an instance.
 #[derive(Debug)]
-pub enum Heard {
+pub enum InstanceEvent {
     /// The instance has greeted.
     Ready,
     /// The handler has returned.
@@ -33,7 +33,7 @@ pub struct Reply {
     /// The invocation.
     pub invocation: String,
     /// The status of the handler.
-    pub status: Outcome,
+    pub status: HandlerStatus,
     /// The end of its output.
     pub log_tail: String,
     /// Receives the failed writes once all writes have ended; `None` if none was pending.
@@ -55,7 +55,7 @@ struct Outgoing {
 /// The connection to one worker.
 pub struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
-    instances: RefCell<HashMap<u64, mpsc::UnboundedSender<Heard>>>,
+    instances: RefCell<HashMap<u64, mpsc::UnboundedSender<InstanceEvent>>>,
     /// Receivers of the results of pending writes, by invocation.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
     is_lost: Cell<bool>,
@@ -106,7 +106,7 @@ impl Link {
         self.is_lost.set(true);
         let instances = std::mem::take(&mut *self.instances.borrow_mut());
         for heard in instances.into_values() {
-            let _ = heard.send(Heard::Gone(format!("the I/O worker is gone: {why}")));
+            let _ = heard.send(InstanceEvent::Gone(format!("the I/O worker is gone: {why}")));
         }
         self.settles.borrow_mut().clear();
         self.closed.notify_waiters();
@@ -114,21 +114,21 @@ impl Link {
 
     /// Sends a message. If the worker has disconnected, the waiting receivers are notified of
     /// that.
-    pub fn say(&self, said: Said) {
+    pub fn say(&self, said: ControlHead) {
         self.say_with(said, Vec::new(), Vec::new());
     }
 
     /// Sends a message with a payload and descriptors.
-    pub fn say_with(&self, said: Said, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+    pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
         let message = Message { said, bytes };
         let _ = self.outgoing.send(Outgoing { message, descriptors });
     }
 
     /// Receives the messages about an instance from now on.
-    pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<Heard> {
+    pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<InstanceEvent> {
         let (sender, receiver) = mpsc::unbounded_channel();
         if self.is_lost.get() {
-            let _ = sender.send(Heard::Gone("the I/O worker is gone".to_owned()));
+            let _ = sender.send(InstanceEvent::Gone("the I/O worker is gone".to_owned()));
         }
         self.instances.borrow_mut().insert(instance, sender);
         receiver
@@ -141,8 +141,9 @@ impl Link {
 
     fn hear(&self, message: Message) {
         let Message { said, bytes } = message;
-        let tell = |instance: u64, heard: Heard| {
-            let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
+        let tell = |instance: u64, heard: InstanceEvent| {
+            let send =
+                |listener: &mpsc::UnboundedSender<InstanceEvent>| listener.send(heard).is_err();
             let is_left = self.instances.borrow().get(&instance).is_some_and(send);
             if is_left {
                 // The start was cancelled.
@@ -150,8 +151,8 @@ impl Link {
             }
         };
         match said {
-            Said::Ready { instance, .. } => tell(instance, Heard::Ready),
-            Said::Replied {
+            ControlHead::Ready { instance, .. } => tell(instance, InstanceEvent::Ready),
+            ControlHead::Replied {
                 instance,
                 invocation,
                 status,
@@ -168,18 +169,18 @@ impl Link {
                     settled
                 });
                 let reply = Reply { invocation, status, log_tail, settled, prefetch_us, result };
-                tell(instance, Heard::Replied(reply));
+                tell(instance, InstanceEvent::Replied(reply));
             }
-            Said::Gone { instance, reason } => tell(instance, Heard::Gone(reason)),
-            Said::Settled { invocation, failed } => {
+            ControlHead::Gone { instance, reason } => tell(instance, InstanceEvent::Gone(reason)),
+            ControlHead::Settled { invocation, failed } => {
                 if let Some(sender) = self.settles.borrow_mut().remove(&invocation) {
                     let _ = sender.send(failed);
                 }
             }
-            Said::Refused { instance: Some(instance), reason, .. } => {
-                tell(instance, Heard::Refused(reason));
+            ControlHead::Refused { instance: Some(instance), reason, .. } => {
+                tell(instance, InstanceEvent::Refused(reason));
             }
-            Said::Refused { reason, .. } => tracing::warn!(%reason, "the worker refused"),
+            ControlHead::Refused { reason, .. } => tracing::warn!(%reason, "the worker refused"),
             _ => tracing::warn!("the worker says what only a gateway says"),
         }
     }
@@ -250,7 +251,7 @@ mod tests {
         let (stream, _worker) = UnixStream::pair().unwrap();
         let link = within.run_until(async { Link::new(stream) }).await;
         let gone = |instance| {
-            let said = Said::Gone { instance, reason: "it has ended".to_owned() };
+            let said = ControlHead::Gone { instance, reason: "it has ended".to_owned() };
             link.hear(Message { said, bytes: Vec::new() });
         };
         let (kept, left) = (link.listen(1), link.listen(2));

@@ -209,7 +209,7 @@ fn keys(config: &GatewayConfig) -> io::Result<(Option<Keys>, Option<KeyPair>)> {
         let (keys, own) = credentials::load(config)?;
         return Ok((Some(keys), own));
     }
-    let why = "whoever reaches the gateway deploys, invokes and removes as any tenant";
+    let why = "every client that reaches the gateway can deploy, invoke and remove as any tenant";
     tracing::warn!(why, "authentication is off");
     Ok((None, None))
 }
@@ -390,8 +390,11 @@ async fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
 /// Removes a tenant after its instances have ended, or after a timeout.
 async fn leave(host: Rc<Host>, config: GatewayConfig, tenant: Rc<Tenant>) {
     let end = Instant::now() + config.drain_timeout;
-    let is_in_use =
-        || host.members().iter().any(|member| Rc::ptr_eq(&member.function.tenant, &tenant));
+    let is_in_use = || {
+        host.attached_instances()
+            .iter()
+            .any(|attached_instance| Rc::ptr_eq(&attached_instance.function.tenant, &tenant))
+    };
     while is_in_use() && Instant::now() < end {
         tokio::time::sleep(PAUSE).await;
     }
@@ -449,8 +452,8 @@ async fn drain(host: &Rc<Host>) {
     if host.running.get() > 0 {
         tracing::error!(running = host.running.get(), "did not end in time");
     }
-    for member in host.members() {
-        member.stop.notify_one();
+    for attached_instance in host.attached_instances() {
+        attached_instance.stop.notify_one();
     }
     host.tenants.drain().await;
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 
 use crate::link::Link;
 use crate::worker::{Kind, Worker};
@@ -98,7 +98,7 @@ impl Tenant {
     pub fn role(&self, role: u64, policy: Value) {
         self.roles.borrow_mut().insert(role, policy.clone());
         if let Some(link) = &*self.link.borrow() {
-            link.say(Said::Role { role, policy });
+            link.say(ControlHead::Role { role, policy });
         }
     }
 
@@ -160,7 +160,7 @@ impl Tenant {
             return;
         };
         for (role, policy) in &*self.roles.borrow() {
-            link.say(Said::Role { role: *role, policy: policy.clone() });
+            link.say(ControlHead::Role { role: *role, policy: policy.clone() });
         }
         *self.link.borrow_mut() = Some(link.clone());
         self.changed.notify_waiters();

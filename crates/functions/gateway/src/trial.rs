@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::Template;
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 
+use crate::attached_instance::{self, AttachedInstance, InstanceEvents, LAST_WORDS};
 use crate::host::{Function, Host};
 use crate::invoke::uuid;
-use crate::link::{Heard, Reply};
-use crate::member::{self, Heards, LAST_WORDS, Member};
+use crate::link::{InstanceEvent, Reply};
 
 /// The handler that replaces the function's: it imports the handler that the event names.
 const CHECK: &str = "unlade_guest.check.handler";
@@ -37,33 +37,37 @@ pub async fn check(
     let role = host.role(format!("{}, tried", function.name));
     function.tenant.role(role, host.policy(function));
     let patience = host.config.start_timeout;
-    let start = member::start(host, id, function, template, role);
-    let (member, heard) = match tokio::time::timeout(patience, start).await {
+    let start = attached_instance::start(host, id, function, template, role);
+    let (attached_instance, heard) = match tokio::time::timeout(patience, start).await {
         Ok(started) => started?,
         Err(_) => {
             if let Some(link) = function.tenant.try_link() {
-                link.say(Said::Detach { instance: id });
+                link.say(ControlHead::Detach { instance: id });
                 link.forget(id);
             }
             return Err(format!("it did not start within {} s", patience.as_secs_f64()));
         }
     };
     let limit = patience.max(function.manifest.timeout);
-    let imported = tokio::time::timeout(limit, import(&member, heard, limit)).await;
-    member.instance.kill();
-    member.link.say(Said::Detach { instance: id });
-    member.link.forget(id);
+    let imported = tokio::time::timeout(limit, import(&attached_instance, heard, limit)).await;
+    attached_instance.instance.kill();
+    attached_instance.link.say(ControlHead::Detach { instance: id });
+    attached_instance.link.forget(id);
     // Its memory is free only after its real end.
-    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     let late = |_| Err(format!("its import took more than {} s", limit.as_secs_f64()));
     imported.unwrap_or_else(late)
 }
 
-async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(), String> {
-    let (function, invocation) = (&member.function, uuid());
+async fn import(
+    attached_instance: &AttachedInstance,
+    mut heard: InstanceEvents,
+    limit: Duration,
+) -> Result<(), String> {
+    let (function, invocation) = (&attached_instance.function, uuid());
     let deadline = (SystemTime::now() + limit).duration_since(UNIX_EPOCH).unwrap_or_default();
-    let said = Said::Invoke {
-        instance: member.id,
+    let said = ControlHead::Invoke {
+        instance: attached_instance.id,
         invocation: invocation.clone(),
         handler: CHECK.to_owned(),
         function: function.name.clone(),
@@ -72,8 +76,8 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
         writes: WriteMode::Sync,
     };
     let event = json!({"handler": function.manifest.handler}).to_string();
-    member.link.say_with(said, event.into_bytes(), Vec::new());
-    let mut ended = member.instance.ended();
+    attached_instance.link.say_with(said, event.into_bytes(), Vec::new());
+    let mut ended = attached_instance.instance.ended();
     let outcome = loop {
         let heard = tokio::select! {
             biased;
@@ -81,25 +85,25 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
             why = &mut ended => break Err(format!("while it was imported, {why}")),
         };
         match heard {
-            Some(Heard::Ready) => {}
-            Some(Heard::Replied(reply)) => break understood(&reply),
-            Some(Heard::Refused(why)) => break Err(why),
+            Some(InstanceEvent::Ready) => {}
+            Some(InstanceEvent::Replied(reply)) => break understood(&reply),
+            Some(InstanceEvent::Refused(why)) => break Err(why),
             // The process's exit status is more informative than the end of the channel.
-            Some(Heard::Gone(why)) => {
+            Some(InstanceEvent::Gone(why)) => {
                 let why = tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
                 break Err(format!("while it was imported, {why}"));
             }
             None => break Err("the I/O worker is gone".to_owned()),
         }
     };
-    member.link.say(Said::Settle { invocation });
+    attached_instance.link.say(ControlHead::Settle { invocation });
     outcome
 }
 
 /// Interprets the reply as an invocation's: an error is the import's failure.
 fn understood(reply: &Reply) -> Result<(), String> {
     let said: Value = serde_json::from_slice(&reply.result).unwrap_or_default();
-    if reply.status == Outcome::Done && said.is_null() {
+    if reply.status == HandlerStatus::Done && said.is_null() {
         return Ok(());
     }
     let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
@@ -116,7 +120,7 @@ fn understood(reply: &Reply) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn reply(status: Outcome, result: &str) -> Reply {
+    fn reply(status: HandlerStatus, result: &str) -> Reply {
         Reply {
             invocation: "i".to_owned(),
             status,
@@ -129,14 +133,14 @@ mod tests {
 
     #[test]
     fn what_an_import_raised_is_told_with_its_traceback() {
-        assert_eq!(understood(&reply(Outcome::Done, "null")), Ok(()));
+        assert_eq!(understood(&reply(HandlerStatus::Done, "null")), Ok(()));
         let failure = r#"{"errorType": "Runtime.ImportModuleError", "errorMessage": "No module",
             "stackTrace": ["  File \"app.py\", line 1\n    import x\n"]}"#;
-        for status in [Outcome::Done, Outcome::Error] {
+        for status in [HandlerStatus::Done, HandlerStatus::Error] {
             let why = understood(&reply(status, failure)).unwrap_err();
             assert!(why.starts_with("Runtime.ImportModuleError: No module\nTraceback"), "{why}");
             assert!(why.ends_with("import x"), "{why}");
         }
-        assert!(understood(&reply(Outcome::Error, "null")).is_err());
+        assert!(understood(&reply(HandlerStatus::Error, "null")).is_err());
     }
 }

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, split_head};
+use super::{HandlerStatus, split_head};
 use unlade_bytes::DecodeError;
 
 /// Most bytes of a message after its length: a Lambda event has at most 6 MiB.
@@ -60,7 +60,7 @@ pub struct FailedWrite {
 /// The head of a message. The payload is in [`Message`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Said {
+pub enum ControlHead {
     /// Gateway: defines a role, by the number that later messages use.
     Role {
         /// The number.
@@ -111,7 +111,7 @@ pub enum Said {
         #[serde(default)]
         writes: WriteMode,
     },
-    /// Gateway: an invocation without a reply is over. [`Said::Settled`] follows once its writes
+    /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its writes
     /// have ended.
     Settle {
         /// The invocation.
@@ -136,11 +136,11 @@ pub enum Said {
         /// The invocation.
         invocation: String,
         /// The status of the handler.
-        status: Outcome,
+        status: HandlerStatus,
         /// The end of its output.
         log_tail: String,
         /// Acknowledged writes that are not durable yet, or have failed; if there are any,
-        /// [`Said::Settled`] follows.
+        /// [`ControlHead::Settled`] follows.
         pending_writes: u32,
         /// Sum of the durations of the prefetches that the function used, in microseconds.
         #[serde(default)]
@@ -181,13 +181,13 @@ pub enum Said {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The head.
-    pub said: Said,
+    pub said: ControlHead,
     /// The bytes of an event or result; empty for most messages.
     pub bytes: Vec<u8>,
 }
 
-impl From<Said> for Message {
-    fn from(said: Said) -> Message {
+impl From<ControlHead> for Message {
+    fn from(said: ControlHead) -> Message {
         Message { said, bytes: Vec::new() }
     }
 }
@@ -247,18 +247,23 @@ mod tests {
         };
         let invocation = || "i-1".to_owned();
         vec![
-            Said::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
-            Said::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }.into(),
+            ControlHead::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
+            ControlHead::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }
+                .into(),
             Message {
-                said: Said::Hint { invocation: invocation(), role: 1, objects: vec![object] },
+                said: ControlHead::Hint {
+                    invocation: invocation(),
+                    role: 1,
+                    objects: vec![object],
+                },
                 bytes: b"{}\0x".to_vec(),
             },
-            Said::Settle { invocation: invocation() }.into(),
+            ControlHead::Settle { invocation: invocation() }.into(),
             Message {
-                said: Said::Replied {
+                said: ControlHead::Replied {
                     instance: 3,
                     invocation: invocation(),
-                    status: Outcome::Error,
+                    status: HandlerStatus::Error,
                     log_tail: "\0".into(),
                     pending_writes: 2,
                     prefetch_us: 40,
@@ -266,7 +271,7 @@ mod tests {
                 },
                 bytes: vec![0; 9],
             },
-            Said::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
+            ControlHead::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
         ]
     }
 

@@ -207,7 +207,7 @@ pub fn frame_bytes(input: &[u8]) -> Result<Option<usize>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Extent, Outcome};
+    use crate::{Extent, HandlerStatus};
     use proptest::prelude::*;
 
     fn any_frame() -> impl Strategy<Value = Frame> {
@@ -239,7 +239,7 @@ mod tests {
                 };
                 let head = ReplyHead {
                     id,
-                    status: Outcome::Done,
+                    status: HandlerStatus::Done,
                     log_tail: "said\u{0}this".into(),
                     result_bytes: if slot.is_some() { 70_000 } else { result.len() as u32 },
                     result_slot,

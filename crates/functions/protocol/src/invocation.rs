@@ -28,7 +28,7 @@ pub struct InvokeHead {
 /// The status of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum HandlerStatus {
     /// The handler returned.
     Done,
     /// The handler raised an exception.
@@ -41,7 +41,7 @@ pub struct ReplyHead {
     /// The number of the invocation.
     pub id: String,
     /// The status of the handler.
-    pub status: Outcome,
+    pub status: HandlerStatus,
     /// The end of the handler's output.
     #[serde(default)]
     pub log_tail: String,

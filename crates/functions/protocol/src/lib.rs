@@ -19,7 +19,7 @@ pub mod region;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
-pub use invocation::{InvokeHead, Outcome, ReplyHead};
+pub use invocation::{HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
 
 use unlade_bytes::DecodeError;

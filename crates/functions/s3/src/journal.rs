@@ -19,7 +19,7 @@ const ENDED: u8 = 2;
 
 /// A write that must be executed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Begun {
+pub struct UnfinishedWrite {
     /// Its number; numbers increase.
     pub id: u64,
     /// Its description.
@@ -73,7 +73,7 @@ fn record(out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replay {
     /// Writes that have begun and not ended, in the order of their start.
-    pub unfinished: Vec<Begun>,
+    pub unfinished: Vec<UnfinishedWrite>,
     /// Length up to the end of the last complete record.
     pub whole_bytes: usize,
     /// The number for the next write.
@@ -90,7 +90,7 @@ pub fn replay(journal: &[u8]) -> Replay {
         next_id = next_id.max(id.saturating_add(1));
         match write {
             Some((write, body)) => {
-                unfinished.insert(id, Begun { id, write, body: body.to_vec() });
+                unfinished.insert(id, UnfinishedWrite { id, write, body: body.to_vec() });
             }
             None => {
                 unfinished.remove(&id);
@@ -146,14 +146,14 @@ mod tests {
     fn what_is_unfinished_is_replayed_wherever_the_file_was_torn() {
         cases(200, |random| {
             let mut file = MAGIC.to_vec();
-            let mut open: Vec<Begun> = Vec::new();
+            let mut open: Vec<UnfinishedWrite> = Vec::new();
             // After each record: its end, and the open writes.
             let mut history = vec![(file.len(), open.clone())];
             for id in 1..=random.below(12) {
                 let body = vec![id as u8; random.below(40) as usize];
                 let (front, back) = body.split_at(body.len() / 2);
                 begun(&mut file, id, &write(id), &[front, back]);
-                open.push(Begun { id, write: write(id), body });
+                open.push(UnfinishedWrite { id, write: write(id), body });
                 history.push((file.len(), open.clone()));
                 if random.once_in(2) {
                     let gone = open.remove(random.below(open.len() as u64) as usize);

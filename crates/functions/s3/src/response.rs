@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::encode::unpercent;
 use crate::failure::ServiceError;
-use crate::operation::{Found, Output};
+use crate::operation::{Output, ResponseHeader};
 use crate::request::Request;
 use crate::retry::ATTEMPTS_MAX;
 use crate::{value, xml};
@@ -91,13 +91,19 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
             None => return Answer::Garbled,
         },
     };
-    for found in operation.found.iter().copied().flatten() {
-        if let Some(value) = field(head, found) {
-            result.insert(found.name.to_owned(), value);
+    for expected in operation.response_headers.iter().copied().flatten() {
+        if let Some(value) = field(head, expected) {
+            result.insert(expected.name.to_owned(), value);
         }
     }
     // SDKs always return the entries of an object, an empty map if there are none.
-    if operation.found.iter().copied().flatten().any(|found| found.name == "Metadata") {
+    if operation
+        .response_headers
+        .iter()
+        .copied()
+        .flatten()
+        .any(|expected| expected.name == "Metadata")
+    {
         result.entry("Metadata").or_insert_with(|| Map::new().into());
     }
     let encoded = result.get("EncodingType").and_then(Value::as_str) == Some("url");
@@ -107,9 +113,9 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
     Answer::Done(result)
 }
 
-fn field(head: &Head, found: &Found) -> Option<Value> {
-    let Some(prefix) = found.header.strip_suffix('*') else {
-        return value::from_text(head.header(found.header)?, found.kind);
+fn field(head: &Head, expected: &ResponseHeader) -> Option<Value> {
+    let Some(prefix) = expected.header.strip_suffix('*') else {
+        return value::from_text(head.header(expected.header)?, expected.kind);
     };
     let mut map = Map::new();
     for (name, value) in &head.headers {
@@ -308,7 +314,7 @@ mod tests {
         let late = b"<Error><Code>InternalError</Code></Error>";
         let answer = understand(&copy, &head(200, &[]), late);
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500));
-        // An empty document counts as well; an empty body has no members.
+        // An invalid document is an error as well; an empty body has no members.
         let answer = understand(&copy, &head(200, &[]), b"<half");
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500 && error.of_status));
         assert_eq!(understand(&copy, &head(204, &[]), b"<half"), Answer::Garbled);

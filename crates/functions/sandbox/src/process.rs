@@ -1,16 +1,16 @@
 //! Sandboxed processes: a zygote in namespaces of its own, which forks instances.
 //!
 //! Three processes form a template. The **gateway** (this library, in the process that serves
-//! functions) starts a **keeper**: the launcher executable ([`launch`]), which stays outside with
-//! the rights of root and performs privileged operations. The keeper starts the **zygote**: the
+//! functions) starts a **supervisor**: the launcher executable ([`launch`]), which stays outside with
+//! the rights of root and performs privileged operations. The supervisor starts the **zygote**: the
 //! same executable again, the first process of a new PID namespace, which builds its root, drops
 //! its privileges, and becomes the interpreter. The gateway sends requests to the zygote over its
-//! control socket (`docs/guest-protocol.md`), and to the keeper over another one (`message`).
+//! control socket (`docs/guest-protocol.md`), and to the supervisor over another one (`message`).
 //!
 //! The zygote has executed code of the function when it forks, so it is untrusted. It is user 0 of
 //! a user namespace whose users have no rights on the host. In that namespace it has only the
 //! capabilities to become another of these users (`CAP_SETUID`, `CAP_SETGID`) and to enter a root
-//! that the keeper has created (`CAP_SYS_CHROOT`); outside it has none. Each instance has a user,
+//! that the supervisor has created (`CAP_SYS_CHROOT`); outside it has none. Each instance has a user,
 //! a root with a `/tmp`, and control groups of its own, and no capability. Before an instance is
 //! used, the kernel identifies it: the HELLO in its channel carries the user and process of its
 //! sender (`SCM_CREDENTIALS`).
@@ -19,10 +19,10 @@
 //! - `config`: the operator's configuration; `probe`: the check of this machine;
 //! - `interpreter`: the host's files that a Python needs;
 //! - `spec`: the specification of a sandbox, derived from an image;
-//! - `message`, `packet`: messages between gateway and keeper, with descriptors;
-//! - [`launch`]: the executable; `keeper`: its first stage, `confine`: its second one;
+//! - `message`, `packet`: messages between gateway and supervisor, with descriptors;
+//! - [`launch`]: the executable; `supervisor`: its first stage, `confine`: its second one;
 //! - `root`: files and mounts; `groups`: control groups; `syscalls`: the system call filter;
-//! - `template`: a zygote, and the start of instances; `serve`: messages of zygote and keeper;
+//! - `template`: a zygote, and the start of instances; `serve`: messages of zygote and supervisor;
 //! - `instance`: one instance; `usage`: resource usage; `output`: captured output.
 
 mod config;
@@ -30,7 +30,6 @@ mod confine;
 mod groups;
 mod instance;
 mod interpreter;
-mod keeper;
 pub mod launch;
 mod message;
 mod output;
@@ -39,6 +38,7 @@ mod probe;
 mod root;
 mod serve;
 mod spec;
+mod supervisor;
 mod syscalls;
 mod template;
 mod usage;

@@ -14,7 +14,7 @@ use crate::conditions::{Conditions, strong, timestamp};
 use crate::disk::{self, Disk, DiskFile as _, Stat};
 use crate::fault::Fault;
 use crate::list::{self, ENTRIES_MAX, Entry};
-use crate::vault::{Found, Vault};
+use crate::vault::{OpenObject, Vault};
 
 /// The S3 server over objects that are files.
 pub struct Objects<D> {
@@ -78,7 +78,7 @@ struct Opened<F> {
 }
 
 fn open<D: Disk>(vault: &Vault<D>, bucket: &str, key: &str) -> Result<Opened<D::File>, Fault> {
-    let Found { file, stat, about } = vault.open_object(bucket, key)?;
+    let OpenObject { file, stat, about } = vault.open_object(bucket, key)?;
     let mut about = about.unwrap_or_default();
     if about.e_tag.is_empty() {
         about.e_tag = md5_of(&file, stat.bytes)?;
@@ -362,7 +362,7 @@ impl<D: Disk> Objects<D> {
     }
 
     async fn list_v2(self, req: S3Request<ListObjectsV2Input>) -> S3Result<ListObjectsV2Output> {
-        let wrong = || S3Error::from(Fault::Argument("continuation-token is none".to_owned()));
+        let wrong = || S3Error::from(Fault::Argument("continuation-token is invalid".to_owned()));
         let token = req.input.continuation_token.as_deref();
         let token = token.map(|token| list::untoken(token).ok_or_else(wrong)).transpose()?;
         let after = token.max(req.input.start_after.clone());

@@ -70,7 +70,7 @@ impl<D: Disk> Drop for Draft<D> {
 }
 
 /// An open object.
-pub struct Found<F> {
+pub struct OpenObject<F> {
     /// Its file.
     pub file: F,
     /// The attributes of the file.
@@ -359,7 +359,7 @@ impl<D: Disk> Vault<D> {
     ///
     /// # Errors
     /// The object does not exist, or the system call failed.
-    pub fn open_object(&self, bucket: &str, key: &str) -> Result<Found<D::File>, Fault> {
+    pub fn open_object(&self, bucket: &str, key: &str) -> Result<OpenObject<D::File>, Fault> {
         self.check(bucket, key)?;
         let mut attempts = 0;
         loop {
@@ -373,7 +373,7 @@ impl<D: Disk> Vault<D> {
             // A file that was replaced twice between the two calls has no metadata.
             let is_same = || there(self.disk.stat(&current.path)).map(|now| now == Some(stat));
             if about.is_some() || attempts == ATTEMPTS_MAX || is_same()? {
-                return Ok(Found { file, stat, about });
+                return Ok(OpenObject { file, stat, about });
             }
         }
     }

@@ -17,9 +17,9 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
 
 use crate::fetch::{self, Flow, deliver};
-use crate::life::Life;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
+use crate::session_epoch::SessionEpoch;
 use crate::stage::Staged;
 use crate::store::checked;
 use crate::store::sign::Form;
@@ -38,7 +38,7 @@ pub struct Caller {
     /// The rights of the function.
     pub policy: Rc<Policy>,
     /// The epoch in whose memory the call was submitted.
-    pub life: Rc<Life>,
+    pub session_epoch: Rc<SessionEpoch>,
     /// The invocation that is running; empty if there is none.
     pub invocation: Rc<str>,
     /// True once the invocation is over.
@@ -69,7 +69,7 @@ impl Caller {
             other => Err(unsupported(&format!("the service {other}"))),
         };
         let retries = attempts.retries();
-        self.life.calls.borrow_mut().remove(&number);
+        self.session_epoch.calls.borrow_mut().remove(&number);
         self.finish(number, &call.operation, done, retries).await;
     }
 
@@ -81,30 +81,34 @@ impl Caller {
         done: Result<Done, Failed>,
         retries: u32,
     ) {
-        let (life, meter) = (&self.life, &self.tenant.meter);
+        let (session_epoch, meter) = (&self.session_epoch, &self.tenant.meter);
         let end = match done {
             Ok(Done::Result { result, head, flags }) => {
                 let text = done_meta(&result, &head, retries, None);
-                fetch::say(life, number, Status::Done, &text, flags).await;
+                fetch::say(session_epoch, number, Status::Done, &text, flags).await;
                 CallEnd::Done
             }
             Ok(Done::Object { result, head, first, flags }) => {
                 let algorithm = checked::stated(&head).map(|(algorithm, _)| algorithm);
                 let text = done_meta(&result, &head, retries, algorithm);
-                deliver(&self.tenant, life, number, &text, first, flags).await;
+                deliver(&self.tenant, session_epoch, number, &text, first, flags).await;
                 CallEnd::Done
             }
             Ok(Done::NoRoom) => {
-                life.complete(&Completion::bare(number, Status::Refused, life.epoch_low()));
+                session_epoch.complete(&Completion::bare(
+                    number,
+                    Status::Refused,
+                    session_epoch.epoch_low(),
+                ));
                 CallEnd::Refused
             }
             Err(Failed::Service { error, head }) => {
                 let text = error_meta(operation, &error, &head, retries);
-                fetch::say(life, number, Status::ServiceError, &text, 0).await;
+                fetch::say(session_epoch, number, Status::ServiceError, &text, 0).await;
                 if error == ServiceError::denied() { CallEnd::Denied } else { CallEnd::Service }
             }
             Err(Failed::Host { code, message, .. }) => {
-                fetch::complain(life, number, code, &message).await;
+                fetch::complain(session_epoch, number, code, &message).await;
                 CallEnd::Host
             }
         };
@@ -127,7 +131,7 @@ impl Caller {
             _ => {}
         }
         let request = self.asked(call)?;
-        let _outdates = self.outdates(&request);
+        let _outdates = self.invalidation(&request);
         if let Some(done) = self.answer_here(&request, parameters).await? {
             return Ok(done);
         }
@@ -174,10 +178,10 @@ impl Caller {
 
     /// Invalidates what a call makes stale: now, and again when it ends, because others may read
     /// meanwhile.
-    pub(crate) fn outdates<'a>(&'a self, request: &'a Request) -> Outdates<'a> {
-        let outdates = Outdates { tenant: &self.tenant, request };
-        outdates.forget();
-        outdates
+    pub(crate) fn invalidation<'a>(&'a self, request: &'a Request) -> CacheInvalidation<'a> {
+        let invalidation = CacheInvalidation { tenant: &self.tenant, request };
+        invalidation.forget();
+        invalidation
     }
 
     /// Answers reads that need no store: from a pending write, or from a prefetched object.
@@ -224,7 +228,7 @@ impl Caller {
         flags: u16,
     ) -> Result<Done, Failed> {
         let flow = Flow::new(reader, self.tenant.limits.window_slots);
-        Ok(match fetch::first(&self.life, flow).await? {
+        Ok(match fetch::first(&self.session_epoch, flow).await? {
             Some(first) => Done::Object { result, head, first, flags },
             None => Done::NoRoom,
         })
@@ -320,14 +324,14 @@ impl Caller {
 /// and cached facts of a bucket that it changes, when the call begins and again when it ends or is
 /// cancelled.
 #[must_use]
-pub(crate) struct Outdates<'a> {
+pub(crate) struct CacheInvalidation<'a> {
     tenant: &'a Tenant,
     request: &'a Request,
 }
 
-impl Outdates<'_> {
+impl CacheInvalidation<'_> {
     fn forget(&self) {
-        let Outdates { tenant, request } = self;
+        let CacheInvalidation { tenant, request } = self;
         let Some(bucket) = request.bucket.as_deref() else { return };
         match request.operation.effect {
             Effect::ChangeObject => {
@@ -342,7 +346,7 @@ impl Outdates<'_> {
     }
 }
 
-impl Drop for Outdates<'_> {
+impl Drop for CacheInvalidation<'_> {
     fn drop(&mut self) {
         self.forget();
     }

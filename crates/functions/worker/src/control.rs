@@ -13,7 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use unlade_bytes::DecodeError;
 use unlade_guest_protocol::InvokeHead;
-use unlade_guest_protocol::control::{Message, Said};
+use unlade_guest_protocol::control::{ControlHead, Message};
 use unlade_runtime::descriptors::receive;
 use unlade_s3::{Policy, hint};
 
@@ -45,7 +45,7 @@ impl Gateway {
     }
 
     /// Sends a message; drops it if the gateway has disconnected.
-    pub fn say(&self, said: Said) {
+    pub fn say(&self, said: ControlHead) {
         if let Err(error) = self.say_with(said, Vec::new()) {
             tracing::error!(%error, "control: a message was not said");
         }
@@ -55,7 +55,7 @@ impl Gateway {
     ///
     /// # Errors
     /// The payload exceeds the size of a message; no message was sent.
-    pub fn say_with(&self, said: Said, bytes: Vec<u8>) -> Result<(), DecodeError> {
+    pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>) -> Result<(), DecodeError> {
         let mut encoded = Vec::new();
         Message { said, bytes }.encode(&mut encoded)?;
         let _ = self.messages.send(encoded);
@@ -67,7 +67,7 @@ impl Gateway {
         let (gateway, tenant) = (self.clone(), tenant.clone());
         tokio::task::spawn_local(async move {
             let failed = tenant.writeback.settle(&invocation).await;
-            gateway.say(Said::Settled { invocation, failed });
+            gateway.say(ControlHead::Settled { invocation, failed });
         });
     }
 }
@@ -166,25 +166,25 @@ impl Connection {
         let Message { said, bytes } = message;
         let (instance, invocation) = about(&said);
         if let Err(reason) = self.obey(said, bytes, descriptors) {
-            self.gateway.say(Said::Refused { instance, invocation, reason });
+            self.gateway.say(ControlHead::Refused { instance, invocation, reason });
         }
     }
 
     fn obey(
         &mut self,
-        said: Said,
+        said: ControlHead,
         bytes: Vec<u8>,
         descriptors: &mut VecDeque<OwnedFd>,
     ) -> Result<(), String> {
         match said {
-            Said::Role { role, policy } => {
+            ControlHead::Role { role, policy } => {
                 if self.roles.len() >= ROLES_MAX && !self.roles.contains_key(&role) {
                     return Err(format!("more than {ROLES_MAX} roles"));
                 }
                 let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
                 self.roles.insert(role, Rc::new(policy));
             }
-            Said::Attach { instance, role, region_bytes, .. } => {
+            ControlHead::Attach { instance, role, region_bytes, .. } => {
                 let channel = descriptors.pop_front();
                 let memory = (region_bytes > 0).then(|| descriptors.pop_front());
                 let channel = channel.ok_or("no channel came with it")?;
@@ -196,13 +196,13 @@ impl Connection {
                 let policy = self.role(role)?;
                 self.attach(instance, policy, channel, memory.transpose()?)?;
             }
-            Said::Hint { invocation, role, mut objects } => {
+            ControlHead::Hint { invocation, role, mut objects } => {
                 let policy = self.role(role)?;
                 objects.extend(hint::of_event(&bytes));
                 let tenant = &self.tenant;
                 tenant.prefetches.begin(tenant, &invocation, &policy, objects);
             }
-            Said::Invoke {
+            ControlHead::Invoke {
                 instance,
                 invocation,
                 handler,
@@ -223,12 +223,12 @@ impl Connection {
                 };
                 self.order(instance, Order::Invoke(head, writes, bytes))?;
             }
-            Said::Settle { invocation } => {
+            ControlHead::Settle { invocation } => {
                 // An invocation that was hinted at, but never ran.
                 self.tenant.prefetches.end(&self.tenant, &invocation);
                 self.gateway.settle(&self.tenant, invocation);
             }
-            Said::Detach { instance } => self.order(instance, Order::Detach)?,
+            ControlHead::Detach { instance } => self.order(instance, Order::Detach)?,
             _ => return Err("a gateway does not say this".to_owned()),
         }
         Ok(())
@@ -271,11 +271,15 @@ impl Connection {
     }
 }
 
-fn about(said: &Said) -> (Option<u64>, Option<String>) {
+fn about(said: &ControlHead) -> (Option<u64>, Option<String>) {
     match said {
-        Said::Attach { instance, .. } | Said::Detach { instance } => (Some(*instance), None),
-        Said::Invoke { instance, invocation, .. } => (Some(*instance), Some(invocation.clone())),
-        Said::Hint { invocation, .. } | Said::Settle { invocation } => {
+        ControlHead::Attach { instance, .. } | ControlHead::Detach { instance } => {
+            (Some(*instance), None)
+        }
+        ControlHead::Invoke { instance, invocation, .. } => {
+            (Some(*instance), Some(invocation.clone()))
+        }
+        ControlHead::Hint { invocation, .. } | ControlHead::Settle { invocation } => {
             (None, Some(invocation.clone()))
         }
         _ => (None, None),

@@ -10,14 +10,14 @@ use unlade_guest_protocol::{Completion, Extent, Status};
 use unlade_metrics::Event;
 use unlade_s3::failure::{HostCode, host_meta};
 
-use crate::life::{Life, Meta, Slots};
 use crate::perform::Failed;
+use crate::session_epoch::{Meta, SessionEpoch, Slots};
 use crate::store::{Into, Reader, TransportError};
 use crate::tenant::Tenant;
 
 /// The state of a token that the guest holds.
 #[derive(Debug)]
-pub struct Held {
+pub struct LentBody {
     _meta: Option<Meta>,
     _slots: Option<Slots>,
     /// The rest of the body; `None` while a READ uses it.
@@ -33,7 +33,7 @@ enum Rest {
 }
 
 /// The result of reading ahead; an inner `None` is the end of the body.
-type Ahead = (Box<Flow>, Result<Option<Piece>, TransportError>);
+type Ahead = (Box<Flow>, Result<Option<Chunk>, TransportError>);
 
 impl std::fmt::Debug for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,7 +59,7 @@ pub struct Flow {
 }
 
 /// A filled run of slots.
-struct Piece {
+struct Chunk {
     slots: Slots,
     bytes: usize,
 }
@@ -83,36 +83,36 @@ impl Flow {
     /// Fills slots; `None` at the end of the body.
     async fn fill(
         &mut self,
-        life: &Rc<Life>,
+        session_epoch: &Rc<SessionEpoch>,
         slots: Slots,
         limit: usize,
-    ) -> Result<Option<Piece>, TransportError> {
+    ) -> Result<Option<Chunk>, TransportError> {
         let room = slots.room_bytes().min(limit);
         let start = slots.offset();
         let mut bytes = self.carry.len().min(room);
         if bytes > 0 {
             let carried = self.carry.drain(..bytes).collect::<Vec<_>>();
             // The offset lies in slots that are lent to this chunk.
-            let _ = life.region.borrow().arena().copy_in(start, &carried);
+            let _ = session_epoch.region.borrow().arena().copy_in(start, &carried);
         }
         while bytes < room {
-            let read = self.read(life, start + bytes, room - bytes).await?;
+            let read = self.read(session_epoch, start + bytes, room - bytes).await?;
             if read == 0 {
                 break;
             }
             bytes += read;
         }
-        Ok((bytes > 0).then_some(Piece { slots, bytes }))
+        Ok((bytes > 0).then_some(Chunk { slots, bytes }))
     }
 
     async fn read(
         &mut self,
-        life: &Rc<Life>,
+        session_epoch: &Rc<SessionEpoch>,
         at: usize,
         bytes_max: usize,
     ) -> Result<usize, TransportError> {
         // The task shares the arena while it reads, so the memory stays mapped.
-        let arena = life.arena();
+        let arena = session_epoch.arena();
         self.reader.read(Into::Region(&arena, at), bytes_max).await
     }
 }
@@ -120,130 +120,151 @@ impl Flow {
 /// The first chunk of a body, before the guest was answered.
 pub struct First {
     flow: Flow,
-    piece: Option<Piece>,
+    chunk: Option<Chunk>,
 }
 
 /// Reads the first chunk. A failure here may be retried from the start.
 ///
 /// # Errors
 /// Outer: the connection broke. Inner `None`: the guest holds all slots and releases none.
-pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, TransportError> {
+pub async fn first(
+    session_epoch: &Rc<SessionEpoch>,
+    mut flow: Flow,
+) -> Result<Option<First>, TransportError> {
     if flow.left_bytes() == Some(0) {
-        return Ok(Some(First { flow, piece: None }));
+        return Ok(Some(First { flow, chunk: None }));
     }
-    let Some(slots) = life.slots(flow.slots_due()).await else { return Ok(None) };
-    let piece = flow.fill(life, slots, usize::MAX).await?;
-    Ok(Some(First { flow, piece }))
+    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return Ok(None) };
+    let chunk = flow.fill(session_epoch, slots, usize::MAX).await?;
+    Ok(Some(First { flow, chunk }))
 }
 
 /// Completes a call with the first chunk of its body.
 pub async fn deliver(
     tenant: &Tenant,
-    life: &Rc<Life>,
+    session_epoch: &Rc<SessionEpoch>,
     call: u64,
     text: &[u8],
     first: First,
     flags: u16,
 ) {
-    let Some(meta) = life.meta(text).await else {
-        return life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+    let Some(meta) = session_epoch.meta(text).await else {
+        return session_epoch.complete(&Completion::bare(
+            call,
+            Status::Refused,
+            session_epoch.epoch_low(),
+        ));
     };
     let place = (meta.offset, meta.bytes);
-    let token = life.next_token();
-    give(tenant, life, call, token, Some((meta, place)), first.flow, first.piece, flags);
+    let token = session_epoch.next_token();
+    give(tenant, session_epoch, call, token, Some((meta, place)), first.flow, first.chunk, flags);
 }
 
 #[allow(clippy::too_many_arguments, reason = "what a completion has")]
 fn give(
     tenant: &Tenant,
-    life: &Rc<Life>,
+    session_epoch: &Rc<SessionEpoch>,
     call: u64,
     token: u64,
     meta: Option<(Meta, (u32, u32))>,
     flow: Flow,
-    piece: Option<Piece>,
+    chunk: Option<Chunk>,
     flags: u16,
 ) {
-    let left = match (&piece, flow.left_bytes()) {
+    let left = match (&chunk, flow.left_bytes()) {
         (None, _) => 0,
         (Some(_), left) => left.unwrap_or(LEFT_UNKNOWN),
     };
-    let (slots, bytes) = match piece {
-        Some(piece) => (Some(piece.slots), piece.bytes),
+    let (slots, bytes) = match chunk {
+        Some(chunk) => (Some(chunk.slots), chunk.bytes),
         None => (None, 0),
     };
     tenant.meter.add_n(Event::HostioBytesIn, bytes as u64);
     tenant.turn.spend(0, bytes as u64);
     let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
     let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
-    let rest = (left > 0).then(|| read_ahead(life, flow));
-    let held = Held { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
-    life.tokens.borrow_mut().insert(token, held);
-    life.complete(&Completion {
+    let rest = (left > 0).then(|| read_ahead(session_epoch, flow));
+    let held = LentBody { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
+    session_epoch.tokens.borrow_mut().insert(token, held);
+    session_epoch.complete(&Completion {
         flags: flags | if left > 0 { MORE } else { 0 },
         meta_offset: place.0,
         meta_bytes: place.1,
         body,
         token,
         body_left_bytes: left,
-        ..Completion::bare(call, Status::Done, life.epoch_low())
+        ..Completion::bare(call, Status::Done, session_epoch.epoch_low())
     });
 }
 
 /// Starts to fill the next chunk, if slots are free.
-fn read_ahead(life: &Rc<Life>, mut flow: Flow) -> Rest {
-    let Some(slots) = life.try_slots(flow.slots_due()) else { return Rest::Here(Box::new(flow)) };
+fn read_ahead(session_epoch: &Rc<SessionEpoch>, mut flow: Flow) -> Rest {
+    let Some(slots) = session_epoch.try_slots(flow.slots_due()) else {
+        return Rest::Here(Box::new(flow));
+    };
     let (give, given) = oneshot::channel();
-    let own = life.clone();
-    let task = life.spawn(async move {
-        let piece = flow.fill(&own, slots, usize::MAX).await;
+    let own = session_epoch.clone();
+    let task = session_epoch.spawn(async move {
+        let chunk = flow.fill(&own, slots, usize::MAX).await;
         // The receiver is gone if the body was dropped.
-        let _ = give.send((Box::new(flow), piece));
+        let _ = give.send((Box::new(flow), chunk));
     });
     Rest::Ahead(Abort(task, given))
 }
 
 /// Executes a READ: completes it with the next chunk under the same token.
-pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wanted: u32) {
-    let taken = life.tokens.borrow_mut().get_mut(&token).and_then(|held| {
+pub async fn read(
+    tenant: &Tenant,
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    token: u64,
+    wanted: u32,
+) {
+    let taken = session_epoch.tokens.borrow_mut().get_mut(&token).and_then(|held| {
         // The previous chunk's slots are released to the host.
         (held._meta, held._slots) = (None, None);
         held.rest.take()
     });
     let Some(rest) = taken else {
-        return complain(life, call, HostCode::Invalid, "nothing is left to read").await;
+        return complain(session_epoch, call, HostCode::Invalid, "nothing is left to read").await;
     };
     let limit = if wanted == 0 { usize::MAX } else { wanted as usize };
-    let (flow, piece) = next(life, rest, limit).await;
-    if !life.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
-        return complain(life, call, HostCode::Invalid, "the body was released").await;
+    let (flow, chunk) = next(session_epoch, rest, limit).await;
+    if !session_epoch.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
+        return complain(session_epoch, call, HostCode::Invalid, "the body was released").await;
     }
-    match piece {
-        Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
+    match chunk {
+        Ok(Some(chunk)) => give(tenant, session_epoch, call, token, None, *flow, chunk, 0),
         Ok(None) => {
             // The guest retries after it has released something.
-            if let Some(held) = life.tokens.borrow_mut().get_mut(&token) {
+            if let Some(held) = session_epoch.tokens.borrow_mut().get_mut(&token) {
                 held.rest = Some(Rest::Here(flow));
             }
-            life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+            session_epoch.complete(&Completion::bare(
+                call,
+                Status::Refused,
+                session_epoch.epoch_low(),
+            ));
         }
         Err(error) => {
             let failed = Failed::from(error);
             let (code, message) = failed.said();
-            say(life, call, Status::HostError, &host_meta(code, message), 0).await;
+            say(session_epoch, call, Status::HostError, &host_meta(code, message), 0).await;
         }
     }
 }
 
-type Next = (Box<Flow>, Result<Option<Option<Piece>>, TransportError>);
+type Next = (Box<Flow>, Result<Option<Option<Chunk>>, TransportError>);
 
 /// The result of the next chunk: an inner `None` is the end, an outer `None` means that no slot is
 /// free.
-async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
+async fn next(session_epoch: &Rc<SessionEpoch>, rest: Rest, limit: usize) -> Next {
     let mut flow = match rest {
         Rest::Here(flow) => flow,
         Rest::Ahead(mut ahead) => match (&mut ahead.1).await {
-            Ok((flow, Ok(Some(piece)))) => return (flow, Ok(Some(Some(piece)))).cut(life, limit),
+            Ok((flow, Ok(Some(chunk)))) => {
+                return (flow, Ok(Some(Some(chunk)))).cut(session_epoch, limit);
+            }
             Ok((flow, other)) => return (flow, other.map(Some)),
             // The task is aborted only through its handle.
             Err(_) => {
@@ -253,60 +274,76 @@ async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
             }
         },
     };
-    let Some(slots) = life.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
-    let piece = flow.fill(life, slots, limit).await;
-    (flow, piece.map(Some))
+    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
+    let chunk = flow.fill(session_epoch, slots, limit).await;
+    (flow, chunk.map(Some))
 }
 
 trait Cut {
-    fn cut(self, life: &Rc<Life>, limit: usize) -> Self;
+    fn cut(self, session_epoch: &Rc<SessionEpoch>, limit: usize) -> Self;
 }
 
 impl Cut for Next {
     /// Keeps the bytes beyond the limit for the next READ.
-    fn cut(mut self, life: &Rc<Life>, limit: usize) -> Next {
-        let Ok(Some(Some(piece))) = &mut self.1 else { return self };
-        if piece.bytes > limit {
-            let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
+    fn cut(mut self, session_epoch: &Rc<SessionEpoch>, limit: usize) -> Next {
+        let Ok(Some(Some(chunk))) = &mut self.1 else { return self };
+        if chunk.bytes > limit {
+            let (at, more) = (chunk.slots.offset() + limit, chunk.bytes - limit);
             // The chunk was filled before the bytes that are still carried.
             let mut carry = Vec::with_capacity(more + self.0.carry.len());
             // The range lies within the chunk's own slots.
-            let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
+            let _ = session_epoch.region.borrow().arena().append_to(at, more, &mut carry);
             carry.append(&mut self.0.carry);
             self.0.carry = carry;
-            piece.bytes = limit;
+            chunk.bytes = limit;
         }
         self
     }
 }
 
 /// Completes a call with text only.
-pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags: u16) {
-    let bare = Completion::bare(call, status, life.epoch_low());
-    let Some(meta) = life.meta(text).await else {
+pub async fn say(
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    status: Status,
+    text: &[u8],
+    flags: u16,
+) {
+    let bare = Completion::bare(call, status, session_epoch.epoch_low());
+    let Some(meta) = session_epoch.meta(text).await else {
         // The call may have been executed, so it must not be reported as refused.
         let status = if status == Status::Refused { status } else { Status::HostError };
-        return life.complete(&Completion { status, ..bare });
+        return session_epoch.complete(&Completion { status, ..bare });
     };
-    tell(life, bare, meta, flags);
+    tell(session_epoch, bare, meta, flags);
 }
 
-fn tell(life: &Life, bare: Completion, meta: Meta, flags: u16) {
-    let token = life.next_token();
+fn tell(session_epoch: &SessionEpoch, bare: Completion, meta: Meta, flags: u16) {
+    let token = session_epoch.next_token();
     let (meta_offset, meta_bytes) = (meta.offset, meta.bytes);
-    let held = Held { _meta: Some(meta), _slots: None, rest: None, is_body: false };
-    life.tokens.borrow_mut().insert(token, held);
-    life.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
+    let held = LentBody { _meta: Some(meta), _slots: None, rest: None, is_body: false };
+    session_epoch.tokens.borrow_mut().insert(token, held);
+    session_epoch.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
 }
 
 /// Completes a call with an error of the host.
-pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) {
-    say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
+pub async fn complain(session_epoch: &Rc<SessionEpoch>, call: u64, code: HostCode, message: &str) {
+    say(session_epoch, call, Status::HostError, &host_meta(code.name(), message), 0).await;
 }
 
 /// Completes a call with an error of the host, if there is room for its text now.
-pub fn try_complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) -> bool {
-    let Some(meta) = life.try_meta(&host_meta(code.name(), message)) else { return false };
-    tell(life, Completion::bare(call, Status::HostError, life.epoch_low()), meta, 0);
+pub fn try_complain(
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    code: HostCode,
+    message: &str,
+) -> bool {
+    let Some(meta) = session_epoch.try_meta(&host_meta(code.name(), message)) else { return false };
+    tell(
+        session_epoch,
+        Completion::bare(call, Status::HostError, session_epoch.epoch_low()),
+        meta,
+        0,
+    );
     true
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use unlade_s3::journal::{Begun, MAGIC, RECORD_BYTES_MAX, Write, begun, ended, replay};
+use unlade_s3::journal::{MAGIC, RECORD_BYTES_MAX, UnfinishedWrite, Write, begun, ended, replay};
 
 use crate::store::Body;
 
@@ -26,7 +26,7 @@ pub struct Opened {
     file: File,
     next_id: u64,
     length: u64,
-    unfinished: Vec<Begun>,
+    unfinished: Vec<UnfinishedWrite>,
 }
 
 /// An open journal, locked.
@@ -47,7 +47,7 @@ impl Journal {
     ///
     /// # Errors
     /// The system call failed; [`io::ErrorKind::WouldBlock`] if another worker has locked it.
-    pub fn open(path: &Path) -> io::Result<(Journal, Vec<Begun>)> {
+    pub fn open(path: &Path) -> io::Result<(Journal, Vec<UnfinishedWrite>)> {
         Journal::read(path).map(Journal::from)
     }
 
@@ -84,7 +84,7 @@ impl Journal {
     }
 
     /// Creates a journal from one that was read. Returns the writes that were not finished.
-    pub fn from(opened: Opened) -> (Journal, Vec<Begun>) {
+    pub fn from(opened: Opened) -> (Journal, Vec<UnfinishedWrite>) {
         let journal = Journal {
             file: Arc::new(opened.file),
             next_id: Cell::new(opened.next_id),

@@ -5,11 +5,11 @@
 //! function reads it. Only the worker has credentials.
 //!
 //! Modules, in the order in which a call passes them:
-//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`roster`] lists and
-//!   [`turns`] schedules; [`serve`]: the service of one tenant; [`config`]: the configuration;
+//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] lists and
+//!   [`scheduler`] schedules; [`serve`]: the service of one tenant; [`config`]: the configuration;
 //!   [`control`]: the socket where the gateway attaches instances;
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
-//! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its
+//! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]: its
 //!   memory, with [`runs`] of slots;
 //! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
 //!   bodies; [`stream`]: a large body that is sent to the store while it arrives;
@@ -37,28 +37,28 @@ pub mod control;
 pub mod copies;
 pub mod fetch;
 pub mod journal;
-pub mod life;
 pub mod perform;
 pub mod prefetch;
 pub mod quota;
 pub mod region;
 pub mod relay;
-pub mod roster;
 pub mod runs;
+pub mod scheduler;
 pub mod serve;
 pub mod session;
+pub mod session_epoch;
 pub mod shared;
 pub mod stage;
 pub mod store;
 pub mod stream;
 pub mod tenant;
+pub mod tenant_list;
 #[cfg(test)]
 mod testing;
-pub mod turns;
 pub mod worker;
 pub mod writeback;
 
 pub use config::{ConfigError, WorkerConfig};
-pub use roster::Roster;
 pub use shared::run_shared;
+pub use tenant_list::TenantList;
 pub use worker::{WorkerError, run};

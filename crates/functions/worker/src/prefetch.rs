@@ -30,7 +30,7 @@ pub const FETCHES_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
 /// Most invocations with prefetches.
 pub const INVOCATIONS_MAX: usize = 1024;
 /// The longest chunk in which a body is received.
-const PIECE_BYTES: usize = 1024 * 1024;
+const CHUNK_BYTES_MAX: usize = 1024 * 1024;
 /// Minimum length of a chunk while no GET waits: long chunks are copied fastest.
 const UNASKED_BYTES_MIN: usize = 512 * 1024;
 /// Parameters of a GET that a prefetch can answer, beside its name.
@@ -38,7 +38,7 @@ const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode
 
 /// The progress of a prefetch.
 #[derive(Debug)]
-enum State {
+enum PrefetchState {
     /// No response yet.
     Asked,
     /// The head of the response has arrived; its body is being received.
@@ -50,9 +50,9 @@ enum State {
 /// One prefetch.
 #[derive(Debug)]
 pub struct Fetch {
-    state: RefCell<State>,
+    state: RefCell<PrefetchState>,
     /// Chunks that were received and not read, in order.
-    pieces: RefCell<VecDeque<Rc<Vec<u8>>>>,
+    chunks: RefCell<VecDeque<Rc<Vec<u8>>>>,
     ended: Cell<Option<bool>>,
     changed: Notify,
     held: RefCell<Option<HeldBytes>>,
@@ -95,7 +95,7 @@ struct Invocation {
 }
 
 /// A prefetched response that a GET takes over.
-pub struct Taken {
+pub struct PrefetchedResponse {
     /// The result that an SDK would return.
     pub result: Map<String, Value>,
     /// Status and header fields.
@@ -136,7 +136,7 @@ impl Prefetches {
         tenant: &Tenant,
         invocation: &str,
         parameters: &Map<String, Value>,
-    ) -> Option<Taken> {
+    ) -> Option<PrefetchedResponse> {
         let name = asked(parameters)?;
         let fetch = self.fetches.borrow_mut().get_mut(invocation)?.fetches.remove(&name)?;
         fetch.asked.set(Some(Instant::now()));
@@ -144,12 +144,12 @@ impl Prefetches {
         loop {
             let changed = fetch.changed.notified();
             match &*fetch.state.borrow() {
-                State::Asked => {}
-                State::Failed => return None,
-                State::Coming { result, head, body_bytes } => {
+                PrefetchState::Asked => {}
+                PrefetchState::Failed => return None,
+                PrefetchState::Coming { result, head, body_bytes } => {
                     let (result, head) = (result.clone(), head.clone());
                     let reader = Bytes::of(&tenant.copies, fetch.clone(), *body_bytes);
-                    return Some(Taken { result, head, reader: Box::new(reader) });
+                    return Some(PrefetchedResponse { result, head, reader: Box::new(reader) });
                 }
             }
             changed.await;
@@ -210,8 +210,8 @@ fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
 impl Fetch {
     fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
         let fetch = Rc::new(Fetch {
-            state: RefCell::new(State::Asked),
-            pieces: RefCell::default(),
+            state: RefCell::new(PrefetchState::Asked),
+            chunks: RefCell::default(),
             ended: Cell::new(None),
             changed: Notify::new(),
             held: RefCell::default(),
@@ -256,10 +256,10 @@ impl Fetch {
         self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
     }
 
-    fn share(&self, mut piece: Vec<u8>) {
+    fn share(&self, mut chunk: Vec<u8>) {
         // Unused capacity is returned.
-        piece.shrink_to_fit();
-        self.pieces.borrow_mut().push_back(Rc::new(piece));
+        chunk.shrink_to_fit();
+        self.chunks.borrow_mut().push_back(Rc::new(chunk));
         self.changed.notify_waiters();
     }
 
@@ -274,12 +274,12 @@ impl Fetch {
         });
         let Some((result, head, reader, body_bytes, held)) = wanted else {
             tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Failed));
-            *self.state.borrow_mut() = State::Failed;
+            *self.state.borrow_mut() = PrefetchState::Failed;
             self.changed.notify_waiters();
             return None;
         };
         *self.held.borrow_mut() = Some(held);
-        *self.state.borrow_mut() = State::Coming { result, head, body_bytes };
+        *self.state.borrow_mut() = PrefetchState::Coming { result, head, body_bytes };
         self.changed.notify_waiters();
         Some(reader)
     }
@@ -287,13 +287,13 @@ impl Fetch {
 
 /// Reads the body while the prefetch exists; returns true if it arrived in full.
 async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
-    let mut piece = Vec::new();
+    let mut chunk = Vec::new();
     loop {
         let left =
             |reader: &dyn Reader| reader.left_bytes().map_or(usize::MAX, |left| left as usize);
-        piece.reserve(PIECE_BYTES.min(left(reader)).saturating_sub(piece.len()));
-        let room = PIECE_BYTES - piece.len();
-        let whole = match reader.read(Into::Memory(&mut piece), room).await {
+        chunk.reserve(CHUNK_BYTES_MAX.min(left(reader)).saturating_sub(chunk.len()));
+        let room = CHUNK_BYTES_MAX - chunk.len();
+        let whole = match reader.read(Into::Memory(&mut chunk), room).await {
             Ok(0) => Some(reader.left_bytes() == Some(0)),
             Ok(_) => None,
             // Bytes received with the error may be invalid.
@@ -301,9 +301,9 @@ async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
         };
         let Some(fetch) = fetch.upgrade() else { return false };
         let is_last = whole.is_some() || left(reader) == 0;
-        let is_due = is_last || piece.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
-        if is_due && !piece.is_empty() {
-            fetch.share(std::mem::take(&mut piece));
+        let is_due = is_last || chunk.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
+        if is_due && !chunk.is_empty() {
+            fetch.share(std::mem::take(&mut chunk));
         }
         if let Some(whole) = whole {
             return whole;
@@ -317,7 +317,7 @@ pub struct Bytes {
     /// The source of further chunks.
     fetch: Option<Rc<Fetch>>,
     /// The chunk that is being read, and the read position.
-    piece: Rc<Vec<u8>>,
+    chunk: Rc<Vec<u8>>,
     read_bytes: usize,
     /// Bytes after this chunk.
     left_bytes: u64,
@@ -326,28 +326,28 @@ pub struct Bytes {
 impl Bytes {
     /// The body of a prefetch, as it arrives.
     fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Bytes {
-        let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
-        Bytes { copies, fetch, piece, read_bytes: 0, left_bytes }
+        let (copies, fetch, chunk) = (copies.clone(), Some(fetch), Rc::default());
+        Bytes { copies, fetch, chunk, read_bytes: 0, left_bytes }
     }
 
     /// A complete body.
     pub fn all(copies: &Rc<Copies>, body: &Body) -> Bytes {
-        let (copies, piece) = (copies.clone(), body.shared().clone());
-        let left_bytes = piece.len() as u64;
-        Bytes { copies, fetch: None, piece, read_bytes: 0, left_bytes }
+        let (copies, chunk) = (copies.clone(), body.shared().clone());
+        let left_bytes = chunk.len() as u64;
+        Bytes { copies, fetch: None, chunk, read_bytes: 0, left_bytes }
     }
 
     /// Loads a chunk to read from; returns false at the end.
-    async fn has_piece(&mut self) -> Result<bool, TransportError> {
-        if self.read_bytes < self.piece.len() {
+    async fn has_chunk(&mut self) -> Result<bool, TransportError> {
+        if self.read_bytes < self.chunk.len() {
             return Ok(true);
         }
         let Some(fetch) = &self.fetch else { return Ok(false) };
         loop {
             let changed = fetch.changed.notified();
-            let next = fetch.pieces.borrow_mut().pop_front();
-            if let Some(piece) = next {
-                (self.piece, self.read_bytes) = (piece, 0);
+            let next = fetch.chunks.borrow_mut().pop_front();
+            if let Some(chunk) = next {
+                (self.chunk, self.read_bytes) = (chunk, 0);
                 return Ok(true);
             }
             match fetch.ended.get() {
@@ -359,15 +359,15 @@ impl Bytes {
     }
 
     async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
-        if bytes_max == 0 || !self.has_piece().await? {
+        if bytes_max == 0 || !self.has_chunk().await? {
             return Ok(0);
         }
-        let bytes = (self.piece.len() - self.read_bytes).min(bytes_max);
+        let bytes = (self.chunk.len() - self.read_bytes).min(bytes_max);
         let range = self.read_bytes..self.read_bytes + bytes;
         match to {
-            Into::Memory(out) => out.extend_from_slice(&self.piece[range]),
+            Into::Memory(out) => out.extend_from_slice(&self.chunk[range]),
             Into::Region(arena, at) => {
-                match self.copies.fill(arena, at, &self.piece, range).await {
+                match self.copies.fill(arena, at, &self.chunk, range).await {
                     Ok(Ok(())) => {}
                     Ok(Err(why)) => return broken(&why.to_string()),
                     Err(why) => return broken(&why.to_string()),

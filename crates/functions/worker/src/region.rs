@@ -25,7 +25,7 @@ pub const WAITING_MAX: usize = 4096;
 
 /// A violation of the protocol by the guest. The channel ends with BYE.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Nonsense {
+pub enum ProtocolViolation {
     /// A ring claims more entries than it has.
     #[error("the {ring} ring claims {entries} entries of {entries_max}")]
     Ring {
@@ -79,7 +79,7 @@ pub struct Run {
 
 /// A range of the region that the guest named, checked to be within its own slots.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct GuestRange {
     /// The memory.
     pub arena: Rc<Arena>,
     /// Offset in the memory.
@@ -184,12 +184,12 @@ impl Region {
     ///
     /// # Errors
     /// The guest violated the protocol.
-    pub fn poll_submission(&mut self) -> Result<Option<Submission>, Nonsense> {
+    pub fn poll_submission(&mut self) -> Result<Option<Submission>, ProtocolViolation> {
         let tail = self.load(word::SUBMISSION_TAIL);
         let (entries, entries_max) =
             (tail.wrapping_sub(self.submission_head), self.header.submission_entries);
         if entries > entries_max {
-            return Err(Nonsense::Ring { ring: "submission", entries, entries_max });
+            return Err(ProtocolViolation::Ring { ring: "submission", entries, entries_max });
         }
         if entries == 0 {
             return Ok(None);
@@ -204,7 +204,7 @@ impl Region {
         let due = self.header.epoch as u32;
         match submission.epoch == due {
             true => Ok(Some(submission)),
-            false => Err(Nonsense::Epoch { found: submission.epoch, due }),
+            false => Err(ProtocolViolation::Epoch { found: submission.epoch, due }),
         }
     }
 
@@ -213,9 +213,9 @@ impl Region {
     ///
     /// # Errors
     /// The guest violated the protocol, or takes no completions.
-    pub fn push_completion(&mut self, completion: &Completion) -> Result<bool, Nonsense> {
+    pub fn push_completion(&mut self, completion: &Completion) -> Result<bool, ProtocolViolation> {
         if self.waiting.len() >= WAITING_MAX {
-            return Err(Nonsense::Deaf);
+            return Err(ProtocolViolation::Deaf);
         }
         self.waiting.push_back(completion.encode());
         self.flush()
@@ -230,12 +230,12 @@ impl Region {
     ///
     /// # Errors
     /// The guest violated the protocol.
-    pub fn flush(&mut self) -> Result<bool, Nonsense> {
+    pub fn flush(&mut self) -> Result<bool, ProtocolViolation> {
         let entries_max = self.header.completion_entries;
         let head = self.load(word::COMPLETION_HEAD);
         let entries = self.completion_tail.wrapping_sub(head);
         if entries > entries_max {
-            return Err(Nonsense::Ring { ring: "completion", entries, entries_max });
+            return Err(ProtocolViolation::Ring { ring: "completion", entries, entries_max });
         }
         let room = (entries_max - entries) as usize;
         let moved = room.min(self.waiting.len());
@@ -259,9 +259,12 @@ impl Region {
     ///
     /// # Errors
     /// The range is outside the arena.
-    pub fn guest_meta(&self, offset: u32, bytes: u32) -> Result<Vec<u8>, Nonsense> {
-        let outside =
-            Nonsense::Outside { arena: "meta", offset: offset.into(), bytes: bytes.into() };
+    pub fn guest_meta(&self, offset: u32, bytes: u32) -> Result<Vec<u8>, ProtocolViolation> {
+        let outside = ProtocolViolation::Outside {
+            arena: "meta",
+            offset: offset.into(),
+            bytes: bytes.into(),
+        };
         let end = u64::from(offset) + u64::from(bytes);
         if end > u64::from(self.header.guest_meta_bytes) {
             return Err(outside);
@@ -276,8 +279,8 @@ impl Region {
     ///
     /// # Errors
     /// The range is outside the slots.
-    pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), Nonsense> {
-        let Place { offset, bytes, .. } = self.guest_place(body)?;
+    pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), ProtocolViolation> {
+        let GuestRange { offset, bytes, .. } = self.guest_range(body)?;
         self.within(self.arena.append_to(offset, bytes, out));
         Ok(())
     }
@@ -286,14 +289,14 @@ impl Region {
     ///
     /// # Errors
     /// The range is outside the slots.
-    pub fn guest_place(&self, body: Extent) -> Result<Place, Nonsense> {
+    pub fn guest_range(&self, body: Extent) -> Result<GuestRange, ProtocolViolation> {
         let offset = u64::from(body.first_slot) * u64::from(SLOT_BYTES);
         let bytes = u64::from(body.bytes);
         if offset + bytes > u64::from(self.header.guest_slots) * u64::from(SLOT_BYTES) {
-            return Err(Nonsense::Outside { arena: "slot", offset, bytes });
+            return Err(ProtocolViolation::Outside { arena: "slot", offset, bytes });
         }
         let offset = (u64::from(self.header.guest_slots_offset) + offset) as usize;
-        Ok(Place { arena: self.arena.clone(), offset, bytes: body.bytes as usize })
+        Ok(GuestRange { arena: self.arena.clone(), offset, bytes: body.bytes as usize })
     }
 
     /// Takes at most `most` of the host's slots, at least one; `None` if none is free.
@@ -310,7 +313,7 @@ impl Region {
         }
     }
 
-    /// Takes exactly so many slots.
+    /// Takes exactly `count` slots.
     pub fn take_slots_exactly(&mut self, count: u32) -> Option<Run> {
         self.slots.take(count).map(|first| Run { first, count })
     }
@@ -387,9 +390,15 @@ mod tests {
             assert_eq!(region.poll_submission(), Ok(Some(submission(index.into()))));
         }
         submit(&region, 6, &Submission { epoch: 8, ..submission(6) });
-        assert!(matches!(region.poll_submission(), Err(Nonsense::Epoch { found: 8, due: 9 })));
+        assert!(matches!(
+            region.poll_submission(),
+            Err(ProtocolViolation::Epoch { found: 8, due: 9 })
+        ));
         region.arena.store(word::SUBMISSION_TAIL, 12, Ordering::Release).unwrap();
-        assert!(matches!(region.poll_submission(), Err(Nonsense::Ring { entries: 5, .. })));
+        assert!(matches!(
+            region.poll_submission(),
+            Err(ProtocolViolation::Ring { entries: 5, .. })
+        ));
         // The host does not read back its own words: a guest that overwrites them corrupts only
         // its own view.
         region.arena.store(word::SUBMISSION_HEAD, 99, Ordering::Release).unwrap();
@@ -415,7 +424,7 @@ mod tests {
         region.arena.copy_out(region.header.completion_offset as usize, &mut entry).unwrap();
         assert_eq!(Completion::decode(&entry).unwrap().call, 4);
         region.arena.store(word::COMPLETION_HEAD, 6, Ordering::Release).unwrap();
-        assert!(matches!(region.flush(), Err(Nonsense::Ring { ring: "completion", .. })));
+        assert!(matches!(region.flush(), Err(ProtocolViolation::Ring { ring: "completion", .. })));
     }
 
     #[test]

@@ -48,9 +48,9 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 }
 
 /// A permit of a connection, released when this is dropped.
-struct Place(Rc<Cell<usize>>);
+struct ConnectionPermit(Rc<Cell<usize>>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
@@ -73,7 +73,7 @@ pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) {
             continue;
         }
         taken.set(taken.get() + 1);
-        let place = Place(taken.clone());
+        let place = ConnectionPermit(taken.clone());
         let (tenant, route) = (tenant.clone(), route.clone());
         tokio::task::spawn_local(async move {
             let _place = place;

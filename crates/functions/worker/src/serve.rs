@@ -17,8 +17,8 @@ use unlade_runtime::system::system;
 use crate::config::WorkerConfig;
 use crate::control;
 use crate::relay;
+use crate::scheduler::Turn;
 use crate::tenant::Tenant;
-use crate::turns::Turn;
 use crate::worker::{WorkerError, read_journal, tenant_with};
 
 /// The phase of a tenant or of a worker.

@@ -21,9 +21,9 @@ use unlade_runtime::restart::Restarts;
 use unlade_runtime::system::system;
 
 use crate::config::WorkerConfig;
-use crate::roster::Roster;
+use crate::scheduler::{FairScheduler, Turn};
 use crate::serve::{Phase, reached, serve};
-use crate::turns::{Turn, Turns};
+use crate::tenant_list::TenantList;
 use crate::worker::{WorkerError, phases, runtime};
 
 /// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
@@ -33,10 +33,12 @@ use crate::worker::{WorkerError, phases, runtime};
 /// # Errors
 /// The reason why it cannot run. A tenant that cannot be served is logged and retried.
 pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
-    let roster = Roster::load(path)?;
+    let tenant_list = TenantList::load(path)?;
     raise_descriptors();
     let (runtime, path) = (runtime()?, path.to_owned());
-    let ended = Turns::run(&runtime, |turns| async move { supervise(turns, &path, roster).await });
+    let ended = FairScheduler::run(&runtime, |scheduler| async move {
+        supervise(scheduler, &path, tenant_list).await
+    });
     ended.unwrap_or(Err(WorkerError::Ended))
 }
 
@@ -51,19 +53,23 @@ fn raise_descriptors() {
 /// The metrics of each tenant, by name.
 type Meters = Arc<Mutex<BTreeMap<String, Arc<Meter>>>>;
 
-async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), WorkerError> {
+async fn supervise(
+    scheduler: Rc<FairScheduler>,
+    path: &Path,
+    tenant_list: TenantList,
+) -> Result<(), WorkerError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     let (tell, mut told) = watch::channel(Phase::Serving);
     tokio::task::spawn_local(phases(tell)?);
     let draining = Arc::new(AtomicBool::new(false));
-    let mut shared = Shared::new(turns, told.clone());
-    let _admin = metrics(&roster, shared.meters.clone(), draining.clone())?;
-    shared.apply(roster);
+    let mut shared = Shared::new(scheduler, told.clone());
+    let _admin = metrics(&tenant_list, shared.meters.clone(), draining.clone())?;
+    shared.apply(tenant_list);
     tracing::info!(tenants = shared.kept.len(), "shared worker");
     loop {
         tokio::select! {
-            _ = hangup.recv() => match Roster::load(path) {
-                Ok(roster) => shared.apply(roster),
+            _ = hangup.recv() => match TenantList::load(path) {
+                Ok(tenant_list) => shared.apply(tenant_list),
                 Err(error) => tracing::error!(%error, "not reloaded; all stays as it was"),
             },
             () = reached(&mut told, Phase::Draining) => break,
@@ -75,11 +81,11 @@ async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), 
 }
 
 fn metrics(
-    roster: &Roster,
+    tenant_list: &TenantList,
     meters: Meters,
     draining: Arc<AtomicBool>,
 ) -> Result<Option<AdminServer>, WorkerError> {
-    let Some(address) = roster.admin else { return Ok(None) };
+    let Some(address) = tenant_list.admin else { return Ok(None) };
     let none = Arc::new(Meter::for_role(Role::Worker));
     let routes = Routes::new(none, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
     let routes = routes.route("/metrics", move |_| {
@@ -92,7 +98,7 @@ fn metrics(
 }
 
 /// A tenant of the worker.
-struct Kept {
+struct ServedTenant {
     /// The wanted configuration; `None` ends the tenant.
     wanted: watch::Sender<Option<WorkerConfig>>,
     task: JoinHandle<()>,
@@ -100,17 +106,17 @@ struct Kept {
 
 /// The tenants of a worker, which can be added and removed.
 pub struct Shared {
-    turns: Rc<Turns>,
+    scheduler: Rc<FairScheduler>,
     told: watch::Receiver<Phase>,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, ServedTenant>,
     meters: Meters,
 }
 
 impl Shared {
     /// Creates a worker without tenants. All of them drain when `told` requests it. Must be called
     /// within a [`LocalSet`](tokio::task::LocalSet).
-    pub fn new(turns: Rc<Turns>, told: watch::Receiver<Phase>) -> Shared {
-        Shared { turns, told, kept: BTreeMap::new(), meters: Meters::default() }
+    pub fn new(scheduler: Rc<FairScheduler>, told: watch::Receiver<Phase>) -> Shared {
+        Shared { scheduler, told, kept: BTreeMap::new(), meters: Meters::default() }
     }
 
     /// Waits until all tenants have drained.
@@ -122,18 +128,18 @@ impl Shared {
 
     /// Applies a new list of tenants. A tenant whose new configuration is invalid keeps the old
     /// one.
-    pub fn apply(&mut self, roster: Roster) {
-        for (tenant, error) in &roster.refused {
+    pub fn apply(&mut self, tenant_list: TenantList) {
+        for (tenant, error) in &tenant_list.refused {
             tracing::error!(tenant, %error, "stays as it was");
         }
         for (name, kept) in &self.kept {
-            if !roster.tenants.contains_key(name) && !roster.refused.contains_key(name) {
+            if !tenant_list.tenants.contains_key(name) && !tenant_list.refused.contains_key(name) {
                 kept.wanted.send_if_modified(|wanted| wanted.take().is_some());
             }
         }
         // Removes the tenants that have drained since.
         self.kept.retain(|_, kept| !kept.task.is_finished());
-        for (name, config) in roster.tenants {
+        for (name, config) in tenant_list.tenants {
             match self.kept.get(&name) {
                 Some(kept) => drop(kept.wanted.send_if_modified(|wanted| {
                     let is_other = wanted.as_ref() != Some(&config);
@@ -152,16 +158,16 @@ impl Shared {
         let fresh = || Arc::new(Meter::of_thread(Role::Worker));
         let meter = meters.entry(name.clone()).or_insert_with(fresh).clone();
         let (wanted, due) = watch::channel(Some(config));
-        let (turns, told) = (self.turns.clone(), self.told.clone());
-        let task = tokio::task::spawn_local(keep(turns, name.clone(), meter, due, told));
-        self.kept.insert(name, Kept { wanted, task });
+        let (scheduler, told) = (self.scheduler.clone(), self.told.clone());
+        let task = tokio::task::spawn_local(keep(scheduler, name.clone(), meter, due, told));
+        self.kept.insert(name, ServedTenant { wanted, task });
     }
 }
 
 /// Serves a tenant with its wanted configuration; returns when the tenant is removed and has
 /// drained.
 async fn keep(
-    turns: Rc<Turns>,
+    scheduler: Rc<FairScheduler>,
     name: String,
     meter: Arc<Meter>,
     mut wanted: watch::Receiver<Option<WorkerConfig>>,
@@ -181,7 +187,7 @@ async fn keep(
                 }
             }
         };
-        let mut ended = turns.add(tracing::error_span!("tenant", name), turn, work);
+        let mut ended = scheduler.add(tracing::error_span!("tenant", name), turn, work);
         tokio::select! {
             _ = &mut ended => {
                 tokio::select! {

@@ -6,7 +6,7 @@ use unlade_s3::Call;
 
 use crate::copies::Copies;
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::Place;
+use crate::region::GuestRange;
 
 /// The reason why a body is invalid. The guest is at fault; the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +68,7 @@ impl Upload {
     ///
     /// # Errors
     /// The call fails.
-    pub async fn take(&mut self, copies: &Rc<Copies>, place: Place) -> Result<(), StageError> {
+    pub async fn take(&mut self, copies: &Rc<Copies>, place: GuestRange) -> Result<(), StageError> {
         let came = self.bytes.len() as u64 + place.bytes as u64;
         let announced = self.call.body_bytes;
         if came > announced {

@@ -23,10 +23,10 @@ use unlade_s3::{Call, Request};
 use crate::call::{Caller, Done};
 use crate::copies::Copies;
 use crate::fetch;
-use crate::life::Life;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{Nonsense, Place, Region};
+use crate::region::{GuestRange, ProtocolViolation, Region};
+use crate::session_epoch::SessionEpoch;
 use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
@@ -42,18 +42,18 @@ const AGAIN_MAX: usize = 256;
 
 /// Bytes in slots that were not sent to the store.
 #[derive(Debug)]
-struct Piece {
-    place: Place,
+struct Chunk {
+    place: GuestRange,
     /// True if the guest waits for these slots.
     is_part: bool,
 }
 
 /// The input queue of a streamed body: the chunks that have arrived and were not taken.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct StreamInput {
     announced_bytes: u64,
     came_bytes: Cell<u64>,
-    pieces: RefCell<VecDeque<Piece>>,
+    chunks: RefCell<VecDeque<Chunk>>,
     /// A guest has no more chunks than slots, and one empty chunk at the end.
     pieces_max: usize,
     has_ended: Cell<bool>,
@@ -62,13 +62,13 @@ pub struct Inlet {
     changed: Notify,
 }
 
-impl Inlet {
+impl StreamInput {
     /// Creates the queue of a body of `announced_bytes`, in slots of a region.
-    pub fn new(announced_bytes: u64, region: &Region) -> Rc<Inlet> {
-        Rc::new(Inlet {
+    pub fn new(announced_bytes: u64, region: &Region) -> Rc<StreamInput> {
+        Rc::new(StreamInput {
             announced_bytes,
             came_bytes: Cell::new(0),
-            pieces: RefCell::default(),
+            chunks: RefCell::default(),
             pieces_max: region.header().guest_slots as usize + 1,
             has_ended: Cell::new(false),
             wrong: Cell::new(None),
@@ -87,8 +87,8 @@ impl Inlet {
         region: &Region,
         submission: &Submission,
         is_part: bool,
-    ) -> Result<(), Nonsense> {
-        let place = region.guest_place(submission.body)?;
+    ) -> Result<(), ProtocolViolation> {
+        let place = region.guest_range(submission.body)?;
         if self.has_ended.get() {
             return Ok(());
         }
@@ -96,13 +96,13 @@ impl Inlet {
         let came = self.came_bytes.get().saturating_add(bytes as u64);
         let announced = self.announced_bytes;
         self.came_bytes.set(came);
-        let mut pieces = self.pieces.borrow_mut();
+        let mut chunks = self.chunks.borrow_mut();
         if came > announced || (!submission.more && came < announced) {
             self.wrong.set(Some(StageError::Length { came, announced }));
-        } else if pieces.len() >= self.pieces_max {
+        } else if chunks.len() >= self.pieces_max {
             self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
         } else {
-            pieces.push_back(Piece { place, is_part });
+            chunks.push_back(Chunk { place, is_part });
             self.has_ended.set(!submission.more);
         }
         self.changed.notify_one();
@@ -119,8 +119,8 @@ impl Inlet {
 
 /// The body, as the transport pulls it.
 struct Pull<'a> {
-    inlet: &'a Inlet,
-    life: &'a Rc<Life>,
+    stream_input: &'a StreamInput,
+    session_epoch: &'a Rc<SessionEpoch>,
     meter: &'a Meter,
     copies: &'a Rc<Copies>,
     call: u64,
@@ -136,8 +136,8 @@ impl Pull<'_> {
         out: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<Option<usize>, TransportError> {
-        let first = self.inlet.pieces.borrow().front().map(|piece| piece.place.clone());
-        let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
+        let first = self.stream_input.chunks.borrow().front().map(|chunk| chunk.place.clone());
+        let Some(GuestRange { arena, offset, bytes }) = first else { return Ok(None) };
         let bytes = bytes.min(bytes_max);
         let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
         // The range was checked when it arrived.
@@ -151,24 +151,24 @@ impl Pull<'_> {
     /// Consumes bytes of the first chunk, which have been copied; after the last byte the slots
     /// return to the guest.
     fn taken(&self, bytes: usize) {
-        let mut pieces = self.inlet.pieces.borrow_mut();
-        let Some(piece) = pieces.front_mut() else { return };
-        piece.place.offset += bytes;
-        piece.place.bytes -= bytes;
-        if piece.place.bytes > 0 {
+        let mut chunks = self.stream_input.chunks.borrow_mut();
+        let Some(chunk) = chunks.front_mut() else { return };
+        chunk.place.offset += bytes;
+        chunk.place.bytes -= bytes;
+        if chunk.place.bytes > 0 {
             return;
         }
-        let is_part = piece.is_part;
-        pieces.pop_front();
-        drop(pieces);
+        let is_part = chunk.is_part;
+        chunks.pop_front();
+        drop(chunks);
         if is_part {
-            let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
-            self.life.complete(&Completion { flags: PART, ..part });
+            let part = Completion::bare(self.call, Status::Done, self.session_epoch.epoch_low());
+            self.session_epoch.complete(&Completion { flags: PART, ..part });
         }
     }
 
     async fn change(&self) -> Result<(), TransportError> {
-        let changed = self.inlet.changed.notified();
+        let changed = self.stream_input.changed.notified();
         tokio::time::timeout(self.silence_max, changed).await.map_err(|_| {
             let silence = self.silence_max;
             TransportError::Withheld(format!("nothing of the body has come for {silence:?}"))
@@ -178,7 +178,7 @@ impl Pull<'_> {
 
 impl Outgoing for Pull<'_> {
     fn bytes(&self) -> u64 {
-        self.inlet.announced_bytes
+        self.stream_input.announced_bytes
     }
 
     fn pull<'a>(
@@ -188,12 +188,12 @@ impl Outgoing for Pull<'_> {
     ) -> Local<'a, Result<(), TransportError>> {
         Box::pin(async move {
             loop {
-                self.inlet.check()?;
+                self.stream_input.check()?;
                 match self.take(out, bytes_max).await? {
                     None => self.change().await?,
                     Some(0) => {}
                     Some(_) => {
-                        self.inlet.was_touched.set(true);
+                        self.stream_input.was_touched.set(true);
                         return Ok(());
                     }
                 }
@@ -204,11 +204,11 @@ impl Outgoing for Pull<'_> {
     fn end(&mut self) -> Local<'_, Result<(), TransportError>> {
         Box::pin(async move {
             loop {
-                self.inlet.check()?;
+                self.stream_input.check()?;
                 // An empty chunk may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
-                    None if self.inlet.has_ended.get() => return Ok(()),
+                    None if self.stream_input.has_ended.get() => return Ok(()),
                     None => self.change().await?,
                 }
             }
@@ -218,7 +218,7 @@ impl Outgoing for Pull<'_> {
 
 /// The state of a call that the guest may repeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Before {
+pub struct RetryState {
     /// Attempts so far.
     pub attempts: Attempts,
     /// True if the store does not support chunks: the body has to be buffered.
@@ -227,10 +227,10 @@ pub struct Before {
 
 /// Calls that may be repeated, by number.
 #[derive(Debug, Default)]
-pub struct Agains(RefCell<BTreeMap<u64, Before>>);
+pub struct RetryTable(RefCell<BTreeMap<u64, RetryState>>);
 
-impl Agains {
-    fn put(&self, call: u64, before: Before) {
+impl RetryTable {
+    fn put(&self, call: u64, before: RetryState) {
         let mut all = self.0.borrow_mut();
         if all.len() >= AGAIN_MAX {
             all.pop_first();
@@ -239,7 +239,7 @@ impl Agains {
     }
 
     /// The state of a call.
-    pub fn look(&self, call: Option<u64>) -> Before {
+    pub fn look(&self, call: Option<u64>) -> RetryState {
         call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
     }
 
@@ -257,7 +257,7 @@ pub struct Streamed {
     /// The call.
     pub call: Call,
     /// The input queue of its body.
-    pub inlet: Rc<Inlet>,
+    pub stream_input: Rc<StreamInput>,
     /// Previous attempts.
     pub attempts: Attempts,
     /// Its permit among the calls.
@@ -267,22 +267,22 @@ pub struct Streamed {
 }
 
 /// The failure of a stream.
-enum Lost {
+enum StreamFailure {
     /// Permanent.
     Failed(Failed),
     /// The guest may repeat the call.
     Again { failed: Failed, wait: Duration, is_whole: bool },
 }
 
-impl From<Failed> for Lost {
-    fn from(failed: Failed) -> Lost {
-        Lost::Failed(failed)
+impl From<Failed> for StreamFailure {
+    fn from(failed: Failed) -> StreamFailure {
+        StreamFailure::Failed(failed)
     }
 }
 
 impl Caller {
     /// Returns true if the body of a call is streamed.
-    pub fn streams(&self, call: &Call, before: Before) -> bool {
+    pub fn streams(&self, call: &Call, before: RetryState) -> bool {
         let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
             return false;
         };
@@ -305,19 +305,19 @@ impl Caller {
 
     /// Executes a call whose body is streamed, and completes it.
     pub async fn run_stream(&self, number: u64, streamed: Streamed) {
-        let Streamed { call, inlet, mut attempts, room: _room, held: _held } = streamed;
-        let done = self.stream(number, &call, &inlet, &mut attempts).await;
-        self.life.calls.borrow_mut().remove(&number);
+        let Streamed { call, stream_input, mut attempts, room: _room, held: _held } = streamed;
+        let done = self.stream(number, &call, &stream_input, &mut attempts).await;
+        self.session_epoch.calls.borrow_mut().remove(&number);
         match done {
             Ok(Performed { result, head, .. }) => {
                 let done = Ok(Done::Result { result, head, flags: 0 });
                 self.finish(number, &call.operation, done, attempts.retries()).await;
             }
-            Err(Lost::Failed(failed)) => {
+            Err(StreamFailure::Failed(failed)) => {
                 self.finish(number, &call.operation, Err(failed), attempts.retries()).await;
             }
-            Err(Lost::Again { failed, wait, is_whole }) => {
-                self.life.agains.put(number, Before { attempts, is_whole });
+            Err(StreamFailure::Again { failed, wait, is_whole }) => {
+                self.session_epoch.retry_table.put(number, RetryState { attempts, is_whole });
                 self.ask_again(number, &call.operation, &failed, wait, attempts.retries()).await;
             }
         }
@@ -327,17 +327,19 @@ impl Caller {
         &self,
         number: u64,
         call: &Call,
-        inlet: &Inlet,
+        stream_input: &StreamInput,
         attempts: &mut Attempts,
-    ) -> Result<Performed, Lost> {
+    ) -> Result<Performed, StreamFailure> {
         let request = self.asked(call)?;
-        let _outdates = self.outdates(&request);
+        let _outdates = self.invalidation(&request);
         self.tenant.writeback.barrier(&request, &call.parameters).await;
         let tenant = &self.tenant;
         loop {
             let silence_max = tenant.limits.call_timeout;
-            let (life, meter, copies) = (&self.life, &*tenant.meter, &tenant.copies);
-            let mut body = Pull { inlet, life, meter, copies, call: number, silence_max };
+            let (session_epoch, meter, copies) =
+                (&self.session_epoch, &*tenant.meter, &tenant.copies);
+            let mut body =
+                Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
             let failed = match self.attempt_stream(&request, &mut body).await {
                 Ok(performed) => {
                     attempts.succeeded(&mut tenant.retries.borrow_mut());
@@ -346,13 +348,13 @@ impl Caller {
                 Err(failed) => failed,
             };
             if lacks_chunks(&failed) {
-                return Err(Lost::Again { failed, wait: Duration::ZERO, is_whole: true });
+                return Err(StreamFailure::Again { failed, wait: Duration::ZERO, is_whole: true });
             }
             let Some(wait) = next_wait(tenant, attempts, &failed) else {
                 return Err(failed.into());
             };
-            if inlet.was_touched.get() {
-                return Err(Lost::Again { failed, wait, is_whole: false });
+            if stream_input.was_touched.get() {
+                return Err(StreamFailure::Again { failed, wait, is_whole: false });
             }
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -392,7 +394,7 @@ impl Caller {
             }
         };
         let text = with_wait(&text, wait);
-        fetch::say(&self.life, number, status, &text, AGAIN).await;
+        fetch::say(&self.session_epoch, number, status, &text, AGAIN).await;
     }
 }
 
@@ -465,7 +467,7 @@ mod tests {
         let _entered = runtime.enter();
         cases(200, |random| {
             let region = Region::create(LAYOUT, 9).unwrap();
-            let life = Life::new(region);
+            let session_epoch = SessionEpoch::new(region);
             let count = 1 + random.below(SLOTS as u64 - 1) as u32;
             let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
             let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
@@ -475,22 +477,29 @@ mod tests {
                 1 => total.saturating_sub(1 + random.below(9000_u64)),
                 _ => total,
             };
-            let inlet = Inlet::new(announced, &life.region.borrow());
+            let stream_input = StreamInput::new(announced, &session_epoch.region.borrow());
             let mut due = Vec::new();
             for (slot, length) in lengths.iter().enumerate() {
                 let bytes = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
-                let place = life.region.borrow().guest_place(submission.body).unwrap();
+                let place = session_epoch.region.borrow().guest_range(submission.body).unwrap();
                 place.arena.copy_in(place.offset, &bytes).unwrap();
-                inlet.push(&life.region.borrow(), &submission, true).unwrap();
+                stream_input.push(&session_epoch.region.borrow(), &submission, true).unwrap();
                 due.extend(bytes);
             }
             let silence_max = Duration::from_secs(60);
             let meter = Arc::new(Meter::new());
             let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 0 });
             let copies = &Copies::new(CopyService::Off, quota, meter.clone());
-            let (life, meter) = (&life, &*meter);
-            let mut pull = Pull { inlet: &inlet, life, meter, copies, call: 1, silence_max };
+            let (session_epoch, meter) = (&session_epoch, &*meter);
+            let mut pull = Pull {
+                stream_input: &stream_input,
+                session_epoch,
+                meter,
+                copies,
+                call: 1,
+                silence_max,
+            };
             let found = pulled(&mut pull, 1 + random.below(100_000_usize));
             match announced == total {
                 true => assert!(found.unwrap() == due),
@@ -502,27 +511,27 @@ mod tests {
     #[test]
     fn slots_outside_the_arena_are_no_pieces() {
         let region = Region::create(LAYOUT, 9).unwrap();
-        let inlet = Inlet::new(1 << 30, &region);
-        assert!(inlet.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
-        assert!(inlet.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
+        let stream_input = StreamInput::new(1 << 30, &region);
+        assert!(stream_input.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
+        assert!(stream_input.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
         for _ in 0..=SLOTS {
-            inlet.push(&region, &body(0, 1, true), true).unwrap();
-            assert!(inlet.check().is_ok());
+            stream_input.push(&region, &body(0, 1, true), true).unwrap();
+            assert!(stream_input.check().is_ok());
         }
-        inlet.push(&region, &body(0, 1, true), true).unwrap();
-        assert!(inlet.check().is_err());
+        stream_input.push(&region, &body(0, 1, true), true).unwrap();
+        assert!(stream_input.check().is_err());
     }
 
     #[test]
     fn what_is_known_of_calls_is_bounded() {
-        let agains = Agains::default();
-        let before = Before { is_whole: true, ..Before::default() };
+        let retry_table = RetryTable::default();
+        let before = RetryState { is_whole: true, ..RetryState::default() };
         for call in 0..=AGAIN_MAX as u64 {
-            agains.put(call, before);
+            retry_table.put(call, before);
         }
-        assert!(!agains.look(Some(0)).is_whole && !agains.look(None).is_whole);
-        assert!(agains.look(Some(1)).is_whole);
-        agains.forget(Some(1));
-        assert!(!agains.look(Some(1)).is_whole);
+        assert!(!retry_table.look(Some(0)).is_whole && !retry_table.look(None).is_whole);
+        assert!(retry_table.look(Some(1)).is_whole);
+        retry_table.forget(Some(1));
+        assert!(!retry_table.look(Some(1)).is_whole);
     }
 }

@@ -12,8 +12,8 @@ use unlade_s3::retry;
 use crate::copies::{Copies, CopyService};
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
+use crate::scheduler::Turn;
 use crate::store::Transport;
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// Limits of one instance, and of its calls.

@@ -14,10 +14,10 @@ use crate::copies::CopyService;
 use crate::journal::Journal;
 use crate::prefetch::Empty;
 use crate::quota::{self, Quota};
+use crate::scheduler::Turn;
 use crate::store::sign::Form;
 use crate::store::{Body, Incoming, Local, Outgoing, Transport, TransportError, Version};
 use crate::tenant::{Limits, Tenant};
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// Runs a future on a thread of its own.

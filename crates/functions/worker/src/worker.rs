@@ -14,10 +14,10 @@ use unlade_runtime::system::{SystemError, system};
 use crate::config::{ConfigError, WorkerConfig};
 use crate::journal::{Journal, Opened};
 use crate::quota::{self, Quota};
+use crate::scheduler::Turn;
 use crate::serve::{Phase, serve};
 use crate::store::HttpStore;
 use crate::tenant::Tenant;
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
 /// The reason why a worker does not run.

@@ -53,7 +53,7 @@ const PLAIN: &[&str] = &[
 /// Response fields that are equal for every object of a bucket.
 const CONSTANT: &[&str] = &["x-amz-server-side-encryption", "x-amz-checksum-type"];
 /// Members of a result that can be predicted.
-const FORETOLD: &[&str] = &["ETag", "ChecksumCRC32", "ChecksumType", "ServerSideEncryption"];
+const PREDICTABLE: &[&str] = &["ETag", "ChecksumCRC32", "ChecksumType", "ServerSideEncryption"];
 
 /// A pending write.
 #[derive(Debug)]
@@ -67,18 +67,18 @@ pub struct Write {
 
 /// The class of a bucket's responses to writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answers {
+enum ResponseClass {
     /// Predictable, with these fields beside the entity tag.
-    Foretold { constant: Vec<(String, String)>, has_crc32: bool },
+    Predictable { constant: Vec<(String, String)>, has_crc32: bool },
     /// Not predictable.
-    Otherwise,
+    Unpredictable,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct WriteBack {
     pending: RefCell<Pending<Rc<Write>>>,
-    buckets: RefCell<HashMap<String, Answers>>,
+    buckets: RefCell<HashMap<String, ResponseClass>>,
     failed: RefCell<HashMap<String, Vec<FailedWrite>>>,
     changed: Notify,
     journal: Option<Journal>,
@@ -131,8 +131,8 @@ impl WriteBack {
         let may = self.may_acknowledge(request.operation.name, parameters, invocation, mode);
         let bucket = request.bucket.as_deref().filter(|_| may)?;
         let answers = self.buckets.borrow().get(bucket).cloned()?;
-        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
-        let (result, head) = foretell(request, body, &constant, has_crc32)?;
+        let ResponseClass::Predictable { constant, has_crc32 } = answers else { return None };
+        let (result, head) = predict(request, body, &constant, has_crc32)?;
         let name = (bucket.to_owned(), request.key.clone()?);
         let write = Write {
             request: request.clone(),
@@ -190,11 +190,11 @@ impl WriteBack {
             && !invocation.is_empty()
             && (mode != WriteMode::EarlyReply || self.journal.is_some())
             && parameters.iter().all(plain)
-            && self.buckets.borrow().get(bucket) != Some(&Answers::Otherwise)
+            && self.buckets.borrow().get(bucket) != Some(&ResponseClass::Unpredictable)
     }
 
     /// Resumes writes that a previous worker had acknowledged.
-    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::Begun>) {
+    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::UnfinishedWrite>) {
         for begun in begun {
             let operation = find(&begun.write.operation);
             let request = operation.and_then(|op| Request::new(op, &begun.write.parameters).ok());
@@ -264,9 +264,9 @@ impl WriteBack {
     /// longer predicted.
     fn check(&self, write: &Write, result: &Map<String, Value>) {
         let Some(bucket) = write.request.bucket.as_deref() else { return };
-        if learn(&write.body, result, &[]) == Answers::Otherwise {
+        if learn(&write.body, result, &[]) == ResponseClass::Unpredictable {
             tracing::warn!(bucket, "its answers are not as foretold; writes are made at once");
-            self.buckets.borrow_mut().insert(bucket.to_owned(), Answers::Otherwise);
+            self.buckets.borrow_mut().insert(bucket.to_owned(), ResponseClass::Unpredictable);
         }
     }
 
@@ -372,7 +372,7 @@ impl WriteBack {
         let pending = self.pending.borrow();
         let write = pending.newest(&name)?;
         let answers = self.buckets.borrow().get(&name.0)?.clone();
-        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
+        let ResponseClass::Predictable { constant, has_crc32 } = answers else { return None };
         // Stores differ in the content type of an object that was written without one.
         write.request.header_value("content-type")?;
         let head = described(write, &constant, has_crc32);
@@ -439,23 +439,23 @@ fn scopes(request: &Request, parameters: &Map<String, Value>) -> Vec<Wait> {
 }
 
 /// Derives the class of a bucket from one response.
-fn learn(body: &Body, result: &Map<String, Value>, headers: &[(String, String)]) -> Answers {
+fn learn(body: &Body, result: &Map<String, Value>, headers: &[(String, String)]) -> ResponseClass {
     let tag = result.get("ETag").and_then(Value::as_str).unwrap_or_default();
-    let known: HashSet<&str> = FORETOLD.iter().copied().collect();
+    let known: HashSet<&str> = PREDICTABLE.iter().copied().collect();
     let plain = result.keys().all(|name| known.contains(name.as_str()));
     let encryption = result.get("ServerSideEncryption").and_then(Value::as_str);
     if tag.trim_matches('"') != body.md5() || !plain || encryption.is_some_and(|e| e != "AES256") {
-        return Answers::Otherwise;
+        return ResponseClass::Unpredictable;
     }
     let is_constant = |(name, _): &&(String, String)| {
         CONSTANT.iter().any(|constant| name.eq_ignore_ascii_case(constant))
     };
     let constant = headers.iter().filter(is_constant).cloned().collect();
-    Answers::Foretold { constant, has_crc32: result.contains_key("ChecksumCRC32") }
+    ResponseClass::Predictable { constant, has_crc32: result.contains_key("ChecksumCRC32") }
 }
 
 /// Predicts the response of the store.
-fn foretell(
+fn predict(
     request: &Request,
     body: &Body,
     constant: &[(String, String)],

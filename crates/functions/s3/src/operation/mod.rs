@@ -6,8 +6,8 @@
 mod buckets;
 #[cfg(test)]
 mod described;
+mod generated;
 mod listing;
-mod made;
 mod multipart;
 mod objects;
 mod select;
@@ -91,7 +91,7 @@ pub struct Member {
 
 /// A header field of a response.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct ResponseHeader {
     /// Its name in the API.
     pub name: &'static str,
     /// The header field; with a `*` at the end, all fields with this prefix.
@@ -172,7 +172,7 @@ pub struct Operation {
     /// The digest that is added for a body.
     pub digest: Digest,
     /// Header fields of the response.
-    pub found: &'static [&'static [Found]],
+    pub response_headers: &'static [&'static [ResponseHeader]],
     /// The body of the response.
     pub output: Output,
     /// Fields of the response that are percent-encoded, because the request asks for that.
@@ -193,7 +193,7 @@ const BASE: Operation = Operation {
     document: None,
     has_body: false,
     digest: Digest::None,
-    found: &[],
+    response_headers: &[],
     output: Output::None,
     encoded: &[],
     may_fail_late: false,
@@ -207,7 +207,7 @@ pub fn find(name: &str) -> Option<&'static Operation> {
 /// Every operation.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
     let groups = [objects::TABLE, listing::TABLE, multipart::TABLE, buckets::TABLE, select::TABLE];
-    groups.into_iter().chain(made::TABLES).flatten()
+    groups.into_iter().chain(generated::TABLES).flatten()
 }
 
 impl Operation {
@@ -249,12 +249,16 @@ const fn of(kind: Kind, field: Field) -> Field {
     Field { kind, ..field }
 }
 
-const fn found(name: &'static str, header: &'static str) -> Found {
-    Found { name, header, kind: Kind::Text }
+const fn response_header(name: &'static str, header: &'static str) -> ResponseHeader {
+    ResponseHeader { name, header, kind: Kind::Text }
 }
 
-const fn found_as(kind: Kind, name: &'static str, header: &'static str) -> Found {
-    Found { name, header, kind }
+const fn response_header_as(
+    kind: Kind,
+    name: &'static str,
+    header: &'static str,
+) -> ResponseHeader {
+    ResponseHeader { name, header, kind }
 }
 
 /// A member whose element has the same name.
@@ -289,29 +293,33 @@ const CUSTOMER_KEY: &[Field] = &[
     header("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
 ];
 /// Fields of every response.
-const CHARGED: &[Found] = &[found("RequestCharged", "x-amz-request-charged")];
+const CHARGED: &[ResponseHeader] = &[response_header("RequestCharged", "x-amz-request-charged")];
 /// The encryption of an object.
-const ENCRYPTED: &[Found] = &[
-    found("ServerSideEncryption", "x-amz-server-side-encryption"),
-    found("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
-    found("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
-    found("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
-    found("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
-    found_as(Kind::Boolean, "BucketKeyEnabled", "x-amz-server-side-encryption-bucket-key-enabled"),
+const ENCRYPTED: &[ResponseHeader] = &[
+    response_header("ServerSideEncryption", "x-amz-server-side-encryption"),
+    response_header("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
+    response_header("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
+    response_header("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
+    response_header("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
+    response_header_as(
+        Kind::Boolean,
+        "BucketKeyEnabled",
+        "x-amz-server-side-encryption-bucket-key-enabled",
+    ),
 ];
 /// Checksums in a response.
-const CHECKSUMS: &[Found] = &[
-    found("ChecksumCRC32", "x-amz-checksum-crc32"),
-    found("ChecksumCRC32C", "x-amz-checksum-crc32c"),
-    found("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
-    found("ChecksumSHA1", "x-amz-checksum-sha1"),
-    found("ChecksumSHA256", "x-amz-checksum-sha256"),
-    found("ChecksumSHA512", "x-amz-checksum-sha512"),
-    found("ChecksumMD5", "x-amz-checksum-md5"),
-    found("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
-    found("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
-    found("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
-    found("ChecksumType", "x-amz-checksum-type"),
+const CHECKSUMS: &[ResponseHeader] = &[
+    response_header("ChecksumCRC32", "x-amz-checksum-crc32"),
+    response_header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
+    response_header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
+    response_header("ChecksumSHA1", "x-amz-checksum-sha1"),
+    response_header("ChecksumSHA256", "x-amz-checksum-sha256"),
+    response_header("ChecksumSHA512", "x-amz-checksum-sha512"),
+    response_header("ChecksumMD5", "x-amz-checksum-md5"),
+    response_header("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
+    response_header("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
+    response_header("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
+    response_header("ChecksumType", "x-amz-checksum-type"),
 ];
 /// Checksums in a request.
 const SUMS: &[Field] = &[

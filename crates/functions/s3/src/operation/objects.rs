@@ -89,53 +89,57 @@ pub(super) const SOURCE: &[Field] = &[
 ];
 
 /// Metadata in a response to GET and HEAD.
-const OBJECT: &[Found] = &[
-    found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-    found("AcceptRanges", "accept-ranges"),
-    found("Expiration", "x-amz-expiration"),
-    found("Restore", "x-amz-restore"),
-    found_as(Kind::HttpDate, "LastModified", "last-modified"),
-    found_as(Kind::Integer, "ContentLength", "content-length"),
-    found("ETag", "etag"),
-    found_as(Kind::Integer, "MissingMeta", "x-amz-missing-meta"),
-    found("VersionId", "x-amz-version-id"),
-    found("CacheControl", "cache-control"),
-    found("ContentDisposition", "content-disposition"),
-    found("ContentEncoding", "content-encoding"),
-    found("ContentLanguage", "content-language"),
-    found("ContentRange", "content-range"),
-    found("ContentType", "content-type"),
-    found_as(Kind::HttpDate, "Expires", "expires"),
-    found("ExpiresString", "expires"),
-    found("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
-    found("Metadata", "x-amz-meta-*"),
-    found("StorageClass", "x-amz-storage-class"),
-    found("ReplicationStatus", "x-amz-replication-status"),
-    found_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
-    found_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
-    found("ObjectLockMode", "x-amz-object-lock-mode"),
-    found_as(Kind::Timestamp, "ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
-    found("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
-    found("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
-    found_as(
+const OBJECT: &[ResponseHeader] = &[
+    response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+    response_header("AcceptRanges", "accept-ranges"),
+    response_header("Expiration", "x-amz-expiration"),
+    response_header("Restore", "x-amz-restore"),
+    response_header_as(Kind::HttpDate, "LastModified", "last-modified"),
+    response_header_as(Kind::Integer, "ContentLength", "content-length"),
+    response_header("ETag", "etag"),
+    response_header_as(Kind::Integer, "MissingMeta", "x-amz-missing-meta"),
+    response_header("VersionId", "x-amz-version-id"),
+    response_header("CacheControl", "cache-control"),
+    response_header("ContentDisposition", "content-disposition"),
+    response_header("ContentEncoding", "content-encoding"),
+    response_header("ContentLanguage", "content-language"),
+    response_header("ContentRange", "content-range"),
+    response_header("ContentType", "content-type"),
+    response_header_as(Kind::HttpDate, "Expires", "expires"),
+    response_header("ExpiresString", "expires"),
+    response_header("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
+    response_header("Metadata", "x-amz-meta-*"),
+    response_header("StorageClass", "x-amz-storage-class"),
+    response_header("ReplicationStatus", "x-amz-replication-status"),
+    response_header_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
+    response_header_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
+    response_header("ObjectLockMode", "x-amz-object-lock-mode"),
+    response_header_as(
+        Kind::Timestamp,
+        "ObjectLockRetainUntilDate",
+        "x-amz-object-lock-retain-until-date",
+    ),
+    response_header("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+    response_header("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
+    response_header_as(
         Kind::Integer,
         "ObjectLockEventHoldDurationDays",
         "x-amz-object-lock-event-hold-duration-days",
     ),
-    found_as(
+    response_header_as(
         Kind::Integer,
         "ObjectLockEventHoldDurationYears",
         "x-amz-object-lock-event-hold-duration-years",
     ),
 ];
 
-const HEAD_ONLY: &[Found] = &[found("ArchiveStatus", "x-amz-archive-status")];
+const HEAD_ONLY: &[ResponseHeader] = &[response_header("ArchiveStatus", "x-amz-archive-status")];
 
-const WRITTEN: &[Found] = &[
-    found("Expiration", "x-amz-expiration"),
-    found("ETag", "etag"),
-    found("VersionId", "x-amz-version-id"),
-    found_as(Kind::Integer, "Size", "x-amz-object-size"),
+const WRITTEN: &[ResponseHeader] = &[
+    response_header("Expiration", "x-amz-expiration"),
+    response_header("ETag", "etag"),
+    response_header("VersionId", "x-amz-version-id"),
+    response_header_as(Kind::Integer, "Size", "x-amz-object-size"),
 ];
 
 const PUT: &[Field] = &[
@@ -236,7 +240,7 @@ pub(super) const TABLE: &[Operation] = &[
         target: Target::Object,
         effect: Effect::ReadObject,
         input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
-        found: &[OBJECT, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[OBJECT, ENCRYPTED, CHECKSUMS, CHARGED],
         output: Output::Object,
         ..BASE
     },
@@ -247,7 +251,7 @@ pub(super) const TABLE: &[Operation] = &[
         target: Target::Object,
         effect: Effect::ReadObject,
         input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
-        found: &[OBJECT, HEAD_ONLY, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[OBJECT, HEAD_ONLY, ENCRYPTED, CHECKSUMS, CHARGED],
         ..BASE
     },
     Operation {
@@ -259,7 +263,7 @@ pub(super) const TABLE: &[Operation] = &[
         input: &[COMMON, CUSTOMER_KEY, DESCRIPTION, DIGESTS, SUMS, PUT],
         has_body: true,
         digest: Digest::Crc32,
-        found: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
         ..BASE
     },
     Operation {
@@ -285,10 +289,10 @@ pub(super) const TABLE: &[Operation] = &[
                 of(Kind::Integer, header("IfMatchSize", "x-amz-if-match-size")),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-                found("VersionId", "x-amz-version-id"),
+                response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             CHARGED,
         ],
@@ -314,11 +318,11 @@ pub(super) const TABLE: &[Operation] = &[
                 header("IfNoneMatch", "If-None-Match"),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found("Expiration", "x-amz-expiration"),
-                found("CopySourceVersionId", "x-amz-copy-source-version-id"),
-                found("VersionId", "x-amz-version-id"),
+                response_header("Expiration", "x-amz-expiration"),
+                response_header("CopySourceVersionId", "x-amz-copy-source-version-id"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             ENCRYPTED,
             CHARGED,
@@ -343,11 +347,11 @@ pub(super) const TABLE: &[Operation] = &[
                 required(of(Kind::Names, header("ObjectAttributes", "x-amz-object-attributes"))),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-                found_as(Kind::HttpDate, "LastModified", "last-modified"),
-                found("VersionId", "x-amz-version-id"),
+                response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                response_header_as(Kind::HttpDate, "LastModified", "last-modified"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             CHARGED,
         ],
@@ -367,7 +371,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ReadObject,
         query: &[("tagging", "")],
         input: &[COMMON, VERSION],
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         output: Output::Xml(TAGS),
         ..BASE
     },
@@ -388,7 +392,7 @@ pub(super) const TABLE: &[Operation] = &[
             ],
         ],
         digest: Digest::Crc32,
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         ..BASE
     },
     Operation {
@@ -399,7 +403,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ChangeObject,
         query: &[("tagging", "")],
         input: &[COMMON, VERSION],
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         ..BASE
     },
     Operation {
@@ -409,7 +413,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ReadObject,
         query: &[("acl", "")],
         input: &[COMMON, VERSION],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(ACL),
         ..BASE
     },
@@ -422,7 +426,7 @@ pub(super) const TABLE: &[Operation] = &[
         query: &[("acl", "")],
         input: &[COMMON, VERSION, ACL_FIELDS],
         digest: Digest::Crc32,
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         ..BASE
     },
 ];

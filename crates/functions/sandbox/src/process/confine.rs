@@ -1,5 +1,5 @@
 //! The second stage of the launcher: the zygote, until it becomes the interpreter. It is the first
-//! process of its PID namespace, shares the mount namespace with the keeper, and starts with the
+//! process of its PID namespace, shares the mount namespace with the supervisor, and starts with the
 //! rights of root, which it drops step by step.
 
 use std::convert::Infallible;
@@ -21,22 +21,22 @@ use super::{packet, root, syscalls};
 const KEPT: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::SYS_CHROOT);
 
-/// Becomes the interpreter; `keeper` is the socket to the keeper.
+/// Becomes the interpreter; `supervisor` is the socket to the supervisor.
 ///
 /// # Errors
-/// The failed operation, which was also reported to the keeper.
-pub fn run(keeper: OwnedFd) -> Result<Infallible> {
-    let error = match confined(&keeper) {
+/// The failed operation, which was also reported to the supervisor.
+pub fn run(supervisor: OwnedFd) -> Result<Infallible> {
+    let error = match confined(&supervisor) {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    packet::send(&keeper, &FromZygote::Failed { why: error.to_string() }, &[])?;
+    packet::send(&supervisor, &FromZygote::Failed { why: error.to_string() }, &[])?;
     Err(error)
 }
 
-fn confined(keeper: &OwnedFd) -> Result<Infallible> {
-    let ended = || Error::new(ErrorKind::UnexpectedEof, "the keeper has gone");
-    let (spec, mut beside) = packet::receive::<Spec>(keeper)?.ok_or_else(ended)?;
+fn confined(supervisor: &OwnedFd) -> Result<Infallible> {
+    let ended = || Error::new(ErrorKind::UnexpectedEof, "the supervisor has gone");
+    let (spec, mut beside) = packet::receive::<Spec>(supervisor)?.ok_or_else(ended)?;
     if beside.is_empty() {
         return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
     }
@@ -50,12 +50,12 @@ fn confined(keeper: &OwnedFd) -> Result<Infallible> {
     host.map_err(|error| tried("naming the host", error))?;
     root::build(&spec)?;
     unshare(&[Namespace::User]).map_err(|error| tried("leaving users", error))?;
-    packet::send(keeper, &FromZygote::Unmapped, &[])?;
-    packet::receive::<ToZygote>(keeper)?.ok_or_else(ended)?;
+    packet::send(supervisor, &FromZygote::Unmapped, &[])?;
+    packet::receive::<ToZygote>(supervisor)?.ok_or_else(ended)?;
     limit(&spec)?;
     give_up().map_err(|error| tried("giving rights up", error))?;
     // Set after the change of users, which resets it. SIGKILL is the only signal that ends the
-    // keeper early.
+    // supervisor early.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::chdir(TASK).map_err(|error| tried(TASK, error))?;
     syscalls::confine(spec.network)?;

@@ -97,7 +97,7 @@ pub fn sweep(parent: &str) {
     }
 }
 
-/// The groups of a template, as open directories: the keeper changes its root later.
+/// The groups of a template, as open directories: the supervisor changes its root later.
 pub struct Groups {
     template: Vec<(Hierarchy, OwnedFd)>,
     parents: Vec<(OwnedFd, String)>,

@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use unlade_fn_model::isolation::{Instance, Local, Usage};
 
 use super::groups::{self, Account};
-use super::template::Held;
+use super::template::ZygoteHandle;
 use super::usage;
 
 /// A living instance. Dropping it kills its processes and removes its resources.
 pub struct Sandboxed {
-    held: Arc<Held>,
+    held: Arc<ZygoteHandle>,
     slot: u32,
     pid: Pid,
     process: OwnedFd,
@@ -31,7 +31,7 @@ pub async fn known(ended: &mut watch::Receiver<Option<String>>) -> String {
 impl Sandboxed {
     /// Creates an instance that has greeted.
     pub fn new(
-        held: Arc<Held>,
+        held: Arc<ZygoteHandle>,
         slot: u32,
         pid: Pid,
         process: OwnedFd,

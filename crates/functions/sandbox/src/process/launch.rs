@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::net::SocketType;
 
-use super::{confine, keeper};
+use super::{confine, supervisor};
 
 /// The argument of the second start.
 pub const CONFINED: &str = "--confined";
@@ -30,9 +30,9 @@ pub fn run(confined: bool) -> Result<()> {
     unlade_sys::descriptors::close_on_exec(3)?;
     let socket = input.as_fd().try_clone_to_owned()?;
     match confined {
-        false => keeper::run(socket),
+        false => supervisor::run(socket),
         // Standard input stays open until the interpreter replaces it: its end signals the exec to
-        // the keeper.
+        // the supervisor.
         true => confine::run(socket).map(|never| match never {}),
     }
 }

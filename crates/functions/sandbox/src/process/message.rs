@@ -1,12 +1,12 @@
-//! The messages between gateway and keeper, and between keeper and zygote, one in each packet.
+//! The messages between gateway and supervisor, and between supervisor and zygote, one in each packet.
 
 use serde::{Deserialize, Serialize};
 
-/// A message from the gateway to the keeper. The first packet is a [`super::spec::Spec`], with the
+/// A message from the gateway to the supervisor. The first packet is a [`super::spec::Spec`], with the
 /// zygote's control socket attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ToKeeper {
+pub enum ToSupervisor {
     /// Creates the root and groups of an instance.
     Make {
         /// The number of the instance.
@@ -26,10 +26,10 @@ pub enum ToKeeper {
     },
 }
 
-/// A message from the keeper to the gateway.
+/// A message from the supervisor to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FromKeeper {
+pub enum FromSupervisor {
     /// The zygote has become the interpreter.
     Launched {
         /// The process, in the host's PID namespace.
@@ -72,7 +72,7 @@ pub enum FromKeeper {
     },
 }
 
-/// A message from the zygote to the keeper, before the zygote becomes the interpreter.
+/// A message from the zygote to the supervisor, before the zygote becomes the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromZygote {
@@ -85,7 +85,7 @@ pub enum FromZygote {
     },
 }
 
-/// A message from the keeper to the zygote. The first packet is the specification, with the
+/// A message from the supervisor to the zygote. The first packet is the specification, with the
 /// control socket and the files of its groups attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

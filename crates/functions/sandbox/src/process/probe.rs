@@ -4,7 +4,7 @@
 use rustix::thread::CapabilitySet;
 use unlade_sys::namespaces::{Namespace, unshare};
 
-/// The capabilities of the keeper.
+/// The capabilities of the supervisor.
 const NEEDED: [(CapabilitySet, &str); 6] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
     (CapabilitySet::SYS_CHROOT, "CAP_SYS_CHROOT"),

@@ -1,4 +1,4 @@
-//! The messages of zygote and keeper, and the tasks that wait for them. The zygote is untrusted:
+//! The messages of zygote and supervisor, and the tasks that wait for them. The zygote is untrusted:
 //! each of its messages must match a pending request.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use unlade_fn_model::isolation::Unpreloaded;
 
 use super::config::INSTANCES_MAX;
-use super::message::{FromKeeper, ToKeeper};
+use super::message::{FromSupervisor, ToSupervisor};
 use super::output::Tail;
 use super::packet;
 
@@ -56,11 +56,11 @@ pub struct Spare {
 }
 
 /// Pending requests and free numbers.
-pub struct State {
+pub struct ZygoteState {
     asked: Mutex<Asked>,
     slots: Mutex<Slots>,
     zygote: AtomicI32,
-    keeper: AtomicI32,
+    supervisor: AtomicI32,
 }
 
 #[derive(Default)]
@@ -73,14 +73,14 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
+impl ZygoteState {
     /// Creates a state without requests.
-    pub fn new(slots: Slots) -> State {
-        State {
+    pub fn new(slots: Slots) -> ZygoteState {
+        ZygoteState {
             asked: Mutex::default(),
             slots: Mutex::new(slots),
             zygote: AtomicI32::new(0),
-            keeper: AtomicI32::new(0),
+            supervisor: AtomicI32::new(0),
         }
     }
 
@@ -110,7 +110,7 @@ impl State {
 
     /// The processes of the template itself, the zygote's first; empty when it has ended.
     pub fn processes(&self) -> Vec<Pid> {
-        let both = [&self.zygote, &self.keeper];
+        let both = [&self.zygote, &self.supervisor];
         both.into_iter().filter_map(|pid| Pid::from_raw(pid.load(Ordering::Relaxed))).collect()
     }
 
@@ -143,7 +143,7 @@ impl State {
 
     fn end(&self, how: &str) {
         self.zygote.store(0, Ordering::Relaxed);
-        self.keeper.store(0, Ordering::Relaxed);
+        self.supervisor.store(0, Ordering::Relaxed);
         let mut asked = locked(&self.asked);
         for (_, answer) in asked.forks.drain() {
             let _ = answer.send(Err(how.to_owned()));
@@ -160,7 +160,7 @@ type Made = Result<Spare, String>;
 /// The numbers of instances: free, spare, or requested.
 pub struct Slots {
     spares_wanted: usize,
-    outbox: mpsc::UnboundedSender<ToKeeper>,
+    outbox: mpsc::UnboundedSender<ToSupervisor>,
     spares: VecDeque<Spare>,
     waiting: VecDeque<oneshot::Sender<Made>>,
     joins: HashMap<u32, oneshot::Sender<Option<String>>>,
@@ -171,7 +171,7 @@ pub struct Slots {
 
 impl Slots {
     /// Creates numbers of which none is in use.
-    pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToKeeper>) -> Slots {
+    pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToSupervisor>) -> Slots {
         Slots {
             spares_wanted: spares as usize,
             outbox,
@@ -220,8 +220,8 @@ impl Slots {
                 None => return,
             };
             self.making += 1;
-            // If the keeper has ended, the waiting tasks are notified of that.
-            let _ = self.outbox.send(ToKeeper::Make { slot });
+            // If the supervisor has ended, the waiting tasks are notified of that.
+            let _ = self.outbox.send(ToSupervisor::Make { slot });
         }
     }
 
@@ -229,13 +229,13 @@ impl Slots {
     pub fn join(&mut self, slot: u32, pid: i32) -> oneshot::Receiver<Option<String>> {
         let (sender, receiver) = oneshot::channel();
         self.joins.insert(slot, sender);
-        let _ = self.outbox.send(ToKeeper::Join { slot, pid });
+        let _ = self.outbox.send(ToSupervisor::Join { slot, pid });
         receiver
     }
 
     /// Requests the removal of an instance's resources.
     pub fn release(&mut self, slot: u32) {
-        let _ = self.outbox.send(ToKeeper::Remove { slot });
+        let _ = self.outbox.send(ToSupervisor::Remove { slot });
     }
 
     fn made(&mut self, mut made: Made) {
@@ -252,19 +252,19 @@ impl Slots {
         }
     }
 
-    fn said(&mut self, message: FromKeeper, beside: Vec<OwnedFd>) {
+    fn said(&mut self, message: FromSupervisor, beside: Vec<OwnedFd>) {
         match message {
-            FromKeeper::Made { slot } => self.made(Ok(Spare { slot, groups: beside })),
-            FromKeeper::NotMade { slot, why } => {
+            FromSupervisor::Made { slot } => self.made(Ok(Spare { slot, groups: beside })),
+            FromSupervisor::NotMade { slot, why } => {
                 self.free.push(slot);
                 self.made(Err(why));
             }
-            FromKeeper::Joined { slot, why } => {
+            FromSupervisor::Joined { slot, why } => {
                 if let Some(answer) = self.joins.remove(&slot) {
                     let _ = answer.send(why);
                 }
             }
-            FromKeeper::Removed { slot } => {
+            FromSupervisor::Removed { slot } => {
                 self.free.push(slot);
                 self.refill();
             }
@@ -298,10 +298,10 @@ struct FromZygote {
 
 /// The processes of a template, as the gateway holds them.
 pub struct Parties {
-    /// The keeper's process.
+    /// The supervisor's process.
     pub child: Child,
-    /// The keeper's socket.
-    pub keeper: UnixStream,
+    /// The supervisor's socket.
+    pub supervisor: UnixStream,
     /// The zygote's socket.
     pub control: Arc<UnixStream>,
     /// The task that reads the output.
@@ -313,14 +313,14 @@ pub struct Parties {
 /// Processes the messages until the template is dropped or has ended; then releases the processes.
 pub async fn run(
     mut parties: Parties,
-    state: Arc<State>,
-    mut inbox: mpsc::UnboundedReceiver<ToKeeper>,
+    state: Arc<ZygoteState>,
+    mut inbox: mpsc::UnboundedReceiver<ToSupervisor>,
     mut stopped: oneshot::Receiver<()>,
     ready: oneshot::Sender<Option<Unpreloaded>>,
     end: watch::Sender<Option<Ending>>,
 ) {
     let pid = parties.child.id().and_then(|pid| i32::try_from(pid).ok());
-    state.keeper.store(pid.unwrap_or(0), Ordering::Relaxed);
+    state.supervisor.store(pid.unwrap_or(0), Ordering::Relaxed);
     let ending = tokio::select! {
         ending = hear(&parties, &state, &mut inbox, ready) => Some(ending),
         _ = &mut stopped => None,
@@ -334,16 +334,16 @@ pub async fn run(
         state.end(&ending.why);
         end.send_replace(Some(ending));
     }
-    // The keeper ends with its socket, and the keeper ends everything else.
-    let Parties { mut child, keeper, control, .. } = parties;
-    drop((keeper, control));
+    // The supervisor ends with its socket, and the supervisor ends everything else.
+    let Parties { mut child, supervisor, control, .. } = parties;
+    drop((supervisor, control));
     let _ = child.wait().await;
 }
 
 async fn hear(
     parties: &Parties,
-    state: &State,
-    inbox: &mut mpsc::UnboundedReceiver<ToKeeper>,
+    state: &ZygoteState,
+    inbox: &mut mpsc::UnboundedReceiver<ToSupervisor>,
     ready: oneshot::Sender<Option<Unpreloaded>>,
 ) -> Ending {
     let broken = |why: String| Ending { of_function: false, why };
@@ -353,22 +353,22 @@ async fn hear(
         let of_zygote = receive(&parties.control);
         tokio::select! {
             Some(message) = inbox.recv() => {
-                let tell = || Ok(packet::send(&parties.keeper, &message, &[])?);
-                let told = parties.keeper.async_io(Interest::WRITABLE, tell).await;
+                let tell = || Ok(packet::send(&parties.supervisor, &message, &[])?);
+                let told = parties.supervisor.async_io(Interest::WRITABLE, tell).await;
                 if let Err(error) = told {
-                    return broken(format!("its keeper was lost: {error}"));
+                    return broken(format!("its supervisor was lost: {error}"));
                 }
             }
-            said = receive(&parties.keeper) => match said {
+            said = receive(&parties.supervisor) => match said {
                 Ok(Some((bytes, beside))) => match serde_json::from_slice(&bytes) {
-                    Ok(FromKeeper::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
-                    Ok(FromKeeper::Failed { why }) => return broken(why),
-                    Ok(FromKeeper::Ended { how }) => return Ending { of_function: true, why: how },
+                    Ok(FromSupervisor::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
+                    Ok(FromSupervisor::Failed { why }) => return broken(why),
+                    Ok(FromSupervisor::Ended { how }) => return Ending { of_function: true, why: how },
                     Ok(message) => state.slots().said(message, beside),
-                    Err(error) => return broken(format!("its keeper said: {error}")),
+                    Err(error) => return broken(format!("its supervisor said: {error}")),
                 },
-                Ok(None) => return broken("its keeper has ended".to_owned()),
-                Err(error) => return broken(format!("its keeper was lost: {error}")),
+                Ok(None) => return broken("its supervisor has ended".to_owned()),
+                Err(error) => return broken(format!("its supervisor was lost: {error}")),
             },
             said = of_zygote, if control_is_open => match said {
                 Ok(Some((bytes, _))) => match serde_json::from_slice::<FromZygote>(&bytes) {
@@ -382,7 +382,7 @@ async fn hear(
                         why: format!("its zygote said what is no answer: {error}"),
                     },
                 },
-                // The keeper reports the status.
+                // The supervisor reports the status.
                 Ok(None) | Err(_) => control_is_open = false,
             },
         }
@@ -423,27 +423,27 @@ pub fn inner(pid: Pid) -> Option<i32> {
 mod tests {
     use super::*;
 
-    fn slots(spares: u32) -> (Slots, mpsc::UnboundedReceiver<ToKeeper>) {
+    fn slots(spares: u32) -> (Slots, mpsc::UnboundedReceiver<ToSupervisor>) {
         let (outbox, inbox) = mpsc::unbounded_channel();
         (Slots::new(spares, outbox), inbox)
     }
 
     fn made(slots: &mut Slots, slot: u32) {
-        slots.said(FromKeeper::Made { slot }, Vec::new());
+        slots.said(FromSupervisor::Made { slot }, Vec::new());
     }
 
     #[test]
     fn spares_are_made_ahead() {
         let (mut slots, mut inbox) = slots(2);
         slots.refill();
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 0 }));
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 1 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 0 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 1 }));
         assert!(inbox.try_recv().is_err());
         made(&mut slots, 0);
         made(&mut slots, 1);
         let mut taken = slots.take().unwrap();
         assert_eq!(taken.try_recv().unwrap().unwrap().slot, 0);
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 2 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 2 }));
     }
 
     #[test]
@@ -456,7 +456,7 @@ mod tests {
         made(&mut slots, 1);
         assert_eq!(slots.take().unwrap().try_recv().unwrap().unwrap().slot, 1);
         let mut third = slots.take().unwrap();
-        slots.said(FromKeeper::NotMade { slot: 2, why: "no".to_owned() }, Vec::new());
+        slots.said(FromSupervisor::NotMade { slot: 2, why: "no".to_owned() }, Vec::new());
         assert_eq!(third.try_recv().unwrap().unwrap_err(), "no");
     }
 
@@ -470,16 +470,16 @@ mod tests {
         }
         drop(all);
         slots.release(7);
-        while inbox.try_recv() != Ok(ToKeeper::Remove { slot: 7 }) {}
+        while inbox.try_recv() != Ok(ToSupervisor::Remove { slot: 7 }) {}
         assert!(slots.take().is_err(), "it is not removed yet");
-        slots.said(FromKeeper::Removed { slot: 7 }, Vec::new());
+        slots.said(FromSupervisor::Removed { slot: 7 }, Vec::new());
         assert!(slots.take().is_ok());
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 7 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 7 }));
     }
 
     #[test]
     fn a_zygote_is_not_believed() {
-        let state = State::new(slots(0).0);
+        let state = ZygoteState::new(slots(0).0);
         let said = |text: &str| state.said(serde_json::from_str(text).unwrap());
         said(r#"{"forked": "nobody", "pid": 5}"#);
         said(r#"{"exited": 5, "status": 0}"#);

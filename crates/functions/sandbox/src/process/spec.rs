@@ -58,7 +58,7 @@ pub struct Limits {
     pub files: u32,
 }
 
-/// The specification of a sandbox, as the keeper receives it.
+/// The specification of a sandbox, as the supervisor receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
     /// The host name in the sandbox.

@@ -26,16 +26,16 @@ use super::config::{Launcher, ProcessConfig};
 use super::groups::{self, Account, Hierarchy};
 use super::instance::{self, Sandboxed};
 use super::output::{self, Tail};
-use super::serve::{self, Ending, Forked, Parties, Slots, Spare, State};
+use super::serve::{self, Ending, Forked, Parties, Slots, Spare, ZygoteState};
 use super::spec::{Limits, Spec};
 use super::{packet, root, system, usage};
 
-/// A ready zygote and its keeper. They end when neither the template nor an instance holds this.
-pub struct Held {
+/// A ready zygote and its supervisor. They end when neither the template nor an instance holds this.
+pub struct ZygoteHandle {
     /// The function's name.
     pub function: String,
     /// The pending requests.
-    pub state: Arc<State>,
+    pub state: Arc<ZygoteState>,
     /// The limits of an instance.
     pub limits: Limits,
     hierarchies: Vec<Hierarchy>,
@@ -52,7 +52,7 @@ pub struct Held {
 }
 
 /// The template of a zygote.
-pub struct Zygote(Arc<Held>);
+pub struct Zygote(Arc<ZygoteHandle>);
 
 /// A request to fork, as the zygote parses it.
 #[derive(Serialize)]
@@ -91,20 +91,23 @@ impl Zygote {
         config: &ProcessConfig,
         launcher: &Launcher,
     ) -> Result<Zygote, IsolationError> {
-        let (keeper, keepers) = pair(SocketType::SEQPACKET)?;
+        let (supervisor, supervisors) = pair(SocketType::SEQPACKET)?;
         let (control, zygotes) = pair(SocketType::SEQPACKET)?;
         let (printed, print) = output::pipe().map_err(|error| system("a pipe", error))?;
         let also = print.try_clone().map_err(|error| system("a pipe", error))?;
         let mut command = Command::new(&launcher.program);
         command.args(&launcher.arguments).env_clear();
-        command.stdin(Stdio::from(keepers)).stdout(Stdio::from(print)).stderr(Stdio::from(also));
+        command
+            .stdin(Stdio::from(supervisors))
+            .stdout(Stdio::from(print))
+            .stderr(Stdio::from(also));
         let child = command
             .spawn()
             .map_err(|source| system(format!("starting {}", launcher.program.display()), source))?;
         // Closes this process's copies of the descriptors.
         drop(command);
-        packet::send(&keeper, &spec, &[zygotes.as_fd()])
-            .map_err(|source| system("telling the keeper of the sandbox", source))?;
+        packet::send(&supervisor, &spec, &[zygotes.as_fd()])
+            .map_err(|source| system("telling the supervisor of the sandbox", source))?;
         drop(zygotes);
         if !spec.hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains("memory")) {
             tracing::warn!(function = image.function, "no control group limits its memory");
@@ -113,19 +116,19 @@ impl Zygote {
         let reading = tokio::spawn(output::read(printed, image.function.clone(), tail.clone()));
         let control = Arc::new(watched(control)?);
         let (outbox, inbox) = mpsc::unbounded_channel();
-        let state = Arc::new(State::new(Slots::new(config.spares, outbox)));
+        let state = Arc::new(ZygoteState::new(Slots::new(config.spares, outbox)));
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
         let (end, ended) = watch::channel(None);
         let parties = Parties {
             child,
-            keeper: watched(keeper)?,
+            supervisor: watched(supervisor)?,
             control: control.clone(),
             reading,
             tail: tail.clone(),
         };
         tokio::spawn(serve::run(parties, state.clone(), inbox, stopped, ready, end));
-        let held = Held {
+        let held = ZygoteHandle {
             function: image.function.clone(),
             state,
             limits: spec.limits,
@@ -145,7 +148,7 @@ impl Zygote {
     }
 }
 
-impl Held {
+impl ZygoteHandle {
     async fn until_ready(
         &self,
         ready: oneshot::Receiver<Option<Unpreloaded>>,
@@ -171,10 +174,10 @@ impl Held {
     async fn end(&self) -> Ending {
         let mut ended = self.ended.clone();
         let found = ended.wait_for(Option::is_some).await;
-        found
-            .ok()
-            .and_then(|found| found.clone())
-            .unwrap_or_else(|| Ending { of_function: false, why: "its keeper was lost".to_owned() })
+        found.ok().and_then(|found| found.clone()).unwrap_or_else(|| Ending {
+            of_function: false,
+            why: "its supervisor was lost".to_owned(),
+        })
     }
 
     fn failure(&self, end: Ending) -> IsolationError {
@@ -207,7 +210,7 @@ impl Held {
         Account::new(&self.hierarchies, &self.group, name)
     }
 
-    async fn start(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+    async fn start(self: &Arc<ZygoteHandle>, name: &str) -> Result<Started, IsolationError> {
         let deadline = Instant::now() + self.start_timeout;
         let started = tokio::select! {
             started = timeout_at(deadline, self.started(name)) => started,
@@ -216,7 +219,7 @@ impl Held {
         started.unwrap_or_else(|_| Err(self.late("start")))
     }
 
-    async fn started(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+    async fn started(self: &Arc<ZygoteHandle>, name: &str) -> Result<Started, IsolationError> {
         let spare = self.spare().await?;
         // Releases the number if a later step fails.
         let pending = Pending { held: self.clone(), slot: Some(spare.slot), name };
@@ -243,7 +246,7 @@ impl Held {
     async fn spare(&self) -> Result<Spare, IsolationError> {
         let unmade = |why: String| system("preparing an instance", io::Error::other(why));
         let made = self.state.slots().take().map_err(unmade)?;
-        made.await.unwrap_or_else(|_| Err("its keeper was lost".to_owned())).map_err(unmade)
+        made.await.unwrap_or_else(|_| Err("its supervisor was lost".to_owned())).map_err(unmade)
     }
 
     /// Requests a fork; the child alone has the guest's end of the channel.
@@ -297,7 +300,7 @@ impl Held {
         };
         let user = self.ids_first + 1 + spare.slot;
         if sender.uid.as_raw() != user || serve::inner(sender.pid) != Some(inner) {
-            return Err(self.function("somebody else greeted in its place".to_owned()));
+            return Err(self.function("another process greeted in its place".to_owned()));
         }
         let account = self.account(&groups::of_instance(spare.slot));
         if !account.has(sender.pid) {
@@ -306,14 +309,14 @@ impl Held {
         Ok((sender.pid, ended))
     }
 
-    /// Requests that the keeper moves a process into groups that it has not entered itself.
+    /// Requests that the supervisor moves a process into groups that it has not entered itself.
     async fn join(&self, slot: u32, pid: Pid) -> Result<(), IsolationError> {
         let joined = self.state.slots().join(slot, pid.as_raw_nonzero().get());
         match joined.await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(system("joining control groups", io::Error::other(why))),
             Err(_) => {
-                Err(system("joining control groups", io::Error::other("the keeper was lost")))
+                Err(system("joining control groups", io::Error::other("the supervisor was lost")))
             }
         }
     }
@@ -326,7 +329,7 @@ impl Held {
 
 /// A start in progress.
 struct Pending<'a> {
-    held: Arc<Held>,
+    held: Arc<ZygoteHandle>,
     slot: Option<u32>,
     name: &'a str,
 }

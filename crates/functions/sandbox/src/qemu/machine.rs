@@ -35,7 +35,7 @@ const ENTROPY_BYTES: usize = 64;
 
 /// The preceding line, if instances import the function themselves.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct PreloadReport {
     unpreloaded: String,
     modules: bool,
 }
@@ -219,7 +219,8 @@ impl Machine {
             match line.as_deref() {
                 Ok(READY) => return Ok(unpreloaded),
                 Ok(line) if unpreloaded.is_none() => {
-                    let said: Said = serde_json::from_slice(line).map_err(io::Error::other)?;
+                    let said: PreloadReport =
+                        serde_json::from_slice(line).map_err(io::Error::other)?;
                     unpreloaded = Some(Unpreloaded::new(&said.unpreloaded, said.modules));
                 }
                 _ => {
@@ -287,7 +288,7 @@ impl Machine {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            Err(_) => "nobody attends to it any more".to_owned(),
+            Err(_) => "its task has ended".to_owned(),
         }
     }
 

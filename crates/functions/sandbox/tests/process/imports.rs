@@ -16,7 +16,7 @@ async fn template(bed: &mut Bed, import: &str) -> Rc<dyn Template> {
     bed.template().await
 }
 
-/// The credentials of a child process of this thread, from `/proc`.
+/// The capabilities and filters of a child process of this thread, from `/proc`.
 fn rights(number: usize) -> Vec<String> {
     let path = format!("/proc/{}/status", descendants()[number]);
     let status = std::fs::read_to_string(Path::new(&path)).unwrap();
@@ -65,7 +65,7 @@ async fn a_call_of_the_host_at_import_is_not_answered_by_an_error_for_all_instan
     bed.nothing_is_left().await;
 }
 
-/// The keeper is creating roots and groups in advance at that time, and their messages have no
+/// The supervisor is creating roots and groups in advance at that time, and their messages have no
 /// receiver.
 #[tokio::test]
 async fn a_template_that_is_dropped_at_once_leaves_no_control_groups() {
@@ -90,12 +90,16 @@ async fn a_zygote_that_starts_again_has_no_more_rights_and_ends_as_ever() {
                   result = child.poll()";
     let again = template(&mut bed, import).await;
     assert!(again.unpreloaded().is_some());
-    assert_eq!(descendants().len(), 2, "a keeper and its zygote: what was started has been ended");
+    assert_eq!(
+        descendants().len(),
+        2,
+        "a supervisor and its zygote: what was started has been ended"
+    );
     assert_eq!(rights(1), before);
     let mut one = guest(&again, "one").await;
     assert_eq!(one.run(""), json!(null));
-    let keeper = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     assert!(one.instance.ended().await.contains("its template ended"));
     drop((one, again));
     for _ in 0..500 {
@@ -104,7 +108,7 @@ async fn a_zygote_that_starts_again_has_no_more_rights_and_ends_as_ever() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    assert!(descendants().is_empty(), "the zygote ends with its keeper");
+    assert!(descendants().is_empty(), "the zygote ends with its supervisor");
     for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
         for group in bed.groups(controller) {
             crate::removed(&group).await;

@@ -363,7 +363,7 @@ except OSError as error:
             break;
         }
     }
-    assert_eq!(descendants().len(), 2, "keeper and zygote");
+    assert_eq!(descendants().len(), 2, "supervisor and zygote");
     drop(template);
     bed.nothing_is_left().await;
 }
@@ -390,10 +390,10 @@ async fn the_death_of_a_keeper_ends_everything() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
     let one = guest(&template, "one").await;
-    let keeper = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     let how = template.ended().await;
-    assert!(how.contains("keeper"), "{how}");
+    assert!(how.contains("supervisor"), "{how}");
     assert!(one.instance.ended().await.contains("its template ended"));
     assert!(template.start("two").await.is_err());
     drop((one, template));
@@ -475,7 +475,7 @@ def handler(event, context): pass
     bed.image.code = code(bed.directory.path(), "stays", stays);
     let template = bed.template().await;
     let Err(error) = template.start("one").await else { panic!("it was believed") };
-    assert!(error.to_string().contains("somebody else greeted"), "{error}");
+    assert!(error.to_string().contains("another process greeted"), "{error}");
     // A child that changes its user but does not enter its groups is moved there.
     let lingers = "\
 import os, sys

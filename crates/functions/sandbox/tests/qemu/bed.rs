@@ -13,7 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 use unlade_fn_worker::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
-use unlade_guest_protocol::control::{Message, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, Message, WriteMode};
 use unlade_runtime::descriptors::send_with;
 
 pub const REGION_BYTES: u64 = 16 << 20;
@@ -108,7 +108,7 @@ impl Bed {
         let mut bed = Bed { gateway, input, unread, objects, invocations: 0 };
         let policy = json!({"statements": [
             {"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-        bed.say(Said::Role { role: 1, policy }).await;
+        bed.say(ControlHead::Role { role: 1, policy }).await;
         bed
     }
 
@@ -127,15 +127,19 @@ impl Bed {
     pub async fn attach(&mut self, instance: u64, channel: OwnedFd, region: Option<OwnedFd>) {
         let region = region.expect("a machine brings its region");
         let function = "f".to_owned();
-        let said = Said::Attach { instance, role: 1, function, region_bytes: REGION_BYTES };
+        let said = ControlHead::Attach { instance, role: 1, function, region_bytes: REGION_BYTES };
         let mut bytes = Vec::new();
         Message::from(said).encode(&mut bytes).unwrap();
         let gateway = &self.gateway;
         let send = || send_with(gateway, &bytes, &[channel.as_fd(), region.as_fd()]);
         assert_eq!(gateway.async_io(Interest::WRITABLE, send).await.unwrap(), bytes.len());
         self.expect(|said| match said {
-            Said::Gone { reason, .. } | Said::Refused { reason, .. } => panic!("{reason}"),
-            said => matches!(said, Said::Ready { instance: found, .. } if *found == instance),
+            ControlHead::Gone { reason, .. } | ControlHead::Refused { reason, .. } => {
+                panic!("{reason}")
+            }
+            said => {
+                matches!(said, ControlHead::Ready { instance: found, .. } if *found == instance)
+            }
         })
         .await;
     }
@@ -144,7 +148,7 @@ impl Bed {
     pub async fn begin(&mut self, instance: u64, event: Value) -> String {
         self.invocations += 1;
         let invocation = format!("i-{}", self.invocations);
-        let said = Said::Invoke {
+        let said = ControlHead::Invoke {
             instance,
             invocation: invocation.clone(),
             handler: "app.handler".to_owned(),
@@ -160,25 +164,27 @@ impl Bed {
     /// Invokes; returns the result once the writes are durable.
     pub async fn invoke(&mut self, instance: u64, event: Value) -> Value {
         let invocation = self.begin(instance, event).await;
-        let is_reply = |said: &Said| match said {
-            Said::Gone { reason, .. } | Said::Refused { reason, .. } => panic!("{reason}"),
-            said => matches!(said, Said::Replied { .. }),
+        let is_reply = |said: &ControlHead| match said {
+            ControlHead::Gone { reason, .. } | ControlHead::Refused { reason, .. } => {
+                panic!("{reason}")
+            }
+            said => matches!(said, ControlHead::Replied { .. }),
         };
         let reply = self.expect(is_reply).await;
-        self.say(Said::Settle { invocation }).await;
-        let settled = self.expect(|said| matches!(said, Said::Settled { .. })).await;
-        let Said::Settled { failed, .. } = settled.said else { unreachable!() };
+        self.say(ControlHead::Settle { invocation }).await;
+        let settled = self.expect(|said| matches!(said, ControlHead::Settled { .. })).await;
+        let ControlHead::Settled { failed, .. } = settled.said else { unreachable!() };
         assert!(failed.is_empty(), "{failed:?}");
         serde_json::from_slice(&reply.bytes).unwrap()
     }
 
     /// Waits until the worker reports the end of an instance.
     pub async fn gone(&mut self, instance: u64) {
-        let is_it = |said: &Said| matches!(said, Said::Gone { instance: i, .. } if *i == instance);
+        let is_it = |said: &ControlHead| matches!(said, ControlHead::Gone { instance: i, .. } if *i == instance);
         self.expect(is_it).await;
     }
 
-    async fn expect(&mut self, wanted: impl Fn(&Said) -> bool) -> Message {
+    async fn expect(&mut self, wanted: impl Fn(&ControlHead) -> bool) -> Message {
         if let Some(at) = self.unread.iter().position(|message| wanted(&message.said)) {
             return self.unread.remove(at).unwrap();
         }

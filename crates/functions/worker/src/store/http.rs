@@ -76,7 +76,7 @@ impl std::fmt::Debug for TlsConnectorShown {
 }
 
 /// The destination of a request.
-pub(super) struct Place {
+pub(super) struct Destination {
     /// The host name to connect to.
     pub(super) host: String,
     /// The value of the `Host` field.
@@ -107,7 +107,7 @@ impl HttpStore {
         bucket: Option<&str>,
         region: Option<&str>,
         path: impl FnOnce(bool) -> String,
-    ) -> Place {
+    ) -> Destination {
         let endpoint = &self.endpoint;
         let named = region.filter(|_| endpoint.by_region);
         let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
@@ -124,7 +124,7 @@ impl HttpStore {
             true => host.clone(),
             false => format!("{host}:{}", endpoint.port),
         };
-        Place { host, authority, path }
+        Destination { host, authority, path }
     }
 
     pub(super) async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
@@ -157,7 +157,7 @@ impl HttpStore {
         &self,
         request: &Request,
         body: &Body,
-        place: &Place,
+        place: &Destination,
     ) -> Result<Vec<u8>, TransportError> {
         let method = method_name(request.operation.method);
         let mut headers = request.headers.clone();
@@ -193,7 +193,7 @@ impl HttpStore {
     }
 
     /// The URL of a request, as it is signed.
-    pub(super) fn url(&self, request: &Request, place: &Place) -> String {
+    pub(super) fn url(&self, request: &Request, place: &Destination) -> String {
         format!("{}://{}{}", self.scheme(), place.authority, target(request, place))
     }
 
@@ -313,7 +313,8 @@ impl Transport for HttpStore {
         let fields = match version.unwrap_or_else(|| v2::usual(region)) {
             Version::Four => signer.query(method, &url, &headers, expires, region, now)?,
             Version::Two => {
-                let asked = v2::Asked { method, path: request.path(true), query: &request.query };
+                let asked =
+                    v2::SignableRequest { method, path: request.path(true), query: &request.query };
                 v2::query(signer.keys(), &asked, &headers, now + expires)
             }
         };
@@ -354,14 +355,18 @@ fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
 }
 
 /// The request target: path and query.
-fn target(request: &Request, place: &Place) -> String {
+fn target(request: &Request, place: &Destination) -> String {
     let query = request.query_text();
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{}{mark}{query}", place.path)
 }
 
 /// Formats a request head.
-pub(super) fn written(request: &Request, place: &Place, headers: &[(String, String)]) -> Vec<u8> {
+pub(super) fn written(
+    request: &Request,
+    place: &Destination,
+    headers: &[(String, String)],
+) -> Vec<u8> {
     let (method, target) = (method_name(request.operation.method), target(request, place));
     let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
     for (name, value) in headers {

@@ -11,7 +11,7 @@ use unlade_s3::{Head, Request};
 
 use super::chunked::{CHUNK_BYTES, Encoder, Framing, Trailer};
 use super::connection::{Connection, Sent, broken};
-use super::http::{HttpReader, HttpStore, Place, method_name, written};
+use super::http::{Destination, HttpReader, HttpStore, method_name, written};
 use super::sign::Payload;
 use super::{Incoming, Outgoing, TransportError};
 
@@ -66,7 +66,7 @@ impl HttpStore {
     fn stream_head(
         &self,
         request: &Request,
-        place: &Place,
+        place: &Destination,
         body_bytes: u64,
     ) -> Result<(Vec<u8>, Encoder), TransportError> {
         let mut headers = request.headers.clone();

@@ -75,7 +75,7 @@ pub fn usual(region: &str) -> Version {
 
 /// The resource to sign.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct SignableRequest<'a> {
     /// The method.
     pub method: &'a str,
     /// The path, encoded, starting with the bucket.
@@ -87,7 +87,7 @@ pub struct Asked<'a> {
 /// The additional query fields of a presigned URL.
 pub fn query(
     keys: &Keys,
-    asked: &Asked<'_>,
+    asked: &SignableRequest<'_>,
     headers: &[(String, String)],
     end: SystemTime,
 ) -> Vec<(String, String)> {
@@ -114,7 +114,7 @@ pub fn query(
 }
 
 /// The string to sign of a request.
-fn text(asked: &Asked<'_>, headers: &[(String, String)], end_seconds: u64) -> String {
+fn text(asked: &SignableRequest<'_>, headers: &[(String, String)], end_seconds: u64) -> String {
     let value = |name: &str| {
         let found = headers.iter().find(|(found, _)| found == name);
         found.map_or("", |(_, value)| value.trim())
@@ -178,7 +178,7 @@ mod tests {
         };
         let end = UNIX_EPOCH + Duration::from_secs(1_175_139_620);
         let path = "/johnsmith/photos/puppy.jpg".to_owned();
-        let asked = Asked { method: "GET", path, query: &[] };
+        let asked = SignableRequest { method: "GET", path, query: &[] };
         let fields = query(&keys, &asked, &[], end);
         let field = |name: &str| fields.iter().find(|(found, _)| found == name).unwrap().1.as_str();
         assert_eq!(field("Expires"), "1175139620");
@@ -193,7 +193,7 @@ mod tests {
     fn what_is_part_of_the_request_is_signed() {
         let query =
             [("versionId", "3".to_owned()), ("prefix", "a".to_owned()), ("acl", String::new())];
-        let asked = Asked { method: "PUT", path: "/b/k".to_owned(), query: &query };
+        let asked = SignableRequest { method: "PUT", path: "/b/k".to_owned(), query: &query };
         let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let headers =
             [header("x-amz-b", "2 "), header("content-type", "t/x"), header("x-amz-a", "1")];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::json;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{Operation, Submission};
 use unlade_shm::Arena;
@@ -56,9 +56,9 @@ fn memory_that_cannot_be_relied_on_is_refused() {
     ] {
         let (channel, number) = bed.gateway.say_attach(1, said, file);
         let message = bed.gateway.expect(
-            |said| matches!(said, Said::Refused { instance: Some(found), .. } if *found == number),
+            |said| matches!(said, ControlHead::Refused { instance: Some(found), .. } if *found == number),
         );
-        let Said::Refused { reason, .. } = message.said else { unreachable!() };
+        let ControlHead::Refused { reason, .. } = message.said else { unreachable!() };
         assert!(reason.contains(why), "{reason}");
         drop(channel);
     }

@@ -15,7 +15,7 @@ use unlade_guest_protocol::descriptor::PREFETCHED;
 use crate::bed::Bed;
 use crate::bed::guest::Guest;
 
-/// Turns of each copier.
+/// FairScheduler of each copier.
 const ROUNDS: usize = 10;
 /// Approximate bytes of a turn.
 const TURN_BYTES: usize = 16 << 20;

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use serde_json::json;
-use unlade_guest_protocol::control::{ObjectName, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, ObjectName, WriteMode};
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 
 use crate::bed::script::{response, script};
@@ -40,7 +40,8 @@ fn an_event_brings_its_object_along_once() {
     assert_eq!(warm.done(), cold.done());
     assert_eq!(guest.call("GetObject", name, b"").flags & PREFETCHED, 0);
     guest.reply("i", b"");
-    let Said::Replied { prefetch_us, prefetch_waited_us, .. } = bed.gateway.replied("i").said
+    let ControlHead::Replied { prefetch_us, prefetch_waited_us, .. } =
+        bed.gateway.replied("i").said
     else {
         panic!()
     };
@@ -64,7 +65,8 @@ fn what_was_there_before_it_was_asked_for_was_not_waited_for() {
     }
     assert_eq!(guest.call("GetObject", name, b"").flags, PREFETCHED);
     guest.reply("i", b"");
-    let Said::Replied { prefetch_us, prefetch_waited_us, .. } = bed.gateway.replied("i").said
+    let ControlHead::Replied { prefetch_us, prefetch_waited_us, .. } =
+        bed.gateway.replied("i").said
     else {
         panic!()
     };

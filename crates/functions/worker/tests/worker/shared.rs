@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use unlade_fn_worker::config::WorkerConfig;
-use unlade_guest_protocol::control::{ObjectName, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, ObjectName, WriteMode};
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 use unlade_guest_protocol::{Frame, Operation, Status};
 
@@ -142,8 +142,8 @@ fn what_a_gateway_names_is_its_own_tenants() {
     let mut b = learnt(&mut pair.b);
     // An instance of the other tenant: its number does not exist here.
     for said in [
-        Said::Detach { instance: last.instance },
-        Said::Invoke {
+        ControlHead::Detach { instance: last.instance },
+        ControlHead::Invoke {
             instance: last.instance,
             invocation: "forged".into(),
             handler: "app.handler".into(),
@@ -154,17 +154,17 @@ fn what_a_gateway_names_is_its_own_tenants() {
         },
     ] {
         pair.b.say(said);
-        let refused = pair.b.expect(|said| matches!(said, Said::Refused { .. }));
-        let Said::Refused { reason, .. } = refused.said else { panic!() };
+        let refused = pair.b.expect(|said| matches!(said, ControlHead::Refused { .. }));
+        let ControlHead::Refused { reason, .. } = refused.said else { panic!() };
         assert!(reason.contains("no such instance"), "{reason}");
     }
     // A role that only the other tenant has defined.
     pair.a.role(7, everything());
     let (_channel, instance) = pair.b.say_attach(7, 0, None);
-    let refused = pair
-        .b
-        .expect(|said| matches!(said, Said::Refused { instance: Some(i), .. } if *i == instance));
-    let Said::Refused { reason, .. } = refused.said else { panic!() };
+    let refused = pair.b.expect(
+        |said| matches!(said, ControlHead::Refused { instance: Some(i), .. } if *i == instance),
+    );
+    let ControlHead::Refused { reason, .. } = refused.said else { panic!() };
     assert!(reason.contains("role 7 was not said"), "{reason}");
     // An invocation of the other tenant: its failures are neither reported nor forgotten.
     pair.a.invoke(&a, "i", WriteMode::DurableReply, b"{}");

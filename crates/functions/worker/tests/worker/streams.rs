@@ -374,8 +374,9 @@ fn a_guest_that_stops_leaves_no_object() {
     assert!(sending.part().is_ok());
     drop(guest.socket);
     let gone = guest.instance;
-    use unlade_guest_protocol::control::Said;
-    bed.gateway.expect(|said| matches!(said, Said::Gone { instance, .. } if *instance == gone));
+    use unlade_guest_protocol::control::ControlHead;
+    bed.gateway
+        .expect(|said| matches!(said, ControlHead::Gone { instance, .. } if *instance == gone));
     assert_eq!(other.call("GetObject", name(), b"").code(), "NoSuchKey");
     let list = other.call("ListObjectsV2", json!({"Bucket": "box"}), b"").done();
     assert_eq!(list["KeyCount"], 0);

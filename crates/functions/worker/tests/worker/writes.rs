@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use serde_json::json;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::descriptor::PENDING;
 use unlade_guest_protocol::{Operation, Status, Submission};
 
@@ -126,7 +126,9 @@ fn a_write_that_is_lost_is_told_and_fails_its_invocation_only() {
     let put = guest.call("PutObject", object("lost"), b"x");
     assert_eq!(put.flags, PENDING);
     guest.reply("lost", b"");
-    let Said::Replied { pending_writes, .. } = bed.gateway.replied("lost").said else { panic!() };
+    let ControlHead::Replied { pending_writes, .. } = bed.gateway.replied("lost").said else {
+        panic!()
+    };
     assert_eq!(pending_writes, 1);
     let failed = bed.gateway.settle("lost");
     assert_eq!(failed.len(), 1);
@@ -144,7 +146,7 @@ fn pending_writes_outlive_their_instance() {
     guest.invoked();
     let body = body_of(500_000);
     guest.call("PutObject", object("k"), &body).done();
-    bed.gateway.say(Said::Detach { instance: guest.instance });
+    bed.gateway.say(ControlHead::Detach { instance: guest.instance });
     bed.gateway.gone(&guest);
     assert!(bed.gateway.give_up("i").is_empty());
     assert!(bed.guest().call("GetObject", name("k"), b"").body == body);

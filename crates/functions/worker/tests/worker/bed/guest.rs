@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use unlade_guest_protocol::descriptor::{MORE, PART};
 use unlade_guest_protocol::region::{ENTRY_BYTES, SLOT_BYTES, word};
 use unlade_guest_protocol::{
-    Completion, Deframer, Extent, Frame, Header, InvokeHead, Operation, Outcome, ReplyHead, Status,
-    Submission,
+    Completion, Deframer, Extent, Frame, HandlerStatus, Header, InvokeHead, Operation, ReplyHead,
+    Status, Submission,
 };
 use unlade_runtime::descriptors::receive;
 use unlade_shm::Arena;
@@ -126,7 +126,7 @@ impl Guest {
         let inline = result.len() <= 60_000;
         let head = ReplyHead {
             id: id.into(),
-            status: Outcome::Done,
+            status: HandlerStatus::Done,
             log_tail: "printed".into(),
             result_bytes: result.len() as u32,
             result_slot: (!inline).then_some(0),

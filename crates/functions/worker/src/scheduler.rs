@@ -67,7 +67,7 @@ impl Shares {
     }
 }
 
-/// The rest of a tenant's turn. A turn that was not created by [`Turns`] is unlimited.
+/// The rest of a tenant's turn. A turn that was not created by [`FairScheduler`] is unlimited.
 #[derive(Debug)]
 pub struct Turn {
     left: Cell<Option<i64>>,
@@ -175,7 +175,7 @@ impl Wake for Ready {
 }
 
 /// The tasks of a tenant.
-struct Seat {
+struct TenantTasks {
     set: LocalSet,
     /// The first task: the others end with it.
     first: JoinHandle<()>,
@@ -187,7 +187,7 @@ struct Seat {
     span: Span,
 }
 
-impl Seat {
+impl TenantTasks {
     /// Polls one turn; returns true if it was the last.
     fn poll(&mut self) -> bool {
         self.ready.is.store(false, Ordering::Release);
@@ -204,34 +204,34 @@ impl Seat {
 
 /// The scheduler of the sets.
 #[derive(Default)]
-pub struct Turns {
-    added: RefCell<Vec<Seat>>,
+pub struct FairScheduler {
+    added: RefCell<Vec<TenantTasks>>,
     thread: Arc<Thread>,
 }
 
-impl Turns {
+impl FairScheduler {
     /// Runs a future that may add sets, until it has ended. The added sets end with it.
     pub fn run<T: 'static, F: Future<Output = T> + 'static>(
         runtime: &Runtime,
-        main: impl FnOnce(Rc<Turns>) -> F,
+        main: impl FnOnce(Rc<FairScheduler>) -> F,
     ) -> Option<T> {
         let begin = Instant::now();
-        Turns::run_by(Box::new(move || begin.elapsed()), runtime, main)
+        FairScheduler::run_by(Box::new(move || begin.elapsed()), runtime, main)
     }
 
     fn run_by<T: 'static, F: Future<Output = T> + 'static>(
         clock: Clock,
         runtime: &Runtime,
-        main: impl FnOnce(Rc<Turns>) -> F,
+        main: impl FnOnce(Rc<FairScheduler>) -> F,
     ) -> Option<T> {
-        let turns = Rc::new(Turns::default());
+        let scheduler = Rc::new(FairScheduler::default());
         let (say, mut said) = oneshot::channel();
-        let (work, main_turn) = (main(turns.clone()), Rc::new(Turn::default()));
-        let ended = turns.add(Span::none(), main_turn, async move {
+        let (work, main_turn) = (main(scheduler.clone()), Rc::new(Turn::default()));
+        let ended = scheduler.add(Span::none(), main_turn, async move {
             let _ = say.send(work.await);
         });
         let (seats, shares) = (Vec::new(), Shares::default());
-        let mut round = Round { turns, seats, shares, clock };
+        let mut round = Round { scheduler, seats, shares, clock };
         let mut ended = Box::pin(ended);
         runtime.block_on(poll_fn(|context| {
             round.turn(context);
@@ -255,7 +255,7 @@ impl Turns {
         let (left, ended) = oneshot::channel();
         let ready = Arc::new(Ready { is: AtomicBool::new(true), thread: self.thread.clone() });
         let (share, left) = (Share::default(), Some(left));
-        self.added.borrow_mut().push(Seat { set, first, ready, turn, share, left, span });
+        self.added.borrow_mut().push(TenantTasks { set, first, ready, turn, share, left, span });
         self.thread.wake();
         ended
     }
@@ -265,8 +265,8 @@ impl Turns {
 type Clock = Box<dyn FnMut() -> Duration>;
 
 struct Round {
-    turns: Rc<Turns>,
-    seats: Vec<Seat>,
+    scheduler: Rc<FairScheduler>,
+    seats: Vec<TenantTasks>,
     shares: Shares,
     clock: Clock,
 }
@@ -274,9 +274,9 @@ struct Round {
 impl Round {
     /// Runs one turn of a ready set.
     fn turn(&mut self, context: &mut Context<'_>) {
-        self.turns.thread.is(context.waker());
-        self.seats.append(&mut self.turns.added.borrow_mut());
-        let is_ready = |seat: &Seat| seat.ready.is.load(Ordering::Acquire);
+        self.scheduler.thread.is(context.waker());
+        self.seats.append(&mut self.scheduler.added.borrow_mut());
+        let is_ready = |seat: &TenantTasks| seat.ready.is.load(Ordering::Acquire);
         let seats = self.seats.iter_mut().enumerate();
         let ready = seats.filter(|(_, seat)| is_ready(seat));
         let Some(at) = self.shares.next(ready.map(|(at, seat)| (at, &mut seat.share))) else {
@@ -345,8 +345,8 @@ mod tests {
                 now += Duration::from_micros(1);
                 now
             };
-            Turns::run_by(Box::new(clock), &runtime(), |turns| async move {
-                let flood = turns.add(Span::none(), Turn::bounded(), async move {
+            FairScheduler::run_by(Box::new(clock), &runtime(), |scheduler| async move {
+                let flood = scheduler.add(Span::none(), Turn::bounded(), async move {
                     for _ in 0..1000 {
                         let steps = steps.clone();
                         tokio::task::spawn_local(async move {
@@ -358,7 +358,7 @@ mod tests {
                     }
                     std::future::pending().await
                 });
-                let one = turns.add(Span::none(), Turn::bounded(), async {
+                let one = scheduler.add(Span::none(), Turn::bounded(), async {
                     for _ in 0..100 {
                         again().await;
                     }
@@ -389,9 +389,9 @@ mod tests {
     fn what_was_added_ends_with_its_first_task_and_leaves_nothing() {
         let held = Rc::new(());
         let seen = held.clone();
-        Turns::run(&runtime(), |turns| async move {
+        FairScheduler::run(&runtime(), |scheduler| async move {
             let kept = held.clone();
-            let ended = turns.add(Span::none(), Turn::bounded(), async move {
+            let ended = scheduler.add(Span::none(), Turn::bounded(), async move {
                 tokio::task::spawn_local(async move {
                     let _kept = kept;
                     std::future::pending::<()>().await;
@@ -401,8 +401,8 @@ mod tests {
             assert_eq!(Rc::strong_count(&held), 3);
             ended.await.unwrap();
             assert_eq!(Rc::strong_count(&held), 2);
-            let broken =
-                turns.add(Span::none(), Turn::bounded(), async { panic!("a tenant's own fault") });
+            let broken = scheduler
+                .add(Span::none(), Turn::bounded(), async { panic!("a tenant's own fault") });
             broken.await.unwrap();
         });
         assert_eq!(Rc::strong_count(&seen), 1);
@@ -413,10 +413,10 @@ mod tests {
     fn sessions_of_a_tenant_go_on_in_their_order() {
         let counts = Rc::new(RefCell::new([0_u64; 8]));
         let seen = counts.clone();
-        Turns::run(&runtime(), |turns| async move {
+        FairScheduler::run(&runtime(), |scheduler| async move {
             let turn = Turn::bounded();
             let own = turn.clone();
-            let ended = turns.add(Span::none(), turn, async move {
+            let ended = scheduler.add(Span::none(), turn, async move {
                 let all = tokio::task::JoinSet::new();
                 let mut all = all;
                 for at in 0..8 {

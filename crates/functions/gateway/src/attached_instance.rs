@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot};
 use unlade_fn_model::isolation::{Instance, Origin, Started, Template, Usage};
 use unlade_fn_model::pool::InstanceId;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 use unlade_metrics::Event;
 
 use crate::host::{Function, Host};
-use crate::link::{Heard, Link, Reply};
+use crate::link::{InstanceEvent, Link, Reply};
 
 /// Bytes of the memory that an instance shares with its worker, if the isolation backend provides
 /// it.
@@ -32,7 +32,7 @@ pub enum Ended {
 }
 
 /// An instance that has greeted.
-pub struct Member {
+pub struct AttachedInstance {
     /// The number in the pool and in the worker.
     pub id: InstanceId,
     /// The function.
@@ -51,7 +51,7 @@ pub struct Member {
     gone: RefCell<Option<String>>,
 }
 
-impl Member {
+impl AttachedInstance {
     /// Begins an invocation; the receiver gets its end once.
     pub fn begin(&self) -> oneshot::Receiver<Ended> {
         let (sender, receiver) = oneshot::channel();
@@ -92,7 +92,7 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
         let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
         started.unwrap_or_else(late)
     };
-    let (member, heard) = match started.await {
+    let (attached_instance, heard) = match started.await {
         Ok(started) => started,
         Err(why) => {
             tracing::warn!(function = %function.name, instance = id, why, "no instance");
@@ -100,27 +100,27 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
             return host.gone(id, Some(&why));
         }
     };
-    host.meter.add(match member.origin {
+    host.meter.add(match attached_instance.origin {
         Origin::Cold => Event::FnStartCold,
         Origin::Restored => Event::FnStartRestored,
     });
-    host.admit(member.clone());
+    host.admit(attached_instance.clone());
     host.ready(id);
-    let why = serve(&host, &member, heard).await;
+    let why = serve(&host, &attached_instance, heard).await;
     host.ending(id);
     tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
-    member.instance.kill();
-    member.link.say(Said::Detach { instance: id });
-    member.link.forget(id);
-    *member.gone.borrow_mut() = Some(why.clone());
-    member.end(Ended::Gone(why));
+    attached_instance.instance.kill();
+    attached_instance.link.say(ControlHead::Detach { instance: id });
+    attached_instance.link.forget(id);
+    *attached_instance.gone.borrow_mut() = Some(why.clone());
+    attached_instance.end(Ended::Gone(why));
     // Its memory is free only after its real end.
-    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     host.gone(id, None);
 }
 
 /// The messages of a worker about one instance.
-pub type Heards = mpsc::UnboundedReceiver<Heard>;
+pub type InstanceEvents = mpsc::UnboundedReceiver<InstanceEvent>;
 
 /// Starts an instance, and attaches it to its tenant's worker with a role.
 ///
@@ -132,7 +132,7 @@ pub async fn start(
     function: &Rc<Function>,
     template: Rc<dyn Template>,
     role: u64,
-) -> Result<(Rc<Member>, Heards), String> {
+) -> Result<(Rc<AttachedInstance>, InstanceEvents), String> {
     let link = function.tenant.link(host.config.start_timeout).await?;
     let begin = Instant::now();
     let name = format!("{}-{id}", function.name);
@@ -140,14 +140,15 @@ pub async fn start(
     let Started { channel, region, origin, instance } = started;
     let mut heard = link.listen(id);
     let region_bytes = region.as_ref().map_or(0, |_| REGION_BYTES);
-    let attach = Said::Attach { instance: id, role, function: function.name.clone(), region_bytes };
+    let attach =
+        ControlHead::Attach { instance: id, role, function: function.name.clone(), region_bytes };
     let descriptors = std::iter::once(channel).chain(region).collect();
     link.say_with(attach, Vec::new(), descriptors);
     let greeted = tokio::select! {
         heard = heard.recv() => match heard {
-            Some(Heard::Ready) => Ok(()),
-            Some(Heard::Gone(why) | Heard::Refused(why)) => Err(why),
-            Some(Heard::Replied(_)) | None => Err("it has not greeted".to_owned()),
+            Some(InstanceEvent::Ready) => Ok(()),
+            Some(InstanceEvent::Gone(why) | InstanceEvent::Refused(why)) => Err(why),
+            Some(InstanceEvent::Replied(_)) | None => Err("it has not greeted".to_owned()),
         },
         why = instance.ended() => Err(why),
     };
@@ -156,7 +157,7 @@ pub async fn start(
         link.forget(id);
         return Err(why);
     }
-    let member = Member {
+    let attached_instance = AttachedInstance {
         id,
         function: function.clone(),
         link,
@@ -167,33 +168,37 @@ pub async fn start(
         running: RefCell::default(),
         gone: RefCell::default(),
     };
-    Ok((Rc::new(member), heard))
+    Ok((Rc::new(attached_instance), heard))
 }
 
 /// Serves an instance; returns the reason of its end.
-async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
-    let instance = member.instance.clone();
+async fn serve(
+    host: &Rc<Host>,
+    attached_instance: &AttachedInstance,
+    mut heard: InstanceEvents,
+) -> String {
+    let instance = attached_instance.instance.clone();
     let mut ended = instance.ended();
     loop {
         // An instance that is to stop gets no further invocation, whatever it reports; messages
         // that it sent before its end are still processed.
         let heard = tokio::select! {
             biased;
-            () = member.stop.notified() => return "stopped".to_owned(),
+            () = attached_instance.stop.notified() => return "stopped".to_owned(),
             heard = heard.recv() => heard,
             why = &mut ended => return why,
         };
         match heard {
-            Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
-            Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
-            Some(Heard::Gone(why)) if member.link.is_lost() => return why,
+            Some(InstanceEvent::Replied(reply)) => attached_instance.end(Ended::Replied(reply)),
+            Some(InstanceEvent::Refused(why)) => attached_instance.end(Ended::Refused(why)),
+            Some(InstanceEvent::Gone(why)) if attached_instance.link.is_lost() => return why,
             // The process's exit status is more informative than the end of the channel.
-            Some(Heard::Gone(why)) => {
-                host.ending(member.id);
+            Some(InstanceEvent::Gone(why)) => {
+                host.ending(attached_instance.id);
                 return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
             }
             None => return "the I/O worker is gone".to_owned(),
-            Some(Heard::Ready) => continue,
+            Some(InstanceEvent::Ready) => continue,
         }
         tokio::select! {
             biased;
@@ -201,7 +206,7 @@ async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
             () = std::future::ready(()) => {}
         }
         // The instance is free before its caller is answered: the worker owns its writes now.
-        host.ready(member.id);
+        host.ready(attached_instance.id);
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
     use unlade_fn_model::Manifest;
     use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local};
     use unlade_fn_model::manifest::Backend;
-    use unlade_guest_protocol::Outcome;
+    use unlade_guest_protocol::HandlerStatus;
     use unlade_metrics::{Meter, Role};
 
     use super::*;
@@ -284,7 +289,7 @@ mod tests {
         let (stream, _worker) = UnixStream::pair().unwrap();
         let (code, tenant) = (state.path().to_owned(), "default".to_owned());
         let revision = crate::deploy::Revision { manifest, code, tenant };
-        let member = Member {
+        let attached_instance = AttachedInstance {
             id: 1,
             function: host.make("f", revision).unwrap(),
             link: Link::new(stream),
@@ -296,21 +301,21 @@ mod tests {
             gone: RefCell::default(),
         };
         let (says, heard) = mpsc::unbounded_channel();
-        let running = member.begin();
+        let running = attached_instance.begin();
         let reply = Reply {
             invocation: "i".to_owned(),
-            status: Outcome::Done,
+            status: HandlerStatus::Done,
             log_tail: String::new(),
             settled: None,
             prefetch_us: (0, 0),
             result: Vec::new(),
         };
-        says.send(Heard::Replied(reply)).unwrap();
+        says.send(InstanceEvent::Replied(reply)).unwrap();
         if !has_ended {
-            member.stop.notify_one();
+            attached_instance.stop.notify_one();
         }
-        let why = serve(&host, &member, heard).await;
-        drop(member);
+        let why = serve(&host, &attached_instance, heard).await;
+        drop(attached_instance);
         (running.await.ok(), why)
     }
 

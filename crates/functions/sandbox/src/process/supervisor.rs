@@ -17,7 +17,7 @@ use unlade_sys::namespaces::{Namespace, unshare};
 
 use super::config::{IDS_OF_TEMPLATE, INSTANCES_MAX};
 use super::groups::{self, Groups};
-use super::message::{FromKeeper, FromZygote, ToKeeper, ToZygote};
+use super::message::{FromSupervisor, FromZygote, ToSupervisor, ToZygote};
 use super::spec::Spec;
 use super::{launch, packet, root};
 
@@ -30,17 +30,18 @@ const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 /// The reason why there is none, which was also sent to the gateway.
 pub fn run(gateway: OwnedFd) -> Result<()> {
     let Some((spec, beside)) = packet::receive::<Spec>(&gateway)? else { return Ok(()) };
-    let outcome = Keeper::start(&spec, beside).and_then(|keeper| keeper.launched(&gateway));
+    let outcome =
+        Supervisor::start(&spec, beside).and_then(|supervisor| supervisor.launched(&gateway));
     match outcome {
-        Ok(keeper) => keeper.serve(&gateway),
+        Ok(supervisor) => supervisor.serve(&gateway),
         Err(error) => {
-            packet::send(&gateway, &FromKeeper::Failed { why: error.to_string() }, &[])?;
+            packet::send(&gateway, &FromSupervisor::Failed { why: error.to_string() }, &[])?;
             Err(error)
         }
     }
 }
 
-struct Keeper {
+struct Supervisor {
     spec: Spec,
     groups: Groups,
     zygote: Zygote,
@@ -63,8 +64,8 @@ impl Drop for Zygote {
     }
 }
 
-impl Keeper {
-    fn start(spec: &Spec, beside: Vec<OwnedFd>) -> Result<Keeper> {
+impl Supervisor {
+    fn start(spec: &Spec, beside: Vec<OwnedFd>) -> Result<Supervisor> {
         let Some(control) = beside.into_iter().next() else {
             return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
         };
@@ -74,7 +75,9 @@ impl Keeper {
         let groups = Groups::make(&spec.hierarchies, &spec.group)
             .map_err(|error| Error::new(error.kind(), format!("making cgroups: {error}")))?;
         match launched(spec, &groups, &control) {
-            Ok(zygote) => Ok(Keeper { spec: spec.clone(), groups, zygote, leaving: Vec::new() }),
+            Ok(zygote) => {
+                Ok(Supervisor { spec: spec.clone(), groups, zygote, leaving: Vec::new() })
+            }
             Err(error) => {
                 groups.clear();
                 Err(error)
@@ -83,7 +86,7 @@ impl Keeper {
     }
 
     /// Waits until the zygote has become the interpreter.
-    fn launched(self, gateway: &OwnedFd) -> Result<Keeper> {
+    fn launched(self, gateway: &OwnedFd) -> Result<Supervisor> {
         let failed = match packet::receive::<FromZygote>(&self.zygote.socket) {
             // The socket was closed by the exec.
             Ok(None) => None,
@@ -92,25 +95,25 @@ impl Keeper {
             Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failed {
-            let Keeper { groups, zygote, .. } = self;
+            let Supervisor { groups, zygote, .. } = self;
             drop(zygote);
             groups.clear();
             return Err(Error::other(why));
         }
         let pid = self.zygote.child.id().cast_signed();
-        packet::send(gateway, &FromKeeper::Launched { pid }, &[])?;
+        packet::send(gateway, &FromSupervisor::Launched { pid }, &[])?;
         Ok(self)
     }
 
     fn serve(mut self, gateway: &OwnedFd) -> Result<()> {
         let how = self.hear(gateway);
         // Runs for every end, also if the gateway ended within a message.
-        let Keeper { groups, zygote, .. } = self;
+        let Supervisor { groups, zygote, .. } = self;
         drop(zygote);
         groups.clear();
         if let Some(how) = how? {
             // The gateway may have ended.
-            let _ = packet::send(gateway, &FromKeeper::Ended { how }, &[]);
+            let _ = packet::send(gateway, &FromSupervisor::Ended { how }, &[]);
         }
         Ok(())
     }
@@ -134,7 +137,7 @@ impl Keeper {
             }
             self.remove(gateway);
             if said {
-                match packet::receive::<ToKeeper>(gateway) {
+                match packet::receive::<ToSupervisor>(gateway) {
                     Ok(Some((message, _))) => self.obey(message, gateway)?,
                     Ok(None) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                     Err(error) => return Err(error.into()),
@@ -143,24 +146,24 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, message: ToKeeper, gateway: &OwnedFd) -> Result<()> {
+    fn obey(&mut self, message: ToSupervisor, gateway: &OwnedFd) -> Result<()> {
         match message {
-            ToKeeper::Make { slot } => match self.make(slot) {
+            ToSupervisor::Make { slot } => match self.make(slot) {
                 Ok(files) => {
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                    packet::send(gateway, &FromKeeper::Made { slot }, &files)?;
+                    packet::send(gateway, &FromSupervisor::Made { slot }, &files)?;
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    packet::send(gateway, &FromKeeper::NotMade { slot, why }, &[])?;
+                    packet::send(gateway, &FromSupervisor::NotMade { slot, why }, &[])?;
                 }
             },
-            ToKeeper::Join { slot, pid } => {
+            ToSupervisor::Join { slot, pid } => {
                 let joined = self.groups.join(&groups::of_instance(slot), pid);
                 let why = joined.err().map(|error| error.to_string());
-                packet::send(gateway, &FromKeeper::Joined { slot, why }, &[])?;
+                packet::send(gateway, &FromSupervisor::Joined { slot, why }, &[])?;
             }
-            ToKeeper::Remove { slot } => {
+            ToSupervisor::Remove { slot } => {
                 self.groups.kill(&groups::of_instance(slot));
                 self.leaving.push(slot);
                 self.remove(gateway);
@@ -197,7 +200,7 @@ impl Keeper {
                 eprintln!("unlade: {error}");
             }
             // If this fails, the gateway has ended: the next receive returns that.
-            let _ = packet::send(gateway, &FromKeeper::Removed { slot: *slot }, &[]);
+            let _ = packet::send(gateway, &FromSupervisor::Removed { slot: *slot }, &[]);
             false
         });
     }

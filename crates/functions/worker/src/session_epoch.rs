@@ -11,10 +11,10 @@ use tokio::task::{AbortHandle, JoinSet};
 use unlade_guest_protocol::{Completion, Extent};
 use unlade_shm::Arena;
 
-use crate::fetch::Held;
-use crate::region::{Nonsense, Region, Run};
+use crate::fetch::LentBody;
+use crate::region::{ProtocolViolation, Region, Run};
 use crate::stage::Upload;
-use crate::stream::{Agains, Inlet};
+use crate::stream::{RetryTable, StreamInput};
 
 /// Longest time that a call waits for the guest to release memory.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,21 +22,21 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 /// An epoch of a session. Work in its memory runs in tasks of its own, which end with the epoch,
 /// because the next epoch may use the same memory.
 #[derive(Debug)]
-pub struct Life {
+pub struct SessionEpoch {
     /// The number of the epoch.
     pub epoch: u64,
     /// The memory.
     pub region: RefCell<Region>,
     /// Calls in flight, by number.
-    pub calls: RefCell<HashMap<u64, Flight>>,
+    pub calls: RefCell<HashMap<u64, CallState>>,
     /// Calls that the guest may retry.
-    pub agains: Agains,
+    pub retry_table: RetryTable,
     /// Resources lent to the guest, by token.
-    pub tokens: RefCell<HashMap<u64, Held>>,
+    pub tokens: RefCell<HashMap<u64, LentBody>>,
     /// Notified when the guest must be woken, or has violated the protocol.
     pub attention: Notify,
     bell: Cell<bool>,
-    nonsense: RefCell<Option<Nonsense>>,
+    violation: RefCell<Option<ProtocolViolation>>,
     room: Notify,
     next_token: Cell<u64>,
     tasks: RefCell<JoinSet<()>>,
@@ -44,48 +44,48 @@ pub struct Life {
 
 /// A call that has not been completed.
 #[derive(Debug)]
-pub enum Flight {
+pub enum CallState {
     /// More of its body is expected.
-    Uploading(Box<Upload>, Flying),
+    Uploading(Box<Upload>, CallPermit),
     /// It is executed while its body arrives.
-    Streaming(Rc<Inlet>, AbortHandle),
+    Streaming(Rc<StreamInput>, AbortHandle),
     /// It is executed.
     Running(AbortHandle),
 }
 
 /// A permit of an instance's calls, held until this is dropped.
 #[derive(Debug)]
-pub struct Flying(Rc<Cell<usize>>);
+pub struct CallPermit(Rc<Cell<usize>>);
 
-impl Flying {
+impl CallPermit {
     /// Takes a permit, if fewer than `calls_max` are taken.
-    pub fn begin(calls: &Rc<Cell<usize>>, calls_max: usize) -> Option<Flying> {
+    pub fn begin(calls: &Rc<Cell<usize>>, calls_max: usize) -> Option<CallPermit> {
         if calls.get() >= calls_max {
             return None;
         }
         calls.set(calls.get() + 1);
-        Some(Flying(calls.clone()))
+        Some(CallPermit(calls.clone()))
     }
 }
 
-impl Drop for Flying {
+impl Drop for CallPermit {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-impl Life {
+impl SessionEpoch {
     /// Creates an epoch with a region.
-    pub fn new(region: Region) -> Rc<Life> {
-        Rc::new(Life {
+    pub fn new(region: Region) -> Rc<SessionEpoch> {
+        Rc::new(SessionEpoch {
             epoch: region.header().epoch,
             region: RefCell::new(region),
             calls: RefCell::default(),
-            agains: Agains::default(),
+            retry_table: RetryTable::default(),
             tokens: RefCell::default(),
             attention: Notify::new(),
             bell: Cell::new(false),
-            nonsense: RefCell::default(),
+            violation: RefCell::default(),
             room: Notify::new(),
             next_token: Cell::new(1),
             tasks: RefCell::default(),
@@ -130,12 +130,12 @@ impl Life {
     }
 
     /// Records the result of a check of the guest's words.
-    pub fn note(&self, looked: Result<bool, Nonsense>) {
+    pub fn note(&self, looked: Result<bool, ProtocolViolation>) {
         match looked {
             Ok(false) => return,
             Ok(true) => self.bell.set(true),
-            Err(nonsense) => {
-                self.nonsense.borrow_mut().get_or_insert(nonsense);
+            Err(violation) => {
+                self.violation.borrow_mut().get_or_insert(violation);
             }
         }
         self.attention.notify_one();
@@ -147,8 +147,8 @@ impl Life {
     }
 
     /// The guest's protocol violation, if there was one.
-    pub fn nonsense(&self) -> Option<Nonsense> {
-        self.nonsense.borrow().clone()
+    pub fn violation(&self) -> Option<ProtocolViolation> {
+        self.violation.borrow().clone()
     }
 
     /// A token that was not used before.
@@ -159,37 +159,40 @@ impl Life {
     }
 
     /// Takes at most `most` slots; waits for the guest to release some. `None` on timeout.
-    pub async fn slots(self: &Rc<Life>, most: u32) -> Option<Slots> {
-        self.wait(|life| life.try_slots(most)).await
+    pub async fn slots(self: &Rc<SessionEpoch>, most: u32) -> Option<Slots> {
+        self.wait(|session_epoch| session_epoch.try_slots(most)).await
     }
 
     /// Takes slots, if some are free.
-    pub fn try_slots(self: &Rc<Life>, most: u32) -> Option<Slots> {
+    pub fn try_slots(self: &Rc<SessionEpoch>, most: u32) -> Option<Slots> {
         let run = self.region.borrow_mut().take_slots(most)?;
-        Some(Slots { life: self.clone(), run })
+        Some(Slots { session_epoch: self.clone(), run })
     }
 
     /// Takes exactly `count` slots, if they are free.
-    pub fn try_slots_exactly(self: &Rc<Life>, count: u32) -> Option<Slots> {
+    pub fn try_slots_exactly(self: &Rc<SessionEpoch>, count: u32) -> Option<Slots> {
         let run = self.region.borrow_mut().take_slots_exactly(count)?;
-        Some(Slots { life: self.clone(), run })
+        Some(Slots { session_epoch: self.clone(), run })
     }
 
     /// Puts text into the meta arena, waits for room; `None` on timeout, or if it can never fit.
-    pub async fn meta(self: &Rc<Life>, text: &[u8]) -> Option<Meta> {
+    pub async fn meta(self: &Rc<SessionEpoch>, text: &[u8]) -> Option<Meta> {
         if text.len() > self.region.borrow().header().host_meta_bytes as usize {
             return None;
         }
-        self.wait(|life| life.try_meta(text)).await
+        self.wait(|session_epoch| session_epoch.try_meta(text)).await
     }
 
     /// Puts text into the meta arena, if there is room.
-    pub fn try_meta(self: &Rc<Life>, text: &[u8]) -> Option<Meta> {
+    pub fn try_meta(self: &Rc<SessionEpoch>, text: &[u8]) -> Option<Meta> {
         let (run, offset) = self.region.borrow_mut().put_meta(text)?;
-        Some(Meta { life: self.clone(), run, offset, bytes: text.len() as u32 })
+        Some(Meta { session_epoch: self.clone(), run, offset, bytes: text.len() as u32 })
     }
 
-    async fn wait<T>(self: &Rc<Life>, get: impl Fn(&Rc<Life>) -> Option<T>) -> Option<T> {
+    async fn wait<T>(
+        self: &Rc<SessionEpoch>,
+        get: impl Fn(&Rc<SessionEpoch>) -> Option<T>,
+    ) -> Option<T> {
         let work = async {
             loop {
                 let released = self.room.notified();
@@ -206,7 +209,7 @@ impl Life {
 /// Lent slots of the host, released when this is dropped.
 #[derive(Debug)]
 pub struct Slots {
-    life: Rc<Life>,
+    session_epoch: Rc<SessionEpoch>,
     run: Run,
 }
 
@@ -223,21 +226,21 @@ impl Slots {
 
     /// Offset of the first slot.
     pub fn offset(&self) -> usize {
-        self.life.region.borrow().slot_offset(self.run.first)
+        self.session_epoch.region.borrow().slot_offset(self.run.first)
     }
 }
 
 impl Drop for Slots {
     fn drop(&mut self) {
-        self.life.region.borrow_mut().give_slots(self.run);
-        self.life.room.notify_waiters();
+        self.session_epoch.region.borrow_mut().give_slots(self.run);
+        self.session_epoch.room.notify_waiters();
     }
 }
 
 /// A lent range of the meta arena, released when this is dropped.
 #[derive(Debug)]
 pub struct Meta {
-    life: Rc<Life>,
+    session_epoch: Rc<SessionEpoch>,
     run: Run,
     /// Offset of the text.
     pub offset: u32,
@@ -247,7 +250,7 @@ pub struct Meta {
 
 impl Drop for Meta {
     fn drop(&mut self) {
-        self.life.region.borrow_mut().give_meta(self.run);
-        self.life.room.notify_waiters();
+        self.session_epoch.region.borrow_mut().give_meta(self.run);
+        self.session_epoch.room.notify_waiters();
     }
 }

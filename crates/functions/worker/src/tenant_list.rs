@@ -17,7 +17,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// The file given to `unlade fn worker --shared`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RosterFile {
+struct TenantListFile {
     /// The configuration file of each tenant, by name, as for a worker of its own.
     #[serde(default)]
     tenants: BTreeMap<String, PathBuf>,
@@ -31,7 +31,7 @@ struct RosterFile {
 
 /// The tenants that can be served, and those that cannot.
 #[derive(Debug)]
-pub struct Roster {
+pub struct TenantList {
     /// The address of the metrics of all tenants; not served if absent.
     pub admin: Option<SocketAddr>,
     /// Format and level of the log.
@@ -42,13 +42,13 @@ pub struct Roster {
     pub refused: BTreeMap<String, ConfigError>,
 }
 
-impl Roster {
+impl TenantList {
     /// Reads the file, and the files that it names.
     ///
     /// # Errors
     /// The file itself is invalid, or has too many tenants.
-    pub fn load(path: &Path) -> Result<Roster, ConfigError> {
-        let file: RosterFile = unlade_config::load(path)?;
+    pub fn load(path: &Path) -> Result<TenantList, ConfigError> {
+        let file: TenantListFile = unlade_config::load(path)?;
         if file.tenants.len() > TENANTS_MAX {
             return Err(wrong("[tenants]", format!("{TENANTS_MAX} at most in a worker")));
         }
@@ -61,7 +61,7 @@ impl Roster {
                 Err(error) => drop(refused.insert(name, error)),
             }
         }
-        Ok(Roster { admin: file.admin, log: file.log, tenants, refused })
+        Ok(TenantList { admin: file.admin, log: file.log, tenants, refused })
     }
 
     /// Checks that every tenant can be served.
@@ -106,7 +106,7 @@ fn alone(
 mod tests {
     use super::*;
 
-    fn load(file: &str, tenants: &[(&str, &str)]) -> Result<Roster, ConfigError> {
+    fn load(file: &str, tenants: &[(&str, &str)]) -> Result<TenantList, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for (name, text) in tenants {
@@ -114,7 +114,7 @@ mod tests {
         }
         let file = file.replace("DIR", &dir.path().display().to_string());
         std::fs::write(at("shared.toml"), file).unwrap();
-        Roster::load(&at("shared.toml"))
+        TenantList::load(&at("shared.toml"))
     }
 
     #[test]
@@ -122,14 +122,14 @@ mod tests {
         let good = "control = \"/run/a\"\n[store]\n";
         let file = "[tenants]\na = \"DIR/a\"\nb = \"DIR/b\"\nc = \"DIR/missing\"\n\
                     \"d/e\" = \"DIR/a\"\nf = \"DIR/a\"\n";
-        let roster = load(file, &[("a", good), ("b", "control = 1")]).unwrap();
-        let served: Vec<_> = roster.tenants.keys().map(String::as_str).collect();
+        let tenant_list = load(file, &[("a", good), ("b", "control = 1")]).unwrap();
+        let served: Vec<_> = tenant_list.tenants.keys().map(String::as_str).collect();
         assert_eq!(served, ["a"]);
-        let refused: Vec<_> = roster.refused.keys().map(String::as_str).collect();
+        let refused: Vec<_> = tenant_list.refused.keys().map(String::as_str).collect();
         assert_eq!(refused, ["b", "c", "d/e", "f"]);
-        let why = roster.refused["f"].to_string();
+        let why = tenant_list.refused["f"].to_string();
         assert!(why.contains("/run/a is used by a and f"), "{why}");
-        assert!(roster.check().is_err());
+        assert!(tenant_list.check().is_err());
     }
 
     #[test]
