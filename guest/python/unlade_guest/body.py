@@ -58,7 +58,7 @@ class Stream:
             self._channel.release(token, unread)
 
     def window(self):
-        """What is here of the body, at least one byte; None at its end. Not copied.
+        """The available bytes of the body, at least one; None at its end. Not copied.
 
         Raises what has ended it too early, each time.
         """
@@ -219,7 +219,7 @@ class RawBody(IOBase):
         return at
 
     def _window(self):
-        """What is here; None at the end, too early as it may be."""
+        """The available bytes; None at the end, even if the end is premature."""
         try:
             return self._stream.window()
         except ResponseStreamingError as error:

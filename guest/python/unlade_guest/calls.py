@@ -14,7 +14,7 @@ PIECE_SLOTS_MAX = 16
 
 
 class Answer:
-    """What the host said of a call. `stream` is its body, where it has one."""
+    """The result of a call. `stream` is its body, if it has one."""
 
     __slots__ = ("status", "flags", "said", "stream")
 

@@ -37,8 +37,8 @@ from .frames import (
     broken,
     receive_greeting,
 )
+from .leader import LeaderElection
 from .region import DESCRIPTOR_BYTES, META_ALIGN_BYTES
-from .turns import Turns
 
 SPIN_POLLS = 100
 RING_FULL_WAIT_S = 0.0002
@@ -49,7 +49,7 @@ class ChannelLost(Exception):
     """The host is gone, or broke the protocol; every call in flight fails with this."""
 
 
-class Channel(Turns):
+class Channel(LeaderElection):
     """One instance's channel. It belongs to the process that said HELLO on it."""
 
     def __init__(self, descriptor, region=None):
@@ -178,7 +178,7 @@ class Channel(Turns):
             raise
         return call
 
-    # What the layers above use.
+    # The interface for the layers above.
 
     def submit(self, pieces, extents=None, body_bytes=0, more=False):
         """Submits a CALL whose meta are `pieces`; its body is in `extents` of taken slots, which
@@ -260,7 +260,7 @@ class Channel(Turns):
         return call.completion
 
     def done(self, call):
-        """Whether `finish` would return at once."""
+        """True if `finish` would return at once."""
         return call.completion is not None or self.dead is not None
 
     def abandon(self, call):
@@ -363,7 +363,7 @@ class Channel(Turns):
         return self._hear(frames)
 
     def _hear(self, frames):
-        """What frames say."""
+        """Processes received frames."""
         for kind, content in frames:
             if kind == INVOKE:
                 self.invocations.append(content)
@@ -414,7 +414,7 @@ class Channel(Turns):
         return None
 
     def _free(self, call):
-        """What a call held is the guest's again."""
+        """Releases the guest's resources of a call."""
         self._expected -= call.expected
         call.expected = 0
         while call.parts:

@@ -1,4 +1,4 @@
-"""Whether a handler can be imported: invoked before its function is served."""
+"""The import check of a handler, invoked before its function is served."""
 
 from .handler import Failure, find
 

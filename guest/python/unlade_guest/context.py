@@ -5,7 +5,7 @@ from time import time
 
 
 class Context:
-    """What a handler is told of its invocation."""
+    """The context object of an invocation."""
 
     identity = None
     client_context = None

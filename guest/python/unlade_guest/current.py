@@ -9,7 +9,7 @@ from .region import RegionError
 
 
 class _Current:
-    """What this process has; a fork's child begins with none of it."""
+    """The connection state of this process; a forked child starts without it."""
 
     channel = None
     lock = allocate_lock()

@@ -28,7 +28,7 @@ class Call:
 
 
 class Completion:
-    """What came back: status, flags, meta's bytes, the body's slots and token."""
+    """A completion: status, flags, meta's bytes, the body's slots and token."""
 
     __slots__ = ("status", "flags", "meta", "slot", "body_bytes", "token", "left")
 

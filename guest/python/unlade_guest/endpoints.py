@@ -96,7 +96,7 @@ def _of_file(path, service, profile):
 
 
 def _is_own(url):
-    """Whether an endpoint is the tenant's store, or AWS's."""
+    """True if an endpoint is the tenant's store, or AWS's."""
     if not isinstance(url, str):
         return False
     found = _parts(url)

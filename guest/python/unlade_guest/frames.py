@@ -20,7 +20,7 @@ class FrameError(OSError):
 
 
 def broken(error):
-    """Whether an OSError is the channel's; what a signal's handler raises may be one, too."""
+    """True if an error is the channel's; a signal handler may raise an OSError, too."""
     return isinstance(error, FrameError) or error.errno in (
         EBADF,
         ECONNRESET,

@@ -14,7 +14,7 @@ class Failure(Exception):
         self.trace = list(trace)
 
     def answer(self, request):
-        """What the caller gets."""
+        """The error object for the caller."""
         return {
             "errorMessage": self.message,
             "errorType": self.kind,

@@ -41,7 +41,7 @@ def read_line(descriptor):
 
 
 def resume(said):
-    """What a restored machine must not have of the one that was saved: its time, its randomness."""
+    """Replaces state that restored machines must not share: the time and the randomness."""
     import time
     from fcntl import ioctl
     from struct import pack

@@ -35,7 +35,7 @@ RESOLVES = ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr",
 
 
 def is_stdlib(filename):
-    """Whether a code object's file is the standard library's, and not an installed package's."""
+    """True if a code object's file is in the standard library, not in an installed package."""
     inside = filename.startswith(STDLIB) and "-packages" + os.sep not in filename
     return inside or filename.startswith("<frozen ")
 

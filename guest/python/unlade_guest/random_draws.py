@@ -64,7 +64,7 @@ class Draws:
         return call
 
     def _note(self, name):
-        """Who draws is the module whose import is under way: the innermost one."""
+        """Attributes a draw to the innermost module whose import is in progress."""
         if not self._active or self._found is not None:
             return
         frame = sys._getframe(2)
@@ -86,7 +86,7 @@ class Draws:
 
 
 def _numpy_used():
-    """Whether numpy's global generator is not as numpy has seeded it: seeded again, or used."""
+    """True if numpy's global generator was reseeded or used since its initial seeding."""
     module = sys.modules.get("numpy.random.mtrand")
     try:
         generator = module._rand._bit_generator

@@ -36,7 +36,7 @@ HOW = (
 
 
 class _State:
-    """What was loaded in this process."""
+    """The modules that were loaded in this process."""
 
     loading = False
     loaded = None
@@ -206,7 +206,7 @@ def load():
         raise
     finally:
         state.loading = False
-    from .cut import install_everywhere
+    from .intercept import install_everywhere
 
     install_everywhere(botocore.session.Session)
     state.loaded = boto3

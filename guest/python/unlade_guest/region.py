@@ -30,7 +30,7 @@ class RegionError(Exception):
 
 
 class Extents:
-    """Who hands out runs of units: first fit, so that as few pages as possible are touched."""
+    """Allocator of runs of units: first fit, so that as few pages as possible are touched."""
 
     __slots__ = ("free", "units")
 
@@ -69,7 +69,7 @@ class Extents:
             free[at - 1] = (first, length + free.pop(at)[1])
 
     def idle(self):
-        """Whether everything is here."""
+        """True if all units are free."""
         return self.free == [(0, self.units)] or not self.units
 
 

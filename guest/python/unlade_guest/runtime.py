@@ -7,7 +7,7 @@ import os
 import sys
 
 from . import context as contexts
-from . import current, sdk, tail
+from . import current, sdk, stdout_capture
 from .channel import ChannelLost
 from .frames import FRAME_BYTES_MAX
 from .handler import Failure, failure_of, find
@@ -23,7 +23,7 @@ class Runtime:
     def __init__(self, link):
         self._link = link
         self._handlers = {}
-        self._tail = tail.install()
+        self._tail = stdout_capture.install()
         self._lent = None
 
     def run(self):
@@ -116,7 +116,7 @@ class Runtime:
         if handler is None:
             handler = self._handlers[name] = find(name)
         context = contexts.Context(head)
-        tail.logging(context)
+        stdout_capture.logging(context)
         os.environ["_X_AMZN_TRACE_ID"] = head.get("trace", "")
         try:
             value = loads(event.decode()) if event else {}

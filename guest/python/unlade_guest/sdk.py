@@ -9,7 +9,7 @@ import os
 from . import finder
 
 STUB, STOCK, TCP = "stub", "stock", "tcp"
-# What an instance needs at once, and is better shared.
+# Modules that an instance needs at once; the template imports them to share their memory.
 SHARED = ("boto3", "botocore.exceptions", "unlade_guest.s3.client")
 
 

@@ -10,7 +10,7 @@ REGION_DEFAULT = "us-east-1"
 
 
 class Session:
-    """What boto3 calls a session. Credentials are the host's: those that are given are not used."""
+    """The counterpart of boto3's session. Given credentials are ignored: the host has its own."""
 
     def __init__(
         self,

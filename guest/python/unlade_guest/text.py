@@ -38,7 +38,7 @@ def _special(members):
 
 
 def _plain(value):
-    """What the encoder does not know by itself."""
+    """Encodes types that the JSON encoder does not support."""
     if isinstance(value, datetime):
         moment = value.astimezone(UTC)
         fraction = ".%06d" % moment.microsecond if moment.microsecond else ""
@@ -53,7 +53,7 @@ def _refuse(value):
 
 
 class _Context:
-    """What the scanner asks for."""
+    """The attributes that the JSON scanner reads."""
 
     strict = True
     object_pairs_hook = None

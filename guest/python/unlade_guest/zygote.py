@@ -58,7 +58,7 @@ def warm(handler, modules, which, refuse, forks=True, scratch=()):
 
 
 class Beginning:
-    """What this process was started with: it can start again, as if it had imported nothing."""
+    """The start arguments of this process, with which it can restart without its imports."""
 
     def __init__(self, control, which, modules, scratch):
         import _signal

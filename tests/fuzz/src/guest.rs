@@ -1,7 +1,7 @@
 //! Messages from a function instance, its gateway and the store to the I/O worker. The first byte
 //! selects the sender.
 
-use unlade_guest_protocol::control::{Message, Said};
+use unlade_guest_protocol::control::{ControlHead, Message};
 use unlade_guest_protocol::frame::Deframer;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
 use unlade_s3::call::Call;
@@ -70,7 +70,7 @@ fn header(data: &[u8]) {
 fn control(data: &[u8]) {
     if let Ok(Some((message, taken))) = Message::decode(data) {
         assert!(taken <= data.len());
-        if let Said::Role { policy, .. } = &message.said {
+        if let ControlHead::Role { policy, .. } = &message.said {
             let _ = Policy::from_value(policy);
         }
         for object in unlade_s3::hint::of_event(&message.bytes) {
@@ -150,7 +150,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let layout = Layout { ring_entries: 8, meta_bytes: 4096, guest_slots: 1, host_slots: 2 };
     add("header", 2, &layout.header(3).expect("a small layout").encode());
     let mut message = Vec::new();
-    let hint = Said::Hint { invocation: "i".into(), role: 1, objects: Vec::new() };
+    let hint = ControlHead::Hint { invocation: "i".into(), role: 1, objects: Vec::new() };
     let event = br#"{"Records":[{"s3":{"bucket":{"name":"b"},"object":{"key":"a+b"}}}]}"#;
     let hint = Message { said: hint, bytes: event.to_vec() };
     hint.encode(&mut message).expect("a short message");

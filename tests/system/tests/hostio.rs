@@ -16,7 +16,7 @@ use gateway::Gateway;
 use guest::Guest;
 use serde_json::{Value, json};
 use system_tests::unlade;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::descriptor::PENDING;
 
 /// A process, killed on drop.
@@ -149,7 +149,7 @@ fn nobody_hears_of_success_when_the_worker_is_killed_before_a_write_is_durable()
     assert_eq!(put.flags, PENDING);
     guest.reply("i", b"");
     let replied = host.gateway.replied("i");
-    assert!(matches!(replied.said, Said::Replied { pending_writes: 1, .. }));
+    assert!(matches!(replied.said, ControlHead::Replied { pending_writes: 1, .. }));
     host.worker.signal("KILL");
     assert_eq!(host.worker.exit_code(), None);
     assert_eq!(host.gateway.rest(), [], "it must not be settled");

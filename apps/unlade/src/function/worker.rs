@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use unlade_fn_worker::{Roster, WorkerConfig};
+use unlade_fn_worker::{TenantList, WorkerConfig};
 use unlade_runtime::logs;
 
 use super::mind_parent;
@@ -88,12 +88,12 @@ pub(super) fn run(args: &WorkerArgs) -> Result<()> {
 }
 
 fn run_shared(args: &WorkerArgs, path: &Path) -> Result<()> {
-    let roster = Roster::load(path)?;
+    let tenant_list = TenantList::load(path)?;
     if args.check {
-        roster.check()?;
+        tenant_list.check()?;
         return line(format_args!("{}: valid", path.display()));
     }
     mind_parent(args.die_with_parent)?;
-    logs::init(&roster.log)?;
+    logs::init(&tenant_list.log)?;
     Ok(unlade_fn_worker::run_shared(path)?)
 }

@@ -1,4 +1,5 @@
-//! HTTP: Lambda's Invoke API, what of its management `aws lambda` asks for, and deployment.
+//! The HTTP server: Lambda's Invoke API, the management calls that `aws lambda` needs, and
+//! deployment.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -34,32 +35,33 @@ use crate::host::{Function, Host};
 use crate::invoke::{self, Answer, invoke};
 use crate::trial;
 
-/// Connections at a time; more wait in the kernel's backlog.
+/// Most connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// How long a request's head may take.
+/// Timeout of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// The objects that an invocation will read, as `bucket/key`; may be there several times.
+/// The header field that names objects which an invocation will read, as `bucket/key`; may occur
+/// several times.
 pub const HINT_HEADER: &str = "x-unlade-hint";
-/// Most of them.
+/// Most hints of a request.
 const HINTS_MAX: usize = unlade_fn_model::manifest::HINTS_MAX;
 /// Pause after a failed accept (descriptors exhausted), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Reply = Response<Full<Bytes>>;
 
-/// What requests need.
+/// The state that requests need.
 pub struct Api {
     /// Functions and instances.
     pub host: Rc<Host>,
-    /// Invocations that nobody waits for.
+    /// Asynchronous invocations.
     pub events: Rc<Events>,
-    /// What the state says beside the host's.
+    /// State to report beside the host's.
     pub about: Box<dyn Fn() -> Value>,
-    /// Whether the gateway is ending: then each connection ends with what it has been asked.
+    /// True while the gateway is ending: each connection then ends after its current request.
     pub ending: watch::Receiver<bool>,
 }
 
-/// Serves connections until it is dropped; those that are being served go on.
+/// Serves connections until it is dropped; connections in progress continue.
 pub async fn serve(api: Rc<Api>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
@@ -92,7 +94,7 @@ async fn converse(
     let service = service_fn(move |request| {
         let api = api.clone();
         async move {
-            // What was begun goes on, also where its caller has gone.
+            // A request that was begun continues, even if its caller has disconnected.
             let work = tokio::task::spawn_local(answer(api, request));
             let failed = |_| refuse(&Refusal::Service("the gateway is ending".to_owned()));
             Ok::<_, Infallible>(work.await.unwrap_or_else(failed))
@@ -104,7 +106,7 @@ async fn converse(
     let served = tokio::select! {
         biased;
         _ = async { ending.wait_for(|is_ending| *is_ending).await.is_ok() } => {
-            // What it has been asked is answered, and nothing more.
+            // The current request is answered, and no further one.
             connection.as_mut().graceful_shutdown();
             connection.await
         }
@@ -141,7 +143,7 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
     }
 }
 
-/// Bytes in percent notation (RFC 3986 §2.1).
+/// Decodes percent encoding (RFC 3986 §2.1).
 fn unpercent(text: &str) -> Result<String, Refusal> {
     let wrong = || Refusal::Parameter(format!("{text:?} is not in percent notation"));
     let mut bytes = Vec::with_capacity(text.len());
@@ -163,25 +165,25 @@ fn unpercent(text: &str) -> Result<String, Refusal> {
     String::from_utf8(bytes).map_err(|_| wrong())
 }
 
-/// A request of a caller that is known, and its body.
-struct Asked {
+/// A request of an authenticated caller, and its body.
+struct AuthenticatedRequest {
     caller: Caller,
     head: request::Parts,
     body: Payload,
 }
 
-/// A body that has been taken, since its signature is of it, or that has not.
+/// A body that was read, because its hash is signed, or that is still unread.
 enum Payload {
     Taken(Bytes),
     Coming {
         body: Incoming,
-        /// What its caller has signed.
+        /// The hash in the caller's signature.
         sha256: Option<String>,
     },
 }
 
 impl Payload {
-    /// The bytes, and their SHA-256 where it is still to be compared.
+    /// Reads the bytes; returns the SHA-256 if it is still to be compared.
     async fn collect(self, bytes_max: usize) -> Result<(Bytes, Option<String>), Refusal> {
         match self {
             Payload::Taken(bytes) if bytes.len() > bytes_max => Err(Refusal::TooLarge(bytes_max)),
@@ -190,7 +192,7 @@ impl Payload {
         }
     }
 
-    /// The bytes, which are those that were signed.
+    /// Reads the bytes and compares them with the signed hash.
     async fn signed(self, bytes_max: usize) -> Result<Bytes, Refusal> {
         let (bytes, due) = self.collect(bytes_max).await?;
         compare(&bytes, due.as_deref())?;
@@ -206,8 +208,8 @@ fn compare(bytes: &[u8], due: Option<&str>) -> Result<(), Refusal> {
     Err(Refusal::Denied(Denial::Signature, why))
 }
 
-/// Who asks. Nothing large is taken from somebody who has not shown that.
-async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusal> {
+/// Authenticates the caller. No large body is read before that.
+async fn identify(api: &Api, request: Request<Incoming>) -> Result<AuthenticatedRequest, Refusal> {
     let (parts, body) = request.into_parts();
     let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
     let head = Head { method: parts.method.as_str(), target, headers: &parts.headers };
@@ -215,7 +217,7 @@ async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusa
         Some(keys) => keys.claim(head, SystemTime::now())?,
         None => {
             let body = Payload::Coming { body, sha256: None };
-            return Ok(Asked { caller: Caller::Anyone, head: parts, body });
+            return Ok(AuthenticatedRequest { caller: Caller::Anyone, head: parts, body });
         }
     };
     let announced = claim.announced()?.map(str::to_owned);
@@ -226,16 +228,16 @@ async fn identify(api: &Api, request: Request<Incoming>) -> Result<Asked, Refusa
             (claim.verify(head, &sha256(&bytes))?, Payload::Taken(bytes))
         }
     };
-    Ok(Asked { caller, head: parts, body })
+    Ok(AuthenticatedRequest { caller, head: parts, body })
 }
 
 async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refusal> {
     if request.headers().contains_key("origin") {
-        // A page of a browser on this machine is not a caller.
+        // A web page in a browser on this machine is not a valid caller.
         return Err(Refusal::Unsupported("requests of browsers are not served".to_owned()));
     }
     let asked = identify(api, request).await.inspect_err(|refusal| {
-        tracing::debug!(code = refusal.code(), why = refusal.message(), "somebody is not let in");
+        tracing::debug!(code = refusal.code(), why = refusal.message(), "request denied");
     })?;
     let path = asked.head.uri.path().to_owned();
     let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
@@ -281,7 +283,7 @@ async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refus
     }
 }
 
-/// A function of the caller's. Another tenant's is none.
+/// Finds a function of the caller. Another tenant's function is reported as absent.
 fn find(
     api: &Api,
     caller: &Caller,
@@ -307,8 +309,12 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-async fn invocation(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
-    let Asked { caller, head, body } = asked;
+async fn invocation(
+    api: &Rc<Api>,
+    name: &str,
+    asked: AuthenticatedRequest,
+) -> Result<Reply, Refusal> {
+    let AuthenticatedRequest { caller, head, body } = asked;
     let query = head.uri.query().unwrap_or_default();
     let qualifier = query.split('&').find_map(|pair| pair.strip_prefix("Qualifier="));
     let qualifier = qualifier.map(unpercent).transpose()?;
@@ -393,7 +399,7 @@ fn configuration(function: &Function) -> Value {
     })
 }
 
-/// Refuses where the function is not the gateway's.
+/// Refuses changes of a function that the gateway does not own.
 fn owned(function: &Function) -> Result<(), Refusal> {
     if function.is_deployed {
         return Ok(());
@@ -402,8 +408,8 @@ fn owned(function: &Function) -> Result<(), Refusal> {
     Err(Refusal::Conflict(why.to_owned()))
 }
 
-/// Refuses where the name is another tenant's, or that of a function of the directory: that would
-/// come back instead.
+/// Refuses a name that another tenant uses, or a function of the directory uses, because that one
+/// would return at the next reload.
 fn free(api: &Api, caller: &Caller, name: &str) -> Result<(), Refusal> {
     match api.host.function(name) {
         Some(function) if !caller.is(&function.tenant.name) => {
@@ -423,8 +429,12 @@ fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
     Ok(json_reply(204, ""))
 }
 
-async fn deployment(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Refusal> {
-    let Asked { caller, body, .. } = asked;
+async fn deployment(
+    api: &Rc<Api>,
+    name: &str,
+    asked: AuthenticatedRequest,
+) -> Result<Reply, Refusal> {
+    let AuthenticatedRequest { caller, body, .. } = asked;
     if !is_name(name) {
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
@@ -457,7 +467,8 @@ async fn deployment(api: &Rc<Api>, name: &str, asked: Asked) -> Result<Reply, Re
     Ok(json_reply(200, configuration(&function).to_string()))
 }
 
-/// What cannot be imported is said now, not to the first caller; what is there goes on.
+/// Publishes a deployment. An import error is reported now, to the deployer; the previous revision
+/// continues to serve then.
 async fn publish(
     api: &Rc<Api>,
     caller: &Caller,
@@ -479,7 +490,7 @@ async fn publish(
     if api.host.config.check_imports {
         trial::check(&api.host, &function, template).await.map_err(wrong)?;
     }
-    // Another one may have come meanwhile, and the rules may be others.
+    // Another deployment may have been published meanwhile, and the rules may have changed.
     free(api, caller, name)?;
     api.host.permit(&function).map_err(|error| Refusal::Parameter(error.to_string()))?;
     deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
@@ -491,15 +502,19 @@ async fn state(api: &Api, caller: &Caller) -> Value {
     let host = &api.host;
     let mut instances = Vec::new();
     let is_own = |function: &Function| caller.is(&function.tenant.name);
-    for member in host.members().into_iter().filter(|member| is_own(&member.function)) {
+    for attached_instance in host
+        .attached_instances()
+        .into_iter()
+        .filter(|attached_instance| is_own(&attached_instance.function))
+    {
         instances.push(json!({
-            "id": member.id,
-            "function": member.function.name,
-            "state": if member.is_running() { "busy" } else { "idle" },
-            "origin": member.origin,
-            "usage": member.usage(),
+            "id": attached_instance.id,
+            "function": attached_instance.function.name,
+            "state": if attached_instance.is_running() { "busy" } else { "idle" },
+            "origin": attached_instance.origin,
+            "usage": attached_instance.usage(),
         }));
-        // The system takes its time to say what one uses: invocations go on in between.
+        // The measurement of one instance takes time: invocations continue in between.
         tokio::task::yield_now().await;
     }
     let templates: Vec<Value> = host

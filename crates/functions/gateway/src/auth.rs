@@ -1,8 +1,8 @@
-//! Who a caller is: Signature Version 4, as AWS's own clients sign (AWS IAM user guide, *Signing
-//! AWS API requests*). A key belongs to a tenant. No clock, no I/O.
+//! Authentication of callers: Signature Version 4, as AWS's own clients sign (AWS IAM user guide,
+//! *Signing AWS API requests*). A key belongs to a tenant. No clock, no I/O.
 //!
-//! A signature is checked by making it again, with AWS's library. Header fields that mean something
-//! to the gateway must be signed, and so must the body.
+//! A signature is verified by computing it again with AWS's library. Header fields that the
+//! gateway interprets must be signed, and the body must be signed too.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -18,13 +18,13 @@ use time::format_description::FormatItem;
 use time::macros::format_description;
 use unlade_fn_model::lambda::{Denial, Refusal};
 
-/// How far a request's time may be from the gateway's.
+/// Largest difference between a request's time and the gateway's.
 pub const SKEW_MAX: Duration = Duration::from_secs(15 * 60);
-/// The service that signatures name.
+/// The service name in signatures.
 const SERVICE: &str = "lambda";
 const ALGORITHM: &str = "AWS4-HMAC-SHA256";
 const DATE: &str = "x-amz-date";
-/// The hash of a body, in hexadecimal digits.
+/// The header field with the hash of a body, in hexadecimal digits.
 pub const CONTENT_SHA256: &str = "x-amz-content-sha256";
 const DATE_FORMAT: &[FormatItem<'static>] =
     format_description!("[year][month][day]T[hour][minute][second]Z");
@@ -33,7 +33,7 @@ const DATE_FORMAT: &[FormatItem<'static>] =
 #[derive(Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KeyPair {
-    /// The access key, which is no secret.
+    /// The access key, which is not secret.
     pub access_key_id: String,
     /// The secret.
     pub secret_access_key: String,
@@ -47,17 +47,17 @@ impl std::fmt::Debug for KeyPair {
     }
 }
 
-/// Who calls.
+/// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caller {
-    /// Nobody knows: the operator has switched authentication off.
+    /// Unknown: the operator has switched authentication off.
     Anyone,
     /// A tenant.
     Tenant(String),
 }
 
 impl Caller {
-    /// Whether a tenant's things are its own.
+    /// Returns true if the caller may use the resources of a tenant.
     pub fn is(&self, tenant: &str) -> bool {
         match self {
             Caller::Anyone => true,
@@ -66,7 +66,7 @@ impl Caller {
     }
 }
 
-/// All keys that are taken.
+/// All accepted keys.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
     by_id: BTreeMap<String, (String, KeyPair)>,
@@ -77,13 +77,13 @@ pub struct Keys {
 pub struct Head<'a> {
     /// `POST`.
     pub method: &'a str,
-    /// Path and query, as they came.
+    /// Path and query, as received.
     pub target: &'a str,
     /// Its header fields.
     pub headers: &'a HeaderMap,
 }
 
-/// Who somebody says to be; a signature has to show it.
+/// The claimed identity of a caller, not yet verified.
 #[derive(Clone, Debug)]
 pub struct Claim {
     tenant: String,
@@ -113,7 +113,7 @@ impl Keys {
     /// Adds a tenant's keys.
     ///
     /// # Errors
-    /// Another tenant has this access key; it keeps it.
+    /// Another tenant already has this access key and keeps it.
     pub fn add(&mut self, tenant: &str, keys: KeyPair) -> Result<(), String> {
         let id = keys.access_key_id.clone();
         if let Some((other, _)) = self.by_id.get(&id).filter(|(other, _)| other != tenant) {
@@ -123,7 +123,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Takes over the keys of some tenants, where they are nobody else's now.
+    /// Takes over the keys of some tenants, unless another tenant has them now.
     pub fn keep(&mut self, before: &Keys, is_kept: impl Fn(&str) -> bool) {
         for (id, (tenant, keys)) in &before.by_id {
             if is_kept(tenant) {
@@ -133,10 +133,11 @@ impl Keys {
         }
     }
 
-    /// What a request says of its caller; nothing is shown yet.
+    /// Parses the claimed identity of a request, without verification.
     ///
     /// # Errors
-    /// It is not signed, with keys that are not known, at another time, or not enough of it.
+    /// The request is unsigned, its key is unknown, its time is too far off, or a required field
+    /// is not signed.
     pub fn claim(&self, head: Head<'_>, now: SystemTime) -> Result<Claim, Refusal> {
         let text = |name: &str| one(head.headers, name);
         let authorization = text("authorization")?.ok_or_else(|| {
@@ -176,7 +177,7 @@ impl Keys {
     }
 }
 
-/// A header field that may be there once.
+/// A header field that may occur only once.
 fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
@@ -184,7 +185,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, Refusa
     text.map(Some).ok_or_else(|| incomplete(format!("{name} is there twice, or is not ASCII")))
 }
 
-/// The time of `X-Amz-Date`.
+/// Parses the time of `X-Amz-Date`.
 fn instant(text: &str) -> Option<SystemTime> {
     let time = PrimitiveDateTime::parse(text, DATE_FORMAT).ok()?.assume_utc();
     let since = u64::try_from(time.unix_timestamp()).ok()?;
@@ -263,10 +264,10 @@ impl Authorization<'_> {
 }
 
 impl Claim {
-    /// The SHA-256 of the body that the request announces, where it does.
+    /// The SHA-256 of the body in the request's header, if present.
     ///
     /// # Errors
-    /// It is none: a body has to be signed.
+    /// The value is not a SHA-256: a body has to be signed.
     pub fn announced(&self) -> Result<Option<&str>, Refusal> {
         let Some(hash) = self.announced.as_deref() else { return Ok(None) };
         let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -276,17 +277,17 @@ impl Claim {
         }
     }
 
-    /// The caller, where the signature is of a body with this SHA-256.
+    /// Verifies the signature for a body with this SHA-256; returns the caller.
     ///
     /// # Errors
-    /// The signature is another one.
+    /// The signature is different.
     pub fn verify(self, head: Head<'_>, body_sha256: &str) -> Result<Caller, Refusal> {
         let fields = self.signed.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let body = SignableBody::Precomputed(body_sha256.to_owned());
         let request = SignableRequest::new(head.method, head.target, fields, body);
         let request = request.map_err(|error| incomplete(error.to_string()))?;
         let mut settings = SigningSettings::default();
-        // What the caller has signed, it has signed.
+        // Every signed header field is part of the signature.
         settings.excluded_headers = None;
         let due = signature(request, settings, &self.keys, &self.region, self.time)?.1;
         if due.as_bytes().ct_eq(self.signature.as_bytes()).into() {
@@ -325,10 +326,10 @@ fn signature(
     Ok((instructions.headers().map(field).collect(), signature))
 }
 
-/// The header fields that a request needs beside its own to be signed.
+/// The additional header fields of a signed request.
 ///
 /// # Errors
-/// The target or a field is none.
+/// The target or a field is invalid.
 pub fn sign_request(
     keys: &KeyPair,
     (method, target, host): (&str, &str, &str),

@@ -1,4 +1,4 @@
-//! A process that is one's own: it is told to end when its parent has ended, however that was.
+//! A child process that receives SIGTERM when its parent ends for any reason.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,23 +8,23 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
-/// The flag by which our own commands ask to be told of their parent's end.
+/// The flag of our own commands that requests SIGTERM at the parent's end.
 pub const DIE_WITH_PARENT: &str = "--die-with-parent";
 
-/// Starts a command of this very program.
+/// Starts a command of this program.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn start(executable: &Path, arguments: &[&OsStr], stdout: Stdio) -> io::Result<Child> {
     let mut command = Command::new(executable);
-    // Bodies come and go: memory that glibc gives back is faulted in again for the next one, which
-    // costs more than copying does (mallopt(3)).
+    // Bodies are allocated and freed often: memory that glibc returns to the kernel is faulted in
+    // again for the next one, which costs more than copying (mallopt(3)).
     command.env("MALLOC_MMAP_THRESHOLD_", "33554432").env("MALLOC_TRIM_THRESHOLD_", "134217728");
     command.args(arguments).arg(DIE_WITH_PARENT).stdin(Stdio::null()).stdout(stdout);
     command.kill_on_drop(true).spawn()
 }
 
-/// Tells a process to end, and waits for that; kills it where it takes too long.
+/// Sends SIGTERM to a process and waits for its end; kills it after a timeout.
 pub async fn end(child: &mut Child, patience: Duration) {
     if let Some(pid) = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
@@ -35,15 +35,15 @@ pub async fn end(child: &mut Child, patience: Duration) {
     }
 }
 
-/// Asks the kernel to send this process SIGTERM when its parent has ended; what a command does that
-/// was given [`DIE_WITH_PARENT`].
+/// Requests that the kernel sends SIGTERM to this process when its parent ends; used by commands
+/// with the flag [`DIE_WITH_PARENT`].
 ///
 /// # Errors
-/// The system's; or the parent has ended already.
+/// The system call failed, or the parent has ended already.
 pub fn die_with_parent() -> io::Result<()> {
     let parent = rustix::process::getppid();
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
-    // It may have ended before the kernel was asked; then another one is the parent now.
+    // The parent may have ended before the request; then the process has a new parent.
     if rustix::process::getppid() != parent {
         return Err(io::Error::other("the parent has ended"));
     }

@@ -1,4 +1,4 @@
-//! The configuration of a gateway. Everything not said has a safe default.
+//! The configuration of a gateway. Every key that is absent has a safe default.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,25 +17,25 @@ use crate::auth::KeyPair;
 use crate::permit::MODES;
 use crate::tenant::relay;
 
-/// The tenant that a function has where it says none.
+/// The tenant of a function that names none.
 pub const DEFAULT_TENANT: &str = "default";
-/// Most tenants of a shared worker, `default` among them.
+/// Most tenants of a shared worker, including `default`.
 const SHARED_TENANTS_MAX: usize = 256;
-/// Longest path of a socket (unix(7)), without its final zero.
+/// Longest path of a socket (unix(7)), without its terminating zero.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Why a configuration is none. The operator's fault.
+/// The reason why a configuration is invalid. The operator is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file.
+    /// The file cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{key}: {why}")]
     Value {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What it should be.
+        /// The valid values.
         why: String,
     },
 }
@@ -44,99 +44,100 @@ pub enum ConfigError {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GatewayConfig {
-    /// Where callers connect.
+    /// The address where callers connect.
     pub listen: SocketAddr,
-    /// Whether callers of other machines may: what they say is signed, and not encrypted.
+    /// True if callers of other machines are allowed: their requests are signed but not encrypted.
     pub allow_remote: bool,
-    /// How callers show who they are.
+    /// The authentication of callers.
     pub authentication: Authentication,
-    /// Whether a function is served only when its handler could be imported.
+    /// True if a function is served only after its handler was imported successfully.
     pub check_imports: bool,
-    /// Where `/metrics` and `/healthz` are served.
+    /// The address of `/metrics` and `/healthz`.
     pub admin: Option<SocketAddr>,
-    /// Where everything is kept.
+    /// The directory of the gateway's state.
     pub state: PathBuf,
-    /// A directory of functions that are served from where they lie.
+    /// A directory of functions that are served in place.
     pub functions: Option<PathBuf>,
-    /// What all instances may use together; three quarters of the machine's where it is not said.
+    /// Memory limit of all instances together; three quarters of the machine's if absent.
     pub memory_max: Option<ByteSize>,
     /// Most instances.
     pub instances_max: usize,
     /// Most invocations of one function that wait for an instance.
     pub waiting_max: usize,
-    /// How long one waits.
+    /// Longest wait of an invocation.
     #[serde(with = "unlade_config::duration")]
     pub waiting_timeout: Duration,
-    /// Instances of a function that start at a time.
+    /// Most instances of a function that start at a time.
     pub starting_max: usize,
-    /// How long the start of an instance may take.
+    /// Timeout of an instance's start.
     #[serde(with = "unlade_config::duration")]
     pub start_timeout: Duration,
-    /// How long writes may take to become durable once the handler has returned.
+    /// Timeout of pending writes after the handler has returned.
     #[serde(with = "unlade_config::duration")]
     pub settle_timeout: Duration,
-    /// How long a drain may take.
+    /// Timeout of a drain.
     #[serde(with = "unlade_config::duration")]
     pub drain_timeout: Duration,
     /// The interpreter of functions that name none.
     pub python: PathBuf,
-    /// Directories of packages that all functions have.
+    /// Directories of packages for all functions.
     pub packages: Vec<PathBuf>,
-    /// What functions may write, in memory.
+    /// Writable space of a function, in memory.
     pub scratch: ByteSize,
-    /// Where objects are, as in a worker's configuration; else the built-in store.
+    /// The object store, as in a worker's configuration; the built-in store if absent.
     pub store: Option<toml::Table>,
-    /// Where the built-in store listens.
+    /// The address of the built-in store.
     pub store_listen: SocketAddr,
-    /// Whether each tenant has an I/O worker of its own.
+    /// The assignment of I/O workers to tenants.
     pub workers: Workers,
-    /// Where the shared worker serves `/metrics`, with a label that names the tenant.
+    /// The address of the shared worker's `/metrics`, with a label for the tenant.
     pub workers_admin: Option<SocketAddr>,
     /// Tenants, by name.
     pub tenant: BTreeMap<String, TenantConfig>,
-    /// What instances run in, by name.
+    /// The isolation backends, by name.
     pub isolation: toml::Table,
     /// Format and level of the log.
     pub log: LogConfig,
 }
 
-/// How callers show who they are.
+/// The authentication of callers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Authentication {
-    /// By a signature with a key of their tenant's.
+    /// By a signature with a key of the caller's tenant.
     #[default]
     Keys,
-    /// Not at all: whoever reaches the gateway may do everything, as any tenant.
+    /// None: every caller that can reach the gateway has all rights, as any tenant.
     Off,
 }
 
-/// How many I/O workers there are.
+/// The assignment of I/O workers to tenants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Workers {
-    /// A process for each tenant.
+    /// One process for each tenant.
     #[default]
     PerTenant,
-    /// One process for all: less memory, and one end for all of them.
+    /// One process for all tenants: it uses less memory, and a crash affects all of them.
     Shared,
 }
 
-/// A tenant: who it is, what its functions may choose, and what its worker is told.
+/// A tenant: its keys, the choices of its functions, and the configuration of its worker.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantConfig {
-    /// The keys that its callers sign with; none: a pair is made, and kept in the state.
+    /// The keys of its callers; if empty, a pair is generated and stored in the state.
     pub keys: Vec<KeyPair>,
-    /// The most that its functions may do, whatever their manifests say; none: everything.
+    /// The upper bound of its functions' rights, regardless of their manifests; unlimited if
+    /// absent.
     pub role: Option<serde_json::Value>,
     /// The modes that its manifests may choose.
     pub modes: Vec<Mode>,
-    /// Directories of packages that its manifests may name, or others below them.
+    /// Directories that its manifests may name as packages, or directories below them.
     pub packages: Vec<PathBuf>,
     /// Interpreters that its manifests may choose beside the gateway's.
     pub pythons: Vec<PathBuf>,
-    /// Where its objects are, and its credentials.
+    /// Its object store and credentials.
     pub store: Option<toml::Table>,
     /// `[instance]` of its worker.
     pub instance: Option<toml::Table>,
@@ -144,7 +145,7 @@ pub struct TenantConfig {
     pub copies: Option<toml::Table>,
     /// `[tenant]` of its worker.
     pub limits: Option<toml::Table>,
-    /// Where its worker serves `/metrics`.
+    /// The address of its worker's `/metrics`.
     pub admin: Option<SocketAddr>,
 }
 
@@ -227,20 +228,20 @@ fn value(key: &'static str, why: impl ToString) -> ConfigError {
 }
 
 impl GatewayConfig {
-    /// Reads a file.
+    /// Reads a configuration file.
     ///
     /// # Errors
-    /// What is wrong in it, with file, line and key.
+    /// The error, with file, line and key.
     pub fn load(path: &Path) -> Result<GatewayConfig, ConfigError> {
         let config: GatewayConfig = unlade_config::load(path)?;
         config.check()?;
         Ok(config)
     }
 
-    /// Refuses values that cannot be.
+    /// Refuses invalid values.
     ///
     /// # Errors
-    /// The first that cannot.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         if !self.listen.ip().is_loopback() && !self.allow_remote {
             let why = "events and results are not encrypted: an address that is not of this \
@@ -248,8 +249,7 @@ impl GatewayConfig {
             return Err(value("listen", why));
         }
         if self.allow_remote && self.authentication == Authentication::Off {
-            let why =
-                "must be \"keys\" with allow_remote: whoever reaches the gateway could deploy";
+            let why = "must be \"keys\" with allow_remote: every client that reaches the gateway could deploy";
             return Err(value("authentication", why));
         }
         for tenant in self.tenant.values() {
@@ -270,7 +270,7 @@ impl GatewayConfig {
             if !is_name(name) {
                 return Err(value("[tenant]", format!("{name:?} is no name")));
             }
-            // Of its sockets the one with the longest name.
+            // The socket with the longest path.
             let length = relay(&self.tenant_dir(name)).as_os_str().len();
             if length > SOCKET_PATH_BYTES_MAX {
                 let why = format!(
@@ -304,7 +304,7 @@ impl GatewayConfig {
         }
     }
 
-    /// Where a tenant's things are.
+    /// The directory of a tenant.
     pub fn tenant_dir(&self, tenant: &str) -> PathBuf {
         self.state.join("tenants").join(tenant)
     }

@@ -1,5 +1,5 @@
-//! Keys of tenants for whom the operator has named none: made once, and kept in a file as AWS's
-//! tools read it (`AWS_SHARED_CREDENTIALS_FILE`), a profile a tenant.
+//! Generated keys of tenants for which the operator has configured none. They are stored in a file
+//! that AWS's tools can read (`AWS_SHARED_CREDENTIALS_FILE`), one profile for each tenant.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,10 +9,10 @@ use crate::auth::{KeyPair, Keys};
 use crate::config::{DEFAULT_TENANT, GatewayConfig};
 use crate::tenant::write_private;
 
-/// What access keys begin with, so that none is taken for AWS's.
+/// Prefix of generated access keys, which distinguishes them from AWS's.
 const PREFIX: &str = "UNLADE";
 
-/// Where they are, in the state.
+/// The path of the file, within the state.
 pub fn file(state: &Path) -> PathBuf {
     state.join("credentials")
 }
@@ -20,7 +20,7 @@ pub fn file(state: &Path) -> PathBuf {
 /// Random bytes, as hexadecimal digits.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn random(bytes: usize) -> io::Result<String> {
     let mut content = vec![0; bytes];
     rustix::rand::getrandom(&mut content, rustix::rand::GetRandomFlags::empty())?;
@@ -66,11 +66,11 @@ fn text(profiles: &BTreeMap<String, KeyPair>) -> String {
     profiles.iter().map(profile).collect()
 }
 
-/// All keys that are taken: those of the configuration, and for tenants without any those of the
-/// file, made where they are not there. And those of the tenant `default`, for `unlade fn env`.
+/// All accepted keys: those of the configuration, and for other tenants those of the file,
+/// generated if absent. Also returns the keys of the tenant `default`, for `unlade fn env`.
 ///
 /// # Errors
-/// The file's; or a key is of two tenants.
+/// The file cannot be read or written, or two tenants have the same key.
 pub fn load(config: &GatewayConfig) -> io::Result<(Keys, Option<KeyPair>)> {
     let path = file(&config.state);
     let mut profiles = match std::fs::read_to_string(&path) {

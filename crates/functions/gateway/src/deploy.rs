@@ -1,8 +1,8 @@
-//! Functions that come and go: a directory each, of which one revision is the current one.
+//! Deployments of functions: a directory for each function, with one current revision.
 //!
-//! A deployment is a tar archive of the function's directory, `function.toml` in it. It is unpacked
-//! beside the revisions before, and becomes current by renaming one file, so that a gateway that
-//! starts again finds one or the other.
+//! A deployment is a tar archive of the function's directory, with `function.toml` in it. It is
+//! unpacked next to the previous revisions, and becomes current by renaming one file, so that a
+//! restarted gateway finds either the old or the new revision.
 
 use std::fs;
 use std::io::{self, Read};
@@ -15,40 +15,40 @@ use unlade_fn_model::{Manifest, ManifestError};
 
 use crate::config::DEFAULT_TENANT;
 
-/// The manifest's file.
+/// The name of the manifest's file.
 pub const MANIFEST: &str = "function.toml";
-/// Most bytes of a deployment, as Lambda's unpacked ones.
+/// Largest deployment, as for Lambda's unpacked ones.
 pub const CODE_BYTES_MAX: u64 = 250 << 20;
 /// Most files of a deployment.
 pub const FILES_MAX: usize = 20_000;
 /// The file that names the current revision.
 const CURRENT: &str = "current";
 
-/// Why something is not deployed.
+/// The reason why a deployment failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeployError {
-    /// The manifest.
+    /// The manifest cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The manifest's values.
+    /// The manifest has invalid values.
     #[error("{MANIFEST}: {0}")]
     Manifest(#[from] ManifestError),
-    /// The archive. The caller's fault.
+    /// The archive is invalid. The caller is at fault.
     #[error("the archive: {0}")]
     Archive(String),
-    /// The system's.
+    /// The system call failed.
     #[error("{path}: {source}")]
     System {
-        /// About what.
+        /// The path.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         #[source]
         source: io::Error,
     },
 }
 
 impl DeployError {
-    /// Whether the one who deploys can do something about it.
+    /// Returns true if the caller can correct the error.
     pub fn is_callers(&self) -> bool {
         !matches!(self, DeployError::System { .. })
     }
@@ -59,22 +59,22 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> DeployError {
     move |source| DeployError::System { path, source }
 }
 
-/// A function's files, and what its author says of it.
+/// One revision of a function: its files and its manifest.
 #[derive(Clone, Debug)]
 pub struct Revision {
-    /// What its author says.
+    /// The manifest.
     pub manifest: Manifest,
-    /// Its files.
+    /// The directory of its files.
     pub code: PathBuf,
-    /// Whose it is: who deployed it, or what is said in a directory of the operator's.
+    /// The tenant: that of the deployer, or the one in the manifest for a directory of the
+    /// operator.
     pub tenant: String,
 }
 
-/// Reads a function's directory. Where nobody is known to have deployed it, it is whose its
-/// manifest says.
+/// Reads a function's directory. Without a known deployer the manifest names the tenant.
 ///
 /// # Errors
-/// There is no manifest, or it is none.
+/// The manifest is missing or invalid.
 pub fn read(code: &Path, tenant: Option<&str>) -> Result<Revision, DeployError> {
     let manifest: Manifest = unlade_config::load(&code.join(MANIFEST))?;
     manifest.check()?;
@@ -82,10 +82,10 @@ pub fn read(code: &Path, tenant: Option<&str>) -> Result<Revision, DeployError> 
     Ok(Revision { manifest, code: code.to_owned(), tenant })
 }
 
-/// Unpacks an archive as another revision of a function, which is not current yet.
+/// Unpacks an archive as a new revision of a function, which is not current yet.
 ///
 /// # Errors
-/// The archive is none, too large, or has what instances should not see.
+/// The archive is invalid, too large, or contains files that instances must not see.
 pub fn unpack(
     state: &Path,
     name: &str,
@@ -104,10 +104,10 @@ pub fn unpack(
     unpacked
 }
 
-/// Makes a revision the current one.
+/// Makes a revision current.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn commit(revision: &Revision) -> Result<(), DeployError> {
     let (home, number) = (revision.code.parent(), revision.code.file_name());
     let (Some(home), Some(number)) = (home, number) else { return Ok(()) };
@@ -117,24 +117,24 @@ pub fn commit(revision: &Revision) -> Result<(), DeployError> {
     fs::rename(&fresh, home.join(CURRENT)).map_err(system(home))
 }
 
-/// The current revision of a function, and whose it is; earlier releases did not say that.
+/// The current revision of a function, and its tenant, which earlier releases did not record.
 fn current(home: &Path) -> Option<(String, Option<String>)> {
     let text = fs::read_to_string(home.join(CURRENT)).ok()?;
     let mut words = text.split_whitespace().map(str::to_owned);
     Some((words.next()?, words.next()))
 }
 
-/// Removes a revision's files: it is not to be, or its last instance has gone.
+/// Removes the files of a revision that failed, or whose last instance has gone.
 pub fn discard(code: &Path) {
     if let Err(error) = fs::remove_dir_all(code) {
         tracing::warn!(%error, path = %code.display(), "is left behind");
     }
 }
 
-/// A function has no current revision any more. Instances may still run the last one.
+/// Removes the current revision of a function. Its instances may still run.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn forget(state: &Path, name: &str) -> Result<(), DeployError> {
     let current = state.join("functions").join(name).join(CURRENT);
     match fs::remove_file(&current) {
@@ -143,10 +143,10 @@ pub fn forget(state: &Path, name: &str) -> Result<(), DeployError> {
     }
 }
 
-/// Removes what is not current, and was left behind by a gateway before.
+/// Removes revisions that are not current and were left by a previous gateway.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn sweep(state: &Path) -> Result<(), DeployError> {
     let directory = state.join("functions");
     for name in names(&directory)? {
@@ -164,10 +164,10 @@ pub fn sweep(state: &Path) -> Result<(), DeployError> {
     Ok(())
 }
 
-/// Every function that was deployed, by name.
+/// All deployed functions, by name.
 ///
 /// # Errors
-/// The system's. A function that is spoilt is told of, and left out.
+/// The system call failed. A function that cannot be read is logged and omitted.
 pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     let directory = state.join("functions");
     let mut found = Vec::new();
@@ -182,10 +182,10 @@ pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     Ok(found)
 }
 
-/// Every function of a directory of functions, by name. One that is none is told of, and left out.
+/// All functions of a directory, by name. An invalid one is logged and omitted.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn of_directory(directory: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
     let directory = &fs::canonicalize(directory).map_err(system(directory))?;
     let mut found = Vec::new();
@@ -227,7 +227,8 @@ fn revisions(home: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Files and directories only: a link would be followed where instances see another root.
+/// Accepts files and directories only: a link would be followed in another root than the
+/// instance's.
 fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
     let wrong = |why: String| DeployError::Archive(why);
     let mut archive = tar::Archive::new(archive);
@@ -266,11 +267,11 @@ fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
     Ok(())
 }
 
-/// An archive of a directory, for [`unpack`], with a manifest in place of the one that may be in
-/// it. What a build leaves behind (`__pycache__`, `.git`) is left out.
+/// Creates an archive of a directory for [`unpack`], with the given manifest in place of an
+/// existing one. Build artefacts (`__pycache__`, `.git`) are omitted.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn pack(directory: &Path, manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     builder.follow_symlinks(true);
@@ -308,7 +309,7 @@ mod tests {
     fn packed(name: &str, kind: tar::EntryType) -> Vec<u8> {
         let mut builder = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
-        // The library refuses to write what a hostile caller would.
+        // The library refuses to write names that a hostile caller would use.
         header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
         header.set_entry_type(kind);
         header.set_size(0);

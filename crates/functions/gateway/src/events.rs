@@ -1,5 +1,5 @@
-//! Invocations that nobody waits for: kept in files until they have been made, so that one that was
-//! accepted happens at least once, also when the gateway ends (as Lambda's asynchronous ones).
+//! Asynchronous invocations: stored in files until they have been executed, so that an accepted
+//! one is executed at least once, even if the gateway ends (as Lambda's asynchronous ones).
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,38 +14,38 @@ use unlade_metrics::Event;
 use crate::host::{Function, Host};
 use crate::invoke::{invoke, uuid};
 
-/// Most that are accepted and not made.
+/// Most accepted invocations that have not been executed.
 pub const EVENTS_MAX: usize = 10_000;
-/// Attempts of one whose function fails: the first, and Lambda's two more.
+/// Attempts of an invocation whose function fails: one, and two retries, as in Lambda.
 const ATTEMPTS_MAX: u32 = 3;
-/// Before the second attempt; doubled before the next.
+/// Wait before the second attempt; doubled before the next.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Before one that found no place is tried again.
+/// Wait before another attempt to get an instance.
 const THROTTLED_PAUSE: Duration = Duration::from_millis(500);
-/// Attempts of one that finds no place.
+/// Attempts to get an instance.
 const THROTTLED_MAX: u32 = 7200;
 
-/// Where they are kept.
+/// The queue of asynchronous invocations, in a directory.
 pub struct Events {
     directory: PathBuf,
     count: std::cell::Cell<usize>,
 }
 
 impl Events {
-    /// Opens the directory; [`Events::replay`] makes what is in it.
+    /// Opens the directory; [`Events::replay`] executes its invocations.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn open(state: &Path) -> io::Result<Rc<Events>> {
         let directory = state.join("events");
         fs::create_dir_all(&directory)?;
         Ok(Rc::new(Events { directory, count: std::cell::Cell::new(0) }))
     }
 
-    /// Accepts an invocation: it is durable when this returns. Gives its number, a UUID.
+    /// Accepts an invocation, which is durable when this returns. Returns its number, a UUID.
     ///
     /// # Errors
-    /// There are too many, or the system's.
+    /// The queue is full, or the system call failed.
     pub async fn accept(
         self: &Rc<Events>,
         host: &Rc<Host>,
@@ -71,16 +71,16 @@ impl Events {
         Ok(number)
     }
 
-    /// Makes what a gateway before has accepted.
+    /// Executes invocations that a previous gateway had accepted.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn replay(self: &Rc<Events>, host: &Rc<Host>) -> io::Result<usize> {
         let mut replayed = 0;
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
             if path.extension().is_some() {
-                // It was never accepted.
+                // The file is incomplete: the invocation was never accepted.
                 fs::remove_file(&path)?;
                 continue;
             }
@@ -104,7 +104,8 @@ impl Events {
     async fn make(&self, host: &Rc<Host>, path: &Path, function: &str, event: Vec<u8>) {
         let (mut failures, mut throttled) = (0, 0);
         loop {
-            // Another tenant may have the name meanwhile; earlier releases did not say whose it is.
+            // Another tenant may own the name meanwhile; earlier releases did not record the
+            // tenant.
             let (tenant, name) = match function.split_once('/') {
                 Some((tenant, name)) => (Some(tenant), name),
                 None => (None, function),

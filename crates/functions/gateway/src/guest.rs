@@ -1,4 +1,4 @@
-//! The package that instances import: in this program, put where instances can see it.
+//! The Python package that instances import: embedded in this program, and unpacked for instances.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use rust_embed::RustEmbed;
 #[include = "unlade_guest.pth"]
 struct Package;
 
-/// Puts the package into `state`, once a version; gives the directory to be on `sys.path`.
+/// Unpacks the package into `state`, once for each version; returns the directory for `sys.path`.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub async fn unpack(state: &Path, python: &Path) -> io::Result<PathBuf> {
     let target = state.join("guest");
     if is_same(&target) {
@@ -44,7 +44,7 @@ pub async fn unpack(state: &Path, python: &Path) -> io::Result<PathBuf> {
     Ok(target)
 }
 
-/// Whether what is there is what this program has.
+/// Returns true if the files on disk equal those of this program.
 fn is_same(target: &Path) -> bool {
     Package::iter().all(|name| {
         let due = Package::get(&name);
@@ -52,7 +52,8 @@ fn is_same(target: &Path) -> bool {
     })
 }
 
-/// Compiles the modules: instances see them read-only, and would each do it anew.
+/// Compiles the modules: the directory is read-only for instances, so each would compile them
+/// again.
 async fn compile(python: &Path, folder: &Path) {
     let mut command = tokio::process::Command::new(python);
     command.args(["-I", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]);

@@ -1,4 +1,4 @@
-//! Functions, and the pool's actions carried out.
+//! The functions of a gateway, and the execution of the pool's actions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -15,53 +15,54 @@ use unlade_fn_model::{Manifest, ManifestError};
 use unlade_metrics::{Event, Meter};
 use unlade_s3::hint;
 
+use crate::attached_instance::{self, AttachedInstance};
 use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig};
 use crate::deploy::{self, Revision};
-use crate::member::{self, Member};
 use crate::permit;
 use crate::store::Access;
 use crate::tenant::{Tenant, relay};
 use crate::tenants::Tenants;
 
-/// How often idle instances are looked at.
+/// Interval of the checks of idle instances.
 const TICK: Duration = Duration::from_millis(500);
-/// How often what instances use is measured.
+/// Interval of the measurements of instances.
 const MEASURE: Duration = Duration::from_secs(5);
-/// What an instance is charged with at least.
+/// Minimum charge of an instance.
 const CHARGE_BYTES_MIN: u64 = 4 << 20;
 
-/// A function, as it was deployed. Another deployment is another one.
+/// A deployed function. A new deployment creates a new value.
 pub struct Function {
-    /// The pool's number.
+    /// The number in the pool.
     pub id: FunctionId,
     /// Its name.
     pub name: String,
-    /// What its author says.
+    /// The manifest.
     pub manifest: Manifest,
     /// Its files.
     pub code: PathBuf,
-    /// The number of its role, which its next deployments have too.
+    /// The number of its role, which later deployments reuse.
     pub role: u64,
     /// Its tenant.
     pub tenant: Rc<Tenant>,
     hints: Vec<hint::Template>,
-    /// What its templates import: less than the manifest says where a template has found so.
+    /// Modules that its templates preload: fewer than in the manifest if a template has failed to
+    /// preload them.
     preload: RefCell<Preload>,
     template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
-    /// Whether it was removed, or replaced.
+    /// True once it was removed or replaced.
     is_removed: Cell<bool>,
     removed: Rc<Notify>,
-    /// Whether it was deployed: its files are the gateway's, and go with it.
+    /// True if it was deployed: the gateway owns its files and removes them with it.
     pub is_deployed: bool,
-    /// Whether its files stay though it goes.
+    /// True if its files are kept when it is dropped.
     is_kept: Cell<bool>,
 }
 
 impl Drop for Function {
-    /// Its last instance has gone, or it was never served.
+    /// Runs when the last instance has gone, or if the function was never served.
     fn drop(&mut self) {
-        // Who watches its template holds that.
+        // The task that watches its template waits for this.
         self.removed.notify_one();
         if self.is_removed.get() && self.is_deployed && !self.is_kept.get() {
             deploy::discard(&self.code);
@@ -69,46 +70,46 @@ impl Drop for Function {
     }
 }
 
-/// An instance that was given to an invocation.
+/// An instance that was assigned to an invocation.
 pub struct Assigned {
     /// The instance.
-    pub member: Rc<Member>,
-    /// Whether it is its first.
+    pub attached_instance: Rc<AttachedInstance>,
+    /// True if this is its first invocation.
     pub is_first: bool,
 }
 
-/// Everything of a gateway.
+/// The state of a gateway.
 pub struct Host {
-    /// What the operator says.
+    /// The configuration.
     pub config: GatewayConfig,
-    /// Where the built-in store is, or that of the configuration, as far as it is said.
+    /// The address of the store: of the built-in one, or as far as the configuration names it.
     pub access: Option<Access>,
-    /// The directory that has the guest's package.
+    /// The directory that contains the guest's package.
     pub guest: PathBuf,
-    /// What is counted.
+    /// The metrics.
     pub meter: Arc<Meter>,
     backends: HashMap<Backend, Rc<dyn Isolation>>,
     pool: RefCell<Pool>,
     functions: RefCell<BTreeMap<String, Rc<Function>>>,
     by_id: RefCell<HashMap<FunctionId, Rc<Function>>>,
-    members: RefCell<BTreeMap<InstanceId, Rc<Member>>>,
+    attached_instances: RefCell<BTreeMap<InstanceId, Rc<AttachedInstance>>>,
     waiting: RefCell<HashMap<InvocationId, oneshot::Sender<Result<Assigned, Refused>>>>,
     /// Its tenants.
     pub tenants: Tenants,
     roles: RefCell<HashMap<String, u64>>,
-    /// What each tenant's functions may choose and do.
+    /// The rules for each tenant's functions.
     rules: RefCell<BTreeMap<String, TenantConfig>>,
-    /// The keys that callers sign with; nothing where they need not.
+    /// The keys of callers; `None` without authentication.
     pub keys: RefCell<Option<Keys>>,
-    /// Functions that are being tried at a time.
+    /// Permits of functions that are being tried.
     pub trials: Semaphore,
     next: Cell<u64>,
-    /// Invocations that have not been answered.
+    /// Number of unanswered invocations.
     pub running: Cell<usize>,
 }
 
 impl Host {
-    /// A host without functions.
+    /// Creates a host without functions.
     pub fn new(
         config: GatewayConfig,
         backends: HashMap<Backend, Rc<dyn Isolation>>,
@@ -128,7 +129,7 @@ impl Host {
             pool,
             functions: RefCell::default(),
             by_id: RefCell::default(),
-            members: RefCell::default(),
+            attached_instances: RefCell::default(),
             waiting: RefCell::default(),
             tenants,
             roles: RefCell::default(),
@@ -140,14 +141,14 @@ impl Host {
         })
     }
 
-    /// A number that no other thing has.
+    /// A unique number.
     pub fn next(&self) -> u64 {
         let next = self.next.get();
         self.next.set(next + 1);
         next
     }
 
-    /// The function of a name.
+    /// The function with this name.
     pub fn function(&self, name: &str) -> Option<Rc<Function>> {
         self.functions.borrow().get(name).cloned()
     }
@@ -157,10 +158,10 @@ impl Host {
         self.functions.borrow().values().cloned().collect()
     }
 
-    /// A function that is not served yet.
+    /// Creates a function that is not served yet.
     ///
     /// # Errors
-    /// The manifest's, or it chooses what its tenant may not.
+    /// The manifest is invalid, or it chooses something that its tenant may not.
     pub fn make(&self, name: &str, revision: Revision) -> Result<Rc<Function>, ManifestError> {
         let Revision { manifest, code, tenant } = revision;
         manifest.check()?;
@@ -191,7 +192,7 @@ impl Host {
         }))
     }
 
-    /// The number of a role, by a name that it keeps.
+    /// The number of a role, which is stable for its name.
     pub fn role(&self, name: String) -> u64 {
         *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
     }
@@ -200,28 +201,28 @@ impl Host {
         self.rules.borrow().get(tenant).cloned().unwrap_or_default()
     }
 
-    /// What a function may do.
+    /// The rights of a function.
     pub fn policy(&self, function: &Function) -> serde_json::Value {
         permit::policy(&self.rules(&function.tenant.name), &function.manifest)
     }
 
-    /// Refuses where a function chooses what its tenant may not.
+    /// Refuses a function that chooses something that its tenant may not.
     ///
     /// # Errors
-    /// Which, and what would allow it.
+    /// The forbidden choice, and the configuration line that would allow it.
     pub fn permit(&self, function: &Function) -> Result<(), ManifestError> {
         let tenant = &function.tenant.name;
         permit::check(tenant, &self.rules(tenant), &function.manifest)
     }
 
-    /// Whether a tenant that the configuration does not have any more stays: functions are of it.
+    /// Returns true if a tenant that is no longer configured must stay, because it has functions.
     pub fn stays(&self, tenant: &str, rules: &BTreeMap<String, TenantConfig>) -> bool {
         let is_gone = !rules.contains_key(tenant) && tenant != DEFAULT_TENANT;
         is_gone && self.functions().iter().any(|function| function.tenant.name == tenant)
     }
 
-    /// Other rules, from now on. What may not be any more is served no more, until it is deployed
-    /// again. A tenant that stays keeps its own.
+    /// Applies new rules. A function that they forbid is no longer served until it is deployed
+    /// again. A tenant that stays keeps its rules.
     pub fn rule(self: &Rc<Host>, rules: &BTreeMap<String, TenantConfig>) {
         let mut before = self.rules.borrow().clone();
         before.retain(|tenant, _| self.stays(tenant, rules));
@@ -238,7 +239,8 @@ impl Host {
         }
     }
 
-    /// Serves a function, instead of the one of that name: its instances finish what they do.
+    /// Serves a function in place of the previous one with that name, whose instances finish their
+    /// work.
     pub fn publish(&self, function: &Rc<Function>) {
         let manifest = &function.manifest;
         function.tenant.role(function.role, self.policy(function));
@@ -254,13 +256,13 @@ impl Host {
         self.retire(before);
     }
 
-    /// Other limits, from now on.
+    /// Applies new limits.
     pub fn limit(self: &Rc<Host>, limits: unlade_fn_model::pool::Limits) {
         let actions = self.pool.borrow_mut().limit(limits);
         self.act(actions);
     }
 
-    /// Removes a function; whether there was one.
+    /// Removes a function; returns true if it existed.
     pub fn remove(self: &Rc<Host>, name: &str) -> bool {
         let found = self.functions.borrow_mut().remove(name);
         let there_was = found.is_some();
@@ -268,7 +270,7 @@ impl Host {
         there_was
     }
 
-    /// Serves a function no more, and keeps its files.
+    /// Stops serving a function, and keeps its files.
     fn retire_name(&self, name: &str) {
         let found = self.functions.borrow_mut().remove(name);
         if let Some(function) = &found {
@@ -286,17 +288,17 @@ impl Host {
             match action {
                 Action::Stop { instance } => self.stop(instance),
                 Action::Refuse { invocation, why } => self.tell(invocation, Err(why)),
-                // A function that goes starts nothing.
+                // The removal of a function starts nothing.
                 Action::Start { .. } | Action::Run { .. } => {}
             }
         }
         self.by_id.borrow_mut().remove(&function.id);
     }
 
-    /// The template of a function, made where there is none. Others wait meanwhile.
+    /// The template of a function, created if absent. Concurrent callers wait for the same one.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// The reason why there is none, for humans.
     pub async fn template(
         self: &Rc<Host>,
         function: &Rc<Function>,
@@ -311,7 +313,7 @@ impl Host {
         let (watched, weak) = (template.clone(), Rc::downgrade(function));
         let removed = function.removed.clone();
         tokio::task::spawn_local(async move {
-            // With its function a template ends when the last instance has.
+            // A template ends with its function, after the last instance.
             let why = tokio::select! {
                 why = watched.ended() => why,
                 () = removed.notified() => return,
@@ -326,10 +328,10 @@ impl Host {
         Ok(template)
     }
 
-    /// A template of one's own.
+    /// Creates a template that is not shared.
     ///
     /// # Errors
-    /// Why there is none, for people.
+    /// The reason why there is none, for humans.
     pub async fn prepare(&self, function: &Function) -> Result<Rc<dyn Template>, String> {
         let backend = self.backends.get(&function.manifest.isolation).ok_or("no isolation")?;
         let image = self.image(function);
@@ -354,15 +356,16 @@ impl Host {
         set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
         set("_HANDLER", &manifest.handler);
         set("TZ", ":UTC");
-        // glibc would give the top of the heap back after each invocation, and fault it in again in
-        // the next one (mallopt(3)).
+        // Without this glibc would return the top of the heap after each invocation, and fault it
+        // in again in the next one (mallopt(3)).
         set("MALLOC_MMAP_THRESHOLD_", "33554432");
         set("MALLOC_TRIM_THRESHOLD_", "67108864");
         let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
         set("AWS_REGION", region);
         set("AWS_DEFAULT_REGION", region);
         if let (false, Some(access)) = (manifest.mode.is_offloaded(), &self.access) {
-            // The baselines have what functions have elsewhere: keys, and a way to the store.
+            // The baselines have the usual environment of functions: keys, and a network path to
+            // the store.
             set("AWS_ENDPOINT_URL_S3", &access.endpoint);
             set("AWS_ACCESS_KEY_ID", &access.access_key_id);
             set("AWS_SECRET_ACCESS_KEY", &access.secret_access_key);
@@ -371,7 +374,8 @@ impl Host {
         if let (true, Some(endpoint)) =
             (manifest.mode.is_offloaded(), self.endpoint(&function.tenant.name))
         {
-            // The guest refuses clients of any other store: their calls would go to this one.
+            // The guest refuses clients of any other store, because their calls would be sent to
+            // this one.
             set("UNLADE_STORE_ENDPOINT", endpoint);
         }
         environment.extend(manifest.environment.clone());
@@ -391,11 +395,11 @@ impl Host {
             preload: function.preload.borrow().clone(),
             relay: (manifest.mode == Mode::Tcp).then_some(relay),
             network: manifest.mode == Mode::Stock,
-            region_bytes: member::REGION_BYTES,
+            region_bytes: attached_instance::REGION_BYTES,
         }
     }
 
-    /// Where the store of a function's tenant is, as far as it is said.
+    /// The endpoint of a tenant's store, if it is known.
     fn endpoint(&self, tenant: &str) -> Option<&str> {
         let of_tenant = self.config.tenant.get(tenant);
         let own = of_tenant.and_then(|tenant| tenant.store.as_ref());
@@ -405,7 +409,7 @@ impl Host {
         }
     }
 
-    /// Objects that the function's manifest says it will read.
+    /// Objects that the function will read according to its manifest.
     pub fn hints(
         function: &Function,
         event: &[u8],
@@ -417,10 +421,10 @@ impl Host {
         function.hints.iter().filter_map(|template| template.fill(&event)).collect()
     }
 
-    /// An instance for an invocation.
+    /// Assigns an instance to an invocation.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub async fn assign(self: &Rc<Host>, function: &Function) -> Result<Assigned, Refused> {
         let invocation = self.next();
         let (sender, receiver) = oneshot::channel();
@@ -430,42 +434,42 @@ impl Host {
         receiver.await.unwrap_or(Err(Refused::Removed))
     }
 
-    /// The instance can be invoked.
+    /// Marks an instance as ready for an invocation.
     pub fn ready(self: &Rc<Host>, instance: InstanceId) {
         let actions = self.pool.borrow_mut().ready(instance, Instant::now());
         self.act(actions);
     }
 
-    /// The instance cannot be invoked any more; it is gone in a moment.
+    /// Marks an instance as ending: it receives no further invocation.
     pub fn ending(&self, instance: InstanceId) {
         self.pool.borrow_mut().ending(instance);
     }
 
-    /// The instance is no more.
+    /// Removes an instance that has ended.
     pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
-        self.members.borrow_mut().remove(&instance);
+        self.attached_instances.borrow_mut().remove(&instance);
         let actions = self.pool.borrow_mut().gone(instance, why);
         self.act(actions);
     }
 
-    /// An instance that has started.
-    pub fn admit(&self, member: Rc<Member>) {
-        self.members.borrow_mut().insert(member.id, member);
+    /// Adds an instance that has started.
+    pub fn admit(&self, attached_instance: Rc<AttachedInstance>) {
+        self.attached_instances.borrow_mut().insert(attached_instance.id, attached_instance);
     }
 
     /// All instances.
-    pub fn members(&self) -> Vec<Rc<Member>> {
-        self.members.borrow().values().cloned().collect()
+    pub fn attached_instances(&self) -> Vec<Rc<AttachedInstance>> {
+        self.attached_instances.borrow().values().cloned().collect()
     }
 
-    /// How many there are.
+    /// The numbers of instances by state.
     pub fn census(&self) -> unlade_fn_model::pool::Census {
         self.pool.borrow().census()
     }
 
     fn stop(&self, instance: InstanceId) {
-        if let Some(member) = self.members.borrow().get(&instance) {
-            member.stop.notify_one();
+        if let Some(attached_instance) = self.attached_instances.borrow().get(&instance) {
+            attached_instance.stop.notify_one();
         }
     }
 
@@ -483,16 +487,19 @@ impl Host {
                     let host = self.clone();
                     tokio::task::spawn_local(async move {
                         match found {
-                            Some(function) => member::live(host, instance, function).await,
+                            Some(function) => {
+                                attached_instance::live(host, instance, function).await
+                            }
                             None => host.gone(instance, Some("the function was removed")),
                         }
                     });
                 }
                 Action::Run { instance, invocation, is_first } => {
-                    let member = self.members.borrow().get(&instance).cloned();
-                    // The pool has it until the member says that it is gone.
-                    let Some(member) = member else { continue };
-                    self.tell(invocation, Ok(Assigned { member, is_first }));
+                    let attached_instance =
+                        self.attached_instances.borrow().get(&instance).cloned();
+                    // The pool keeps it until its task reports its end.
+                    let Some(attached_instance) = attached_instance else { continue };
+                    self.tell(invocation, Ok(Assigned { attached_instance, is_first }));
                 }
                 Action::Stop { instance } => self.stop(instance),
                 Action::Refuse { invocation, why } => {
@@ -503,7 +510,7 @@ impl Host {
         }
     }
 
-    /// Lets time pass: old instances end, what instances use is measured.
+    /// Runs periodic work: stops old instances and measures the others.
     pub async fn tick(self: Rc<Host>) {
         let mut measured = Instant::now();
         loop {
@@ -517,24 +524,27 @@ impl Host {
         }
     }
 
-    /// Charges each function with what its oldest instance has, and a quarter more: measuring one is
-    /// dear, and one that has served for long has grown to its size.
+    /// Charges each function with the memory of its oldest instance plus a quarter. A measurement
+    /// is expensive, and the oldest instance has grown to its full size.
     async fn measure(self: &Rc<Host>) {
-        let mut oldest: HashMap<FunctionId, Rc<Member>> = HashMap::new();
-        for member in self.members.borrow().values() {
-            oldest.entry(member.function.id).or_insert_with(|| member.clone());
+        let mut oldest: HashMap<FunctionId, Rc<AttachedInstance>> = HashMap::new();
+        for attached_instance in self.attached_instances.borrow().values() {
+            oldest
+                .entry(attached_instance.function.id)
+                .or_insert_with(|| attached_instance.clone());
         }
-        for (function, member) in oldest {
-            let Some(usage) = member.usage() else { continue };
+        for (function, attached_instance) in oldest {
+            let Some(usage) = attached_instance.usage() else { continue };
             let bytes = usage.private_bytes / 4 * 5;
-            let charge = bytes.max(CHARGE_BYTES_MIN).min(member.function.manifest.memory.0);
+            let charge =
+                bytes.max(CHARGE_BYTES_MIN).min(attached_instance.function.manifest.memory.0);
             let actions = self.pool.borrow_mut().charge(function, charge);
             self.act(actions);
             tokio::task::yield_now().await;
         }
     }
 
-    /// What the template of a function holds, if there is one.
+    /// The memory of a function's template, if there is one.
     pub fn template_usage(function: &Function) -> Option<unlade_fn_model::isolation::Usage> {
         let slot = function.template.try_lock().ok()?;
         slot.as_ref().and_then(|template| template.usage().ok())

@@ -1,4 +1,4 @@
-//! The life of one invocation: hint, instance, handler, settled writes, answer.
+//! One invocation: hint, instance, handler, pending writes, answer.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -7,25 +7,25 @@ use tokio::sync::oneshot;
 use unlade_fn_model::isolation::Origin;
 use unlade_fn_model::lambda::{Failure, Refusal};
 use unlade_fn_model::pool::Refused;
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{FailedWrite, ObjectName, Said};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
 use unlade_metrics::Event;
 
+use crate::attached_instance::Ended;
 use crate::host::{Assigned, Function, Host};
 use crate::link::{Link, Reply};
-use crate::member::Ended;
 
-/// How an invocation was served.
+/// The kind of instance that served an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Served {
-    /// By an instance that had run before.
+    /// An instance that had run before.
     Warm,
-    /// By one that was made for it, or had not run yet.
+    /// An instance that was started for it, or had not run yet.
     Fresh(Origin),
 }
 
 impl Served {
-    /// As in `X-Unlade-Origin`.
+    /// The value of `X-Unlade-Origin`.
     pub fn name(self) -> &'static str {
         match self {
             Served::Warm => "warm",
@@ -35,44 +35,44 @@ impl Served {
     }
 }
 
-/// Where the time went.
+/// The durations of an invocation's phases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// Until there was an instance, its start included.
+    /// Wait for an instance, including its start.
     pub queued: Duration,
-    /// Of that, the start of its instance.
+    /// The part of `queued` that is the start of its instance.
     pub start: Duration,
-    /// The handler, with the way to it and back.
+    /// The handler, including the transfer to it and back.
     pub handler: Duration,
-    /// Until its writes were durable.
+    /// Wait until its writes were durable.
     pub settled: Duration,
-    /// What fetching its objects ahead took.
+    /// Duration of its prefetches.
     pub prefetch: Duration,
-    /// Of that, what its GETs waited for.
+    /// The part of `prefetch` that its GETs waited for.
     pub prefetch_waited: Duration,
 }
 
-/// What a caller gets.
+/// The answer to a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The invocation, a UUID.
+    /// The number of the invocation, a UUID.
     pub invocation: String,
     /// The result, or the error as JSON.
     pub result: Vec<u8>,
-    /// Whether it failed.
+    /// True if it failed.
     pub is_error: bool,
-    /// The last of what it printed.
+    /// The end of its output.
     pub log_tail: String,
-    /// How it was served.
+    /// The kind of instance.
     pub served: Served,
-    /// Where the time went.
+    /// The durations of its phases.
     pub timings: Timings,
 }
 
 /// A random UUID (RFC 9562 §5.4).
 pub fn uuid() -> String {
     let mut bytes = [0_u8; 16];
-    // Before the kernel has randomness nothing is invoked.
+    // Waits until the kernel's random generator is initialized.
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     bytes[6] = bytes[6] & 0x0f | 0x40;
     bytes[8] = bytes[8] & 0x3f | 0x80;
@@ -80,11 +80,10 @@ pub fn uuid() -> String {
     format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
 }
 
-/// Invokes a function, with an event that is JSON. Not to be cancelled: an instance that was given
-/// is used.
+/// Invokes a function with a JSON event. Must not be cancelled: an assigned instance must be used.
 ///
 /// # Errors
-/// It was not invoked, or what it did is not known to have had an end.
+/// The function was not invoked, or its end is unknown.
 pub async fn invoke(
     host: &Rc<Host>,
     function: &Rc<Function>,
@@ -111,7 +110,7 @@ async fn attempt(
     objects: Vec<ObjectName>,
 ) -> Result<Answer, Refusal> {
     let begin = Instant::now();
-    // The fetches begin while the instance is being restored.
+    // The prefetches start while the instance is being restored.
     let hinted = hint(function, invocation, &event, objects);
     let mut function = function.clone();
     let assigned = match assign(host, &mut function).await {
@@ -123,18 +122,18 @@ async fn attempt(
             return Err(Refusal::Throttled(why));
         }
     };
-    // The function may be another tenant's meanwhile.
-    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.member.link)) {
+    // The function may belong to another tenant meanwhile.
+    if let Some(link) = hinted.filter(|link| !Rc::ptr_eq(link, &assigned.attached_instance.link)) {
         forget(&link, invocation);
     }
     let queued = begin.elapsed();
     let (ended, handler) = run(&assigned, &function, invocation, event).await;
-    let Assigned { member, is_first } = assigned;
+    let Assigned { attached_instance, is_first } = assigned;
     let failure = match ended {
         Some(Ended::Replied(mut reply)) => {
             let begin = Instant::now();
             let settled = settle(host, reply.settled.take()).await;
-            let start = if is_first { member.start } else { Duration::ZERO };
+            let start = if is_first { attached_instance.start } else { Duration::ZERO };
             let settled_in = begin.elapsed();
             let (prefetch, prefetch_waited) = reply.prefetch_us;
             let timings = Timings {
@@ -145,35 +144,36 @@ async fn attempt(
                 prefetch: Duration::from_micros(prefetch),
                 prefetch_waited: Duration::from_micros(prefetch_waited),
             };
-            let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+            let served =
+                if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
             return Ok(answer(invocation, reply, settled, served, timings));
         }
         Some(Ended::Refused(why)) => {
-            forget(&member.link, invocation);
+            forget(&attached_instance.link, invocation);
             return Err(Refusal::Service(why));
         }
-        Some(Ended::Gone(_)) if member.link.is_lost() => Failure::WorkerLost,
+        Some(Ended::Gone(_)) if attached_instance.link.is_lost() => Failure::WorkerLost,
         Some(Ended::Gone(why)) => Failure::Exited { why },
         None => {
-            member.stop.notify_one();
+            attached_instance.stop.notify_one();
             Failure::TimedOut { after: function.manifest.timeout }
         }
     };
-    forget(&member.link, invocation);
+    forget(&attached_instance.link, invocation);
     let result = failure.result(invocation);
-    let served = if is_first { Served::Fresh(member.origin) } else { Served::Warm };
+    let served = if is_first { Served::Fresh(attached_instance.origin) } else { Served::Warm };
     let timings = Timings { queued, handler, ..Timings::default() };
     let (invocation, log_tail) = (invocation.to_owned(), String::new());
     Ok(Answer { invocation, result, is_error: true, log_tail, served, timings })
 }
 
-/// Nobody asks what becomes of an invocation: the worker need not keep what it fetched ahead, nor how
-/// its writes end.
+/// Forgets an invocation whose result has no receiver: the worker drops its prefetched objects and
+/// the results of its writes.
 fn forget(link: &Link, invocation: &str) {
-    link.say(Said::Settle { invocation: invocation.to_owned() });
+    link.say(ControlHead::Settle { invocation: invocation.to_owned() });
 }
 
-/// An instance of a function, or of what it was replaced with meanwhile.
+/// Assigns an instance of a function, or of the revision that has replaced it meanwhile.
 async fn assign(host: &Rc<Host>, function: &mut Rc<Function>) -> Result<Assigned, Refused> {
     loop {
         let why = match host.assign(function).await {
@@ -204,24 +204,28 @@ fn hint(
     let link = function.tenant.try_link()?;
     let bytes = if may_be_notification { event.to_vec() } else { Vec::new() };
     let invocation = invocation.to_owned();
-    link.say_with(Said::Hint { invocation, role: function.role, objects }, bytes, Vec::new());
+    link.say_with(
+        ControlHead::Hint { invocation, role: function.role, objects },
+        bytes,
+        Vec::new(),
+    );
     Some(link)
 }
 
-/// How it ended, or nothing where it took too long; and how long it took.
+/// Runs the handler; returns its end, `None` on timeout, and the duration.
 async fn run(
     assigned: &Assigned,
     function: &Function,
     invocation: &str,
     event: Vec<u8>,
 ) -> (Option<Ended>, Duration) {
-    let (member, begin) = (&assigned.member, Instant::now());
+    let (attached_instance, begin) = (&assigned.attached_instance, Instant::now());
     let timeout = function.manifest.timeout;
     let deadline = SystemTime::now() + timeout;
     let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let ended = member.begin();
-    let said = Said::Invoke {
-        instance: member.id,
+    let ended = attached_instance.begin();
+    let said = ControlHead::Invoke {
+        instance: attached_instance.id,
         invocation: invocation.to_owned(),
         handler: function.manifest.handler.clone(),
         function: function.name.clone(),
@@ -229,21 +233,21 @@ async fn run(
         memory_mib: u32::try_from(function.manifest.memory.0 >> 20).unwrap_or(u32::MAX),
         writes: function.manifest.write_mode(),
     };
-    member.link.say_with(said, event, Vec::new());
+    attached_instance.link.say_with(said, event, Vec::new());
     let ended = tokio::time::timeout(timeout, ended).await.ok();
     let ended = ended.map(|end| end.unwrap_or_else(|_| Ended::Gone("it has ended".to_owned())));
     (ended, begin.elapsed())
 }
 
-/// What became of writes that were acknowledged early.
+/// The result of writes that were acknowledged early.
 enum Settled {
     /// All are durable.
     Durable,
-    /// Not these.
+    /// Some failed.
     Failed(Vec<FailedWrite>),
-    /// Nobody knows.
+    /// Unknown.
     Lost,
-    /// They take too long.
+    /// Some are not durable within the timeout.
     Late(Duration),
 }
 
@@ -265,7 +269,7 @@ fn answer(
     served: Served,
     timings: Timings,
 ) -> Answer {
-    let mut is_error = reply.status == Outcome::Error;
+    let mut is_error = reply.status == HandlerStatus::Error;
     let mut result = reply.result;
     let failure = match settled {
         Settled::Durable => None,
@@ -282,7 +286,7 @@ fn answer(
             Some(Failure::WriteFailed { what: failed.iter().map(text).collect() })
         }
     };
-    // An error of the function says more than that its writes failed.
+    // An error of the function is more informative than its failed writes.
     if let (false, Some(failure)) = (is_error, failure) {
         (is_error, result) = (true, failure.result(invocation));
     }
@@ -290,7 +294,7 @@ fn answer(
     Answer { invocation, result, is_error, log_tail, served, timings }
 }
 
-/// The log as Lambda's callers know it: the last of what was printed, between its marks.
+/// The log in the format of Lambda: the end of the output, between its markers.
 pub fn log(answer: &Answer, function: &Function) -> String {
     let id = &answer.invocation;
     let handler_ms = answer.timings.handler.as_secs_f64() * 1e3;

@@ -1,23 +1,25 @@
-//! The invocation gateway: callers speak AWS Lambda's Invoke API to it.
+//! The invocation gateway: an HTTP server for AWS Lambda's Invoke API.
 //!
-//! Stages, in the order an invocation meets them:
-//! - [`serve`]: the process: its children, its listener, its drain; [`config`]: what it is told;
-//! - [`api`]: what callers say over HTTP; [`auth`]: who they are; [`credentials`]: keys that are
-//!   made for them; [`permit`]: what a deployment may choose;
-//! - [`invoke`]: the life of one invocation: hint, instance, handler, settled writes, answer;
-//!   [`events`]: those that nobody waits for;
-//! - [`host`]: functions, the pool's actions carried out; [`member`]: the life of one instance;
-//! - [`tenants`]: all of them, and which worker each has; [`worker`]: its process, started again where
-//!   it ends; [`tenant`]: its roles, and its connection; [`link`]: what is said on that;
-//! - [`deploy`]: functions that come and go; [`trial`]: whether one can be imported; [`guest`]: the
-//!   package that instances import;
-//! - [`store`]: the built-in store; [`child`]: a process that is one's own.
+//! Modules, in the order in which an invocation passes them:
+//! - [`serve`]: the process: its children, its listener, its drain; [`config`]: its configuration;
+//! - [`api`]: the HTTP requests; [`auth`]: the authentication of callers; [`credentials`]:
+//!   generated keys; [`permit`]: the choices that a deployment is allowed;
+//! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
+//!   asynchronous invocations;
+//! - [`host`]: functions, and the execution of the pool's actions; [`attached_instance`]: the life cycle of
+//!   one instance;
+//! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
+//!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
+//! - [`deploy`]: deployments; [`trial`]: the trial import of a function; [`guest`]: the package
+//!   that instances import;
+//! - [`store`]: the built-in store; [`child`]: child processes.
 //!
-//! What is absent: isolation itself, which is given as a trait, and everything of the objects,
-//! which is the worker's.
+//! Isolation is not part of this crate: it is provided through a trait. Object I/O is the worker's
+//! task.
 #![forbid(unsafe_code)]
 
 pub mod api;
+pub mod attached_instance;
 pub mod auth;
 pub mod child;
 pub mod config;
@@ -28,7 +30,6 @@ pub mod guest;
 pub mod host;
 pub mod invoke;
 pub mod link;
-pub mod member;
 pub mod permit;
 pub mod serve;
 pub mod store;

@@ -1,4 +1,4 @@
-//! What is said to a worker, and who hears what it says.
+//! The connection to a worker: sends messages and dispatches the replies.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,41 +10,41 @@ use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{FailedWrite, Message, Said};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message};
 use unlade_runtime::descriptors::send_with;
 
-/// What a worker says of an instance.
+/// A message of a worker about an instance.
 #[derive(Debug)]
-pub enum Heard {
-    /// It has greeted.
+pub enum InstanceEvent {
+    /// The instance has greeted.
     Ready,
-    /// Its handler has returned.
+    /// The handler has returned.
     Replied(Reply),
-    /// Its channel has ended.
+    /// The channel has ended.
     Gone(String),
-    /// What was asked was not done.
+    /// A request was refused.
     Refused(String),
 }
 
-/// What a handler has returned.
+/// The result of a handler.
 #[derive(Debug)]
 pub struct Reply {
-    /// Of which invocation.
+    /// The invocation.
     pub invocation: String,
-    /// How it ended.
-    pub status: Outcome,
-    /// The last of what it printed.
+    /// The status of the handler.
+    pub status: HandlerStatus,
+    /// The end of its output.
     pub log_tail: String,
-    /// Where the worker says how writes end that had not; nothing where all had.
+    /// Receives the failed writes once all writes have ended; `None` if none was pending.
     pub settled: Option<oneshot::Receiver<Vec<FailedWrite>>>,
-    /// What fetching its objects ahead took, in microseconds, and what its GETs still waited for.
+    /// Duration of its prefetches in microseconds, and the part that its GETs waited for.
     pub prefetch_us: (u64, u64),
     /// The result.
     pub result: Vec<u8>,
 }
 
-/// Messages are written together up to here.
+/// Limit of the bytes that are written together in one batch.
 const BATCH_BYTES: usize = 64 << 10;
 
 struct Outgoing {
@@ -55,15 +55,15 @@ struct Outgoing {
 /// The connection to one worker.
 pub struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
-    instances: RefCell<HashMap<u64, mpsc::UnboundedSender<Heard>>>,
-    /// Of replies with pending writes: the worker says of each how they ended.
+    instances: RefCell<HashMap<u64, mpsc::UnboundedSender<InstanceEvent>>>,
+    /// Receivers of the results of pending writes, by invocation.
     settles: RefCell<HashMap<String, oneshot::Sender<Vec<FailedWrite>>>>,
     is_lost: Cell<bool>,
     closed: Notify,
 }
 
 impl Link {
-    /// A link over a connected control socket; served until either end closes.
+    /// Creates a link over a connected control socket; it is served until either end closes.
     pub fn new(stream: UnixStream) -> Rc<Link> {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let link = Rc::new(Link {
@@ -89,7 +89,7 @@ impl Link {
         link
     }
 
-    /// Ends when the worker has gone.
+    /// Waits until the worker has disconnected.
     pub async fn closed(&self) {
         let closed = self.closed.notified();
         if !self.is_lost.get() {
@@ -97,7 +97,7 @@ impl Link {
         }
     }
 
-    /// Whether the worker has gone.
+    /// Returns true if the worker has disconnected.
     pub fn is_lost(&self) -> bool {
         self.is_lost.get()
     }
@@ -106,51 +106,53 @@ impl Link {
         self.is_lost.set(true);
         let instances = std::mem::take(&mut *self.instances.borrow_mut());
         for heard in instances.into_values() {
-            let _ = heard.send(Heard::Gone(format!("the I/O worker is gone: {why}")));
+            let _ = heard.send(InstanceEvent::Gone(format!("the I/O worker is gone: {why}")));
         }
         self.settles.borrow_mut().clear();
         self.closed.notify_waiters();
     }
 
-    /// Says something. Where the worker has gone, whoever waits for an answer hears of that.
-    pub fn say(&self, said: Said) {
+    /// Sends a message. If the worker has disconnected, the waiting receivers are notified of
+    /// that.
+    pub fn say(&self, said: ControlHead) {
         self.say_with(said, Vec::new(), Vec::new());
     }
 
-    /// Says something, with bytes behind it, and descriptors beside it.
-    pub fn say_with(&self, said: Said, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
+    /// Sends a message with a payload and descriptors.
+    pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>, descriptors: Vec<OwnedFd>) {
         let message = Message { said, bytes };
         let _ = self.outgoing.send(Outgoing { message, descriptors });
     }
 
-    /// What is said of an instance from now on.
-    pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<Heard> {
+    /// Receives the messages about an instance from now on.
+    pub fn listen(&self, instance: u64) -> mpsc::UnboundedReceiver<InstanceEvent> {
         let (sender, receiver) = mpsc::unbounded_channel();
         if self.is_lost.get() {
-            let _ = sender.send(Heard::Gone("the I/O worker is gone".to_owned()));
+            let _ = sender.send(InstanceEvent::Gone("the I/O worker is gone".to_owned()));
         }
         self.instances.borrow_mut().insert(instance, sender);
         receiver
     }
 
-    /// Nobody listens any more.
+    /// Removes the receiver of an instance.
     pub fn forget(&self, instance: u64) {
         self.instances.borrow_mut().remove(&instance);
     }
 
     fn hear(&self, message: Message) {
         let Message { said, bytes } = message;
-        let tell = |instance: u64, heard: Heard| {
-            let send = |listener: &mpsc::UnboundedSender<Heard>| listener.send(heard).is_err();
+        let tell = |instance: u64, heard: InstanceEvent| {
+            let send =
+                |listener: &mpsc::UnboundedSender<InstanceEvent>| listener.send(heard).is_err();
             let is_left = self.instances.borrow().get(&instance).is_some_and(send);
             if is_left {
-                // Its start was given up.
+                // The start was cancelled.
                 self.forget(instance);
             }
         };
         match said {
-            Said::Ready { instance, .. } => tell(instance, Heard::Ready),
-            Said::Replied {
+            ControlHead::Ready { instance, .. } => tell(instance, InstanceEvent::Ready),
+            ControlHead::Replied {
                 instance,
                 invocation,
                 status,
@@ -167,18 +169,18 @@ impl Link {
                     settled
                 });
                 let reply = Reply { invocation, status, log_tail, settled, prefetch_us, result };
-                tell(instance, Heard::Replied(reply));
+                tell(instance, InstanceEvent::Replied(reply));
             }
-            Said::Gone { instance, reason } => tell(instance, Heard::Gone(reason)),
-            Said::Settled { invocation, failed } => {
+            ControlHead::Gone { instance, reason } => tell(instance, InstanceEvent::Gone(reason)),
+            ControlHead::Settled { invocation, failed } => {
                 if let Some(sender) = self.settles.borrow_mut().remove(&invocation) {
                     let _ = sender.send(failed);
                 }
             }
-            Said::Refused { instance: Some(instance), reason, .. } => {
-                tell(instance, Heard::Refused(reason));
+            ControlHead::Refused { instance: Some(instance), reason, .. } => {
+                tell(instance, InstanceEvent::Refused(reason));
             }
-            Said::Refused { reason, .. } => tracing::warn!(%reason, "the worker refused"),
+            ControlHead::Refused { reason, .. } => tracing::warn!(%reason, "the worker refused"),
             _ => tracing::warn!("the worker says what only a gateway says"),
         }
     }
@@ -212,7 +214,8 @@ async fn write(
         bytes.clear();
         let mut descriptors = Vec::new();
         let mut next = Some(first);
-        // What waits as well goes with it, but descriptors only with their own message's bytes.
+        // Messages that wait as well are sent in the same write, but descriptors only with their
+        // own message.
         while let Some(Outgoing { message, descriptors: beside }) = next.take() {
             if let Err(error) = message.encode(&mut bytes) {
                 tracing::error!(%error, "a message to the worker is too long");
@@ -229,7 +232,7 @@ async fn write(
             let send = || send_with(stream, left, beside);
             let sent = stream.async_io(Interest::WRITABLE, send).await?;
             left = &left[sent..];
-            // They went with the first bytes.
+            // The descriptors were sent with the first bytes.
             beside = &[];
         }
     }
@@ -248,7 +251,7 @@ mod tests {
         let (stream, _worker) = UnixStream::pair().unwrap();
         let link = within.run_until(async { Link::new(stream) }).await;
         let gone = |instance| {
-            let said = Said::Gone { instance, reason: "it has ended".to_owned() };
+            let said = ControlHead::Gone { instance, reason: "it has ended".to_owned() };
             link.hear(Message { said, bytes: Vec::new() });
         };
         let (kept, left) = (link.listen(1), link.listen(2));

@@ -1,4 +1,5 @@
-//! What a deployment may choose: the operator's configuration decides, not the manifest.
+//! The choices that a deployment is allowed: the operator's configuration decides, not the
+//! manifest.
 
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::Mode;
@@ -6,14 +7,14 @@ use unlade_fn_model::{Manifest, ManifestError};
 
 use crate::config::TenantConfig;
 
-/// The modes of a tenant for which none are named: none has the host's network, or a key of the
-/// store.
+/// The default modes of a tenant: none of them gives access to the host's network or to a key of
+/// the store.
 pub const MODES: [Mode; 3] = [Mode::Offload, Mode::Prefetch, Mode::Sdk];
 
-/// Refuses a manifest that chooses what its tenant may not.
+/// Refuses a manifest that chooses something that its tenant may not.
 ///
 /// # Errors
-/// What it may not choose, and which line of the configuration would allow it.
+/// The forbidden choice, and the configuration line that would allow it.
 pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<(), ManifestError> {
     let refused = |key: &str, what: String, line: String| {
         let why = format!(
@@ -50,7 +51,7 @@ pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<
     Ok(())
 }
 
-/// What a function may do: what its author says, within what the operator says.
+/// The rights of a function: those in its manifest, limited by those of the operator.
 pub fn policy(rules: &TenantConfig, manifest: &Manifest) -> Value {
     let everything =
         json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});

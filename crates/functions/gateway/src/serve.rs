@@ -1,4 +1,4 @@
-//! The process: its children, its listener, its drain.
+//! The process of the gateway: its children, its listener, its drain.
 
 use std::collections::HashMap;
 use std::fs;
@@ -36,45 +36,45 @@ use crate::tenant::{Tenant, write_private};
 use crate::tenants::Tenants;
 use crate::trial;
 
-/// How often it is looked whether what runs has ended.
+/// Polling interval of the drain.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Why a gateway does not run.
+/// The reason why a gateway does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
-    /// The operator's.
+    /// The operator is at fault.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A function.
+    /// A function cannot be loaded.
     #[error(transparent)]
     Deploy(#[from] DeployError),
-    /// The admin endpoint.
+    /// The admin endpoint failed.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The address.
+    /// The address cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The machine's, or another gateway's.
+    /// The machine, or another gateway, is at fault.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// What a gateway is given beside its configuration.
+/// The parts of a gateway beside its configuration.
 pub struct Parts {
-    /// What instances run in.
+    /// The isolation backends.
     pub backends: HashMap<Backend, Rc<dyn Isolation>>,
-    /// This program: workers and the store are other commands of it.
+    /// The path of this program: workers and the store are other commands of it.
     pub executable: std::path::PathBuf,
-    /// Reads the configuration anew, at SIGHUP.
+    /// Reads the configuration again, at SIGHUP.
     pub reload: Box<dyn Fn() -> Result<GatewayConfig, ConfigError>>,
 }
 
-/// Runs a gateway until SIGTERM or SIGINT; then nothing is accepted, what runs ends, what is
-/// pending is written. A second signal ends at once. `told` is called with the address when callers
-/// can come.
+/// Runs a gateway until SIGTERM or SIGINT. Then it accepts nothing more, running invocations end,
+/// and pending writes are finished. A second signal ends it at once. `told` is called with the
+/// address once callers can connect.
 ///
 /// # Errors
-/// What keeps it from running.
+/// The reason why it cannot run.
 pub fn run(
     config: GatewayConfig,
     parts: Parts,
@@ -141,7 +141,7 @@ async fn serve(
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;
     tracing::info!(%address, functions = host.functions().len(), "gateway");
-    // One after the other, in the order in which they were asked for.
+    // Reloads run one after the other, in the order of the requests.
     let (reloads, read) = (Rc::new(tokio::sync::Mutex::new(())), Rc::new(parts.reload));
     loop {
         tokio::select! {
@@ -169,7 +169,7 @@ async fn serve(
     end(&host, store, store_task).await
 }
 
-/// What is left ends: workers that have not been drained, and the store behind them.
+/// Ends the remaining children: workers that have not been drained, and the store after them.
 async fn end(
     host: &Rc<Host>,
     store: Option<Rc<Store>>,
@@ -183,7 +183,7 @@ async fn end(
     Ok(())
 }
 
-/// The state, which is of one gateway at a time.
+/// Locks the state, which only one gateway may use at a time.
 fn lock(state: &Path) -> Result<fs::File, GatewayError> {
     let failed = || system(format!("the state {}", state.display()));
     fs::DirBuilder::new().recursive(true).mode(0o755).create(state).map_err(failed())?;
@@ -203,13 +203,13 @@ fn metrics(
     Ok(Some(admin::start(address, routes)?))
 }
 
-/// The keys that callers sign with, and one of them for clients of this machine.
+/// The keys of callers, and one pair for clients on this machine.
 fn keys(config: &GatewayConfig) -> io::Result<(Option<Keys>, Option<KeyPair>)> {
     if config.authentication == Authentication::Keys {
         let (keys, own) = credentials::load(config)?;
         return Ok((Some(keys), own));
     }
-    let why = "whoever reaches the gateway deploys, invokes and removes as any tenant";
+    let why = "every client that reaches the gateway can deploy, invoke and remove as any tenant";
     tracing::warn!(why, "authentication is off");
     Ok((None, None))
 }
@@ -223,14 +223,16 @@ async fn start_store(
     if config.store.is_some() || of_tenant.is_some() {
         return Ok(None);
     }
-    // Clients have one pair of keys for both. A tenant that may not do everything uses functions.
+    // Clients use one pair of keys for both. A tenant with limited rights accesses the store
+    // through functions.
     let is_bound = config.tenant.get(DEFAULT_TENANT).is_some_and(|tenant| tenant.role.is_some());
     let own = own.filter(|_| !is_bound);
     let started = Store::start(executable, &config.state, config.store_listen, own).await;
     Ok(Some(started.map_err(system(format!("the built-in store, {}", config.store_listen)))?))
 }
 
-/// What a tenant's worker is told: its own, else the gateway's, else the built-in store.
+/// The `[store]` table of a tenant's worker: the tenant's own, else the gateway's, else the
+/// built-in store.
 pub(crate) fn worker_table(
     config: &GatewayConfig,
     tenant: &TenantConfig,
@@ -258,8 +260,8 @@ pub(crate) fn worker_table(
     table
 }
 
-/// Functions that were deployed, and those of the directory that can be imported. Others are told
-/// of, and left out.
+/// Loads the deployed functions, and those of the directory that can be imported. The others are
+/// logged and omitted.
 async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     deploy::sweep(&host.config.state)?;
     for (name, revision) in deploy::deployed(&host.config.state)? {
@@ -277,8 +279,8 @@ async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
     Ok(())
 }
 
-/// Serves functions of the directory, each when it has been imported. One that cannot be is told
-/// of, and what has its name goes on.
+/// Serves functions of the directory, each after its import. If the import fails, that is logged,
+/// and the previous function with the name continues to serve.
 async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
     let mut trials = tokio::task::JoinSet::new();
     for (name, revision) in found {
@@ -308,8 +310,8 @@ async fn publish_all(host: &Rc<Host>, found: Vec<(String, Revision)>) {
     while trials.join_next().await.is_some() {}
 }
 
-/// Whether a function of the directory can be imported, with a template that is not kept: most of
-/// them wait for long until they are invoked.
+/// Tries to import a function of the directory, with a temporary template: most functions stay
+/// idle for long before their first invocation.
 async fn tried(host: &Rc<Host>, function: &Rc<Function>) -> Result<(), String> {
     if !host.config.check_imports {
         return Ok(());
@@ -318,7 +320,8 @@ async fn tried(host: &Rc<Host>, function: &Rc<Function>) -> Result<(), String> {
     trial::check(host, function, template).await
 }
 
-/// Whether a function of the directory has the name of one that was deployed, which stays.
+/// Returns true if a deployed function has the name of a function in the directory; the deployed
+/// one stays.
 fn is_deployed(host: &Host, name: &str) -> bool {
     let is_deployed = host.function(name).is_some_and(|function| function.is_deployed);
     if is_deployed {
@@ -328,8 +331,8 @@ fn is_deployed(host: &Host, name: &str) -> bool {
     is_deployed
 }
 
-/// Limits, tenants, and functions of the directory `functions`, as the configuration says now. The
-/// rest of it needs another start.
+/// Reloads limits, tenants, and functions of the directory `functions`. Other changes need a
+/// restart.
 async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, ConfigError>) {
     let config = match read() {
         Ok(config) => config,
@@ -343,7 +346,7 @@ async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, Config
     } else {
         match keys(&config) {
             Ok((mut keys, _)) => {
-                // Its functions are to be removed with its keys.
+                // A tenant that stays keeps its keys, so that its functions can be removed.
                 if let (Some(keys), Some(before)) = (&mut keys, &*host.keys.borrow()) {
                     keys.keep(before, |tenant| host.stays(tenant, &config.tenant));
                 }
@@ -353,7 +356,7 @@ async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, Config
         }
     }
     host.limit(config.limits());
-    // Functions may be of new ones, and no more of old ones.
+    // Functions may belong to new tenants, or no longer to old ones.
     if let Err(error) = host.tenants.apply(&config) {
         tracing::error!(%error, "tenants are not reloaded");
     }
@@ -384,11 +387,14 @@ async fn reload_functions(host: &Rc<Host>, config: &GatewayConfig) {
     tracing::info!(functions = count, "reloaded");
 }
 
-/// A tenant goes when its instances have gone, or have had their time.
+/// Removes a tenant after its instances have ended, or after a timeout.
 async fn leave(host: Rc<Host>, config: GatewayConfig, tenant: Rc<Tenant>) {
     let end = Instant::now() + config.drain_timeout;
-    let is_in_use =
-        || host.members().iter().any(|member| Rc::ptr_eq(&member.function.tenant, &tenant));
+    let is_in_use = || {
+        host.attached_instances()
+            .iter()
+            .any(|attached_instance| Rc::ptr_eq(&attached_instance.function.tenant, &tenant))
+    };
     while is_in_use() && Instant::now() < end {
         tokio::time::sleep(PAUSE).await;
     }
@@ -406,7 +412,7 @@ fn about(store: Option<Rc<Store>>) -> Box<dyn Fn() -> serde_json::Value> {
     })
 }
 
-/// What `aws` and boto3 need to know, as shell text.
+/// The environment that `aws` and boto3 need, as shell text.
 fn client_environment(
     config: &GatewayConfig,
     access: Option<&Access>,
@@ -425,7 +431,7 @@ fn client_environment(
     if let Some(access) = access {
         set("AWS_ENDPOINT_URL_S3", &access.endpoint);
     }
-    // Without authentication the store's are good for both.
+    // Without authentication the keys of the store are valid for both.
     let store = access.filter(|_| config.authentication == Authentication::Off);
     let store = store.map(|access| (&access.access_key_id, &access.secret_access_key));
     let own = own.map(|pair| (&pair.access_key_id, &pair.secret_access_key));
@@ -437,7 +443,7 @@ fn client_environment(
     text
 }
 
-/// What runs ends; then workers write what is pending.
+/// Waits for running invocations; then the workers finish pending writes.
 async fn drain(host: &Rc<Host>) {
     let end = Instant::now() + host.config.drain_timeout;
     while host.running.get() > 0 && Instant::now() < end {
@@ -446,8 +452,8 @@ async fn drain(host: &Rc<Host>) {
     if host.running.get() > 0 {
         tracing::error!(running = host.running.get(), "did not end in time");
     }
-    for member in host.members() {
-        member.stop.notify_one();
+    for attached_instance in host.attached_instances() {
+        attached_instance.stop.notify_one();
     }
     host.tenants.drain().await;
 }

@@ -1,4 +1,4 @@
-//! The built-in store: a process of its own, with keys that are made once.
+//! The built-in store: a process of its own, with generated keys.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -19,23 +19,23 @@ use crate::tenant::write_private;
 
 /// The access key of the built-in store.
 const ACCESS_KEY_ID: &str = "unlade";
-/// What signatures name.
+/// The region in signatures.
 pub const REGION: &str = "us-east-1";
-/// How long a store may take to listen.
+/// Timeout of a store's start.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before a store is started again.
+/// Wait before a store is restarted.
 const PAUSE: Duration = Duration::from_millis(200);
-/// How long it may take to end.
+/// Timeout of its end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a store is reached.
+/// The address and keys of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// `http://127.0.0.1:9000`.
     pub endpoint: String,
-    /// What signatures name.
+    /// The region in signatures.
     pub region: String,
-    /// The key.
+    /// The access key.
     pub access_key_id: String,
     /// The secret.
     pub secret_access_key: String,
@@ -59,7 +59,7 @@ impl Access {
 
 /// The built-in store.
 pub struct Store {
-    /// How it is reached.
+    /// Its address and keys.
     pub access: Access,
     executable: PathBuf,
     directory: PathBuf,
@@ -69,11 +69,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Starts it; the process is to be given to [`Store::supervise`]. Workers and baselines have a
-    /// key of their own, which is none of the gateway's; `also` is another one that it takes.
+    /// Starts the store; the process must be passed to [`Store::supervise`]. Workers and baselines
+    /// have a key of their own, which the gateway does not accept; `also` is another accepted key.
     ///
     /// # Errors
-    /// The system's; or it does not listen, as it says on standard error.
+    /// The system call failed, or the store does not listen and has printed the reason to standard
+    /// error.
     pub async fn start(
         executable: &Path,
         state: &Path,
@@ -136,12 +137,12 @@ impl Store {
         Ok((child, endpoint))
     }
 
-    /// Its process.
+    /// The number of its process.
     pub fn pid(&self) -> Option<u32> {
         self.pid.get()
     }
 
-    /// Starts it again where it ends, at the same address, until [`Store::drain`].
+    /// Restarts the process when it ends, at the same address, until [`Store::drain`].
     pub async fn supervise(&self, mut child: Child) {
         let listen = self.access.endpoint.trim_start_matches("http://").to_owned();
         loop {
@@ -161,7 +162,7 @@ impl Store {
         }
     }
 
-    /// It ends, when nobody needs it any more.
+    /// Ends the process.
     pub fn drain(&self) {
         self.is_draining.set(true);
         let pid = self.pid.get().and_then(|pid| rustix::process::Pid::from_raw(pid as i32));
@@ -170,6 +171,6 @@ impl Store {
         }
     }
 
-    /// How long its end may take.
+    /// Timeout of its end.
     pub const END_TIMEOUT: Duration = END_TIMEOUT;
 }

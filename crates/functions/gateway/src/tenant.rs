@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::net::UnixStream;
 use tokio::sync::Notify;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 
 use crate::link::Link;
 use crate::worker::{Kind, Worker};
 
-/// How long a worker may take to listen. It may have a journal to read.
+/// Timeout of a worker's start. It may have a journal to read.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(60);
-/// How often its socket is tried.
+/// Interval of the connection attempts.
 const LISTEN_PAUSE: Duration = Duration::from_millis(5);
 
 /// See the [module](self).
 pub struct Tenant {
     /// Its name.
     pub name: String,
-    /// What serves it, and perhaps others.
+    /// The worker that serves it, and perhaps other tenants.
     pub worker: Rc<Worker>,
     control: PathBuf,
     roles: RefCell<BTreeMap<u64, Value>>,
@@ -34,10 +34,10 @@ pub struct Tenant {
     changed: Notify,
 }
 
-/// Writes a file that only its owner can read.
+/// Writes a file that is readable only by its owner.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let _ = fs::remove_file(&fresh);
@@ -47,21 +47,21 @@ pub fn write_private(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// The file of a tenant's configuration, in its directory.
+/// The path of a tenant's configuration file.
 pub fn config_file(dir: &Path) -> PathBuf {
     dir.join("worker.toml")
 }
 
-/// The socket of a tenant's relay, in its directory. Sandboxes see the directory that it is in, and
-/// nothing else is in that: the worker that comes after this one makes another file.
+/// The path of a tenant's relay socket. Its directory contains nothing else, because sandboxes see
+/// that directory, and a restarted worker creates a new file in it.
 pub fn relay(dir: &Path) -> PathBuf {
     dir.join("tcp").join("relay")
 }
 
-/// Writes what a tenant's worker is told: the table, and where it listens and what it keeps.
+/// Writes a worker's configuration: the table, the sockets, and the paths.
 ///
 /// # Errors
-/// The system's: its directory cannot be made.
+/// The directory cannot be created, or the file cannot be written.
 pub fn configure(dir: &Path, mut table: toml::Table) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let path = |name: &str| toml::Value::from(dir.join(name).display().to_string());
@@ -82,7 +82,7 @@ pub fn configure(dir: &Path, mut table: toml::Table) -> io::Result<()> {
 }
 
 impl Tenant {
-    /// A tenant of a worker, which listens for it in its directory.
+    /// Creates a tenant of a worker that listens in the tenant's directory.
     pub fn new(name: &str, dir: &Path, worker: Rc<Worker>) -> Rc<Tenant> {
         Rc::new(Tenant {
             name: name.to_owned(),
@@ -94,28 +94,28 @@ impl Tenant {
         })
     }
 
-    /// What a role may do, from now on.
+    /// Sets the rights of a role.
     pub fn role(&self, role: u64, policy: Value) {
         self.roles.borrow_mut().insert(role, policy.clone());
         if let Some(link) = &*self.link.borrow() {
-            link.say(Said::Role { role, policy });
+            link.say(ControlHead::Role { role, policy });
         }
     }
 
-    /// The worker's process.
+    /// The number of the worker's process.
     pub fn pid(&self) -> Option<u32> {
         *self.worker.pid().borrow()
     }
 
-    /// The connection to the worker, if there is one.
+    /// The connection to the worker, if it is established.
     pub fn try_link(&self) -> Option<Rc<Link>> {
         self.link.borrow().clone()
     }
 
-    /// The connection to the worker, waiting for one.
+    /// Waits for the connection to the worker.
     ///
     /// # Errors
-    /// There is none in time.
+    /// No connection within the timeout.
     pub async fn link(&self, patience: Duration) -> Result<Rc<Link>, String> {
         let wait = async {
             loop {
@@ -130,7 +130,7 @@ impl Tenant {
         tokio::time::timeout(patience, wait).await.map_err(late)
     }
 
-    /// Keeps a connection to the worker, whichever process it is.
+    /// Maintains a connection to the worker across its restarts.
     pub async fn stay(self: Rc<Tenant>) {
         let mut pids = self.worker.pid();
         loop {
@@ -143,14 +143,14 @@ impl Tenant {
             };
             tokio::select! {
                 () = talk => {}
-                // The worker lives as long as this tenant does.
+                // The worker lives at least as long as this tenant.
                 _ = pids.changed() => {}
             }
             self.link.borrow_mut().take();
         }
     }
 
-    /// One connection, until it is closed: its process ends, or the tenant begins anew in it.
+    /// Serves one connection until it is closed: the process ends, or the tenant restarts in it.
     async fn talk(&self, pid: u32) {
         let Some(link) = self.connect(pid).await else {
             tracing::error!(tenant = %self.name, pid, "the I/O worker does not listen in time");
@@ -160,7 +160,7 @@ impl Tenant {
             return;
         };
         for (role, policy) in &*self.roles.borrow() {
-            link.say(Said::Role { role: *role, policy: policy.clone() });
+            link.say(ControlHead::Role { role: *role, policy: policy.clone() });
         }
         *self.link.borrow_mut() = Some(link.clone());
         self.changed.notify_waiters();
@@ -172,7 +172,7 @@ impl Tenant {
     async fn connect(&self, pid: u32) -> Option<Rc<Link>> {
         let begin = Instant::now();
         while begin.elapsed() < LISTEN_TIMEOUT {
-            // Another one, of a gateway before, may still be there: it is not ours.
+            // A process of a previous gateway may still listen: it must not be used.
             if let Ok(stream) = UnixStream::connect(&self.control).await {
                 let peer = stream.peer_cred().ok().and_then(|peer| peer.pid());
                 if peer.and_then(|peer| u32::try_from(peer).ok()) == Some(pid) {

@@ -1,4 +1,5 @@
-//! The tenants of a gateway, which come and go, and their I/O workers: one each, or one for all.
+//! The tenants of a gateway, which can be added and removed, and their I/O workers: one each, or
+//! one for all.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,7 +21,7 @@ pub struct Tenants {
     access: Option<Access>,
     state: PathBuf,
     all: RefCell<BTreeMap<String, Entry>>,
-    /// Those that are not for new functions any more, and are served for a while.
+    /// Tenants that accept no new functions, and are served until they have drained.
     leaving: RefCell<Vec<Entry>>,
     shared: Option<Rc<Worker>>,
     processes: RefCell<Vec<(Rc<Worker>, JoinHandle<()>)>>,
@@ -28,12 +29,12 @@ pub struct Tenants {
 
 struct Entry {
     tenant: Rc<Tenant>,
-    /// What its worker was told.
+    /// The configuration of its worker.
     table: toml::Table,
     stays: JoinHandle<()>,
 }
 
-/// What its instances notice when it changes; the rest waits for another start.
+/// The part of the table whose change affects instances; other changes need a restart.
 fn served(table: &toml::Table) -> toml::Table {
     let is_of_process = |key: &String| ["log", "drain_timeout"].contains(&key.as_str());
     let parts = table.iter().filter(|(key, _)| !is_of_process(key));
@@ -47,11 +48,11 @@ impl Drop for Entry {
 }
 
 impl Tenants {
-    /// Those of a configuration; their workers are started in a moment. Must be called within a
-    /// [`LocalSet`](tokio::task::LocalSet).
+    /// Creates the tenants of a configuration; their workers are started soon after. Must be
+    /// called within a [`LocalSet`](tokio::task::LocalSet).
     ///
     /// # Errors
-    /// The system's: what they are told cannot be written.
+    /// A configuration file cannot be written.
     pub fn start(
         config: &GatewayConfig,
         executable: &Path,
@@ -77,12 +78,12 @@ impl Tenants {
         Ok(tenants)
     }
 
-    /// The tenant of a name.
+    /// The tenant with this name.
     pub fn get(&self, name: &str) -> Option<Rc<Tenant>> {
         self.all.borrow().get(name).map(|entry| entry.tenant.clone())
     }
 
-    /// All of them, by name.
+    /// All tenants, by name.
     pub fn all(&self) -> Vec<Rc<Tenant>> {
         self.all.borrow().values().map(|entry| entry.tenant.clone()).collect()
     }
@@ -94,11 +95,11 @@ impl Tenants {
         processes.push((worker, task));
     }
 
-    /// New tenants, and what others are told from now on. Those that have gone stay until
+    /// Applies a configuration: new tenants, and changes of others. Removed tenants stay until
     /// [`Tenants::part`].
     ///
     /// # Errors
-    /// The system's: what they are told cannot be written.
+    /// A configuration file cannot be written.
     pub fn apply(&self, config: &GatewayConfig) -> io::Result<()> {
         let (mut configured, mut is_other) = (config.tenant.clone(), false);
         configured.entry(DEFAULT_TENANT.to_owned()).or_default();
@@ -137,7 +138,7 @@ impl Tenants {
         self.state.join("tenants").join(name)
     }
 
-    /// Tells the shared worker who its tenants are.
+    /// Writes the list of tenants for the shared worker.
     fn tell(&self, config: &GatewayConfig) -> io::Result<()> {
         let Some(worker) = &self.shared else { return Ok(()) };
         let (all, leaving) = (self.all.borrow(), self.leaving.borrow());
@@ -156,8 +157,8 @@ impl Tenants {
         Ok(())
     }
 
-    /// Parts with tenants that the configuration does not have any more, and no function is of:
-    /// they are not for new functions. Gives them; they are served until [`Tenants::leave`].
+    /// Retires the tenants that are no longer configured and have no functions: they accept no new
+    /// functions. Returns them; they are served until [`Tenants::leave`].
     pub fn part(
         &self,
         config: &GatewayConfig,
@@ -178,10 +179,10 @@ impl Tenants {
         parted
     }
 
-    /// The worker serves a tenant no more, when it has written what is pending.
+    /// Removes a tenant from its worker, which finishes pending writes first.
     ///
     /// # Errors
-    /// The system's: the worker cannot be told.
+    /// The configuration file cannot be written.
     pub fn leave(&self, config: &GatewayConfig, tenant: &Rc<Tenant>) -> io::Result<()> {
         self.leaving.borrow_mut().retain(|entry| !Rc::ptr_eq(&entry.tenant, tenant));
         match self.shared {
@@ -193,14 +194,14 @@ impl Tenants {
         }
     }
 
-    /// Workers write what is pending, and end.
+    /// Drains the workers: they finish pending writes and end.
     pub async fn drain(&self) {
         let processes = std::mem::take(&mut *self.processes.borrow_mut());
         for (worker, _) in &processes {
             worker.drain();
         }
         for (_, task) in processes {
-            // A worker has its own limit.
+            // A worker has its own timeout.
             let _ = task.await;
         }
     }
@@ -217,7 +218,7 @@ mod tests {
         unlade_config::parse(&text, "fn.toml").unwrap()
     }
 
-    /// Nothing is awaited: no process is started.
+    /// Runs a test without awaiting: no process is started.
     fn within(test: impl FnOnce(&Path)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
@@ -245,7 +246,7 @@ mod tests {
             let fewer = config(state, &format!("{shared}[tenant.c]\n"));
             tenants.apply(&fewer).unwrap();
             assert_eq!(told(state), ["a", "b", "c", "default"]);
-            // One stays as long as functions are of it.
+            // A tenant stays while it has functions.
             let parted = tenants.part(&fewer, |tenant| tenant.name == "a");
             assert!(tenants.get("a").is_some() && tenants.get("b").is_none());
             assert_eq!(parted.len(), 1);

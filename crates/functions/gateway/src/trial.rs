@@ -1,70 +1,73 @@
-//! Whether a function can be imported: tried in an instance of its own, before it is served.
+//! The trial import of a function, in an instance of its own, before the function is served.
 //!
-//! The instance is one like others, with its tenant's worker behind it: a module that reads an
-//! object when it is imported is imported as in any other. It is told to import the handler, and
-//! not to call it.
+//! The instance is like any other, with its tenant's worker: a module that reads an object at
+//! import time works as usual. It receives a request to import the handler without a call.
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::Template;
-use unlade_guest_protocol::Outcome;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::HandlerStatus;
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 
+use crate::attached_instance::{self, AttachedInstance, InstanceEvents, LAST_WORDS};
 use crate::host::{Function, Host};
 use crate::invoke::uuid;
-use crate::link::{Heard, Reply};
-use crate::member::{self, Heards, LAST_WORDS, Member};
+use crate::link::{InstanceEvent, Reply};
 
-/// What is invoked in place of the function: it imports the handler that the event names.
+/// The handler that replaces the function's: it imports the handler that the event names.
 const CHECK: &str = "unlade_guest.check.handler";
-/// Numbers of instances that are not the pool's.
+/// First number of trial instances, outside the pool's range.
 const INSTANCE_FIRST: u64 = 1 << 48;
 
-/// Tries a function, with a template of its.
+/// Tries a function, with the given template.
 ///
 /// # Errors
-/// Why it does not start, or what its import raised, for people.
+/// The reason why it does not start, or the exception of its import, for humans.
 pub async fn check(
     host: &Rc<Host>,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
 ) -> Result<(), String> {
-    // As many as there are places; the semaphore is never closed.
+    // A limited number of trials run at a time; the semaphore is never closed.
     let _place = host.trials.acquire().await;
     let id = INSTANCE_FIRST + host.next();
-    // What serves now keeps its own role.
+    // The function that currently serves keeps its own role.
     let role = host.role(format!("{}, tried", function.name));
     function.tenant.role(role, host.policy(function));
     let patience = host.config.start_timeout;
-    let start = member::start(host, id, function, template, role);
-    let (member, heard) = match tokio::time::timeout(patience, start).await {
+    let start = attached_instance::start(host, id, function, template, role);
+    let (attached_instance, heard) = match tokio::time::timeout(patience, start).await {
         Ok(started) => started?,
         Err(_) => {
             if let Some(link) = function.tenant.try_link() {
-                link.say(Said::Detach { instance: id });
+                link.say(ControlHead::Detach { instance: id });
                 link.forget(id);
             }
             return Err(format!("it did not start within {} s", patience.as_secs_f64()));
         }
     };
     let limit = patience.max(function.manifest.timeout);
-    let imported = tokio::time::timeout(limit, import(&member, heard, limit)).await;
-    member.instance.kill();
-    member.link.say(Said::Detach { instance: id });
-    member.link.forget(id);
-    // Its memory is free when it has really gone.
-    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    let imported = tokio::time::timeout(limit, import(&attached_instance, heard, limit)).await;
+    attached_instance.instance.kill();
+    attached_instance.link.say(ControlHead::Detach { instance: id });
+    attached_instance.link.forget(id);
+    // Its memory is free only after its real end.
+    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     let late = |_| Err(format!("its import took more than {} s", limit.as_secs_f64()));
     imported.unwrap_or_else(late)
 }
 
-async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(), String> {
-    let (function, invocation) = (&member.function, uuid());
+async fn import(
+    attached_instance: &AttachedInstance,
+    mut heard: InstanceEvents,
+    limit: Duration,
+) -> Result<(), String> {
+    let (function, invocation) = (&attached_instance.function, uuid());
     let deadline = (SystemTime::now() + limit).duration_since(UNIX_EPOCH).unwrap_or_default();
-    let said = Said::Invoke {
-        instance: member.id,
+    let said = ControlHead::Invoke {
+        instance: attached_instance.id,
         invocation: invocation.clone(),
         handler: CHECK.to_owned(),
         function: function.name.clone(),
@@ -73,8 +76,8 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
         writes: WriteMode::Sync,
     };
     let event = json!({"handler": function.manifest.handler}).to_string();
-    member.link.say_with(said, event.into_bytes(), Vec::new());
-    let mut ended = member.instance.ended();
+    attached_instance.link.say_with(said, event.into_bytes(), Vec::new());
+    let mut ended = attached_instance.instance.ended();
     let outcome = loop {
         let heard = tokio::select! {
             biased;
@@ -82,25 +85,25 @@ async fn import(member: &Member, mut heard: Heards, limit: Duration) -> Result<(
             why = &mut ended => break Err(format!("while it was imported, {why}")),
         };
         match heard {
-            Some(Heard::Ready) => {}
-            Some(Heard::Replied(reply)) => break understood(&reply),
-            Some(Heard::Refused(why)) => break Err(why),
-            // How its process ended says more than that its channel did.
-            Some(Heard::Gone(why)) => {
+            Some(InstanceEvent::Ready) => {}
+            Some(InstanceEvent::Replied(reply)) => break understood(&reply),
+            Some(InstanceEvent::Refused(why)) => break Err(why),
+            // The process's exit status is more informative than the end of the channel.
+            Some(InstanceEvent::Gone(why)) => {
                 let why = tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
                 break Err(format!("while it was imported, {why}"));
             }
             None => break Err("the I/O worker is gone".to_owned()),
         }
     };
-    member.link.say(Said::Settle { invocation });
+    attached_instance.link.say(ControlHead::Settle { invocation });
     outcome
 }
 
-/// The failure of an import, as an invocation would have it.
+/// Interprets the reply as an invocation's: an error is the import's failure.
 fn understood(reply: &Reply) -> Result<(), String> {
     let said: Value = serde_json::from_slice(&reply.result).unwrap_or_default();
-    if reply.status == Outcome::Done && said.is_null() {
+    if reply.status == HandlerStatus::Done && said.is_null() {
         return Ok(());
     }
     let text = |name: &str| said[name].as_str().unwrap_or_default().to_owned();
@@ -117,7 +120,7 @@ fn understood(reply: &Reply) -> Result<(), String> {
 mod tests {
     use super::*;
 
-    fn reply(status: Outcome, result: &str) -> Reply {
+    fn reply(status: HandlerStatus, result: &str) -> Reply {
         Reply {
             invocation: "i".to_owned(),
             status,
@@ -130,14 +133,14 @@ mod tests {
 
     #[test]
     fn what_an_import_raised_is_told_with_its_traceback() {
-        assert_eq!(understood(&reply(Outcome::Done, "null")), Ok(()));
+        assert_eq!(understood(&reply(HandlerStatus::Done, "null")), Ok(()));
         let failure = r#"{"errorType": "Runtime.ImportModuleError", "errorMessage": "No module",
             "stackTrace": ["  File \"app.py\", line 1\n    import x\n"]}"#;
-        for status in [Outcome::Done, Outcome::Error] {
+        for status in [HandlerStatus::Done, HandlerStatus::Error] {
             let why = understood(&reply(status, failure)).unwrap_err();
             assert!(why.starts_with("Runtime.ImportModuleError: No module\nTraceback"), "{why}");
             assert!(why.ends_with("import x"), "{why}");
         }
-        assert!(understood(&reply(Outcome::Error, "null")).is_err());
+        assert!(understood(&reply(HandlerStatus::Error, "null")).is_err());
     }
 }

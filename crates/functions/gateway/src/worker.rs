@@ -1,4 +1,4 @@
-//! An I/O worker: a process, of one tenant or of several, started again where it ends.
+//! An I/O worker: a process of one tenant or of several, restarted when it ends.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -14,35 +14,35 @@ use unlade_runtime::restart::Restarts;
 
 use crate::child;
 
-/// How long one that is replaced may take to write what is pending.
+/// Timeout of a replaced process for its pending writes.
 const END_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whose a worker is.
+/// The kind of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One tenant's: the file is its configuration.
+    /// For one tenant: the file is its configuration.
     Own,
-    /// That of several: the file names their configurations.
+    /// For several tenants: the file names their configurations.
     Shared,
 }
 
 /// See the [module](self).
 pub struct Worker {
-    /// Whose it is.
+    /// The kind.
     pub kind: Kind,
-    /// The tenant's name, or what is said in the log of several.
+    /// The name in the log: the tenant's, or a common one.
     name: String,
     executable: PathBuf,
     file: PathBuf,
     pid: watch::Sender<Option<u32>>,
     is_draining: Cell<bool>,
-    /// A process that is to be replaced.
+    /// The process that is to be replaced.
     unwanted: Cell<Option<u32>>,
     replace: Notify,
 }
 
 impl Worker {
-    /// One that [`Worker::supervise`] starts.
+    /// Creates a worker that [`Worker::supervise`] starts.
     pub fn new(kind: Kind, name: &str, executable: &Path, file: PathBuf) -> Rc<Worker> {
         Rc::new(Worker {
             kind,
@@ -56,12 +56,12 @@ impl Worker {
         })
     }
 
-    /// Its process, now and later.
+    /// The number of its current process.
     pub fn pid(&self) -> watch::Receiver<Option<u32>> {
         self.pid.subscribe()
     }
 
-    /// Runs processes, one after the other, until [`Worker::drain`].
+    /// Runs the process, and restarts it, until [`Worker::drain`].
     pub async fn supervise(self: Rc<Worker>) {
         let (mut restarts, worker) = (Restarts::default(), self.name.as_str());
         while !self.is_draining.get() {
@@ -77,7 +77,7 @@ impl Worker {
         }
     }
 
-    /// The life of one process; why it ended.
+    /// Runs one process; returns the reason of its end.
     async fn live(&self) -> io::Result<String> {
         let flag = match self.kind {
             Kind::Own => "--config",
@@ -100,23 +100,25 @@ impl Worker {
         }
     }
 
-    /// Another process instead of this one, which writes what is pending first.
+    /// Replaces the process by a new one, after it has finished its pending writes.
     pub fn replace(&self, pid: u32) {
         self.unwanted.set(Some(pid));
         self.replace.notify_one();
     }
 
-    /// Its configuration has changed. A shared worker reads it anew; one tenant's is replaced.
+    /// Applies a changed configuration. A shared worker reloads it; a tenant's own worker is
+    /// replaced.
     pub fn reload(&self) {
         match (self.kind, *self.pid.borrow()) {
             (_, None) => {}
             (Kind::Own, Some(pid)) => self.replace(pid),
-            // One so young that it does not know the signal ends by it: the next one reads the file.
+            // A process that has not installed its handler yet ends by the signal; the next one
+            // reads the file.
             (Kind::Shared, Some(_)) => self.signal(Signal::HUP),
         }
     }
 
-    /// No other process is started; the one that runs makes durable what is pending.
+    /// Ends the worker: the process finishes pending writes and is not restarted.
     pub fn drain(&self) {
         self.is_draining.set(true);
         self.signal(Signal::TERM);

@@ -1,9 +1,10 @@
-//! What an instance runs in: a sandboxed process, a virtual machine. Guest memory, the control
-//! channel and snapshots are behind this trait.
+//! Isolation backends: a sandboxed process or a virtual machine. The trait hides guest memory, the
+//! control channel and snapshots.
 //!
-//! A backend makes a [`Template`] of an [`Image`] once: a zygote that has imported the function, a
-//! snapshot of a machine's memory. Instances start from it. Each has a channel that speaks the guest
-//! protocol (`docs/guest-protocol.md`); who is at its other end is known from the channel alone.
+//! A backend creates a [`Template`] from an [`Image`] once: a zygote that has imported the
+//! function, or a snapshot of a machine's memory. Instances start from it. Each has a channel that
+//! carries the guest protocol (`docs/guest-protocol.md`); the channel alone identifies the
+//! instance at its other end.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -16,31 +17,32 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Work of one thread.
+/// A future that need not be `Send`.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// What stands between the function and its objects.
+/// The I/O path between the function and its objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Its own boto3, with TLS and TCP in the instance: the baseline.
+    /// The function's own boto3, with TLS and TCP in the instance: the baseline.
     Stock,
-    /// Its own boto3; its TCP connections are the host's, over a stream without shared memory.
+    /// The function's own boto3; its TCP connections are relayed by the host, over a stream
+    /// without shared memory.
     Tcp,
-    /// boto3 is the stub; nothing is fetched ahead, a write is acknowledged when it is durable.
+    /// boto3 is the stub; there is no prefetch, and a write is acknowledged when it is durable.
     Sdk,
-    /// And inputs are fetched ahead.
+    /// As `Sdk`, and inputs are prefetched.
     Prefetch,
-    /// And outputs are written back.
+    /// As `Prefetch`, and outputs are written back.
     #[default]
     Offload,
 }
 
 impl Mode {
-    /// All, in the order in which they add up.
+    /// All modes; each adds one technique to the previous one.
     pub const ALL: [Mode; 5] = [Mode::Stock, Mode::Tcp, Mode::Sdk, Mode::Prefetch, Mode::Offload];
 
-    /// As in manifests.
+    /// The name in manifests.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Stock => "stock",
@@ -51,34 +53,35 @@ impl Mode {
         }
     }
 
-    /// Whether boto3 is the stub.
+    /// Returns true if boto3 is the stub.
     pub fn is_offloaded(self) -> bool {
         !matches!(self, Mode::Stock | Mode::Tcp)
     }
 
-    /// Whether inputs are fetched ahead.
+    /// Returns true if inputs are prefetched.
     pub fn prefetches(self) -> bool {
         matches!(self, Mode::Prefetch | Mode::Offload)
     }
 }
 
-/// What a template imports before instances start from it.
+/// Modules that a template imports before instances start from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Preload {
-    /// The function's own module.
+    /// True for the function's own module.
     pub handler: bool,
-    /// Others.
+    /// Other modules.
     pub modules: Vec<String>,
 }
 
-/// Why a template does not import what it was told to: each instance would have had the same copy of
-/// something that has to be its own, or a wrong one. Its instances import it themselves.
+/// The reason why a template does not preload the requested modules: each instance would have a
+/// copy of state that must be unique, or a wrong copy. The instances import the modules
+/// themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unpreloaded {
-    /// The reason, in words of the guest's: a line of text, not longer than [`REASON_CHARS_MAX`].
+    /// The reason in the guest's words: a line of text of at most [`REASON_CHARS_MAX`] characters.
     pub why: String,
-    /// Whether [`Preload::modules`] are not imported either.
+    /// True if [`Preload::modules`] are not imported either.
     pub modules: bool,
 }
 
@@ -86,7 +89,7 @@ pub struct Unpreloaded {
 pub const REASON_CHARS_MAX: usize = 500;
 
 impl Unpreloaded {
-    /// Out of a guest's words, which may be anything.
+    /// Sanitizes untrusted text of a guest.
     pub fn new(why: &str, modules: bool) -> Unpreloaded {
         let line = why.chars().map(|c| if c.is_control() { ' ' } else { c });
         Unpreloaded { why: line.take(REASON_CHARS_MAX).collect(), modules }
@@ -94,7 +97,7 @@ impl Unpreloaded {
 }
 
 impl Preload {
-    /// What is left to import ahead.
+    /// Removes the modules that cannot be preloaded.
     pub fn without(&mut self, unpreloaded: &Unpreloaded) {
         self.handler = false;
         if unpreloaded.modules {
@@ -102,13 +105,13 @@ impl Preload {
         }
     }
 
-    /// Whether there is anything to import ahead.
+    /// Returns true if there is a module to preload.
     pub fn is_any(&self) -> bool {
         self.handler || !self.modules.is_empty()
     }
 }
 
-/// What a template is made of.
+/// The input of a template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     /// The function's name: `[a-zA-Z0-9-_]`, 64 at most.
@@ -117,125 +120,125 @@ pub struct Image {
     pub handler: String,
     /// The function's files: read-only, at `/var/task`, first on `sys.path`.
     pub code: PathBuf,
-    /// The directory that has the package `unlade_guest`, read-only.
+    /// The directory that contains the package `unlade_guest`, read-only.
     pub guest: PathBuf,
-    /// The interpreter, as this machine names it.
+    /// The interpreter's path on this machine.
     pub python: PathBuf,
-    /// Directories of packages, read-only, behind the code on `sys.path`.
+    /// Directories of packages, read-only, after the code on `sys.path`.
     pub packages: Vec<PathBuf>,
-    /// What it is given, beside what the runtime needs.
+    /// Environment variables, in addition to those of the runtime.
     pub environment: BTreeMap<String, String>,
-    /// What an instance may use.
+    /// Memory limit of an instance.
     pub memory_bytes: u64,
-    /// What is writable: `/tmp`, in memory.
+    /// Size of the writable `/tmp`, in memory.
     pub scratch_bytes: u64,
-    /// What stands between the function and its objects.
+    /// The I/O path between the function and its objects.
     pub mode: Mode,
-    /// What is imported before.
+    /// The modules to preload.
     pub preload: Preload,
-    /// Where connections of [`Mode::Tcp`] end: a socket of the host's, which may be made anew; its
-    /// directory is made visible inside.
+    /// The host's socket for connections of [`Mode::Tcp`]. It may be created again later, so its
+    /// directory is visible inside.
     pub relay: Option<PathBuf>,
-    /// Whether it sees the host's network: [`Mode::Stock`] only.
+    /// True if the instance has the host's network: [`Mode::Stock`] only.
     pub network: bool,
-    /// The bytes of a region whose memory the backend provides; else the worker makes it.
+    /// The bytes of a region that the backend provides; otherwise the worker creates it.
     pub region_bytes: u64,
 }
 
-/// Why there is no template or instance.
+/// The reason why a template or an instance could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
-    /// This machine cannot.
+    /// This machine does not support the backend.
     #[error("isolation {backend}: {why}")]
     Unusable {
-        /// Which.
+        /// The backend.
         backend: &'static str,
-        /// What is missing, and what to do.
+        /// The missing requirement, and the remedy.
         why: String,
     },
-    /// The function's fault: it did not start.
+    /// The function did not start. The function is at fault.
     #[error("{function}: {why}")]
     Function {
-        /// Which.
+        /// The function.
         function: String,
-        /// What it said.
+        /// Its output.
         why: String,
     },
-    /// The machine's.
+    /// The system call failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: String,
-        /// What the system said.
+        /// The error.
         #[source]
         source: io::Error,
     },
 }
 
-/// How an instance came to be.
+/// The way in which an instance was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// From nothing.
+    /// From the start.
     Cold,
     /// From a zygote or a snapshot.
     Restored,
 }
 
-/// What an instance has used.
+/// The resources that an instance has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Its memory, with its share of what it shares.
+    /// Proportional set size: private memory and its share of shared memory.
     pub pss_bytes: u64,
-    /// Its memory that nobody else has.
+    /// Private memory.
     pub private_bytes: u64,
     /// Its processor time.
     pub cpu: Duration,
 }
 
-/// What an instance runs in.
+/// An isolation backend.
 pub trait Isolation {
     /// `process`, `qemu`.
     fn name(&self) -> &'static str;
 
-    /// Whether it works on this machine.
+    /// Checks that it works on this machine.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// The missing requirement, and the remedy.
     fn probe(&self) -> Result<(), IsolationError>;
 
-    /// Makes a template: whatever is done once for all instances.
+    /// Creates a template: the work that is done once for all instances.
     fn prepare<'a>(
         &'a self,
         image: &'a Image,
     ) -> Local<'a, Result<Rc<dyn Template>, IsolationError>>;
 }
 
-/// What instances of a function start from. Dropped, it is removed; its instances are not.
+/// The starting point of a function's instances. Dropping it removes it, but not its instances.
 pub trait Template {
-    /// Starts an instance, by a name that no other living one has.
+    /// Starts an instance with a name that no other living instance has.
     fn start<'a>(&'a self, name: &'a str) -> Local<'a, Result<Started, IsolationError>>;
 
-    /// Why the template has not imported what its image says, where it has not.
+    /// The reason why the template has not preloaded the modules of its image, if it has not.
     fn unpreloaded(&self) -> Option<&Unpreloaded>;
 
-    /// What the template itself holds.
+    /// The resources that the template itself uses.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn usage(&self) -> io::Result<Usage>;
 
-    /// Ends when the template cannot start instances any more; says why.
+    /// Waits until the template can no longer start instances; returns the reason.
     fn ended(&self) -> Local<'_, String>;
 }
 
-/// An instance that has started; it greets when its channel is served.
+/// A started instance; it greets when its channel is served.
 pub struct Started {
     /// The worker's end of its channel.
     pub channel: OwnedFd,
-    /// The memory that it shares with the worker, where the backend provides it.
+    /// The memory that it shares with the worker, if the backend provides it.
     pub region: Option<OwnedFd>,
-    /// How it came to be.
+    /// The way in which it was started.
     pub origin: Origin,
     /// The instance.
     pub instance: Rc<dyn Instance>,
@@ -243,16 +246,16 @@ pub struct Started {
 
 /// A living instance; killed when dropped.
 pub trait Instance {
-    /// Ends when the instance has ended; says why.
+    /// Waits until the instance has ended; returns the reason.
     fn ended(&self) -> Local<'_, String>;
 
-    /// What it has used.
+    /// The resources that it has used.
     ///
     /// # Errors
-    /// The system's: it has gone.
+    /// The instance has ended.
     fn usage(&self) -> io::Result<Usage>;
 
-    /// Kills it; [`Instance::ended`] follows.
+    /// Kills the instance; [`Instance::ended`] then completes.
     fn kill(&self);
 }
 

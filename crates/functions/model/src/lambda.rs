@@ -1,5 +1,5 @@
-//! The vocabulary of Lambda's Invoke API: what a caller asks, how a refusal is said, how a
-//! function's failure is said (AWS Lambda API reference, *Invoke*; developer guide, *Error handling*).
+//! The types of Lambda's Invoke API: requests, refusals, and failures of functions (AWS Lambda API
+//! reference, *Invoke*; developer guide, *Error handling*).
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use crate::pool::Refused;
 
 /// Most bytes of an event, and of a result.
 pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
-/// Most bytes of an event that nobody waits for.
+/// Most bytes of an asynchronous event.
 pub const ASYNC_EVENT_BYTES_MAX: usize = 1024 * 1024;
-/// The only version that there is.
+/// The only version.
 pub const LATEST: &str = "$LATEST";
-/// What a result is preceded by where the function failed.
+/// The value of the error header if the function failed.
 pub const UNHANDLED: &str = "Unhandled";
 
 /// `X-Amz-Invocation-Type`.
@@ -25,15 +25,15 @@ pub enum InvocationType {
     RequestResponse,
     /// The caller does not wait.
     Event,
-    /// Only whether it could be invoked.
+    /// Only checks that the function could be invoked.
     DryRun,
 }
 
 impl InvocationType {
-    /// Understands the header.
+    /// Parses the header.
     ///
     /// # Errors
-    /// It is another word.
+    /// The value is unknown.
     pub fn parse(text: Option<&str>) -> Result<InvocationType, Refusal> {
         match text {
             None | Some("RequestResponse") => Ok(InvocationType::RequestResponse),
@@ -46,41 +46,41 @@ impl InvocationType {
     }
 }
 
-/// Why somebody is not let in.
+/// The reason why a caller is denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
     /// There is no signature.
     Missing,
-    /// It is not whole.
+    /// The signature is incomplete.
     Incomplete,
-    /// The access key is nobody's.
+    /// The access key is unknown.
     Unrecognised,
-    /// It is not the one that this request would have.
+    /// The signature differs from the expected one.
     Signature,
-    /// The caller is known, and may not do this.
+    /// The caller is authenticated but not permitted.
     Access,
 }
 
-/// Why an invocation, or another request, is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// There is no such function.
     NotFound(String),
-    /// Too much at once: why.
+    /// Too many requests, with the reason.
     Throttled(Refused),
     /// The event is too long: its limit in bytes.
     TooLarge(usize),
-    /// The event is no JSON: what is wrong.
+    /// The event is not valid JSON, with the error.
     Content(String),
-    /// Another parameter.
+    /// Another parameter is invalid.
     Parameter(String),
     /// The function cannot be changed now.
     Conflict(String),
-    /// The caller may not ask this.
+    /// The caller is denied.
     Denied(Denial, String),
-    /// What is asked is not done here.
+    /// The operation is not supported.
     Unsupported(String),
-    /// The host's fault.
+    /// The host failed.
     Service(String),
 }
 
@@ -101,7 +101,7 @@ impl Refusal {
         }
     }
 
-    /// The name that SDKs make an exception of.
+    /// The error code, from which SDKs derive an exception.
     pub fn code(&self) -> &'static str {
         match self {
             Refusal::NotFound(_) | Refusal::Throttled(Refused::Removed) => {
@@ -123,7 +123,7 @@ impl Refusal {
         }
     }
 
-    /// What it says to people.
+    /// The message for humans.
     pub fn message(&self) -> String {
         match self {
             Refusal::NotFound(name) => format!("Function not found: {name}"),
@@ -156,7 +156,7 @@ impl Refusal {
         }
     }
 
-    /// The body, as SDKs read it.
+    /// The body, in the format that SDKs parse.
     pub fn body(&self) -> String {
         let kind = if self.status() < 500 { "User" } else { "Service" };
         let mut body = json!({"Type": kind, "message": self.message(), "Message": self.message()});
@@ -171,10 +171,10 @@ impl Refusal {
     }
 }
 
-/// The function's name out of a name, or a partial or whole ARN, with or without a qualifier.
+/// Parses the function's name from a name, or a partial or full ARN, with or without a qualifier.
 ///
 /// # Errors
-/// It is none, or another version is asked for than [`LATEST`].
+/// The name is invalid, or the version is not [`LATEST`].
 pub fn function_name(text: &str, qualifier: Option<&str>) -> Result<String, Refusal> {
     let wrong = || {
         Refusal::Parameter(format!(
@@ -200,30 +200,30 @@ pub fn function_name(text: &str, qualifier: Option<&str>) -> Result<String, Refu
     }
 }
 
-/// How an invocation failed in its instance.
+/// The failure of an invocation in its instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// It took longer than it may.
+    /// The timeout expired.
     TimedOut {
-        /// What it may take.
+        /// The timeout.
         after: Duration,
     },
     /// Its process or machine ended.
     Exited {
-        /// What is known of it.
+        /// The known reason.
         why: String,
     },
     /// A write that was acknowledged did not become durable.
     WriteFailed {
-        /// Which, and what the store said.
+        /// The writes, and the store's messages.
         what: Vec<String>,
     },
-    /// The I/O worker ended: whether its writes are durable is not known.
+    /// The I/O worker ended: the durability of the writes is unknown.
     WorkerLost,
 }
 
 impl Failure {
-    /// The result, in the form of a function's error.
+    /// The result, in the format of a function's error.
     pub fn result(&self, invocation: &str) -> Vec<u8> {
         let (kind, message) = match self {
             Failure::TimedOut { after } => {

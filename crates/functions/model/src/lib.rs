@@ -1,10 +1,9 @@
-//! What a function is, and which of its instances serves which invocation. No clock, no thread, no
-//! I/O.
+//! The model of functions and of the scheduling of their instances. No clock, no thread, no I/O.
 //!
-//! - [`manifest`]: what a function's author says of it;
-//! - [`pool`]: which instance serves;
-//! - [`lambda`]: how callers ask, and how refusals and failures are said;
-//! - [`isolation`]: what an instance runs in, as a trait: processes, virtual machines.
+//! - [`manifest`]: the description of a function by its author;
+//! - [`pool`]: the assignment of invocations to instances;
+//! - [`lambda`]: the types of the Invoke API: requests, refusals and failures;
+//! - [`isolation`]: the trait of isolation backends: processes, virtual machines.
 #![forbid(unsafe_code)]
 
 pub mod isolation;

@@ -1,4 +1,4 @@
-//! What a function's author says of it: `function.toml`.
+//! The manifest of a function: `function.toml`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,17 +16,17 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Most static hints.
 pub const HINTS_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
 
-/// Why a manifest is none. The author's fault.
+/// The reason why a manifest is invalid. The author is at fault.
 #[derive(Debug, thiserror::Error)]
 #[error("{key}: {why}")]
 pub struct ManifestError {
-    /// Which key.
+    /// The key.
     pub key: String,
-    /// What is wrong, and what it should be.
+    /// The error, and the valid values.
     pub why: String,
 }
 
-/// Which isolation.
+/// An isolation backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -37,53 +37,53 @@ pub enum Backend {
     Qemu,
 }
 
-/// `function.toml`. Everything but the handler has a default.
+/// `function.toml`. Every key except the handler has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// `module.function`; the module is a file of the function's directory.
     pub handler: String,
-    /// Whose it is: tenants have workers, credentials and quotas of their own. A caller deploys as
-    /// its own tenant only, which it is where nothing is said.
+    /// The tenant: tenants have separate workers, credentials and quotas. A caller deploys only as
+    /// its own tenant, which is also the default.
     #[serde(default)]
     pub tenant: Option<String>,
-    /// What an instance may use.
+    /// Memory limit of an instance.
     #[serde(default = "memory")]
     pub memory: ByteSize,
-    /// How long an invocation may take.
+    /// Timeout of an invocation.
     #[serde(default = "timeout", with = "unlade_config::duration")]
     pub timeout: Duration,
-    /// Variables of its environment.
+    /// Environment variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// What it may do; all of its tenant's store where it is not said.
+    /// Its rights; all of its tenant's store if absent.
     #[serde(default)]
     pub role: Option<serde_json::Value>,
-    /// What its instances run in.
+    /// The isolation backend of its instances.
     #[serde(default)]
     pub isolation: Backend,
-    /// What stands between it and its objects.
+    /// The I/O path between the function and its objects.
     #[serde(default)]
     pub mode: Mode,
-    /// When a write is acknowledged, and its caller answered; `mode` decides first.
+    /// When a write is acknowledged, and its caller answered; subordinate to `mode`.
     #[serde(default)]
     pub writes: WriteMode,
     /// Most instances.
     #[serde(default = "concurrency")]
     pub concurrency: u32,
-    /// How long an idle instance is kept.
+    /// Time after which an idle instance is stopped.
     #[serde(default = "keep_alive", with = "unlade_config::duration")]
     pub keep_alive: Duration,
     /// Objects that it will read: `bucket/prefix{/json/pointer}`.
     #[serde(default)]
     pub hints: Vec<String>,
-    /// What is imported before instances start from its template.
+    /// Modules that are imported before instances start from the template.
     #[serde(default = "preload")]
     pub preload: Preload,
-    /// Directories of packages beside its own files.
+    /// Directories of packages in addition to its own files.
     #[serde(default)]
     pub packages: Vec<std::path::PathBuf>,
-    /// The interpreter; the gateway's where it is not said.
+    /// The interpreter; the gateway's if absent.
     #[serde(default)]
     pub python: Option<std::path::PathBuf>,
 }
@@ -108,14 +108,14 @@ fn preload() -> Preload {
     Preload { handler: true, modules: Vec::new() }
 }
 
-/// Whether a name is one of Lambda's functions.
+/// Returns true if a name is a valid function name in Lambda.
 pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     !name.is_empty() && name.len() <= NAME_BYTES_MAX && name.chars().all(allowed)
 }
 
 impl Manifest {
-    /// That of a handler, all else by default.
+    /// A manifest with this handler and defaults for the other keys.
     pub fn of_handler(handler: &str) -> Manifest {
         Manifest {
             handler: handler.to_owned(),
@@ -136,10 +136,10 @@ impl Manifest {
         }
     }
 
-    /// Refuses values that cannot be.
+    /// Refuses invalid values.
     ///
     /// # Errors
-    /// The first that cannot.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), ManifestError> {
         let wrong =
             |key: &str, why: &str| Err(ManifestError { key: key.to_owned(), why: why.to_owned() });
@@ -181,10 +181,10 @@ impl Manifest {
         self.policy().map(|_| ())
     }
 
-    /// Its hints.
+    /// The parsed hints.
     ///
     /// # Errors
-    /// One that is none.
+    /// A hint is invalid.
     pub fn templates(&self) -> Result<Vec<Template>, ManifestError> {
         let parse = |hint: &String| {
             Template::parse(hint)
@@ -193,10 +193,10 @@ impl Manifest {
         self.hints.iter().map(parse).collect()
     }
 
-    /// Its role's rights.
+    /// The rights of its role.
     ///
     /// # Errors
-    /// They are not understood.
+    /// The policy cannot be parsed.
     pub fn policy(&self) -> Result<Policy, ManifestError> {
         let wrong = |why: String| ManifestError { key: "role".to_owned(), why };
         match &self.role {
@@ -205,7 +205,7 @@ impl Manifest {
         }
     }
 
-    /// How its writes are acknowledged, as its mode has it.
+    /// The write mode, restricted by its mode.
     pub fn write_mode(&self) -> WriteMode {
         match self.mode {
             Mode::Offload => self.writes,

@@ -1,53 +1,54 @@
-//! Which instance serves which invocation: the most recently used one that is idle, else a new one
-//! if there is memory, for which the least recently used idle ones of all functions go; else the
-//! invocation waits for its turn, or is refused.
+//! The assignment of invocations to instances. An invocation gets the most recently used idle
+//! instance. If there is none, a new instance starts, and the least recently used idle instances
+//! of all functions are stopped to free memory for it. If that is not possible, the invocation
+//! waits in a queue or is refused.
 //!
-//! Sans-IO: events and `now` in, [`Action`]s out, in the order in which they are to be done.
+//! Sans-IO: events and `now` are inputs, [`Action`]s are outputs, in the order of their execution.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
-/// A function, by the caller's number.
+/// The number of a function, chosen by the caller.
 pub type FunctionId = u64;
-/// An instance, by the pool's number: never used twice.
+/// The number of an instance, chosen by the pool: never reused.
 pub type InstanceId = u64;
-/// An invocation, by the caller's number.
+/// The number of an invocation, chosen by the caller.
 pub type InvocationId = u64;
 
-/// What a pool may have.
+/// The limits of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Memory of all instances, as they are charged.
+    /// Sum of the charges of all instances.
     pub memory_bytes_max: u64,
-    /// Instances of all functions.
+    /// Most instances of all functions.
     pub instances_max: usize,
-    /// Invocations that wait, of one function.
+    /// Most waiting invocations of one function.
     pub waiting_max: usize,
-    /// How long one waits before it is refused.
+    /// Longest wait before an invocation is refused.
     pub waiting_timeout: Duration,
-    /// Instances of one function that are starting at a time.
+    /// Most instances of one function that start at a time.
     pub starting_max: usize,
 }
 
-/// What one function may have.
+/// The limits of one function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Most instances.
     pub concurrency: usize,
-    /// How long an idle instance is kept.
+    /// Time after which an idle instance is stopped.
     pub keep_alive: Duration,
-    /// What an instance is charged with: its limit, or what was measured.
+    /// The charge of an instance: its limit, or the measured memory.
     pub charge_bytes: u64,
 }
 
-/// Why an invocation is not served.
+/// The reason why an invocation is not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// The function has as many instances as it may have, and others wait already.
+    /// The function has reached its limit of instances, and its queue is full.
     Concurrency,
-    /// There is no memory for another instance, and nothing that could go.
+    /// There is no memory for another instance, and no instance can be stopped.
     Memory,
-    /// It has waited for too long.
+    /// The invocation has waited too long.
     Waited,
     /// An instance did not start.
     Start(String),
@@ -55,35 +56,35 @@ pub enum Refused {
     Removed,
 }
 
-/// What is to be done.
+/// An action for the caller to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Start an instance; [`Pool::ready`] or [`Pool::gone`] follows.
     Start {
-        /// The one.
+        /// The instance.
         instance: InstanceId,
-        /// Of which function.
+        /// Its function.
         function: FunctionId,
     },
-    /// Run an invocation in an instance that is idle; [`Pool::ready`] or [`Pool::gone`] follows.
+    /// Run an invocation in an idle instance; [`Pool::ready`] or [`Pool::gone`] follows.
     Run {
-        /// Where.
+        /// The instance.
         instance: InstanceId,
-        /// What.
+        /// The invocation.
         invocation: InvocationId,
-        /// Whether it is the instance's first.
+        /// True if it is the instance's first.
         is_first: bool,
     },
     /// Stop an instance; [`Pool::gone`] follows.
     Stop {
-        /// Which.
+        /// The instance.
         instance: InstanceId,
     },
-    /// Tell the caller of an invocation.
+    /// Refuse an invocation.
     Refuse {
-        /// Which.
+        /// The invocation.
         invocation: InvocationId,
-        /// Why.
+        /// The reason.
         why: Refused,
     },
 }
@@ -100,9 +101,9 @@ enum State {
 struct Member {
     function: FunctionId,
     state: State,
-    /// When it became idle; not yet where nothing.
+    /// Time at which it became idle; `None` if it is not idle.
     since: Option<Instant>,
-    /// The order in which instances became idle.
+    /// Sequence number of the time at which it became idle.
     turn: u64,
     charged_bytes: u64,
     has_run: bool,
@@ -117,7 +118,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Family {
     share: Share,
-    /// Idle instances by the turn in which they became idle.
+    /// Idle instances, ordered by `turn`.
     idle: BTreeMap<u64, InstanceId>,
     waiting: VecDeque<Waiting>,
     starting: usize,
@@ -125,20 +126,20 @@ struct Family {
     is_removed: bool,
 }
 
-/// How many instances there are.
+/// The numbers of instances by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// That have not greeted.
+    /// Instances that have not greeted.
     pub starting: usize,
-    /// That wait for work.
+    /// Idle instances.
     pub idle: usize,
-    /// That work.
+    /// Busy instances.
     pub busy: usize,
-    /// That are going.
+    /// Stopping instances.
     pub stopping: usize,
-    /// Invocations that wait.
+    /// Waiting invocations.
     pub waiting: usize,
-    /// What all are charged with.
+    /// Sum of the charges.
     pub charged_bytes: u64,
 }
 
@@ -148,7 +149,7 @@ pub struct Pool {
     limits: Limits,
     families: BTreeMap<FunctionId, Family>,
     members: BTreeMap<InstanceId, Member>,
-    /// Functions whose invocations wait.
+    /// Functions with waiting invocations.
     hungry: BTreeSet<FunctionId>,
     charged_bytes: u64,
     next_instance: InstanceId,
@@ -156,7 +157,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool without functions.
+    /// Creates a pool without functions.
     pub fn new(limits: Limits) -> Pool {
         Pool {
             limits,
@@ -169,7 +170,7 @@ impl Pool {
         }
     }
 
-    /// Adds a function, or changes what it may have.
+    /// Adds a function, or changes its limits.
     pub fn set(&mut self, function: FunctionId, share: Share) {
         let family = self.families.entry(function).or_insert_with(|| Family {
             share,
@@ -183,7 +184,8 @@ impl Pool {
         family.is_removed = false;
     }
 
-    /// Other limits from now on. What is there stays until it is idle and others need its place.
+    /// Applies new limits. Existing instances stay until they are idle and others need their
+    /// memory.
     pub fn limit(&mut self, limits: Limits) -> Vec<Action> {
         let mut actions = Vec::new();
         self.limits = limits;
@@ -191,8 +193,8 @@ impl Pool {
         actions
     }
 
-    /// What an instance of a function is charged with from now on: those that are there, too. Where
-    /// that is less there may be room for what waits.
+    /// Sets the charge of a function's instances, including existing ones. A lower charge may free
+    /// room for waiting invocations.
     pub fn charge(&mut self, function: FunctionId, charge_bytes: u64) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(family) = self.families.get_mut(&function) else { return actions };
@@ -205,7 +207,8 @@ impl Pool {
         actions
     }
 
-    /// Removes a function: what waits is refused, what is idle stops, what is busy stops afterwards.
+    /// Removes a function: waiting invocations are refused, idle instances stop, busy ones stop
+    /// afterwards.
     pub fn remove(&mut self, function: FunctionId) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(family) = self.families.get_mut(&function) else { return actions };
@@ -225,7 +228,7 @@ impl Pool {
         actions
     }
 
-    /// An invocation has come.
+    /// Handles the arrival of an invocation.
     pub fn arrive(
         &mut self,
         function: FunctionId,
@@ -238,12 +241,12 @@ impl Pool {
         else {
             return refuse(Refused::Removed);
         };
-        // The one that was used last has the warmest caches, and lets the others grow old.
+        // The most recently used instance has the warmest caches, and the others can expire.
         if let Some((_, instance)) = family.idle.pop_last() {
             self.run(instance, invocation, &mut actions);
             return actions;
         }
-        // Those whose instance is starting do not wait for another's end.
+        // Invocations for which an instance is starting do not count as waiting for another's end.
         if family.waiting.len() >= self.limits.waiting_max + family.starting {
             return refuse(Refused::Concurrency);
         }
@@ -254,7 +257,7 @@ impl Pool {
         actions
     }
 
-    /// An instance can be invoked: it has greeted, or its handler has returned.
+    /// Handles an instance that can be invoked: it has greeted, or its handler has returned.
     pub fn ready(&mut self, instance: InstanceId, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let turn = self.next_turn;
@@ -281,15 +284,15 @@ impl Pool {
             }
             None => {
                 family.idle.insert(turn, instance);
-                // Others may need its memory more.
+                // Other functions may need its memory more.
                 self.feed_all(&mut actions);
             }
         }
         actions
     }
 
-    /// An instance that has started is ending, by itself or told to: it is given to nobody any more.
-    /// [`Pool::gone`] follows.
+    /// Handles a started instance that is ending, by itself or on request: it gets no further
+    /// invocation. [`Pool::gone`] follows.
     pub fn ending(&mut self, instance: InstanceId) {
         let Some(member) = self.members.get_mut(&instance) else { return };
         match member.state {
@@ -304,8 +307,8 @@ impl Pool {
         member.state = State::Stopping;
     }
 
-    /// An instance is no more. Where it never started, `why` says it, and the function's oldest
-    /// waiting invocation is refused with that.
+    /// Handles the end of an instance. If it never started, `why` is the reason, and the oldest
+    /// waiting invocation of the function is refused with it.
     pub fn gone(&mut self, instance: InstanceId, why: Option<&str>) -> Vec<Action> {
         let mut actions = Vec::new();
         let Some(member) = self.members.remove(&instance) else { return actions };
@@ -335,8 +338,9 @@ impl Pool {
         actions
     }
 
-    /// Time has passed: instances that were idle for long stop, invocations that waited for long are
-    /// refused, unless an instance of their function is starting, which has a limit of its own.
+    /// Handles the passage of time: stops instances that were idle too long, and refuses
+    /// invocations that waited too long, unless an instance of their function is starting, which
+    /// has its own timeout.
     pub fn tick(&mut self, now: Instant) -> Vec<Action> {
         let mut actions = Vec::new();
         let mut old = Vec::new();
@@ -365,7 +369,7 @@ impl Pool {
         actions
     }
 
-    /// How many there are.
+    /// The numbers of instances by state.
     pub fn census(&self) -> Census {
         let mut census = Census { charged_bytes: self.charged_bytes, ..Census::default() };
         for member in self.members.values() {
@@ -396,14 +400,15 @@ impl Pool {
         actions.push(Action::Stop { instance });
     }
 
-    /// Starts instances for every function whose invocations wait.
+    /// Starts instances for every function with waiting invocations.
     fn feed_all(&mut self, actions: &mut Vec<Action>) {
         for function in self.hungry.clone() {
             self.feed_or_starve(function, actions);
         }
     }
 
-    /// Where instances are there, one of them will be free some time; else it may be hopeless.
+    /// Starts instances, or refuses. If the function has instances, one of them will become free;
+    /// without any, waiting may be pointless.
     fn feed_or_starve(&mut self, function: FunctionId, actions: &mut Vec<Action>) {
         let Err(why) = self.feed(function, actions) else { return };
         if self.families.get(&function).is_some_and(|family| family.instances == 0) {
@@ -411,7 +416,7 @@ impl Pool {
         }
     }
 
-    /// Starts as many instances of a function as invocations wait for, if it may.
+    /// Starts an instance for each waiting invocation of a function, within its limits.
     fn feed(&mut self, function: FunctionId, actions: &mut Vec<Action>) -> Result<(), Refused> {
         loop {
             let Some(family) = self.families.get(&function) else { return Ok(()) };
@@ -437,8 +442,8 @@ impl Pool {
         }
     }
 
-    /// Stops the least recently used idle instances until there is room. What is going counts until
-    /// it has gone, so a start may have to wait for that.
+    /// Stops the least recently used idle instances until there is room. A stopping instance
+    /// counts until it has ended, so a start may have to wait for that.
     fn make_room(&mut self, bytes: u64, actions: &mut Vec<Action>) -> Result<(), Refused> {
         let Limits { memory_bytes_max, instances_max, .. } = self.limits;
         let fits = |charged: u64, members: usize| {
@@ -448,7 +453,7 @@ impl Pool {
             return Ok(());
         }
         if bytes > memory_bytes_max {
-            // Nobody's end would help.
+            // No instance can be stopped.
             return Err(Refused::Memory);
         }
         let going = self.members.values().filter(|member| member.state == State::Stopping);
@@ -472,12 +477,12 @@ impl Pool {
             members -= 1;
             self.stop(instance, actions);
         }
-        // Where something goes, gone() feeds again.
+        // After the end of a stopping instance gone() feeds again.
         Err(Refused::Memory)
     }
 
-    /// Nothing of a function is there, and nothing can be: its invocations wait for what is going
-    /// elsewhere, or are refused where nothing is.
+    /// Handles a function without instances that cannot start one: its invocations wait for
+    /// instances that are stopping elsewhere, or are refused if there are none.
     fn starve(&mut self, function: FunctionId, why: Refused, actions: &mut Vec<Action>) {
         let frees = |member: &Member| member.state != State::Idle;
         let charge = self.families.get(&function).map_or(0, |family| family.share.charge_bytes);

@@ -1,102 +1,101 @@
-//! Messages between the gateway and the worker of a tenant, over an `AF_UNIX` stream: a JSON head
-//! behind a length of 32 bits, a zero byte, and bytes.
+//! Messages between the gateway and the worker of a tenant, over an `AF_UNIX` stream: a length of
+//! 32 bits, a JSON head, a zero byte, and a payload.
 //!
-//! The two trust each other with the tenant's work, and nothing else: lengths are checked, unknown
-//! messages end the connection.
+//! The two ends trust each other with the tenant's work only: lengths are checked, and an unknown
+//! message ends the connection.
 
 use serde::{Deserialize, Serialize};
 
-use super::{Outcome, split_head};
+use super::{HandlerStatus, split_head};
 use unlade_bytes::DecodeError;
 
-/// Most bytes of a message behind its length: a Lambda event has 6 MiB at most.
+/// Most bytes of a message after its length: a Lambda event has at most 6 MiB.
 pub const MESSAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes of a message's length.
+/// Bytes of the length field.
 pub const LENGTH_BYTES: usize = 4;
 
-/// When a write is acknowledged, and when its invocation is answered.
+/// The time at which a write is acknowledged and its invocation is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteMode {
-    /// To the function at once, to the caller when all is durable in the store.
+    /// To the function at once; to the caller when all writes are durable in the store.
     #[default]
     DurableReply,
     /// To the function when it is durable in the store.
     Sync,
-    /// To the function, and to the caller, when it is durable in the worker's journal.
+    /// To the function and to the caller when it is durable in the worker's journal.
     EarlyReply,
 }
 
 /// An object that an invocation will read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ObjectName {
-    /// Its bucket.
+    /// The bucket.
     pub bucket: String,
-    /// Its key.
+    /// The key.
     pub key: String,
-    /// One version of it; else the current one.
+    /// The version; the current one if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// A part of it, as in a `Range` field.
+    /// The part to read, as in a `Range` field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
 }
 
-/// A write that failed after it had been acknowledged.
+/// A write that failed after its acknowledgement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedWrite {
     /// `PutObject`.
     pub operation: String,
-    /// Where to.
+    /// The bucket.
     pub bucket: String,
-    /// Where to.
+    /// The key.
     pub key: String,
-    /// The service's or the host's code.
+    /// The code of the service or of the host.
     pub code: String,
-    /// For people.
+    /// A text for humans.
     pub message: String,
 }
 
-/// What is said. Bytes behind it: see [`Message`].
+/// The head of a message. The payload is in [`Message`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Said {
-    /// Gateway: a role, by the number that the following messages name.
+pub enum ControlHead {
+    /// Gateway: defines a role, by the number that later messages use.
     Role {
         /// The number.
         role: u64,
         /// Its policy, as JSON.
         policy: serde_json::Value,
     },
-    /// Gateway: an instance, whose channel comes beside the message.
+    /// Gateway: attaches an instance, whose channel is sent with the message.
     Attach {
-        /// The gateway's number of it.
+        /// The gateway's number of the instance.
         instance: u64,
-        /// A role that was said.
+        /// The number of a defined role.
         role: u64,
-        /// Whose instance it is.
+        /// The name of the function.
         function: String,
-        /// The bytes of the memory that comes as a second descriptor, where what the instance
-        /// runs in provides it: a memfd of at least this size, sealed against shrinking, growing
-        /// and more seals, so that no page of it can go away under the worker. 0: the worker makes
-        /// it.
+        /// The bytes of the memory in a second descriptor, if the isolation backend provides it: a
+        /// memfd of at least this size, sealed against shrinking, growing and further seals, so
+        /// that its pages stay valid in the worker. 0: the worker creates the memory.
         #[serde(default)]
         region_bytes: u64,
     },
-    /// Gateway: an invocation will come that reads these objects, and those its event names (the
-    /// bytes).
+    /// Gateway: announces an invocation that will read these objects, and those that its event
+    /// names (the payload).
     Hint {
         /// The invocation.
         invocation: String,
-        /// Whose rights are used.
+        /// The role whose rights apply.
         role: u64,
-        /// Beside those of the event.
+        /// Objects in addition to those of the event.
         #[serde(default)]
         objects: Vec<ObjectName>,
     },
-    /// Gateway: an invocation; the bytes are its event.
+    /// Gateway: starts an invocation; the payload is its event.
     Invoke {
-        /// Where.
+        /// The instance.
         instance: u64,
         /// The invocation.
         invocation: String,
@@ -104,91 +103,91 @@ pub enum Said {
         handler: String,
         /// The function's name.
         function: String,
-        /// In milliseconds since the UNIX epoch.
+        /// The deadline in milliseconds since the UNIX epoch.
         deadline_ms: u64,
-        /// What the instance may use.
+        /// Memory limit of the instance.
         memory_mib: u32,
-        /// How its writes are acknowledged.
+        /// The write mode.
         #[serde(default)]
         writes: WriteMode,
     },
-    /// Gateway: an invocation that had no reply is over. [`Said::Settled`] follows once its writes
+    /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its writes
     /// have ended.
     Settle {
         /// The invocation.
         invocation: String,
     },
-    /// Gateway: the instance is no more.
+    /// Gateway: the instance has ended.
     Detach {
-        /// Which.
+        /// The instance.
         instance: u64,
     },
     /// Worker: the instance has greeted, and can be invoked.
     Ready {
-        /// Which.
+        /// The instance.
         instance: u64,
-        /// What it was given.
+        /// The epoch of the greeting.
         epoch: u64,
     },
-    /// Worker: the handler has returned; the bytes are its result.
+    /// Worker: the handler has returned; the payload is its result.
     Replied {
-        /// Where.
+        /// The instance.
         instance: u64,
         /// The invocation.
         invocation: String,
-        /// How it ended.
-        status: Outcome,
-        /// The last of what it printed.
+        /// The status of the handler.
+        status: HandlerStatus,
+        /// The end of its output.
         log_tail: String,
-        /// Acknowledged writes that are not durable yet, or have failed; with any,
-        /// [`Said::Settled`] follows.
+        /// Acknowledged writes that are not durable yet, or have failed; if there are any,
+        /// [`ControlHead::Settled`] follows.
         pending_writes: u32,
-        /// How long fetches ahead took that the function used, in microseconds, together.
+        /// Sum of the durations of the prefetches that the function used, in microseconds.
         #[serde(default)]
         prefetch_us: u64,
-        /// Of that, what passed after the function had asked: not hidden.
+        /// The part of `prefetch_us` after the function's request: not hidden.
         #[serde(default)]
         prefetch_waited_us: u64,
     },
-    /// Worker: every write of the invocation has ended. Said once the handler has returned with
-    /// writes pending, and when it was asked for.
+    /// Worker: every write of the invocation has ended. Sent after a reply with pending writes,
+    /// and on request.
     Settled {
         /// The invocation.
         invocation: String,
-        /// Those that did not become durable; with any, the invocation has failed.
+        /// Writes that did not become durable; if there are any, the invocation has failed.
         failed: Vec<FailedWrite>,
     },
     /// Worker: the instance's channel has ended.
     Gone {
-        /// Which.
+        /// The instance.
         instance: u64,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// Worker: what was asked was not done.
+    /// Worker: a request was refused.
     Refused {
-        /// Which instance it was about.
+        /// The instance of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         instance: Option<u64>,
-        /// Which invocation.
+        /// The invocation of the request.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         invocation: Option<String>,
-        /// Why.
+        /// The reason.
         reason: String,
     },
 }
 
-/// A message: what is said, and the bytes of an event or result.
+/// A message: its head, and the bytes of an event or result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
     /// The head.
-    pub said: Said,
-    /// An event's or a result's bytes; most have none.
+    pub said: ControlHead,
+    /// The bytes of an event or result; empty for most messages.
     pub bytes: Vec<u8>,
 }
 
-impl From<Said> for Message {
-    fn from(said: Said) -> Message {
+impl From<ControlHead> for Message {
+    fn from(said: ControlHead) -> Message {
         Message { said, bytes: Vec::new() }
     }
 }
@@ -197,7 +196,7 @@ impl Message {
     /// Appends the message.
     ///
     /// # Errors
-    /// It is too long, and nothing was appended.
+    /// The message is too long; nothing was appended.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let head = serde_json::to_vec(&self.said).unwrap_or_default();
         let length = head.len() + 1 + self.bytes.len();
@@ -211,11 +210,11 @@ impl Message {
         Ok(())
     }
 
-    /// Decodes the message at the front of `input`, and how many bytes it took; nothing where
-    /// more input is needed.
+    /// Decodes the message at the front of `input`; returns it with its length, `None` if more
+    /// input is needed.
     ///
     /// # Errors
-    /// The connection must end.
+    /// The message is invalid; the connection must end.
     pub fn decode(input: &[u8]) -> Result<Option<(Message, usize)>, DecodeError> {
         let Some((length, rest)) = input.split_first_chunk::<LENGTH_BYTES>() else {
             return Ok(None);
@@ -248,18 +247,23 @@ mod tests {
         };
         let invocation = || "i-1".to_owned();
         vec![
-            Said::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
-            Said::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }.into(),
+            ControlHead::Role { role: 1, policy: serde_json::json!({"allow": []}) }.into(),
+            ControlHead::Attach { instance: 3, role: 1, function: "f".into(), region_bytes: 0 }
+                .into(),
             Message {
-                said: Said::Hint { invocation: invocation(), role: 1, objects: vec![object] },
+                said: ControlHead::Hint {
+                    invocation: invocation(),
+                    role: 1,
+                    objects: vec![object],
+                },
                 bytes: b"{}\0x".to_vec(),
             },
-            Said::Settle { invocation: invocation() }.into(),
+            ControlHead::Settle { invocation: invocation() }.into(),
             Message {
-                said: Said::Replied {
+                said: ControlHead::Replied {
                     instance: 3,
                     invocation: invocation(),
-                    status: Outcome::Error,
+                    status: HandlerStatus::Error,
                     log_tail: "\0".into(),
                     pending_writes: 2,
                     prefetch_us: 40,
@@ -267,7 +271,7 @@ mod tests {
                 },
                 bytes: vec![0; 9],
             },
-            Said::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
+            ControlHead::Refused { instance: None, invocation: None, reason: "full".into() }.into(),
         ]
     }
 

@@ -5,22 +5,22 @@ use unlade_bytes::DecodeError;
 
 /// Bytes of a descriptor.
 pub const DESCRIPTOR_BYTES: usize = 64;
-/// `body_left_bytes` where the length of a body is not known.
+/// The value of `body_left_bytes` if the length of a body is unknown.
 pub const LEFT_UNKNOWN: u64 = u64::MAX;
 
-/// What a submission asks for.
+/// The operation of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Operation {
     /// An operation of a service.
     Call = 1,
-    /// More of a call's body.
+    /// The next part of a call's body.
     Body = 2,
-    /// More of a response's body.
+    /// Requests the next part of a response's body.
     Read = 3,
-    /// The host's slots and meta of a token are the host's again.
+    /// Returns the host's slots and meta of a token.
     Release = 4,
-    /// Nobody waits for a call any more.
+    /// Cancels a call.
     Cancel = 5,
 }
 
@@ -40,40 +40,40 @@ impl Operation {
     }
 }
 
-/// BODY descriptors of the same call follow; more of the body can be READ.
+/// More follows: BODY descriptors of the same call, or parts of the body for READ.
 pub const MORE: u16 = 1;
 /// The slots of one BODY are free again.
 pub const PART: u16 = 2;
-/// The answer had been fetched before it was asked for.
+/// The response was prefetched.
 pub const PREFETCHED: u16 = 4;
-/// A write that is not durable yet.
+/// The write is not durable yet.
 pub const PENDING: u16 = 8;
-/// The call was not made: another attempt may be, with all of its body.
+/// The call was not executed: the guest may repeat it, with all of its body.
 pub const AGAIN: u16 = 16;
 
-/// What the guest asks for.
+/// A request of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Submission {
-    /// The guest's number, not in flight with another one.
+    /// The guest's number of the call, unique among those in flight.
     pub call: u64,
-    /// What is asked.
+    /// The operation.
     pub operation: Operation,
     /// [`MORE`].
     pub more: bool,
     /// The low half of the epoch.
     pub epoch: u32,
-    /// In the guest's meta arena.
+    /// Offset in the guest's meta arena.
     pub meta_offset: u32,
-    /// Bytes there.
+    /// Bytes in the meta arena.
     pub meta_bytes: u32,
-    /// In the guest's slots. For [`Operation::Read`] its `bytes` are how many are wanted.
+    /// The slots of the guest. For [`Operation::Read`] `bytes` is the requested length.
     pub body: Extent,
-    /// Of what is read or released.
+    /// The token to read or release.
     pub token: u64,
 }
 
 impl Submission {
-    /// The descriptor's bytes.
+    /// Encodes the descriptor.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut out = [0; DESCRIPTOR_BYTES];
         out[0..8].copy_from_slice(&self.call.to_le_bytes());
@@ -88,10 +88,10 @@ impl Submission {
         out
     }
 
-    /// Understands a copy of a descriptor.
+    /// Decodes a copy of a descriptor.
     ///
     /// # Errors
-    /// An operation or flag that is not defined, or bytes that must be zero and are not.
+    /// An operation or flag is undefined, or reserved bytes are not zero.
     pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Submission, DecodeError> {
         let flags = u16_at(input, 10)?;
         if flags & !MORE != 0 {
@@ -111,17 +111,17 @@ impl Submission {
     }
 }
 
-/// How a call ended.
+/// The status of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Status {
-    /// Done.
+    /// Success.
     Done = 0,
-    /// The service answered with an error; the meta has it.
+    /// The service returned an error, which is in the meta.
     ServiceError = 1,
-    /// The host could not; the meta says why.
+    /// The host failed; the meta has the reason.
     HostError = 2,
-    /// Too much at once: try again.
+    /// A limit was reached: the guest may try again.
     Refused = 3,
 }
 
@@ -137,31 +137,31 @@ impl Status {
     }
 }
 
-/// What the host answers.
+/// A response of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// Of the submission.
+    /// The number in the submission.
     pub call: u64,
-    /// How it ended.
+    /// The status.
     pub status: Status,
     /// [`MORE`], [`PART`], [`PREFETCHED`], [`PENDING`], [`AGAIN`].
     pub flags: u16,
     /// The low half of the epoch.
     pub epoch: u32,
-    /// In the host's meta arena.
+    /// Offset in the host's meta arena.
     pub meta_offset: u32,
-    /// Bytes there.
+    /// Bytes in the meta arena.
     pub meta_bytes: u32,
-    /// In the host's slots.
+    /// The slots of the host.
     pub body: Extent,
-    /// For READ and RELEASE; 0 where there is nothing to release.
+    /// The token for READ and RELEASE; 0 if there is nothing to release.
     pub token: u64,
-    /// Bytes behind these, or [`LEFT_UNKNOWN`].
+    /// Remaining bytes of the body after these, or [`LEFT_UNKNOWN`].
     pub body_left_bytes: u64,
 }
 
 impl Completion {
-    /// A completion with nothing but its status.
+    /// A completion with a status only.
     pub fn bare(call: u64, status: Status, epoch: u32) -> Completion {
         Completion {
             call,
@@ -176,7 +176,7 @@ impl Completion {
         }
     }
 
-    /// The descriptor's bytes.
+    /// Encodes the descriptor.
     pub fn encode(&self) -> [u8; DESCRIPTOR_BYTES] {
         let mut out = [0; DESCRIPTOR_BYTES];
         out[0..8].copy_from_slice(&self.call.to_le_bytes());
@@ -192,10 +192,10 @@ impl Completion {
         out
     }
 
-    /// Understands a copy of a descriptor, as a guest does.
+    /// Decodes a copy of a descriptor, as a guest does.
     ///
     /// # Errors
-    /// A status or flag that is not defined, or bytes that must be zero and are not.
+    /// A status or flag is undefined, or reserved bytes are not zero.
     pub fn decode(input: &[u8; DESCRIPTOR_BYTES]) -> Result<Completion, DecodeError> {
         let flags = u16_at(input, 10)?;
         if flags & !(MORE | PART | PREFETCHED | PENDING | AGAIN) != 0 {

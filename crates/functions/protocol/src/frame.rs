@@ -4,9 +4,9 @@ use super::invocation::{InvokeHead, ReplyHead};
 use super::{VERSION, split_head, u16_at, u32_at, u64_at};
 use unlade_bytes::DecodeError;
 
-/// Most bytes of a frame behind its length.
+/// Most bytes of a frame after its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// Bytes of a frame's length.
+/// Bytes of the length field.
 pub const LENGTH_BYTES: usize = 4;
 
 mod kind {
@@ -21,35 +21,35 @@ mod kind {
 /// One message of the channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// Guest: I am here, or have been restored.
+    /// Guest: greets after its start or restore.
     Hello {
-        /// Fresh after each restore.
+        /// Random, new after each restore.
         nonce: u64,
     },
-    /// Host: this is your region. The memfd comes beside it, where there is one.
+    /// Host: answers with the region. The memfd is sent with the frame, if there is one.
     Welcome {
-        /// The HELLO's.
+        /// The nonce of the HELLO.
         nonce: u64,
-        /// What descriptors carry from now on.
+        /// The epoch of the following descriptors.
         epoch: u64,
         /// Size of the region.
         region_bytes: u64,
     },
-    /// Look at your ring.
+    /// Wakes the receiver, which then checks its ring.
     Bell,
-    /// Host: an invocation, and its event's bytes unless they are in slots.
+    /// Host: starts an invocation; with the bytes of its event, unless they are in slots.
     Invoke(InvokeHead, Vec<u8>),
-    /// Guest: its result, and the bytes unless they are in slots.
+    /// Guest: the result of the invocation, with its bytes unless they are in slots.
     Reply(ReplyHead, Vec<u8>),
-    /// Why the channel ends.
+    /// The reason of the channel's end.
     Bye(String),
 }
 
 impl Frame {
-    /// Appends the frame. What does not fit into [`FRAME_BYTES_MAX`] is not written.
+    /// Appends the frame. A frame longer than [`FRAME_BYTES_MAX`] is not written.
     ///
     /// # Errors
-    /// [`DecodeError::TooLong`]: the bytes belong into slots.
+    /// [`DecodeError::TooLong`]: the payload must be sent in slots.
     pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), DecodeError> {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH_BYTES]);
@@ -99,8 +99,8 @@ impl Frame {
         }
     }
 
-    /// Decodes the frame at the front of `input`, and how many bytes it took; nothing where more
-    /// input is needed.
+    /// Decodes the frame at the front of `input`; returns it with its length, `None` if more input
+    /// is needed.
     ///
     /// # Errors
     /// The channel cannot be resynchronised and must end.
@@ -160,7 +160,7 @@ fn version(content: &[u8]) -> Result<(), DecodeError> {
     }
 }
 
-/// Splits received bytes into frames. Holds one frame at most, and what came with it.
+/// Splits received bytes into frames. Holds at most one frame and the bytes of one read.
 #[derive(Debug, Default)]
 pub struct Deframer {
     buffer: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct Deframer {
 }
 
 impl Deframer {
-    /// Takes bytes in.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -177,10 +177,10 @@ impl Deframer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete frame, or nothing where more bytes are needed.
+    /// The next complete frame; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The channel must end.
+    /// The frame is invalid; the channel must end.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
         Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
             self.start += taken;
@@ -189,8 +189,8 @@ impl Deframer {
     }
 }
 
-/// How many bytes the frame at the front has, its length included; nothing where that is not
-/// known yet. For readers that take a descriptor with a frame.
+/// The length of the frame at the front, including its length field; `None` if it is not known
+/// yet. For readers that receive a descriptor with a frame.
 ///
 /// # Errors
 /// The announced length exceeds [`FRAME_BYTES_MAX`].
@@ -207,7 +207,7 @@ pub fn frame_bytes(input: &[u8]) -> Result<Option<usize>, DecodeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Extent, Outcome};
+    use crate::{Extent, HandlerStatus};
     use proptest::prelude::*;
 
     fn any_frame() -> impl Strategy<Value = Frame> {
@@ -239,7 +239,7 @@ mod tests {
                 };
                 let head = ReplyHead {
                     id,
-                    status: Outcome::Done,
+                    status: HandlerStatus::Done,
                     log_tail: "said\u{0}this".into(),
                     result_bytes: if slot.is_some() { 70_000 } else { result.len() as u32 },
                     result_slot,

@@ -1,53 +1,53 @@
-//! Heads of INVOKE and REPLY: JSON before the zero byte.
+//! The JSON heads of INVOKE and REPLY.
 
 use serde::{Deserialize, Serialize};
 
 use super::Extent;
 use unlade_bytes::DecodeError;
 
-/// What the host says of an invocation.
+/// The head of an INVOKE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InvokeHead {
-    /// Of the invocation; the request id that the function sees.
+    /// The number of the invocation: the request id that the function receives.
     pub id: String,
     /// `module.function`.
     pub handler: String,
     /// The function's name.
     pub function: String,
-    /// When it has to be done, in milliseconds since the UNIX epoch.
+    /// The deadline in milliseconds since the UNIX epoch.
     pub deadline_ms: u64,
-    /// What the instance may use.
+    /// Memory limit of the instance.
     pub memory_mib: u32,
-    /// Bytes of the event.
+    /// Length of the event.
     pub event_bytes: u32,
-    /// Where they are, unless they follow: a host slot, which the REPLY releases.
+    /// The host slot of the event, which the REPLY releases; `None` if the event follows the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub event_slot: Option<u32>,
 }
 
-/// How an invocation ended.
+/// The status of a handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum HandlerStatus {
     /// The handler returned.
     Done,
-    /// It raised.
+    /// The handler raised an exception.
     Error,
 }
 
-/// What the guest says of an invocation's end.
+/// The head of a REPLY.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplyHead {
-    /// The invocation's.
+    /// The number of the invocation.
     pub id: String,
-    /// How it ended.
-    pub status: Outcome,
-    /// The last of what the handler printed.
+    /// The status of the handler.
+    pub status: HandlerStatus,
+    /// The end of the handler's output.
     #[serde(default)]
     pub log_tail: String,
-    /// Bytes of the result.
+    /// Length of the result.
     pub result_bytes: u32,
-    /// Where they are, unless they follow: a guest slot.
+    /// The guest slot of the result; `None` if the result follows the head.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result_slot: Option<u32>,
 }
@@ -63,7 +63,7 @@ impl InvokeHead {
         Ok(head)
     }
 
-    /// The slots that have the event, if it does not follow.
+    /// The slots of the event, unless it follows the head.
     pub fn slots(&self) -> Option<Extent> {
         self.event_slot.map(|first_slot| Extent { first_slot, bytes: self.event_bytes })
     }
@@ -80,7 +80,7 @@ impl ReplyHead {
         Ok(head)
     }
 
-    /// The slots that have the result, if it does not follow.
+    /// The slots of the result, unless it follows the head.
     pub fn slots(&self) -> Option<Extent> {
         self.result_slot.map(|first_slot| Extent { first_slot, bytes: self.result_bytes })
     }
@@ -91,7 +91,7 @@ fn json<'a, T: Deserialize<'a>>(head: &'a [u8], what: &'static str) -> Result<T,
         .map_err(|error| DecodeError::Undefined { what, value: error.column() as u64 })
 }
 
-/// Bytes follow, as many as announced, or none where they are in slots.
+/// Checks that the payload has the announced length, or is empty if it is in slots.
 fn payload(
     what: &'static str,
     announced: u32,

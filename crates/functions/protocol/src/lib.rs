@@ -1,14 +1,14 @@
 //! The protocol between a function instance and its host, version 1 (`docs/guest-protocol.md`),
 //! and the one between the gateway and the worker of a tenant.
 //!
-//! In the order an instance meets them:
-//! - [`control`]: the gateway attaches an instance, hints, invokes, settles;
-//! - [`frame`]: the channel between guest and host: greeting, bells, invocations;
-//! - [`region`]: the header of the memory that both share, and where its words are;
+//! Modules, in the order in which an instance uses them:
+//! - [`control`]: the messages between gateway and worker;
+//! - [`frame`]: the channel between guest and host: greeting, wake-ups, invocations;
+//! - [`region`]: the header of the shared memory, and the offsets of its words;
 //! - [`descriptor`]: submissions and completions, 64 bytes each;
 //! - [`invocation`]: heads of INVOKE and REPLY.
 //!
-//! Integers are little-endian. Nothing here touches shared memory: what is decoded is a copy.
+//! Integers are little-endian. This crate does not access shared memory: it decodes copies.
 #![forbid(unsafe_code)]
 
 pub mod control;
@@ -19,7 +19,7 @@ pub mod region;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
-pub use invocation::{InvokeHead, Outcome, ReplyHead};
+pub use invocation::{HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
 
 use unlade_bytes::DecodeError;
@@ -27,7 +27,7 @@ use unlade_bytes::DecodeError;
 /// The version of the protocol.
 pub const VERSION: u16 = 1;
 
-/// The little-endian integer of `N` bytes at `at`.
+/// Reads the `N` bytes of a little-endian integer at `at`.
 fn le<const N: usize>(input: &[u8], at: usize) -> Result<[u8; N], DecodeError> {
     let found = input.get(at..at.saturating_add(N)).ok_or(DecodeError::Truncated)?;
     found.try_into().map_err(|_| DecodeError::Truncated)
@@ -45,7 +45,7 @@ fn u64_at(input: &[u8], at: usize) -> Result<u64, DecodeError> {
     le(input, at).map(u64::from_le_bytes)
 }
 
-/// Splits at the zero byte behind a JSON text. JSON has none of its own (RFC 8259 §7).
+/// Splits at the zero byte after a JSON text. JSON contains no zero byte (RFC 8259 §7).
 fn split_head(content: &[u8]) -> (&[u8], &[u8]) {
     match memchr::memchr(0, content) {
         Some(at) => (&content[..at], &content[at + 1..]),

@@ -1,4 +1,4 @@
-//! The header of the memory that guest and host share, and where everything in it lies.
+//! The header of the memory that guest and host share, and its layout.
 
 use super::{u32_at, u64_at};
 use unlade_bytes::DecodeError;
@@ -11,59 +11,59 @@ pub const HEADER_BYTES: u32 = 4096;
 pub const SLOT_BYTES: u32 = 64 * 1024;
 /// Bytes of a descriptor.
 pub const ENTRY_BYTES: u32 = 64;
-/// Most bytes of a region: what offsets of 32 bits reach.
+/// Most bytes of a region: the range of offsets of 32 bits.
 pub const REGION_BYTES_MAX: u64 = 1 << 31;
 
-/// Where the words are that both sides look at. Each is a `u32` on a cache line of its own.
+/// Offsets of the words that both sides access. Each is a `u32` on a cache line of its own.
 pub mod word {
-    /// Submissions ever made, modulo 2^32; the guest's.
+    /// Number of submissions, modulo 2^32; written by the guest.
     pub const SUBMISSION_TAIL: usize = 256;
-    /// Submissions taken; the host's.
+    /// Number of consumed submissions; written by the host.
     pub const SUBMISSION_HEAD: usize = 320;
-    /// Completions ever made; the host's.
+    /// Number of completions, modulo 2^32; written by the host.
     pub const COMPLETION_TAIL: usize = 384;
-    /// Completions taken; the guest's.
+    /// Number of consumed completions; written by the guest.
     pub const COMPLETION_HEAD: usize = 448;
-    /// 1 while the guest waits for a BELL; the guest's.
+    /// 1 while the guest waits for a BELL; written by the guest.
     pub const GUEST_SLEEPS: usize = 512;
-    /// 1 while the host waits for a BELL; the host's.
+    /// 1 while the host waits for a BELL; written by the host.
     pub const HOST_SLEEPS: usize = 576;
 }
 
-/// Bytes in a slot and its neighbours.
+/// Bytes in adjacent slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The first slot.
     pub first_slot: u32,
-    /// Bytes from its start on.
+    /// Number of bytes from the start of the first slot.
     pub bytes: u32,
 }
 
 impl Extent {
-    /// How many slots it touches.
+    /// Number of slots that it touches.
     pub fn slots(&self) -> u32 {
         self.bytes.div_ceil(SLOT_BYTES)
     }
 }
 
-/// How many of everything a region has.
+/// The sizes of a region's parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Entries of each ring, a power of two.
     pub ring_entries: u32,
     /// Bytes of each meta arena.
     pub meta_bytes: u32,
-    /// The guest's slots.
+    /// Number of the guest's slots.
     pub guest_slots: u32,
-    /// The host's slots.
+    /// Number of the host's slots.
     pub host_slots: u32,
 }
 
 impl Layout {
-    /// Where everything lies, from the header on: rings, meta arenas, slots.
+    /// Computes the offsets after the header: rings, meta arenas, slots.
     ///
     /// # Errors
-    /// The numbers make no region: a ring that is no power of two, or too much of something.
+    /// The sizes are invalid: a ring's size is not a power of two, or a part is too large.
     pub fn header(&self, epoch: u64) -> Result<Header, DecodeError> {
         if !self.ring_entries.is_power_of_two() {
             let value = self.ring_entries.into();
@@ -100,9 +100,9 @@ impl Layout {
         Ok(header)
     }
 
-    /// The largest layout, no larger than this one, that fits into memory of `region_bytes`;
-    /// nothing where that is not of use. Slots are what is given up, in proportion; meta arenas
-    /// beyond an eighth of the memory.
+    /// The largest layout, at most this one, that fits into memory of `region_bytes`; `None` if it
+    /// would be too small to use. The numbers of slots are reduced in proportion, and the meta
+    /// arenas to an eighth of the memory.
     pub fn within(&self, region_bytes: u64) -> Option<Layout> {
         if self.header(0).ok()?.region_bytes <= region_bytes {
             return Some(*self);
@@ -113,7 +113,7 @@ impl Layout {
         let fixed = page + rings.next_multiple_of(2 * page) + 2 * meta_bytes;
         let slots = region_bytes.checked_sub(fixed)? / u64::from(SLOT_BYTES);
         let both = u64::from(self.guest_slots) + u64::from(self.host_slots);
-        // Each side has one at least.
+        // Each side has at least one slot.
         let guest_slots = (slots * u64::from(self.guest_slots) / both.max(1)).max(1);
         let fits = Layout {
             meta_bytes: meta_bytes as u32,
@@ -147,11 +147,11 @@ pub struct Header {
     pub slot_bytes: u32,
 }
 
-/// Bytes of the header that have a meaning before the words.
+/// Bytes of the header that are in use, before the words.
 pub const HEADER_USED_BYTES: usize = 84;
 
 impl Header {
-    /// The bytes of the header up to its words.
+    /// Encodes the header up to its words.
     pub fn encode(&self) -> [u8; HEADER_USED_BYTES] {
         let mut out = [0; HEADER_USED_BYTES];
         out[..8].copy_from_slice(&MAGIC);
@@ -184,10 +184,10 @@ impl Header {
         ]
     }
 
-    /// Understands a header, as a guest does.
+    /// Decodes a header, as a guest does.
     ///
     /// # Errors
-    /// It is none, or what it describes does not lie within the region.
+    /// It is invalid, or its offsets exceed the region.
     pub fn decode(input: &[u8]) -> Result<Header, DecodeError> {
         if input.get(..8) != Some(&MAGIC[..]) {
             return Err(DecodeError::Undefined { what: "magic", value: 0 });

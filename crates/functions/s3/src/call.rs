@@ -1,34 +1,34 @@
-//! The text of a CALL (`docs/guest-protocol.md`): which operation, which parameters.
+//! The text of a CALL (`docs/guest-protocol.md`): the operation and its parameters.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Most bytes of a body behind the text.
+/// Most bytes of a body that follows the text.
 pub const INLINE_BYTES_MAX: usize = 4096;
-/// Most bytes of the text of a CALL: as many as the meta arena has that a guest usually gets. A
-/// thousand names of objects to be deleted are in it, or thousands of an upload's parts.
+/// Most bytes of the text of a CALL: the usual size of a guest's meta arena. It is sufficient for
+/// a thousand names of objects to delete, or for thousands of an upload's parts.
 pub const TEXT_BYTES_MAX: usize = 512 * 1024;
 
-/// Why a CALL's text was not understood. The guest is at fault.
+/// The reason why a CALL's text was refused. The guest is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// It is no JSON of this form.
+    /// It is not JSON of this form.
     #[error("the call's text: {0}")]
     Text(#[from] serde_json::Error),
     /// It is longer than [`TEXT_BYTES_MAX`].
     #[error("the call's text has {0} bytes, more than {TEXT_BYTES_MAX}")]
     TooLong(usize),
-    /// The body behind the text is not as long as the text says, or too long to be there.
+    /// The body after the text has not the announced length, or is too long for this place.
     #[error("{found} bytes behind the call's text, {due} announced")]
     Inline {
-        /// What is there.
+        /// The length found.
         found: usize,
-        /// What should be.
+        /// The length announced.
         due: u64,
     },
 }
 
-/// What a guest asks for.
+/// A call of a guest.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Call {
@@ -36,31 +36,31 @@ pub struct Call {
     pub service: String,
     /// `GetObject`.
     pub operation: String,
-    /// By the names of the API.
+    /// The parameters, with the names of the API.
     #[serde(default)]
     pub parameters: Map<String, Value>,
-    /// Bytes of the whole body.
+    /// Length of the whole body.
     #[serde(default)]
     pub body_bytes: u64,
-    /// The body is behind the text.
+    /// True if the body follows the text.
     #[serde(default)]
     pub inline: bool,
-    /// The region that the function's client was made for.
+    /// The region of the function's client.
     #[serde(default)]
     pub region: Option<String>,
-    /// The function wants no signature: what is public, and nothing else.
+    /// True if the function wants no signature: only public objects are accessible.
     #[serde(default)]
     pub unsigned: bool,
-    /// The call that this one repeats, as the host asked for.
+    /// The number of the call that this one repeats on the host's request.
     #[serde(default)]
     pub again: Option<u64>,
 }
 
 impl Call {
-    /// Understands the meta of a CALL: the call, and the body behind its text.
+    /// Decodes the meta of a CALL: the call, and the body after its text.
     ///
     /// # Errors
-    /// The guest is at fault; the call is refused.
+    /// The meta is invalid. The guest is at fault; the call is refused.
     pub fn decode(meta: &[u8]) -> Result<(Call, &[u8]), CallError> {
         let (text, inline) = match meta.iter().position(|&byte| byte == 0) {
             Some(at) => (&meta[..at], &meta[at + 1..]),

@@ -1,8 +1,8 @@
-//! Percent-encoding (RFC 3986 §2.1), as SigV4 wants it: all but unreserved characters.
+//! Percent-encoding (RFC 3986 §2.1) in SigV4's form: all characters except unreserved ones.
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Encodes what is not unreserved, and not in `safe`.
+/// Encodes all characters that are neither unreserved nor in `safe`.
 pub fn percent(text: &str, safe: &[u8]) -> String {
     let mut out = String::with_capacity(text.len());
     for &byte in text.as_bytes() {
@@ -18,8 +18,8 @@ pub fn percent(text: &str, safe: &[u8]) -> String {
     out
 }
 
-/// Undoes percent-encoding; with `plus`, `+` is a space. What is no encoding stays. What is no
-/// UTF-8 is replaced.
+/// Decodes percent-encoding; with `plus`, `+` is a space. Invalid sequences stay. Invalid UTF-8 is
+/// replaced.
 pub fn unpercent(text: &str, plus: bool) -> String {
     let input = text.as_bytes();
     let mut out = Vec::with_capacity(input.len());

@@ -8,11 +8,13 @@ use crate::xml;
 /// An error of the service.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceError {
-    /// `Code`, `Message`, and what else the service says.
+    /// `Code`, `Message`, and the other elements of the error.
     pub error: Map<String, Value>,
-    /// The status, where it differs from the answer's: an error that came with 200 counts as 500.
+    /// The status, if it differs from the response's: an error in a response with 200 counts as
+    /// 500.
     pub status: u16,
-    /// It was made of the status, as the body said nothing: SDKs then have an id, if an empty one.
+    /// True if the error was derived from the status, because the body was empty: SDKs then have
+    /// an id, possibly an empty one.
     pub of_status: bool,
 }
 
@@ -22,27 +24,27 @@ impl ServiceError {
         self.error.get("Code").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// For people.
+    /// The message for humans.
     pub fn message(&self) -> &str {
         self.error.get("Message").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// What an answer of a status above 299 says.
+    /// Reads the error of a response with a status above 299.
     pub fn read(head: &Head, body: &[u8]) -> ServiceError {
         ServiceError::of(head.status, body)
     }
 
-    /// What a body of a good status says that is none: an error, or no document at all.
+    /// Reads the error of a response with status 200 whose body is an error, or not a document.
     pub fn late(body: &[u8]) -> ServiceError {
         ServiceError::of(500, body)
     }
 
     fn of(status: u16, body: &[u8]) -> ServiceError {
-        // What something on the way has said, and not the service.
+        // Text from an intermediary, not from the service.
         let trimmed = body.trim_ascii();
         let is_generic = status >= 500 && (trimmed.is_empty() || trimmed.starts_with(b"<html>"));
         let said = xml::read_error(body).map(|mut said| {
-            // They are told beside the error.
+            // Ids are reported beside the error.
             said.remove("RequestId");
             said.remove("HostId");
             said
@@ -57,7 +59,7 @@ impl ServiceError {
         ServiceError { error, status, of_status }
     }
 
-    /// What the service would say of an operation that the role does not allow.
+    /// The service's error for an operation that the role does not allow.
     pub fn denied() -> ServiceError {
         let error = json!({"Code": "AccessDenied", "Message": "Access Denied"});
         let Value::Object(error) = error else { unreachable!("it was written as an object") };
@@ -65,29 +67,29 @@ impl ServiceError {
     }
 }
 
-/// What the host says of a call that it could not make.
+/// The code of a call that the host could not execute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCode {
-    /// The store did not answer in time.
+    /// The store did not respond in time.
     Timeout,
     /// The store cannot be reached.
     Unavailable,
-    /// The connection broke before the answer was complete.
+    /// The connection broke before the response was complete.
     Broken,
-    /// The body, or what came, is more than the host holds.
+    /// The body or the response exceeds the host's limit.
     TooLarge,
-    /// The host does not carry this operation.
+    /// The host does not support this operation.
     Unsupported,
-    /// The parameters are no request.
+    /// The parameters are invalid.
     Invalid,
     /// There are no credentials for the tenant.
     NoCredentials,
-    /// The worker ends.
+    /// The worker is ending.
     Ending,
 }
 
 impl HostCode {
-    /// Its name in the protocol.
+    /// The name in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             HostCode::Timeout => "Timeout",
@@ -102,7 +104,7 @@ impl HostCode {
     }
 }
 
-/// The meta of a completion whose status is an error of the host.
+/// The meta of a completion with the status `HostError`.
 pub fn host_meta(code: &str, message: &str) -> Vec<u8> {
     json!({"error": {"Code": code, "Message": message}}).to_string().into_bytes()
 }

@@ -1,8 +1,8 @@
-//! Which objects an invocation will read, from what its caller says: an event that has the form of
-//! a notification of the store, or templates of the function's manifest.
+//! Hints about the objects that an invocation will read: derived from an event in the format of an
+//! S3 notification, or from templates in the function's manifest.
 //!
-//! A hint is a guess: one that is wrong is never an error. What may be fetched is decided by the
-//! function's role, elsewhere.
+//! A hint is a guess: a wrong one is never an error. The function's role decides elsewhere which
+//! objects may be prefetched.
 
 use serde_json::Value;
 use unlade_guest_protocol::control::ObjectName;
@@ -11,11 +11,11 @@ use crate::encode::unpercent;
 
 /// Most objects of one invocation.
 pub const OBJECTS_MAX: usize = 16;
-/// Most bytes of an event that is looked at.
+/// Most bytes of an event that is parsed.
 pub const EVENT_BYTES_MAX: usize = 256 * 1024;
 
-/// The objects that an event names: `Records` of S3 notifications, EventBridge's `Object Created`,
-/// and the same within the `body` or `Message` of queues and topics is not looked for.
+/// The objects that an event names: in `Records` of S3 notifications, and in EventBridge's `Object
+/// Created`. Notifications within the `body` or `Message` of queues and topics are ignored.
 pub fn of_event(event: &[u8]) -> Vec<ObjectName> {
     let mut objects = Vec::new();
     if event.len() > EVENT_BYTES_MAX {
@@ -36,7 +36,7 @@ pub fn of_event(event: &[u8]) -> Vec<ObjectName> {
     objects
 }
 
-/// A notification of a deletion names what is not there any more.
+/// Returns true unless the event is a deletion, whose object no longer exists.
 fn is_created(name: Option<&Value>) -> bool {
     let name = name.and_then(Value::as_str).unwrap_or("ObjectCreated:Put");
     let name = name.strip_prefix("s3:").unwrap_or(name);
@@ -62,11 +62,11 @@ fn add(objects: &mut Vec<ObjectName>, object: ObjectName) {
     }
 }
 
-/// Why a template is none. The operator's fault.
+/// The reason why a template is invalid. The operator is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the hint {template:?} is not BUCKET/KEY, with {{/pointer}} into the event")]
 pub struct TemplateError {
-    /// What it is.
+    /// The template.
     pub template: String,
 }
 
@@ -83,10 +83,10 @@ enum Part {
 }
 
 impl Template {
-    /// Understands a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// It has no slash outside its pointers, or an open brace.
+    /// It has no slash outside its pointers, or an unclosed brace.
     pub fn parse(template: &str) -> Result<Template, TemplateError> {
         let wrong = || TemplateError { template: template.to_owned() };
         let mut parts = Vec::new();
@@ -108,7 +108,7 @@ impl Template {
         }
     }
 
-    /// The object it names for an event; none where the event lacks what is pointed at.
+    /// The object that it names for an event; `None` if the event lacks a referenced value.
     pub fn fill(&self, event: &Value) -> Option<ObjectName> {
         let mut name = String::new();
         for part in &self.parts {

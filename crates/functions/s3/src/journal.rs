@@ -1,14 +1,14 @@
-//! Records of writes that were acknowledged to a caller before the store had them.
+//! Records of writes that were acknowledged to a caller before they were in the store.
 //!
-//! A record is a length, a CRC32C and a content, little-endian. The file begins with a magic. A
-//! worker that starts again replays what was begun and not ended, in order; where a record is torn,
-//! the file ends: what is behind was never acknowledged.
+//! A record is a length, a CRC32C and a content, little-endian. The file begins with a magic
+//! number. A restarted worker replays the writes that were begun and not ended, in order. The file
+//! ends at a torn record: data after it was never acknowledged.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// First bytes of a journal.
+/// The magic number of a journal.
 pub const MAGIC: &[u8; 8] = b"UNLADEJ1";
 /// Most bytes of a record's content.
 pub const RECORD_BYTES_MAX: usize = 1 << 30;
@@ -17,29 +17,29 @@ const HEAD_BYTES: usize = 8;
 const BEGUN: u8 = 1;
 const ENDED: u8 = 2;
 
-/// A write that has to be made.
+/// A write that must be executed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Begun {
-    /// Its number, rising.
+pub struct UnfinishedWrite {
+    /// Its number; numbers increase.
     pub id: u64,
-    /// What it is.
+    /// Its description.
     pub write: Write,
     /// Its body.
     pub body: Vec<u8>,
 }
 
-/// What a write is, without its body.
+/// The description of a write, without its body.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Write {
     /// `PutObject`.
     pub operation: String,
     /// Its parameters.
     pub parameters: Map<String, Value>,
-    /// The invocation that it belongs to.
+    /// The invocation of the write.
     pub invocation: String,
 }
 
-/// Appends the record that a write has begun.
+/// Appends the record of a write's start.
 pub fn begun(out: &mut Vec<u8>, id: u64, write: &Write, body: &[&[u8]]) {
     let text = serde_json::to_vec(write).unwrap_or_default();
     record(out, |out| {
@@ -51,7 +51,7 @@ pub fn begun(out: &mut Vec<u8>, id: u64, write: &Write, body: &[&[u8]]) {
     });
 }
 
-/// Appends the record that a write has ended, well or for good.
+/// Appends the record of a write's end, with success or final failure.
 pub fn ended(out: &mut Vec<u8>, id: u64) {
     record(out, |out| {
         out.push(ENDED);
@@ -69,18 +69,18 @@ fn record(out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out[start + 4..start + 8].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// What a journal has.
+/// The content of a journal.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replay {
-    /// Writes that have begun and not ended, in the order in which they began.
-    pub unfinished: Vec<Begun>,
-    /// Bytes up to the end of the last whole record.
+    /// Writes that have begun and not ended, in the order of their start.
+    pub unfinished: Vec<UnfinishedWrite>,
+    /// Length up to the end of the last complete record.
     pub whole_bytes: usize,
     /// The number for the next write.
     pub next_id: u64,
 }
 
-/// Reads a journal. What is torn or no record at all ends it.
+/// Reads a journal up to the first torn or invalid record.
 pub fn replay(journal: &[u8]) -> Replay {
     let mut unfinished = BTreeMap::new();
     let mut next_id = 1;
@@ -90,7 +90,7 @@ pub fn replay(journal: &[u8]) -> Replay {
         next_id = next_id.max(id.saturating_add(1));
         match write {
             Some((write, body)) => {
-                unfinished.insert(id, Begun { id, write, body: body.to_vec() });
+                unfinished.insert(id, UnfinishedWrite { id, write, body: body.to_vec() });
             }
             None => {
                 unfinished.remove(&id);
@@ -140,20 +140,20 @@ mod tests {
         Write { operation: "PutObject".into(), parameters, invocation: "i".into() }
     }
 
-    /// Against a list of what was begun and ended; cut anywhere, the journal tells a prefix of the
-    /// history.
+    /// Compares with a list of the begun and ended writes: a journal truncated at any position
+    /// contains a prefix of the history.
     #[test]
     fn what_is_unfinished_is_replayed_wherever_the_file_was_torn() {
         cases(200, |random| {
             let mut file = MAGIC.to_vec();
-            let mut open: Vec<Begun> = Vec::new();
-            // After each record: its end, and what is open.
+            let mut open: Vec<UnfinishedWrite> = Vec::new();
+            // After each record: its end, and the open writes.
             let mut history = vec![(file.len(), open.clone())];
             for id in 1..=random.below(12) {
                 let body = vec![id as u8; random.below(40) as usize];
                 let (front, back) = body.split_at(body.len() / 2);
                 begun(&mut file, id, &write(id), &[front, back]);
-                open.push(Begun { id, write: write(id), body });
+                open.push(UnfinishedWrite { id, write: write(id), body });
                 history.push((file.len(), open.clone()));
                 if random.once_in(2) {
                     let gone = open.remove(random.below(open.len() as u64) as usize);
@@ -167,7 +167,7 @@ mod tests {
             let torn = replay(&file[..cut]);
             assert_eq!((torn.whole_bytes, &torn.unfinished), (*end, due));
             assert!(torn.unfinished.iter().all(|begun| begun.id < torn.next_id));
-            // One byte changed: what was told before it is told still.
+            // One byte is changed: records before it stay readable.
             let mut spoilt = file.clone();
             let at = MAGIC.len() + random.below((file.len() - MAGIC.len()).max(1) as u64) as usize;
             if let Some(byte) = spoilt.get_mut(at) {

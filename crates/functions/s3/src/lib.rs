@@ -1,16 +1,15 @@
-//! What the operations of an object store mean, for a host that carries them out in place of a
-//! function: bytes and the time in, decisions out. No socket, clock or thread.
+//! The semantics of an object store's operations, for a host that executes them in place of a
+//! function. Bytes and the time are inputs, decisions are outputs. No socket, clock or thread.
 //!
-//! In the order a call meets them:
+//! Modules, in the order in which a call passes them:
 //! - [`call`]: the text of a CALL;
-//! - [`operation`]: which operations there are, as tables;
-//! - [`policy`]: whether the role allows it;
-//! - [`hint`]: which objects an event names, to be fetched before they are asked for;
-//! - [`request`]: parameters into a request of the S3 REST API; [`encode`], [`value`], [`xml`];
-//! - [`retry`]: whether and when a failed attempt is made again;
-//! - [`response`]: an answer into what an SDK would return, or its error ([`failure`]);
-//! - [`pending`]: writes that were acknowledged and are not durable: what readers see of them, and
-//!   in which order they leave;
+//! - [`operation`]: the tables of the operations;
+//! - [`policy`]: the check of the role's rights;
+//! - [`hint`]: the objects that an event names, for prefetching;
+//! - [`request`]: parameters to a request of the S3 REST API; [`encode`], [`value`], [`xml`];
+//! - [`retry`]: the retry policy;
+//! - [`response`]: a response to an SDK's result, or its error ([`failure`]);
+//! - [`pending`]: writes that were acknowledged and are not durable: their visibility and order;
 //! - [`journal`]: records of writes that were acknowledged to a caller.
 #![forbid(unsafe_code)]
 

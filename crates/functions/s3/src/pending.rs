@@ -1,39 +1,39 @@
-//! Writes that were acknowledged and are not durable yet: what readers see of them, in which order
-//! they leave, and when an invocation has none left.
+//! Writes that were acknowledged and are not durable yet: their visibility to readers, their
+//! order, and the end of an invocation's writes.
 //!
-//! - Writes of one key leave one after the other; those of different keys side by side.
-//! - A reader of a key sees the last write of it. Whoever reads something else that depends on a
-//!   pending write waits until it is durable: [`Pending::blocks`].
-//! - There is a limit of bytes and of writes; behind it writes are made at once.
+//! - Writes of one key are sent in sequence; those of different keys in parallel.
+//! - A reader of a key sees its last write. A reader of other state that depends on a pending
+//!   write waits until the write is durable: [`Pending::blocks`].
+//! - Bytes and writes are limited; beyond the limits writes are synchronous.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 /// An object: its bucket and key.
 pub type Name = (String, String);
 
-/// Limits of what may be pending.
+/// Limits of the pending writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of bodies.
+    /// Most bytes of bodies.
     pub dirty_bytes_max: u64,
-    /// Writes.
+    /// Most writes.
     pub writes_max: usize,
-    /// Writes on their way to the store at a time.
+    /// Most writes in flight at a time.
     pub in_flight_max: usize,
 }
 
-/// What must be true before a call may be made.
+/// The pending writes that a call must wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
-    /// No write of this object is pending.
+    /// Those of this object.
     Object(&'a str, &'a str),
-    /// None of this bucket.
+    /// Those of this bucket.
     Bucket(&'a str),
-    /// None at all.
+    /// All.
     Everything,
 }
 
-/// There is no room for another pending write: make it at once.
+/// The limits leave no room for another pending write: it must be synchronous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too much is waiting to be written")]
 pub struct Full;
@@ -47,14 +47,14 @@ struct Entry<W> {
     in_flight: bool,
 }
 
-/// The writes that are pending. `W` is what the caller keeps of one.
+/// The pending writes. `W` is the caller's data of one write.
 #[derive(Debug)]
 pub struct Pending<W> {
     limits: Limits,
     entries: HashMap<u64, Entry<W>>,
     /// By bucket and key, oldest first.
     by_name: BTreeMap<Name, VecDeque<u64>>,
-    /// Those at the front of their key that are not on their way, in the order they got there.
+    /// Writes at the front of their key that were not sent, in the order in which they got there.
     ready: VecDeque<u64>,
     by_invocation: HashMap<String, usize>,
     dirty_bytes: u64,
@@ -63,7 +63,7 @@ pub struct Pending<W> {
 }
 
 impl<W> Pending<W> {
-    /// Nothing is pending.
+    /// Creates a queue without writes.
     pub fn new(limits: Limits) -> Pending<W> {
         Pending {
             limits,
@@ -77,10 +77,10 @@ impl<W> Pending<W> {
         }
     }
 
-    /// Takes a write of an object that has been acknowledged. Gives its number.
+    /// Adds a write of an object that has been acknowledged. Returns its number.
     ///
     /// # Errors
-    /// [`Full`], and nothing is taken.
+    /// [`Full`]: the write is not added.
     pub fn push(
         &mut self,
         name: Name,
@@ -107,7 +107,7 @@ impl<W> Pending<W> {
         Ok(id)
     }
 
-    /// The next write to be sent to the store: the oldest of its key, in the order they came.
+    /// The next write to send: the oldest of its key, in FIFO order.
     pub fn poll_ready(&mut self) -> Option<(u64, &W)> {
         if self.in_flight >= self.limits.in_flight_max {
             return None;
@@ -119,7 +119,7 @@ impl<W> Pending<W> {
         Some((id, &entry.write))
     }
 
-    /// A write that was sent has ended, whether well or not. Gives what was kept of it, and its
+    /// Ends a write that was sent, with success or failure. Returns the caller's data, and the
     /// invocation.
     pub fn ended(&mut self, id: u64) -> Option<(W, String)> {
         if !self.entries.get(&id)?.in_flight {
@@ -146,13 +146,13 @@ impl<W> Pending<W> {
         Some((entry.write, entry.invocation))
     }
 
-    /// The last pending write of an object: what a reader of it sees.
+    /// The last pending write of an object, which its readers see.
     pub fn newest(&self, name: &Name) -> Option<&W> {
         let id = self.by_name.get(name)?.back()?;
         self.entries.get(id).map(|entry| &entry.write)
     }
 
-    /// Whether a pending write stands in the way of a call.
+    /// Returns true if a call must wait for a pending write.
     pub fn blocks(&self, scope: Scope<'_>) -> bool {
         match scope {
             Scope::Everything => !self.by_name.is_empty(),
@@ -166,22 +166,22 @@ impl<W> Pending<W> {
         }
     }
 
-    /// How many writes of an invocation are pending.
+    /// Number of an invocation's pending writes.
     pub fn of_invocation(&self, invocation: &str) -> usize {
         self.by_invocation.get(invocation).copied().unwrap_or_default()
     }
 
-    /// How many writes are pending.
+    /// Number of pending writes.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether nothing is pending.
+    /// Returns true if no write is pending.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Bytes of bodies that are pending.
+    /// Sum of the bytes of pending bodies.
     pub fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes
     }
@@ -194,7 +194,7 @@ mod tests {
 
     const LIMITS: Limits = Limits { dirty_bytes_max: 100, writes_max: 8, in_flight_max: 3 };
 
-    /// What a list of writes, searched from end to end, says.
+    /// A reference model: a list of writes with linear search.
     #[derive(Clone)]
     struct Slow {
         id: u64,

@@ -1,7 +1,7 @@
-//! What a role may do: actions, buckets and prefixes.
+//! The rights of a role: actions, buckets and prefixes.
 //!
-//! The same words as in policies of the store: patterns with `*` and `?`, what is denied is denied
-//! whatever else allows it, what nobody allows is denied.
+//! The semantics are those of the store's policies: patterns with `*` and `?`; a denial overrides
+//! every permission; the default is denial.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -16,30 +16,30 @@ pub const PATTERNS_MAX: usize = 64;
 /// Most bytes of a pattern.
 pub const PATTERN_BYTES_MAX: usize = 2048;
 
-/// Why text is no policy. The operator's fault.
+/// The reason why a policy is invalid. The operator is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// It is not of this form.
     #[error("the policy is not understood: {0}")]
     Form(#[from] serde_json::Error),
-    /// It has too much of something.
+    /// It exceeds a limit.
     #[error("the policy has more than {limit} {what}; split the role")]
     TooMuch {
-        /// Of what.
+        /// The limited quantity.
         what: &'static str,
         /// The limit.
         limit: usize,
     },
 }
 
-/// Whether something may be done.
+/// The decision about an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// A statement allows it, none denies it.
+    /// A statement allows it, and none denies it.
     Allowed,
     /// A statement denies it.
     Denied,
-    /// Nobody allows it.
+    /// No statement allows it.
     NotAllowed,
 }
 
@@ -61,9 +61,9 @@ struct Statement {
 }
 
 /// The rights of a role: `{"statements": [{"effect": "allow", "actions": ["s3:GetObject"],
-/// "resources": ["bucket/prefix/*"]}]}`. A resource is a bucket, or a bucket, a slash and a key;
-/// `arn:aws:s3:::` in front is ignored. A list of a bucket is also allowed for a prefix all of
-/// which a resource covers. A `boundary` is another policy: what it does not allow is not allowed.
+/// "resources": ["bucket/prefix/*"]}]}`. A resource is a bucket, or a bucket, a slash and a key; a
+/// leading `arn:aws:s3:::` is ignored. Listing a bucket is also allowed for a prefix that a
+/// resource covers completely. A `boundary` is another policy, which must also allow the action.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
@@ -78,19 +78,19 @@ struct Boundary {
     statements: Vec<Statement>,
 }
 
-/// What is asked about: an action on a resource.
+/// An action on a resource.
 struct Question<'a> {
     action: &'a str,
     resource: String,
-    /// Of a list: what all its keys begin with, behind the bucket and a slash.
+    /// For a list: the common prefix of its keys, after the bucket and a slash.
     covers: Option<String>,
 }
 
 impl Policy {
-    /// Understands a policy.
+    /// Parses a policy.
     ///
     /// # Errors
-    /// It is none, or too large.
+    /// It is invalid or too large.
     pub fn from_value(value: &Value) -> Result<Policy, PolicyError> {
         let policy = Policy::deserialize(value)?;
         let too_much = |what, limit| Err(PolicyError::TooMuch { what, limit });
@@ -111,15 +111,15 @@ impl Policy {
         Ok(policy)
     }
 
-    /// A role that may do everything, for tests and single users.
+    /// A role with all rights, for tests and single users.
     pub fn everything() -> Policy {
         let all = || vec!["*".to_owned()];
         let statement = Statement { effect: Verdict::Allow, actions: all(), resources: all() };
         Policy { statements: vec![statement], boundary: None }
     }
 
-    /// Whether an operation with these parameters may be made: everything that it reads and
-    /// changes.
+    /// Decides about an operation with these parameters: every object that it reads or changes
+    /// must be allowed.
     pub fn decide(&self, operation: &Operation, parameters: &Map<String, Value>) -> Decision {
         let questions = questions(operation, parameters);
         let mut decisions = questions.iter().map(|question| self.answer(question));
@@ -189,7 +189,7 @@ fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> V
             all.push(Question { action: operation.action, resource: bucket.to_owned(), covers });
         }
     }
-    // What is restored by a query goes to an object of its own.
+    // The result of a restore by query is written to a separate object.
     let location = parameters.get("RestoreRequest").and_then(|value| value.get("OutputLocation"));
     if let Some(place) = location.and_then(|location| location.get("S3")) {
         let text = |name: &str| place.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -210,21 +210,21 @@ fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> V
     all
 }
 
-/// Whether everything that begins with `start` is matched: the pattern is a literal with a star
-/// behind it, and `start` begins with the literal.
+/// Returns true if a pattern matches every text that begins with `start`: the pattern is a literal
+/// followed by a star, and `start` begins with the literal.
 fn covers(pattern: &str, start: &str) -> bool {
     let Some(literal) = pattern.strip_suffix('*') else { return false };
-    // A pattern that begins with all buckets' names covers every key.
+    // A pattern that consists of a star covers every key.
     literal.is_empty() || (!literal.contains(['*', '?']) && start.starts_with(literal))
 }
 
-/// Whether a pattern matches: `*` is any text, `?` any character. Time is at most the product of
-/// the lengths.
+/// Returns true if a pattern matches: `*` is any text, `?` any character. The time is at most the
+/// product of the lengths.
 fn matches(pattern: &str, text: &str) -> bool {
     let pattern: Vec<char> = pattern.chars().collect();
     let text: Vec<char> = text.chars().collect();
     let (mut at, mut seen) = (0, 0);
-    // Where to go on when what follows the last star does not match.
+    // The position to resume at if the text after the last star does not match.
     let mut retry: Option<(usize, usize)> = None;
     while seen < text.len() {
         match pattern.get(at) {
@@ -364,7 +364,7 @@ mod tests {
         assert!(matches!(error, PolicyError::TooMuch { what: "statements", .. }));
     }
 
-    /// What a pattern means, told by recursion.
+    /// A recursive definition of matching.
     fn oracle(pattern: &[char], text: &[char]) -> bool {
         match (pattern.split_first(), text.split_first()) {
             (None, None) => true,

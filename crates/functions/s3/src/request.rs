@@ -6,15 +6,15 @@ use crate::encode::percent;
 use crate::operation::{Digest, Kind, Operation, Place, Target};
 use crate::{value, xml};
 
-/// Most bytes of a key that is sent. S3 has a limit of 1024, and says so itself.
+/// Most bytes of a key that is sent. The service enforces its own limit of 1024.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// Most bytes of what becomes header fields.
+/// Most bytes of the header fields.
 pub const HEADERS_BYTES_MAX: usize = 8 * 1024;
 
-/// Why parameters are no request. The function is at fault, or its guest.
+/// The reason why parameters are invalid. The function, or its guest, is at fault.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// A parameter that the operation does not have.
+    /// The operation has no such parameter.
     #[error("{operation} has no parameter {parameter}")]
     Unknown {
         /// The operation.
@@ -22,7 +22,7 @@ pub enum RequestError {
         /// The parameter.
         parameter: String,
     },
-    /// A parameter that the operation cannot be without.
+    /// A required parameter is missing.
     #[error("{operation} needs {parameter}")]
     Missing {
         /// The operation.
@@ -30,18 +30,18 @@ pub enum RequestError {
         /// The parameter.
         parameter: &'static str,
     },
-    /// A parameter whose value is of another type.
+    /// The value of a parameter has a wrong type.
     #[error("{parameter} has a value of another type")]
     Type {
         /// The parameter.
         parameter: String,
     },
-    /// A value that a request cannot carry.
+    /// A value cannot be sent.
     #[error("{parameter} cannot be sent: {why}")]
     Value {
         /// The parameter.
         parameter: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
 }
@@ -49,31 +49,31 @@ pub enum RequestError {
 /// A request without its body, address and signature.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What it asks for.
+    /// The operation.
     pub operation: &'static Operation,
-    /// Where.
+    /// The bucket.
     pub bucket: Option<String>,
-    /// Which object.
+    /// The key.
     pub key: Option<String>,
     /// Fields of the query, not encoded.
     pub query: Vec<(&'static str, String)>,
     /// Header fields, names in lower case.
     pub headers: Vec<(String, String)>,
-    /// The body, where it is not the caller's.
+    /// The body, if it is derived from parameters.
     pub xml: Option<Vec<u8>>,
-    /// The answer's keys come encoded because this end asked for that.
+    /// True if the response's keys are percent-encoded only because this end asked for that.
     pub decodes: bool,
-    /// The region that the function's client is for.
+    /// The region of the function's client.
     pub region: Option<String>,
-    /// It is sent without a signature.
+    /// True if it is sent without a signature.
     pub unsigned: bool,
 }
 
 impl Request {
-    /// Makes a request of parameters.
+    /// Creates a request from parameters.
     ///
     /// # Errors
-    /// Which parameter is wrong, and how.
+    /// The invalid parameter, and the reason.
     pub fn new(
         operation: &'static Operation,
         parameters: &Map<String, Value>,
@@ -116,7 +116,7 @@ impl Request {
         let text = || value::to_text(value, field.kind).ok_or_else(wrong);
         match field.place {
             Place::Header(header) => {
-                // A customer's key may come as bytes; the field wants base64.
+                // A customer's key may be given as bytes; the field has base64.
                 self.header(name, header, text()?)?;
             }
             Place::Query(key) => self.query.push((key, text()?)),
@@ -186,10 +186,10 @@ impl Request {
         Ok(())
     }
 
-    /// Says for which region the function's client is; none: the worker's own.
+    /// Sets the region of the function's client; `None` is the worker's own.
     ///
     /// # Errors
-    /// It is no name of a region.
+    /// The name of the region is invalid.
     pub fn in_region(&mut self, region: Option<&str>) -> Result<(), RequestError> {
         let Some(region) = region.filter(|region| !region.is_empty()) else { return Ok(()) };
         let known = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
@@ -201,7 +201,8 @@ impl Request {
         Ok(())
     }
 
-    /// The algorithm of the checksum that the sender has to add: one is due, and none was given.
+    /// The algorithm of the checksum that the sender has to add: one is required, and none was
+    /// given.
     pub fn wanted_digest(&self) -> Option<&str> {
         let given = |(name, _): &(String, String)| name.starts_with("x-amz-checksum-");
         if self.operation.digest == Digest::None || self.headers.iter().any(given) {
@@ -216,7 +217,7 @@ impl Request {
         all.find(|(found, _)| found == name).map(|(_, value)| value.as_str())
     }
 
-    /// The path, encoded; with the bucket in front where the address does not name it.
+    /// The path, encoded; starts with the bucket if the host name does not contain it.
     pub fn path(&self, with_bucket: bool) -> String {
         let mut path = String::from("/");
         if let (Some(bucket), true) = (&self.bucket, with_bucket) {
@@ -241,7 +242,8 @@ impl Request {
     }
 }
 
-/// A name that cannot mean another place: it is what a policy was asked about.
+/// Checks that a bucket's name cannot be resolved to another place than the one that the policy
+/// allowed.
 fn checked_bucket(name: &str) -> Result<String, RequestError> {
     let known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     let fine = (1..=255).contains(&name.len())
@@ -256,7 +258,7 @@ fn checked_bucket(name: &str) -> Result<String, RequestError> {
     }
 }
 
-/// A key that nobody on the way takes for another one, or for another bucket's.
+/// Checks that no intermediary can resolve a key to another key or bucket.
 fn checked_key(key: &str) -> Result<String, RequestError> {
     let refuse = |why| Err(RequestError::Value { parameter: "Key".to_owned(), why });
     if key.is_empty() || key.len() > KEY_BYTES_MAX {

@@ -1,20 +1,20 @@
-//! An answer of the store as what an SDK returns.
+//! Conversion of the store's responses to the results of an SDK.
 
 use serde_json::{Map, Value, json};
 
 use crate::encode::unpercent;
 use crate::failure::ServiceError;
-use crate::operation::{Found, Output};
+use crate::operation::{Output, ResponseHeader};
 use crate::request::Request;
 use crate::retry::ATTEMPTS_MAX;
 use crate::{value, xml};
 
-/// Status and header fields of an answer.
+/// Status and header fields of a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     /// The status.
     pub status: u16,
-    /// Names as they were sent, and values.
+    /// Names in their original case, and values.
     pub headers: Vec<(String, String)>,
 }
 
@@ -25,7 +25,7 @@ impl Head {
         all.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// Puts the id into a meta, where there is one.
+    /// Adds the request id to a meta, if there is one.
     fn identify(&self, meta: &mut Value) {
         let id = self.header("x-amzn-requestid").or_else(|| self.header("x-amz-request-id"));
         if let Some(id) = id {
@@ -33,7 +33,7 @@ impl Head {
         }
     }
 
-    /// All fields, names in lower case; several of one name are joined (RFC 9110 §5.3).
+    /// All fields, with names in lower case; fields of the same name are joined (RFC 9110 §5.3).
     fn headers_json(&self) -> Map<String, Value> {
         let mut map = Map::new();
         for (name, value) in &self.headers {
@@ -48,18 +48,18 @@ impl Head {
     }
 }
 
-/// What an answer means.
+/// The interpretation of a response.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Done; the result's members.
+    /// Success, with the members of the result.
     Done(Map<String, Value>),
-    /// The service says no.
+    /// The service returned an error.
     Failed(ServiceError),
-    /// A good status with a body that cannot be understood.
+    /// A success status with a body that cannot be parsed.
     Garbled,
 }
 
-/// Understands an answer; `body` is empty where it is the object's.
+/// Interprets a response; `body` is empty for an object's content.
 pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
     if !(200..300).contains(&head.status) {
         return Answer::Failed(ServiceError::read(head, body));
@@ -70,11 +70,11 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
     if may_fail_late && xml::read_error(body).is_some() {
         return Answer::Failed(ServiceError::late(body));
     }
-    // Nor does an SDK take for an answer what is no document: it is asked for again.
+    // An SDK does not accept an invalid document as a response either: it retries.
     if is_document && head.status == 200 && !body.is_empty() && !xml::is_document(body) {
         return Answer::Failed(ServiceError::late(body));
     }
-    // SDKs take no body for a document without members.
+    // SDKs treat an empty body as a document without members.
     let document = if body.is_empty() { b"<none/>" } else { body };
     let mut result = match operation.output {
         Output::None | Output::Object => Map::new(),
@@ -91,13 +91,19 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
             None => return Answer::Garbled,
         },
     };
-    for found in operation.found.iter().copied().flatten() {
-        if let Some(value) = field(head, found) {
-            result.insert(found.name.to_owned(), value);
+    for expected in operation.response_headers.iter().copied().flatten() {
+        if let Some(value) = field(head, expected) {
+            result.insert(expected.name.to_owned(), value);
         }
     }
-    // SDKs always give the entries of an object, none where there are none.
-    if operation.found.iter().copied().flatten().any(|found| found.name == "Metadata") {
+    // SDKs always return the entries of an object, an empty map if there are none.
+    if operation
+        .response_headers
+        .iter()
+        .copied()
+        .flatten()
+        .any(|expected| expected.name == "Metadata")
+    {
         result.entry("Metadata").or_insert_with(|| Map::new().into());
     }
     let encoded = result.get("EncodingType").and_then(Value::as_str) == Some("url");
@@ -107,9 +113,9 @@ pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
     Answer::Done(result)
 }
 
-fn field(head: &Head, found: &Found) -> Option<Value> {
-    let Some(prefix) = found.header.strip_suffix('*') else {
-        return value::from_text(head.header(found.header)?, found.kind);
+fn field(head: &Head, expected: &ResponseHeader) -> Option<Value> {
+    let Some(prefix) = expected.header.strip_suffix('*') else {
+        return value::from_text(head.header(expected.header)?, expected.kind);
     };
     let mut map = Map::new();
     for (name, value) in &head.headers {
@@ -118,7 +124,7 @@ fn field(head: &Head, found: &Found) -> Option<Value> {
             map.insert(rest.to_owned(), value.as_str().into());
         }
     }
-    // One `$` name alone would be an instant, or bytes.
+    // A single name that begins with `$` would be decoded as an instant or as bytes.
     let lone = map.keys().next().filter(|name| map.len() == 1 && name.starts_with('$'));
     if let Some(name) = lone.cloned() {
         let value = map.remove(&name);
@@ -127,7 +133,7 @@ fn field(head: &Head, found: &Found) -> Option<Value> {
     (!map.is_empty()).then(|| map.into())
 }
 
-/// Undoes the encoding of `Prefix`, or of `Contents.Key` in every entry.
+/// Decodes `Prefix`, or `Contents.Key` in every entry.
 fn decode(result: &mut Map<String, Value>, path: &str) {
     let undo = |value: &mut Value| {
         if let Some(text) = value.as_str() {
@@ -143,7 +149,7 @@ fn decode(result: &mut Map<String, Value>, path: &str) {
     }
 }
 
-/// The meta of a completion that is done; `checked` is the algorithm by which the body is compared
+/// The meta of a successful completion; `checked` is the algorithm by which the body is compared
 /// with its checksum.
 pub fn done_meta(
     result: &Map<String, Value>,
@@ -165,7 +171,7 @@ pub fn done_meta(
     meta.to_string().into_bytes()
 }
 
-/// SDKs say of the last attempt that there is none behind it, however it ended.
+/// SDKs always report that the last attempt has no further retry.
 fn count(meta: &mut Value, retries: u32) {
     if retries + 1 >= ATTEMPTS_MAX {
         meta["max_attempts_reached"] = true.into();
@@ -196,7 +202,7 @@ pub fn error_meta(operation: &str, error: &ServiceError, head: &Head, retries: u
     meta.to_string().into_bytes()
 }
 
-/// What an error has beside its code and message, by the service's model.
+/// The members of an error in addition to code and message, by the service's model.
 fn modelled(code: &str) -> &'static [&'static str] {
     match code {
         "InvalidObjectState" => &["StorageClass", "AccessTier"],
@@ -289,7 +295,7 @@ mod tests {
         let heading = request("HeadObject", json!({"Bucket": "b", "Key": "k"}));
         let Answer::Failed(error) = understand(&heading, &head(404, &[]), b"") else { panic!() };
         assert_eq!((error.code(), error.message()), ("404", "Not Found"));
-        // SDKs have ids of it, if empty ones, unless something on the way has answered.
+        // SDKs return ids for it, possibly empty ones, unless an intermediary has responded.
         let meta = |status, body: &[u8]| {
             let error = ServiceError::read(&head(status, &[]), body);
             let text = error_meta("HeadObject", &error, &head(status, &[]), 0);
@@ -308,7 +314,7 @@ mod tests {
         let late = b"<Error><Code>InternalError</Code></Error>";
         let answer = understand(&copy, &head(200, &[]), late);
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500));
-        // No document counts as one, too; no body at all has no members.
+        // An invalid document is an error as well; an empty body has no members.
         let answer = understand(&copy, &head(200, &[]), b"<half");
         assert!(matches!(answer, Answer::Failed(error) if error.status == 500 && error.of_status));
         assert_eq!(understand(&copy, &head(204, &[]), b"<half"), Answer::Garbled);

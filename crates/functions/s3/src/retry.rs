@@ -1,20 +1,20 @@
-//! Whether a failed attempt is made again, and when: the SDKs' standard mode.
+//! The retry policy: the SDKs' standard mode.
 //!
-//! Three attempts; a quota of retries that failures use up and successes refill, so that a store
-//! which is down is not asked three times as often; waits that double, of random length, 20 s at
-//! most. The clock and the dice are the caller's.
+//! At most three attempts. Failures consume a retry quota and successes refill it, so that a store
+//! that is down does not receive three times the load. Waits double, have a random length, and are
+//! at most 20 s. The caller provides the clock and the random numbers.
 
 use std::time::Duration;
 
-/// Most attempts of a call, the first one counted.
+/// Most attempts of a call, including the first.
 pub const ATTEMPTS_MAX: u32 = 3;
-/// Most tokens of the quota, and what there is at the start.
+/// Most tokens of the quota, which is also the initial number.
 pub const QUOTA_MAX: u32 = 500;
-/// What a retry takes from the quota.
+/// Tokens that a retry costs.
 pub const RETRY_COST: u32 = 5;
-/// What a retry after a time-out takes.
+/// Tokens that a retry after a timeout costs.
 pub const TIMEOUT_COST: u32 = 10;
-/// What a success at the first attempt puts back.
+/// Tokens that a success at the first attempt adds.
 pub const REFILL: u32 = 1;
 /// The longest wait.
 pub const WAIT_MAX: Duration = Duration::from_secs(20);
@@ -37,14 +37,14 @@ const THROTTLING_CODES: &[&str] = &[
     "EC2ThrottledException",
 ];
 
-/// How an attempt failed.
+/// The failure of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure<'a> {
-    /// There was no answer in time.
+    /// There was no response in time.
     Timeout,
-    /// The connection could not be made, or broke before the answer was complete.
+    /// The connection could not be established, or broke before the response was complete.
     Connection,
-    /// The service answered with this status and code.
+    /// The service responded with this status and code.
     Service {
         /// The status.
         status: u16,
@@ -54,7 +54,7 @@ pub enum Failure<'a> {
 }
 
 impl Failure<'_> {
-    /// Whether another attempt may succeed.
+    /// Returns true if another attempt may succeed.
     pub fn is_retryable(self) -> bool {
         match self {
             Failure::Timeout | Failure::Connection => true,
@@ -74,7 +74,7 @@ impl Failure<'_> {
     }
 }
 
-/// The quota that the calls to one store share.
+/// The retry quota that all calls to one store share.
 #[derive(Clone, Debug)]
 pub struct Quota {
     tokens: u32,
@@ -87,13 +87,13 @@ impl Default for Quota {
 }
 
 impl Quota {
-    /// What is left.
+    /// The remaining tokens.
     pub fn tokens(&self) -> u32 {
         self.tokens
     }
 }
 
-/// One call's attempts.
+/// The attempts of one call.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attempts {
     failed: u32,
@@ -101,13 +101,13 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// How often the call was made again.
+    /// Number of retries.
     pub fn retries(&self) -> u32 {
         self.failed
     }
 
-    /// After an attempt failed: how long to wait before the next one, or nothing where there is
-    /// none. `dice` is uniform over all values.
+    /// Records a failed attempt: returns the wait before the next one, or `None` if there is none.
+    /// `dice` is uniform over all values.
     pub fn failed(
         &mut self,
         failure: Failure<'_>,
@@ -125,7 +125,7 @@ impl Attempts {
         Some(ceiling.mul_f64(f64::from(dice) / f64::from(u32::MAX)))
     }
 
-    /// After an attempt was answered well.
+    /// Records a successful attempt.
     pub fn succeeded(&self, quota: &mut Quota) {
         let back = if self.failed > 0 { self.taken } else { REFILL };
         quota.tokens = (quota.tokens + back).min(QUOTA_MAX);
@@ -164,8 +164,8 @@ mod tests {
         }
     }
 
-    /// Against a count of what was spent and earned, and against the bound that a dead store
-    /// gives: no more retries than the quota pays for.
+    /// Compares with a count of the consumed and refilled tokens, and with the bound for a store
+    /// that is down: no more retries than the quota pays for.
     #[test]
     fn the_quota_bounds_the_retries_of_a_dead_store() {
         cases(300, |random| {

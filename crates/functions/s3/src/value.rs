@@ -1,4 +1,4 @@
-//! Values of parameters and results: JSON on the side of the guest, text on the side of the store.
+//! Conversion of parameters and results: JSON for the guest, text for the store.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,13 +10,13 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::operation::Kind;
 
-/// A value as text of a kind; nothing where it is not of that kind.
+/// Formats a value as text of a kind; `None` if the value has another type.
 pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
     match (kind, value) {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
         (Kind::Text, Value::Object(_)) => STANDARD.encode(bytes(value)?).into(),
         (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
-        // Where a language takes a truth for a number, SDKs write its word.
+        // Python's `bool` is a number, and SDKs send its name.
         (Kind::Integer, Value::Bool(flag)) => Some(if *flag { "True" } else { "False" }.to_owned()),
         (Kind::Boolean, Value::Bool(flag)) => Some(flag.to_string()),
         (Kind::HttpDate, Value::String(text)) => Some(text.clone()),
@@ -35,7 +35,7 @@ pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
     }
 }
 
-/// Text of a kind as a value; nothing where it is not of that kind.
+/// Parses text of a kind; `None` if it is invalid.
 pub fn from_text(text: &str, kind: Kind) -> Option<Value> {
     match kind {
         Kind::Text => Some(text.into()),
@@ -55,20 +55,19 @@ pub fn from_text(text: &str, kind: Kind) -> Option<Value> {
     }
 }
 
-/// The instant that `{"$instant": …}` is.
+/// The instant in `{"$instant": …}`.
 pub fn instant(value: &Value) -> Option<OffsetDateTime> {
     let text = value.get("$instant")?.as_str()?;
     let instant = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     Some(instant.to_offset(time::UtcOffset::UTC))
 }
 
-/// The bytes that `{"$octets": …}` is.
+/// The bytes in `{"$octets": …}`.
 pub fn bytes(value: &Value) -> Option<Vec<u8>> {
     STANDARD.decode(value.get("$octets")?.as_str()?).ok()
 }
 
-/// `2026-01-02T03:04:05Z`, or with six digits behind the second where they are not zeros: as SDKs
-/// write it.
+/// Formats `2026-01-02T03:04:05Z`, with six decimal digits if they are not zero, as SDKs do.
 fn sent_timestamp(at: OffsetDateTime) -> String {
     let whole = timestamp(at.replace_millisecond(0).unwrap_or(at));
     let whole = whole.trim_end_matches(".000Z");
@@ -78,7 +77,7 @@ fn sent_timestamp(at: OffsetDateTime) -> String {
     }
 }
 
-/// `2026-01-02T03:04:05.678Z`.
+/// Formats `2026-01-02T03:04:05.678Z`.
 fn timestamp(at: OffsetDateTime) -> String {
     format!(
         "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z",
@@ -92,7 +91,7 @@ fn timestamp(at: OffsetDateTime) -> String {
     )
 }
 
-/// A time as `{"$instant": …}`, and as a field of HTTP.
+/// A time as `{"$instant": …}`, and as an HTTP date.
 pub fn of_time(time: SystemTime) -> (Value, String) {
     let whole = OffsetDateTime::from(time);
     (json!({ "$instant": timestamp(whole) }), httpdate::fmt_http_date(time))

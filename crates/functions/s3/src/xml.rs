@@ -1,4 +1,4 @@
-//! XML of the S3 REST API, by the shapes of [`crate::operation`].
+//! XML of the S3 REST API, according to the shapes of [`crate::operation`].
 
 use roxmltree::{Document, Node, ParsingOptions};
 use serde_json::{Map, Value};
@@ -6,17 +6,17 @@ use serde_json::{Map, Value};
 use crate::operation::{Kind, Member, Shape};
 use crate::value;
 
-/// The namespace of what is sent.
+/// The namespace of requests.
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 /// The namespace of `xsi:type`.
 const XSI: &str = "http://www.w3.org/2001/XMLSchema-instance";
-/// Most nodes of a document that is read: a page of a list has 1000 objects of a dozen elements.
+/// Most nodes of a parsed document: a page of a list has 1000 objects of a dozen elements.
 const NODES_MAX: u32 = 200_000;
 
-/// Writes a document; the error is the name of a member that is not of its shape.
+/// Writes a document.
 ///
 /// # Errors
-/// A value that is not of its member's shape, or a member that is not known.
+/// The name of an unknown member, or of one whose value does not match its shape.
 pub fn write(root: &str, members: &[Member], value: &Value) -> Result<Vec<u8>, String> {
     let mut out = format!("<{root} xmlns=\"{NAMESPACE}\">");
     structure(members, value, root, &mut out)?;
@@ -47,7 +47,7 @@ fn element(member: &Member, value: &Value, out: &mut String) -> Result<(), Strin
     let name = member.element;
     let entries = || value.as_array().ok_or_else(|| member.name.to_owned());
     match member.shape {
-        // It stands in the start tag already.
+        // The start tag contains it already.
         Shape::XsiType => Ok(()),
         Shape::Flat(shape) => {
             for value in entries()? {
@@ -77,7 +77,7 @@ fn one(
     match shape {
         Shape::Leaf(kind) => {
             let text = value::to_text(value, *kind).ok_or_else(|| name.to_owned())?;
-            // As SDKs write it: checksums of requests are then the same.
+            // The format of SDKs: checksums of requests are then equal.
             if text.is_empty() {
                 out.push_str(&format!("<{element} />"));
                 return Ok(());
@@ -104,7 +104,7 @@ fn one(
     Ok(())
 }
 
-/// Escapes text (XML 1.0 §2.4); what XML cannot carry at all becomes U+FFFD.
+/// Escapes text (XML 1.0 §2.4); characters that XML cannot contain become U+FFFD.
 fn escape(text: &str, out: &mut String) {
     for character in text.chars() {
         match character {
@@ -112,7 +112,7 @@ fn escape(text: &str, out: &mut String) {
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
-            // A parser would normalise these away (XML 1.0 §2.11).
+            // A parser would normalise these (XML 1.0 §2.11).
             '\r' => out.push_str("&#13;"),
             '\n' => out.push_str("&#10;"),
             '\t' => out.push_str("&#9;"),
@@ -122,12 +122,12 @@ fn escape(text: &str, out: &mut String) {
     }
 }
 
-/// Reads a document's members; nothing where it is no XML, or the root's name is not liked.
+/// Reads the members of a document; `None` if it is not XML, or the root's name is not accepted.
 pub fn read(text: &[u8], members: &[Member]) -> Option<Map<String, Value>> {
     with_root(text, |root| members_of(root, members))
 }
 
-/// The root's own text; none where it is empty.
+/// The text of the root; an inner `None` if it is empty.
 pub fn root_text(text: &[u8]) -> Option<Option<String>> {
     with_root(text, |root| match leaf(root) {
         text if text.is_empty() => None,
@@ -135,7 +135,7 @@ pub fn root_text(text: &[u8]) -> Option<Option<String>> {
     })
 }
 
-/// The children of an `<Error>`, as text; nothing where the root is another one.
+/// The children of an `<Error>`, as text; `None` if the root has another name.
 pub fn read_error(text: &[u8]) -> Option<Map<String, Value>> {
     with_root(text, |root| {
         if root.tag_name().name() != "Error" {
@@ -147,7 +147,7 @@ pub fn read_error(text: &[u8]) -> Option<Map<String, Value>> {
     })?
 }
 
-/// Whether it is XML at all.
+/// Returns true if the text is XML.
 pub fn is_document(text: &[u8]) -> bool {
     with_root(text, |_| ()).is_some()
 }
@@ -155,7 +155,7 @@ pub fn is_document(text: &[u8]) -> bool {
 fn with_root<T>(text: &[u8], then: impl FnOnce(Node<'_, '_>) -> T) -> Option<T> {
     let text = std::str::from_utf8(text).ok()?;
     let options = ParsingOptions { allow_dtd: false, nodes_limit: NODES_MAX, ..Default::default() };
-    // Some stores write blank lines first, to keep a connection alive while they work.
+    // Some stores send blank lines first, to keep the connection alive during the operation.
     let document = Document::parse_with_options(text.trim_start(), options).ok()?;
     Some(then(document.root_element()))
 }

@@ -1,6 +1,5 @@
-//! Measures virtual machines: from the start of QEMU to the instance's greeting, restored from a
-//! snapshot and booted, and what an instance has for itself.
-//!
+//! Measures virtual machines: the time from the start of QEMU to the instance's greeting, restored
+//! from a snapshot and booted, and the private memory of an instance.
 //! ```sh
 //! cargo run --release -p unlade-fn-sandbox --example machines -- [ROUNDS]
 //! ```

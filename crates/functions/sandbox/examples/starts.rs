@@ -1,5 +1,5 @@
-//! How long instances of a sandboxed process take to start, and what they hold:
-//! `cargo build -p unlade-fn-sandbox && cargo run -p unlade-fn-sandbox --example starts -- target/debug/sandbox-launcher`
+//! Measures the start time and memory of sandboxed processes: `cargo build -p unlade-fn-sandbox &&
+//! cargo run -p unlade-fn-sandbox --example starts -- target/debug/sandbox-launcher`
 #![forbid(unsafe_code)]
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! What function instances run in, behind [`unlade_fn_model::isolation::Isolation`].
+//! Isolation backends, which implement [`unlade_fn_model::isolation::Isolation`].
 //!
 //! - [`process`]: a zygote in namespaces of its own, which forks instances;
 //! - [`qemu`]: a virtual machine, restored from a snapshot of its memory.

@@ -1,36 +1,35 @@
 //! Sandboxed processes: a zygote in namespaces of its own, which forks instances.
 //!
-//! Three parties make a template. The **gateway** (this library, in the process that serves
-//! functions) starts a **keeper**: the launcher executable ([`launch`]), which stays outside with
-//! the rights of root, and makes what needs them. It starts the **zygote**: the same executable
-//! again, first process of a new PID namespace, which builds its root, gives up its rights, and
-//! becomes the interpreter. The gateway speaks to the zygote over its control socket
-//! (`docs/guest-protocol.md`), and to the keeper over another one (`message`).
+//! Three processes form a template. The **gateway** (this library, in the process that serves
+//! functions) starts a **supervisor**: the launcher executable ([`launch`]), which stays outside with
+//! the rights of root and performs privileged operations. The supervisor starts the **zygote**: the
+//! same executable again, the first process of a new PID namespace, which builds its root, drops
+//! its privileges, and becomes the interpreter. The gateway sends requests to the zygote over its
+//! control socket (`docs/guest-protocol.md`), and to the supervisor over another one (`message`).
 //!
-//! The zygote has run code of the function's when it forks: nothing that it is able to do may harm
-//! the host. It is user 0 of a user namespace whose users are nobody on the host, has no capability
-//! there but those to become another of them (`CAP_SETUID`, `CAP_SETGID`) and to go into a root that
-//! the keeper has made (`CAP_SYS_CHROOT`), and none outside of it. Each instance has a user, a root
-//! with a `/tmp` and control groups of its own, and no capability. Before an instance is handed out
-//! the kernel says who it is: the HELLO in its channel carries its sender's user and process
-//! (`SCM_CREDENTIALS`).
+//! The zygote has executed code of the function when it forks, so it is untrusted. It is user 0 of
+//! a user namespace whose users have no rights on the host. In that namespace it has only the
+//! capabilities to become another of these users (`CAP_SETUID`, `CAP_SETGID`) and to enter a root
+//! that the supervisor has created (`CAP_SYS_CHROOT`); outside it has none. Each instance has a user,
+//! a root with a `/tmp`, and control groups of its own, and no capability. Before an instance is
+//! used, the kernel identifies it: the HELLO in its channel carries the user and process of its
+//! sender (`SCM_CREDENTIALS`).
 //!
-//! The stages, in order:
-//! - `config`: what an operator can say; `probe`: what this machine can do;
-//! - `interpreter`: which of the host's files a Python needs;
-//! - `spec`: what a sandbox is made of, out of an image;
-//! - `message`, `packet`: what gateway and keeper say, with descriptors beside it;
-//! - [`launch`]: the executable; `keeper`: its first half, `confine`: its second one;
-//! - `root`: files and mounts; `groups`: control groups; `syscalls`: the filter of system calls;
-//! - `template`: a zygote, and the start of instances; `serve`: what it and the keeper say;
-//! - `instance`: one of them; `usage`: what they use; `output`: what they print.
+//! Modules, in the order of use:
+//! - `config`: the operator's configuration; `probe`: the check of this machine;
+//! - `interpreter`: the host's files that a Python needs;
+//! - `spec`: the specification of a sandbox, derived from an image;
+//! - `message`, `packet`: messages between gateway and supervisor, with descriptors;
+//! - [`launch`]: the executable; `supervisor`: its first stage, `confine`: its second one;
+//! - `root`: files and mounts; `groups`: control groups; `syscalls`: the system call filter;
+//! - `template`: a zygote, and the start of instances; `serve`: messages of zygote and supervisor;
+//! - `instance`: one instance; `usage`: resource usage; `output`: captured output.
 
 mod config;
 mod confine;
 mod groups;
 mod instance;
 mod interpreter;
-mod keeper;
 pub mod launch;
 mod message;
 mod output;
@@ -39,6 +38,7 @@ mod probe;
 mod root;
 mod serve;
 mod spec;
+mod supervisor;
 mod syscalls;
 mod template;
 mod usage;
@@ -58,10 +58,10 @@ use interpreter::Interpreter;
 /// The backend's name.
 pub const NAME: &str = "process";
 
-/// Templates that this process has made: their groups and users are not another one's.
+/// Number of templates of this process, which makes their groups and users unique.
 static TEMPLATES: AtomicU32 = AtomicU32::new(0);
 
-/// Sandboxed processes.
+/// The backend of sandboxed processes.
 pub struct Process {
     config: ProcessConfig,
     launcher: Launcher,
@@ -69,13 +69,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// A backend; `launcher` is the executable that ends in [`launch::run`].
+    /// Creates the backend; `launcher` is the executable that calls [`launch::run`].
     pub fn new(config: ProcessConfig, launcher: Launcher) -> Process {
         groups::sweep(&config.cgroup);
         Process { config, launcher, interpreters: RefCell::default() }
     }
 
-    /// What an interpreter needs: asked once.
+    /// The files that an interpreter needs, cached.
     async fn interpreter(&self, python: &PathBuf) -> Result<Rc<Interpreter>, IsolationError> {
         if let Some(found) = self.interpreters.borrow().get(python) {
             return Ok(found.clone());
@@ -112,8 +112,8 @@ impl Isolation for Process {
     }
 }
 
-/// What instances can be limited by on this machine: controllers, and of which version of control
-/// groups they are.
+/// The available limits of instances on this machine: controllers, and the version of their
+/// control groups.
 pub fn limits() -> Vec<(String, u8)> {
     let hierarchies = groups::hierarchies();
     let of = |hierarchy: &groups::Hierarchy| {
@@ -124,7 +124,7 @@ pub fn limits() -> Vec<(String, u8)> {
     hierarchies.iter().flat_map(of).collect()
 }
 
-/// An error of the machine's.
+/// Creates an error of the machine.
 fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> IsolationError {
     IsolationError::System { what: what.into(), source: source.into() }
 }

@@ -1,10 +1,10 @@
-//! What is said of an object beside its bytes, and of which file.
+//! Metadata of an object, stored in a file of its own.
 //!
-//! The file of an object and the file of what is said of it cannot be replaced at once. So the
-//! second has the length and the time of the first in its name; the store sets that time to the
-//! nanosecond, and never twice alike for a key. It is written beside the one that it follows, and
-//! counts when the object's file has been renamed. Nothing is said of a file that another program
-//! has put there.
+//! The file of an object and the file of its metadata cannot be replaced atomically together. So
+//! the name of the metadata file contains the length and the modification time of the object's
+//! file; the store sets that time to the nanosecond, and never to the same value twice for a key.
+//! The new metadata file is written next to the previous one, and is valid once the object's file
+//! has been renamed. A file that another program has put there has no metadata.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::Stat;
 
-/// What clients say of an object, and what the store found of it.
+/// Metadata from clients, and values that the store computed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct About {
@@ -35,10 +35,10 @@ pub struct About {
     pub expires: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub website_redirect_location: Option<String>,
-    /// Without quotes.
+    /// The ETag without quotes.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub e_tag: String,
-    /// Base64, as clients give them.
+    /// Checksums in base64, as clients send them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum_crc32: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -51,23 +51,23 @@ pub struct About {
     pub checksum_sha256: Option<String>,
 }
 
-/// How `Expires` is written.
+/// The text format of `Expires`.
 const EXPIRES: dto::TimestampFormat = dto::TimestampFormat::DateTime;
 
 impl About {
-    /// `Expires` as it is kept.
+    /// `Expires` as it is stored.
     pub fn expires_text(expires: Option<&dto::Timestamp>) -> Option<String> {
         let mut text = Vec::new();
         expires?.format(EXPIRES, &mut text).ok()?;
         String::from_utf8(text).ok()
     }
 
-    /// `Expires` as it was given.
+    /// `Expires` as the client sent it.
     pub fn expires(&self) -> Option<dto::Timestamp> {
         dto::Timestamp::parse(EXPIRES, self.expires.as_deref()?).ok()
     }
 
-    /// Takes over what is known of the bytes of another object.
+    /// Copies the computed values from the object with the same bytes.
     pub fn with_sums_of(self, other: &About) -> About {
         About {
             e_tag: other.e_tag.clone(),
@@ -80,7 +80,7 @@ impl About {
         }
     }
 
-    /// Takes over what was found of the bytes.
+    /// Stores the computed checksums.
     pub fn set_checksum(&mut self, found: &dto::Checksum) {
         self.checksum_crc32.clone_from(&found.checksum_crc32);
         self.checksum_crc32c.clone_from(&found.checksum_crc32c);
@@ -90,16 +90,16 @@ impl About {
     }
 }
 
-/// A file, and what is said of it.
+/// A file and its metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The file.
     pub stat: Stat,
-    /// What is said.
+    /// The metadata.
     pub about: About,
 }
 
-/// What a file's name ends with that says something of a file with this length and time.
+/// The suffix of the metadata file for a file with this length and time.
 pub fn suffix(stat: &Stat) -> String {
     format!("@{}-{}.json", stat.modified_ns, stat.bytes)
 }

@@ -1,4 +1,4 @@
-//! Bodies: taken to a file with their sums, and given from one.
+//! Bodies: written to a file with their digests, and read from one.
 
 use std::io;
 use std::pin::Pin;
@@ -18,43 +18,43 @@ use crate::disk::{self, Disk, DiskFile};
 use crate::fault::Fault;
 use crate::vault::{Draft, Vault};
 
-/// Bytes that are read or written at once.
+/// Bytes of one read or write.
 pub const PIECE_BYTES: usize = 512 * 1024;
 
-/// What a body is to be, as far as its request says.
+/// The properties of a body that its request announces.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// `Content-MD5`, in base64.
     pub md5: Option<String>,
     /// Its length.
     pub bytes: Option<i64>,
-    /// Its sums, those of the trailer included.
+    /// The checksums, including those in the trailer.
     pub checksum: dto::Checksum,
-    /// An algorithm of which the sum is kept though none is given.
+    /// The algorithm of a checksum to compute even though none is given.
     pub algorithm: Option<ChecksumAlgorithm>,
 }
 
-/// A body that is in a file.
+/// A body that was written to a file.
 pub struct Taken<D: Disk> {
     /// The file.
     pub draft: Draft<D>,
-    /// Its sums.
+    /// The digests.
     pub sums: Sums,
-    /// Its length.
+    /// The length.
     pub bytes: u64,
 }
 
-/// Sums of bytes that come one after the other.
+/// Incremental digests of a body.
 pub struct Sums {
     md5: Md5,
     others: ChecksumHasher,
 }
 
 impl Sums {
-    /// Those that a request asks for; MD5 always.
+    /// Creates the digests that a request asks for, and MD5.
     ///
     /// # Errors
-    /// The algorithm is not known here.
+    /// The algorithm is not supported.
     pub fn asked(expected: &Expected) -> Result<Sums, Fault> {
         let algorithm = expected.algorithm.as_ref().map(ChecksumAlgorithm::as_str);
         let is_known = |name: &str| {
@@ -89,10 +89,11 @@ impl Sums {
         self.others.update(bytes);
     }
 
-    /// The MD5 in hexadecimal digits, and the others; refused where one is not as expected.
+    /// Returns the MD5 in hexadecimal digits, and the checksums; compares them with the expected
+    /// ones.
     ///
     /// # Errors
-    /// A sum is another one.
+    /// A digest differs.
     pub fn finish(self, expected: &Expected) -> Result<(String, dto::Checksum), Fault> {
         let md5 = self.md5.finalize();
         if let Some(due) = &expected.md5 {
@@ -125,7 +126,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 impl Expected {
-    /// Adds what came behind the body.
+    /// Adds the values of the trailer.
     pub fn add_trailer(&mut self, trailer: Option<&TrailingHeaders>) {
         let Some(fields) = trailer.and_then(TrailingHeaders::take) else { return };
         let text = |name: &str| fields.get(name).and_then(|value| value.to_str().ok());
@@ -142,10 +143,10 @@ impl Expected {
     }
 }
 
-/// Does something that may wait for a disk.
+/// Runs a closure that may wait for a disk.
 ///
 /// # Errors
-/// What it refuses; or it has panicked.
+/// The error of the closure, or its panic.
 pub async fn blocking<T: Send + 'static>(
     act: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, S3Error> {
@@ -153,10 +154,10 @@ pub async fn blocking<T: Send + 'static>(
     done.map_err(S3Error::internal_error)?.map_err(S3Error::from)
 }
 
-/// Takes a body to a file.
+/// Writes a body to a file.
 ///
 /// # Errors
-/// It breaks off or is of another length, or the system's.
+/// The body is incomplete or has another length, or the system call failed.
 pub async fn take<D: Disk>(
     vault: &Arc<Vault<D>>,
     body: Option<StreamingBlob>,
@@ -208,10 +209,10 @@ fn append<D: Disk>(
     Ok((Some(taken), None))
 }
 
-/// Copies bytes of a file to another one; their MD5.
+/// Copies a range of a file to another one; returns the MD5.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn copy<F: DiskFile>(
     from: &impl DiskFile,
     range: std::ops::Range<u64>,
@@ -228,10 +229,10 @@ pub fn copy<F: DiskFile>(
     Ok(hex(&md5.finalize()))
 }
 
-/// The MD5 of a file that nothing is said of.
+/// Computes the MD5 of a file without metadata.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn md5_of(file: &impl DiskFile, bytes: u64) -> io::Result<String> {
     struct Nowhere;
     impl DiskFile for Nowhere {
@@ -254,7 +255,7 @@ pub fn md5_of(file: &impl DiskFile, bytes: u64) -> io::Result<String> {
     copy(file, 0..bytes, &mut Nowhere)
 }
 
-/// A body out of a file, a piece ahead of its reader.
+/// A body that is read from a file, one chunk ahead of its reader.
 struct FileBody<F> {
     file: Arc<F>,
     at: u64,
@@ -303,8 +304,7 @@ impl<F: DiskFile> HttpBody for FileBody<F> {
     }
 }
 
-/// The bytes of a range of a file: the first ones are given, the others are read as they are
-/// needed.
+/// A body with a range of a file: the first bytes are given, the others are read on demand.
 pub fn give<F: DiskFile>(file: F, first: Vec<u8>, rest: std::ops::Range<u64>) -> StreamingBlob {
     if rest.is_empty() {
         return Body::from(first).into();

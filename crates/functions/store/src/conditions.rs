@@ -1,11 +1,11 @@
-//! Conditions that requests have, and what they compare.
+//! The conditions of requests.
 
 use s3s::dto::{ETag, ETagCondition, Timestamp};
 
 use crate::disk;
 use crate::fault::Fault;
 
-/// The time of a file, as S3 has it.
+/// The time of a file, in S3's format.
 pub fn timestamp(modified_ns: i64) -> Timestamp {
     Timestamp::from(disk::system_time(modified_ns))
 }
@@ -29,10 +29,10 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// Of a change: what is there now, or nothing.
+    /// Checks a change against the current object, if there is one.
     ///
     /// # Errors
-    /// It does not hold.
+    /// A condition is not fulfilled.
     pub fn check_change(&self, e_tag: Option<&str>) -> Result<(), Fault> {
         let is = |condition: &ETagCondition| match (condition, e_tag) {
             (_, None) => false,
@@ -44,13 +44,13 @@ impl Conditions {
         if holds { Ok(()) } else { Err(Fault::Precondition) }
     }
 
-    /// Of a read (RFC 9110 §13.2.2).
+    /// Checks a read (RFC 9110 §13.2.2).
     ///
     /// # Errors
-    /// It does not hold; `otherwise` where the caller has it already.
+    /// A condition is not fulfilled; `otherwise` if the caller already has the object.
     pub fn check_read(&self, e_tag: &str, modified_ns: i64, otherwise: Fault) -> Result<(), Fault> {
         let e_tag = strong(e_tag);
-        // Header fields have whole seconds.
+        // Header fields have a resolution of one second.
         let modified = timestamp(modified_ns.div_euclid(1_000_000_000) * 1_000_000_000);
         let fails = match (&self.if_match, &self.if_unmodified_since) {
             (Some(ETagCondition::ETag(due)), _) => !due.strong_cmp(&e_tag),

@@ -1,4 +1,5 @@
-//! A file system in memory whose power fails, and what is left of a store then.
+//! A file system in memory with simulated power failures, and tests of the store's state after
+//! them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,16 +14,16 @@ use crate::disk::{Disk, DiskFile, Kind, Stat};
 use crate::objects::Objects;
 use crate::vault::Vault;
 
-/// What outlives a power failure beside what was synced.
+/// The data that survives a power failure in addition to synced data.
 #[derive(Clone, Copy, Debug)]
 enum Left {
     /// Nothing.
     Synced,
-    /// All names, and no bytes: a rename that overtakes the bytes of its file.
+    /// All names, and no bytes: a rename that is durable before the bytes of its file.
     Names,
     /// All bytes, and no names.
     Bytes,
-    /// Of each name and each file the one or the other, as a number has it.
+    /// A pseudorandom choice for each name and each file.
     Some(u64),
 }
 
@@ -44,12 +45,12 @@ enum Node {
 #[derive(Debug)]
 struct State {
     nodes: Vec<Node>,
-    /// Changes that are still made before the power fails.
+    /// Number of changes before the power failure.
     left: usize,
     made: usize,
 }
 
-/// See the module.
+/// The simulated file system.
 #[derive(Clone, Debug)]
 struct Memory(Arc<Mutex<State>>);
 
@@ -128,12 +129,12 @@ impl Memory {
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The power fails after so many changes.
+    /// Schedules the power failure after this number of changes.
     fn fail_after(&self, changes: usize) {
         self.with(|state| (state.left, state.made) = (changes, 0));
     }
 
-    /// What is there when the power is back.
+    /// The file system after the power failure.
     fn after_failure(&self, left: Left) -> Memory {
         let mut random = match left {
             Left::Some(seed) => seed | 1,
@@ -321,7 +322,7 @@ fn request<T>(input: T) -> S3Request<T> {
     }
 }
 
-/// An object: its bytes, and what is said of it.
+/// An object: its bytes and its metadata.
 type Seen = (Vec<u8>, String);
 
 #[derive(Clone, Debug)]
@@ -336,7 +337,8 @@ enum Step {
 
 const BUCKET: &str = "box";
 
-/// Keys that are in each other's way, or no paths; each is replaced, by one of another length.
+/// Keys that conflict as paths, or are not valid paths; each is replaced by a value of another
+/// length.
 const STEPS: &[Step] = &[
     Step::Bucket(BUCKET),
     Step::Put("a", "one"),
@@ -442,7 +444,7 @@ async fn make(objects: &Objects<Memory>, step: &Step) -> S3Result<()> {
     }
 }
 
-/// What a store should have: buckets, and the objects of the one.
+/// The expected state of a store: buckets, and the objects of one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Due {
     buckets: Vec<String>,
@@ -487,7 +489,8 @@ async fn seen(objects: &Objects<Memory>) -> Due {
     due
 }
 
-/// Whether of what a step changes each object is old or new, and all else is as it was.
+/// Returns true if each object that a step changes is old or new, and everything else is
+/// unchanged.
 fn is_between(found: &Due, before: &Due, after: &Due) -> bool {
     let keys = before.objects.keys().chain(after.objects.keys()).chain(found.objects.keys());
     let is_either = |key: &String| {
@@ -505,7 +508,8 @@ fn empty() -> Memory {
     disk
 }
 
-/// Makes the steps until the power fails; whether it did, and what was acknowledged.
+/// Runs the steps until the power failure; returns true if it occurred, and the acknowledged
+/// states.
 async fn run(disk: &Memory) -> (bool, Due, Option<Due>) {
     let mut due = Due::default();
     let Ok(vault) = Vault::open(disk.clone(), Path::new(ROOT)) else { return (true, due, None) };
@@ -534,7 +538,7 @@ async fn what_was_acknowledged_outlives_a_power_failure() {
             let disk = empty();
             disk.fail_after(at);
             let (has_failed, before, after) = run(&disk).await;
-            // What is only tidied up may fail, too.
+            // A failure during cleanup is not reported.
             assert!(!has_failed || at < changes, "{left:?} {at}");
             let found = seen(&start(&disk.after_failure(left))).await;
             let after = after.as_ref().unwrap_or(&before);
@@ -547,7 +551,7 @@ async fn what_was_acknowledged_outlives_a_power_failure() {
     }
 }
 
-/// The model is none where nothing can be lost in it.
+/// Shows that the model can lose data: without it the other test proves nothing.
 #[tokio::test]
 async fn a_store_that_does_not_sync_loses_what_it_acknowledged() {
     let disk = empty();

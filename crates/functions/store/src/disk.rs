@@ -1,4 +1,5 @@
-//! What the store asks of a file system. Tests put one in memory behind it, whose power fails.
+//! The file system operations of the store, as a trait. Tests use one in memory with power
+//! failures.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -6,7 +7,7 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// What a name stands for.
+/// The type of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file, or a symbolic link that may lead to one.
@@ -17,120 +18,120 @@ pub enum Kind {
     Other,
 }
 
-/// What is known of a file without reading it.
+/// The attributes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// What it is; links are followed.
+    /// The type; links are followed.
     pub kind: Kind,
     /// Its length.
     pub bytes: u64,
-    /// When it was written, in nanoseconds since 1970.
+    /// The modification time, in nanoseconds since 1970.
     pub modified_ns: i64,
 }
 
-/// A file that is open.
+/// An open file.
 pub trait DiskFile: Send + Sync + 'static {
     /// Appends bytes.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
 
     /// Reads at a position; 0 at the end.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn read_at(&self, buffer: &mut [u8], at: u64) -> io::Result<usize>;
 
-    /// What is known of it.
+    /// The attributes of the file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Sets when it was written.
+    /// Sets the modification time.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn set_modified(&self, modified_ns: i64) -> io::Result<()>;
 
     /// Makes its content and times durable.
     ///
     /// # Errors
-    /// The system's: it may not be durable.
+    /// The system call failed: the data may not be durable.
     fn sync(&self) -> io::Result<()>;
 }
 
 /// A file system. A change of names is durable when [`Disk::sync_dir`] has returned.
 pub trait Disk: Send + Sync + 'static {
-    /// Its files.
+    /// The type of its files.
     type File: DiskFile;
 
-    /// Makes a file that was not there.
+    /// Creates a file that does not exist.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn create(&self, path: &Path) -> io::Result<Self::File>;
 
     /// Opens a file to read it.
     ///
     /// # Errors
-    /// The system's; it is no regular file.
+    /// The system call failed, or the path is not a regular file.
     fn open(&self, path: &Path) -> io::Result<Self::File>;
 
-    /// What is known of a name.
+    /// The attributes of a path.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn stat(&self, path: &Path) -> io::Result<Stat>;
 
     /// The names in a directory.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>>;
 
-    /// Makes a directory that was not there.
+    /// Creates a directory that does not exist.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn make_dir(&self, path: &Path) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn remove_file(&self, path: &Path) -> io::Result<()>;
 
     /// Removes an empty directory.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn remove_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Renames, in place of what has the new name.
+    /// Renames a path, and replaces an existing one.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Makes the names in a directory durable.
     ///
     /// # Errors
-    /// The system's: they may not be durable.
+    /// The system call failed: the names may not be durable.
     fn sync_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes files, and the names in a directory, durable, in no order.
+    /// Makes files and the names in a directory durable, in unspecified order.
     ///
     /// # Errors
-    /// The system's: one of them may not be durable.
+    /// The system call failed: one of them may not be durable.
     fn sync_together(&self, files: &[&Self::File], dir: &Path) -> io::Result<()> {
         files.iter().try_for_each(|file| file.sync())?;
         self.sync_dir(dir)
     }
 }
 
-/// The time of a file as [`Stat`] has it.
+/// Converts a time to the format of [`Stat`].
 pub fn nanoseconds(time: SystemTime) -> i64 {
     let whole = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);
     match time.duration_since(SystemTime::UNIX_EPOCH) {
@@ -139,7 +140,7 @@ pub fn nanoseconds(time: SystemTime) -> i64 {
     }
 }
 
-/// The other way round.
+/// Converts a time from the format of [`Stat`].
 pub fn system_time(modified_ns: i64) -> SystemTime {
     let distance = Duration::from_nanos(modified_ns.unsigned_abs());
     let found = match modified_ns < 0 {
@@ -149,7 +150,7 @@ pub fn system_time(modified_ns: i64) -> SystemTime {
     found.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// The machine's own.
+/// The file system of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Local;
 
@@ -192,7 +193,7 @@ impl Disk for Local {
     }
 
     fn open(&self, path: &Path) -> io::Result<File> {
-        // A FIFO would wait for its writer.
+        // Opening a FIFO would block until it has a writer.
         match self.stat(path)?.kind {
             Kind::File => File::open(path),
             _ => Err(io::ErrorKind::NotFound.into()),
@@ -237,7 +238,7 @@ impl Disk for Local {
         File::open(path)?.sync_all()
     }
 
-    /// At the same time: a file system with a journal commits it once for all of them.
+    /// Syncs in parallel: a journaling file system commits once for all of them.
     fn sync_together(&self, files: &[&File], dir: &Path) -> io::Result<()> {
         std::thread::scope(|scope| {
             let syncs: Vec<_> =
@@ -250,10 +251,10 @@ impl Disk for Local {
     }
 }
 
-/// Reads a file of which the whole is wanted.
+/// Reads a complete file.
 ///
 /// # Errors
-/// The system's; it is longer than `bytes_max`.
+/// The system call failed, or the file is longer than `bytes_max`.
 pub fn read<D: Disk>(disk: &D, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     let file = disk.open(path)?;
     let bytes = file.stat()?.bytes;
@@ -263,10 +264,10 @@ pub fn read<D: Disk>(disk: &D, path: &Path, bytes_max: u64) -> io::Result<Vec<u8
     read_exact(&file, 0, bytes as usize)
 }
 
-/// Reads so many bytes at a position.
+/// Reads exactly `bytes` bytes at a position.
 ///
 /// # Errors
-/// The system's; the file is shorter.
+/// The system call failed, or the file is shorter.
 pub fn read_exact<F: DiskFile>(file: &F, at: u64, bytes: usize) -> io::Result<Vec<u8>> {
     let (mut buffer, mut filled) = (vec![0; bytes], 0);
     while filled < bytes {

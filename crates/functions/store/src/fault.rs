@@ -1,4 +1,4 @@
-//! Why an operation is refused.
+//! The error of a refused operation.
 
 use std::io;
 
@@ -22,40 +22,40 @@ pub enum Fault {
     /// A condition of the request does not hold.
     #[error("At least one of the pre-conditions you specified did not hold")]
     Precondition,
-    /// The caller has this object already.
+    /// The caller already has this object.
     #[error("Not Modified")]
     NotModified,
-    /// The key has more bytes than S3's.
+    /// The key is longer than S3's limit.
     #[error("Your key is too long: {} bytes at most", crate::names::KEY_BYTES_MAX)]
     KeyTooLong,
-    /// The key has a zero byte, which no answer in XML could name.
+    /// The key has a zero byte, which XML cannot represent.
     #[error("The key has a zero byte; use another key")]
     KeyHasZero,
     /// No such upload.
     #[error("The specified upload does not exist. It may have been aborted or completed")]
     NoUpload,
-    /// A part is not there, or is another one.
+    /// A part is missing, or has another ETag.
     #[error("Part {0} could not be found, or its ETag is another one")]
     Part(i32),
     /// Parts are not in their order.
     #[error("The list of parts was not in ascending order")]
     PartOrder,
-    /// A part is too small, and not the last.
+    /// A part is too small and not the last.
     #[error("Part {0} is smaller than the minimum allowed size, and not the last one")]
     PartTooSmall(i32),
-    /// The body is not what the request says of it.
+    /// A digest of the body differs.
     #[error("The {0} you specified did not match what we received")]
     Digest(&'static str),
-    /// The body breaks off.
+    /// The body is incomplete.
     #[error("You did not provide the number of bytes specified by the Content-Length HTTP header")]
     Incomplete,
-    /// A parameter.
+    /// A parameter is invalid.
     #[error("{0}")]
     Argument(String),
-    /// What this store does not do.
+    /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
-    /// The system's.
+    /// The system call failed.
     #[error("the store's directory: {0}")]
     System(#[from] io::Error),
 }

@@ -1,5 +1,6 @@
-//! What `s3s-fs` kept, with which earlier releases wrote: the objects are where they are, and what
-//! is said of them was in files `.bucket-B.object-K.….json` beside the buckets, B and K in base64.
+//! Import of metadata that earlier releases wrote with `s3s-fs`: objects are at the same paths,
+//! and metadata is in files `.bucket-B.object-K.….json` next to the buckets, with B and K in
+//! base64.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,10 +13,10 @@ use crate::about::{About, Version};
 use crate::disk::{self, Disk, Kind};
 use crate::vault::{SMALL_BYTES_MAX, Vault};
 
-/// Takes over what is said of objects, and removes the files that said it.
+/// Imports the metadata of objects, and removes the old files.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
     let mut old = Vec::new();
     let mut objects: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
@@ -34,7 +35,7 @@ pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
         if vault.check_bucket(bucket).is_err() {
             continue;
         }
-        // What was written since says more.
+        // Metadata written since is newer.
         if let Some((stat, None)) = vault.listed(bucket, key)? {
             let version = Version { stat, about: about(vault, root, names)? };
             vault.describe(bucket, key, &version, None)?;
@@ -56,11 +57,11 @@ fn object_of(name: &str) -> Option<(String, String)> {
         name.strip_suffix(".metadata.json").or_else(|| name.strip_suffix(".internal.json"))?;
     let (bucket, key) = name.split_once(".object-")?;
     let text = |part: &str| String::from_utf8(URL_SAFE_NO_PAD.decode(part).ok()?).ok();
-    // That of an upload has a suffix, which is no base64.
+    // The name for an upload has a suffix, which is not base64.
     Some((text(bucket)?, text(key)?))
 }
 
-/// The two files say different things under the names that [`About`] has.
+/// Merges the two files; their members have the names in [`About`].
 fn about<D: Disk>(vault: &Vault<D>, root: &Path, names: &[String]) -> io::Result<About> {
     let mut whole = serde_json::Map::new();
     for name in names {

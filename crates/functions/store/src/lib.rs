@@ -1,14 +1,14 @@
 //! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
 //!
-//! Requests are understood by `s3s`. A bucket is a directory, an object a file in it, and what is
-//! said of an object is a file in a directory of the store's own. What is acknowledged is durable.
-//! No versions, no ACLs, no encryption. It is not meant to face a network that is not trusted.
+//! Requests are parsed by `s3s`. A bucket is a directory, an object is a file in it, and the
+//! metadata of an object is a file in the store's own directory. An acknowledged change is
+//! durable. No versions, no ACLs, no encryption. It is not intended for untrusted networks.
 //!
-//! - `objects`: the operations of S3; `list`: pages; `conditions` of requests; `body`: bodies and
-//!   their sums;
-//! - `vault`: objects as files; `uploads`: those in parts; `about`: what is said of them;
-//! - `names`: which file a key has; `legacy`: what earlier releases wrote;
-//! - `disk`: the file system, as a trait; `fault`: why something is refused.
+//! - `objects`: the operations of S3; `list`: pages of lists; `conditions` of requests; `body`:
+//!   bodies and their digests;
+//! - `vault`: objects as files; `uploads`: multipart uploads; `about`: metadata;
+//! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
+//! - `disk`: the file system, as a trait; `fault`: errors.
 #![forbid(unsafe_code)]
 
 mod about;
@@ -43,28 +43,28 @@ use disk::Local;
 use objects::Objects;
 use vault::Vault;
 
-/// Connections at a time; more wait in the kernel's backlog.
+/// Most connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// Pause after a failed accept: descriptors are exhausted, perhaps by others.
+/// Pause after a failed accept: descriptors may be exhausted, perhaps by other processes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why there is no server. The operator's fault, or the machine's.
+/// The reason why there is no server. The operator or the machine is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The directory.
+    /// The directory cannot be used.
     #[error("{path}: {why}; it has to be a directory that can be written, of this layout")]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         why: String,
     },
-    /// The address.
+    /// The address cannot be used.
     #[error(transparent)]
     Listen(#[from] ListenError),
 }
 
-/// Keys that requests are signed with.
+/// A pair of keys for signatures.
 #[derive(Clone, Debug)]
 pub struct Keys {
     /// The access key.
@@ -73,18 +73,18 @@ pub struct Keys {
     pub secret_access_key: String,
 }
 
-/// A server that listens.
+/// A listening server.
 pub struct Store {
     listener: TcpListener,
     service: S3Service,
 }
 
 impl Store {
-    /// Listens on an address; port 0 is one that the kernel chooses. Where there are keys, requests
-    /// must be signed with one of them.
+    /// Listens on an address; with port 0 the kernel chooses one. If keys are given, requests must
+    /// be signed with one of them.
     ///
     /// # Errors
-    /// The directory or the address.
+    /// The directory or the address cannot be used.
     pub async fn listen(
         address: SocketAddr,
         root: &Path,
@@ -106,22 +106,21 @@ impl Store {
         Ok(Store { listener, service: builder.build() })
     }
 
-    /// Where it listens.
+    /// The address of the listener.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until it is dropped. Where the system gives no connection it is asked again, a little
-    /// later.
+    /// Serves until it is dropped. Retries a failed accept after a short pause.
     ///
     /// # Errors
-    /// None: it does not end by itself.
+    /// None: it does not return.
     pub async fn serve(self) -> io::Result<()> {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-        // Every connection ends with this.
+        // Dropping the set closes every connection.
         let mut connections = tokio::task::JoinSet::new();
         loop {
             let Ok(place) = places.clone().acquire_owned().await else { return Ok(()) };
@@ -145,7 +144,7 @@ impl Store {
     }
 }
 
-/// Makes the directory where it is not there, durably, as far as those above it can be read.
+/// Creates the directory if it does not exist, durably, as far as its parents can be read.
 fn open(root: &Path) -> io::Result<Vault<Local>> {
     std::fs::create_dir_all(root)?;
     let root = std::fs::canonicalize(root)?;
@@ -161,7 +160,8 @@ async fn answer(
     stream: TcpStream,
     service: S3Service,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    // Head and body are written apart; the second would wait for the acknowledgement of the first.
+    // Head and body are written separately; the body must not wait for the acknowledgement of the
+    // head.
     stream.set_nodelay(true)?;
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new());

@@ -6,17 +6,17 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 /// Most entries of a page.
 pub const ENTRIES_MAX: usize = 1000;
 
-/// What a list names.
+/// An entry of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An object.
     Key(String),
-    /// All objects whose keys begin alike, up to the delimiter.
+    /// All objects whose keys have the same prefix up to the delimiter.
     Prefix(String),
 }
 
 impl Entry {
-    /// What it names.
+    /// The name of the entry.
     pub fn name(&self) -> &str {
         match self {
             Entry::Key(name) | Entry::Prefix(name) => name,
@@ -24,16 +24,16 @@ impl Entry {
     }
 }
 
-/// A page.
+/// A page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In their order.
+    /// The sorted entries.
     pub entries: Vec<Entry>,
-    /// Whether there are more.
+    /// True if there are more entries.
     pub is_truncated: bool,
 }
 
-/// A page of keys, which are sorted and begin with the prefix: those behind `after`.
+/// Builds a page from sorted keys with the prefix: the keys after `after`.
 pub fn page(
     keys: Vec<String>,
     prefix: &str,
@@ -54,7 +54,7 @@ pub fn page(
             None => Entry::Key(key),
         };
         let is_prefix = matches!(entry, Entry::Prefix(_));
-        // A page before has ended with it.
+        // The previous page ended with it.
         let was_given = is_prefix && after == Some(entry.name());
         if was_given || page.entries.last() == Some(&entry) {
             continue;
@@ -68,17 +68,17 @@ pub fn page(
     page
 }
 
-/// Where the next page begins, as clients are told.
+/// The token of the next page.
 pub fn token(last: &str) -> String {
     URL_SAFE_NO_PAD.encode(last)
 }
 
-/// What a token stands for; nothing where it is none.
+/// Decodes a token; `None` if it is invalid.
 pub fn untoken(token: &str) -> Option<String> {
     String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()
 }
 
-/// A name as `encoding-type=url` has it.
+/// Encodes a name for `encoding-type=url`.
 pub fn url(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     for byte in name.bytes() {

@@ -1,23 +1,23 @@
-//! Where an object is: which file a key has, and which key a file has.
+//! The mapping between keys and files.
 //!
-//! A key that can be a path below its bucket's directory is that path. Any other one (`..`, an
-//! empty segment, a name that is too long) is encoded, and kept in a directory of the store's own;
-//! so is one whose path is taken, as `a` where there is `a/b`.
+//! A key that is a valid path below its bucket's directory is stored at that path. Any other key
+//! (`..`, an empty segment, a name that is too long) is encoded, and stored in the store's own
+//! directory; so is a key whose path is taken, as `a` if there is `a/b`.
 
 use std::path::{Path, PathBuf};
 
-/// The store's own directory, beside those of buckets. No bucket's name begins with a dot.
+/// The store's own directory, next to the buckets. No bucket's name begins with a dot.
 pub const OWN: &str = ".unlade";
-/// Longest key (S3 user guide, *Naming Amazon S3 objects*).
+/// Largest key (S3 user guide, *Naming Amazon S3 objects*).
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Longest name of a file (NAME_MAX).
+/// Largest file name (NAME_MAX).
 const FILE_NAME_BYTES_MAX: usize = 255;
-/// Bytes of an encoded key in one name; more of it is in the next one.
+/// Bytes of an encoded key in one name; the next name continues it.
 const PIECE_BYTES: usize = 200;
-/// Marks a name that is a directory with more of a key in it: no encoded byte is one.
+/// The suffix of a name whose directory continues the key: no encoded byte has this value.
 const MORE: char = '+';
 
-/// The path of a key below its bucket's directory, where it can be one.
+/// The path of a key below its bucket's directory, if it is a valid path.
 pub fn plain(key: &str) -> Option<&Path> {
     let is_name = |part: &str| {
         !matches!(part, "" | "." | "..")
@@ -27,7 +27,7 @@ pub fn plain(key: &str) -> Option<&Path> {
     key.split('/').all(is_name).then(|| Path::new(key))
 }
 
-/// A key as a path of names that each are a file's, the last with a suffix.
+/// Encodes a key as a path of valid file names, the last with a suffix.
 pub fn encoded(key: &str, suffix: &str) -> PathBuf {
     let mut text = String::with_capacity(key.len() + 16);
     for byte in key.bytes() {
@@ -46,7 +46,7 @@ pub fn encoded(key: &str, suffix: &str) -> PathBuf {
     path
 }
 
-/// The key of an encoded path; none where it is not one.
+/// Decodes an encoded path; `None` if it is invalid.
 pub fn decoded(path: &Path, suffix: &str) -> Option<String> {
     let names: Option<Vec<&str>> = path.iter().map(|name| name.to_str()).collect();
     let (last, pieces) = names.as_ref()?.split_last()?;
@@ -101,7 +101,7 @@ mod tests {
         }
     }
 
-    /// The file of one key is never a directory on the way to another one's.
+    /// Checks that the file of one key is never a directory in the path of another one.
     #[test]
     fn no_encoded_key_is_in_the_way_of_another_one() {
         let keys: Vec<String> = (190..420).map(|bytes| "k".repeat(bytes)).collect();

@@ -1,6 +1,6 @@
-//! The operations of S3 that this store has, over a [`Vault`].
+//! The supported operations of S3, over a [`Vault`].
 //!
-//! A change that has begun goes to its end though its caller goes away.
+//! A change that has begun is completed even if its caller disconnects.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::conditions::{Conditions, strong, timestamp};
 use crate::disk::{self, Disk, DiskFile as _, Stat};
 use crate::fault::Fault;
 use crate::list::{self, ENTRIES_MAX, Entry};
-use crate::vault::{Found, Vault};
+use crate::vault::{OpenObject, Vault};
 
-/// See the module.
+/// The S3 server over objects that are files.
 pub struct Objects<D> {
     vault: Arc<Vault<D>>,
 }
@@ -27,7 +27,7 @@ impl<D> Clone for Objects<D> {
     }
 }
 
-/// What is said of a new object, out of a request's input.
+/// The metadata of a new object, from a request's input.
 macro_rules! about {
     ($input:expr) => {
         About {
@@ -44,7 +44,7 @@ macro_rules! about {
     };
 }
 
-/// What a request says of its body.
+/// The announced properties of a request's body.
 macro_rules! expected {
     ($input:expr) => {
         Expected {
@@ -63,14 +63,14 @@ macro_rules! expected {
     };
 }
 
-/// The encoding of a transfer is not the object's: S3 does not keep it.
+/// Removes the encoding of the transfer, which is not part of the object: S3 does not store it.
 fn own_encodings(all: String) -> Option<String> {
     let own = all.split(',').map(str::trim).filter(|one| !one.is_empty() && *one != "aws-chunked");
     let own = own.collect::<Vec<_>>().join(",");
     (!own.is_empty()).then_some(own)
 }
 
-/// An object that was opened, and what a list or a head says of it.
+/// An open object, with the values for a list or head response.
 struct Opened<F> {
     file: F,
     stat: Stat,
@@ -78,7 +78,7 @@ struct Opened<F> {
 }
 
 fn open<D: Disk>(vault: &Vault<D>, bucket: &str, key: &str) -> Result<Opened<D::File>, Fault> {
-    let Found { file, stat, about } = vault.open_object(bucket, key)?;
+    let OpenObject { file, stat, about } = vault.open_object(bucket, key)?;
     let mut about = about.unwrap_or_default();
     if about.e_tag.is_empty() {
         about.e_tag = md5_of(&file, stat.bytes)?;
@@ -86,7 +86,7 @@ fn open<D: Disk>(vault: &Vault<D>, bucket: &str, key: &str) -> Result<Opened<D::
     Ok(Opened { file, stat, about })
 }
 
-/// The ETag of what a change is to replace. That of a file of an operator's is its MD5.
+/// The ETag of the object that a change replaces. For a file of the operator it is the MD5.
 fn e_tag_now<D: Disk>(
     vault: &Vault<D>,
     bucket: &str,
@@ -101,7 +101,7 @@ fn e_tag_now<D: Disk>(
     }
 }
 
-/// A change, to its end. A body that breaks off is an error in it, before anything is changed.
+/// Runs a change to its end. An incomplete body is an error in it, before anything is changed.
 async fn whole<T: Send + 'static>(
     change: impl Future<Output = S3Result<T>> + Send + 'static,
 ) -> S3Result<S3Response<T>> {
@@ -109,7 +109,7 @@ async fn whole<T: Send + 'static>(
 }
 
 impl<D: Disk> Objects<D> {
-    /// Over objects that are files.
+    /// Creates a server over a vault.
     pub fn new(vault: Vault<D>) -> Objects<D> {
         Objects { vault: Arc::new(vault) }
     }
@@ -139,7 +139,7 @@ impl<D: Disk> Objects<D> {
                 let bytes = opened.stat.bytes;
                 let range = match asked.map(|range| range.check(bytes)) {
                     None => 0..bytes,
-                    // An error of another kind, which is S3's.
+                    // The nested error is the response of S3.
                     Some(Err(error)) => return Ok(Err(S3Error::from(error))),
                     Some(Ok(range)) => range,
                 };
@@ -233,7 +233,7 @@ impl<D: Disk> Objects<D> {
         };
         let (bucket, key) = (input.bucket, input.key);
         let (early, own) = ((bucket.clone(), key.clone()), conditions.clone());
-        // Before a body is taken that nobody would keep.
+        // This check avoids the transfer of a body that would be refused.
         self.with(move |vault| match open_for_change(vault, &early.0, &early.1, &own) {
             Err(Fault::NoKey) => own.check_change(None),
             checked => checked,
@@ -339,7 +339,7 @@ impl<D: Disk> Objects<D> {
                     )),
                     ..Object::default()
                 }),
-                // It went meanwhile.
+                // The object was removed meanwhile.
                 (Entry::Key(_), None) => {}
             }
         }
@@ -362,7 +362,7 @@ impl<D: Disk> Objects<D> {
     }
 
     async fn list_v2(self, req: S3Request<ListObjectsV2Input>) -> S3Result<ListObjectsV2Output> {
-        let wrong = || S3Error::from(Fault::Argument("continuation-token is none".to_owned()));
+        let wrong = || S3Error::from(Fault::Argument("continuation-token is invalid".to_owned()));
         let token = req.input.continuation_token.as_deref();
         let token = token.map(|token| list::untoken(token).ok_or_else(wrong)).transpose()?;
         let after = token.max(req.input.start_after.clone());
@@ -386,7 +386,7 @@ impl<D: Disk> Objects<D> {
         let output = self.list(v2, marker).await?;
         let is_url = output.encoding_type.is_some();
         let said = |name: String| if is_url { list::url(&name) } else { name };
-        // Clients page by the last key where no delimiter is asked for.
+        // Without a delimiter, clients continue after the last key.
         let next = output.next_continuation_token.filter(|_| output.delimiter.is_some());
         Ok(ListObjectsOutput {
             contents: output.contents,
@@ -641,7 +641,7 @@ impl<D: Disk> Objects<D> {
     }
 }
 
-/// Whether a change may be made, as far as is known before its body.
+/// Checks a change, as far as possible before its body.
 fn open_for_change<D: Disk>(
     vault: &Vault<D>,
     bucket: &str,
@@ -666,7 +666,7 @@ fn source(source: CopySource) -> Result<(String, String), Fault> {
     }
 }
 
-/// `bytes=FIRST-LAST`, of a part that is a copy.
+/// Parses `bytes=FIRST-LAST`, the source range of a copied part.
 fn copied_range(asked: Option<&str>, bytes: u64) -> Result<std::ops::Range<u64>, Fault> {
     let Some(asked) = asked else { return Ok(0..bytes) };
     let wrong =

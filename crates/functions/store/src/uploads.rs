@@ -1,4 +1,5 @@
-//! Uploads in parts: a directory each, in which a file is a part, named by its number and its MD5.
+//! Multipart uploads: a directory each, in which a file is a part, named by its number and its
+//! MD5.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +15,9 @@ use crate::vault::{Condition, Draft, SMALL_BYTES_MAX, Vault};
 
 /// Most parts of an upload (S3 user guide, *Multipart upload limits*).
 pub const PARTS_MAX: i32 = 10_000;
-/// Least bytes of a part that is not the last.
+/// Minimum size of a part that is not the last.
 const PART_BYTES_MIN: u64 = 5 << 20;
-/// What an upload is to become.
+/// The file with the description of the future object.
 const UPLOAD: &str = "upload.json";
 
 #[derive(Serialize, Deserialize)]
@@ -33,16 +34,16 @@ pub struct Part {
     pub number: i32,
     /// Its MD5.
     pub e_tag: String,
-    /// What is known of its file.
+    /// The attributes of its file.
     pub stat: Stat,
     path: PathBuf,
 }
 
 impl<D: Disk> Vault<D> {
-    /// Begins one.
+    /// Begins an upload.
     ///
     /// # Errors
-    /// There is no such bucket, the key cannot be one, or the system's.
+    /// The bucket does not exist, the key is invalid, or the system call failed.
     pub fn begin_upload(&self, bucket: &str, key: &str, about: About) -> Result<String, Fault> {
         match self.open_object(bucket, key) {
             Ok(_) | Err(Fault::NoKey) => {}
@@ -78,10 +79,10 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    /// Refuses where there is no such upload.
+    /// Checks that an upload exists.
     ///
     /// # Errors
-    /// There is none, the number is none, or the system's.
+    /// The upload does not exist, the number is invalid, or the system call failed.
     pub fn check_part(&self, bucket: &str, key: &str, id: &str, number: i32) -> Result<(), Fault> {
         if !(1..=PARTS_MAX).contains(&number) {
             let why =
@@ -91,10 +92,10 @@ impl<D: Disk> Vault<D> {
         self.upload(bucket, key, id).map(drop)
     }
 
-    /// Makes a draft a part, durably, in place of the one with its number.
+    /// Makes a draft a part, durably, and replaces the part with the same number.
     ///
     /// # Errors
-    /// There is no such upload, or the system's.
+    /// The upload does not exist, or the system call failed.
     pub fn add_part(
         &self,
         (bucket, key, id): (&str, &str, &str),
@@ -124,15 +125,15 @@ impl<D: Disk> Vault<D> {
                 parts.push(Part { number, e_tag, stat, path });
             }
         }
-        // Two of a number: the one that was to be removed, and a later one.
+        // Two parts with a number: an old one that was not removed yet, and its replacement.
         parts.sort_by_key(|part| (part.number, part.stat.modified_ns));
         Ok(parts)
     }
 
-    /// The parts of an upload, in their order.
+    /// The parts of an upload, sorted by number.
     ///
     /// # Errors
-    /// There is no such upload, or the system's.
+    /// The upload does not exist, or the system call failed.
     pub fn parts(&self, bucket: &str, key: &str, id: &str) -> Result<Vec<Part>, Fault> {
         let (dir, _) = self.upload(bucket, key, id)?;
         let mut parts: Vec<Part> = Vec::new();
@@ -145,10 +146,11 @@ impl<D: Disk> Vault<D> {
         Ok(parts)
     }
 
-    /// Makes parts an object, durably, and ends the upload. The upload stays where this fails.
+    /// Makes parts an object, durably, and ends the upload. On an error the upload stays.
     ///
     /// # Errors
-    /// There is no such upload, a part is not there, the condition does not hold, or the system's.
+    /// The upload does not exist, a part is missing, the condition is not fulfilled, or the system
+    /// call failed.
     pub fn complete(
         &self,
         (bucket, key, id): (&str, &str, &str),
@@ -185,10 +187,10 @@ impl<D: Disk> Vault<D> {
         Ok(version)
     }
 
-    /// Ends an upload, durably, and forgets its parts.
+    /// Ends an upload, durably, and removes its parts.
     ///
     /// # Errors
-    /// There is no such upload, or the system's.
+    /// The upload does not exist, or the system call failed.
     pub fn abort(&self, bucket: &str, key: &str, id: &str) -> Result<(), Fault> {
         let (dir, _) = self.upload(bucket, key, id)?;
         Ok(self.retire(&dir)?)

@@ -1,15 +1,15 @@
-//! Objects as files: what is there, and how it is replaced.
+//! Objects as files: their paths, and their atomic replacement.
 //!
 //! Layout, below the root:
-//! - `BUCKET/KEY`: an object whose key can be a path ([`names::plain`]);
-//! - `.unlade/odd/BUCKET/…`: any other object, under its key encoded;
-//! - `.unlade/about/BUCKET/…`: what is said of an object ([`crate::about`]);
-//! - `.unlade/uploads/ID/`: an upload in parts; `.unlade/tmp/`: what is being written;
+//! - `BUCKET/KEY`: an object whose key is a valid path ([`names::plain`]);
+//! - `.unlade/odd/BUCKET/…`: any other object, at its encoded key;
+//! - `.unlade/about/BUCKET/…`: the metadata of an object ([`crate::about`]);
+//! - `.unlade/uploads/ID/`: a multipart upload; `.unlade/tmp/`: files that are being written;
 //! - `.unlade/format`: the number of this layout.
 //!
-//! A change is durable when it is answered: the bytes, and what is said of them, are synced before
-//! their file gets its name, then the directory of that name is. One rename or removal is the
-//! change: a power failure leaves an object old or new.
+//! A change is durable when it is acknowledged: the bytes and the metadata are synced before their
+//! file is renamed to its name, and then the directory is synced. One rename or removal is the
+//! commit point: after a power failure an object is either old or new.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -24,35 +24,35 @@ use crate::disk::{self, Disk, DiskFile as _, Kind, Stat};
 use crate::fault::Fault;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
 
-/// The layout that this program writes.
+/// The layout version of this program.
 const FORMAT: &str = "1";
-/// Longest file that is read whole.
+/// Largest file that is read as a whole.
 pub const SMALL_BYTES_MAX: u64 = 1 << 20;
-/// Locks of keys. Two keys may have the same one.
+/// Number of locks. Two keys may share one.
 const LOCKS: usize = 256;
-/// How often a name is tried again whose directory went away meanwhile.
+/// Attempts to use a directory that another thread may remove meanwhile.
 const ATTEMPTS_MAX: usize = 16;
-/// Directories that are remembered as durable.
+/// Most directories that are remembered as durable.
 const KNOWN_MAX: usize = 65_536;
-/// The suffix of an object whose key is encoded.
+/// The suffix of an object at an encoded key.
 const OBJECT: &str = ".object";
-/// An object of more bytes is synced before others have to wait for it.
+/// A larger object is synced before its lock is taken.
 const LARGE_BYTES: u64 = 1 << 20;
 
-/// Objects below a directory.
+/// The objects below a directory.
 pub struct Vault<D> {
-    /// Where they are.
+    /// The file system.
     pub disk: Arc<D>,
     root: PathBuf,
-    /// Held by changes of objects, and alone by changes of buckets.
+    /// Read lock: changes of objects; write lock: changes of buckets.
     buckets: RwLock<()>,
     keys: Vec<Mutex<()>>,
-    /// Directories whose names are durable, with those of all above them.
+    /// Directories whose names, and the names of all their parents, are durable.
     known: Mutex<HashSet<PathBuf>>,
     next: AtomicU64,
 }
 
-/// Bytes on their way to become an object's or a part's; removed where they do not.
+/// A temporary file for an object or a part; removed unless it is renamed.
 pub struct Draft<D: Disk> {
     disk: Arc<D>,
     path: PathBuf,
@@ -69,24 +69,24 @@ impl<D: Disk> Drop for Draft<D> {
     }
 }
 
-/// An object that is there.
-pub struct Found<F> {
+/// An open object.
+pub struct OpenObject<F> {
     /// Its file.
     pub file: F,
-    /// What is known of that.
+    /// The attributes of the file.
     pub stat: Stat,
-    /// What is said of it.
+    /// The metadata.
     pub about: Option<About>,
 }
 
-/// What is there under a key, and where.
+/// The current object of a key, and its path.
 struct Current {
     path: PathBuf,
     is_plain: bool,
     stat: Stat,
 }
 
-/// What must hold for a change.
+/// The condition of a change.
 pub type Condition<'a> = &'a (dyn Fn(Option<&Version>) -> Result<(), Fault> + Sync);
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -100,7 +100,7 @@ fn is_absent(error: &io::Error) -> bool {
     )
 }
 
-/// Nothing where there is no such name.
+/// Maps the error for a missing path to `None`.
 fn there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
     match done {
         Ok(value) => Ok(Some(value)),
@@ -110,10 +110,11 @@ fn there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 impl<D: Disk> Vault<D> {
-    /// Objects below `root`, which is there. What a store before has left half written is removed.
+    /// Opens the objects below `root`, which must exist. Removes incomplete files of a previous
+    /// process.
     ///
     /// # Errors
-    /// The system's; the layout is another program's.
+    /// The system call failed, or the layout belongs to another program.
     pub fn open(disk: D, root: &Path) -> io::Result<Vault<D>> {
         let vault = Vault {
             disk: Arc::new(disk),
@@ -140,7 +141,7 @@ impl<D: Disk> Vault<D> {
         Ok(vault)
     }
 
-    /// A name in the store's own directory.
+    /// A path in the store's own directory.
     pub fn own(&self, name: &str) -> PathBuf {
         self.root.join(OWN).join(name)
     }
@@ -157,10 +158,10 @@ impl<D: Disk> Vault<D> {
         self.own("about").join(bucket).join(names::encoded(key, &suffix(stat)))
     }
 
-    /// Refuses where there is no such bucket.
+    /// Checks that a bucket exists.
     ///
     /// # Errors
-    /// There is none, or the system's.
+    /// The bucket does not exist, or the system call failed.
     pub fn check_bucket(&self, bucket: &str) -> Result<(), Fault> {
         let is_name = s3s::path::check_bucket_name(bucket);
         let found = if is_name { there(self.disk.stat(&self.bucket_path(bucket)))? } else { None };
@@ -189,27 +190,28 @@ impl<D: Disk> Vault<D> {
         locked(&self.keys[(hasher.finish() % LOCKS as u64) as usize])
     }
 
-    /// A name for what is being written.
+    /// A new name for a temporary file.
     pub fn fresh(&self) -> PathBuf {
         self.own("tmp").join(self.next.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
-    /// A file to write to.
+    /// Creates a temporary file.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn draft(&self) -> io::Result<Draft<D>> {
         let path = self.fresh();
         let file = self.within(&self.own("tmp"), || self.disk.create(&path))?;
         Ok(Draft { disk: self.disk.clone(), path, file, is_kept: false })
     }
 
-    /// Does something in a directory, which is made where it is not there.
+    /// Runs a closure in a directory, which is created if it does not exist.
     pub fn within<T>(&self, dir: &Path, act: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let mut attempts = 0;
         loop {
             match self.ensure(dir).and_then(|()| act()) {
-                // Its last object was removed at the same time, or an operator has tidied up.
+                // Another thread has removed the last object of the directory, or the operator has
+                // removed it.
                 Err(error)
                     if error.kind() == io::ErrorKind::NotFound && attempts < ATTEMPTS_MAX =>
                 {
@@ -221,7 +223,7 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    /// Makes a directory with those above it, durably.
+    /// Creates a directory and its parents, durably.
     fn ensure(&self, dir: &Path) -> io::Result<()> {
         let mut known = locked(&self.known);
         if known.len() > KNOWN_MAX {
@@ -249,17 +251,17 @@ impl<D: Disk> Vault<D> {
         Ok(())
     }
 
-    /// Gives what was written its name, durably. Its bytes are synced.
+    /// Renames a synced file to its final name, durably.
     fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
         let dir = to.parent().ok_or(io::ErrorKind::InvalidFilename)?;
         self.within(dir, || self.disk.rename(from, to))?;
         self.disk.sync_dir(dir)
     }
 
-    /// Gives a draft its name, durably.
+    /// Renames a draft to its final name, durably.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn keep(&self, mut draft: Draft<D>, to: &Path) -> io::Result<()> {
         draft.file.sync()?;
         self.place(&draft.path, to)?;
@@ -270,14 +272,14 @@ impl<D: Disk> Vault<D> {
     /// Writes a small file, durably.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
         let mut draft = self.draft()?;
         draft.file.append(bytes)?;
         self.keep(draft, path)
     }
 
-    /// Removes directories above `path` that are empty, up to `base`, which stays.
+    /// Removes empty directories above `path`, up to `base`, which stays.
     fn prune(&self, path: &Path, base: &Path) {
         let mut known = locked(&self.known);
         let mut dir = path.parent();
@@ -290,10 +292,10 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    /// Removes a directory with all that is in it; none is as good.
+    /// Removes a directory and its content; a missing one is not an error.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn remove_tree(&self, dir: &Path) -> io::Result<()> {
         let Some(entries) = there(self.disk.read_dir(dir))? else { return Ok(()) };
         for (name, kind) in entries {
@@ -307,10 +309,10 @@ impl<D: Disk> Vault<D> {
         there(self.disk.remove_dir(dir)).map(drop)
     }
 
-    /// Takes a directory away, durably, and then what is in it.
+    /// Renames a directory away, durably, and then removes its content.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn retire(&self, dir: &Path) -> io::Result<()> {
         let fresh = self.fresh();
         self.within(&self.own("tmp"), || self.disk.rename(dir, &fresh))?;
@@ -318,7 +320,7 @@ impl<D: Disk> Vault<D> {
         if let Some(parent) = dir.parent() {
             self.disk.sync_dir(parent)?;
         }
-        // What is left of it goes when the store starts again.
+        // The next start of the store removes the rest.
         self.remove_tree(&fresh).or_else(|error| {
             tracing::warn!(%error, path = %fresh.display(), "store: is left behind");
             Ok(())
@@ -338,10 +340,10 @@ impl<D: Disk> Vault<D> {
         Ok(None)
     }
 
-    /// What is said of a file of a key, if anything is.
+    /// The metadata of a key's file, if there is any.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn about(&self, bucket: &str, key: &str, stat: &Stat) -> io::Result<Option<About>> {
         let path = self.about_path(bucket, key, stat);
         let Some(text) = there(disk::read(&*self.disk, &path, SMALL_BYTES_MAX))? else {
@@ -353,11 +355,11 @@ impl<D: Disk> Vault<D> {
         Ok(serde_json::from_slice(&text).inspect_err(wrong).ok())
     }
 
-    /// Opens an object, with what is said of it.
+    /// Opens an object, with its metadata.
     ///
     /// # Errors
-    /// There is none, or the system's.
-    pub fn open_object(&self, bucket: &str, key: &str) -> Result<Found<D::File>, Fault> {
+    /// The object does not exist, or the system call failed.
+    pub fn open_object(&self, bucket: &str, key: &str) -> Result<OpenObject<D::File>, Fault> {
         self.check(bucket, key)?;
         let mut attempts = 0;
         loop {
@@ -368,28 +370,28 @@ impl<D: Disk> Vault<D> {
             };
             let stat = file.stat()?;
             let about = self.about(bucket, key, &stat)?;
-            // Nothing is said of a file that was replaced twice between the two.
+            // A file that was replaced twice between the two calls has no metadata.
             let is_same = || there(self.disk.stat(&current.path)).map(|now| now == Some(stat));
             if about.is_some() || attempts == ATTEMPTS_MAX || is_same()? {
-                return Ok(Found { file, stat, about });
+                return Ok(OpenObject { file, stat, about });
             }
         }
     }
 
-    /// What is known and said of an object, for a list; nothing where it has gone.
+    /// The attributes and metadata of an object, for a list; `None` if it no longer exists.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn listed(&self, bucket: &str, key: &str) -> io::Result<Option<(Stat, Option<About>)>> {
         let Some(current) = self.current(bucket, key)? else { return Ok(None) };
         Ok(Some((current.stat, self.about(bucket, key, &current.stat)?)))
     }
 
-    /// Makes a draft the object of a key, durably, in place of the one before.
+    /// Makes a draft the object of a key, durably, and replaces the previous one.
     ///
     /// # Errors
-    /// There is no such bucket, the condition does not hold, or the system's: then the object
-    /// before is there as it was, or the new one is.
+    /// The bucket does not exist, the condition is not fulfilled, or the system call failed: then
+    /// the object is either the previous or the new one.
     pub fn commit(
         &self,
         bucket: &str,
@@ -414,7 +416,7 @@ impl<D: Disk> Vault<D> {
             None => None,
         };
         condition(before.as_ref())?;
-        // A clock may be set back, and two changes may be in one of its ticks.
+        // A clock may be set back, and two changes may have the same time.
         let now_ns = disk::nanoseconds(SystemTime::now());
         let after = before.as_ref().map_or(i64::MIN, |version| version.stat.modified_ns + 1);
         draft.file.set_modified(now_ns.max(after))?;
@@ -428,10 +430,10 @@ impl<D: Disk> Vault<D> {
         Ok(version)
     }
 
-    /// Says something of a file of a key, durably, with the file itself where that is to be.
+    /// Writes the metadata of a key's file, durably; also syncs the file itself if requested.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn describe(
         &self,
         bucket: &str,
@@ -443,7 +445,7 @@ impl<D: Disk> Vault<D> {
         let path = self.about_path(bucket, key, &version.stat);
         let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
         let mut own = self.within(dir, || match self.disk.create(&path) {
-            // Of a change that was not made.
+            // The file belongs to a change that failed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 self.disk.remove_file(&path)?;
                 self.disk.create(&path)
@@ -455,8 +457,8 @@ impl<D: Disk> Vault<D> {
         self.disk.sync_together(&files, dir)
     }
 
-    /// Nothing is said any more of a file that has gone. After a power failure something may be: it
-    /// is of no file.
+    /// Removes the metadata of a file that no longer exists. After a power failure such metadata
+    /// may remain: it matches no file.
     fn forget(&self, bucket: &str, key: &str, stat: &Stat) -> io::Result<()> {
         let path = self.about_path(bucket, key, stat);
         if there(self.disk.remove_file(&path))?.is_some() {
@@ -465,7 +467,8 @@ impl<D: Disk> Vault<D> {
         Ok(())
     }
 
-    /// An object stays where it is. A new one is at its path, if that can be.
+    /// Renames a draft to the object's path. An existing object keeps its path; a new one gets its
+    /// plain path if possible.
     fn publish(
         &self,
         from: &Path,
@@ -487,17 +490,17 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    /// Removes an object, durably; none is as good.
+    /// Removes an object, durably; a missing one is not an error.
     ///
     /// # Errors
-    /// There is no such bucket, or the system's.
+    /// The bucket does not exist, or the system call failed.
     pub fn delete(&self, bucket: &str, key: &str) -> Result<(), Fault> {
         let _shared = self.shared();
         self.check(bucket, key)?;
         let _own = self.lock(bucket, key);
         let plain = names::plain(key).map(|path| self.bucket_path(bucket).join(path));
         let odd = self.odd_path(bucket, key);
-        // The plain one is what is read: it goes last.
+        // Readers use the plain path first: it is removed last.
         for path in [Some(&odd), plain.as_ref()].into_iter().flatten() {
             let is_file = |stat: &Stat| stat.kind != Kind::Directory;
             let found = there(self.disk.stat(path))?.filter(is_file);
@@ -505,7 +508,7 @@ impl<D: Disk> Vault<D> {
                 there(self.disk.remove_file(path))?;
             }
             if let Some(dir) = path.parent() {
-                // A removal that was not answered may not be durable.
+                // A previous removal that failed may not be durable.
                 there(self.disk.sync_dir(dir))?;
             }
             if let Some(stat) = found {
@@ -519,10 +522,10 @@ impl<D: Disk> Vault<D> {
         Ok(())
     }
 
-    /// Makes a bucket, durably.
+    /// Creates a bucket, durably.
     ///
     /// # Errors
-    /// It is there, it cannot be one, or the system's.
+    /// The bucket exists, the name is invalid, or the system call failed.
     pub fn create_bucket(&self, bucket: &str) -> Result<(), Fault> {
         let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         if !s3s::path::check_bucket_name(bucket) {
@@ -537,7 +540,7 @@ impl<D: Disk> Vault<D> {
     /// Removes an empty bucket, durably.
     ///
     /// # Errors
-    /// There is none, it is not empty, or the system's.
+    /// The bucket does not exist, it is not empty, or the system call failed.
     pub fn delete_bucket(&self, bucket: &str) -> Result<(), Fault> {
         let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         self.check_bucket(bucket)?;
@@ -558,10 +561,10 @@ impl<D: Disk> Vault<D> {
         Ok(found)
     }
 
-    /// The names of all buckets, and when they were made or changed.
+    /// The names of all buckets, and the times of their creation or last change.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn all_buckets(&self) -> io::Result<Vec<(String, Stat)>> {
         let mut found = Vec::new();
         for (name, kind) in self.disk.read_dir(&self.root)? {
@@ -581,7 +584,7 @@ impl<D: Disk> Vault<D> {
     /// The keys of a bucket that begin with a prefix, sorted.
     ///
     /// # Errors
-    /// There is no such bucket, or the system's.
+    /// The bucket does not exist, or the system call failed.
     pub fn keys(&self, bucket: &str, prefix: &str) -> Result<Vec<String>, Fault> {
         self.check_bucket(bucket)?;
         let (top, mut keys) = (self.bucket_path(bucket), Vec::new());
@@ -608,7 +611,7 @@ impl<D: Disk> Vault<D> {
         Ok(keys)
     }
 
-    /// All that is below a directory and none itself.
+    /// Visits everything below a directory except directories.
     fn walk(&self, dir: &Path, see: &mut dyn FnMut(&Path, Kind)) -> io::Result<()> {
         let mut left = vec![dir.to_owned()];
         while let Some(dir) = left.pop() {
@@ -625,7 +628,7 @@ impl<D: Disk> Vault<D> {
     }
 }
 
-/// Whether a path cannot be a file's since another object is in its way.
+/// Returns true if the error means that another object's path conflicts with this path.
 fn is_taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory)
 }

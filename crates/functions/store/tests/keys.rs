@@ -1,4 +1,4 @@
-//! What becomes of keys and buckets, over HTTP.
+//! The mapping of keys and buckets to files, tested over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use unlade_s3_store::Store;
 
-/// A store, and the directory that it serves.
+/// A store, and its directory.
 struct Bed {
     dir: tempfile::TempDir,
     address: SocketAddr,

@@ -1,4 +1,4 @@
-//! A call, from its text to its completion.
+//! The execution of a call, from its text to its completion.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,9 +17,9 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
 
 use crate::fetch::{self, Flow, deliver};
-use crate::life::Life;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
+use crate::session_epoch::SessionEpoch;
 use crate::stage::Staged;
 use crate::store::checked;
 use crate::store::sign::Form;
@@ -27,38 +27,38 @@ use crate::store::{Body, Reader, Version};
 use crate::tenant::Tenant;
 use crate::writeback::{Acknowledged, Candidate};
 
-/// How long a presigned address may be good for (S3: seven days).
+/// Longest validity of a presigned address (S3: seven days).
 const EXPIRES_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// For whom a call is made.
+/// The context of a call: tenant, rights, epoch and invocation.
 #[derive(Clone)]
 pub struct Caller {
     /// The tenant.
     pub tenant: Rc<Tenant>,
     /// The rights of the function.
     pub policy: Rc<Policy>,
-    /// The epoch.
-    pub life: Rc<Life>,
-    /// The invocation that is running; empty where there is none.
+    /// The epoch in whose memory the call was submitted.
+    pub session_epoch: Rc<SessionEpoch>,
+    /// The invocation that is running; empty if there is none.
     pub invocation: Rc<str>,
-    /// It runs no more.
+    /// True once the invocation is over.
     pub is_over: Rc<Cell<bool>>,
     /// How its writes are acknowledged.
     pub writes: WriteMode,
 }
 
-/// What a call came to.
+/// The result of a call before it is completed.
 pub(crate) enum Done {
     /// A result without a body.
     Result { result: Map<String, Value>, head: Head, flags: u16 },
-    /// An object, of which the first piece is in slots.
+    /// An object whose first part is in slots.
     Object { result: Map<String, Value>, head: Head, first: fetch::First, flags: u16 },
     /// The guest has no room.
     NoRoom,
 }
 
 impl Caller {
-    /// Carries a call out, and completes it.
+    /// Executes a call and completes it.
     pub async fn run(&self, number: u64, staged: Staged) {
         let Staged { call, room: _room, held, bytes } = staged;
         let mut attempts = Attempts::default();
@@ -69,7 +69,7 @@ impl Caller {
             other => Err(unsupported(&format!("the service {other}"))),
         };
         let retries = attempts.retries();
-        self.life.calls.borrow_mut().remove(&number);
+        self.session_epoch.calls.borrow_mut().remove(&number);
         self.finish(number, &call.operation, done, retries).await;
     }
 
@@ -81,30 +81,34 @@ impl Caller {
         done: Result<Done, Failed>,
         retries: u32,
     ) {
-        let (life, meter) = (&self.life, &self.tenant.meter);
+        let (session_epoch, meter) = (&self.session_epoch, &self.tenant.meter);
         let end = match done {
             Ok(Done::Result { result, head, flags }) => {
                 let text = done_meta(&result, &head, retries, None);
-                fetch::say(life, number, Status::Done, &text, flags).await;
+                fetch::say(session_epoch, number, Status::Done, &text, flags).await;
                 CallEnd::Done
             }
             Ok(Done::Object { result, head, first, flags }) => {
                 let algorithm = checked::stated(&head).map(|(algorithm, _)| algorithm);
                 let text = done_meta(&result, &head, retries, algorithm);
-                deliver(&self.tenant, life, number, &text, first, flags).await;
+                deliver(&self.tenant, session_epoch, number, &text, first, flags).await;
                 CallEnd::Done
             }
             Ok(Done::NoRoom) => {
-                life.complete(&Completion::bare(number, Status::Refused, life.epoch_low()));
+                session_epoch.complete(&Completion::bare(
+                    number,
+                    Status::Refused,
+                    session_epoch.epoch_low(),
+                ));
                 CallEnd::Refused
             }
             Err(Failed::Service { error, head }) => {
                 let text = error_meta(operation, &error, &head, retries);
-                fetch::say(life, number, Status::ServiceError, &text, 0).await;
+                fetch::say(session_epoch, number, Status::ServiceError, &text, 0).await;
                 if error == ServiceError::denied() { CallEnd::Denied } else { CallEnd::Service }
             }
             Err(Failed::Host { code, message, .. }) => {
-                fetch::complain(life, number, code, &message).await;
+                fetch::complain(session_epoch, number, code, &message).await;
                 CallEnd::Host
             }
         };
@@ -127,7 +131,7 @@ impl Caller {
             _ => {}
         }
         let request = self.asked(call)?;
-        let _outdates = self.outdates(&request);
+        let _outdates = self.invalidation(&request);
         if let Some(done) = self.answer_here(&request, parameters).await? {
             return Ok(done);
         }
@@ -146,7 +150,7 @@ impl Caller {
         Ok(done)
     }
 
-    /// The request of a call, if the role allows it.
+    /// Builds the request of a call, if the role allows it.
     pub(crate) fn asked(&self, call: &unlade_s3::Call) -> Result<Rc<Request>, Failed> {
         let (operation, mut request) = self.request(&call.operation, &call.parameters)?;
         request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
@@ -157,7 +161,7 @@ impl Caller {
         Ok(Rc::new(request))
     }
 
-    /// The request, if it is one and the role allows it.
+    /// Builds the request of an operation, if it is valid and the role allows it.
     fn request(
         &self,
         operation: &str,
@@ -172,21 +176,22 @@ impl Caller {
         Ok((operation, request))
     }
 
-    /// What a call makes old is forgotten now and, as others read meanwhile, when it ends.
-    pub(crate) fn outdates<'a>(&'a self, request: &'a Request) -> Outdates<'a> {
-        let outdates = Outdates { tenant: &self.tenant, request };
-        outdates.forget();
-        outdates
+    /// Invalidates what a call makes stale: now, and again when it ends, because others may read
+    /// meanwhile.
+    pub(crate) fn invalidation<'a>(&'a self, request: &'a Request) -> CacheInvalidation<'a> {
+        let invalidation = CacheInvalidation { tenant: &self.tenant, request };
+        invalidation.forget();
+        invalidation
     }
 
-    /// Reads that need no store: of a pending write, or of what was fetched ahead.
+    /// Answers reads that need no store: from a pending write, or from a prefetched object.
     async fn answer_here(
         &self,
         request: &Rc<Request>,
         parameters: &Map<String, Value>,
     ) -> Result<Option<Done>, Failed> {
         if request.unsigned {
-            // What the store lets nobody read without a signature is not read here, either.
+            // An unsigned read is decided by the store, so it is not answered here.
             return Ok(None);
         }
         if let Some((seen, body)) = self.tenant.writeback.overlay(request, parameters) {
@@ -204,7 +209,7 @@ impl Caller {
                 self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
             if let Some(taken) = taken {
                 let done = self.object(taken.result, taken.head, taken.reader, PREFETCHED).await;
-                // A fetch that broke off is no error: the object is asked for again.
+                // A prefetch that failed is no error: the object is requested again.
                 if let Ok(done) = done {
                     self.tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Used));
                     return Ok(Some(done));
@@ -223,7 +228,7 @@ impl Caller {
         flags: u16,
     ) -> Result<Done, Failed> {
         let flow = Flow::new(reader, self.tenant.limits.window_slots);
-        Ok(match fetch::first(&self.life, flow).await? {
+        Ok(match fetch::first(&self.session_epoch, flow).await? {
             Some(first) => Done::Object { result, head, first, flags },
             None => Done::NoRoom,
         })
@@ -236,8 +241,8 @@ impl Caller {
         body: &Rc<Body>,
         held: &mut Option<crate::quota::HeldBytes>,
     ) -> Option<Done> {
-        // Whether the store takes one without a signature is not known before it has been asked;
-        // and how a write of an invocation that is over ends, nobody asks.
+        // The store may refuse an unsigned write, which is known only after the request; and no
+        // call waits for the result of a write whose invocation is over.
         if request.unsigned || self.is_over.get() {
             return None;
         }
@@ -268,7 +273,7 @@ impl Caller {
             };
             match self.object(result, head, reader, 0).await {
                 Ok(done) => return Ok(done),
-                // Nothing has been said of it yet.
+                // The guest has not been answered yet.
                 Err(failed) => wait(&self.tenant, attempts, failed).await?,
             }
         }
@@ -296,7 +301,7 @@ impl Caller {
     ) -> Result<Done, Failed> {
         let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
         let (bucket, key) = (text("Bucket"), text("Key"));
-        // The holder chooses the end of the name: the role must allow all of them.
+        // The holder of the form chooses the end of the key: the role must allow every end.
         let starts = key.strip_suffix("${filename}");
         let asked =
             json!({"Bucket": bucket, "Key": starts.map_or(key.to_owned(), |s| format!("{s}*"))});
@@ -315,17 +320,18 @@ impl Caller {
     }
 }
 
-/// A call on its way. What was fetched ahead of what it writes is old, when it begins and when it
-/// ends, however it does; so is what was learnt of a bucket that it changes.
+/// Guard of a call in progress. It drops prefetched copies of the objects that the call writes,
+/// and cached facts of a bucket that it changes, when the call begins and again when it ends or is
+/// cancelled.
 #[must_use]
-pub(crate) struct Outdates<'a> {
+pub(crate) struct CacheInvalidation<'a> {
     tenant: &'a Tenant,
     request: &'a Request,
 }
 
-impl Outdates<'_> {
+impl CacheInvalidation<'_> {
     fn forget(&self) {
-        let Outdates { tenant, request } = self;
+        let CacheInvalidation { tenant, request } = self;
         let Some(bucket) = request.bucket.as_deref() else { return };
         match request.operation.effect {
             Effect::ChangeObject => {
@@ -340,7 +346,7 @@ impl Outdates<'_> {
     }
 }
 
-impl Drop for Outdates<'_> {
+impl Drop for CacheInvalidation<'_> {
     fn drop(&mut self) {
         self.forget();
     }
@@ -352,7 +358,7 @@ fn expires(parameters: &Map<String, Value>) -> Result<Duration, Failed> {
     expires.ok_or_else(|| invalid("ExpiresIn is at most seven days, in seconds"))
 }
 
-/// The rules that the function has named, by the name that SDKs give them.
+/// Parses the signature version that the function requests, under the name that SDKs use.
 fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
     match parameters.get("SignatureVersion").map(Value::as_str) {
         None => Ok(None),
@@ -362,8 +368,8 @@ fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
     }
 }
 
-/// The head of an answer that the host gives in the store's place: functions expect its date, and
-/// an id to log.
+/// Completes the head of a response that the host generates in place of the store: functions
+/// expect a date and a request id to log.
 fn identified(tenant: &Tenant, mut head: Head) -> Head {
     let (_, date) = unlade_s3::value::of_time(SystemTime::now());
     let id = format!("{:08X}{:08X}", tenant.dice(), tenant.dice());

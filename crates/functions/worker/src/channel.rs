@@ -9,21 +9,21 @@ use unlade_bytes::DecodeError;
 use unlade_guest_protocol::{Deframer, Frame};
 use unlade_runtime::descriptors::send_with;
 
-/// Bytes that wait to be taken by the other end.
+/// Most bytes that wait for the other end to read them.
 pub const OUTBOX_BYTES_MAX: usize = 1024 * 1024;
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;
 
-/// Why a channel ended.
+/// The reason why a channel ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The other end has closed it.
+    /// The other end has closed the channel.
     #[error("the guest has closed its channel")]
     Closed,
-    /// The system's.
+    /// The system call failed.
     #[error("the channel: {0}")]
     System(#[from] io::Error),
-    /// The guest's: bytes that are no frame.
+    /// The guest sent bytes that are not a frame.
     #[error("a frame: {0}")]
     Frame(#[from] DecodeError),
     /// The guest does not read.
@@ -31,7 +31,7 @@ pub enum ChannelError {
     Deaf,
 }
 
-/// One channel.
+/// The channel of one instance.
 #[derive(Debug)]
 pub struct Channel {
     stream: UnixStream,
@@ -40,10 +40,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel over a connected socket.
+    /// Creates a channel over a connected socket.
     ///
     /// # Errors
-    /// The system's.
+    /// The socket cannot be registered with the runtime.
     pub fn new(socket: OwnedFd) -> io::Result<Channel> {
         let stream = std::os::unix::net::UnixStream::from(socket);
         stream.set_nonblocking(true)?;
@@ -51,7 +51,7 @@ impl Channel {
         Ok(Channel { stream, deframer: Deframer::default(), outbox: Vec::new() })
     }
 
-    /// The next frame. May be cancelled. Sends what waits meanwhile.
+    /// Receives the next frame, and sends pending bytes meanwhile. Cancel safe.
     ///
     /// # Errors
     /// The channel has ended.
@@ -80,12 +80,12 @@ impl Channel {
         }
     }
 
-    /// Sends a frame, now or when the guest reads.
+    /// Sends a frame, at once or when the guest reads.
     ///
     /// # Errors
     /// The channel has ended, or the guest does not read.
     pub fn send(&mut self, frame: &Frame) -> Result<(), ChannelError> {
-        // A bell that has not been heard rings for this one too.
+        // A pending BELL also covers this one.
         if matches!(frame, Frame::Bell) && !self.outbox.is_empty() {
             return Ok(());
         }
@@ -93,7 +93,7 @@ impl Channel {
         self.flush()
     }
 
-    /// Sends a greeting with a region's file beside it.
+    /// Sends a greeting, with the file of a region attached.
     ///
     /// # Errors
     /// The channel has ended.
@@ -132,7 +132,7 @@ impl Channel {
     }
 }
 
-/// Room for one read.
+/// Reserves room for one read.
 fn reserve(bytes: &mut Vec<u8>) -> &mut Vec<u8> {
     bytes.reserve(READ_BYTES);
     bytes

@@ -1,4 +1,4 @@
-//! The configuration of a worker. Everything not said has a safe default.
+//! The configuration of a worker. Every key that is absent has a safe default.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::store::http::{Addressing, Endpoint};
 use crate::store::sign::Signer;
 use crate::tenant::Limits;
 
-/// Where systems keep the authorities that they trust.
+/// Usual paths of the system's trusted certificate authorities.
 const AUTHORITIES: &[&str] =
     &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
 
@@ -27,26 +27,26 @@ const AUTHORITIES: &[&str] =
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkerConfig {
-    /// Where the gateway connects.
+    /// The socket where the gateway connects.
     pub control: PathBuf,
-    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    /// The address of `/metrics` and `/healthz`; not served if absent.
     #[serde(default)]
     pub admin: Option<SocketAddr>,
-    /// Where the objects are.
+    /// The object store.
     pub store: StoreConfig,
-    /// What each instance has.
+    /// Limits of each instance.
     #[serde(default)]
     pub instance: InstanceConfig,
-    /// What all instances have together.
+    /// Limits of all instances together.
     #[serde(default)]
     pub tenant: TenantConfig,
-    /// Who copies long bodies.
+    /// The copies of long bodies.
     #[serde(default)]
     pub copies: CopiesConfig,
-    /// Where instances with an SDK of their own connect; nowhere where it is not said.
+    /// The socket of instances with an SDK of their own; not served if absent.
     #[serde(default)]
     pub relay: Option<RelayConfig>,
-    /// How long a drain may take.
+    /// Longest time of a drain.
     #[serde(default = "drain_timeout", with = "unlade_config::duration")]
     pub drain_timeout: Duration,
     /// Format and level of the log.
@@ -62,17 +62,17 @@ fn drain_timeout() -> Duration {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CopiesConfig {
-    /// Who makes long ones.
+    /// The copier of long bodies: a service thread or the worker's thread.
     pub service: CopyService,
 }
 
-/// TCP for instances with an SDK of their own.
+/// TCP for instances that run an SDK of their own.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RelayConfig {
-    /// The socket's file.
+    /// Path of the socket file.
     pub path: PathBuf,
-    /// Connections at a time.
+    /// Most connections at a time.
     #[serde(default = "relayed_connections")]
     pub connections_max: usize,
 }
@@ -81,41 +81,41 @@ fn relayed_connections() -> usize {
     1024
 }
 
-/// Where the objects are.
+/// The object store.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// `http://HOST:PORT` or `https://HOST`; that of AWS where it is not said.
+    /// `http://HOST:PORT` or `https://HOST`; the endpoint of AWS if absent.
     #[serde(default)]
     pub endpoint: Option<String>,
-    /// What signatures name.
+    /// The region that signatures name.
     #[serde(default = "default_region")]
     pub region: String,
-    /// How the bucket is named.
+    /// The place of the bucket's name in a request.
     #[serde(default)]
     pub addressing: AddressingConfig,
     /// The keys.
     #[serde(default)]
     pub credentials: CredentialsConfig,
-    /// A file of authorities to trust, in PEM; the system's where it is not said.
+    /// A PEM file of trusted certificate authorities; the system's if absent.
     #[serde(default)]
     pub ca: Option<PathBuf>,
-    /// Whether bodies are part of the signature; where TLS protects them they are not.
+    /// True if bodies are part of the signature; by default they are not where TLS protects them.
     #[serde(default)]
     pub sign_bodies: Option<bool>,
-    /// Whether large bodies are sent while they come, in `aws-chunked`; the store has to know that.
+    /// True if large bodies are streamed to the store in `aws-chunked`; the store must support it.
     #[serde(default = "yes")]
     pub stream_bodies: bool,
-    /// Until a connection is there.
+    /// Timeout of a connection attempt.
     #[serde(default = "minute", with = "unlade_config::duration")]
     pub connect_timeout: Duration,
-    /// Without an byte.
+    /// Timeout of a read or write without progress.
     #[serde(default = "minute", with = "unlade_config::duration")]
     pub read_timeout: Duration,
-    /// Connections that are kept.
+    /// Most idle connections.
     #[serde(default = "connections")]
     pub idle_connections_max: usize,
-    /// For how long.
+    /// Time after which an idle connection is closed.
     #[serde(default = "idle_timeout", with = "unlade_config::duration")]
     pub idle_timeout: Duration,
 }
@@ -140,34 +140,34 @@ fn connections() -> usize {
     64
 }
 
-/// How the bucket is named.
+/// The place of the bucket's name in a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AddressingConfig {
-    /// In the host at AWS, in the path elsewhere.
+    /// In the host name at AWS, in the path elsewhere.
     #[default]
     Auto,
     /// In the path.
     Path,
-    /// In the host.
+    /// In the host name.
     Virtual,
 }
 
-/// What each instance has.
+/// Limits of each instance.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct InstanceConfig {
     /// Entries of each ring.
     pub ring_entries: u32,
-    /// Each meta arena.
+    /// Bytes of each meta arena.
     pub meta_bytes: ByteSize,
-    /// What a function can be sending.
+    /// Slots for bodies that a function sends.
     pub guest_slots: u32,
-    /// What a function can be receiving.
+    /// Slots for bodies that a function receives.
     pub host_slots: u32,
-    /// Slots that are lent of one body at once.
+    /// Most slots that are lent for one body at a time.
     pub window_slots: u32,
-    /// Calls in flight.
+    /// Most calls in flight.
     pub calls_max: usize,
 }
 
@@ -176,7 +176,7 @@ impl Default for InstanceConfig {
         InstanceConfig {
             ring_entries: 256,
             meta_bytes: ByteSize(512 * 1024),
-            // A result has 6 MiB at most, and writes go beside it.
+            // A result has at most 6 MiB, and writes are sent at the same time.
             guest_slots: 104,
             host_slots: 128,
             window_slots: 16,
@@ -185,31 +185,31 @@ impl Default for InstanceConfig {
     }
 }
 
-/// What all instances have together.
+/// Limits of all instances together.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TenantConfig {
-    /// Calls in flight.
+    /// Most calls in flight.
     pub calls_max: usize,
-    /// Bodies that the worker holds.
+    /// Most bytes of bodies that the worker holds.
     pub held_bytes_max: ByteSize,
-    /// The largest body of one call. S3 takes 5 GiB.
+    /// The largest body of one call. The limit of S3 is 5 GiB.
     pub body_bytes_max: ByteSize,
-    /// The largest body that is held whole.
+    /// The largest body that is buffered in memory as a whole.
     pub staged_bytes_max: ByteSize,
-    /// The smallest body that is sent while it comes, though it could be acknowledged early.
+    /// The smallest body that is streamed even if it could be acknowledged early.
     pub stream_bytes_min: ByteSize,
-    /// The largest object that is fetched ahead.
+    /// The largest object that is prefetched.
     pub prefetch_bytes_max: ByteSize,
-    /// Bodies of writes that are not durable yet.
+    /// Most bytes of writes that are not durable yet.
     pub dirty_bytes_max: ByteSize,
-    /// Writes that are not durable yet.
+    /// Most writes that are not durable yet.
     pub pending_writes_max: usize,
-    /// Of those, on their way at a time.
+    /// Most of those writes that are in flight at a time.
     pub writes_in_flight_max: usize,
-    /// The journal of early replies; without it they are replies that are durable.
+    /// The journal of early acknowledgements; without it an acknowledgement waits for durability.
     pub journal: Option<PathBuf>,
-    /// How long a call may take, all of its attempts.
+    /// Timeout of a call with all of its attempts.
     #[serde(with = "unlade_config::duration")]
     pub call_timeout: Duration,
 }
@@ -232,21 +232,21 @@ impl Default for TenantConfig {
     }
 }
 
-/// What is wrong with a configuration, or with what it names. The operator's fault.
+/// An error in a configuration, or in a file that it names. The operator is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The text.
+    /// The text cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The keys.
+    /// The keys cannot be read.
     #[error("[store.credentials] {0}")]
     Credentials(#[from] CredentialsError),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("{key}: {why}")]
     Value {
         /// The key.
         key: &'static str,
-        /// Why not.
+        /// The reason.
         why: String,
     },
 }
@@ -259,17 +259,17 @@ impl WorkerConfig {
     /// Reads and checks a configuration.
     ///
     /// # Errors
-    /// What is wrong, where, and what to do.
+    /// The error, its place, and the remedy.
     pub fn load(path: &Path) -> Result<WorkerConfig, ConfigError> {
         let config: WorkerConfig = unlade_config::load(path)?;
         config.check()?;
         Ok(config)
     }
 
-    /// Checks what the types do not.
+    /// Checks what the types cannot express.
     ///
     /// # Errors
-    /// A value that cannot be.
+    /// A value is invalid.
     pub fn check(&self) -> Result<(), ConfigError> {
         let limits = self.limits();
         limits.layout.header(1).map_err(|error| value("[instance]", error))?;
@@ -279,10 +279,10 @@ impl WorkerConfig {
         self.store.parse().map(|_| ())
     }
 
-    /// What the relay does, where there is one.
+    /// The route of the relay, if one is configured.
     ///
     /// # Errors
-    /// The store's address is none.
+    /// The address of the store is invalid.
     pub fn route(&self) -> Result<Option<Route>, ConfigError> {
         let Some(relay) = &self.relay else { return Ok(None) };
         let (host, port, _) = self.store.parse()?;
@@ -290,7 +290,7 @@ impl WorkerConfig {
         Ok(Some(Route { path, host, port, connections_max }))
     }
 
-    /// Limits of an instance.
+    /// The limits of an instance.
     pub fn limits(&self) -> Limits {
         let InstanceConfig { ring_entries, guest_slots, host_slots, .. } = self.instance;
         let meta_bytes = u32::try_from(self.instance.meta_bytes.0).unwrap_or(u32::MAX);
@@ -310,7 +310,7 @@ impl WorkerConfig {
 }
 
 impl StoreConfig {
-    /// Host, port, and whether there is TLS.
+    /// The host, the port, and true if the endpoint uses TLS.
     fn parse(&self) -> Result<(String, u16, bool), ConfigError> {
         let aws = format!("https://s3.{}.amazonaws.com", self.region);
         let endpoint = self.endpoint.as_deref().unwrap_or(&aws);
@@ -334,10 +334,10 @@ impl StoreConfig {
         Ok((host.to_owned(), port, tls))
     }
 
-    /// What the transport needs.
+    /// The parameters of the transport.
     ///
     /// # Errors
-    /// Keys or authorities that are not there.
+    /// Keys or certificate authorities are missing.
     pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
         let (host, port, tls) = self.parse()?;
         let keys = self.credentials.keys()?;
@@ -370,7 +370,8 @@ impl StoreConfig {
         let mut roots = rustls::RootCertStore::empty();
         let failed = |error: &dyn std::fmt::Display| value(key, format!("{path:?}: {error}"));
         for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| failed(&e))? {
-            // A bundle has some that are not understood; those that are, count.
+            // A bundle may contain certificates that the parser does not support; the others are
+            // used.
             let _ = roots.add(certificate.map_err(|e| failed(&e))?);
         }
         if roots.is_empty() {

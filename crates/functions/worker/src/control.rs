@@ -1,4 +1,4 @@
-//! The socket where the gateway attaches instances, hints, invokes and settles.
+//! The control socket, where the gateway attaches instances, hints, invokes and awaits writes.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -13,7 +13,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use unlade_bytes::DecodeError;
 use unlade_guest_protocol::InvokeHead;
-use unlade_guest_protocol::control::{Message, Said};
+use unlade_guest_protocol::control::{ControlHead, Message};
 use unlade_runtime::descriptors::receive;
 use unlade_s3::{Policy, hint};
 
@@ -24,55 +24,55 @@ use crate::tenant::Tenant;
 pub const ROLES_MAX: usize = 4096;
 /// Most instances of a worker.
 pub const INSTANCES_MAX: usize = 16 * 1024;
-/// Messages are written together up to here.
+/// Limit of the bytes that are written together in one batch.
 const BATCH_BYTES: usize = 64 << 10;
-/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+/// Pause after a failed accept: descriptors may be exhausted, perhaps by another tenant.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The way back to a gateway.
+/// The sending half of a gateway's connection.
 #[derive(Clone, Debug)]
 pub struct Gateway {
-    /// As they are sent: what is too long for a message never gets here.
+    /// Encoded messages; one that is too long is refused before it is queued.
     messages: mpsc::UnboundedSender<Vec<u8>>,
 }
 
 impl Gateway {
-    /// A gateway, and what is said to it. Messages are few for each instance, and instances are
-    /// limited.
+    /// Creates a sender to a gateway, and the queue of its messages. The queue needs no limit of
+    /// its own: there are few messages for each instance, and instances are limited.
     pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Vec<u8>>) {
         let (messages, said) = mpsc::unbounded_channel();
         (Gateway { messages }, said)
     }
 
-    /// Says something; to nobody, where the gateway has gone.
-    pub fn say(&self, said: Said) {
+    /// Sends a message; drops it if the gateway has disconnected.
+    pub fn say(&self, said: ControlHead) {
         if let Err(error) = self.say_with(said, Vec::new()) {
             tracing::error!(%error, "control: a message was not said");
         }
     }
 
-    /// Says something, with bytes.
+    /// Sends a message with a payload.
     ///
     /// # Errors
-    /// They are more than a message has, and nothing was said.
-    pub fn say_with(&self, said: Said, bytes: Vec<u8>) -> Result<(), DecodeError> {
+    /// The payload exceeds the size of a message; no message was sent.
+    pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>) -> Result<(), DecodeError> {
         let mut encoded = Vec::new();
         Message { said, bytes }.encode(&mut encoded)?;
         let _ = self.messages.send(encoded);
         Ok(())
     }
 
-    /// Says how an invocation's writes ended, once they all have.
+    /// Reports the result of an invocation's writes once all of them have ended.
     pub fn settle(&self, tenant: &Rc<Tenant>, invocation: String) {
         let (gateway, tenant) = (self.clone(), tenant.clone());
         tokio::task::spawn_local(async move {
             let failed = tenant.writeback.settle(&invocation).await;
-            gateway.say(Said::Settled { invocation, failed });
+            gateway.say(ControlHead::Settled { invocation, failed });
         });
     }
 }
 
-/// What a gateway has told a worker.
+/// The state of one gateway connection.
 struct Connection {
     tenant: Rc<Tenant>,
     gateway: Gateway,
@@ -80,8 +80,8 @@ struct Connection {
     instances: Rc<RefCell<HashMap<u64, mpsc::UnboundedSender<Order>>>>,
 }
 
-/// Serves gateways: those of this process's own user, and root. Where the system gives no
-/// connection it is asked again, a little later.
+/// Serves gateways that run as this process's user or as root. Retries a failed accept after a
+/// short pause.
 pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) {
     let own = rustix::process::geteuid().as_raw();
     loop {
@@ -110,10 +110,10 @@ pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener) {
     }
 }
 
-/// Speaks with a gateway until it goes. Its instances go with it.
+/// Serves one gateway until it disconnects. Its instances end with it.
 ///
 /// # Errors
-/// The system's, or messages that are none.
+/// The system call failed, or a message is invalid.
 pub async fn converse(tenant: Rc<Tenant>, stream: UnixStream) -> io::Result<()> {
     let (gateway, said) = Gateway::new();
     let (reading, writing) = stream.into_split();
@@ -131,7 +131,7 @@ async fn write(
     mut said: mpsc::UnboundedReceiver<Vec<u8>>,
 ) -> io::Result<()> {
     while let Some(mut bytes) = said.recv().await {
-        // What waits as well goes with it.
+        // Messages that wait as well are sent in the same write.
         while bytes.len() < BATCH_BYTES {
             let Ok(message) = said.try_recv() else { break };
             bytes.extend_from_slice(&message);
@@ -166,25 +166,25 @@ impl Connection {
         let Message { said, bytes } = message;
         let (instance, invocation) = about(&said);
         if let Err(reason) = self.obey(said, bytes, descriptors) {
-            self.gateway.say(Said::Refused { instance, invocation, reason });
+            self.gateway.say(ControlHead::Refused { instance, invocation, reason });
         }
     }
 
     fn obey(
         &mut self,
-        said: Said,
+        said: ControlHead,
         bytes: Vec<u8>,
         descriptors: &mut VecDeque<OwnedFd>,
     ) -> Result<(), String> {
         match said {
-            Said::Role { role, policy } => {
+            ControlHead::Role { role, policy } => {
                 if self.roles.len() >= ROLES_MAX && !self.roles.contains_key(&role) {
                     return Err(format!("more than {ROLES_MAX} roles"));
                 }
                 let policy = Policy::from_value(&policy).map_err(|error| error.to_string())?;
                 self.roles.insert(role, Rc::new(policy));
             }
-            Said::Attach { instance, role, region_bytes, .. } => {
+            ControlHead::Attach { instance, role, region_bytes, .. } => {
                 let channel = descriptors.pop_front();
                 let memory = (region_bytes > 0).then(|| descriptors.pop_front());
                 let channel = channel.ok_or("no channel came with it")?;
@@ -196,13 +196,13 @@ impl Connection {
                 let policy = self.role(role)?;
                 self.attach(instance, policy, channel, memory.transpose()?)?;
             }
-            Said::Hint { invocation, role, mut objects } => {
+            ControlHead::Hint { invocation, role, mut objects } => {
                 let policy = self.role(role)?;
                 objects.extend(hint::of_event(&bytes));
                 let tenant = &self.tenant;
                 tenant.prefetches.begin(tenant, &invocation, &policy, objects);
             }
-            Said::Invoke {
+            ControlHead::Invoke {
                 instance,
                 invocation,
                 handler,
@@ -223,12 +223,12 @@ impl Connection {
                 };
                 self.order(instance, Order::Invoke(head, writes, bytes))?;
             }
-            Said::Settle { invocation } => {
-                // One that was hinted at, and never ran.
+            ControlHead::Settle { invocation } => {
+                // An invocation that was hinted at, but never ran.
                 self.tenant.prefetches.end(&self.tenant, &invocation);
                 self.gateway.settle(&self.tenant, invocation);
             }
-            Said::Detach { instance } => self.order(instance, Order::Detach)?,
+            ControlHead::Detach { instance } => self.order(instance, Order::Detach)?,
             _ => return Err("a gateway does not say this".to_owned()),
         }
         Ok(())
@@ -271,11 +271,15 @@ impl Connection {
     }
 }
 
-fn about(said: &Said) -> (Option<u64>, Option<String>) {
+fn about(said: &ControlHead) -> (Option<u64>, Option<String>) {
     match said {
-        Said::Attach { instance, .. } | Said::Detach { instance } => (Some(*instance), None),
-        Said::Invoke { instance, invocation, .. } => (Some(*instance), Some(invocation.clone())),
-        Said::Hint { invocation, .. } | Said::Settle { invocation } => {
+        ControlHead::Attach { instance, .. } | ControlHead::Detach { instance } => {
+            (Some(*instance), None)
+        }
+        ControlHead::Invoke { instance, invocation, .. } => {
+            (Some(*instance), Some(invocation.clone()))
+        }
+        ControlHead::Hint { invocation, .. } | ControlHead::Settle { invocation } => {
             (None, Some(invocation.clone()))
         }
         _ => (None, None),

@@ -1,9 +1,10 @@
-//! Long copies between regions and the worker's memory: by the copy service, where that leaves the
-//! worker's thread to others; at once otherwise.
+//! Long copies between regions and the worker's memory. The copy service makes them where that
+//! frees the worker's thread for other work; otherwise the worker's thread makes them at once.
 //!
-//! A copy that is under way is kept here, with both of its ends, until it is over. Whoever waits for
-//! it waits without a thread; who goes away, and an epoch that ends, give it up, and nothing touches
-//! either end when that returns. What the bytes are is looked at after the copy.
+//! A copy in progress is stored here, with both of its ends, until it is over. A task that awaits
+//! a copy blocks no thread. When the task is cancelled, or the epoch ends, the copy is aborted,
+//! and neither end is accessed after that call returns. The content of the bytes is checked after
+//! the copy.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -26,40 +27,41 @@ use unlade_shm::shared::OutOfRegion;
 
 use crate::quota::Quota;
 
-/// Shorter copies are made at once: to ask for one and be told of its end takes the worker's thread as
-/// long.
+/// Shorter copies are made at once: a request to the service and its notification cost the
+/// worker's thread about as long.
 pub const SERVICE_BYTES_MIN: usize = 512 * 1024;
-/// With so many cores one is to spare for copies: functions have one, the worker another.
+/// Least number of cores with which one is spare for copies: functions use one, the worker
+/// another.
 pub const SERVICE_CORES_MIN: usize = 3;
-/// Copies under way at a time; more are made at once.
+/// Most copies in progress; further ones are made at once.
 pub const COPIES_MAX: usize = 64;
-/// Tasks that the service's queue has room for: one for each MiB of a copy.
+/// Capacity of the service's queue in tasks: one for each MiB of a copy.
 const TASKS_MAX: u32 = 128;
-/// What is learnt of copies is learnt of each way apart.
+/// Call site of copies from a region. The service learns the cost of each direction separately.
 const SITE_APPEND: usize = 1;
-/// As above.
+/// Call site of copies into a region.
 const SITE_FILL: usize = 2;
-/// How long the service sleeps if nobody rings; whoever queues something rings.
+/// Longest sleep of the service's thread; each queued task wakes it earlier.
 const SLEEP_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Who makes long copies.
+/// The copier of long bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CopyService {
-    /// The service, where there is a core to spare for it, others wait for the worker meanwhile,
-    /// and it was seen to pay.
+    /// The service, if a core is spare for it, other calls wait for the worker meanwhile, and it
+    /// was measured to be faster.
     #[default]
     Auto,
     /// The worker's thread.
     Off,
-    /// The service, of all copies: to measure and test it.
+    /// The service, for all copies: for measurements and tests.
     Always,
 }
 
 /// A service and its client: one for all tenants of a thread.
 struct Running {
     copier: Arc<Copier>,
-    /// Ends after its client.
+    /// The service; dropped after its client.
     service: Service,
 }
 
@@ -69,11 +71,11 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// A tenant's end of it. Tenants of a thread come and go, each with the tasks of its own.
+/// A tenant's client of the service. Each tenant of a thread has its own tasks.
 #[derive(Debug)]
 struct Client {
     running: Rc<Running>,
-    /// A copy may have ended.
+    /// Notified when a copy may have ended.
     ended: Rc<Notify>,
     listener: AbortHandle,
 }
@@ -95,37 +97,38 @@ pub struct Copies {
     cores: usize,
     quota: Rc<Quota>,
     meter: Arc<Meter>,
-    /// Once it is needed; nothing where it does not start.
+    /// The client, created on first use; an inner `None` means that it could not be started.
     client: OnceCell<Option<Client>>,
     under_way: RefCell<HashMap<u64, ArenaCopy>>,
     next: Cell<u64>,
-    /// How copies are queued that are not left to what is learnt.
+    /// Queueing of copies that are not decided by measured cost.
     how: Cell<How>,
 }
 
 /// A copy that was begun.
 #[derive(Debug)]
 enum Copy {
-    /// It is over; what it gives.
+    /// The copy is over; its result.
     Over(Vec<u8>),
-    /// This one is under way.
+    /// The copy is in progress.
     UnderWay(UnderWay),
 }
 
-/// A copy under way; dropped, it is given up.
+/// A copy in progress; dropping it aborts the copy.
 #[derive(Debug)]
 struct UnderWay {
     copies: Rc<Copies>,
     number: u64,
 }
 
-/// The epoch has ended to whose memory a copy went.
+/// The epoch whose memory was part of a copy has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the epoch ended while its memory was being copied")]
 pub struct EpochEnded;
 
 impl Copies {
-    /// None is under way; no service runs until there is one that is worth it.
+    /// Creates the copies of a tenant. The service starts with the first copy that benefits from
+    /// it.
     pub fn new(service: CopyService, quota: Rc<Quota>, meter: Arc<Meter>) -> Rc<Copies> {
         Rc::new(Copies {
             service,
@@ -139,10 +142,10 @@ impl Copies {
         })
     }
 
-    /// Appends bytes of an arena to a vector. May be cancelled: the bytes are lost then.
+    /// Appends bytes of an arena to a vector. On cancellation the bytes are lost.
     ///
     /// # Errors
-    /// Outer: they are not within the arena. Inner: its epoch has ended.
+    /// Outer: the range is outside the arena. Inner: the epoch has ended.
     pub async fn append(
         self: &Rc<Self>,
         arena: &Rc<Arena>,
@@ -160,10 +163,10 @@ impl Copies {
         Ok(self.over(copy, bytes).await)
     }
 
-    /// Copies `range` of some bytes into an arena. May be cancelled: any part is copied then.
+    /// Copies `range` of a buffer into an arena. On cancellation any part may have been copied.
     ///
     /// # Errors
-    /// Outer: that place is not within the arena. Inner: its epoch has ended.
+    /// Outer: the range is outside the arena. Inner: the epoch has ended.
     pub async fn fill(
         self: &Rc<Self>,
         arena: &Rc<Arena>,
@@ -186,15 +189,15 @@ impl Copies {
         Ok(self.over(copy, bytes).await.map(drop))
     }
 
-    /// An epoch ends: what is copied from and to its memory is given up. Nothing of it is read or
-    /// written when this returns.
+    /// Ends an epoch: aborts the copies from and to its memory. None of it is read or written
+    /// after this returns.
     pub fn end(&self, arena: &Rc<Arena>) {
         let ends = |_: &u64, copy: &mut ArenaCopy| Rc::ptr_eq(copy.arena(), arena);
         let given_up: Vec<_> = self.under_way.borrow_mut().extract_if(ends).collect();
         drop(given_up);
     }
 
-    /// Copies that are under way.
+    /// Number of copies in progress.
     pub fn under_way(&self) -> usize {
         self.under_way.borrow().len()
     }
@@ -211,13 +214,13 @@ impl Copies {
         Ok(Copy::Over(to))
     }
 
-    /// The service, if it may make a copy of so many bytes, and how.
+    /// Returns the service, and how to queue, if the service may make a copy of this length.
     fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, How)> {
         let how = match self.service {
             CopyService::Off => return None,
             CopyService::Always => self.how.get(),
-            // The call that is copied for is one of them: without others nobody waits for the
-            // worker, but for what it does with these bytes.
+            // One of the calls is that of this copy. Without others the worker has no other work,
+            // except with these bytes.
             CopyService::Auto if bytes < SERVICE_BYTES_MIN || self.quota.calls() < 2 => {
                 return None;
             }
@@ -297,7 +300,7 @@ impl Copies {
 }
 
 impl UnderWay {
-    /// Waits for the end; nothing where the epoch ended before.
+    /// Waits for the end; `None` if the epoch ended earlier.
     async fn ended(&self) -> Option<Ended> {
         let told = self.copies.client.get()?.as_ref()?.ended.clone();
         loop {
@@ -319,7 +322,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// Why there is no service.
+/// The reason why there is no service.
 #[derive(Debug, thiserror::Error)]
 enum ServiceError {
     #[error(transparent)]
@@ -340,7 +343,7 @@ impl Running {
         Ok(running)
     }
 
-    /// A thread that sleeps whenever nothing is queued.
+    /// Starts a thread that sleeps while its queue is empty.
     fn start() -> Result<Running, ServiceError> {
         let service = Service::start(Config {
             polling: Polling::Scenario,
@@ -363,8 +366,8 @@ impl Client {
         let listener = tokio::task::spawn_local(async move {
             while let Ok(mut readable) = event.readable().await {
                 readable.clear_ready();
-                // They do nothing; that they are due says that a copy has ended, of this tenant or
-                // of another one: each is told.
+                // The handlers are empty; a pending handler only signals that a copy has ended, of
+                // this tenant or of another: each tenant is notified.
                 copier.run_handlers();
                 told.notify_waiters();
             }
@@ -374,7 +377,8 @@ impl Client {
     }
 }
 
-// It would be unsound for a value that closes its descriptor, or gives another one, at a whim.
+// `AsyncFd` requires that the value never closes its descriptor or returns a different one;
+// `OwnedFd` fulfils that.
 #[allow(deprecated, reason = "the descriptor is owned, and its number stays the same")]
 fn watch(event: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(event, Interest::READABLE)

@@ -1,4 +1,5 @@
-//! An object on its way to the guest: pieces of slots, one on loan, one being filled.
+//! The transfer of an object to the guest in runs of slots: one run is lent while the next is
+//! filled.
 
 use std::rc::Rc;
 
@@ -9,30 +10,30 @@ use unlade_guest_protocol::{Completion, Extent, Status};
 use unlade_metrics::Event;
 use unlade_s3::failure::{HostCode, host_meta};
 
-use crate::life::{Life, Meta, Slots};
 use crate::perform::Failed;
+use crate::session_epoch::{Meta, SessionEpoch, Slots};
 use crate::store::{Into, Reader, TransportError};
 use crate::tenant::Tenant;
 
-/// What a token stands for.
+/// The state of a token that the guest holds.
 #[derive(Debug)]
-pub struct Held {
+pub struct LentBody {
     _meta: Option<Meta>,
     _slots: Option<Slots>,
-    /// The rest of the body; nothing while a READ has it.
+    /// The rest of the body; `None` while a READ uses it.
     rest: Option<Rest>,
-    /// A body that was dropped in between stays dropped.
+    /// False once the body was dropped; a READ in progress does not restore it.
     is_body: bool,
 }
 
-/// The rest of a body: being read ahead, or where it was left.
+/// The rest of a body: being read ahead, or paused.
 enum Rest {
     Here(Box<Flow>),
     Ahead(Abort<Ahead>),
 }
 
-/// What reading ahead gives: nothing is the end.
-type Ahead = (Box<Flow>, Result<Option<Piece>, TransportError>);
+/// The result of reading ahead; an inner `None` is the end of the body.
+type Ahead = (Box<Flow>, Result<Option<Chunk>, TransportError>);
 
 impl std::fmt::Debug for Rest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -40,7 +41,7 @@ impl std::fmt::Debug for Rest {
     }
 }
 
-/// A task that ends with whoever waits for it, and what it gives.
+/// A task that is aborted when this is dropped, and its result.
 struct Abort<T>(AbortHandle, oneshot::Receiver<T>);
 
 impl<T> Drop for Abort<T> {
@@ -49,22 +50,22 @@ impl<T> Drop for Abort<T> {
     }
 }
 
-/// Where the bytes come from.
+/// The source of an object's bytes.
 pub struct Flow {
     reader: Box<dyn Reader>,
-    /// Bytes that were read and not asked for.
+    /// Bytes that were read but not yet requested.
     carry: Vec<u8>,
     window_slots: u32,
 }
 
-/// Bytes in slots.
-struct Piece {
+/// A filled run of slots.
+struct Chunk {
     slots: Slots,
     bytes: usize,
 }
 
 impl Flow {
-    /// A body, so many slots at a time.
+    /// Creates a flow from a body reader that fills at most `window_slots` slots at a time.
     pub fn new(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
         Flow { reader, carry: Vec::new(), window_slots }
     }
@@ -79,171 +80,193 @@ impl Flow {
         u32::try_from(due).unwrap_or(u32::MAX).min(self.window_slots).max(1)
     }
 
-    /// Fills slots; nothing at the end.
+    /// Fills slots; `None` at the end of the body.
     async fn fill(
         &mut self,
-        life: &Rc<Life>,
+        session_epoch: &Rc<SessionEpoch>,
         slots: Slots,
         limit: usize,
-    ) -> Result<Option<Piece>, TransportError> {
+    ) -> Result<Option<Chunk>, TransportError> {
         let room = slots.room_bytes().min(limit);
         let start = slots.offset();
         let mut bytes = self.carry.len().min(room);
         if bytes > 0 {
             let carried = self.carry.drain(..bytes).collect::<Vec<_>>();
-            // The offset is of slots that are lent to this piece.
-            let _ = life.region.borrow().arena().copy_in(start, &carried);
+            // The offset lies in slots that are lent to this chunk.
+            let _ = session_epoch.region.borrow().arena().copy_in(start, &carried);
         }
         while bytes < room {
-            let read = self.read(life, start + bytes, room - bytes).await?;
+            let read = self.read(session_epoch, start + bytes, room - bytes).await?;
             if read == 0 {
                 break;
             }
             bytes += read;
         }
-        Ok((bytes > 0).then_some(Piece { slots, bytes }))
+        Ok((bytes > 0).then_some(Chunk { slots, bytes }))
     }
 
     async fn read(
         &mut self,
-        life: &Rc<Life>,
+        session_epoch: &Rc<SessionEpoch>,
         at: usize,
         bytes_max: usize,
     ) -> Result<usize, TransportError> {
-        // The arena is shared with this task for as long as it reads: nobody replaces it.
-        let arena = life.arena();
+        // The task shares the arena while it reads, so the memory stays mapped.
+        let arena = session_epoch.arena();
         self.reader.read(Into::Region(&arena, at), bytes_max).await
     }
 }
 
-/// The first piece of a body, before anything was said of it.
+/// The first chunk of a body, before the guest was answered.
 pub struct First {
     flow: Flow,
-    piece: Option<Piece>,
+    chunk: Option<Chunk>,
 }
 
-/// Reads the first piece. What fails here may be tried again from the start.
+/// Reads the first chunk. A failure here may be retried from the start.
 ///
 /// # Errors
-/// Outer: the connection broke. Inner nothing: the guest has all slots, and releases none.
-pub async fn first(life: &Rc<Life>, mut flow: Flow) -> Result<Option<First>, TransportError> {
+/// Outer: the connection broke. Inner `None`: the guest holds all slots and releases none.
+pub async fn first(
+    session_epoch: &Rc<SessionEpoch>,
+    mut flow: Flow,
+) -> Result<Option<First>, TransportError> {
     if flow.left_bytes() == Some(0) {
-        return Ok(Some(First { flow, piece: None }));
+        return Ok(Some(First { flow, chunk: None }));
     }
-    let Some(slots) = life.slots(flow.slots_due()).await else { return Ok(None) };
-    let piece = flow.fill(life, slots, usize::MAX).await?;
-    Ok(Some(First { flow, piece }))
+    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return Ok(None) };
+    let chunk = flow.fill(session_epoch, slots, usize::MAX).await?;
+    Ok(Some(First { flow, chunk }))
 }
 
-/// Completes a call with the first piece of its body.
+/// Completes a call with the first chunk of its body.
 pub async fn deliver(
     tenant: &Tenant,
-    life: &Rc<Life>,
+    session_epoch: &Rc<SessionEpoch>,
     call: u64,
     text: &[u8],
     first: First,
     flags: u16,
 ) {
-    let Some(meta) = life.meta(text).await else {
-        return life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+    let Some(meta) = session_epoch.meta(text).await else {
+        return session_epoch.complete(&Completion::bare(
+            call,
+            Status::Refused,
+            session_epoch.epoch_low(),
+        ));
     };
     let place = (meta.offset, meta.bytes);
-    let token = life.next_token();
-    give(tenant, life, call, token, Some((meta, place)), first.flow, first.piece, flags);
+    let token = session_epoch.next_token();
+    give(tenant, session_epoch, call, token, Some((meta, place)), first.flow, first.chunk, flags);
 }
 
 #[allow(clippy::too_many_arguments, reason = "what a completion has")]
 fn give(
     tenant: &Tenant,
-    life: &Rc<Life>,
+    session_epoch: &Rc<SessionEpoch>,
     call: u64,
     token: u64,
     meta: Option<(Meta, (u32, u32))>,
     flow: Flow,
-    piece: Option<Piece>,
+    chunk: Option<Chunk>,
     flags: u16,
 ) {
-    let left = match (&piece, flow.left_bytes()) {
+    let left = match (&chunk, flow.left_bytes()) {
         (None, _) => 0,
         (Some(_), left) => left.unwrap_or(LEFT_UNKNOWN),
     };
-    let (slots, bytes) = match piece {
-        Some(piece) => (Some(piece.slots), piece.bytes),
+    let (slots, bytes) = match chunk {
+        Some(chunk) => (Some(chunk.slots), chunk.bytes),
         None => (None, 0),
     };
     tenant.meter.add_n(Event::HostioBytesIn, bytes as u64);
     tenant.turn.spend(0, bytes as u64);
     let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
     let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
-    let rest = (left > 0).then(|| read_ahead(life, flow));
-    let held = Held { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
-    life.tokens.borrow_mut().insert(token, held);
-    life.complete(&Completion {
+    let rest = (left > 0).then(|| read_ahead(session_epoch, flow));
+    let held = LentBody { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
+    session_epoch.tokens.borrow_mut().insert(token, held);
+    session_epoch.complete(&Completion {
         flags: flags | if left > 0 { MORE } else { 0 },
         meta_offset: place.0,
         meta_bytes: place.1,
         body,
         token,
         body_left_bytes: left,
-        ..Completion::bare(call, Status::Done, life.epoch_low())
+        ..Completion::bare(call, Status::Done, session_epoch.epoch_low())
     });
 }
 
-/// Begins to fill the next piece, where there are slots for it now.
-fn read_ahead(life: &Rc<Life>, mut flow: Flow) -> Rest {
-    let Some(slots) = life.try_slots(flow.slots_due()) else { return Rest::Here(Box::new(flow)) };
+/// Starts to fill the next chunk, if slots are free.
+fn read_ahead(session_epoch: &Rc<SessionEpoch>, mut flow: Flow) -> Rest {
+    let Some(slots) = session_epoch.try_slots(flow.slots_due()) else {
+        return Rest::Here(Box::new(flow));
+    };
     let (give, given) = oneshot::channel();
-    let own = life.clone();
-    let task = life.spawn(async move {
-        let piece = flow.fill(&own, slots, usize::MAX).await;
-        // Nobody takes it where the body was dropped.
-        let _ = give.send((Box::new(flow), piece));
+    let own = session_epoch.clone();
+    let task = session_epoch.spawn(async move {
+        let chunk = flow.fill(&own, slots, usize::MAX).await;
+        // The receiver is gone if the body was dropped.
+        let _ = give.send((Box::new(flow), chunk));
     });
     Rest::Ahead(Abort(task, given))
 }
 
-/// Carries out a READ: gives the next piece under the same token.
-pub async fn read(tenant: &Tenant, life: &Rc<Life>, call: u64, token: u64, wanted: u32) {
-    let taken = life.tokens.borrow_mut().get_mut(&token).and_then(|held| {
-        // The piece before is the host's again.
+/// Executes a READ: completes it with the next chunk under the same token.
+pub async fn read(
+    tenant: &Tenant,
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    token: u64,
+    wanted: u32,
+) {
+    let taken = session_epoch.tokens.borrow_mut().get_mut(&token).and_then(|held| {
+        // The previous chunk's slots are released to the host.
         (held._meta, held._slots) = (None, None);
         held.rest.take()
     });
     let Some(rest) = taken else {
-        return complain(life, call, HostCode::Invalid, "nothing is left to read").await;
+        return complain(session_epoch, call, HostCode::Invalid, "nothing is left to read").await;
     };
     let limit = if wanted == 0 { usize::MAX } else { wanted as usize };
-    let (flow, piece) = next(life, rest, limit).await;
-    if !life.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
-        return complain(life, call, HostCode::Invalid, "the body was released").await;
+    let (flow, chunk) = next(session_epoch, rest, limit).await;
+    if !session_epoch.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
+        return complain(session_epoch, call, HostCode::Invalid, "the body was released").await;
     }
-    match piece {
-        Ok(Some(piece)) => give(tenant, life, call, token, None, *flow, piece, 0),
+    match chunk {
+        Ok(Some(chunk)) => give(tenant, session_epoch, call, token, None, *flow, chunk, 0),
         Ok(None) => {
-            // The guest asks again when it has given something back.
-            if let Some(held) = life.tokens.borrow_mut().get_mut(&token) {
+            // The guest retries after it has released something.
+            if let Some(held) = session_epoch.tokens.borrow_mut().get_mut(&token) {
                 held.rest = Some(Rest::Here(flow));
             }
-            life.complete(&Completion::bare(call, Status::Refused, life.epoch_low()));
+            session_epoch.complete(&Completion::bare(
+                call,
+                Status::Refused,
+                session_epoch.epoch_low(),
+            ));
         }
         Err(error) => {
             let failed = Failed::from(error);
             let (code, message) = failed.said();
-            say(life, call, Status::HostError, &host_meta(code, message), 0).await;
+            say(session_epoch, call, Status::HostError, &host_meta(code, message), 0).await;
         }
     }
 }
 
-type Next = (Box<Flow>, Result<Option<Option<Piece>>, TransportError>);
+type Next = (Box<Flow>, Result<Option<Option<Chunk>>, TransportError>);
 
-/// The next piece; an inner nothing is the end, an outer one that there is no room.
-async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
+/// The result of the next chunk: an inner `None` is the end, an outer `None` means that no slot is
+/// free.
+async fn next(session_epoch: &Rc<SessionEpoch>, rest: Rest, limit: usize) -> Next {
     let mut flow = match rest {
         Rest::Here(flow) => flow,
         Rest::Ahead(mut ahead) => match (&mut ahead.1).await {
-            Ok((flow, Ok(Some(piece)))) => return (flow, Ok(Some(Some(piece)))).cut(life, limit),
+            Ok((flow, Ok(Some(chunk)))) => {
+                return (flow, Ok(Some(Some(chunk)))).cut(session_epoch, limit);
+            }
             Ok((flow, other)) => return (flow, other.map(Some)),
-            // The task is aborted only with its handle.
+            // The task is aborted only through its handle.
             Err(_) => {
                 let broken = TransportError::broken("the store", "dropped");
                 let none = Box::new(crate::prefetch::Empty);
@@ -251,60 +274,76 @@ async fn next(life: &Rc<Life>, rest: Rest, limit: usize) -> Next {
             }
         },
     };
-    let Some(slots) = life.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
-    let piece = flow.fill(life, slots, limit).await;
-    (flow, piece.map(Some))
+    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
+    let chunk = flow.fill(session_epoch, slots, limit).await;
+    (flow, chunk.map(Some))
 }
 
 trait Cut {
-    fn cut(self, life: &Rc<Life>, limit: usize) -> Self;
+    fn cut(self, session_epoch: &Rc<SessionEpoch>, limit: usize) -> Self;
 }
 
 impl Cut for Next {
-    /// Keeps what is beyond the limit for the next time.
-    fn cut(mut self, life: &Rc<Life>, limit: usize) -> Next {
-        let Ok(Some(Some(piece))) = &mut self.1 else { return self };
-        if piece.bytes > limit {
-            let (at, more) = (piece.slots.offset() + limit, piece.bytes - limit);
-            // The piece was filled before what is still carried.
+    /// Keeps the bytes beyond the limit for the next READ.
+    fn cut(mut self, session_epoch: &Rc<SessionEpoch>, limit: usize) -> Next {
+        let Ok(Some(Some(chunk))) = &mut self.1 else { return self };
+        if chunk.bytes > limit {
+            let (at, more) = (chunk.slots.offset() + limit, chunk.bytes - limit);
+            // The chunk was filled before the bytes that are still carried.
             let mut carry = Vec::with_capacity(more + self.0.carry.len());
-            // They lie within the piece's own slots.
-            let _ = life.region.borrow().arena().append_to(at, more, &mut carry);
+            // The range lies within the chunk's own slots.
+            let _ = session_epoch.region.borrow().arena().append_to(at, more, &mut carry);
             carry.append(&mut self.0.carry);
             self.0.carry = carry;
-            piece.bytes = limit;
+            chunk.bytes = limit;
         }
         self
     }
 }
 
-/// Completes a call with text alone.
-pub async fn say(life: &Rc<Life>, call: u64, status: Status, text: &[u8], flags: u16) {
-    let bare = Completion::bare(call, status, life.epoch_low());
-    let Some(meta) = life.meta(text).await else {
-        // It may have happened: that it is refused must not be said.
+/// Completes a call with text only.
+pub async fn say(
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    status: Status,
+    text: &[u8],
+    flags: u16,
+) {
+    let bare = Completion::bare(call, status, session_epoch.epoch_low());
+    let Some(meta) = session_epoch.meta(text).await else {
+        // The call may have been executed, so it must not be reported as refused.
         let status = if status == Status::Refused { status } else { Status::HostError };
-        return life.complete(&Completion { status, ..bare });
+        return session_epoch.complete(&Completion { status, ..bare });
     };
-    tell(life, bare, meta, flags);
+    tell(session_epoch, bare, meta, flags);
 }
 
-fn tell(life: &Life, bare: Completion, meta: Meta, flags: u16) {
-    let token = life.next_token();
+fn tell(session_epoch: &SessionEpoch, bare: Completion, meta: Meta, flags: u16) {
+    let token = session_epoch.next_token();
     let (meta_offset, meta_bytes) = (meta.offset, meta.bytes);
-    let held = Held { _meta: Some(meta), _slots: None, rest: None, is_body: false };
-    life.tokens.borrow_mut().insert(token, held);
-    life.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
+    let held = LentBody { _meta: Some(meta), _slots: None, rest: None, is_body: false };
+    session_epoch.tokens.borrow_mut().insert(token, held);
+    session_epoch.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
 }
 
 /// Completes a call with an error of the host.
-pub async fn complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) {
-    say(life, call, Status::HostError, &host_meta(code.name(), message), 0).await;
+pub async fn complain(session_epoch: &Rc<SessionEpoch>, call: u64, code: HostCode, message: &str) {
+    say(session_epoch, call, Status::HostError, &host_meta(code.name(), message), 0).await;
 }
 
-/// The same, where there is room for its text now.
-pub fn try_complain(life: &Rc<Life>, call: u64, code: HostCode, message: &str) -> bool {
-    let Some(meta) = life.try_meta(&host_meta(code.name(), message)) else { return false };
-    tell(life, Completion::bare(call, Status::HostError, life.epoch_low()), meta, 0);
+/// Completes a call with an error of the host, if there is room for its text now.
+pub fn try_complain(
+    session_epoch: &Rc<SessionEpoch>,
+    call: u64,
+    code: HostCode,
+    message: &str,
+) -> bool {
+    let Some(meta) = session_epoch.try_meta(&host_meta(code.name(), message)) else { return false };
+    tell(
+        session_epoch,
+        Completion::bare(call, Status::HostError, session_epoch.epoch_low()),
+        meta,
+        0,
+    );
     true
 }

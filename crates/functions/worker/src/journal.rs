@@ -1,4 +1,5 @@
-//! The journal of early replies: a file whose records are durable before a caller hears of success.
+//! The journal of early acknowledgements: a file whose records are durable before the caller
+//! receives its success.
 
 use std::cell::{Cell, RefCell};
 use std::fs::{File, OpenOptions};
@@ -9,23 +10,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use unlade_s3::journal::{Begun, MAGIC, RECORD_BYTES_MAX, Write, begun, ended, replay};
+use unlade_s3::journal::{MAGIC, RECORD_BYTES_MAX, UnfinishedWrite, Write, begun, ended, replay};
 
 use crate::store::Body;
 
-/// Most bytes of a journal that is read at a start.
+/// Largest journal that is read at start.
 const FILE_BYTES_MAX: u64 = 16 << 30;
-/// A journal that is longer takes no more writes before all that it has have ended, and it is empty
-/// again. With one more record it is still one that is read.
+/// A journal that is longer takes no further writes until all of its writes have ended and it is
+/// empty again. One record more still stays below the limit of a readable journal.
 const GROWTH_BYTES_MAX: u64 = 1 << 30;
 
-/// A journal that was read, and is locked: it may come from another thread.
+/// A journal that was read and is locked. It may be moved between threads.
 #[derive(Debug)]
 pub struct Opened {
     file: File,
     next_id: u64,
     length: u64,
-    unfinished: Vec<Begun>,
+    unfinished: Vec<UnfinishedWrite>,
 }
 
 /// An open journal, locked.
@@ -36,21 +37,21 @@ pub struct Journal {
     open: Cell<usize>,
     length: Cell<u64>,
     growth_bytes_max: u64,
-    /// One record at a time.
+    /// Serializes the appends of records.
     turn: Rc<tokio::sync::Mutex<()>>,
     failed: RefCell<Option<String>>,
 }
 
 impl Journal {
-    /// Opens a journal, made where there is none. Gives what was not finished.
+    /// Opens a journal, or creates it. Returns the writes that were not finished.
     ///
     /// # Errors
-    /// The system's; [`io::ErrorKind::WouldBlock`] where another worker has it.
-    pub fn open(path: &Path) -> io::Result<(Journal, Vec<Begun>)> {
+    /// The system call failed; [`io::ErrorKind::WouldBlock`] if another worker has locked it.
+    pub fn open(path: &Path) -> io::Result<(Journal, Vec<UnfinishedWrite>)> {
         Journal::read(path).map(Journal::from)
     }
 
-    /// Reads a journal, made where there is none.
+    /// Reads a journal, or creates it.
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -75,15 +76,15 @@ impl Journal {
             file.write_all(MAGIC)?;
             length = MAGIC.len() as u64;
         }
-        // What is torn was never acknowledged.
+        // A torn record was never acknowledged.
         file.set_len(length)?;
         file.sync_all()?;
         let next_id = found.next_id.max(1);
         Ok(Opened { file, next_id, length, unfinished: found.unfinished })
     }
 
-    /// A journal that was read, and what in it was not finished.
-    pub fn from(opened: Opened) -> (Journal, Vec<Begun>) {
+    /// Creates a journal from one that was read. Returns the writes that were not finished.
+    pub fn from(opened: Opened) -> (Journal, Vec<UnfinishedWrite>) {
         let journal = Journal {
             file: Arc::new(opened.file),
             next_id: Cell::new(opened.next_id),
@@ -96,8 +97,8 @@ impl Journal {
         (journal, opened.unfinished)
     }
 
-    /// Makes it durable that a write has begun; nothing where it cannot be made so. Must not be
-    /// cancelled: the record would be written all the same.
+    /// Makes the start of a write durable; `None` if that fails. Must not be cancelled: the record
+    /// would be written all the same.
     pub async fn begun(
         &self,
         parameters: &Map<String, Value>,
@@ -125,7 +126,7 @@ impl Journal {
         Some(id)
     }
 
-    /// Notes that a write has ended. Where that is lost, the write is made once more.
+    /// Records that a write has ended. If this record is lost, the write is repeated.
     pub async fn ended(&self, id: u64) {
         let _turn = self.turn.lock().await;
         let mut record = Vec::new();
@@ -146,7 +147,7 @@ impl Journal {
             let written = file.write_all_at(&record, at);
             let kept = written.and_then(|()| if durable { file.sync_data() } else { Ok(()) });
             if kept.is_err() {
-                // What nobody was told of is not replayed.
+                // A record that was not acknowledged must not be replayed.
                 let _ = file.set_len(at);
             }
             kept

@@ -1,33 +1,33 @@
-//! The I/O worker of a tenant: SDK, TLS and TCP of its functions, run once on the host.
+//! The I/O worker of a tenant: SDK, TLS and TCP of its functions, executed once on the host.
 //!
-//! An instance submits calls in memory that it shares with the worker (`docs/guest-protocol.md`);
-//! the worker decides, asks the store, and puts what comes straight where the function reads it.
-//! Credentials are here only.
+//! An instance submits calls in memory that it shares with the worker (`docs/guest-protocol.md`).
+//! The worker checks the policy, sends the request to the store, and places the response where the
+//! function reads it. Only the worker has credentials.
 //!
-//! Stages, in the order a call meets them:
-//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`roster`] names, and
-//!   which take [`turns`]; [`serve`]: one tenant; [`config`]: what it is told; [`control`]: where the
-//!   gateway attaches its instances;
-//! - [`tenant`]: what all instances share; [`quota`]: how much of it they use;
-//! - [`session`]: one instance; [`channel`]: its stream; [`life`]: its epoch; [`region`]: its memory,
-//!   with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before anything else; [`copies`]: who makes long copies;
-//!   [`stream`]: a large body, which goes to the store while it comes;
-//! - [`call`]: policy, what can be answered here, or the store: [`perform`];
-//! - [`prefetch`]: objects fetched before they are asked for;
-//! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: those that outlive the
-//!   worker;
+//! Modules, in the order in which a call passes them:
+//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] lists and
+//!   [`scheduler`] schedules; [`serve`]: the service of one tenant; [`config`]: the configuration;
+//!   [`control`]: the socket where the gateway attaches instances;
+//! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
+//! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]: its
+//!   memory, with [`runs`] of slots;
+//! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
+//!   bodies; [`stream`]: a large body that is sent to the store while it arrives;
+//! - [`call`]: policy, then a local answer or a request to the store: [`perform`];
+//! - [`prefetch`]: objects fetched before the function requests them;
+//! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
+//!   that must survive the worker;
 //! - [`store`]: requests over HTTP;
-//! - [`fetch`]: an object on its way into slots.
+//! - [`fetch`]: the transfer of an object into slots.
 //!
-//! A guest is hostile: what it writes is read once, copied, checked; what no guest does ends its
-//! channel. It can spoil its own results, and use up its own share.
+//! A guest is untrusted: its words are read once, copied and checked. A protocol violation ends
+//! its channel. A guest can corrupt only its own results and use up only its own quota.
 //!
-//! Tenants of one process share its thread and nothing else: no region, no object that was fetched
-//! ahead, no pending write, no connection, no key.
+//! Tenants of one process share its thread and nothing else: no region, no prefetched object, no
+//! pending write, no connection, no key.
 //!
-//! What is absent: threads of its own (a worker has one; a tenant that needs more has more workers;
-//! the copy service's thread starts with the first copy that is worth it).
+//! A worker has one thread. A tenant that needs more has more workers. The thread of the copy
+//! service starts with the first copy that benefits from it.
 #![forbid(unsafe_code)]
 
 pub mod call;
@@ -37,28 +37,28 @@ pub mod control;
 pub mod copies;
 pub mod fetch;
 pub mod journal;
-pub mod life;
 pub mod perform;
 pub mod prefetch;
 pub mod quota;
 pub mod region;
 pub mod relay;
-pub mod roster;
 pub mod runs;
+pub mod scheduler;
 pub mod serve;
 pub mod session;
+pub mod session_epoch;
 pub mod shared;
 pub mod stage;
 pub mod store;
 pub mod stream;
 pub mod tenant;
+pub mod tenant_list;
 #[cfg(test)]
 mod testing;
-pub mod turns;
 pub mod worker;
 pub mod writeback;
 
 pub use config::{ConfigError, WorkerConfig};
-pub use roster::Roster;
 pub use shared::run_shared;
+pub use tenant_list::TenantList;
 pub use worker::{WorkerError, run};

@@ -1,4 +1,4 @@
-//! One operation at the store: attempts, waits, and what came of it.
+//! One operation at the store, with its attempts and waits.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,47 +15,47 @@ use crate::store::checked::{self, Checked};
 use crate::store::{Body, Incoming, Reader, TransportError, read_all};
 use crate::tenant::Tenant;
 
-/// Most bytes of an answer that is no object.
+/// Largest response that is not an object.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// An operation that was done.
+/// The result of an operation that succeeded.
 pub struct Performed {
-    /// What an SDK would return.
+    /// The result that an SDK would return.
     pub result: Map<String, Value>,
     /// Status and header fields.
     pub head: Head,
-    /// The object, where it is one.
+    /// The object, if the response has one.
     pub object: Option<Box<dyn Reader>>,
 }
 
-/// An operation that was not done.
+/// The failure of an operation.
 #[derive(Debug)]
 pub enum Failed {
-    /// The service said no.
+    /// The service refused the operation.
     Service {
-        /// What it said.
+        /// The error of the service.
         error: ServiceError,
         /// Status and header fields.
         head: Head,
     },
-    /// The host could not.
+    /// The host failed.
     Host {
-        /// Why.
+        /// The code.
         code: HostCode,
-        /// For people.
+        /// A text for humans.
         message: String,
-        /// Another attempt need not wait.
+        /// True if another attempt need not wait.
         at_once: bool,
     },
 }
 
 impl Failed {
-    /// The host could not.
+    /// Creates a failure of the host.
     pub fn host(code: HostCode, message: impl std::fmt::Display) -> Failed {
         Failed::Host { code, message: message.to_string(), at_once: false }
     }
 
-    /// The code, and what is said to people.
+    /// The code and the text of the failure.
     pub fn said(&self) -> (&str, &str) {
         match self {
             Failed::Service { error, .. } => (error.code(), error.message()),
@@ -91,11 +91,11 @@ impl From<TransportError> for Failed {
     }
 }
 
-/// Makes an operation, again where that may help. `attempts` counts on over what the caller makes
-/// again itself.
+/// Performs an operation, with retries where they may help. `attempts` continues the count of the
+/// caller's own attempts.
 ///
 /// # Errors
-/// What the last attempt gave.
+/// The failure of the last attempt.
 pub async fn perform(
     tenant: &Tenant,
     request: &Rc<Request>,
@@ -116,7 +116,7 @@ pub async fn perform(
 /// Waits for the next attempt.
 ///
 /// # Errors
-/// There is none.
+/// No attempt is left.
 pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
     let Some(wait) = next_wait(tenant, attempts, &failed) else { return Err(failed) };
     if !wait.is_zero() {
@@ -125,7 +125,7 @@ pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> R
     Ok(())
 }
 
-/// How long to wait for the next attempt, where there is one.
+/// The wait before the next attempt, if there is one.
 pub fn next_wait(tenant: &Tenant, attempts: &mut Attempts, failed: &Failed) -> Option<Duration> {
     let dice = tenant.dice();
     let failure = failed.as_failure()?;
@@ -146,10 +146,10 @@ async fn attempt(
     answered(tenant, request, incoming).await
 }
 
-/// What an answer means.
+/// Interprets a response.
 ///
 /// # Errors
-/// The service said no, or the connection broke.
+/// The service refused the operation, or the connection broke.
 pub async fn answered(
     tenant: &Tenant,
     request: &Request,

@@ -1,8 +1,9 @@
-//! Objects that are fetched before the function asks for them, while its instance is restored.
+//! Objects that are prefetched before the function requests them, while its instance is restored.
 //!
-//! The role decides first. A demand GET of the same bucket, key, version and range takes the fetch
-//! over, also in the middle; it serves one GET, is dropped when the invocation ends, or when its
-//! object is written. What fails is nothing: the GET is then made in the ordinary way.
+//! The role is checked first. A GET of the same bucket, key, version and range takes the prefetch
+//! over, also while it is in progress. A prefetch serves one GET; it is dropped when the
+//! invocation ends or its object is written. A failed prefetch has no effect: the GET is sent in
+//! the ordinary way.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -24,52 +25,52 @@ use crate::quota::HeldBytes;
 use crate::store::{Body, Into, Local, Reader, TransportError};
 use crate::tenant::Tenant;
 
-/// Most fetches of an invocation.
+/// Most prefetches of an invocation.
 pub const FETCHES_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
-/// Most invocations that are waited for.
+/// Most invocations with prefetches.
 pub const INVOCATIONS_MAX: usize = 1024;
-/// The longest piece that a body is received in.
-const PIECE_BYTES: usize = 1024 * 1024;
-/// While nobody has asked a piece is as long at least: long pieces are copied best.
+/// The longest chunk in which a body is received.
+const CHUNK_BYTES_MAX: usize = 1024 * 1024;
+/// Minimum length of a chunk while no GET waits: long chunks are copied fastest.
 const UNASKED_BYTES_MIN: usize = 512 * 1024;
-/// Parameters of a GET that a fetch can answer, beside its name.
+/// Parameters of a GET that a prefetch can answer, beside its name.
 const HARMLESS: &[&str] = &["Bucket", "Key", "VersionId", "Range", "ChecksumMode"];
 
-/// How far a fetch is.
+/// The progress of a prefetch.
 #[derive(Debug)]
-enum State {
-    /// No answer yet.
+enum PrefetchState {
+    /// No response yet.
     Asked,
-    /// The answer's head is there; its body comes.
+    /// The head of the response has arrived; its body is being received.
     Coming { result: Map<String, Value>, head: Head, body_bytes: u64 },
-    /// It came to nothing.
+    /// It failed.
     Failed,
 }
 
-/// One fetch.
+/// One prefetch.
 #[derive(Debug)]
 pub struct Fetch {
-    state: RefCell<State>,
-    /// What has come and was not read, in the order it came.
-    pieces: RefCell<VecDeque<Rc<Vec<u8>>>>,
+    state: RefCell<PrefetchState>,
+    /// Chunks that were received and not read, in order.
+    chunks: RefCell<VecDeque<Rc<Vec<u8>>>>,
     ended: Cell<Option<bool>>,
     changed: Notify,
     held: RefCell<Option<HeldBytes>>,
     task: RefCell<Option<tokio::task::AbortHandle>>,
     started: Instant,
-    /// When the last byte came.
+    /// Time of arrival of the last byte.
     whole: Cell<Option<Instant>>,
-    /// When the function asked.
+    /// Time of the function's GET.
     asked: Cell<Option<Instant>>,
     timings: Rc<Cell<Timings>>,
 }
 
-/// How well the fetches of an invocation were hidden: those that were used, and have come whole.
+/// Latency hiding of an invocation's prefetches: of those that were used and received in full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Timings {
-    /// From their start to their last byte, together.
+    /// Sum of the times from the start to the last byte.
     pub total: Duration,
-    /// Of that, what came after the function had asked.
+    /// The part of `total` after the function's GET.
     pub waited: Duration,
 }
 
@@ -81,7 +82,7 @@ impl Drop for Fetch {
     }
 }
 
-/// Fetches by invocation.
+/// Prefetches by invocation.
 #[derive(Debug, Default)]
 pub struct Prefetches {
     fetches: RefCell<HashMap<String, Invocation>>,
@@ -93,18 +94,18 @@ struct Invocation {
     timings: Rc<Cell<Timings>>,
 }
 
-/// What a GET takes over.
-pub struct Taken {
-    /// What an SDK would return.
+/// A prefetched response that a GET takes over.
+pub struct PrefetchedResponse {
+    /// The result that an SDK would return.
     pub result: Map<String, Value>,
     /// Status and header fields.
     pub head: Head,
-    /// The body, as it comes.
+    /// The body, as it arrives.
     pub reader: Box<dyn Reader>,
 }
 
 impl Prefetches {
-    /// Begins to fetch objects for an invocation, as far as its role allows and there is room.
+    /// Starts to prefetch objects for an invocation, as far as its role and the quota allow.
     pub fn begin(
         &self,
         tenant: &Rc<Tenant>,
@@ -129,13 +130,13 @@ impl Prefetches {
         }
     }
 
-    /// Takes the fetch that answers a GET, and waits for its head; nothing where there is none.
+    /// Takes the prefetch that answers a GET, and waits for its head; `None` if there is none.
     pub async fn take(
         &self,
         tenant: &Tenant,
         invocation: &str,
         parameters: &Map<String, Value>,
-    ) -> Option<Taken> {
+    ) -> Option<PrefetchedResponse> {
         let name = asked(parameters)?;
         let fetch = self.fetches.borrow_mut().get_mut(invocation)?.fetches.remove(&name)?;
         fetch.asked.set(Some(Instant::now()));
@@ -143,19 +144,19 @@ impl Prefetches {
         loop {
             let changed = fetch.changed.notified();
             match &*fetch.state.borrow() {
-                State::Asked => {}
-                State::Failed => return None,
-                State::Coming { result, head, body_bytes } => {
+                PrefetchState::Asked => {}
+                PrefetchState::Failed => return None,
+                PrefetchState::Coming { result, head, body_bytes } => {
                     let (result, head) = (result.clone(), head.clone());
                     let reader = Bytes::of(&tenant.copies, fetch.clone(), *body_bytes);
-                    return Some(Taken { result, head, reader: Box::new(reader) });
+                    return Some(PrefetchedResponse { result, head, reader: Box::new(reader) });
                 }
             }
             changed.await;
         }
     }
 
-    /// An object is being written: what was fetched of it is old.
+    /// Drops the prefetches of an object that is being written.
     pub fn forget(&self, tenant: &Tenant, bucket: &str, key: Option<&str>) {
         for own in self.fetches.borrow_mut().values_mut() {
             let own = &mut own.fetches;
@@ -166,7 +167,7 @@ impl Prefetches {
         }
     }
 
-    /// The invocation has ended.
+    /// Ends the prefetches of an invocation.
     pub fn end(&self, tenant: &Tenant, invocation: &str) -> Timings {
         let own = self.fetches.borrow_mut().remove(invocation).unwrap_or_default();
         let unused = own.fetches.len() as u64;
@@ -175,7 +176,7 @@ impl Prefetches {
     }
 }
 
-/// The GET of an object, if the role may make it.
+/// The GET of an object, if the role allows it.
 fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
     let operation = find("GetObject")?;
     let mut parameters = Map::new();
@@ -192,7 +193,7 @@ fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
         .then(|| Request::new(operation, &parameters).ok().map(Rc::new))?
 }
 
-/// The object that a GET asks for, if nothing else is asked.
+/// The object that a GET requests, if a prefetch can answer its parameters.
 fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
     let set = |(_, value): &(&String, &Value)| !value.is_null();
     if parameters.iter().filter(set).any(|(name, _)| !HARMLESS.contains(&name.as_str())) {
@@ -209,8 +210,8 @@ fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
 impl Fetch {
     fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
         let fetch = Rc::new(Fetch {
-            state: RefCell::new(State::Asked),
-            pieces: RefCell::default(),
+            state: RefCell::new(PrefetchState::Asked),
+            chunks: RefCell::default(),
             ended: Cell::new(None),
             changed: Notify::new(),
             held: RefCell::default(),
@@ -222,7 +223,7 @@ impl Fetch {
         });
         let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
         let task = tokio::task::spawn_local(async move {
-            // The store does not have yet what is pending.
+            // The store does not have the pending writes yet.
             tenant.writeback.barrier(&request, &Map::new()).await;
             let body = Rc::default();
             let performed = perform(&tenant, &request, &body, &mut Attempts::default()).await;
@@ -243,7 +244,7 @@ impl Fetch {
         fetch
     }
 
-    /// Counts how long it took, once it has come and was asked for.
+    /// Records the duration, once the object has arrived and was requested.
     fn account(&self, tenant: &Tenant) {
         let (Some(whole), Some(asked)) = (self.whole.get(), self.asked.get()) else { return };
         let total = whole.duration_since(self.started);
@@ -255,14 +256,14 @@ impl Fetch {
         self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
     }
 
-    fn share(&self, mut piece: Vec<u8>) {
-        // What it does not need is not kept.
-        piece.shrink_to_fit();
-        self.pieces.borrow_mut().push_back(Rc::new(piece));
+    fn share(&self, mut chunk: Vec<u8>) {
+        // Unused capacity is returned.
+        chunk.shrink_to_fit();
+        self.chunks.borrow_mut().push_back(Rc::new(chunk));
         self.changed.notify_waiters();
     }
 
-    /// The head has come: whether the body is wanted.
+    /// Handles the arrival of the head; returns the reader if the body is wanted.
     fn came(&self, tenant: &Tenant, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
         let wanted = performed.and_then(|performed| {
             let reader = performed.object?;
@@ -273,36 +274,36 @@ impl Fetch {
         });
         let Some((result, head, reader, body_bytes, held)) = wanted else {
             tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Failed));
-            *self.state.borrow_mut() = State::Failed;
+            *self.state.borrow_mut() = PrefetchState::Failed;
             self.changed.notify_waiters();
             return None;
         };
         *self.held.borrow_mut() = Some(held);
-        *self.state.borrow_mut() = State::Coming { result, head, body_bytes };
+        *self.state.borrow_mut() = PrefetchState::Coming { result, head, body_bytes };
         self.changed.notify_waiters();
         Some(reader)
     }
 }
 
-/// Reads the body for whoever wants it; whether it came whole.
+/// Reads the body while the prefetch exists; returns true if it arrived in full.
 async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
-    let mut piece = Vec::new();
+    let mut chunk = Vec::new();
     loop {
         let left =
             |reader: &dyn Reader| reader.left_bytes().map_or(usize::MAX, |left| left as usize);
-        piece.reserve(PIECE_BYTES.min(left(reader)).saturating_sub(piece.len()));
-        let room = PIECE_BYTES - piece.len();
-        let whole = match reader.read(Into::Memory(&mut piece), room).await {
+        chunk.reserve(CHUNK_BYTES_MAX.min(left(reader)).saturating_sub(chunk.len()));
+        let room = CHUNK_BYTES_MAX - chunk.len();
+        let whole = match reader.read(Into::Memory(&mut chunk), room).await {
             Ok(0) => Some(reader.left_bytes() == Some(0)),
             Ok(_) => None,
-            // What came with it may be what is wrong.
+            // Bytes received with the error may be invalid.
             Err(_) => return false,
         };
         let Some(fetch) = fetch.upgrade() else { return false };
         let is_last = whole.is_some() || left(reader) == 0;
-        let is_due = is_last || piece.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
-        if is_due && !piece.is_empty() {
-            fetch.share(std::mem::take(&mut piece));
+        let is_due = is_last || chunk.len() >= UNASKED_BYTES_MIN || fetch.asked.get().is_some();
+        if is_due && !chunk.is_empty() {
+            fetch.share(std::mem::take(&mut chunk));
         }
         if let Some(whole) = whole {
             return whole;
@@ -310,43 +311,43 @@ async fn pull(fetch: &std::rc::Weak<Fetch>, reader: &mut dyn Reader) -> bool {
     }
 }
 
-/// Bytes of this process as the body of an answer.
+/// A body in this process's memory as the body of a response.
 pub struct Bytes {
     copies: Rc<Copies>,
-    /// Where more come from.
+    /// The source of further chunks.
     fetch: Option<Rc<Fetch>>,
-    /// What is being read, and how far.
-    piece: Rc<Vec<u8>>,
+    /// The chunk that is being read, and the read position.
+    chunk: Rc<Vec<u8>>,
     read_bytes: usize,
-    /// Behind what was read.
+    /// Bytes after this chunk.
     left_bytes: u64,
 }
 
 impl Bytes {
-    /// Those of a fetch, as they come.
+    /// The body of a prefetch, as it arrives.
     fn of(copies: &Rc<Copies>, fetch: Rc<Fetch>, left_bytes: u64) -> Bytes {
-        let (copies, fetch, piece) = (copies.clone(), Some(fetch), Rc::default());
-        Bytes { copies, fetch, piece, read_bytes: 0, left_bytes }
+        let (copies, fetch, chunk) = (copies.clone(), Some(fetch), Rc::default());
+        Bytes { copies, fetch, chunk, read_bytes: 0, left_bytes }
     }
 
-    /// Those of a body.
+    /// A complete body.
     pub fn all(copies: &Rc<Copies>, body: &Body) -> Bytes {
-        let (copies, piece) = (copies.clone(), body.shared().clone());
-        let left_bytes = piece.len() as u64;
-        Bytes { copies, fetch: None, piece, read_bytes: 0, left_bytes }
+        let (copies, chunk) = (copies.clone(), body.shared().clone());
+        let left_bytes = chunk.len() as u64;
+        Bytes { copies, fetch: None, chunk, read_bytes: 0, left_bytes }
     }
 
-    /// Has a piece to read from; false at the end.
-    async fn has_piece(&mut self) -> Result<bool, TransportError> {
-        if self.read_bytes < self.piece.len() {
+    /// Loads a chunk to read from; returns false at the end.
+    async fn has_chunk(&mut self) -> Result<bool, TransportError> {
+        if self.read_bytes < self.chunk.len() {
             return Ok(true);
         }
         let Some(fetch) = &self.fetch else { return Ok(false) };
         loop {
             let changed = fetch.changed.notified();
-            let next = fetch.pieces.borrow_mut().pop_front();
-            if let Some(piece) = next {
-                (self.piece, self.read_bytes) = (piece, 0);
+            let next = fetch.chunks.borrow_mut().pop_front();
+            if let Some(chunk) = next {
+                (self.chunk, self.read_bytes) = (chunk, 0);
                 return Ok(true);
             }
             match fetch.ended.get() {
@@ -358,15 +359,15 @@ impl Bytes {
     }
 
     async fn step(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
-        if bytes_max == 0 || !self.has_piece().await? {
+        if bytes_max == 0 || !self.has_chunk().await? {
             return Ok(0);
         }
-        let bytes = (self.piece.len() - self.read_bytes).min(bytes_max);
+        let bytes = (self.chunk.len() - self.read_bytes).min(bytes_max);
         let range = self.read_bytes..self.read_bytes + bytes;
         match to {
-            Into::Memory(out) => out.extend_from_slice(&self.piece[range]),
+            Into::Memory(out) => out.extend_from_slice(&self.chunk[range]),
             Into::Region(arena, at) => {
-                match self.copies.fill(arena, at, &self.piece, range).await {
+                match self.copies.fill(arena, at, &self.chunk, range).await {
                     Ok(Ok(())) => {}
                     Ok(Err(why)) => return broken(&why.to_string()),
                     Err(why) => return broken(&why.to_string()),
@@ -397,7 +398,7 @@ impl Reader for Bytes {
     }
 }
 
-/// No bytes.
+/// An empty body.
 pub struct Empty;
 
 impl Reader for Empty {

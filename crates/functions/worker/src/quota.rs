@@ -1,11 +1,11 @@
-//! How much of the worker a tenant's functions use at a time.
+//! The resource usage of a tenant's functions.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Bytes of a call's text that count for nothing.
+/// Bytes of a call's text that are not counted.
 const TEXT_BYTES_FREE: u64 = 64 * 1024;
-/// How many times larger text may be once it is parsed: `[0],` is a value and a list of values.
+/// Factor by which text may grow when it is parsed: `[0],` is a value and a list of values.
 const PARSED_FACTOR: u64 = 32;
 
 /// Limits over all instances of the worker.
@@ -13,12 +13,12 @@ const PARSED_FACTOR: u64 = 32;
 pub struct Limits {
     /// Calls in flight.
     pub calls_max: usize,
-    /// Bytes that the worker holds: bodies that are staged, prefetched or pending, and what long
-    /// lists of parameters are parsed into.
+    /// Most bytes that the worker holds: bodies that are staged, prefetched or pending, and the
+    /// parsed form of long parameter lists.
     pub held_bytes_max: u64,
 }
 
-/// What is used.
+/// The resources in use.
 #[derive(Debug)]
 pub struct Quota {
     limits: Limits,
@@ -27,12 +27,12 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Nothing is used.
+    /// Creates a quota of which nothing is used.
     pub fn new(limits: Limits) -> Rc<Quota> {
         Rc::new(Quota { limits, calls: Cell::new(0), held_bytes: Cell::new(0) })
     }
 
-    /// Room for a call; nothing where there are too many.
+    /// Reserves a call; `None` at the limit.
     pub fn call(self: &Rc<Quota>) -> Option<CallRoom> {
         if self.calls.get() >= self.limits.calls_max {
             return None;
@@ -41,7 +41,7 @@ impl Quota {
         Some(CallRoom { quota: self.clone() })
     }
 
-    /// Room for bytes; nothing where there are too many.
+    /// Reserves bytes; `None` at the limit.
     pub fn hold(self: &Rc<Quota>, bytes: u64) -> Option<HeldBytes> {
         let held = self.held_bytes.get().checked_add(bytes)?;
         if held > self.limits.held_bytes_max {
@@ -51,8 +51,9 @@ impl Quota {
         Some(HeldBytes { quota: self.clone(), bytes })
     }
 
-    /// Room for a call's body, and for its text where that is long; nothing where there is too much.
-    /// The text of one call takes half of all at most, so that it can pass where nothing else is.
+    /// Reserves the bytes of a call's body, and of its text if that is long; `None` at the limit.
+    /// The text of one call takes at most half of the limit, so that it can pass when nothing else
+    /// is held.
     pub fn hold_call(self: &Rc<Quota>, text_bytes: usize, body_bytes: u64) -> Option<HeldBytes> {
         let excess = (text_bytes as u64).saturating_sub(TEXT_BYTES_FREE);
         let parsed = excess.saturating_mul(PARSED_FACTOR).min(self.limits.held_bytes_max / 2);
@@ -70,7 +71,7 @@ impl Quota {
     }
 }
 
-/// A call's place, until this is dropped.
+/// A reserved call, released when this is dropped.
 #[derive(Debug)]
 pub struct CallRoom {
     quota: Rc<Quota>,
@@ -82,7 +83,7 @@ impl Drop for CallRoom {
     }
 }
 
-/// Room for bytes, until this is dropped.
+/// Reserved bytes, released when this is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     quota: Rc<Quota>,

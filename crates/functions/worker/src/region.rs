@@ -1,7 +1,7 @@
 //! The memory shared with an instance: its rings, meta arenas and slots.
 //!
-//! The host keeps its own copy of every index that it writes, reads what the guest writes once, and
-//! checks the copy.
+//! The host keeps its own copy of every index that it writes. It reads each word of the guest once
+//! and checks the copy.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -18,73 +18,73 @@ use unlade_shm::shared::OutOfRegion;
 
 use crate::runs::Runs;
 
-/// Granules of the host's meta arena.
+/// Bytes of an allocation unit of the host's meta arena.
 const META_BYTES: u32 = 256;
-/// Completions that wait for room in the ring.
+/// Most completions that wait for room in the ring.
 pub const WAITING_MAX: usize = 4096;
 
-/// What a guest did that no guest does. The channel ends with BYE.
+/// A violation of the protocol by the guest. The channel ends with BYE.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Nonsense {
-    /// A ring has more entries than it can.
+pub enum ProtocolViolation {
+    /// A ring claims more entries than it has.
     #[error("the {ring} ring claims {entries} entries of {entries_max}")]
     Ring {
-        /// Which.
+        /// The ring.
         ring: &'static str,
-        /// What it claims.
+        /// The claimed number of entries.
         entries: u32,
-        /// What it has.
+        /// The capacity.
         entries_max: u32,
     },
-    /// Something outside its arena.
+    /// A range is outside its arena.
     #[error("{bytes} bytes at {offset} are not in the {arena} arena")]
     Outside {
-        /// Which.
+        /// The arena.
         arena: &'static str,
-        /// Where.
+        /// The offset.
         offset: u64,
-        /// How many.
+        /// The length.
         bytes: u64,
     },
-    /// A descriptor that means nothing.
+    /// A descriptor is invalid.
     #[error("a descriptor: {0}")]
     Descriptor(#[from] DecodeError),
-    /// A descriptor of another epoch.
+    /// A descriptor names another epoch.
     #[error("a descriptor of epoch {found}, this is {due}")]
     Epoch {
-        /// What it says.
+        /// The epoch of the descriptor.
         found: u32,
-        /// What it should.
+        /// The current epoch.
         due: u32,
     },
-    /// A call with a number that is in flight.
+    /// The number of a new call is already in flight.
     #[error("the call {0} is in flight")]
     Number(u64),
-    /// A message out of turn.
+    /// A message is not valid in this state.
     #[error("{0}")]
     Turn(&'static str),
-    /// It does not take its completions.
+    /// The guest does not take its completions.
     #[error("{WAITING_MAX} completions wait to be taken")]
     Deaf,
 }
 
-/// A place in one of the host's arenas, taken.
+/// An allocated range of one of the host's arenas, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first unit.
     pub first: u32,
-    /// How many.
+    /// Number of units.
     pub count: u32,
 }
 
-/// Bytes of the region that the guest named, within its own slots.
+/// A range of the region that the guest named, checked to be within its own slots.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct GuestRange {
     /// The memory.
     pub arena: Rc<Arena>,
-    /// Where in it.
+    /// Offset in the memory.
     pub offset: usize,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
@@ -101,10 +101,10 @@ pub struct Region {
 }
 
 impl Region {
-    /// A fresh region in a sealed memfd.
+    /// Creates a region in a sealed memfd.
     ///
     /// # Errors
-    /// The layout is none, or the machine has no memory.
+    /// The layout is invalid, or memory is exhausted.
     pub fn create(layout: Layout, epoch: u64) -> Result<Region, MemoryError> {
         let header = layout.header(epoch).map_err(|_| MemoryError::Size { bytes: 0 })?;
         let bytes = usize::try_from(header.region_bytes)
@@ -112,11 +112,12 @@ impl Region {
         Ok(Region::begin(Rc::new(Arena::create("unlade-region", bytes)?), header))
     }
 
-    /// A region in memory that the instance has already, and perhaps used in an epoch before. The
-    /// layout must fit into it. Nothing of that epoch may write there any more.
+    /// Creates a region in memory that the instance already has, and may have used in a previous
+    /// epoch. The layout must fit into it. Nothing of that epoch may write into the memory any
+    /// more.
     ///
     /// # Errors
-    /// The layout is none, or does not fit.
+    /// The layout is invalid or does not fit.
     pub fn over(arena: Rc<Arena>, layout: Layout, epoch: u64) -> Result<Region, MemoryError> {
         let header = layout.header(epoch).map_err(|_| MemoryError::Size { bytes: 0 })?;
         if header.region_bytes > arena.len_bytes() as u64 {
@@ -137,29 +138,29 @@ impl Region {
             slots: Runs::new(header.host_slots),
             meta: Runs::new(header.host_meta_bytes / META_BYTES),
         };
-        // Words of an epoch before are none of this one.
+        // Words of a previous epoch are cleared.
         region.within(region.arena.copy_in(0, &[0; HEADER_BYTES as usize]));
         region.within(region.arena.copy_in(0, &header.encode()));
         region
     }
 
-    /// Ranges of the host's own are within the region, which was made for them.
+    /// The host's own ranges are always within the region, because it was created for them.
     fn within<T>(&self, done: Result<T, OutOfRegion>) -> Option<T> {
         debug_assert!(done.is_ok());
         done.ok()
     }
 
-    /// The file, for the guest.
+    /// The file, to be sent to the guest.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.arena.fd()
     }
 
-    /// Where everything is.
+    /// The offsets of all parts.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// The memory, to be filled at [`Region::slot_offset`].
+    /// The memory; slots begin at [`Region::slot_offset`].
     pub fn arena(&self) -> &Rc<Arena> {
         &self.arena
     }
@@ -172,23 +173,23 @@ impl Region {
         self.within(self.arena.store(at, value, Ordering::Release));
     }
 
-    /// Says whether the host waits in `read` for a BELL. Who says that it does has to look at the
-    /// ring once more.
+    /// Publishes that the host waits in `read` for a BELL. After setting it the caller must check
+    /// the ring once more.
     pub fn sleeps(&self, sleeps: bool) {
         self.store(word::HOST_SLEEPS, sleeps.into());
         fence(Ordering::SeqCst);
     }
 
-    /// The next submission, copied and understood.
+    /// The next submission, copied and decoded.
     ///
     /// # Errors
-    /// The guest lies.
-    pub fn poll_submission(&mut self) -> Result<Option<Submission>, Nonsense> {
+    /// The guest violated the protocol.
+    pub fn poll_submission(&mut self) -> Result<Option<Submission>, ProtocolViolation> {
         let tail = self.load(word::SUBMISSION_TAIL);
         let (entries, entries_max) =
             (tail.wrapping_sub(self.submission_head), self.header.submission_entries);
         if entries > entries_max {
-            return Err(Nonsense::Ring { ring: "submission", entries, entries_max });
+            return Err(ProtocolViolation::Ring { ring: "submission", entries, entries_max });
         }
         if entries == 0 {
             return Ok(None);
@@ -203,38 +204,38 @@ impl Region {
         let due = self.header.epoch as u32;
         match submission.epoch == due {
             true => Ok(Some(submission)),
-            false => Err(Nonsense::Epoch { found: submission.epoch, due }),
+            false => Err(ProtocolViolation::Epoch { found: submission.epoch, due }),
         }
     }
 
-    /// Puts a completion into the ring, or behind those that wait for room. Gives whether the guest
-    /// has to be woken.
+    /// Puts a completion into the ring, or into the queue of those that wait for room. Returns
+    /// true if the guest must be woken.
     ///
     /// # Errors
-    /// The guest lies, or takes no completions.
-    pub fn push_completion(&mut self, completion: &Completion) -> Result<bool, Nonsense> {
+    /// The guest violated the protocol, or takes no completions.
+    pub fn push_completion(&mut self, completion: &Completion) -> Result<bool, ProtocolViolation> {
         if self.waiting.len() >= WAITING_MAX {
-            return Err(Nonsense::Deaf);
+            return Err(ProtocolViolation::Deaf);
         }
         self.waiting.push_back(completion.encode());
         self.flush()
     }
 
-    /// Whether completions wait for room.
+    /// Returns true if completions wait for room.
     pub fn is_full(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Moves what waits into the ring. Gives whether the guest has to be woken.
+    /// Moves waiting completions into the ring. Returns true if the guest must be woken.
     ///
     /// # Errors
-    /// The guest lies.
-    pub fn flush(&mut self) -> Result<bool, Nonsense> {
+    /// The guest violated the protocol.
+    pub fn flush(&mut self) -> Result<bool, ProtocolViolation> {
         let entries_max = self.header.completion_entries;
         let head = self.load(word::COMPLETION_HEAD);
         let entries = self.completion_tail.wrapping_sub(head);
         if entries > entries_max {
-            return Err(Nonsense::Ring { ring: "completion", entries, entries_max });
+            return Err(ProtocolViolation::Ring { ring: "completion", entries, entries_max });
         }
         let room = (entries_max - entries) as usize;
         let moved = room.min(self.waiting.len());
@@ -248,7 +249,8 @@ impl Region {
             return Ok(false);
         }
         self.store(word::COMPLETION_TAIL, self.completion_tail);
-        // Before the guest's word is looked at: it sets it, and looks at the tail after that.
+        // The fence precedes the load of the guest's word: the guest sets the word and loads the
+        // tail after that.
         fence(Ordering::SeqCst);
         Ok(self.load(word::GUEST_SLEEPS) != 0)
     }
@@ -256,10 +258,13 @@ impl Region {
     /// Copies bytes of the guest's meta arena.
     ///
     /// # Errors
-    /// They are not in it.
-    pub fn guest_meta(&self, offset: u32, bytes: u32) -> Result<Vec<u8>, Nonsense> {
-        let outside =
-            Nonsense::Outside { arena: "meta", offset: offset.into(), bytes: bytes.into() };
+    /// The range is outside the arena.
+    pub fn guest_meta(&self, offset: u32, bytes: u32) -> Result<Vec<u8>, ProtocolViolation> {
+        let outside = ProtocolViolation::Outside {
+            arena: "meta",
+            offset: offset.into(),
+            bytes: bytes.into(),
+        };
         let end = u64::from(offset) + u64::from(bytes);
         if end > u64::from(self.header.guest_meta_bytes) {
             return Err(outside);
@@ -273,28 +278,28 @@ impl Region {
     /// Copies bytes of the guest's slots to the end of a vector.
     ///
     /// # Errors
-    /// They are not in them.
-    pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), Nonsense> {
-        let Place { offset, bytes, .. } = self.guest_place(body)?;
+    /// The range is outside the slots.
+    pub fn guest_body(&self, body: Extent, out: &mut Vec<u8>) -> Result<(), ProtocolViolation> {
+        let GuestRange { offset, bytes, .. } = self.guest_range(body)?;
         self.within(self.arena.append_to(offset, bytes, out));
         Ok(())
     }
 
-    /// Where bytes of the guest's slots are.
+    /// The location of bytes of the guest's slots.
     ///
     /// # Errors
-    /// They are not in them.
-    pub fn guest_place(&self, body: Extent) -> Result<Place, Nonsense> {
+    /// The range is outside the slots.
+    pub fn guest_range(&self, body: Extent) -> Result<GuestRange, ProtocolViolation> {
         let offset = u64::from(body.first_slot) * u64::from(SLOT_BYTES);
         let bytes = u64::from(body.bytes);
         if offset + bytes > u64::from(self.header.guest_slots) * u64::from(SLOT_BYTES) {
-            return Err(Nonsense::Outside { arena: "slot", offset, bytes });
+            return Err(ProtocolViolation::Outside { arena: "slot", offset, bytes });
         }
         let offset = (u64::from(self.header.guest_slots_offset) + offset) as usize;
-        Ok(Place { arena: self.arena.clone(), offset, bytes: body.bytes as usize })
+        Ok(GuestRange { arena: self.arena.clone(), offset, bytes: body.bytes as usize })
     }
 
-    /// Takes slots of the host's, at most `most`, at least one; nothing where there are none.
+    /// Takes at most `most` of the host's slots, at least one; `None` if none is free.
     pub fn take_slots(&mut self, most: u32) -> Option<Run> {
         let mut count = most.max(1);
         loop {
@@ -308,22 +313,22 @@ impl Region {
         }
     }
 
-    /// Takes exactly so many slots.
+    /// Takes exactly `count` slots.
     pub fn take_slots_exactly(&mut self, count: u32) -> Option<Run> {
         self.slots.take(count).map(|first| Run { first, count })
     }
 
-    /// Gives slots back.
+    /// Releases slots.
     pub fn give_slots(&mut self, run: Run) {
         self.slots.give(run.first, run.count);
     }
 
-    /// Where a slot of the host's begins.
+    /// Offset of one of the host's slots.
     pub fn slot_offset(&self, slot: u32) -> usize {
         self.header.host_slots_offset as usize + slot as usize * SLOT_BYTES as usize
     }
 
-    /// Puts text into the host's meta arena: its place there, and what to give back.
+    /// Puts text into the host's meta arena; returns the run to release, and its offset.
     pub fn put_meta(&mut self, text: &[u8]) -> Option<(Run, u32)> {
         let count = u32::try_from(text.len()).ok()?.div_ceil(META_BYTES).max(1);
         let first = self.meta.take(count)?;
@@ -333,17 +338,17 @@ impl Region {
         Some((Run { first, count }, offset))
     }
 
-    /// Gives a place in the meta arena back.
+    /// Releases a run of the meta arena.
     pub fn give_meta(&mut self, run: Run) {
         self.meta.give(run.first, run.count);
     }
 
-    /// Gives the memory of the host's slots back to the machine, where none is taken. The guest's
-    /// own are its own: a thread of it may be filling one.
+    /// Returns the memory of the host's slots to the kernel, if none is taken. The guest's slots
+    /// are not touched: one of its threads may be filling one.
     pub fn discard_idle(&self) {
         if self.slots.free() == self.header.host_slots as usize {
             let bytes = self.slots.free() * SLOT_BYTES as usize;
-            // Memory that stays is not a fault.
+            // A failed discard only keeps memory.
             let _ = self.arena.discard(self.slot_offset(0), bytes);
         }
     }
@@ -385,10 +390,17 @@ mod tests {
             assert_eq!(region.poll_submission(), Ok(Some(submission(index.into()))));
         }
         submit(&region, 6, &Submission { epoch: 8, ..submission(6) });
-        assert!(matches!(region.poll_submission(), Err(Nonsense::Epoch { found: 8, due: 9 })));
+        assert!(matches!(
+            region.poll_submission(),
+            Err(ProtocolViolation::Epoch { found: 8, due: 9 })
+        ));
         region.arena.store(word::SUBMISSION_TAIL, 12, Ordering::Release).unwrap();
-        assert!(matches!(region.poll_submission(), Err(Nonsense::Ring { entries: 5, .. })));
-        // What the host wrote is not read back: a guest that spoils it spoils its own view.
+        assert!(matches!(
+            region.poll_submission(),
+            Err(ProtocolViolation::Ring { entries: 5, .. })
+        ));
+        // The host does not read back its own words: a guest that overwrites them corrupts only
+        // its own view.
         region.arena.store(word::SUBMISSION_HEAD, 99, Ordering::Release).unwrap();
         region.arena.store(word::SUBMISSION_TAIL, 7, Ordering::Release).unwrap();
         assert_eq!(region.poll_submission(), Ok(None));
@@ -412,7 +424,7 @@ mod tests {
         region.arena.copy_out(region.header.completion_offset as usize, &mut entry).unwrap();
         assert_eq!(Completion::decode(&entry).unwrap().call, 4);
         region.arena.store(word::COMPLETION_HEAD, 6, Ordering::Release).unwrap();
-        assert!(matches!(region.flush(), Err(Nonsense::Ring { ring: "completion", .. })));
+        assert!(matches!(region.flush(), Err(ProtocolViolation::Ring { ring: "completion", .. })));
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! TCP connections of instances that have an SDK of their own, carried to the store as they are:
-//! the baseline of remote TCP without shared memory.
+//! Relay of TCP connections for instances that have an SDK of their own: the baseline of remote
+//! TCP without shared memory.
 //!
-//! An instance connects to a socket file; it has no network. Nothing is understood or signed here:
-//! what the instance may do is what its own credentials allow. Only the store is reached.
+//! An instance connects to a socket file; it has no network. The bytes are neither parsed nor
+//! signed here: the instance's own credentials decide its rights. Only the store is reachable.
 
 use std::cell::Cell;
 use std::io;
@@ -17,28 +17,29 @@ use unlade_metrics::Event;
 
 use crate::tenant::Tenant;
 
-/// Pause after a failed accept: descriptors are exhausted, perhaps by another tenant.
+/// Pause after a failed accept: descriptors may be exhausted, perhaps by another tenant.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Bytes that are read at once, either way.
+/// Bytes of one read, in either direction.
 const COPY_BYTES: usize = 64 * 1024;
 
-/// Where connections come from and go to.
+/// The ends of the relay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The socket's file.
+    /// Path of the socket file.
     pub path: PathBuf,
     /// The store's name or address.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// Connections at a time; more are closed at once.
+    /// Most connections at a time; further ones are closed at once.
     pub connections_max: usize,
 }
 
-/// Listens at a path, which whoever reaches it may use: an instance is another user.
+/// Listens at a path. Any user that can reach the path may connect, because an instance runs as
+/// another user.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     let _ = std::fs::remove_file(path);
     let listener = UnixListener::bind(path)?;
@@ -46,16 +47,16 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A place among the connections, until this is dropped.
-struct Place(Rc<Cell<usize>>);
+/// A permit of a connection, released when this is dropped.
+struct ConnectionPermit(Rc<Cell<usize>>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.set(self.0.get() - 1);
     }
 }
 
-/// Carries connections. Where the system gives none it is asked again, a little later.
+/// Serves connections. Retries a failed accept after a short pause.
 pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) {
     let (route, taken) = (Rc::new(route), Rc::new(Cell::new(0)));
     loop {
@@ -72,7 +73,7 @@ pub async fn serve(tenant: Rc<Tenant>, listener: UnixListener, route: Route) {
             continue;
         }
         taken.set(taken.get() + 1);
-        let place = Place(taken.clone());
+        let place = ConnectionPermit(taken.clone());
         let (tenant, route) = (tenant.clone(), route.clone());
         tokio::task::spawn_local(async move {
             let _place = place;

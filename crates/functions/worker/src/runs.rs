@@ -1,6 +1,6 @@
-//! Which slots of an arena are taken: runs of neighbours, the first place where one fits.
+//! The allocator of an arena's slots: first-fit runs of adjacent units.
 
-/// Units of an arena, in runs.
+/// The free units of an arena, in runs.
 #[derive(Debug)]
 pub struct Runs {
     taken: Vec<bool>,
@@ -8,12 +8,12 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// So many units, all free.
+    /// Creates an allocator of `count` free units.
     pub fn new(count: u32) -> Runs {
         Runs { taken: vec![false; count as usize], free: count as usize }
     }
 
-    /// Takes a run; nothing where none is as long. A run of none begins anywhere.
+    /// Takes a run; `None` if no free run is as long. An empty run may begin anywhere.
     pub fn take(&mut self, count: u32) -> Option<u32> {
         let count = count as usize;
         if count > self.free {
@@ -33,7 +33,7 @@ impl Runs {
         None
     }
 
-    /// Gives a run back that was taken.
+    /// Releases a run that was taken.
     pub fn give(&mut self, first: u32, count: u32) {
         let run = first as usize..(first as usize + count as usize).min(self.taken.len());
         debug_assert!(self.taken[run.clone()].iter().all(|&taken| taken));
@@ -41,7 +41,7 @@ impl Runs {
         self.taken[run].fill(false);
     }
 
-    /// Units that are free.
+    /// Number of free units.
     pub fn free(&self) -> usize {
         self.free
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
     use unlade_testkit::cases;
 
-    /// Against a list of the runs that are taken: none overlap, and what is refused fits nowhere.
+    /// Compares with a list of the taken runs: none overlap, and a refused run fits nowhere.
     #[test]
     fn runs_do_not_overlap_and_are_found_where_there_are() {
         cases(300, |random| {

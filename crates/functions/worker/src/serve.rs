@@ -1,4 +1,4 @@
-//! One tenant, served: its sockets, and its end.
+//! The service of one tenant: its sockets, and its drain.
 
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -17,24 +17,24 @@ use unlade_runtime::system::system;
 use crate::config::WorkerConfig;
 use crate::control;
 use crate::relay;
+use crate::scheduler::Turn;
 use crate::tenant::Tenant;
-use crate::turns::Turn;
 use crate::worker::{WorkerError, read_journal, tenant_with};
 
-/// How far a tenant, or a worker, is.
+/// The phase of a tenant or of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// Gateways are accepted.
     #[default]
     Serving,
-    /// None are; what is pending is written.
+    /// No gateway is accepted; pending writes are finished.
     Draining,
-    /// What is pending is lost.
+    /// Pending writes are lost.
     Ending,
 }
 
 impl Phase {
-    /// What comes behind it.
+    /// The following phase.
     #[must_use]
     pub fn next(self) -> Phase {
         match self {
@@ -44,16 +44,16 @@ impl Phase {
     }
 }
 
-/// Waits for a phase, or a later one. Whoever says nothing any more has ended.
+/// Waits until a phase, or a later one, is reached. A dropped sender counts as the last phase.
 pub async fn reached(told: &mut watch::Receiver<Phase>, phase: Phase) {
     let _ = told.wait_for(|now| *now >= phase).await;
 }
 
-/// Serves a tenant until it is told to drain, and drains. Must be called within a
-/// [`LocalSet`](tokio::task::LocalSet), which its sessions outlive it in.
+/// Serves a tenant until a drain is requested, and drains. Must be called within a
+/// [`LocalSet`](tokio::task::LocalSet), in which its sessions outlive it.
 ///
 /// # Errors
-/// What keeps it from being served.
+/// The reason why the tenant cannot be served.
 pub async fn serve(
     config: &WorkerConfig,
     meter: Arc<Meter>,
@@ -61,7 +61,7 @@ pub async fn serve(
     mut told: watch::Receiver<Phase>,
 ) -> Result<(), WorkerError> {
     let read = config.clone();
-    // A long journal does not keep others waiting.
+    // A long journal must not block the other tenants.
     let read = tokio::task::spawn_blocking(move || read_journal(&read)).await;
     let journal = read.map_err(|_| WorkerError::Ended)??;
     let tenant = tenant_with(config, meter.clone(), turn, journal)?;
@@ -97,7 +97,7 @@ fn metrics(
     Ok(Some(admin::start(address, routes)?))
 }
 
-/// Carries connections of instances that have an SDK of their own.
+/// Relays connections of instances that have an SDK of their own.
 fn carry(config: &WorkerConfig, tenant: &Rc<Tenant>) -> Result<(), WorkerError> {
     let Some(route) = config.route()? else { return Ok(()) };
     let what = || format!("the relay's socket {}", route.path.display());
@@ -106,7 +106,7 @@ fn carry(config: &WorkerConfig, tenant: &Rc<Tenant>) -> Result<(), WorkerError> 
     Ok(())
 }
 
-/// A socket's file, which goes with the worker.
+/// A socket file that is removed when this is dropped.
 struct SocketFile<'a>(&'a Path);
 
 impl Drop for SocketFile<'_> {
@@ -117,7 +117,7 @@ impl Drop for SocketFile<'_> {
 
 fn listen(path: &Path) -> Result<(UnixListener, SocketFile<'_>), WorkerError> {
     let failed = || system(format!("the control socket {}", path.display()));
-    // One that nobody listens on was left behind.
+    // A file without a listener is a leftover.
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         return Err(failed()(io::Error::other("another worker listens there")).into());
     }

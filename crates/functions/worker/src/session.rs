@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::descriptor::PART;
 use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{
@@ -22,42 +22,42 @@ use crate::call::Caller;
 use crate::channel::{Channel, ChannelError};
 use crate::control::Gateway;
 use crate::fetch;
-use crate::life::{Flight, Flying, Life, Slots};
-use crate::region::{Nonsense, Region};
+use crate::region::{ProtocolViolation, Region};
+use crate::session_epoch::{CallPermit, CallState, SessionEpoch, Slots};
 use crate::stage::Upload;
-use crate::stream::{self, Inlet, Streamed};
+use crate::stream::{self, StreamInput, Streamed};
 use crate::tenant::Tenant;
 
-/// Bytes of an event that go into a frame; larger ones go into slots.
+/// Largest event that is sent in a frame; larger ones are sent in slots.
 const INLINE_EVENT_BYTES: usize = 48 * 1024;
-/// How often a full completion ring is looked at.
+/// Polling interval of a full completion ring.
 const RING_PAUSE: Duration = Duration::from_millis(1);
-/// How long memory that is not lent is kept for the next invocation: faulting it in again costs more
-/// than what comes into it.
+/// How long memory that is not lent is kept for the next invocation. Faulting it in again costs
+/// more than filling it.
 const DISCARD_AFTER: Duration = Duration::from_secs(1);
-/// Submissions that are taken before others have their turn.
+/// Most submissions that are taken before other tasks run.
 const BATCH: usize = 64;
-/// What a greeting costs of a tenant's turn, in submissions: it makes a region.
+/// Cost of a greeting in submissions, charged to the tenant's turn, because it creates a region.
 const HELLO_UNITS: u32 = 32;
-/// Bytes of bodies after which others have their turn.
+/// Bytes of bodies after which other tasks run.
 const BATCH_BYTES: u64 = 1024 * 1024;
 
-/// What the gateway tells a session.
+/// A command of the gateway to a session.
 #[derive(Debug)]
 pub enum Order {
-    /// Run this, with the event's bytes.
+    /// Invoke the function, with the bytes of the event.
     Invoke(InvokeHead, WriteMode, Vec<u8>),
-    /// End.
+    /// End the session.
     Detach,
 }
 
-/// Why a session ended.
+/// The reason why a session ended.
 #[derive(Debug, thiserror::Error)]
 enum End {
     #[error("{0}")]
     Channel(#[from] ChannelError),
     #[error("{0}")]
-    Nonsense(#[from] Nonsense),
+    ProtocolViolation(#[from] ProtocolViolation),
     #[error("the guest said goodbye: {0}")]
     Bye(String),
     #[error("detached")]
@@ -70,9 +70,9 @@ enum End {
 struct Running {
     id: Rc<str>,
     writes: WriteMode,
-    /// Its calls may outlive it.
+    /// Set when the invocation is over; its calls may outlive it.
     is_over: Rc<Cell<bool>>,
-    /// Where a large event is, until the REPLY.
+    /// The slots of a large event, until the REPLY.
     _event: Option<Slots>,
 }
 
@@ -82,7 +82,7 @@ impl Drop for Running {
     }
 }
 
-/// Memory that an instance brings: every epoch is in it.
+/// Memory that an instance brings: every epoch uses it.
 #[derive(Clone, Debug)]
 pub struct Memory {
     arena: Rc<Arena>,
@@ -90,10 +90,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Memory of `region_bytes` in a sealed memfd, with as much of a layout as fits.
+    /// Maps the memory of `region_bytes` in a sealed memfd, with as much of a layout as fits.
     ///
     /// # Errors
-    /// Why it is refused: the gateway's fault.
+    /// The reason for the refusal; the gateway is at fault.
     pub fn attach(file: OwnedFd, region_bytes: u64, layout: &Layout) -> Result<Memory, String> {
         let arena = Arena::attach(file).map_err(|error| error.to_string())?;
         let found = arena.len_bytes() as u64;
@@ -113,21 +113,21 @@ pub struct Session {
     gateway: Gateway,
     instance: u64,
     channel: Channel,
-    /// Where the instance brought its memory.
+    /// The memory that the instance brought, if it did.
     memory: Option<Memory>,
-    life: Option<Rc<Life>>,
+    session_epoch: Option<Rc<SessionEpoch>>,
     running: Option<Running>,
-    /// When memory that is not lent is given back.
+    /// Time at which memory that is not lent is returned to the kernel.
     discard_at: Option<Instant>,
-    /// Calls in flight, over all epochs of the instance.
+    /// Calls in flight of all epochs of the instance.
     calls: Rc<Cell<usize>>,
 }
 
 impl Session {
-    /// A session over an instance's channel, in its memory where it brings some.
+    /// Creates a session over an instance's channel, in the instance's memory if it brings some.
     ///
     /// # Errors
-    /// The system's: it is no socket.
+    /// The descriptor is not a usable socket.
     pub fn new(
         tenant: Rc<Tenant>,
         policy: Rc<Policy>,
@@ -138,7 +138,7 @@ impl Session {
     ) -> std::io::Result<Session> {
         let channel = Channel::new(socket)?;
         let calls = Rc::default();
-        let (life, running, discard_at) = (None, None, None);
+        let (session_epoch, running, discard_at) = (None, None, None);
         Ok(Session {
             tenant,
             policy,
@@ -146,7 +146,7 @@ impl Session {
             instance,
             channel,
             memory,
-            life,
+            session_epoch,
             running,
             discard_at,
             calls,
@@ -161,81 +161,81 @@ impl Session {
                 Err(end) => break end,
             }
         };
-        if matches!(end, End::Nonsense(_) | End::Channel(ChannelError::Frame(_))) {
+        if matches!(end, End::ProtocolViolation(_) | End::Channel(ChannelError::Frame(_))) {
             self.tenant.meter.add(Event::HostioProtocolViolation);
             tracing::warn!(instance = self.instance, %end, "the guest broke the protocol");
         }
         let reason = end.to_string();
         let _ = self.channel.send(&Frame::Bye(reason.clone()));
         self.leave();
-        self.gateway.say(Said::Gone { instance: self.instance, reason });
+        self.gateway.say(ControlHead::Gone { instance: self.instance, reason });
     }
 
-    /// What the epoch had is dropped; calls that are in flight end with nobody to tell.
+    /// Ends the epoch and drops its resources; calls in flight end without a receiver.
     fn leave(&mut self) {
         if let Some(running) = self.running.take() {
             self.tenant.prefetches.end(&self.tenant, &running.id);
         }
-        if let Some(life) = self.life.take() {
-            life.end();
-            // Its tasks go later; what is copied for them ends now.
-            self.tenant.copies.end(&life.arena());
+        if let Some(session_epoch) = self.session_epoch.take() {
+            session_epoch.end();
+            // Its tasks end later; the copies for them end now.
+            self.tenant.copies.end(&session_epoch.arena());
         }
     }
 
     async fn turn(&mut self, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<(), End> {
-        let Some(life) = self.life.clone() else {
+        let Some(session_epoch) = self.session_epoch.clone() else {
             self.tenant.turn.begin().await;
             return tokio::select! {
                 frame = self.channel.next() => self.on_frame(frame?).await,
                 order = orders.recv() => self.on_order(order),
             };
         };
-        if let Some(nonsense) = life.nonsense() {
-            return Err(nonsense.into());
+        if let Some(violation) = session_epoch.violation() {
+            return Err(violation.into());
         }
-        if life.take_bell() {
+        if session_epoch.take_bell() {
             self.channel.send(&Frame::Bell)?;
         }
-        life.region.borrow().sleeps(false);
+        session_epoch.region.borrow().sleeps(false);
         self.tenant.turn.begin().await;
-        if self.drain(&life).await? {
-            // Others have their turn before the next batch.
+        if self.drain(&session_epoch).await? {
+            // Other tasks run before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
-        life.region.borrow().sleeps(true);
-        // It may have submitted before it saw the word.
-        if self.drain(&life).await? {
+        session_epoch.region.borrow().sleeps(true);
+        // The guest may have submitted before it saw the word.
+        if self.drain(&session_epoch).await? {
             return Ok(());
         }
-        let is_full = life.region.borrow().is_full();
+        let is_full = session_epoch.region.borrow().is_full();
         let discard_at = self.discard_at.unwrap_or_else(Instant::now);
         tokio::select! {
             frame = self.channel.next() => self.on_frame(frame?).await,
             order = orders.recv() => self.on_order(order),
-            () = life.attention.notified() => Ok(()),
+            () = session_epoch.attention.notified() => Ok(()),
             () = tokio::time::sleep(RING_PAUSE), if is_full => {
-                life.flush();
+                session_epoch.flush();
                 Ok(())
             }
             () = tokio::time::sleep_until(discard_at), if self.discard_at.is_some() => {
                 self.discard_at = None;
-                life.region.borrow().discard_idle();
+                session_epoch.region.borrow().discard_idle();
                 Ok(())
             }
         }
     }
 
-    /// Takes submissions; whether there were any.
-    async fn drain(&mut self, life: &Rc<Life>) -> Result<bool, End> {
+    /// Takes submissions; returns true if there were any.
+    async fn drain(&mut self, session_epoch: &Rc<SessionEpoch>) -> Result<bool, End> {
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
-            let submission = life.region.borrow_mut().poll_submission()?;
+            let submission = session_epoch.region.borrow_mut().poll_submission()?;
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
-            self.on_submission(life, submission).await?;
+            self.on_submission(session_epoch, submission).await?;
         }
         self.tenant.turn.spend(taken as u32, bytes);
         Ok(taken > 0)
@@ -250,7 +250,7 @@ impl Session {
             Frame::Reply(head, bytes) => self.on_reply(head, bytes),
             Frame::Bye(why) => Err(End::Bye(why)),
             Frame::Welcome { .. } | Frame::Invoke(..) => {
-                Err(Nonsense::Turn("a guest does not say this").into())
+                Err(ProtocolViolation::Turn("a guest does not say this").into())
             }
         }
     }
@@ -259,7 +259,11 @@ impl Session {
         if let Some(running) = &self.running {
             let invocation = Some(running.id.to_string());
             let reason = "the instance greeted again before it replied".to_owned();
-            self.gateway.say(Said::Refused { instance: Some(self.instance), invocation, reason });
+            self.gateway.say(ControlHead::Refused {
+                instance: Some(self.instance),
+                invocation,
+                reason,
+            });
         }
         self.leave();
         self.tenant.meter.add(Event::HostioGreeting);
@@ -274,8 +278,8 @@ impl Session {
             None => self.channel.welcome(&welcome, region.fd()).await?,
             Some(_) => self.channel.send(&welcome)?,
         }
-        self.life = Some(Life::new(region));
-        self.gateway.say(Said::Ready { instance: self.instance, epoch });
+        self.session_epoch = Some(SessionEpoch::new(region));
+        self.gateway.say(ControlHead::Ready { instance: self.instance, epoch });
         Ok(())
     }
 
@@ -286,21 +290,23 @@ impl Session {
                 if let Err(reason) = self.invoke(head.clone(), writes, event)? {
                     let (instance, invocation) = (Some(self.instance), Some(head.id));
                     let reason = reason.to_owned();
-                    self.gateway.say(Said::Refused { instance, invocation, reason });
+                    self.gateway.say(ControlHead::Refused { instance, invocation, reason });
                 }
                 Ok(())
             }
         }
     }
 
-    /// Hands an invocation to the instance. An inner error is the gateway's fault.
+    /// Passes an invocation to the instance. An inner error is the gateway's fault.
     fn invoke(
         &mut self,
         mut head: InvokeHead,
         writes: WriteMode,
         event: Vec<u8>,
     ) -> Result<Result<(), &'static str>, End> {
-        let Some(life) = &self.life else { return Ok(Err("the instance has not greeted")) };
+        let Some(session_epoch) = &self.session_epoch else {
+            return Ok(Err("the instance has not greeted"));
+        };
         if self.running.is_some() {
             return Ok(Err("the instance is running another invocation"));
         }
@@ -310,11 +316,11 @@ impl Session {
             inline = event;
         } else {
             let count = event.len().div_ceil(SLOT_BYTES as usize);
-            let Some(lent) = life.try_slots_exactly(count as u32) else {
+            let Some(lent) = session_epoch.try_slots_exactly(count as u32) else {
                 return Ok(Err("the event does not fit into the instance's region"));
             };
-            // The slots were lent for it.
-            let _ = life.arena().copy_in(lent.offset(), &event);
+            // The slots were lent for the event, so it fits.
+            let _ = session_epoch.arena().copy_in(lent.offset(), &event);
             head.event_slot = Some(lent.extent(event.len()).first_slot);
             slots = Some(lent);
         }
@@ -331,18 +337,18 @@ impl Session {
 
     fn on_reply(&mut self, head: ReplyHead, bytes: Vec<u8>) -> Result<(), End> {
         let is_running = self.running.as_ref().is_some_and(|running| *running.id == *head.id);
-        let (Some(life), true) = (&self.life, is_running) else {
-            return Err(Nonsense::Turn("a REPLY to what is not running").into());
+        let (Some(session_epoch), true) = (&self.session_epoch, is_running) else {
+            return Err(ProtocolViolation::Turn("a REPLY to what is not running").into());
         };
         let mut result = bytes;
         if let Some(slots) = head.slots() {
-            life.region.borrow().guest_body(slots, &mut result)?;
+            session_epoch.region.borrow().guest_body(slots, &mut result)?;
         }
         self.running = None;
         let timings = self.tenant.prefetches.end(&self.tenant, &head.id);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
-        let said = Said::Replied {
+        let said = ControlHead::Replied {
             instance: self.instance,
             invocation: head.id.clone(),
             status: head.status,
@@ -352,7 +358,9 @@ impl Session {
             prefetch_waited_us: microseconds(timings.waited),
         };
         if self.gateway.say_with(said, result).is_err() {
-            return Err(Nonsense::Turn("a REPLY is longer than a message to the gateway").into());
+            return Err(
+                ProtocolViolation::Turn("a REPLY is longer than a message to the gateway").into()
+            );
         }
         if pending > 0 {
             self.gateway.settle(&self.tenant, head.id);
@@ -361,197 +369,226 @@ impl Session {
         Ok(())
     }
 
-    async fn on_submission(&mut self, life: &Rc<Life>, submission: Submission) -> Result<(), End> {
+    async fn on_submission(
+        &mut self,
+        session_epoch: &Rc<SessionEpoch>,
+        submission: Submission,
+    ) -> Result<(), End> {
         let number = submission.call;
         match submission.operation {
-            Operation::Call => self.on_call(life, &submission).await?,
-            Operation::Body => self.on_body(life, &submission).await?,
+            Operation::Call => self.on_call(session_epoch, &submission).await?,
+            Operation::Body => self.on_body(session_epoch, &submission).await?,
             Operation::Read => {
-                let (tenant, life) = (self.tenant.clone(), life.clone());
-                let Some(flying) = self.fly() else {
-                    refuse(&self.tenant, &life, number);
+                let (tenant, session_epoch) = (self.tenant.clone(), session_epoch.clone());
+                let Some(permit) = self.fly() else {
+                    refuse(&self.tenant, &session_epoch, number);
                     return Ok(());
                 };
-                let owner = life.clone();
+                let owner = session_epoch.clone();
                 owner.spawn(async move {
-                    let _flying = flying;
+                    let _flying = permit;
                     let wanted = submission.body.bytes;
-                    fetch::read(&tenant, &life, number, submission.token, wanted).await;
+                    fetch::read(&tenant, &session_epoch, number, submission.token, wanted).await;
                 });
             }
             Operation::Release => {
-                let released = life.tokens.borrow_mut().remove(&submission.token);
+                let released = session_epoch.tokens.borrow_mut().remove(&submission.token);
                 drop(released);
             }
-            Operation::Cancel => self.on_cancel(life, number),
+            Operation::Cancel => self.on_cancel(session_epoch, number),
         }
         Ok(())
     }
 
-    async fn on_call(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_call(
+        &mut self,
+        session_epoch: &Rc<SessionEpoch>,
+        submission: &Submission,
+    ) -> Result<(), End> {
         let number = submission.call;
-        if life.calls.borrow().contains_key(&number) {
-            return Err(Nonsense::Number(number).into());
+        if session_epoch.calls.borrow().contains_key(&number) {
+            return Err(ProtocolViolation::Number(number).into());
         }
         let meta = (submission.meta_offset, submission.meta_bytes);
-        let text = life.region.borrow().guest_meta(meta.0, meta.1)?;
+        let text = session_epoch.region.borrow().guest_meta(meta.0, meta.1)?;
         let (call, inline) = match Call::decode(&text) {
             Ok(decoded) => decoded,
             Err(error) => {
-                self.complain(life, number, HostCode::Invalid, error.to_string());
+                self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
                 return Ok(());
             }
         };
-        let caller = self.caller(life);
-        let before = life.agains.look(call.again);
+        let caller = self.caller(session_epoch);
+        let before = session_epoch.retry_table.look(call.again);
         let streams = caller.streams(&call, before);
         let limits = &self.tenant.limits;
         let most = if streams { limits.body_bytes_max } else { limits.staged_bytes_max };
         let most = most.min(limits.body_bytes_max);
         if call.body_bytes > most {
             let why = format!("a body of {} bytes, {most} at most", call.body_bytes);
-            self.complain(life, number, HostCode::TooLarge, why);
+            self.complain(session_epoch, number, HostCode::TooLarge, why);
             return Ok(());
         }
         let body_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
         let quota = &self.tenant.quota;
-        let (Some(room), Some(held), Some(flying)) =
+        let (Some(room), Some(held), Some(permit)) =
             (quota.call(), quota.hold_call(text.len(), body_bytes), self.fly())
         else {
-            refuse(&self.tenant, life, number);
+            refuse(&self.tenant, session_epoch, number);
             return Ok(());
         };
-        life.agains.forget(call.again);
+        session_epoch.retry_table.forget(call.again);
         if streams {
-            let inlet = Inlet::new(call.body_bytes, &life.region.borrow());
-            let streamed = Streamed { call, inlet, attempts: before.attempts, room, held };
-            return begin_stream(life, submission, caller, streamed, flying);
+            let stream_input = StreamInput::new(call.body_bytes, &session_epoch.region.borrow());
+            let streamed = Streamed { call, stream_input, attempts: before.attempts, room, held };
+            return begin_stream(session_epoch, submission, caller, streamed, permit);
         }
         let mut upload = Upload::new(call, inline, room, held);
-        let place = life.region.borrow().guest_place(submission.body)?;
-        // Others have their turn while the bytes come.
+        let place = session_epoch.region.borrow().guest_range(submission.body)?;
+        // Other tasks run while the bytes are copied.
         if let Err(error) = upload.take(&self.tenant.copies, place).await {
-            self.complain(life, number, HostCode::Invalid, error.to_string());
+            self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
             return Ok(());
         }
-        self.go_on(life, submission, upload, flying);
+        self.go_on(session_epoch, submission, upload, permit);
         Ok(())
     }
 
-    async fn on_body(&mut self, life: &Rc<Life>, submission: &Submission) -> Result<(), End> {
+    async fn on_body(
+        &mut self,
+        session_epoch: &Rc<SessionEpoch>,
+        submission: &Submission,
+    ) -> Result<(), End> {
         let number = submission.call;
-        if let Some(Flight::Streaming(inlet, _)) = life.calls.borrow().get(&number) {
-            return Ok(inlet.push(&life.region.borrow(), submission, true)?);
+        if let Some(CallState::Streaming(stream_input, _)) =
+            session_epoch.calls.borrow().get(&number)
+        {
+            return Ok(stream_input.push(&session_epoch.region.borrow(), submission, true)?);
         }
-        let flight = {
-            let mut calls = life.calls.borrow_mut();
+        let call_state = {
+            let mut calls = session_epoch.calls.borrow_mut();
             match calls.get(&number) {
-                Some(Flight::Uploading(..)) => calls.remove(&number),
-                // It has ended already; or its body had.
+                Some(CallState::Uploading(..)) => calls.remove(&number),
+                // The call has ended already, or its body has.
                 _ => None,
             }
         };
-        let Some(Flight::Uploading(mut upload, flying)) = flight else { return Ok(()) };
-        let place = life.region.borrow().guest_place(submission.body)?;
+        let Some(CallState::Uploading(mut upload, permit)) = call_state else { return Ok(()) };
+        let place = session_epoch.region.borrow().guest_range(submission.body)?;
         match upload.take(&self.tenant.copies, place).await {
-            Ok(()) => self.go_on(life, submission, *upload, flying),
-            Err(error) => self.complain(life, number, HostCode::Invalid, error.to_string()),
+            Ok(()) => self.go_on(session_epoch, submission, *upload, permit),
+            Err(error) => {
+                self.complain(session_epoch, number, HostCode::Invalid, error.to_string())
+            }
         }
         Ok(())
     }
 
-    /// The slots of a descriptor have been copied: more is to come, or the call begins.
-    fn go_on(&mut self, life: &Rc<Life>, submission: &Submission, upload: Upload, flying: Flying) {
+    /// Continues after the slots of a descriptor were copied: waits for more, or starts the call.
+    fn go_on(
+        &mut self,
+        session_epoch: &Rc<SessionEpoch>,
+        submission: &Submission,
+        upload: Upload,
+        permit: CallPermit,
+    ) {
         let number = submission.call;
         if submission.more || submission.operation == Operation::Body {
-            let part = Completion::bare(number, Status::Done, life.epoch_low());
-            life.complete(&Completion { flags: PART, ..part });
+            let part = Completion::bare(number, Status::Done, session_epoch.epoch_low());
+            session_epoch.complete(&Completion { flags: PART, ..part });
         }
         if submission.more {
-            let flight = Flight::Uploading(Box::new(upload), flying);
-            life.calls.borrow_mut().insert(number, flight);
+            let call_state = CallState::Uploading(Box::new(upload), permit);
+            session_epoch.calls.borrow_mut().insert(number, call_state);
             return;
         }
         let staged = match upload.finish() {
             Ok(staged) => staged,
             Err(error) => {
-                return self.complain(life, number, HostCode::Invalid, error.to_string());
+                return self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
             }
         };
-        let caller = self.caller(life);
-        let task = life.spawn(async move {
-            let _flying = flying;
+        let caller = self.caller(session_epoch);
+        let task = session_epoch.spawn(async move {
+            let _flying = permit;
             caller.run(number, staged).await;
         });
-        life.calls.borrow_mut().insert(number, Flight::Running(task));
+        session_epoch.calls.borrow_mut().insert(number, CallState::Running(task));
     }
 
-    fn caller(&self, life: &Rc<Life>) -> Caller {
+    fn caller(&self, session_epoch: &Rc<SessionEpoch>) -> Caller {
         let (invocation, writes, is_over) = match &self.running {
             Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
             None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
-        let (tenant, policy, life) = (self.tenant.clone(), self.policy.clone(), life.clone());
-        Caller { tenant, policy, life, invocation, is_over, writes }
+        let (tenant, policy, session_epoch) =
+            (self.tenant.clone(), self.policy.clone(), session_epoch.clone());
+        Caller { tenant, policy, session_epoch, invocation, is_over, writes }
     }
 
-    fn on_cancel(&mut self, life: &Rc<Life>, number: u64) {
-        let flight = life.calls.borrow_mut().remove(&number);
-        match flight {
-            // It has been completed, or was never made.
+    fn on_cancel(&mut self, session_epoch: &Rc<SessionEpoch>, number: u64) {
+        let call_state = session_epoch.calls.borrow_mut().remove(&number);
+        match call_state {
+            // The call was completed, or never existed.
             None => return,
-            Some(Flight::Running(task) | Flight::Streaming(_, task)) => task.abort(),
-            Some(Flight::Uploading(upload, flying)) => drop((upload, flying)),
+            Some(CallState::Running(task) | CallState::Streaming(_, task)) => task.abort(),
+            Some(CallState::Uploading(upload, permit)) => drop((upload, permit)),
         }
         let why = "cancelled; it may have happened".to_owned();
-        self.complain(life, number, HostCode::Ending, why);
+        self.complain(session_epoch, number, HostCode::Ending, why);
     }
 
-    /// A place among the instance's calls.
-    fn fly(&self) -> Option<Flying> {
-        Flying::begin(&self.calls, self.tenant.limits.calls_max)
+    /// Takes a permit of the instance's calls.
+    fn fly(&self) -> Option<CallPermit> {
+        CallPermit::begin(&self.calls, self.tenant.limits.calls_max)
     }
 
-    /// Completes a call with an error of the host. Where the guest leaves no room for its text it
-    /// waits as a call does; there is no text where as many wait as may be in flight.
-    fn complain(&self, life: &Rc<Life>, number: u64, code: HostCode, message: String) {
-        if fetch::try_complain(life, number, code, &message) {
+    /// Completes a call with an error of the host. If the guest leaves no room for the text, it
+    /// waits like a call. The text is omitted when the limit of waiting calls is reached.
+    fn complain(
+        &self,
+        session_epoch: &Rc<SessionEpoch>,
+        number: u64,
+        code: HostCode,
+        message: String,
+    ) {
+        if fetch::try_complain(session_epoch, number, code, &message) {
             return;
         }
-        let Some(flying) = self.fly() else {
-            let bare = Completion::bare(number, Status::HostError, life.epoch_low());
-            return life.complete(&bare);
+        let Some(permit) = self.fly() else {
+            let bare = Completion::bare(number, Status::HostError, session_epoch.epoch_low());
+            return session_epoch.complete(&bare);
         };
-        let own = life.clone();
-        life.spawn(async move {
-            let _flying = flying;
+        let own = session_epoch.clone();
+        session_epoch.spawn(async move {
+            let _flying = permit;
             fetch::complain(&own, number, code, &message).await;
         });
     }
 }
 
-/// Begins a call whose body goes to the store while it comes.
+/// Starts a call whose body is sent to the store while it arrives.
 fn begin_stream(
-    life: &Rc<Life>,
+    session_epoch: &Rc<SessionEpoch>,
     submission: &Submission,
     caller: Caller,
     streamed: Streamed,
-    flying: Flying,
+    permit: CallPermit,
 ) -> Result<(), End> {
     let number = submission.call;
-    let inlet = streamed.inlet.clone();
-    inlet.push(&life.region.borrow(), submission, submission.more)?;
-    let task = life.spawn(async move {
-        let _flying = flying;
+    let stream_input = streamed.stream_input.clone();
+    stream_input.push(&session_epoch.region.borrow(), submission, submission.more)?;
+    let task = session_epoch.spawn(async move {
+        let _flying = permit;
         caller.run_stream(number, streamed).await;
     });
-    life.calls.borrow_mut().insert(number, Flight::Streaming(inlet, task));
+    session_epoch.calls.borrow_mut().insert(number, CallState::Streaming(stream_input, task));
     Ok(())
 }
 
-fn refuse(tenant: &Tenant, life: &Life, number: u64) {
+fn refuse(tenant: &Tenant, session_epoch: &SessionEpoch, number: u64) {
     tenant.meter.add(Event::HostioCall(CallEnd::Refused));
-    life.complete(&Completion::bare(number, Status::Refused, life.epoch_low()));
+    session_epoch.complete(&Completion::bare(number, Status::Refused, session_epoch.epoch_low()));
 }
 
 #[cfg(test)]

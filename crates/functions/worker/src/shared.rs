@@ -1,7 +1,7 @@
-//! The process of several tenants: each is started, replaced and drained by itself.
+//! The process of several tenants: each is started, replaced and drained independently.
 //!
-//! They share the process, and so its end: whatever kills it ends the work of all. Each finds its
-//! journal again with the next one.
+//! Tenants share the process: if it is killed, the work of all ends. Each tenant reads its journal
+//! again in the next process.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,26 +21,28 @@ use unlade_runtime::restart::Restarts;
 use unlade_runtime::system::system;
 
 use crate::config::WorkerConfig;
-use crate::roster::Roster;
+use crate::scheduler::{FairScheduler, Turn};
 use crate::serve::{Phase, reached, serve};
-use crate::turns::{Turn, Turns};
+use crate::tenant_list::TenantList;
 use crate::worker::{WorkerError, phases, runtime};
 
 /// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
-/// one. SIGHUP reads the file anew: new tenants are served, those that have gone or changed drain,
-/// the others notice nothing.
+/// one. SIGHUP reloads the file: new tenants are served, removed or changed ones drain, and the
+/// others are not affected.
 ///
 /// # Errors
-/// What keeps it from running. A tenant that cannot be served is told in the log, and tried again.
+/// The reason why it cannot run. A tenant that cannot be served is logged and retried.
 pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
-    let roster = Roster::load(path)?;
+    let tenant_list = TenantList::load(path)?;
     raise_descriptors();
     let (runtime, path) = (runtime()?, path.to_owned());
-    let ended = Turns::run(&runtime, |turns| async move { supervise(turns, &path, roster).await });
+    let ended = FairScheduler::run(&runtime, |scheduler| async move {
+        supervise(scheduler, &path, tenant_list).await
+    });
     ended.unwrap_or(Err(WorkerError::Ended))
 }
 
-/// Descriptors are the process's: all that it may have are for use.
+/// Raises the limit of descriptors to the hard limit of the process.
 fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
@@ -48,22 +50,26 @@ fn raise_descriptors() {
     }
 }
 
-/// The figures of each tenant, by name.
+/// The metrics of each tenant, by name.
 type Meters = Arc<Mutex<BTreeMap<String, Arc<Meter>>>>;
 
-async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), WorkerError> {
+async fn supervise(
+    scheduler: Rc<FairScheduler>,
+    path: &Path,
+    tenant_list: TenantList,
+) -> Result<(), WorkerError> {
     let mut hangup = signal(SignalKind::hangup()).map_err(system("SIGHUP"))?;
     let (tell, mut told) = watch::channel(Phase::Serving);
     tokio::task::spawn_local(phases(tell)?);
     let draining = Arc::new(AtomicBool::new(false));
-    let mut shared = Shared::new(turns, told.clone());
-    let _admin = metrics(&roster, shared.meters.clone(), draining.clone())?;
-    shared.apply(roster);
+    let mut shared = Shared::new(scheduler, told.clone());
+    let _admin = metrics(&tenant_list, shared.meters.clone(), draining.clone())?;
+    shared.apply(tenant_list);
     tracing::info!(tenants = shared.kept.len(), "shared worker");
     loop {
         tokio::select! {
-            _ = hangup.recv() => match Roster::load(path) {
-                Ok(roster) => shared.apply(roster),
+            _ = hangup.recv() => match TenantList::load(path) {
+                Ok(tenant_list) => shared.apply(tenant_list),
                 Err(error) => tracing::error!(%error, "not reloaded; all stays as it was"),
             },
             () = reached(&mut told, Phase::Draining) => break,
@@ -75,11 +81,11 @@ async fn supervise(turns: Rc<Turns>, path: &Path, roster: Roster) -> Result<(), 
 }
 
 fn metrics(
-    roster: &Roster,
+    tenant_list: &TenantList,
     meters: Meters,
     draining: Arc<AtomicBool>,
 ) -> Result<Option<AdminServer>, WorkerError> {
-    let Some(address) = roster.admin else { return Ok(None) };
+    let Some(address) = tenant_list.admin else { return Ok(None) };
     let none = Arc::new(Meter::for_role(Role::Worker));
     let routes = Routes::new(none, Health::by_flag(draining), "unlade", env!("CARGO_PKG_VERSION"));
     let routes = routes.route("/metrics", move |_| {
@@ -92,47 +98,48 @@ fn metrics(
 }
 
 /// A tenant of the worker.
-struct Kept {
-    /// What it is to be; nothing: no more.
+struct ServedTenant {
+    /// The wanted configuration; `None` ends the tenant.
     wanted: watch::Sender<Option<WorkerConfig>>,
     task: JoinHandle<()>,
 }
 
-/// The tenants of a worker, which come and go.
+/// The tenants of a worker, which can be added and removed.
 pub struct Shared {
-    turns: Rc<Turns>,
+    scheduler: Rc<FairScheduler>,
     told: watch::Receiver<Phase>,
-    kept: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, ServedTenant>,
     meters: Meters,
 }
 
 impl Shared {
-    /// None yet. All of them drain when it is told. Must be called within a
-    /// [`LocalSet`](tokio::task::LocalSet).
-    pub fn new(turns: Rc<Turns>, told: watch::Receiver<Phase>) -> Shared {
-        Shared { turns, told, kept: BTreeMap::new(), meters: Meters::default() }
+    /// Creates a worker without tenants. All of them drain when `told` requests it. Must be called
+    /// within a [`LocalSet`](tokio::task::LocalSet).
+    pub fn new(scheduler: Rc<FairScheduler>, told: watch::Receiver<Phase>) -> Shared {
+        Shared { scheduler, told, kept: BTreeMap::new(), meters: Meters::default() }
     }
 
-    /// Ends when all tenants have drained.
+    /// Waits until all tenants have drained.
     pub async fn ended(self) {
         for kept in self.kept.into_values() {
             let _ = kept.task.await;
         }
     }
 
-    /// Other tenants, from now on. One whose configuration cannot be used stays as it was.
-    pub fn apply(&mut self, roster: Roster) {
-        for (tenant, error) in &roster.refused {
+    /// Applies a new list of tenants. A tenant whose new configuration is invalid keeps the old
+    /// one.
+    pub fn apply(&mut self, tenant_list: TenantList) {
+        for (tenant, error) in &tenant_list.refused {
             tracing::error!(tenant, %error, "stays as it was");
         }
         for (name, kept) in &self.kept {
-            if !roster.tenants.contains_key(name) && !roster.refused.contains_key(name) {
+            if !tenant_list.tenants.contains_key(name) && !tenant_list.refused.contains_key(name) {
                 kept.wanted.send_if_modified(|wanted| wanted.take().is_some());
             }
         }
-        // Those that have drained since.
+        // Removes the tenants that have drained since.
         self.kept.retain(|_, kept| !kept.task.is_finished());
-        for (name, config) in roster.tenants {
+        for (name, config) in tenant_list.tenants {
             match self.kept.get(&name) {
                 Some(kept) => drop(kept.wanted.send_if_modified(|wanted| {
                     let is_other = wanted.as_ref() != Some(&config);
@@ -151,15 +158,16 @@ impl Shared {
         let fresh = || Arc::new(Meter::of_thread(Role::Worker));
         let meter = meters.entry(name.clone()).or_insert_with(fresh).clone();
         let (wanted, due) = watch::channel(Some(config));
-        let (turns, told) = (self.turns.clone(), self.told.clone());
-        let task = tokio::task::spawn_local(keep(turns, name.clone(), meter, due, told));
-        self.kept.insert(name, Kept { wanted, task });
+        let (scheduler, told) = (self.scheduler.clone(), self.told.clone());
+        let task = tokio::task::spawn_local(keep(scheduler, name.clone(), meter, due, told));
+        self.kept.insert(name, ServedTenant { wanted, task });
     }
 }
 
-/// Keeps a tenant served as it is wanted; ends when it is not, and has drained.
+/// Serves a tenant with its wanted configuration; returns when the tenant is removed and has
+/// drained.
 async fn keep(
-    turns: Rc<Turns>,
+    scheduler: Rc<FairScheduler>,
     name: String,
     meter: Arc<Meter>,
     mut wanted: watch::Receiver<Option<WorkerConfig>>,
@@ -179,7 +187,7 @@ async fn keep(
                 }
             }
         };
-        let mut ended = turns.add(tracing::error_span!("tenant", name), turn, work);
+        let mut ended = scheduler.add(tracing::error_span!("tenant", name), turn, work);
         tokio::select! {
             _ = &mut ended => {
                 tokio::select! {

@@ -1,4 +1,4 @@
-//! The body of a call, gathered from the guest's slots: once it is here, it is the worker's own.
+//! The body of a call, copied from the guest's slots into the worker's own memory.
 
 use std::rc::Rc;
 
@@ -6,69 +6,69 @@ use unlade_s3::Call;
 
 use crate::copies::Copies;
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::Place;
+use crate::region::GuestRange;
 
-/// Why a body is none. The guest is at fault; the call fails.
+/// The reason why a body is invalid. The guest is at fault; the call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StageError {
-    /// More or fewer bytes came than were announced.
+    /// The body is longer or shorter than announced.
     #[error("{came} bytes of a body came, {announced} were announced")]
     Length {
-        /// What came.
+        /// The received length.
         came: u64,
-        /// What was announced.
+        /// The announced length.
         announced: u64,
     },
-    /// Its epoch ended meanwhile.
+    /// The epoch ended meanwhile.
     #[error("the memory of the body is gone")]
     Gone,
-    /// More pieces wait to be taken than the guest has slots.
+    /// More chunks wait to be taken than the guest has slots.
     #[error("more than {pieces_max} pieces of a body wait to be taken")]
     Pieces {
-        /// As many may.
+        /// The limit.
         pieces_max: usize,
     },
 }
 
-/// A call whose body is not complete yet.
+/// A call whose body is incomplete.
 #[derive(Debug)]
 pub struct Upload {
     /// The call.
     pub call: Call,
-    /// Its place among the calls.
+    /// Its permit among the calls.
     pub room: CallRoom,
-    /// Room for its body.
+    /// The reserved bytes of its body.
     pub held: HeldBytes,
     bytes: Vec<u8>,
 }
 
-/// A call with all of its body.
+/// A call with its complete body.
 #[derive(Debug)]
 pub struct Staged {
     /// The call.
     pub call: Call,
-    /// Its place among the calls.
+    /// Its permit among the calls.
     pub room: CallRoom,
-    /// Room for its body.
+    /// The reserved bytes of its body.
     pub held: HeldBytes,
     /// The body.
     pub bytes: Vec<u8>,
 }
 
 impl Upload {
-    /// A call, with what of its body is behind its text.
+    /// Creates an upload with the part of the body that follows the call's text.
     pub fn new(call: Call, inline: &[u8], room: CallRoom, held: HeldBytes) -> Upload {
-        // The announced length was granted by the quota; what comes is not more.
+        // The quota granted the announced length; no more bytes are taken.
         let mut bytes = Vec::with_capacity(usize::try_from(call.body_bytes).unwrap_or_default());
         bytes.extend_from_slice(inline);
         Upload { call, room, held, bytes }
     }
 
-    /// Takes the slots of a CALL or BODY. Afterwards the guest may use them again.
+    /// Copies the slots of a CALL or BODY. Afterwards the guest may reuse them.
     ///
     /// # Errors
     /// The call fails.
-    pub async fn take(&mut self, copies: &Rc<Copies>, place: Place) -> Result<(), StageError> {
+    pub async fn take(&mut self, copies: &Rc<Copies>, place: GuestRange) -> Result<(), StageError> {
         let came = self.bytes.len() as u64 + place.bytes as u64;
         let announced = self.call.body_bytes;
         if came > announced {
@@ -80,7 +80,7 @@ impl Upload {
         Ok(())
     }
 
-    /// The body is complete.
+    /// Ends the body.
     ///
     /// # Errors
     /// It is shorter than announced.

@@ -1,9 +1,9 @@
-//! A body on its way from the guest's slots to the store, while the guest still sends it.
+//! A body that is streamed from the guest's slots to the store while the guest still sends it.
 //!
-//! Nothing of it is kept: what the store has taken cannot be sent a second time from here. Where
-//! another attempt may help, the guest is told so ([`AGAIN`]), and the call that follows is counted
-//! as the next attempt of the same one. Slots are given back as their bytes have been copied, so
-//! that a slow store slows the guest down.
+//! No part of it is kept: bytes that the store has taken cannot be sent again from here. If
+//! another attempt may help, the guest is asked to repeat the call ([`AGAIN`]), and that call
+//! counts as the next attempt of the same one. Slots are released once their bytes have been
+//! copied, so a slow store slows the guest down.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -23,37 +23,38 @@ use unlade_s3::{Call, Request};
 use crate::call::{Caller, Done};
 use crate::copies::Copies;
 use crate::fetch;
-use crate::life::Life;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{Nonsense, Place, Region};
+use crate::region::{GuestRange, ProtocolViolation, Region};
+use crate::session_epoch::SessionEpoch;
 use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
 
-/// What a stream takes of the quota: a chunk, and what the way to the store holds of it.
+/// Bytes that a stream reserves of the quota: one chunk, and the transport's copy of it.
 pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
-/// The smallest body that is streamed where it cannot be acknowledged early: one that a guest sends
+/// The smallest body that is streamed if it cannot be acknowledged early: one that a guest sends
 /// in several descriptors.
 pub const SYNC_BYTES_MIN: u64 = 1 << 20;
-/// Most calls that may be made again, of one epoch; the oldest is forgotten then, and counts anew.
+/// Most calls of one epoch that wait for a repetition; beyond that the oldest is forgotten and its
+/// attempts are counted from zero.
 const AGAIN_MAX: usize = 256;
 
-/// Bytes in slots that the store has not been sent.
+/// Bytes in slots that were not sent to the store.
 #[derive(Debug)]
-struct Piece {
-    place: Place,
-    /// The guest waits for its slots.
+struct Chunk {
+    place: GuestRange,
+    /// True if the guest waits for these slots.
     is_part: bool,
 }
 
-/// What has come of a body and was not taken.
+/// The input queue of a streamed body: the chunks that have arrived and were not taken.
 #[derive(Debug)]
-pub struct Inlet {
+pub struct StreamInput {
     announced_bytes: u64,
     came_bytes: Cell<u64>,
-    pieces: RefCell<VecDeque<Piece>>,
-    /// A guest has no more pieces of its slots than it has slots, and one without bytes at the end.
+    chunks: RefCell<VecDeque<Chunk>>,
+    /// A guest has no more chunks than slots, and one empty chunk at the end.
     pieces_max: usize,
     has_ended: Cell<bool>,
     wrong: Cell<Option<StageError>>,
@@ -61,13 +62,13 @@ pub struct Inlet {
     changed: Notify,
 }
 
-impl Inlet {
-    /// Nothing of a body of so many bytes, in slots of a region.
-    pub fn new(announced_bytes: u64, region: &Region) -> Rc<Inlet> {
-        Rc::new(Inlet {
+impl StreamInput {
+    /// Creates the queue of a body of `announced_bytes`, in slots of a region.
+    pub fn new(announced_bytes: u64, region: &Region) -> Rc<StreamInput> {
+        Rc::new(StreamInput {
             announced_bytes,
             came_bytes: Cell::new(0),
-            pieces: RefCell::default(),
+            chunks: RefCell::default(),
             pieces_max: region.header().guest_slots as usize + 1,
             has_ended: Cell::new(false),
             wrong: Cell::new(None),
@@ -76,18 +77,18 @@ impl Inlet {
         })
     }
 
-    /// The slots of a CALL or BODY; of one behind the end nothing is taken. What is wrong with it
-    /// fails the call.
+    /// Adds the slots of a CALL or BODY; slots after the end are ignored. An invalid chunk fails
+    /// the call.
     ///
     /// # Errors
-    /// No guest does this.
+    /// The guest violated the protocol.
     pub fn push(
         &self,
         region: &Region,
         submission: &Submission,
         is_part: bool,
-    ) -> Result<(), Nonsense> {
-        let place = region.guest_place(submission.body)?;
+    ) -> Result<(), ProtocolViolation> {
+        let place = region.guest_range(submission.body)?;
         if self.has_ended.get() {
             return Ok(());
         }
@@ -95,13 +96,13 @@ impl Inlet {
         let came = self.came_bytes.get().saturating_add(bytes as u64);
         let announced = self.announced_bytes;
         self.came_bytes.set(came);
-        let mut pieces = self.pieces.borrow_mut();
+        let mut chunks = self.chunks.borrow_mut();
         if came > announced || (!submission.more && came < announced) {
             self.wrong.set(Some(StageError::Length { came, announced }));
-        } else if pieces.len() >= self.pieces_max {
+        } else if chunks.len() >= self.pieces_max {
             self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
         } else {
-            pieces.push_back(Piece { place, is_part });
+            chunks.push_back(Chunk { place, is_part });
             self.has_ended.set(!submission.more);
         }
         self.changed.notify_one();
@@ -116,30 +117,30 @@ impl Inlet {
     }
 }
 
-/// The body as the store is sent it.
+/// The body, as the transport pulls it.
 struct Pull<'a> {
-    inlet: &'a Inlet,
-    life: &'a Rc<Life>,
+    stream_input: &'a StreamInput,
+    session_epoch: &'a Rc<SessionEpoch>,
     meter: &'a Meter,
     copies: &'a Rc<Copies>,
     call: u64,
-    /// How long the guest may be silent.
+    /// Longest silence of the guest.
     silence_max: Duration,
 }
 
 impl Pull<'_> {
-    /// Moves bytes of the first piece; gives how many, nothing where there is none. Cancelled, it
-    /// loses what is in `out`.
+    /// Moves bytes of the first chunk; returns their number, `None` if there is no chunk. On
+    /// cancellation the bytes in `out` are lost.
     async fn take(
         &self,
         out: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<Option<usize>, TransportError> {
-        let first = self.inlet.pieces.borrow().front().map(|piece| piece.place.clone());
-        let Some(Place { arena, offset, bytes }) = first else { return Ok(None) };
+        let first = self.stream_input.chunks.borrow().front().map(|chunk| chunk.place.clone());
+        let Some(GuestRange { arena, offset, bytes }) = first else { return Ok(None) };
         let bytes = bytes.min(bytes_max);
         let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
-        // The place was checked when it came.
+        // The range was checked when it arrived.
         let gone = || TransportError::Withheld("its memory is gone".to_owned());
         *out = copied.ok().and_then(Result::ok).ok_or_else(gone)?;
         self.meter.add_n(Event::HostioBytesOut, bytes as u64);
@@ -147,26 +148,27 @@ impl Pull<'_> {
         Ok(Some(bytes))
     }
 
-    /// So much of the first piece has been copied: its slots are the guest's again after the last.
+    /// Consumes bytes of the first chunk, which have been copied; after the last byte the slots
+    /// return to the guest.
     fn taken(&self, bytes: usize) {
-        let mut pieces = self.inlet.pieces.borrow_mut();
-        let Some(piece) = pieces.front_mut() else { return };
-        piece.place.offset += bytes;
-        piece.place.bytes -= bytes;
-        if piece.place.bytes > 0 {
+        let mut chunks = self.stream_input.chunks.borrow_mut();
+        let Some(chunk) = chunks.front_mut() else { return };
+        chunk.place.offset += bytes;
+        chunk.place.bytes -= bytes;
+        if chunk.place.bytes > 0 {
             return;
         }
-        let is_part = piece.is_part;
-        pieces.pop_front();
-        drop(pieces);
+        let is_part = chunk.is_part;
+        chunks.pop_front();
+        drop(chunks);
         if is_part {
-            let part = Completion::bare(self.call, Status::Done, self.life.epoch_low());
-            self.life.complete(&Completion { flags: PART, ..part });
+            let part = Completion::bare(self.call, Status::Done, self.session_epoch.epoch_low());
+            self.session_epoch.complete(&Completion { flags: PART, ..part });
         }
     }
 
     async fn change(&self) -> Result<(), TransportError> {
-        let changed = self.inlet.changed.notified();
+        let changed = self.stream_input.changed.notified();
         tokio::time::timeout(self.silence_max, changed).await.map_err(|_| {
             let silence = self.silence_max;
             TransportError::Withheld(format!("nothing of the body has come for {silence:?}"))
@@ -176,7 +178,7 @@ impl Pull<'_> {
 
 impl Outgoing for Pull<'_> {
     fn bytes(&self) -> u64 {
-        self.inlet.announced_bytes
+        self.stream_input.announced_bytes
     }
 
     fn pull<'a>(
@@ -186,12 +188,12 @@ impl Outgoing for Pull<'_> {
     ) -> Local<'a, Result<(), TransportError>> {
         Box::pin(async move {
             loop {
-                self.inlet.check()?;
+                self.stream_input.check()?;
                 match self.take(out, bytes_max).await? {
                     None => self.change().await?,
                     Some(0) => {}
                     Some(_) => {
-                        self.inlet.was_touched.set(true);
+                        self.stream_input.was_touched.set(true);
                         return Ok(());
                     }
                 }
@@ -202,11 +204,11 @@ impl Outgoing for Pull<'_> {
     fn end(&mut self) -> Local<'_, Result<(), TransportError>> {
         Box::pin(async move {
             loop {
-                self.inlet.check()?;
-                // A piece without bytes may be the last one.
+                self.stream_input.check()?;
+                // An empty chunk may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
-                    None if self.inlet.has_ended.get() => return Ok(()),
+                    None if self.stream_input.has_ended.get() => return Ok(()),
                     None => self.change().await?,
                 }
             }
@@ -214,21 +216,21 @@ impl Outgoing for Pull<'_> {
     }
 }
 
-/// What is known of a call that the guest may make again.
+/// The state of a call that the guest may repeat.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Before {
-    /// Its attempts so far.
+pub struct RetryState {
+    /// Attempts so far.
     pub attempts: Attempts,
-    /// The store does not take chunks: the body has to be held whole.
+    /// True if the store does not support chunks: the body has to be buffered.
     pub is_whole: bool,
 }
 
-/// Calls that may be made again, by number.
+/// Calls that may be repeated, by number.
 #[derive(Debug, Default)]
-pub struct Agains(RefCell<BTreeMap<u64, Before>>);
+pub struct RetryTable(RefCell<BTreeMap<u64, RetryState>>);
 
-impl Agains {
-    fn put(&self, call: u64, before: Before) {
+impl RetryTable {
+    fn put(&self, call: u64, before: RetryState) {
         let mut all = self.0.borrow_mut();
         if all.len() >= AGAIN_MAX {
             all.pop_first();
@@ -236,12 +238,12 @@ impl Agains {
         all.insert(call, before);
     }
 
-    /// What is known of a call.
-    pub fn look(&self, call: Option<u64>) -> Before {
+    /// The state of a call.
+    pub fn look(&self, call: Option<u64>) -> RetryState {
         call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
     }
 
-    /// The call is being made again.
+    /// Removes a call that is being repeated.
     pub fn forget(&self, call: Option<u64>) {
         if let Some(call) = call {
             self.0.borrow_mut().remove(&call);
@@ -254,33 +256,33 @@ impl Agains {
 pub struct Streamed {
     /// The call.
     pub call: Call,
-    /// What has come of its body.
-    pub inlet: Rc<Inlet>,
-    /// Attempts that were made before.
+    /// The input queue of its body.
+    pub stream_input: Rc<StreamInput>,
+    /// Previous attempts.
     pub attempts: Attempts,
-    /// Its place among the calls.
+    /// Its permit among the calls.
     pub room: CallRoom,
-    /// Room for what is held of its body.
+    /// The reserved bytes of its body.
     pub held: HeldBytes,
 }
 
-/// Why a stream came to nothing.
-enum Lost {
-    /// For good.
+/// The failure of a stream.
+enum StreamFailure {
+    /// Permanent.
     Failed(Failed),
-    /// The guest may send it again.
+    /// The guest may repeat the call.
     Again { failed: Failed, wait: Duration, is_whole: bool },
 }
 
-impl From<Failed> for Lost {
-    fn from(failed: Failed) -> Lost {
-        Lost::Failed(failed)
+impl From<Failed> for StreamFailure {
+    fn from(failed: Failed) -> StreamFailure {
+        StreamFailure::Failed(failed)
     }
 }
 
 impl Caller {
-    /// Whether a call's body goes to the store while it comes.
-    pub fn streams(&self, call: &Call, before: Before) -> bool {
+    /// Returns true if the body of a call is streamed.
+    pub fn streams(&self, call: &Call, before: RetryState) -> bool {
         let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
             return false;
         };
@@ -301,21 +303,21 @@ impl Caller {
         call.body_bytes >= bytes_min.max(1)
     }
 
-    /// Carries out a call whose body is streamed, and completes it.
+    /// Executes a call whose body is streamed, and completes it.
     pub async fn run_stream(&self, number: u64, streamed: Streamed) {
-        let Streamed { call, inlet, mut attempts, room: _room, held: _held } = streamed;
-        let done = self.stream(number, &call, &inlet, &mut attempts).await;
-        self.life.calls.borrow_mut().remove(&number);
+        let Streamed { call, stream_input, mut attempts, room: _room, held: _held } = streamed;
+        let done = self.stream(number, &call, &stream_input, &mut attempts).await;
+        self.session_epoch.calls.borrow_mut().remove(&number);
         match done {
             Ok(Performed { result, head, .. }) => {
                 let done = Ok(Done::Result { result, head, flags: 0 });
                 self.finish(number, &call.operation, done, attempts.retries()).await;
             }
-            Err(Lost::Failed(failed)) => {
+            Err(StreamFailure::Failed(failed)) => {
                 self.finish(number, &call.operation, Err(failed), attempts.retries()).await;
             }
-            Err(Lost::Again { failed, wait, is_whole }) => {
-                self.life.agains.put(number, Before { attempts, is_whole });
+            Err(StreamFailure::Again { failed, wait, is_whole }) => {
+                self.session_epoch.retry_table.put(number, RetryState { attempts, is_whole });
                 self.ask_again(number, &call.operation, &failed, wait, attempts.retries()).await;
             }
         }
@@ -325,17 +327,19 @@ impl Caller {
         &self,
         number: u64,
         call: &Call,
-        inlet: &Inlet,
+        stream_input: &StreamInput,
         attempts: &mut Attempts,
-    ) -> Result<Performed, Lost> {
+    ) -> Result<Performed, StreamFailure> {
         let request = self.asked(call)?;
-        let _outdates = self.outdates(&request);
+        let _outdates = self.invalidation(&request);
         self.tenant.writeback.barrier(&request, &call.parameters).await;
         let tenant = &self.tenant;
         loop {
             let silence_max = tenant.limits.call_timeout;
-            let (life, meter, copies) = (&self.life, &*tenant.meter, &tenant.copies);
-            let mut body = Pull { inlet, life, meter, copies, call: number, silence_max };
+            let (session_epoch, meter, copies) =
+                (&self.session_epoch, &*tenant.meter, &tenant.copies);
+            let mut body =
+                Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
             let failed = match self.attempt_stream(&request, &mut body).await {
                 Ok(performed) => {
                     attempts.succeeded(&mut tenant.retries.borrow_mut());
@@ -344,13 +348,13 @@ impl Caller {
                 Err(failed) => failed,
             };
             if lacks_chunks(&failed) {
-                return Err(Lost::Again { failed, wait: Duration::ZERO, is_whole: true });
+                return Err(StreamFailure::Again { failed, wait: Duration::ZERO, is_whole: true });
             }
             let Some(wait) = next_wait(tenant, attempts, &failed) else {
                 return Err(failed.into());
             };
-            if inlet.was_touched.get() {
-                return Err(Lost::Again { failed, wait, is_whole: false });
+            if stream_input.was_touched.get() {
+                return Err(StreamFailure::Again { failed, wait, is_whole: false });
             }
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
@@ -370,7 +374,7 @@ impl Caller {
         answered(tenant, request, incoming).await
     }
 
-    /// Completes a call that the guest may make again.
+    /// Completes a call with the request to repeat it.
     async fn ask_again(
         &self,
         number: u64,
@@ -390,16 +394,17 @@ impl Caller {
             }
         };
         let text = with_wait(&text, wait);
-        fetch::say(&self.life, number, status, &text, AGAIN).await;
+        fetch::say(&self.session_epoch, number, status, &text, AGAIN).await;
     }
 }
 
-/// The store has no such transfer: what it says to anybody who asks for something that it lacks.
+/// Returns true if the store does not support chunked transfers: the error is that of any
+/// unsupported function.
 fn lacks_chunks(failed: &Failed) -> bool {
     matches!(failed, Failed::Service { error, .. } if error.status == 501)
 }
 
-/// Says beside an error when the next attempt is due.
+/// Adds the wait before the next attempt to an error.
 fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
     let mut said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
     if let Some(members) = said.as_object_mut() {
@@ -437,7 +442,8 @@ mod tests {
         }
     }
 
-    /// Everything that can be pulled of a body without waiting, and whether its end was seen.
+    /// Pulls everything that is available without waiting; returns it, and true if the end was
+    /// reached.
     fn pulled(pull: &mut Pull<'_>, piece_bytes: usize) -> Result<Vec<u8>, TransportError> {
         let mut out = Vec::new();
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
@@ -454,39 +460,46 @@ mod tests {
         }
     }
 
-    /// Against a list of what was put into the slots: a body is that, or it is refused.
+    /// Compares with a list of the chunks in the slots: the body is equal to it or refused.
     #[test]
     fn what_comes_out_is_what_was_put_into_slots_and_as_long_as_announced() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let _entered = runtime.enter();
         cases(200, |random| {
             let region = Region::create(LAYOUT, 9).unwrap();
-            let life = Life::new(region);
+            let session_epoch = SessionEpoch::new(region);
             let count = 1 + random.below(SLOTS as u64 - 1) as u32;
             let lengths: Vec<u32> = (0..count).map(|_| random.below(SLOT_BYTES + 1)).collect();
             let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
-            // One in three is lied about.
+            // One body in three announces a wrong length.
             let announced = match random.below(6) {
                 0 => total + 1 + random.below(9000_u64),
                 1 => total.saturating_sub(1 + random.below(9000_u64)),
                 _ => total,
             };
-            let inlet = Inlet::new(announced, &life.region.borrow());
+            let stream_input = StreamInput::new(announced, &session_epoch.region.borrow());
             let mut due = Vec::new();
             for (slot, length) in lengths.iter().enumerate() {
                 let bytes = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
-                let place = life.region.borrow().guest_place(submission.body).unwrap();
+                let place = session_epoch.region.borrow().guest_range(submission.body).unwrap();
                 place.arena.copy_in(place.offset, &bytes).unwrap();
-                inlet.push(&life.region.borrow(), &submission, true).unwrap();
+                stream_input.push(&session_epoch.region.borrow(), &submission, true).unwrap();
                 due.extend(bytes);
             }
             let silence_max = Duration::from_secs(60);
             let meter = Arc::new(Meter::new());
             let quota = Quota::new(Limits { calls_max: 1, held_bytes_max: 0 });
             let copies = &Copies::new(CopyService::Off, quota, meter.clone());
-            let (life, meter) = (&life, &*meter);
-            let mut pull = Pull { inlet: &inlet, life, meter, copies, call: 1, silence_max };
+            let (session_epoch, meter) = (&session_epoch, &*meter);
+            let mut pull = Pull {
+                stream_input: &stream_input,
+                session_epoch,
+                meter,
+                copies,
+                call: 1,
+                silence_max,
+            };
             let found = pulled(&mut pull, 1 + random.below(100_000_usize));
             match announced == total {
                 true => assert!(found.unwrap() == due),
@@ -498,27 +511,27 @@ mod tests {
     #[test]
     fn slots_outside_the_arena_are_no_pieces() {
         let region = Region::create(LAYOUT, 9).unwrap();
-        let inlet = Inlet::new(1 << 30, &region);
-        assert!(inlet.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
-        assert!(inlet.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
+        let stream_input = StreamInput::new(1 << 30, &region);
+        assert!(stream_input.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
+        assert!(stream_input.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
         for _ in 0..=SLOTS {
-            inlet.push(&region, &body(0, 1, true), true).unwrap();
-            assert!(inlet.check().is_ok());
+            stream_input.push(&region, &body(0, 1, true), true).unwrap();
+            assert!(stream_input.check().is_ok());
         }
-        inlet.push(&region, &body(0, 1, true), true).unwrap();
-        assert!(inlet.check().is_err());
+        stream_input.push(&region, &body(0, 1, true), true).unwrap();
+        assert!(stream_input.check().is_err());
     }
 
     #[test]
     fn what_is_known_of_calls_is_bounded() {
-        let agains = Agains::default();
-        let before = Before { is_whole: true, ..Before::default() };
+        let retry_table = RetryTable::default();
+        let before = RetryState { is_whole: true, ..RetryState::default() };
         for call in 0..=AGAIN_MAX as u64 {
-            agains.put(call, before);
+            retry_table.put(call, before);
         }
-        assert!(!agains.look(Some(0)).is_whole && !agains.look(None).is_whole);
-        assert!(agains.look(Some(1)).is_whole);
-        agains.forget(Some(1));
-        assert!(!agains.look(Some(1)).is_whole);
+        assert!(!retry_table.look(Some(0)).is_whole && !retry_table.look(None).is_whole);
+        assert!(retry_table.look(Some(1)).is_whole);
+        retry_table.forget(Some(1));
+        assert!(!retry_table.look(Some(1)).is_whole);
     }
 }

@@ -1,4 +1,4 @@
-//! What all instances of a tenant share: the way to the store, and what limits them together.
+//! The state that all instances of a tenant share: the transport to the store, and the limits.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,62 +12,61 @@ use unlade_s3::retry;
 use crate::copies::{Copies, CopyService};
 use crate::prefetch::Prefetches;
 use crate::quota::Quota;
+use crate::scheduler::Turn;
 use crate::store::Transport;
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
-/// Limits of one instance, and of what is done for it.
+/// Limits of one instance, and of its calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// What a region has.
+    /// The layout of a region.
     pub layout: Layout,
-    /// Slots of a body that are lent at once.
+    /// Most slots of a body that are lent at a time.
     pub window_slots: u32,
-    /// Calls of one instance in flight.
+    /// Most calls in flight of one instance.
     pub calls_max: usize,
     /// Largest body of one call.
     pub body_bytes_max: u64,
-    /// Largest body that is held whole.
+    /// Largest body that is buffered as a whole.
     pub staged_bytes_max: u64,
-    /// Smallest body that is sent to the store while it comes, though it could be acknowledged
-    /// early.
+    /// Smallest body that is streamed even if it could be acknowledged early.
     pub stream_bytes_min: u64,
-    /// Whether any body is.
+    /// True if bodies may be streamed.
     pub stream_bodies: bool,
-    /// Largest object that is fetched ahead.
+    /// Largest object that is prefetched.
     pub prefetch_bytes_max: u64,
-    /// How long a call may take, without its retries.
+    /// Timeout of a call, without its retries.
     pub call_timeout: Duration,
-    /// Who makes long copies.
+    /// The copier of long bodies.
     pub copies: CopyService,
 }
 
 /// See the [module](self).
 pub struct Tenant {
-    /// The way to the store.
+    /// The transport to the store.
     pub transport: Box<dyn Transport>,
     /// Limits of each instance.
     pub limits: Limits,
-    /// Limits of all together.
+    /// Limits of all instances together.
     pub quota: Rc<Quota>,
-    /// What retries may cost.
+    /// The budget of retries.
     pub retries: RefCell<retry::Quota>,
     /// Copies between regions and the worker's memory.
     pub copies: Rc<Copies>,
-    /// Objects on their way before they were asked for.
+    /// Prefetched objects.
     pub prefetches: Prefetches,
     /// Writes that are not durable yet.
     pub writeback: WriteBack,
-    /// What is counted.
+    /// The metrics.
     pub meter: Arc<Meter>,
-    /// What is left of its turn, where others use the same thread.
+    /// The rest of its turn, if other tenants use the same thread.
     pub turn: Rc<Turn>,
     dice: Cell<u64>,
     epoch: Cell<u64>,
 }
 
 impl Tenant {
-    /// A tenant without instances. `seed` is for the lengths of waits, and the first epoch.
+    /// Creates a tenant without instances. `seed` seeds the random waits and the first epoch.
     pub fn new(
         transport: Box<dyn Transport>,
         limits: Limits,
@@ -89,12 +88,12 @@ impl Tenant {
             meter,
             turn,
             dice: Cell::new(seed),
-            // An epoch of a worker before is not met again by chance.
+            // A random start: an epoch of a previous worker must not be repeated by chance.
             epoch: Cell::new(seed >> 16 | 1),
         })
     }
 
-    /// A number that nobody foretells; waits need no better one (SplitMix64).
+    /// A random number (SplitMix64), which is sufficient for the jitter of waits.
     pub fn dice(&self) -> u32 {
         let state = self.dice.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         self.dice.set(state);
@@ -103,7 +102,7 @@ impl Tenant {
         (mixed >> 32) as u32
     }
 
-    /// An epoch that no instance was given before.
+    /// An epoch that was not used before.
     pub fn next_epoch(&self) -> u64 {
         let epoch = self.epoch.get();
         self.epoch.set(epoch + 1);

@@ -1,4 +1,4 @@
-//! What the tests of this crate have in common: a tenant without a network.
+//! Common parts of this crate's tests: a tenant without a network.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -14,19 +14,19 @@ use crate::copies::CopyService;
 use crate::journal::Journal;
 use crate::prefetch::Empty;
 use crate::quota::{self, Quota};
+use crate::scheduler::Turn;
 use crate::store::sign::Form;
 use crate::store::{Body, Incoming, Local, Outgoing, Transport, TransportError, Version};
 use crate::tenant::{Limits, Tenant};
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
-/// Runs something on a thread of its own.
+/// Runs a future on a thread of its own.
 pub fn local<T>(work: impl AsyncFnOnce() -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     LocalSet::new().block_on(&runtime, work())
 }
 
-/// A store that takes every write, or never answers.
+/// A store that accepts every write, or never responds.
 pub struct Store {
     pub answers: bool,
 }
@@ -73,7 +73,7 @@ pub fn tag(body: &Body) -> String {
     format!("\"{}\"", body.md5())
 }
 
-/// A tenant of a store, of which so many writes may be pending.
+/// A tenant of a store, with a limit of pending writes.
 pub fn tenant(
     store: Store,
     journal: Option<Journal>,

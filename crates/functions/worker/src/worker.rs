@@ -1,4 +1,4 @@
-//! The process of one tenant, and what a tenant is made of.
+//! The process of one tenant, and the construction of a tenant.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,51 +14,52 @@ use unlade_runtime::system::{SystemError, system};
 use crate::config::{ConfigError, WorkerConfig};
 use crate::journal::{Journal, Opened};
 use crate::quota::{self, Quota};
+use crate::scheduler::Turn;
 use crate::serve::{Phase, serve};
 use crate::store::HttpStore;
 use crate::tenant::Tenant;
-use crate::turns::Turn;
 use crate::writeback::WriteBack;
 
-/// Why a worker does not run.
+/// The reason why a worker does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The operator's.
+    /// The operator is at fault.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The admin endpoint.
+    /// The admin endpoint failed.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// A worker of several tenants has ended where it should not; its own fault.
+    /// A task of a shared worker has ended unexpectedly: a bug.
     #[error("the worker's own tasks have ended; please report this")]
     Ended,
-    /// The machine's, or another worker's.
+    /// The machine, or another worker, is at fault.
     #[error(transparent)]
     System(#[from] SystemError),
 }
 
-/// Makes a tenant of a configuration. Writes that a worker before had acknowledged begin at once.
+/// Creates a tenant from a configuration. Starts the writes that a previous worker had
+/// acknowledged.
 ///
 /// # Errors
-/// What is missing. Must be called within a [`LocalSet`].
+/// A resource is missing. Must be called within a [`LocalSet`].
 pub fn tenant(config: &WorkerConfig, meter: Arc<Meter>) -> Result<Rc<Tenant>, WorkerError> {
     tenant_with(config, meter, Rc::default(), read_journal(config)?)
 }
 
-/// Reads a tenant's journal, where it has one. It may be long.
+/// Reads a tenant's journal, if it has one. The journal may be long.
 ///
 /// # Errors
-/// The system's; another worker has it.
+/// The system call failed, or another worker has locked the journal.
 pub fn read_journal(config: &WorkerConfig) -> Result<Option<Opened>, WorkerError> {
     let Some(path) = &config.tenant.journal else { return Ok(None) };
     let what = format!("the journal {}", path.display());
     Ok(Journal::read(path).map(Some).map_err(system(what))?)
 }
 
-/// As [`tenant`], with a journal that was read, and a turn where others use the same thread.
+/// As [`tenant`], with a journal that was read, and a turn if other tenants use the same thread.
 ///
 /// # Errors
-/// What is missing.
+/// A resource is missing.
 pub fn tenant_with(
     config: &WorkerConfig,
     meter: Arc<Meter>,
@@ -91,11 +92,11 @@ pub fn tenant_with(
     Ok(tenant)
 }
 
-/// Runs a worker until SIGTERM or SIGINT; then no gateway is accepted, and what is pending is
-/// written. A second signal ends at once.
+/// Runs a worker until SIGTERM or SIGINT. Then it accepts no gateway and finishes pending writes.
+/// A second signal ends it at once.
 ///
 /// # Errors
-/// What keeps it from running.
+/// The reason why it cannot run.
 pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     let runtime = runtime()?;
     LocalSet::new().block_on(&runtime, async {
@@ -114,10 +115,10 @@ pub(crate) fn runtime() -> Result<Runtime, WorkerError> {
     Ok(built.map_err(system("the runtime"))?)
 }
 
-/// Tells of signals: the first one asks for a drain, the second for the end.
+/// Maps signals to phases: the first one requests a drain, the second the end.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub(crate) fn phases(tell: watch::Sender<Phase>) -> Result<impl Future<Output = ()>, WorkerError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("SIGINT"))?;

@@ -1,9 +1,10 @@
 //! Writes that are acknowledged before the store has them.
 //!
-//! A PutObject is acknowledged when its bytes are the worker's own, in a bucket that has been seen
-//! to answer writes in a way that can be foretold: an entity tag that is the MD5 of the body, no
-//! versions. The first write to a bucket finds that out and is made at once, and so are all others
-//! whose answer matters: conditional ones, those with keys or retention, copies, deletes, parts.
+//! A PutObject is acknowledged when its bytes are in the worker's memory and its bucket is known
+//! to give predictable responses to writes: the entity tag is the MD5 of the body, and there are
+//! no versions. The first write to a bucket determines that and is synchronous. Writes whose
+//! response matters are synchronous too: conditional ones, those with keys or retention, copies,
+//! deletes, parts.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -26,13 +27,13 @@ use crate::quota::HeldBytes;
 use crate::store::Body;
 use crate::tenant::Tenant;
 
-/// Most failures that are told of one invocation.
+/// Most failures that are reported for one invocation.
 pub const FAILURES_MAX: usize = 64;
-/// Most characters of a store's words that are kept of a failure.
+/// Most characters of the store's message that a failure keeps.
 const SAID_CHARS_MAX: usize = 1024;
-/// Most buckets whose answers are remembered.
+/// Most buckets whose responses are remembered.
 const BUCKETS_MAX: usize = 4096;
-/// Parameters of a PutObject whose answer can be foretold.
+/// Parameters of a PutObject whose response can be predicted.
 const PLAIN: &[&str] = &[
     "Bucket",
     "Key",
@@ -49,12 +50,12 @@ const PLAIN: &[&str] = &[
     "Tagging",
     "WebsiteRedirectLocation",
 ];
-/// Fields of an answer that are the same for every object of a bucket.
+/// Response fields that are equal for every object of a bucket.
 const CONSTANT: &[&str] = &["x-amz-server-side-encryption", "x-amz-checksum-type"];
-/// Members of a result that can be foretold.
-const FORETOLD: &[&str] = &["ETag", "ChecksumCRC32", "ChecksumType", "ServerSideEncryption"];
+/// Members of a result that can be predicted.
+const PREDICTABLE: &[&str] = &["ETag", "ChecksumCRC32", "ChecksumType", "ServerSideEncryption"];
 
-/// A write that is pending.
+/// A pending write.
 #[derive(Debug)]
 pub struct Write {
     request: Rc<Request>,
@@ -64,34 +65,34 @@ pub struct Write {
     held: Option<HeldBytes>,
 }
 
-/// How a bucket answers writes.
+/// The class of a bucket's responses to writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answers {
-    /// As can be foretold, with these fields beside the entity tag.
-    Foretold { constant: Vec<(String, String)>, has_crc32: bool },
-    /// In another way.
-    Otherwise,
+enum ResponseClass {
+    /// Predictable, with these fields beside the entity tag.
+    Predictable { constant: Vec<(String, String)>, has_crc32: bool },
+    /// Not predictable.
+    Unpredictable,
 }
 
 /// See the [module](self).
 #[derive(Debug)]
 pub struct WriteBack {
     pending: RefCell<Pending<Rc<Write>>>,
-    buckets: RefCell<HashMap<String, Answers>>,
+    buckets: RefCell<HashMap<String, ResponseClass>>,
     failed: RefCell<HashMap<String, Vec<FailedWrite>>>,
     changed: Notify,
     journal: Option<Journal>,
 }
 
-/// A write that was acknowledged.
+/// The result of a write that was acknowledged early.
 pub struct Acknowledged {
-    /// What an SDK would return.
+    /// The result that an SDK would return.
     pub result: Map<String, Value>,
-    /// Status and header fields, as the store would answer.
+    /// Status and header fields, as the store would send them.
     pub head: Head,
 }
 
-/// What a write has to be to be acknowledged early.
+/// A write that may be acknowledged early.
 pub struct Candidate<'a> {
     /// The request.
     pub request: &'a Rc<Request>,
@@ -99,14 +100,14 @@ pub struct Candidate<'a> {
     pub parameters: &'a Map<String, Value>,
     /// Its body.
     pub body: &'a Rc<Body>,
-    /// The invocation that it belongs to.
+    /// The invocation of the write.
     pub invocation: &'a str,
-    /// What that invocation's function wants.
+    /// The write mode of that invocation's function.
     pub mode: WriteMode,
 }
 
 impl WriteBack {
-    /// Nothing is pending.
+    /// Creates a write-back queue without pending writes.
     pub fn new(limits: unlade_s3::pending::Limits, journal: Option<Journal>) -> WriteBack {
         WriteBack {
             pending: RefCell::new(Pending::new(limits)),
@@ -117,7 +118,8 @@ impl WriteBack {
         }
     }
 
-    /// Acknowledges a write, if that can be. What is given back of `held` is still the caller's.
+    /// Acknowledges a write, if it qualifies. The part of `held` that is returned stays with the
+    /// caller.
     pub async fn acknowledge(
         &self,
         tenant: &Rc<Tenant>,
@@ -129,8 +131,8 @@ impl WriteBack {
         let may = self.may_acknowledge(request.operation.name, parameters, invocation, mode);
         let bucket = request.bucket.as_deref().filter(|_| may)?;
         let answers = self.buckets.borrow().get(bucket).cloned()?;
-        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
-        let (result, head) = foretell(request, body, &constant, has_crc32)?;
+        let ResponseClass::Predictable { constant, has_crc32 } = answers else { return None };
+        let (result, head) = predict(request, body, &constant, has_crc32)?;
         let name = (bucket.to_owned(), request.key.clone()?);
         let write = Write {
             request: request.clone(),
@@ -152,7 +154,7 @@ impl WriteBack {
         }
     }
 
-    /// A write is pending from now on; where there is no room, what it holds is given back.
+    /// Adds a pending write; if there is no room, its reserved bytes are returned.
     fn push(
         &self,
         tenant: &Rc<Tenant>,
@@ -171,7 +173,8 @@ impl WriteBack {
         Ok(())
     }
 
-    /// Whether a write may be acknowledged early, in a bucket that is known or not yet.
+    /// Returns true if a write may be acknowledged early, in a bucket whose class is known or not
+    /// yet known.
     pub fn may_acknowledge(
         &self,
         operation: &str,
@@ -187,11 +190,11 @@ impl WriteBack {
             && !invocation.is_empty()
             && (mode != WriteMode::EarlyReply || self.journal.is_some())
             && parameters.iter().all(plain)
-            && self.buckets.borrow().get(bucket) != Some(&Answers::Otherwise)
+            && self.buckets.borrow().get(bucket) != Some(&ResponseClass::Unpredictable)
     }
 
-    /// Takes writes over that a worker before had acknowledged.
-    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::Begun>) {
+    /// Resumes writes that a previous worker had acknowledged.
+    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::UnfinishedWrite>) {
         for begun in begun {
             let operation = find(&begun.write.operation);
             let request = operation.and_then(|op| Request::new(op, &begun.write.parameters).ok());
@@ -215,7 +218,7 @@ impl WriteBack {
         self.pump(tenant);
     }
 
-    /// Sends what may be sent.
+    /// Sends the writes that may be sent.
     fn pump(&self, tenant: &Rc<Tenant>) {
         loop {
             let mut pending = self.pending.borrow_mut();
@@ -237,7 +240,8 @@ impl WriteBack {
         write: &Write,
         done: Result<crate::perform::Performed, crate::perform::Failed>,
     ) {
-        // Before anybody sees that nothing is pending: a replay must not overwrite what comes then.
+        // The journal entry ends before the write stops being pending: a replay must not overwrite
+        // a later write.
         if let (Some(id), Some(journal)) = (write.journal_id, &self.journal) {
             journal.ended(id).await;
         }
@@ -256,12 +260,13 @@ impl WriteBack {
         self.pump(tenant);
     }
 
-    /// What was foretold has to be what came; else the bucket is not foretold again.
+    /// Compares the response with the prediction; on a difference the bucket's responses are no
+    /// longer predicted.
     fn check(&self, write: &Write, result: &Map<String, Value>) {
         let Some(bucket) = write.request.bucket.as_deref() else { return };
-        if learn(&write.body, result, &[]) == Answers::Otherwise {
+        if learn(&write.body, result, &[]) == ResponseClass::Unpredictable {
             tracing::warn!(bucket, "its answers are not as foretold; writes are made at once");
-            self.buckets.borrow_mut().insert(bucket.to_owned(), Answers::Otherwise);
+            self.buckets.borrow_mut().insert(bucket.to_owned(), ResponseClass::Unpredictable);
         }
     }
 
@@ -277,7 +282,7 @@ impl WriteBack {
         };
         let (bucket, key) = (&failure.bucket, &failure.key);
         tracing::error!(bucket, key, code = failure.code, "a write was lost");
-        // Of what nobody settles, nothing is kept.
+        // A write without an invocation is not reported, so no failure is kept.
         if invocation.is_empty() {
             return;
         }
@@ -288,7 +293,7 @@ impl WriteBack {
         }
     }
 
-    /// A write was made at once: how its bucket answers.
+    /// Learns the class of a bucket from a synchronous write.
     pub fn learn(&self, request: &Request, body: &Body, result: &Map<String, Value>, head: &Head) {
         let mut buckets = self.buckets.borrow_mut();
         let Some(bucket) = request.bucket.clone() else { return };
@@ -298,12 +303,12 @@ impl WriteBack {
         buckets.entry(bucket).or_insert_with(|| learn(body, result, &head.headers));
     }
 
-    /// A bucket's ways may have been changed.
+    /// Forgets the class of a bucket whose configuration may have changed.
     pub fn unlearn(&self, bucket: &str) {
         self.buckets.borrow_mut().remove(bucket);
     }
 
-    /// Waits until nothing that is pending stands in the way of a request.
+    /// Waits until no pending write conflicts with a request.
     pub async fn barrier(&self, request: &Request, parameters: &Map<String, Value>) {
         for scope in scopes(request, parameters) {
             let blocks = || match &scope {
@@ -317,13 +322,13 @@ impl WriteBack {
         }
     }
 
-    /// Waits until every write of an invocation has ended; gives those that were lost.
+    /// Waits until every write of an invocation has ended; returns those that were lost.
     pub async fn settle(&self, invocation: &str) -> Vec<FailedWrite> {
         self.until(|| self.of_invocation(invocation) == 0).await;
         self.failed.borrow_mut().remove(invocation).unwrap_or_default()
     }
 
-    /// Waits until nothing is pending.
+    /// Waits until no write is pending.
     pub async fn empty(&self) {
         self.until(|| self.pending.borrow().is_empty()).await;
     }
@@ -338,19 +343,19 @@ impl WriteBack {
         }
     }
 
-    /// Writes of an invocation that are pending.
+    /// Number of pending writes of an invocation.
     pub fn of_invocation(&self, invocation: &str) -> usize {
         self.pending.borrow().of_invocation(invocation)
     }
 
-    /// Writes of an invocation that are pending, or have failed and were not told.
+    /// Number of writes of an invocation that are pending, or have failed and were not reported.
     pub fn unsettled(&self, invocation: &str) -> usize {
         let failed = self.failed.borrow().get(invocation).map_or(0, Vec::len);
         self.of_invocation(invocation) + failed
     }
 
-    /// What a GET or HEAD of an object sees that has a pending write; nothing where there is none,
-    /// or where the store has to be asked.
+    /// The response to a GET or HEAD of an object with a pending write; `None` if there is none,
+    /// or if the store has to be asked.
     pub fn overlay(
         &self,
         request: &Request,
@@ -367,8 +372,8 @@ impl WriteBack {
         let pending = self.pending.borrow();
         let write = pending.newest(&name)?;
         let answers = self.buckets.borrow().get(&name.0)?.clone();
-        let Answers::Foretold { constant, has_crc32 } = answers else { return None };
-        // What a store makes of an object without a type, stores disagree about.
+        let ResponseClass::Predictable { constant, has_crc32 } = answers else { return None };
+        // Stores differ in the content type of an object that was written without one.
         write.request.header_value("content-type")?;
         let head = described(write, &constant, has_crc32);
         match understand(request, &head, &[]) {
@@ -378,9 +383,9 @@ impl WriteBack {
     }
 }
 
-/// Makes it durable that a write has begun, and takes it. It is a task of its own, which goes on
-/// where the call is cancelled: a record that is being written is waited for, and one that was
-/// written has its end.
+/// Makes the start of a write durable, and adds the write. This runs in a task of its own that
+/// continues if the call is cancelled: a record in progress is awaited, and a written record gets
+/// its end.
 async fn begin(
     tenant: &Rc<Tenant>,
     name: Name,
@@ -409,7 +414,7 @@ fn shortened(said: &str) -> String {
     said.chars().take(SAID_CHARS_MAX).collect()
 }
 
-/// What a request has to wait for.
+/// The writes that a request has to wait for.
 enum Wait {
     Object(String, String),
     Bucket(String),
@@ -423,7 +428,7 @@ fn scopes(request: &Request, parameters: &Map<String, Value>) -> Vec<Wait> {
         (Target::Object, Some(key)) => Wait::Object(bucket, key.clone()),
         _ => Wait::Bucket(bucket),
     }];
-    // Written as a header; which object it is depends on its encoding.
+    // The value has the syntax of the header; the object's name depends on its encoding.
     if let Some(source) = parameters.get("CopySource").and_then(Value::as_str) {
         let source = unlade_s3::encode::unpercent(source, false);
         let source = source.trim_start_matches('/');
@@ -433,24 +438,24 @@ fn scopes(request: &Request, parameters: &Map<String, Value>) -> Vec<Wait> {
     all
 }
 
-/// How a bucket answers, from one answer.
-fn learn(body: &Body, result: &Map<String, Value>, headers: &[(String, String)]) -> Answers {
+/// Derives the class of a bucket from one response.
+fn learn(body: &Body, result: &Map<String, Value>, headers: &[(String, String)]) -> ResponseClass {
     let tag = result.get("ETag").and_then(Value::as_str).unwrap_or_default();
-    let known: HashSet<&str> = FORETOLD.iter().copied().collect();
+    let known: HashSet<&str> = PREDICTABLE.iter().copied().collect();
     let plain = result.keys().all(|name| known.contains(name.as_str()));
     let encryption = result.get("ServerSideEncryption").and_then(Value::as_str);
     if tag.trim_matches('"') != body.md5() || !plain || encryption.is_some_and(|e| e != "AES256") {
-        return Answers::Otherwise;
+        return ResponseClass::Unpredictable;
     }
     let is_constant = |(name, _): &&(String, String)| {
         CONSTANT.iter().any(|constant| name.eq_ignore_ascii_case(constant))
     };
     let constant = headers.iter().filter(is_constant).cloned().collect();
-    Answers::Foretold { constant, has_crc32: result.contains_key("ChecksumCRC32") }
+    ResponseClass::Predictable { constant, has_crc32: result.contains_key("ChecksumCRC32") }
 }
 
-/// What the store will answer.
-fn foretell(
+/// Predicts the response of the store.
+fn predict(
     request: &Request,
     body: &Body,
     constant: &[(String, String)],
@@ -469,7 +474,7 @@ fn foretell(
     }
 }
 
-/// What a GET of a write says, beside its body.
+/// The response head of a GET of a pending write.
 fn described(write: &Write, constant: &[(String, String)], has_crc32: bool) -> Head {
     let mut headers = constant.to_vec();
     if has_crc32 {

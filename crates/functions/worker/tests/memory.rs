@@ -1,4 +1,5 @@
-//! What a large upload costs the worker in memory: a process of its own, since its peak is read.
+//! The memory that a large upload costs the worker: in a process of its own, because its peak is
+//! measured.
 
 #[allow(dead_code, reason = "the bed of the other tests")]
 #[path = "worker/bed/mod.rs"]
@@ -15,10 +16,10 @@ use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{Extent, Operation, Status, Submission};
 
 const BODY_BYTES: u64 = 1 << 30;
-/// Far above a chunk and what is around it, far below a body.
+/// Much larger than a chunk and its overhead, much smaller than a body.
 const GROWTH_BYTES_MAX: u64 = 96 << 20;
 
-/// The most memory that this process has had.
+/// The peak memory of this process.
 fn peak_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
@@ -26,7 +27,7 @@ fn peak_bytes() -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// A store that counts the bytes of one body, and keeps none.
+/// A store that counts the bytes of one body, and discards them.
 fn counter() -> (SocketAddr, mpsc::Receiver<(u64, u64)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -65,7 +66,7 @@ fn a_gibibyte_goes_through_little_memory() {
         "parameters": {"Bucket": "box", "Key": "k"}, "body_bytes": BODY_BYTES})
     .to_string();
     guest.arena.copy_in(guest.header.guest_meta_offset as usize, text.as_bytes()).unwrap();
-    // Two halves of the slots, in turns; what is in them does not matter.
+    // The two halves of the slots alternate; their content is irrelevant.
     let half = guest.header.guest_slots / 2;
     let piece = u64::from(half * SLOT_BYTES);
     for at in 0..BODY_BYTES / piece {

@@ -24,7 +24,7 @@ PAGES = (
 
 
 class BaseClient:
-    """What botocore calls the base of its clients."""
+    """The counterpart of botocore's base class of clients."""
 
     def __init__(self, meta):
         self.meta = meta
@@ -94,7 +94,7 @@ class BaseClient:
         return EXCEPTIONS
 
     def can_paginate(self, operation_name):
-        """Whether `get_paginator` knows a method."""
+        """True if `get_paginator` supports a method."""
         return shape.METHODS[operation_name] in PAGES
 
     def get_paginator(self, operation_name):
@@ -107,7 +107,7 @@ class BaseClient:
 
     @property
     def waiter_names(self):
-        """What `get_waiter` knows."""
+        """The names that `get_waiter` supports."""
         from .wait import NAMES
 
         return sorted(NAMES)

@@ -63,7 +63,7 @@ class ResourceCollection(_Named):
         return self._with()
 
     def filter(self, **kwargs):
-        """What the service gives with these parameters."""
+        """The collection with these request parameters."""
         return self._with(**kwargs)
 
     def limit(self, count):
@@ -102,7 +102,7 @@ class ResourceCollection(_Named):
 
 
 class CollectionManager(_Named):
-    """What the attribute of a resource is: begins collections."""
+    """The attribute of a resource that creates collections."""
 
     _collection = ResourceCollection
 
@@ -119,7 +119,7 @@ class CollectionManager(_Named):
         return self.iterator()
 
     def filter(self, **kwargs):
-        """What the service gives with these parameters."""
+        """The collection with these request parameters."""
         return self.iterator(**kwargs)
 
     def limit(self, count):

@@ -1,4 +1,4 @@
-"""What the SDK does to S3's parameters on their way out."""
+"""The SDK's changes to S3's request parameters."""
 
 from ..errors import ParamValidationError
 from .validate import instant_of
@@ -16,7 +16,7 @@ COPIES = ("CopyObject", "UploadPartCopy")
 
 
 def before_check(operation, parameters):
-    """What happens before parameters are checked against their kinds."""
+    """Changes parameters before their types are validated."""
     if "Bucket" in parameters:
         _bucket(parameters["Bucket"])
     if operation in METADATA and parameters.get("Metadata"):

@@ -39,7 +39,7 @@ class EventStream:
         )
 
     def close(self):
-        """What was not read is dropped."""
+        """Discards unread data."""
         self._raw_stream.close()
 
     def _exactly(self, size, may_end=False):

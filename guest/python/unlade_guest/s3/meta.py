@@ -33,12 +33,12 @@ class OperationModel:
 
 
 def is_unsigned(version):
-    """Whether a signature's version is `botocore.UNSIGNED`: the synthetic one, or the real one."""
+    """True if a signature version is `botocore.UNSIGNED`, the synthetic or the real one."""
     return type(version).__name__ == "UNSIGNED"
 
 
 class ClientMeta:
-    """What a client says of itself."""
+    """The `meta` attribute of a client."""
 
     def __init__(self, config, region, endpoint, events):
         self.config = config
@@ -49,7 +49,7 @@ class ClientMeta:
         self.service_model = ServiceModel()
 
     def unsigned(self, operation):
-        """Whether the host is to send an operation without a signature."""
+        """True if the host must send an operation without a signature."""
         if is_unsigned(self.config.signature_version):
             return True
         if not self.events.registered:

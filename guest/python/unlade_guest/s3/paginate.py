@@ -77,7 +77,7 @@ TRUNCATED = "boto_truncate_amount"
 
 
 class Paginator:
-    """What `get_paginator` gives."""
+    """The result of `get_paginator`."""
 
     def __init__(self, client, method, operation):
         self._method = getattr(client, method)
@@ -89,7 +89,7 @@ class Paginator:
 
     @property
     def result_keys(self):
-        """What the pages are lists of."""
+        """The result keys of the pages."""
         return [compile(name) for name in self._results]
 
     def paginate(self, **kwargs):
@@ -117,7 +117,7 @@ class PageIterator:
 
     @property
     def result_keys(self):
-        """What the pages are lists of."""
+        """The result keys of the pages."""
         return self._of.result_keys
 
     @property
@@ -134,7 +134,7 @@ class PageIterator:
 
     @property
     def non_aggregate_part(self):
-        """What is said of the whole, in the first page."""
+        """The members of the first page that are not aggregated."""
         return self._non_aggregate_part
 
     def __iter__(self):

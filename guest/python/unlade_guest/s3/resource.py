@@ -161,7 +161,7 @@ class Action:
 
 
 def value_of(resource, source):
-    """What a parameter is made of."""
+    """The value of a parameter, from its source."""
     if source[0] == "'":
         return source[1:]
     if source[0] == "@":

@@ -1,4 +1,4 @@
-"""What operations take, out of their table.
+"""The input shapes of operations, from their table.
 
 An entry is members, separated by spaces: a name, `!` where it is required, `:` and its kind: `s`
 text, `i` integer, `b` boolean, `t` instant, `m` a map of texts, `o` bytes, `B` the body, `{Name` a
@@ -36,7 +36,7 @@ class Structure:
 
 
 def operation(name):
-    """What an operation takes."""
+    """The input shape of an operation."""
     found = _operations.get(name)
     if found is None:
         found = _operations[name] = Structure(OPERATIONS[name])
@@ -44,7 +44,7 @@ def operation(name):
 
 
 def structure(name):
-    """What a structure has."""
+    """The members of a structure."""
     found = _structures.get(name)
     if found is None:
         found = _structures[name] = Structure(STRUCTURES[name])

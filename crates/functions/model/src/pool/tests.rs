@@ -144,12 +144,12 @@ fn idle_instances_grow_old_and_removed_functions_end() {
     assert_eq!(pool.census(), Census::default());
 }
 
-/// What a gateway knows, kept the slow way.
+/// A slow reference model of a gateway.
 #[derive(Default)]
 struct World {
     shares: BTreeMap<FunctionId, Share>,
     starting: BTreeMap<InstanceId, FunctionId>,
-    /// In the order in which they became idle.
+    /// Ordered by the time at which they became idle.
     idle: Vec<(InstanceId, FunctionId)>,
     busy: BTreeMap<InstanceId, (FunctionId, InvocationId)>,
     stopping: BTreeMap<InstanceId, FunctionId>,
@@ -211,7 +211,7 @@ impl World {
         self.busy.insert(instance, (function, invocation));
     }
 
-    /// Invocations of a function wait in the order in which they came.
+    /// Checks that invocations of a function wait in the order of their arrival.
     fn check(&self, pool: &Pool) {
         let census = pool.census();
         let counts = (census.starting, census.idle, census.busy, census.stopping, census.waiting);
@@ -227,7 +227,7 @@ impl World {
             let idle = self.idle.iter().any(|(_, of)| of == function);
             assert!(!idle, "{invocation} waits beside an idle instance");
         }
-        // Nobody waits for nothing: something is there that will be free or gone.
+        // A waiting invocation implies an instance that will become free or end.
         let moves = self.starting.len() + self.busy.len() + self.stopping.len();
         assert!(self.waiting.is_empty() || moves > 0, "nothing would ever happen");
     }
@@ -253,7 +253,7 @@ fn every_invocation_runs_or_is_refused_once_within_the_limits() {
             step(random, &mut pool, &mut world, &mut now, &mut next);
             world.check(&pool);
         }
-        // Everything that runs ends: then nothing waits.
+        // After the end of all that runs, no invocation waits.
         for _ in 0..1000 {
             if world.waiting.is_empty() && world.busy.is_empty() {
                 break;

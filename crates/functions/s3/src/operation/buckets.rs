@@ -41,12 +41,12 @@ pub(super) const TABLE: &[Operation] = &[
         action: "s3:ListBucket",
         method: Method::Head,
         input: &[COMMON],
-        found: &[&[
-            found("BucketArn", "x-amz-bucket-arn"),
-            found("BucketLocationType", "x-amz-bucket-location-type"),
-            found("BucketLocationName", "x-amz-bucket-location-name"),
-            found("BucketRegion", "x-amz-bucket-region"),
-            found_as(Kind::Boolean, "AccessPointAlias", "x-amz-access-point-alias"),
+        response_headers: &[&[
+            response_header("BucketArn", "x-amz-bucket-arn"),
+            response_header("BucketLocationType", "x-amz-bucket-location-type"),
+            response_header("BucketLocationName", "x-amz-bucket-location-name"),
+            response_header("BucketRegion", "x-amz-bucket-region"),
+            response_header_as(Kind::Boolean, "AccessPointAlias", "x-amz-access-point-alias"),
         ]],
         ..BASE
     },
@@ -74,7 +74,10 @@ pub(super) const TABLE: &[Operation] = &[
                 Kind::Text,
             ),
         ]],
-        found: &[&[found("Location", "location"), found("BucketArn", "x-amz-bucket-arn")]],
+        response_headers: &[&[
+            response_header("Location", "location"),
+            response_header("BucketArn", "x-amz-bucket-arn"),
+        ]],
         ..BASE
     },
     Operation {

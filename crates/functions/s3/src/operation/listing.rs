@@ -78,7 +78,7 @@ pub(super) const TABLE: &[Operation] = &[
                 query("StartAfter", "start-after"),
             ],
         ],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(&[
             leaf("IsTruncated", Kind::Boolean),
             within("Contents", Shape::Flat(&OBJECT)),
@@ -100,7 +100,7 @@ pub(super) const TABLE: &[Operation] = &[
         name: "ListObjects",
         action: "s3:ListBucket",
         input: &[COMMON, PAGE, &[query("Marker", "marker")]],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(&[
             leaf("IsTruncated", Kind::Boolean),
             text("Marker"),
@@ -113,7 +113,7 @@ pub(super) const TABLE: &[Operation] = &[
             within("CommonPrefixes", Shape::Flat(&PREFIX)),
             text("EncodingType"),
         ]),
-        // Not its prefix: SDKs leave that as it comes.
+        // Not its prefix: SDKs return that unchanged.
         encoded: &["Delimiter", "Marker", "NextMarker", "Contents.Key", "CommonPrefixes.Prefix"],
         ..BASE
     },
@@ -126,7 +126,7 @@ pub(super) const TABLE: &[Operation] = &[
             PAGE,
             &[query("KeyMarker", "key-marker"), query("VersionIdMarker", "version-id-marker")],
         ],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(&[
             leaf("IsTruncated", Kind::Boolean),
             text("KeyMarker"),
@@ -173,7 +173,7 @@ pub(super) const TABLE: &[Operation] = &[
             ],
         ],
         digest: Digest::Crc32,
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(&[
             within("Deleted", Shape::Flat(&DELETED)),
             named("Errors", "Error", Shape::Flat(&NOT_DELETED)),

@@ -1,23 +1,23 @@
-//! The operations: what each is called, how its parameters travel, what its answer has.
+//! The tables of the operations: names, encoding of parameters, content of responses.
 //!
-//! The tables are data, one file a group. Names are those of the AWS API, which a function uses;
-//! places are those of the S3 REST API.
+//! The tables are data, one file for each group. Names are those of the AWS API; places are those
+//! of the S3 REST API.
 
 mod buckets;
 #[cfg(test)]
 mod described;
+mod generated;
 mod listing;
-mod made;
 mod multipart;
 mod objects;
 mod select;
 
 use unlade_http::Method;
 
-/// How a value is written as text.
+/// The text format of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As it is.
+    /// Text, unchanged.
     Text,
     /// Decimal.
     Integer,
@@ -31,22 +31,22 @@ pub enum Kind {
     Names,
 }
 
-/// Where a parameter goes.
+/// The place of a parameter in a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Place {
     /// A header field.
     Header(&'static str),
     /// A field of the query.
     Query(&'static str),
-    /// Header fields, one an entry, with this in front of its name.
+    /// Header fields, one for each entry, whose names have this prefix.
     Headers(&'static str),
-    /// The XML body, under this root.
+    /// The XML body, with this root.
     Xml(&'static str, &'static [Member]),
-    /// The body, as it is.
+    /// The body, as text.
     Text,
     /// An element of the body that [`Operation::document`] describes.
     Element,
-    /// Known, but nothing that is sent.
+    /// Accepted and not sent.
     Nowhere,
 }
 
@@ -55,24 +55,24 @@ pub enum Place {
 pub struct Field {
     /// Its name in the API.
     pub name: &'static str,
-    /// Where it goes.
+    /// The place in the request.
     pub place: Place,
-    /// How it is written.
+    /// The text format.
     pub kind: Kind,
-    /// The operation cannot be without it.
+    /// True if the parameter is required.
     pub required: bool,
 }
 
-/// What is in an element of XML.
+/// The content of an XML element.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// Text of a kind.
     Leaf(Kind),
     /// Elements by name.
     Structure(&'static [Member]),
-    /// Elements of this name within the member's own.
+    /// A list: elements of this name within the member's own.
     List(&'static str, &'static Shape),
-    /// The member's element, as often as there are entries.
+    /// A list: the member's element, repeated for each entry.
     Flat(&'static Shape),
     /// The attribute `xsi:type`.
     XsiType,
@@ -85,37 +85,37 @@ pub struct Member {
     pub name: &'static str,
     /// Its element.
     pub element: &'static str,
-    /// What is in the element.
+    /// The content of the element.
     pub shape: Shape,
 }
 
-/// A header field of an answer.
+/// A header field of a response.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub struct ResponseHeader {
     /// Its name in the API.
     pub name: &'static str,
-    /// The header field; with a `*` at the end, all that begin so.
+    /// The header field; with a `*` at the end, all fields with this prefix.
     pub header: &'static str,
-    /// How it is written.
+    /// The text format.
     pub kind: Kind,
 }
 
-/// What the body of a good answer is.
+/// The body of a successful response.
 #[derive(Clone, Copy, Debug)]
 pub enum Output {
-    /// Nothing that is looked at.
+    /// Ignored.
     None,
     /// XML, with these members.
     Xml(&'static [Member]),
     /// The object.
     Object,
-    /// XML whose root has text, or none.
+    /// XML whose root contains text, or is empty.
     Text(&'static str),
-    /// Text as it is.
+    /// Text, unchanged.
     Raw(&'static str),
 }
 
-/// What an operation is about.
+/// The kind of resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The account.
@@ -126,20 +126,20 @@ pub enum Target {
     Object,
 }
 
-/// What a write or read does to what others see.
+/// The effect of an operation on the visible state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Reads one object, or something of it.
+    /// Reads one object, or a part or attribute of it.
     ReadObject,
-    /// Reads what may depend on every object of a bucket.
+    /// Reads a result that may depend on every object of a bucket.
     ReadBucket,
-    /// Changes one object, or something of it.
+    /// Changes one object, or an attribute of it.
     ChangeObject,
     /// Changes several objects, or a bucket.
     ChangeBucket,
 }
 
-/// What the sender adds unless a parameter says otherwise, as SDKs do.
+/// The digest that the sender adds unless a parameter overrides it, as SDKs do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Digest {
     /// Nothing.
@@ -153,35 +153,35 @@ pub enum Digest {
 pub struct Operation {
     /// `GetObject`.
     pub name: &'static str,
-    /// What a policy allows or forbids: `s3:GetObject`.
+    /// The action in a policy: `s3:GetObject`.
     pub action: &'static str,
     /// The method of the request.
     pub method: Method,
-    /// What it is about.
+    /// The kind of resource.
     pub target: Target,
-    /// What it does.
+    /// The effect.
     pub effect: Effect,
-    /// Fields of the query that are always there.
+    /// Constant fields of the query.
     pub query: &'static [(&'static str, &'static str)],
     /// Its parameters, besides `Bucket` and `Key`.
     pub input: &'static [&'static [Field]],
-    /// The root of an XML body whose elements are parameters, and these.
+    /// The root of an XML body whose elements are parameters, and its members.
     pub document: Option<(&'static str, &'static [Member])>,
-    /// Whether the body is the caller's.
+    /// True if the caller provides the body.
     pub has_body: bool,
-    /// What is added to a body.
+    /// The digest that is added for a body.
     pub digest: Digest,
-    /// Header fields of the answer.
-    pub found: &'static [&'static [Found]],
-    /// The body of the answer.
+    /// Header fields of the response.
+    pub response_headers: &'static [&'static [ResponseHeader]],
+    /// The body of the response.
     pub output: Output,
-    /// Fields of the answer that come percent-encoded, since the request asks for that.
+    /// Fields of the response that are percent-encoded, because the request asks for that.
     pub encoded: &'static [&'static str],
-    /// A body with status 200 may be an error.
+    /// True if a body with status 200 may be an error.
     pub may_fail_late: bool,
 }
 
-/// The beginning of every entry of the tables.
+/// Default values of the table's entries.
 const BASE: Operation = Operation {
     name: "",
     action: "",
@@ -193,13 +193,13 @@ const BASE: Operation = Operation {
     document: None,
     has_body: false,
     digest: Digest::None,
-    found: &[],
+    response_headers: &[],
     output: Output::None,
     encoded: &[],
     may_fail_late: false,
 };
 
-/// The operation of this name.
+/// Finds an operation by name.
 pub fn find(name: &str) -> Option<&'static Operation> {
     all().find(|operation| operation.name == name)
 }
@@ -207,16 +207,16 @@ pub fn find(name: &str) -> Option<&'static Operation> {
 /// Every operation.
 pub fn all() -> impl Iterator<Item = &'static Operation> {
     let groups = [objects::TABLE, listing::TABLE, multipart::TABLE, buckets::TABLE, select::TABLE];
-    groups.into_iter().chain(made::TABLES).flatten()
+    groups.into_iter().chain(generated::TABLES).flatten()
 }
 
 impl Operation {
-    /// The parameter of this name.
+    /// Finds a parameter by name.
     pub fn field(&self, name: &str) -> Option<&'static Field> {
         self.input.iter().copied().flatten().find(|field| field.name == name)
     }
 
-    /// Whether it changes nothing.
+    /// Returns true if the operation changes nothing.
     pub fn is_read(&self) -> bool {
         matches!(self.effect, Effect::ReadObject | Effect::ReadBucket)
     }
@@ -226,17 +226,17 @@ const fn field(name: &'static str, place: Place, kind: Kind) -> Field {
     Field { name, place, kind, required: false }
 }
 
-/// A parameter that goes to a header field.
+/// A parameter in a header field.
 const fn header(name: &'static str, header: &'static str) -> Field {
     field(name, Place::Header(header), Kind::Text)
 }
 
-/// A parameter that goes to the query.
+/// A parameter in the query.
 const fn query(name: &'static str, key: &'static str) -> Field {
     field(name, Place::Query(key), Kind::Text)
 }
 
-/// A parameter that is an element of the body.
+/// A parameter in an element of the body.
 const fn element(name: &'static str) -> Field {
     field(name, Place::Element, Kind::Text)
 }
@@ -249,15 +249,19 @@ const fn of(kind: Kind, field: Field) -> Field {
     Field { kind, ..field }
 }
 
-const fn found(name: &'static str, header: &'static str) -> Found {
-    Found { name, header, kind: Kind::Text }
+const fn response_header(name: &'static str, header: &'static str) -> ResponseHeader {
+    ResponseHeader { name, header, kind: Kind::Text }
 }
 
-const fn found_as(kind: Kind, name: &'static str, header: &'static str) -> Found {
-    Found { name, header, kind }
+const fn response_header_as(
+    kind: Kind,
+    name: &'static str,
+    header: &'static str,
+) -> ResponseHeader {
+    ResponseHeader { name, header, kind }
 }
 
-/// A member whose element has its name.
+/// A member whose element has the same name.
 const fn leaf(name: &'static str, kind: Kind) -> Member {
     Member { name, element: name, shape: Shape::Leaf(kind) }
 }
@@ -275,45 +279,49 @@ const fn named(name: &'static str, element: &'static str, shape: Shape) -> Membe
 }
 
 const TEXT: Shape = Shape::Leaf(Kind::Text);
-/// Who has an object or bucket.
+/// The owner of an object or bucket.
 const OWNER: Shape = Shape::Structure(&[text("DisplayName"), text("ID")]);
-/// Of every request.
+/// Parameters of every request.
 const COMMON: &[Field] = &[
     header("ExpectedBucketOwner", "x-amz-expected-bucket-owner"),
     header("RequestPayer", "x-amz-request-payer"),
 ];
-/// A key of the customer's.
+/// A customer-provided key.
 const CUSTOMER_KEY: &[Field] = &[
     header("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
     header("SSECustomerKey", "x-amz-server-side-encryption-customer-key"),
     header("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
 ];
-/// Of every answer.
-const CHARGED: &[Found] = &[found("RequestCharged", "x-amz-request-charged")];
-/// How an object is encrypted.
-const ENCRYPTED: &[Found] = &[
-    found("ServerSideEncryption", "x-amz-server-side-encryption"),
-    found("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
-    found("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
-    found("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
-    found("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
-    found_as(Kind::Boolean, "BucketKeyEnabled", "x-amz-server-side-encryption-bucket-key-enabled"),
+/// Fields of every response.
+const CHARGED: &[ResponseHeader] = &[response_header("RequestCharged", "x-amz-request-charged")];
+/// The encryption of an object.
+const ENCRYPTED: &[ResponseHeader] = &[
+    response_header("ServerSideEncryption", "x-amz-server-side-encryption"),
+    response_header("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
+    response_header("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
+    response_header("SSEKMSKeyId", "x-amz-server-side-encryption-aws-kms-key-id"),
+    response_header("SSEKMSEncryptionContext", "x-amz-server-side-encryption-context"),
+    response_header_as(
+        Kind::Boolean,
+        "BucketKeyEnabled",
+        "x-amz-server-side-encryption-bucket-key-enabled",
+    ),
 ];
-/// Checksums that an answer states.
-const CHECKSUMS: &[Found] = &[
-    found("ChecksumCRC32", "x-amz-checksum-crc32"),
-    found("ChecksumCRC32C", "x-amz-checksum-crc32c"),
-    found("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
-    found("ChecksumSHA1", "x-amz-checksum-sha1"),
-    found("ChecksumSHA256", "x-amz-checksum-sha256"),
-    found("ChecksumSHA512", "x-amz-checksum-sha512"),
-    found("ChecksumMD5", "x-amz-checksum-md5"),
-    found("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
-    found("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
-    found("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
-    found("ChecksumType", "x-amz-checksum-type"),
+/// Checksums in a response.
+const CHECKSUMS: &[ResponseHeader] = &[
+    response_header("ChecksumCRC32", "x-amz-checksum-crc32"),
+    response_header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
+    response_header("ChecksumCRC64NVME", "x-amz-checksum-crc64nvme"),
+    response_header("ChecksumSHA1", "x-amz-checksum-sha1"),
+    response_header("ChecksumSHA256", "x-amz-checksum-sha256"),
+    response_header("ChecksumSHA512", "x-amz-checksum-sha512"),
+    response_header("ChecksumMD5", "x-amz-checksum-md5"),
+    response_header("ChecksumXXHASH64", "x-amz-checksum-xxhash64"),
+    response_header("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
+    response_header("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
+    response_header("ChecksumType", "x-amz-checksum-type"),
 ];
-/// Checksums that a request states.
+/// Checksums in a request.
 const SUMS: &[Field] = &[
     header("ChecksumCRC32", "x-amz-checksum-crc32"),
     header("ChecksumCRC32C", "x-amz-checksum-crc32c"),
@@ -326,7 +334,7 @@ const SUMS: &[Field] = &[
     header("ChecksumXXHASH3", "x-amz-checksum-xxhash3"),
     header("ChecksumXXHASH128", "x-amz-checksum-xxhash128"),
 ];
-/// The digest of a body's transport, and the algorithm that the sender is to use.
+/// The digest of a body in transfer, and the algorithm that the sender must use.
 const DIGESTS: &[Field] = &[
     header("ContentMD5", "Content-MD5"),
     header("ChecksumAlgorithm", "x-amz-sdk-checksum-algorithm"),
@@ -344,7 +352,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for operation in all() {
-            // A query in SQL is longer than an address may be.
+            // A query in SQL can be longer than a URL may be.
             let asks = operation.name == "SelectObjectContent";
             let reads = matches!(operation.method, Method::Get | Method::Head) || asks;
             assert_eq!(operation.is_read(), reads, "{}", operation.name);

@@ -1,4 +1,4 @@
-//! Uploads in parts.
+//! Multipart uploads.
 
 use super::objects::{COPIED, DESCRIPTION, SOURCE};
 use super::*;
@@ -49,10 +49,10 @@ const LISTED_UPLOAD: Shape = Shape::Structure(&[
     text("ChecksumType"),
 ]);
 const PREFIX: Shape = Shape::Structure(&[text("Prefix")]);
-const VERSION: &[Found] = &[found("VersionId", "x-amz-version-id")];
-const ABORTED: &[Found] = &[
-    found_as(Kind::HttpDate, "AbortDate", "x-amz-abort-date"),
-    found("AbortRuleId", "x-amz-abort-rule-id"),
+const VERSION: &[ResponseHeader] = &[response_header("VersionId", "x-amz-version-id")];
+const ABORTED: &[ResponseHeader] = &[
+    response_header_as(Kind::HttpDate, "AbortDate", "x-amz-abort-date"),
+    response_header("AbortRuleId", "x-amz-abort-rule-id"),
 ];
 
 pub(super) const TABLE: &[Operation] = &[
@@ -72,14 +72,14 @@ pub(super) const TABLE: &[Operation] = &[
                 header("ChecksumType", "x-amz-checksum-type"),
             ],
         ],
-        found: &[
+        response_headers: &[
             ABORTED,
             VERSION,
             ENCRYPTED,
             CHARGED,
             &[
-                found("ChecksumAlgorithm", "x-amz-checksum-algorithm"),
-                found("ChecksumType", "x-amz-checksum-type"),
+                response_header("ChecksumAlgorithm", "x-amz-checksum-algorithm"),
+                response_header("ChecksumType", "x-amz-checksum-type"),
             ],
         ],
         output: Output::Xml(&[text("Bucket"), text("Key"), text("UploadId")]),
@@ -102,7 +102,13 @@ pub(super) const TABLE: &[Operation] = &[
         ],
         has_body: true,
         digest: Digest::Crc32,
-        found: &[&[found("ETag", "etag")], VERSION, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[
+            &[response_header("ETag", "etag")],
+            VERSION,
+            ENCRYPTED,
+            CHECKSUMS,
+            CHARGED,
+        ],
         ..BASE
     },
     Operation {
@@ -119,8 +125,8 @@ pub(super) const TABLE: &[Operation] = &[
             PART_NUMBER,
             &[header("CopySourceRange", "x-amz-copy-source-range")],
         ],
-        found: &[
-            &[found("CopySourceVersionId", "x-amz-copy-source-version-id")],
+        response_headers: &[
+            &[response_header("CopySourceVersionId", "x-amz-copy-source-version-id")],
             VERSION,
             ENCRYPTED,
             CHARGED,
@@ -148,8 +154,11 @@ pub(super) const TABLE: &[Operation] = &[
                 header("IfNoneMatch", "If-None-Match"),
             ],
         ],
-        found: &[
-            &[found("Expiration", "x-amz-expiration"), found("VersionId", "x-amz-version-id")],
+        response_headers: &[
+            &[
+                response_header("Expiration", "x-amz-expiration"),
+                response_header("VersionId", "x-amz-version-id"),
+            ],
             ENCRYPTED,
             CHARGED,
         ],
@@ -184,7 +193,7 @@ pub(super) const TABLE: &[Operation] = &[
             UPLOAD,
             &[of(Kind::HttpDate, header("IfMatchInitiatedTime", "x-amz-if-match-initiated-time"))],
         ],
-        found: &[VERSION, CHARGED],
+        response_headers: &[VERSION, CHARGED],
         ..BASE
     },
     Operation {
@@ -201,7 +210,7 @@ pub(super) const TABLE: &[Operation] = &[
                 of(Kind::Integer, query("PartNumberMarker", "part-number-marker")),
             ],
         ],
-        found: &[ABORTED, VERSION, CHARGED],
+        response_headers: &[ABORTED, VERSION, CHARGED],
         output: Output::Xml(&[
             text("Bucket"),
             text("Key"),
@@ -234,7 +243,7 @@ pub(super) const TABLE: &[Operation] = &[
                 query("UploadIdMarker", "upload-id-marker"),
             ],
         ],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(&[
             text("Bucket"),
             text("KeyMarker"),

@@ -10,7 +10,7 @@ const CONDITIONS: &[Field] = &[
     of(Kind::HttpDate, header("IfUnmodifiedSince", "If-Unmodified-Since")),
 ];
 
-/// Which object, and which part of it.
+/// The object, and the part of it.
 const WHICH: &[Field] = &[
     header("Range", "Range"),
     query("VersionId", "versionId"),
@@ -18,7 +18,7 @@ const WHICH: &[Field] = &[
     header("ChecksumMode", "x-amz-checksum-mode"),
 ];
 
-/// Header fields of the answer that the request decides.
+/// Header fields of the response that the request overrides.
 const OVERRIDES: &[Field] = &[
     query("ResponseCacheControl", "response-cache-control"),
     query("ResponseContentDisposition", "response-content-disposition"),
@@ -28,7 +28,7 @@ const OVERRIDES: &[Field] = &[
     of(Kind::HttpDate, query("ResponseExpires", "response-expires")),
 ];
 
-/// What is stored beside an object.
+/// Metadata stored with an object.
 pub(super) const DESCRIPTION: &[Field] = &[
     header("ACL", "x-amz-acl"),
     header("CacheControl", "Cache-Control"),
@@ -66,7 +66,7 @@ pub(super) const DESCRIPTION: &[Field] = &[
     ),
 ];
 
-/// Of a copy's source.
+/// The source of a copy.
 pub(super) const SOURCE: &[Field] = &[
     required(header("CopySource", "x-amz-copy-source")),
     header("CopySourceIfMatch", "x-amz-copy-source-if-match"),
@@ -88,54 +88,58 @@ pub(super) const SOURCE: &[Field] = &[
     header("ExpectedSourceBucketOwner", "x-amz-source-expected-bucket-owner"),
 ];
 
-/// What GET and HEAD say of an object.
-const OBJECT: &[Found] = &[
-    found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-    found("AcceptRanges", "accept-ranges"),
-    found("Expiration", "x-amz-expiration"),
-    found("Restore", "x-amz-restore"),
-    found_as(Kind::HttpDate, "LastModified", "last-modified"),
-    found_as(Kind::Integer, "ContentLength", "content-length"),
-    found("ETag", "etag"),
-    found_as(Kind::Integer, "MissingMeta", "x-amz-missing-meta"),
-    found("VersionId", "x-amz-version-id"),
-    found("CacheControl", "cache-control"),
-    found("ContentDisposition", "content-disposition"),
-    found("ContentEncoding", "content-encoding"),
-    found("ContentLanguage", "content-language"),
-    found("ContentRange", "content-range"),
-    found("ContentType", "content-type"),
-    found_as(Kind::HttpDate, "Expires", "expires"),
-    found("ExpiresString", "expires"),
-    found("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
-    found("Metadata", "x-amz-meta-*"),
-    found("StorageClass", "x-amz-storage-class"),
-    found("ReplicationStatus", "x-amz-replication-status"),
-    found_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
-    found_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
-    found("ObjectLockMode", "x-amz-object-lock-mode"),
-    found_as(Kind::Timestamp, "ObjectLockRetainUntilDate", "x-amz-object-lock-retain-until-date"),
-    found("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
-    found("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
-    found_as(
+/// Metadata in a response to GET and HEAD.
+const OBJECT: &[ResponseHeader] = &[
+    response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+    response_header("AcceptRanges", "accept-ranges"),
+    response_header("Expiration", "x-amz-expiration"),
+    response_header("Restore", "x-amz-restore"),
+    response_header_as(Kind::HttpDate, "LastModified", "last-modified"),
+    response_header_as(Kind::Integer, "ContentLength", "content-length"),
+    response_header("ETag", "etag"),
+    response_header_as(Kind::Integer, "MissingMeta", "x-amz-missing-meta"),
+    response_header("VersionId", "x-amz-version-id"),
+    response_header("CacheControl", "cache-control"),
+    response_header("ContentDisposition", "content-disposition"),
+    response_header("ContentEncoding", "content-encoding"),
+    response_header("ContentLanguage", "content-language"),
+    response_header("ContentRange", "content-range"),
+    response_header("ContentType", "content-type"),
+    response_header_as(Kind::HttpDate, "Expires", "expires"),
+    response_header("ExpiresString", "expires"),
+    response_header("WebsiteRedirectLocation", "x-amz-website-redirect-location"),
+    response_header("Metadata", "x-amz-meta-*"),
+    response_header("StorageClass", "x-amz-storage-class"),
+    response_header("ReplicationStatus", "x-amz-replication-status"),
+    response_header_as(Kind::Integer, "PartsCount", "x-amz-mp-parts-count"),
+    response_header_as(Kind::Integer, "TagCount", "x-amz-tagging-count"),
+    response_header("ObjectLockMode", "x-amz-object-lock-mode"),
+    response_header_as(
+        Kind::Timestamp,
+        "ObjectLockRetainUntilDate",
+        "x-amz-object-lock-retain-until-date",
+    ),
+    response_header("ObjectLockLegalHoldStatus", "x-amz-object-lock-legal-hold"),
+    response_header("ObjectLockEventHold", "x-amz-object-lock-event-hold"),
+    response_header_as(
         Kind::Integer,
         "ObjectLockEventHoldDurationDays",
         "x-amz-object-lock-event-hold-duration-days",
     ),
-    found_as(
+    response_header_as(
         Kind::Integer,
         "ObjectLockEventHoldDurationYears",
         "x-amz-object-lock-event-hold-duration-years",
     ),
 ];
 
-const HEAD_ONLY: &[Found] = &[found("ArchiveStatus", "x-amz-archive-status")];
+const HEAD_ONLY: &[ResponseHeader] = &[response_header("ArchiveStatus", "x-amz-archive-status")];
 
-const WRITTEN: &[Found] = &[
-    found("Expiration", "x-amz-expiration"),
-    found("ETag", "etag"),
-    found("VersionId", "x-amz-version-id"),
-    found_as(Kind::Integer, "Size", "x-amz-object-size"),
+const WRITTEN: &[ResponseHeader] = &[
+    response_header("Expiration", "x-amz-expiration"),
+    response_header("ETag", "etag"),
+    response_header("VersionId", "x-amz-version-id"),
+    response_header_as(Kind::Integer, "Size", "x-amz-object-size"),
 ];
 
 const PUT: &[Field] = &[
@@ -145,7 +149,7 @@ const PUT: &[Field] = &[
     field("ContentLength", Place::Nowhere, Kind::Integer),
 ];
 
-/// What a copy says of the object that it made.
+/// The new object in a response to a copy.
 pub(super) const COPIED: &[Member] = &[
     text("ETag"),
     leaf("LastModified", Kind::Timestamp),
@@ -176,10 +180,10 @@ const GRANTEE: &[Member] = &[
 ];
 const GRANT: Shape =
     Shape::Structure(&[within("Grantee", Shape::Structure(GRANTEE)), text("Permission")]);
-/// Who may do what.
+/// An access control list.
 pub(super) const ACL: &[Member] =
     &[within("Owner", OWNER), named("Grants", "AccessControlList", Shape::List("Grant", &GRANT))];
-/// How an ACL is set by header fields.
+/// The header fields that set an ACL.
 pub(super) const ACL_FIELDS: &[Field] = &[
     header("ACL", "x-amz-acl"),
     header("GrantFullControl", "x-amz-grant-full-control"),
@@ -236,7 +240,7 @@ pub(super) const TABLE: &[Operation] = &[
         target: Target::Object,
         effect: Effect::ReadObject,
         input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
-        found: &[OBJECT, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[OBJECT, ENCRYPTED, CHECKSUMS, CHARGED],
         output: Output::Object,
         ..BASE
     },
@@ -247,7 +251,7 @@ pub(super) const TABLE: &[Operation] = &[
         target: Target::Object,
         effect: Effect::ReadObject,
         input: &[COMMON, CUSTOMER_KEY, CONDITIONS, WHICH, OVERRIDES],
-        found: &[OBJECT, HEAD_ONLY, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[OBJECT, HEAD_ONLY, ENCRYPTED, CHECKSUMS, CHARGED],
         ..BASE
     },
     Operation {
@@ -259,7 +263,7 @@ pub(super) const TABLE: &[Operation] = &[
         input: &[COMMON, CUSTOMER_KEY, DESCRIPTION, DIGESTS, SUMS, PUT],
         has_body: true,
         digest: Digest::Crc32,
-        found: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
+        response_headers: &[WRITTEN, ENCRYPTED, CHECKSUMS, CHARGED],
         ..BASE
     },
     Operation {
@@ -285,10 +289,10 @@ pub(super) const TABLE: &[Operation] = &[
                 of(Kind::Integer, header("IfMatchSize", "x-amz-if-match-size")),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-                found("VersionId", "x-amz-version-id"),
+                response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             CHARGED,
         ],
@@ -314,11 +318,11 @@ pub(super) const TABLE: &[Operation] = &[
                 header("IfNoneMatch", "If-None-Match"),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found("Expiration", "x-amz-expiration"),
-                found("CopySourceVersionId", "x-amz-copy-source-version-id"),
-                found("VersionId", "x-amz-version-id"),
+                response_header("Expiration", "x-amz-expiration"),
+                response_header("CopySourceVersionId", "x-amz-copy-source-version-id"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             ENCRYPTED,
             CHARGED,
@@ -343,11 +347,11 @@ pub(super) const TABLE: &[Operation] = &[
                 required(of(Kind::Names, header("ObjectAttributes", "x-amz-object-attributes"))),
             ],
         ],
-        found: &[
+        response_headers: &[
             &[
-                found_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
-                found_as(Kind::HttpDate, "LastModified", "last-modified"),
-                found("VersionId", "x-amz-version-id"),
+                response_header_as(Kind::Boolean, "DeleteMarker", "x-amz-delete-marker"),
+                response_header_as(Kind::HttpDate, "LastModified", "last-modified"),
+                response_header("VersionId", "x-amz-version-id"),
             ],
             CHARGED,
         ],
@@ -367,7 +371,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ReadObject,
         query: &[("tagging", "")],
         input: &[COMMON, VERSION],
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         output: Output::Xml(TAGS),
         ..BASE
     },
@@ -388,7 +392,7 @@ pub(super) const TABLE: &[Operation] = &[
             ],
         ],
         digest: Digest::Crc32,
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         ..BASE
     },
     Operation {
@@ -399,7 +403,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ChangeObject,
         query: &[("tagging", "")],
         input: &[COMMON, VERSION],
-        found: &[&[found("VersionId", "x-amz-version-id")]],
+        response_headers: &[&[response_header("VersionId", "x-amz-version-id")]],
         ..BASE
     },
     Operation {
@@ -409,7 +413,7 @@ pub(super) const TABLE: &[Operation] = &[
         effect: Effect::ReadObject,
         query: &[("acl", "")],
         input: &[COMMON, VERSION],
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         output: Output::Xml(ACL),
         ..BASE
     },
@@ -422,7 +426,7 @@ pub(super) const TABLE: &[Operation] = &[
         query: &[("acl", "")],
         input: &[COMMON, VERSION, ACL_FIELDS],
         digest: Digest::Crc32,
-        found: &[CHARGED],
+        response_headers: &[CHARGED],
         ..BASE
     },
 ];

@@ -1,4 +1,4 @@
-//! SQL over one object. The answer is a stream of events, which the guest takes apart.
+//! SQL over one object. The response is a stream of events, which the guest parses.
 
 use super::*;
 
@@ -29,7 +29,7 @@ const OUTPUT: &[Member] = &[
     within("JSON", Shape::Structure(&[text("RecordDelimiter")])),
 ];
 const RANGE: &[Member] = &[leaf("Start", Kind::Integer), leaf("End", Kind::Integer)];
-/// In the order of the API.
+/// Ordered as in the API.
 const REQUEST: &[Member] = &[
     text("Expression"),
     text("ExpressionType"),
@@ -47,7 +47,7 @@ pub(super) const TABLE: &[Operation] = &[Operation {
     effect: Effect::ReadObject,
     query: &[("select", ""), ("select-type", "2")],
     input: &[
-        // Nobody pays for another in a query.
+        // A query has no requester-pays parameter.
         &[header("ExpectedBucketOwner", "x-amz-expected-bucket-owner")],
         CUSTOMER_KEY,
         &[

@@ -1,4 +1,4 @@
-//! A launcher by itself: what `unlade fn sandbox` is, for tests of this crate.
+//! The launcher as a program of its own: equal to `unlade fn sandbox`, for this crate's tests.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

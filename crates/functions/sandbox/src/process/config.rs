@@ -1,24 +1,24 @@
-//! What an operator can say of sandboxes.
+//! The configuration of sandboxes.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Most instances of one template: they have numbers, users and roots.
+/// Most instances of one template: each has a number, a user and a root.
 pub const INSTANCES_MAX: u32 = 1023;
-/// Users of one template: the zygote's and its instances'.
+/// Users of one template: one for the zygote and one for each instance.
 pub(super) const IDS_OF_TEMPLATE: u32 = INSTANCES_MAX + 1;
-/// Where the range of users starts over: below those of machines (`qemu::config`), which end below
-/// what some programs take for negative.
+/// End of the range of users, where allocation wraps around: below the users of machines
+/// (`qemu::config`), and below the values that some programs treat as negative.
 pub(super) const IDS_END: u32 = (1 << 31) - (1 << 16);
 
-/// The executable that makes sandboxes, and what comes before its own arguments.
+/// The executable that creates sandboxes, and its leading arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launcher {
     /// Its path.
     pub program: PathBuf,
-    /// As `["fn", "sandbox"]`.
+    /// For example `["fn", "sandbox"]`.
     pub arguments: Vec<String>,
 }
 
@@ -26,17 +26,18 @@ pub struct Launcher {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProcessConfig {
-    /// The control group that holds those of templates and instances.
+    /// The parent control group of templates and instances.
     pub cgroup: String,
-    /// The first of the host's users and groups that nobody else has; each template takes 1024.
+    /// The first of a range of otherwise unused users and groups of the host; each template takes
+    /// 1024.
     pub ids_first: u32,
     /// Most processes and threads of an instance.
     pub processes_max: u32,
     /// Most open files of a process.
     pub files_max: u32,
-    /// Roots and groups that are made before an instance wants them.
+    /// Number of roots and groups that are created in advance.
     pub spares: u32,
-    /// How long a function may take to be imported, and an instance to greet.
+    /// Timeout of a function's import and of an instance's greeting.
     #[serde(with = "unlade_config::duration")]
     pub start_timeout: Duration,
 }
@@ -45,7 +46,7 @@ impl Default for ProcessConfig {
     fn default() -> ProcessConfig {
         ProcessConfig {
             cgroup: "unlade".to_owned(),
-            // Behind the range that systemd gives to containers.
+            // After the range that systemd assigns to containers.
             ids_first: 1_879_048_192,
             processes_max: 256,
             files_max: 1024,

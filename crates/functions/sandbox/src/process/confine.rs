@@ -1,6 +1,6 @@
-//! The second half of the launcher: the zygote, until it is the interpreter. It is the first
-//! process of its PID namespace, has the mount namespace together with the keeper, and still the
-//! rights of root; it gives them up one after the other.
+//! The second stage of the launcher: the zygote, until it becomes the interpreter. It is the first
+//! process of its PID namespace, shares the mount namespace with the supervisor, and starts with the
+//! rights of root, which it drops step by step.
 
 use std::convert::Infallible;
 use std::io::{Error, ErrorKind, Result};
@@ -16,26 +16,27 @@ use super::message::{FromZygote, ToZygote};
 use super::spec::{Spec, TASK};
 use super::{packet, root, syscalls};
 
-/// What the zygote can do in its own user namespace: make a child another user, in another root.
+/// The zygote's capabilities in its own user namespace: a child can become another user, in
+/// another root.
 const KEPT: CapabilitySet =
     CapabilitySet::SETUID.union(CapabilitySet::SETGID).union(CapabilitySet::SYS_CHROOT);
 
-/// Becomes the interpreter; `keeper` is the socket to the keeper.
+/// Becomes the interpreter; `supervisor` is the socket to the supervisor.
 ///
 /// # Errors
-/// Why not; the keeper has been told.
-pub fn run(keeper: OwnedFd) -> Result<Infallible> {
-    let error = match confined(&keeper) {
+/// The failed operation, which was also reported to the supervisor.
+pub fn run(supervisor: OwnedFd) -> Result<Infallible> {
+    let error = match confined(&supervisor) {
         Ok(never) => match never {},
         Err(error) => error,
     };
-    packet::send(&keeper, &FromZygote::Failed { why: error.to_string() }, &[])?;
+    packet::send(&supervisor, &FromZygote::Failed { why: error.to_string() }, &[])?;
     Err(error)
 }
 
-fn confined(keeper: &OwnedFd) -> Result<Infallible> {
-    let ended = || Error::new(ErrorKind::UnexpectedEof, "the keeper has gone");
-    let (spec, mut beside) = packet::receive::<Spec>(keeper)?.ok_or_else(ended)?;
+fn confined(supervisor: &OwnedFd) -> Result<Infallible> {
+    let ended = || Error::new(ErrorKind::UnexpectedEof, "the supervisor has gone");
+    let (spec, mut beside) = packet::receive::<Spec>(supervisor)?.ok_or_else(ended)?;
     if beside.is_empty() {
         return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
     }
@@ -49,11 +50,12 @@ fn confined(keeper: &OwnedFd) -> Result<Infallible> {
     host.map_err(|error| tried("naming the host", error))?;
     root::build(&spec)?;
     unshare(&[Namespace::User]).map_err(|error| tried("leaving users", error))?;
-    packet::send(keeper, &FromZygote::Unmapped, &[])?;
-    packet::receive::<ToZygote>(keeper)?.ok_or_else(ended)?;
+    packet::send(supervisor, &FromZygote::Unmapped, &[])?;
+    packet::receive::<ToZygote>(supervisor)?.ok_or_else(ended)?;
     limit(&spec)?;
     give_up().map_err(|error| tried("giving rights up", error))?;
-    // After the change of users, which undoes it. The keeper is killed only by force.
+    // Set after the change of users, which resets it. SIGKILL is the only signal that ends the
+    // supervisor early.
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     rustix::process::chdir(TASK).map_err(|error| tried(TASK, error))?;
     syscalls::confine(spec.network)?;
@@ -65,8 +67,8 @@ fn tried(what: &str, error: rustix::io::Errno) -> Error {
     Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Limits of each process: what has no control group is limited by its user, who is an instance's
-/// alone.
+/// Sets the limits of each process: resources without a control group are limited for each user,
+/// which belongs to one instance.
 fn limit(spec: &Spec) -> Result<()> {
     for (resource, value) in [
         (Resource::Core, 0),
@@ -82,7 +84,8 @@ fn limit(spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// Becomes user 0 of the user namespace, which is nobody outside, with [`KEPT`] and no way to more.
+/// Becomes user 0 of the user namespace, which has no rights outside, with [`KEPT`] and no way to
+/// gain more.
 fn give_up() -> rustix::io::Result<()> {
     use rustix::thread;
     let (user, group) = (rustix::fs::Uid::ROOT, rustix::fs::Gid::ROOT);
@@ -91,7 +94,7 @@ fn give_up() -> rustix::io::Result<()> {
     thread::set_thread_res_uid(user, user, user)?;
     for number in 0..u64::BITS {
         let capability = CapabilitySet::from_bits_retain(1 << number);
-        // What this kernel does not know is INVAL.
+        // A capability unknown to this kernel gives INVAL.
         if !KEPT.contains(capability) && thread::capability_is_in_bounding_set(capability).is_ok() {
             thread::remove_capability_from_bounding_set(capability)?;
         }
@@ -106,7 +109,7 @@ fn give_up() -> rustix::io::Result<()> {
 }
 
 fn become_interpreter(spec: &Spec, control: OwnedFd) -> Result<Infallible> {
-    // The copy has no CLOEXEC; it is the interpreter's, and nobody's here.
+    // The copy has no CLOEXEC; the interpreter inherits it, and this process does not close it.
     let inherited = rustix::io::dup(control.as_fd())?;
     let number = inherited.as_raw_fd().to_string();
     let _ = inherited.into_raw_fd();

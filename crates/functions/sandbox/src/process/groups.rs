@@ -1,8 +1,9 @@
-//! Control groups: what templates and instances may use, and have used.
+//! Control groups: resource limits and accounting of templates and instances.
 //!
-//! A template has one group in each hierarchy, and in it `zygote` and one for each instance. With
-//! version 1 a process goes there by itself: a thread that writes `0` to `tasks` moves at once, while
-//! to move another one the kernel waits for every processor (5 ms and more).
+//! A template has one group in each hierarchy, which contains `zygote` and one group for each
+//! instance. With version 1 a process enters a group itself: a thread that writes `0` to `tasks`
+//! moves at once, while a move of another one waits for every processor in the kernel (5 ms and
+//! more).
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::Limits;
 
-/// What limits and accounts are wanted of.
+/// The controllers in use.
 const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "pids"];
 /// Most bytes of one of their files.
 const FILE_BYTES_MAX: usize = 64 * 1024;
@@ -23,15 +24,15 @@ const FILE_BYTES_MAX: usize = 64 * 1024;
 /// A hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hierarchy {
-    /// Where it is mounted.
+    /// The mount point.
     pub mount: PathBuf,
-    /// Whether it is of version 2.
+    /// True for version 2.
     pub unified: bool,
-    /// Those of its controllers that are wanted.
+    /// The controllers in use of this hierarchy.
     pub controllers: BTreeSet<String>,
 }
 
-/// The hierarchies of this machine that have a controller that is wanted.
+/// The hierarchies of this machine with a controller in use.
 pub fn hierarchies() -> Vec<Hierarchy> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let available = |mount: &Path| {
@@ -66,20 +67,20 @@ fn of_mounts(mounts: &str, available: impl Fn(&Path) -> String) -> Vec<Hierarchy
     found
 }
 
-/// The group of a template: whose it is can be told from its name.
+/// The name of a template's group, which contains the process and the function.
 pub fn of_template(parent: &str, number: u32, function: &str) -> String {
     format!("{parent}/{}-{number}-{function}", std::process::id())
 }
 
-/// The name of an instance's group in its template's.
+/// The name of an instance's group within its template's.
 pub fn of_instance(slot: u32) -> String {
     format!("instance-{slot}")
 }
 
-/// The name of the zygote's.
+/// The name of the zygote's group.
 pub const ZYGOTE: &str = "zygote";
 
-/// Removes groups of gateways that have gone, where nothing is in them any more.
+/// Removes empty groups of gateways that no longer run.
 pub fn sweep(parent: &str) {
     for hierarchy in hierarchies() {
         let Ok(groups) = std::fs::read_dir(hierarchy.mount.join(parent)) else { continue };
@@ -96,7 +97,7 @@ pub fn sweep(parent: &str) {
     }
 }
 
-/// The groups of a template, as directories that are held open: the keeper has another root later.
+/// The groups of a template, as open directories: the supervisor changes its root later.
 pub struct Groups {
     template: Vec<(Hierarchy, OwnedFd)>,
     parents: Vec<(OwnedFd, String)>,
@@ -105,10 +106,10 @@ pub struct Groups {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl Groups {
-    /// Makes those of a template.
+    /// Creates the groups of a template.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn make(hierarchies: &[Hierarchy], group: &str) -> io::Result<Groups> {
         let mut made = Groups { template: Vec::new(), parents: Vec::new() };
         let (parent, name) = group.rsplit_once('/').unwrap_or(("", group));
@@ -128,18 +129,18 @@ impl Groups {
         Ok(made)
     }
 
-    /// Makes a group in all of them, with limits; the files by which a process goes there, where it
-    /// can do so by itself.
+    /// Creates a group in all hierarchies, with limits. Returns the files that a process writes to
+    /// enter the group itself, where that is possible.
     ///
     /// # Errors
-    /// The system's: what was made is removed.
+    /// The system call failed: the created groups are removed.
     pub fn add(&self, name: &str, limits: &Limits) -> io::Result<Vec<OwnedFd>> {
         let mut files = Vec::new();
         for (hierarchy, directory) in &self.template {
             let added = entered(directory, name).and_then(|group| {
                 limit(hierarchy, &group, limits);
                 match name {
-                    // Everybody waits for it.
+                    // Every start waits for it.
                     ZYGOTE => weigh(hierarchy, &group, 1),
                     _ => share(hierarchy, &group, limits),
                 }
@@ -156,10 +157,10 @@ impl Groups {
         Ok(files)
     }
 
-    /// Puts a process into a group; the kernel may take long.
+    /// Moves a process into a group, which may take long in the kernel.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn join(&self, name: &str, pid: i32) -> io::Result<()> {
         for (_, directory) in &self.template {
             let file = opened(directory, &format!("{name}/cgroup.procs"))?;
@@ -168,7 +169,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Kills what is in a group.
+    /// Kills the processes of a group.
     pub fn kill(&self, name: &str) {
         if let Some((_, directory)) = self.template.first() {
             let members = || members(directory, name);
@@ -178,7 +179,7 @@ impl Groups {
                     Some((pid, rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?))
                 })
                 .collect();
-            // A number that is still a member after its process was opened is that process.
+            // A number that is still a member after the process was opened refers to that process.
             let still = members();
             for (_, process) in held.iter().filter(|(pid, _)| still.contains(pid)) {
                 let _ = rustix::process::pidfd_send_signal(process, Signal::KILL);
@@ -200,7 +201,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Removes everything: nothing runs any more.
+    /// Removes all groups, whose processes have ended.
     pub fn clear(&self) {
         for (_, directory) in &self.template {
             let Ok(entries) = rustix::fs::Dir::read_from(directory) else { continue };
@@ -217,7 +218,7 @@ impl Groups {
     }
 }
 
-/// Makes a directory where it is not there, and opens it.
+/// Opens a directory, which is created if it does not exist.
 fn entered(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
     match rustix::fs::mkdirat(directory, name, Mode::from_raw_mode(0o755)) {
         Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
@@ -236,17 +237,17 @@ fn written(directory: impl AsFd, name: &str, value: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// With version 2 a group's children have the controllers that it gives them.
+/// Enables the controllers for a group's children; version 2 only.
 fn delegate(hierarchy: &Hierarchy, directory: &OwnedFd) {
     if hierarchy.unified {
         for controller in hierarchy.controllers.iter().filter(|name| *name != "cpuacct") {
-            // Where it cannot be given the limit's file is missing, and that is told.
+            // If that fails, the file of a limit is missing, which is reported then.
             let _ = written(directory, "cgroup.subtree_control", &format!("+{controller}"));
         }
     }
 }
 
-/// Sets what there is a file for.
+/// Sets the limits for which a file exists.
 fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
     let memory = limits.memory_bytes.to_string();
     let pids = limits.processes.to_string();
@@ -267,7 +268,7 @@ fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
             continue;
         }
         if let Err(error) = written(group, file, value) {
-            // A kernel may account for no swap.
+            // A kernel may lack swap accounting.
             if !file.contains("sw") {
                 eprintln!("unlade: {file} = {value}: {error}");
             }
@@ -275,12 +276,12 @@ fn limit(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
     }
 }
 
-/// Functions together are to have as much of the processors as that many other busy processes.
+/// The weight of all functions together, equal to that number of other busy processes.
 fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
-/// As on Lambda an instance's share of them goes with its memory: a whole one at 1769 MiB.
+/// Sets the CPU share in proportion to memory, as Lambda does: a whole CPU at 1769 MiB.
 fn share(hierarchy: &Hierarchy, group: &OwnedFd, limits: &Limits) {
     let (v1, v2) = (limits.memory_bytes * 1024, limits.memory_bytes * 100);
     let whole = 1769 << 20;
@@ -317,7 +318,7 @@ fn pids(text: &str) -> Vec<Pid> {
     text.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)).collect()
 }
 
-/// A group of an instance's, to be read by the gateway.
+/// A group of an instance, as the gateway reads it.
 #[derive(Clone, Debug)]
 pub struct Account {
     hierarchies: Vec<Hierarchy>,
@@ -325,7 +326,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// That of `name` in a template's group.
+    /// Creates the account of `name` in a template's group.
     pub fn new(hierarchies: &[Hierarchy], group: &str, name: &str) -> Account {
         Account { hierarchies: hierarchies.to_vec(), group: format!("{group}/{name}") }
     }
@@ -336,14 +337,14 @@ impl Account {
         std::fs::read_to_string(found.mount.join(&self.group).join(file)).ok()
     }
 
-    /// Who is in it; nobody where there are no control groups.
+    /// The processes in the group; empty without control groups.
     pub fn members(&self) -> Vec<Pid> {
         let Some(first) = self.hierarchies.first() else { return Vec::new() };
         let file = first.mount.join(&self.group).join("cgroup.procs");
         pids(&std::fs::read_to_string(file).unwrap_or_default())
     }
 
-    /// Whether a process is in it, in every hierarchy.
+    /// Returns true if a process is in the group, in every hierarchy.
     pub fn has(&self, pid: Pid) -> bool {
         let file = format!("/proc/{}/cgroup", pid.as_raw_nonzero());
         let text = std::fs::read_to_string(file).unwrap_or_default();
@@ -364,7 +365,7 @@ impl Account {
         self.hierarchies.iter().all(wanted)
     }
 
-    /// Processor time, with that of processes that have ended.
+    /// CPU time, including that of ended processes.
     pub fn cpu(&self) -> Option<std::time::Duration> {
         let nanoseconds = self.read("cpuacct", "cpuacct.usage", "cpu.stat");
         if let Some(nanoseconds) = nanoseconds.and_then(|text| text.trim().parse().ok()) {
@@ -374,7 +375,7 @@ impl Account {
         value(&text, "usage_usec").map(std::time::Duration::from_micros)
     }
 
-    /// How often the memory's limit killed a process.
+    /// Number of processes that the memory limit killed.
     pub fn killed(&self) -> u64 {
         self.read("memory", "memory.oom_control", "memory.events")
             .and_then(|text| value(&text, "oom_kill"))

@@ -1,4 +1,4 @@
-//! One instance: a child of the zygote's.
+//! One instance: a child of the zygote.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,12 +9,12 @@ use tokio::sync::watch;
 use unlade_fn_model::isolation::{Instance, Local, Usage};
 
 use super::groups::{self, Account};
-use super::template::Held;
+use super::template::ZygoteHandle;
 use super::usage;
 
-/// A living instance. What is left of it is removed when it is dropped.
+/// A living instance. Dropping it kills its processes and removes its resources.
 pub struct Sandboxed {
-    held: Arc<Held>,
+    held: Arc<ZygoteHandle>,
     slot: u32,
     pid: Pid,
     process: OwnedFd,
@@ -22,16 +22,16 @@ pub struct Sandboxed {
     ended: watch::Receiver<Option<String>>,
 }
 
-/// Waits until it is known how one has ended.
+/// Waits until the reason of an instance's end is known.
 pub async fn known(ended: &mut watch::Receiver<Option<String>>) -> String {
     let how = ended.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
     how.unwrap_or_else(|| "its template was lost".to_owned())
 }
 
 impl Sandboxed {
-    /// One that has greeted.
+    /// Creates an instance that has greeted.
     pub fn new(
-        held: Arc<Held>,
+        held: Arc<ZygoteHandle>,
         slot: u32,
         pid: Pid,
         process: OwnedFd,
@@ -60,14 +60,14 @@ impl Instance for Sandboxed {
 
     fn usage(&self) -> io::Result<Usage> {
         let mut pids = self.account.members();
-        // The function's own process first: without it there is no instance.
+        // The function's own process is first: its end is the instance's end.
         pids.retain(|pid| *pid != self.pid);
         pids.insert(0, self.pid);
         usage::of(&pids, self.account.cpu())
     }
 
     fn kill(&self) {
-        // One that has ended already has nobody to be killed.
+        // This fails if the process has ended already.
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
     }
 }

@@ -1,4 +1,4 @@
-//! Which of the host's files a Python needs.
+//! The host's files that a Python interpreter needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -10,13 +10,14 @@ use unlade_fn_model::isolation::IsolationError;
 
 use super::{NAME, system};
 
-/// The oldest that the guest's package runs on.
+/// The oldest version that the guest's package supports.
 const VERSION_MIN: (u32, u32) = (3, 9);
-/// How long it may take to say what it is.
+/// Timeout of the interpreter's answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What it is asked. The paths that it was linked or configured with do for the standard library,
-/// packages of a virtual environment, and shared libraries beside them.
+/// The script that an interpreter runs to report its paths. The paths that it was linked or
+/// configured with cover the standard library, packages of a virtual environment, and shared
+/// libraries next to them.
 const QUESTION: &str = "\
 import json, os, sys
 executable = os.path.realpath(sys.executable)
@@ -27,19 +28,19 @@ print(json.dumps({
                       os.path.dirname(os.path.dirname(executable))}),
 }))";
 
-/// An interpreter, as it says itself.
+/// An interpreter's report of its paths.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Interpreter {
-    /// Its path: that of a virtual environment where it is one's.
+    /// Its path: within the virtual environment if there is one.
     pub executable: PathBuf,
     /// Major and minor version.
     pub version: (u32, u32),
-    /// Directories that it reads from.
+    /// The directories that it reads.
     pub places: Vec<PathBuf>,
 }
 
 impl Interpreter {
-    /// Asks an interpreter.
+    /// Runs an interpreter to get its paths.
     ///
     /// # Errors
     /// It does not run, or is too old.

@@ -1,21 +1,21 @@
 //! The launcher: the executable that a gateway starts for each sandbox, with a socket as its
-//! standard input. It starts itself a second time.
+//! standard input. It executes itself a second time.
 
 use std::io::{Error, ErrorKind, IsTerminal, Result};
 use std::os::fd::AsFd;
 
 use rustix::net::SocketType;
 
-use super::{confine, keeper};
+use super::{confine, supervisor};
 
 /// The argument of the second start.
 pub const CONFINED: &str = "--confined";
 
-/// Runs a launcher; `confined` says whether [`CONFINED`] was among its arguments. Returns when the
-/// sandbox has ended, or its gateway.
+/// Runs a launcher; `confined` is true if [`CONFINED`] was among its arguments. Returns when the
+/// sandbox or its gateway has ended.
 ///
 /// # Errors
-/// Why there is no sandbox: on standard error, too, for whoever reads only that.
+/// The reason why there is no sandbox, which is also printed to standard error.
 pub fn run(confined: bool) -> Result<()> {
     let input = std::io::stdin();
     let wrong = || {
@@ -26,13 +26,13 @@ pub fn run(confined: bool) -> Result<()> {
     if input.is_terminal() || kind != Ok(SocketType::SEQPACKET) {
         return Err(wrong());
     }
-    // Whoever started the gateway may have left something open, which is not for functions.
+    // Descriptors that the gateway inherited must not reach functions.
     unlade_sys::descriptors::close_on_exec(3)?;
     let socket = input.as_fd().try_clone_to_owned()?;
     match confined {
-        false => keeper::run(socket),
-        // Standard input stays open until the interpreter has another one: the keeper sees then
-        // that there is one.
+        false => supervisor::run(socket),
+        // Standard input stays open until the interpreter replaces it: its end signals the exec to
+        // the supervisor.
         true => confine::run(socket).map(|never| match never {}),
     }
 }

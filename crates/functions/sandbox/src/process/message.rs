@@ -1,94 +1,95 @@
-//! What gateway and keeper, keeper and zygote say to each other, each in a packet.
+//! The messages between gateway and supervisor, and between supervisor and zygote, one in each packet.
 
 use serde::{Deserialize, Serialize};
 
-/// Of the gateway's to the keeper; a [`super::spec::Spec`] came first, beside it the zygote's
-/// control socket.
+/// A message from the gateway to the supervisor. The first packet is a [`super::spec::Spec`], with the
+/// zygote's control socket attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum ToKeeper {
-    /// Make the root and groups of an instance.
+pub enum ToSupervisor {
+    /// Creates the root and groups of an instance.
     Make {
-        /// Its number.
+        /// The number of the instance.
         slot: u32,
     },
-    /// Put a process into the groups of an instance: it has not gone there by itself.
+    /// Moves a process into the groups of an instance that it has not entered itself.
     Join {
-        /// The instance's number.
+        /// The number of the instance.
         slot: u32,
-        /// The process, as the host counts.
+        /// The process, in the host's PID namespace.
         pid: i32,
     },
-    /// Kill what is left of an instance, and take its root and groups away.
+    /// Kills the remaining processes of an instance, and removes its root and groups.
     Remove {
-        /// Its number.
+        /// The number of the instance.
         slot: u32,
     },
 }
 
-/// Of the keeper's to the gateway.
+/// A message from the supervisor to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum FromKeeper {
-    /// The zygote's process, as the host counts: it has become the interpreter.
+pub enum FromSupervisor {
+    /// The zygote has become the interpreter.
     Launched {
-        /// Its number.
+        /// The process, in the host's PID namespace.
         pid: i32,
     },
     /// There is no sandbox.
     Failed {
-        /// What was tried, and what the system said.
+        /// The failed operation, and the error of the system.
         why: String,
     },
-    /// An instance can start; beside it the files that a process writes `0` to to go into its groups.
+    /// The resources of an instance are ready; attached are the files to which a process writes
+    /// `0` to enter its groups.
     Made {
-        /// Its number.
+        /// The number of the instance.
         slot: u32,
     },
-    /// It cannot.
+    /// The resources of an instance could not be created.
     NotMade {
-        /// Its number.
+        /// The number of the instance.
         slot: u32,
-        /// What was tried, and what the system said.
+        /// The failed operation, and the error of the system.
         why: String,
     },
-    /// A process was put into its groups; or not: `why`.
+    /// A process was moved into its groups, or `why` has the error.
     Joined {
-        /// The instance's number.
+        /// The number of the instance.
         slot: u32,
-        /// What the system said.
+        /// The error of the system.
         why: Option<String>,
     },
-    /// Nothing of an instance is left: its number may be used again.
+    /// Everything of an instance was removed: its number may be reused.
     Removed {
-        /// Its number.
+        /// The number of the instance.
         slot: u32,
     },
-    /// The zygote has ended, and everything in its namespace with it.
+    /// The zygote has ended, with all processes of its namespace.
     Ended {
-        /// Its status, in words.
+        /// Its exit status, as text.
         how: String,
     },
 }
 
-/// Of the zygote's to the keeper, before it is the interpreter.
+/// A message from the zygote to the supervisor, before the zygote becomes the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromZygote {
-    /// It is in its user namespace: who is who there is to be said.
+    /// It is in its user namespace: the users must be mapped.
     Unmapped,
-    /// It cannot go on.
+    /// It has failed.
     Failed {
-        /// What was tried, and what the system said.
+        /// The failed operation, and the error of the system.
         why: String,
     },
 }
 
-/// Of the keeper's to the zygote; the specification came first, with the control socket and the files
-/// of its groups.
+/// A message from the supervisor to the zygote. The first packet is the specification, with the
+/// control socket and the files of its groups attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToZygote {
-    /// It was said.
+    /// The users are mapped.
     Mapped,
 }

@@ -1,5 +1,6 @@
-//! What a template and its instances print: into the log, line by line, and the last of it kept for
-//! errors. It is always read, so that nobody waits; what is too much is counted, and not logged.
+//! The captured output of a template and its instances: logged line by line, and its end kept for
+//! errors. The pipe is always read, so that no writer blocks; excess lines are counted and not
+//! logged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,10 +15,10 @@ const LINE_BYTES_MAX: usize = 2048;
 /// Most lines of a template in a [`PERIOD`].
 const LINES_MAX: u32 = 200;
 const PERIOD: Duration = Duration::from_secs(1);
-/// What is kept for errors.
+/// Bytes of the end that are kept for errors.
 const TAIL_BYTES_MAX: usize = 4096;
 
-/// The last that was printed.
+/// The end of the output.
 #[derive(Clone, Debug, Default)]
 pub struct Tail(Arc<Mutex<Vec<u8>>>);
 
@@ -29,24 +30,24 @@ impl Tail {
         kept.drain(..over);
     }
 
-    /// As text, without what does not print.
+    /// The text without unprintable characters.
     pub fn text(&self) -> String {
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 }
 
-/// A pipe to print into.
+/// Creates a pipe for the output.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub fn pipe() -> std::io::Result<(Receiver, OwnedFd)> {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     rustix::io::ioctl_fionbio(&reader, true)?;
     Ok((Receiver::from_owned_fd(reader)?, writer))
 }
 
-/// Reads until every writer has gone.
+/// Reads until every writer has closed the pipe.
 pub async fn read(mut pipe: Receiver, function: String, tail: Tail) {
     let mut buffer = vec![0; 16 * 1024];
     let mut lines = Lines::new(Instant::now());
@@ -64,10 +65,10 @@ fn say(function: &str, line: &str) {
     tracing::info!(target: "function", function, "{line}");
 }
 
-/// Lines out of bytes, not more than the limits have it.
+/// Splits bytes into lines, within the limits.
 struct Lines {
     pending: Vec<u8>,
-    /// The rest of a line that is too long.
+    /// True while the rest of an overlong line is skipped.
     skips: bool,
     since: Instant,
     said: u32,
@@ -109,7 +110,7 @@ impl Lines {
         say(line.trim_end());
     }
 
-    /// Says how much was not said.
+    /// Logs the number of dropped lines.
     fn count(&mut self, say: &mut dyn FnMut(&str)) {
         if std::mem::take(&mut self.dropped) > 0 {
             say("(lines were left out: there were too many)");

@@ -1,4 +1,4 @@
-//! Packets of a Unix socket that keeps their bounds, with descriptors beside them.
+//! Packets of a Unix socket that preserves message boundaries, with attached descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,15 +12,15 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Longest packet: a specification, with its function's environment.
+/// Largest packet: a specification, with the environment of its function.
 pub const PACKET_BYTES_MAX: usize = 128 * 1024;
-/// Most descriptors beside one.
+/// Most descriptors of a packet.
 pub const DESCRIPTORS_MAX: usize = 12;
 
 /// Sends a value as JSON.
 ///
 /// # Errors
-/// The socket's; E2BIG where it is too long.
+/// The system call failed; E2BIG if the packet is too long.
 pub fn send(
     socket: impl AsFd,
     value: &impl Serialize,
@@ -33,7 +33,7 @@ pub fn send(
 /// Sends bytes.
 ///
 /// # Errors
-/// The socket's; E2BIG where there is too much.
+/// The system call failed; E2BIG if there are too many bytes or descriptors.
 pub fn send_bytes(
     socket: impl AsFd,
     bytes: &[u8],
@@ -52,10 +52,10 @@ pub fn send_bytes(
     Ok(())
 }
 
-/// Receives a packet; none at the end.
+/// Receives a packet; `None` at the end.
 ///
 /// # Errors
-/// The socket's.
+/// The system call failed.
 pub fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -75,7 +75,7 @@ pub fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<Owned
 /// Receives a value.
 ///
 /// # Errors
-/// The socket's; EBADMSG where it is none of these.
+/// The system call failed; EBADMSG if the packet is not valid JSON of this type.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let Some((bytes, descriptors)) = receive_bytes(socket)? else { return Ok(None) };
     let value = serde_json::from_slice(&bytes).map_err(|_| io::Errno::BADMSG)?;

@@ -1,9 +1,10 @@
-//! Whether sandboxes can be made on this machine, by doing it: not by versions.
+//! Checks that sandboxes can be created on this machine, by trying it instead of comparing
+//! versions.
 
 use rustix::thread::CapabilitySet;
 use unlade_sys::namespaces::{Namespace, unshare};
 
-/// What the keeper does as root.
+/// The capabilities of the supervisor.
 const NEEDED: [(CapabilitySet, &str); 6] = [
     (CapabilitySet::SYS_ADMIN, "CAP_SYS_ADMIN"),
     (CapabilitySet::SYS_CHROOT, "CAP_SYS_CHROOT"),
@@ -13,10 +14,10 @@ const NEEDED: [(CapabilitySet, &str); 6] = [
     (CapabilitySet::KILL, "CAP_KILL"),
 ];
 
-/// Tries what a sandbox is made with.
+/// Tries the operations that create a sandbox.
 ///
 /// # Errors
-/// What is missing, and what to do.
+/// The missing requirement, and the remedy.
 pub fn all() -> Result<(), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("needs root: namespaces, mounts and users are made by it".to_owned());
@@ -30,7 +31,7 @@ pub fn all() -> Result<(), String> {
     if !missing.is_empty() {
         return Err(format!("lacks {}: give the service these", missing.join(", ")));
     }
-    // A thread of its own leaves, and ends.
+    // A separate thread enters the namespaces and ends.
     let tried = std::thread::spawn(|| {
         let first = [Namespace::Mount, Namespace::Ipc, Namespace::Uts, Namespace::Cgroup];
         unshare(&first)?;
@@ -44,7 +45,7 @@ pub fn all() -> Result<(), String> {
     users()
 }
 
-/// User namespaces: a process with threads cannot leave its own, so the limit is looked at.
+/// Checks user namespaces by their limit, because a process with threads cannot leave its own.
 fn users() -> Result<(), String> {
     let limit = "/proc/sys/user/max_user_namespaces";
     match std::fs::read_to_string(limit).map(|text| text.trim().parse::<u64>()) {

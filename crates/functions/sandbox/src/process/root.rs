@@ -1,5 +1,5 @@
-//! The files that a sandbox sees: a small tree in memory, on which those of the host's are mounted,
-//! read-only. Instances have a copy of the tree's mounts each, with a `/tmp` of their own.
+//! The file tree of a sandbox: a small tmpfs on which files of the host are mounted read-only.
+//! Each instance has a copy of the tree's mounts, with a `/tmp` of its own.
 
 use std::fs;
 use std::io::{Error, Result};
@@ -16,15 +16,15 @@ use rustix::mount::{
 use super::config::IDS_OF_TEMPLATE;
 use super::spec::{Bind, Limits, Spec};
 
-/// Where the tree is built: a directory that every system has.
+/// The mount point of the tree while it is built: a directory that every system has.
 const BUILT: &str = "/tmp";
-/// Where the roots of instances are; no instance sees them.
+/// The directory of the instances' roots; no instance has access to it.
 const ROOTS: &str = "/roots";
-/// What the tree itself may hold: small files of text.
+/// Capacity of the tree itself: small text files.
 const TREE_BYTES_MAX: u64 = 4 << 20;
-/// Files in `/tmp`, for each MiB of it.
+/// Most files in `/tmp` for each MiB of it.
 const FILES_OF_MIB: u64 = 256;
-/// Devices without a state.
+/// Devices without state.
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 const DEVICE_LINKS: [(&str, &str); 4] = [
     ("dev/fd", "/proc/self/fd"),
@@ -35,7 +35,7 @@ const DEVICE_LINKS: [(&str, &str); 4] = [
 
 const INERT: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
 
-/// Says what was tried.
+/// Adds the failed operation to an error.
 fn tried<T>(what: &str, path: &Path, outcome: rustix::io::Result<T>) -> Result<T> {
     outcome.map_err(|error| said(what, path, error.into()))
 }
@@ -44,21 +44,21 @@ fn said(what: &str, path: &Path, error: Error) -> Error {
     Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
 }
 
-/// Where the root of an instance is, as the zygote names it.
+/// The path of an instance's root, as the zygote uses it.
 pub fn of_instance(slot: u32) -> PathBuf {
     Path::new(ROOTS).join(slot.to_string())
 }
 
-/// Builds the tree, and makes it the root of everything in this mount namespace.
+/// Builds the tree, and makes it the root of this mount namespace.
 ///
 /// # Errors
-/// What was tried, and what the system said.
+/// The failed operation, and the error of the system.
 pub fn build(spec: &Spec) -> Result<()> {
     let devices = DEVICES.map(|name| Bind {
         source: Path::new("/dev").join(name),
         target: Path::new("/dev").join(name),
     });
-    // The tree hides what is at its place: so everything is opened before.
+    // The mount hides the previous content of its mount point, so all sources are opened before.
     let sources = opened(&spec.binds)?;
     let devices = opened(&devices)?;
     let tree = Path::new(BUILT);
@@ -78,7 +78,7 @@ pub fn build(spec: &Spec) -> Result<()> {
     written(tree, spec)?;
     processes(tree)?;
     scratch(tree, &spec.limits, spec.ids_first)?;
-    // Copies of the tree are to be without these.
+    // Copies of the tree must not contain these.
     for own in ["tmp", "dev/shm"] {
         let own = tree.join(own);
         tried("setting apart", &own, mount_change(&own, MountPropagationFlags::UNBINDABLE))?;
@@ -92,10 +92,10 @@ pub fn build(spec: &Spec) -> Result<()> {
     enter(tree)
 }
 
-/// Makes the root of an instance, whose users is `user` as the host counts.
+/// Creates the root of an instance for `user`, in the host's numbering.
 ///
 /// # Errors
-/// What was tried, and what the system said: nothing is left.
+/// The failed operation, and the error of the system; the root was removed.
 pub fn add(slot: u32, limits: &Limits, user: u32) -> Result<()> {
     let root = of_instance(slot);
     directory(&root)?;
@@ -108,7 +108,7 @@ pub fn add(slot: u32, limits: &Limits, user: u32) -> Result<()> {
 /// Removes the root of an instance.
 ///
 /// # Errors
-/// What was tried, and what the system said.
+/// The failed operation, and the error of the system.
 pub fn remove(slot: u32) -> Result<()> {
     let root = of_instance(slot);
     tried("unmounting", &root, unmount(&root, UnmountFlags::DETACH))
@@ -123,7 +123,7 @@ fn opened(binds: &[Bind]) -> Result<Vec<(OwnedFd, &Bind)>> {
     binds.iter().map(open).collect()
 }
 
-/// A path of the tree's.
+/// A path within the tree.
 fn inside(tree: &Path, path: &Path) -> PathBuf {
     tree.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -140,7 +140,7 @@ fn memory(at: &Path, mode: u32, bytes: u64, user: u32) -> Result<()> {
     tried("mounting memory at", at, mount("tmpfs", at, "tmpfs", INERT, &*options))
 }
 
-/// `/tmp`, and shared memory in it: they have one limit.
+/// Mounts `/tmp`, and shared memory within it, so that one limit covers both.
 fn scratch(root: &Path, limits: &Limits, user: u32) -> Result<()> {
     let (temporary, shared) = (root.join("tmp"), root.join("dev/shm"));
     if root == Path::new(BUILT) {
@@ -151,7 +151,7 @@ fn scratch(root: &Path, limits: &Limits, user: u32) -> Result<()> {
     tried("mounting", &shared, mount_bind(&temporary, &shared))
 }
 
-/// Mounts what was opened.
+/// Mounts an opened source.
 fn seen(tree: &Path, source: &OwnedFd, bind: &Bind, flags: MountFlags) -> Result<()> {
     let target = inside(tree, &bind.target);
     let kind = tried("looking at", &bind.source, rustix::fs::fstat(source))?.st_mode;
@@ -166,7 +166,7 @@ fn seen(tree: &Path, source: &OwnedFd, bind: &Bind, flags: MountFlags) -> Result
     tried("fixing", &target, mount_remount(&target, MountFlags::BIND | flags, ""))
 }
 
-/// Files of `/etc` that say who is who.
+/// Writes the files of `/etc` that define users and hosts.
 fn written(tree: &Path, spec: &Spec) -> Result<()> {
     directory(&tree.join("etc"))?;
     let hosts = format!("127.0.0.1 localhost {0}\n::1 localhost {0}\n", spec.host);
@@ -183,7 +183,7 @@ fn written(tree: &Path, spec: &Spec) -> Result<()> {
         ("hosts", hosts),
     ] {
         let path = tree.join("etc").join(name);
-        // One of the host's may be mounted there.
+        // A file of the host may be mounted there.
         if !path.exists() {
             fs::write(&path, text).map_err(|error| said("writing", &path, error))?;
         }
@@ -191,7 +191,7 @@ fn written(tree: &Path, spec: &Spec) -> Result<()> {
     Ok(())
 }
 
-/// `/proc` of this PID namespace: a user sees its own processes only.
+/// Mounts `/proc` of this PID namespace: a user has access to its own processes only.
 fn processes(tree: &Path) -> Result<()> {
     let at = tree.join("proc");
     directory(&at)?;
@@ -199,10 +199,10 @@ fn processes(tree: &Path) -> Result<()> {
     tried("mounting", &at, mount("proc", &at, "proc", flags, c"hidepid=2"))
 }
 
-/// Leaves the host's root for good.
+/// Leaves the host's root irrevocably.
 fn enter(tree: &Path) -> Result<()> {
     let moved = rustix::process::chdir(tree)
-        // The old root is then over the new one, and is unmounted where it lies.
+        // The old root is then mounted over the new one, and is unmounted there.
         .and_then(|()| rustix::process::pivot_root(".", "."))
         .and_then(|()| unmount(".", UnmountFlags::DETACH))
         .and_then(|()| rustix::process::chdir("/"));

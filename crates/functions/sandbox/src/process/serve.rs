@@ -1,5 +1,5 @@
-//! What zygote and keeper say, and who waits for it. The zygote is not believed: what it says is
-//! looked up among what was asked.
+//! The messages of zygote and supervisor, and the tasks that wait for them. The zygote is untrusted:
+//! each of its messages must match a pending request.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
@@ -20,46 +20,47 @@ use tokio::task::JoinHandle;
 use unlade_fn_model::isolation::Unpreloaded;
 
 use super::config::INSTANCES_MAX;
-use super::message::{FromKeeper, ToKeeper};
+use super::message::{FromSupervisor, ToSupervisor};
 use super::output::Tail;
 use super::packet;
 
-/// How long the last of what it printed may take to arrive.
+/// Longest wait for the rest of the output.
 const PRINTED_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Why there is no zygote any more.
+/// The reason why the zygote has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
-    /// Whether it was the function's own end; else the sandbox could not be made or kept.
+    /// True if the function's code caused the end; otherwise the sandbox could not be created or
+    /// kept.
     pub of_function: bool,
-    /// What is known of it.
+    /// The known details.
     pub why: String,
 }
 
-/// A child of the zygote's.
+/// A child of the zygote.
 #[derive(Debug)]
 pub struct Forked {
-    /// Its process, as its namespace counts.
+    /// The process, in its PID namespace.
     pub pid: i32,
-    /// Says how it ended, when it has.
+    /// Receives the reason of its end.
     pub ended: watch::Receiver<Option<String>>,
 }
 
-/// Root and groups that no instance has yet.
+/// The root and groups of a future instance.
 #[derive(Debug)]
 pub struct Spare {
     /// Its number.
     pub slot: u32,
-    /// The files by which a process goes into its groups.
+    /// The files to which a process writes to enter its groups.
     pub groups: Vec<OwnedFd>,
 }
 
-/// What was asked, and is waited for.
-pub struct State {
+/// Pending requests and free numbers.
+pub struct ZygoteState {
     asked: Mutex<Asked>,
     slots: Mutex<Slots>,
     zygote: AtomicI32,
-    keeper: AtomicI32,
+    supervisor: AtomicI32,
 }
 
 #[derive(Default)]
@@ -72,23 +73,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl State {
-    /// Nothing asked.
-    pub fn new(slots: Slots) -> State {
-        State {
+impl ZygoteState {
+    /// Creates a state without requests.
+    pub fn new(slots: Slots) -> ZygoteState {
+        ZygoteState {
             asked: Mutex::default(),
             slots: Mutex::new(slots),
             zygote: AtomicI32::new(0),
-            keeper: AtomicI32::new(0),
+            supervisor: AtomicI32::new(0),
         }
     }
 
-    /// The numbers of instances. Not to be held over an await.
+    /// The numbers of instances. The guard must not be held across an await.
     pub fn slots(&self) -> MutexGuard<'_, Slots> {
         locked(&self.slots)
     }
 
-    /// Someone is to be told of a fork; none where another one has the name.
+    /// Registers a fork; `None` if the name is in use.
     pub fn fork(&self, name: &str) -> Option<oneshot::Receiver<Result<Forked, String>>> {
         let mut asked = locked(&self.asked);
         if asked.forks.contains_key(name) {
@@ -99,7 +100,7 @@ impl State {
         Some(receiver)
     }
 
-    /// Nobody waits for a fork any more.
+    /// Cancels a registered fork.
     pub fn forget(&self, name: &str) {
         let mut asked = locked(&self.asked);
         if asked.forks.get(name).is_some_and(oneshot::Sender::is_closed) {
@@ -107,9 +108,9 @@ impl State {
         }
     }
 
-    /// The processes of the template itself, the zygote's first; none when it has ended.
+    /// The processes of the template itself, the zygote's first; empty when it has ended.
     pub fn processes(&self) -> Vec<Pid> {
-        let both = [&self.zygote, &self.keeper];
+        let both = [&self.zygote, &self.supervisor];
         both.into_iter().filter_map(|pid| Pid::from_raw(pid.load(Ordering::Relaxed))).collect()
     }
 
@@ -142,7 +143,7 @@ impl State {
 
     fn end(&self, how: &str) {
         self.zygote.store(0, Ordering::Relaxed);
-        self.keeper.store(0, Ordering::Relaxed);
+        self.supervisor.store(0, Ordering::Relaxed);
         let mut asked = locked(&self.asked);
         for (_, answer) in asked.forks.drain() {
             let _ = answer.send(Err(how.to_owned()));
@@ -156,10 +157,10 @@ impl State {
 
 type Made = Result<Spare, String>;
 
-/// The numbers of instances: which are free, spare, waited for.
+/// The numbers of instances: free, spare, or requested.
 pub struct Slots {
     spares_wanted: usize,
-    outbox: mpsc::UnboundedSender<ToKeeper>,
+    outbox: mpsc::UnboundedSender<ToSupervisor>,
     spares: VecDeque<Spare>,
     waiting: VecDeque<oneshot::Sender<Made>>,
     joins: HashMap<u32, oneshot::Sender<Option<String>>>,
@@ -169,8 +170,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// None made.
-    pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToKeeper>) -> Slots {
+    /// Creates numbers of which none is in use.
+    pub fn new(spares: u32, outbox: mpsc::UnboundedSender<ToSupervisor>) -> Slots {
         Slots {
             spares_wanted: spares as usize,
             outbox,
@@ -183,10 +184,10 @@ impl Slots {
         }
     }
 
-    /// Takes a spare one, or has one made.
+    /// Takes a spare one, or requests one.
     ///
     /// # Errors
-    /// There are as many as can be.
+    /// The limit of instances is reached.
     pub fn take(&mut self) -> Result<oneshot::Receiver<Made>, String> {
         let (sender, receiver) = oneshot::channel();
         match self.spares.pop_front() {
@@ -206,7 +207,7 @@ impl Slots {
         Ok(receiver)
     }
 
-    /// Has as many made as are wanted.
+    /// Requests spare ones up to the configured number.
     pub fn refill(&mut self) {
         let wanted = self.waiting.len() + self.spares_wanted;
         while self.spares.len() + self.making < wanted {
@@ -219,28 +220,28 @@ impl Slots {
                 None => return,
             };
             self.making += 1;
-            // A keeper that has gone says so to all that wait.
-            let _ = self.outbox.send(ToKeeper::Make { slot });
+            // If the supervisor has ended, the waiting tasks are notified of that.
+            let _ = self.outbox.send(ToSupervisor::Make { slot });
         }
     }
 
-    /// Has a process put into groups.
+    /// Requests that a process is moved into groups.
     pub fn join(&mut self, slot: u32, pid: i32) -> oneshot::Receiver<Option<String>> {
         let (sender, receiver) = oneshot::channel();
         self.joins.insert(slot, sender);
-        let _ = self.outbox.send(ToKeeper::Join { slot, pid });
+        let _ = self.outbox.send(ToSupervisor::Join { slot, pid });
         receiver
     }
 
-    /// Has what was made taken away.
+    /// Requests the removal of an instance's resources.
     pub fn release(&mut self, slot: u32) {
-        let _ = self.outbox.send(ToKeeper::Remove { slot });
+        let _ = self.outbox.send(ToSupervisor::Remove { slot });
     }
 
     fn made(&mut self, mut made: Made) {
         self.making = self.making.saturating_sub(1);
         while let Some(waiting) = self.waiting.pop_front() {
-            // Who has given up meanwhile leaves it to the next.
+            // If the waiting task was cancelled, the next one gets it.
             match waiting.send(made) {
                 Ok(()) => return,
                 Err(back) => made = back,
@@ -251,19 +252,19 @@ impl Slots {
         }
     }
 
-    fn said(&mut self, message: FromKeeper, beside: Vec<OwnedFd>) {
+    fn said(&mut self, message: FromSupervisor, beside: Vec<OwnedFd>) {
         match message {
-            FromKeeper::Made { slot } => self.made(Ok(Spare { slot, groups: beside })),
-            FromKeeper::NotMade { slot, why } => {
+            FromSupervisor::Made { slot } => self.made(Ok(Spare { slot, groups: beside })),
+            FromSupervisor::NotMade { slot, why } => {
                 self.free.push(slot);
                 self.made(Err(why));
             }
-            FromKeeper::Joined { slot, why } => {
+            FromSupervisor::Joined { slot, why } => {
                 if let Some(answer) = self.joins.remove(&slot) {
                     let _ = answer.send(why);
                 }
             }
-            FromKeeper::Removed { slot } => {
+            FromSupervisor::Removed { slot } => {
                 self.free.push(slot);
                 self.refill();
             }
@@ -280,7 +281,7 @@ impl Slots {
     }
 }
 
-/// A packet of the zygote's: one of some members.
+/// A packet of the zygote: one of these members is present.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct FromZygote {
@@ -295,37 +296,37 @@ struct FromZygote {
     fork: Option<String>,
 }
 
-/// The two, as the gateway holds them.
+/// The processes of a template, as the gateway holds them.
 pub struct Parties {
-    /// The keeper's process.
+    /// The supervisor's process.
     pub child: Child,
-    /// Its socket.
-    pub keeper: UnixStream,
-    /// The zygote's.
+    /// The supervisor's socket.
+    pub supervisor: UnixStream,
+    /// The zygote's socket.
     pub control: Arc<UnixStream>,
-    /// Reads what is printed.
+    /// The task that reads the output.
     pub reading: JoinHandle<()>,
-    /// The last of it.
+    /// The end of the output.
     pub tail: Tail,
 }
 
-/// Hears what they say until the template is not needed, or has ended; then lets them go.
+/// Processes the messages until the template is dropped or has ended; then releases the processes.
 pub async fn run(
     mut parties: Parties,
-    state: Arc<State>,
-    mut inbox: mpsc::UnboundedReceiver<ToKeeper>,
+    state: Arc<ZygoteState>,
+    mut inbox: mpsc::UnboundedReceiver<ToSupervisor>,
     mut stopped: oneshot::Receiver<()>,
     ready: oneshot::Sender<Option<Unpreloaded>>,
     end: watch::Sender<Option<Ending>>,
 ) {
     let pid = parties.child.id().and_then(|pid| i32::try_from(pid).ok());
-    state.keeper.store(pid.unwrap_or(0), Ordering::Relaxed);
+    state.supervisor.store(pid.unwrap_or(0), Ordering::Relaxed);
     let ending = tokio::select! {
         ending = hear(&parties, &state, &mut inbox, ready) => Some(ending),
         _ = &mut stopped => None,
     };
     if let Some(mut ending) = ending {
-        // The rest of it is on its way; who holds the pipe has ended.
+        // The rest of the output is in the pipe, whose writers have ended.
         let _ = tokio::time::timeout(PRINTED_TIMEOUT, &mut parties.reading).await;
         if ending.of_function {
             ending.why = format!("{}. {}", ending.why, parties.tail.text()).trim().to_owned();
@@ -333,16 +334,16 @@ pub async fn run(
         state.end(&ending.why);
         end.send_replace(Some(ending));
     }
-    // The keeper ends with its socket, and everything else with the keeper.
-    let Parties { mut child, keeper, control, .. } = parties;
-    drop((keeper, control));
+    // The supervisor ends with its socket, and the supervisor ends everything else.
+    let Parties { mut child, supervisor, control, .. } = parties;
+    drop((supervisor, control));
     let _ = child.wait().await;
 }
 
 async fn hear(
     parties: &Parties,
-    state: &State,
-    inbox: &mut mpsc::UnboundedReceiver<ToKeeper>,
+    state: &ZygoteState,
+    inbox: &mut mpsc::UnboundedReceiver<ToSupervisor>,
     ready: oneshot::Sender<Option<Unpreloaded>>,
 ) -> Ending {
     let broken = |why: String| Ending { of_function: false, why };
@@ -352,22 +353,22 @@ async fn hear(
         let of_zygote = receive(&parties.control);
         tokio::select! {
             Some(message) = inbox.recv() => {
-                let tell = || Ok(packet::send(&parties.keeper, &message, &[])?);
-                let told = parties.keeper.async_io(Interest::WRITABLE, tell).await;
+                let tell = || Ok(packet::send(&parties.supervisor, &message, &[])?);
+                let told = parties.supervisor.async_io(Interest::WRITABLE, tell).await;
                 if let Err(error) = told {
-                    return broken(format!("its keeper was lost: {error}"));
+                    return broken(format!("its supervisor was lost: {error}"));
                 }
             }
-            said = receive(&parties.keeper) => match said {
+            said = receive(&parties.supervisor) => match said {
                 Ok(Some((bytes, beside))) => match serde_json::from_slice(&bytes) {
-                    Ok(FromKeeper::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
-                    Ok(FromKeeper::Failed { why }) => return broken(why),
-                    Ok(FromKeeper::Ended { how }) => return Ending { of_function: true, why: how },
+                    Ok(FromSupervisor::Launched { pid }) => state.zygote.store(pid, Ordering::Relaxed),
+                    Ok(FromSupervisor::Failed { why }) => return broken(why),
+                    Ok(FromSupervisor::Ended { how }) => return Ending { of_function: true, why: how },
                     Ok(message) => state.slots().said(message, beside),
-                    Err(error) => return broken(format!("its keeper said: {error}")),
+                    Err(error) => return broken(format!("its supervisor said: {error}")),
                 },
-                Ok(None) => return broken("its keeper has ended".to_owned()),
-                Err(error) => return broken(format!("its keeper was lost: {error}")),
+                Ok(None) => return broken("its supervisor has ended".to_owned()),
+                Err(error) => return broken(format!("its supervisor was lost: {error}")),
             },
             said = of_zygote, if control_is_open => match said {
                 Ok(Some((bytes, _))) => match serde_json::from_slice::<FromZygote>(&bytes) {
@@ -381,7 +382,7 @@ async fn hear(
                         why: format!("its zygote said what is no answer: {error}"),
                     },
                 },
-                // How it ended is for the keeper to say.
+                // The supervisor reports the status.
                 Ok(None) | Err(_) => control_is_open = false,
             },
         }
@@ -392,7 +393,8 @@ async fn receive(socket: &UnixStream) -> std::io::Result<Option<(Vec<u8>, Vec<Ow
     socket.async_io(Interest::READABLE, || Ok(packet::receive_bytes(socket)?)).await
 }
 
-/// Who has sent what is next in a channel, as the kernel says; it stays there. None: it has ended.
+/// The credentials of the sender of a channel's next message, from the kernel; the message stays
+/// in the channel. `None` at the end.
 pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
@@ -410,7 +412,7 @@ pub fn sender(channel: impl AsFd) -> rustix::io::Result<Option<UCred>> {
     sender.map(Some).ok_or(rustix::io::Errno::BADMSG)
 }
 
-/// A process's number in the innermost namespace that it is in.
+/// The number of a process in its innermost PID namespace.
 pub fn inner(pid: Pid) -> Option<i32> {
     let text = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
@@ -421,27 +423,27 @@ pub fn inner(pid: Pid) -> Option<i32> {
 mod tests {
     use super::*;
 
-    fn slots(spares: u32) -> (Slots, mpsc::UnboundedReceiver<ToKeeper>) {
+    fn slots(spares: u32) -> (Slots, mpsc::UnboundedReceiver<ToSupervisor>) {
         let (outbox, inbox) = mpsc::unbounded_channel();
         (Slots::new(spares, outbox), inbox)
     }
 
     fn made(slots: &mut Slots, slot: u32) {
-        slots.said(FromKeeper::Made { slot }, Vec::new());
+        slots.said(FromSupervisor::Made { slot }, Vec::new());
     }
 
     #[test]
     fn spares_are_made_ahead() {
         let (mut slots, mut inbox) = slots(2);
         slots.refill();
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 0 }));
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 1 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 0 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 1 }));
         assert!(inbox.try_recv().is_err());
         made(&mut slots, 0);
         made(&mut slots, 1);
         let mut taken = slots.take().unwrap();
         assert_eq!(taken.try_recv().unwrap().unwrap().slot, 0);
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 2 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 2 }));
     }
 
     #[test]
@@ -454,7 +456,7 @@ mod tests {
         made(&mut slots, 1);
         assert_eq!(slots.take().unwrap().try_recv().unwrap().unwrap().slot, 1);
         let mut third = slots.take().unwrap();
-        slots.said(FromKeeper::NotMade { slot: 2, why: "no".to_owned() }, Vec::new());
+        slots.said(FromSupervisor::NotMade { slot: 2, why: "no".to_owned() }, Vec::new());
         assert_eq!(third.try_recv().unwrap().unwrap_err(), "no");
     }
 
@@ -468,16 +470,16 @@ mod tests {
         }
         drop(all);
         slots.release(7);
-        while inbox.try_recv() != Ok(ToKeeper::Remove { slot: 7 }) {}
+        while inbox.try_recv() != Ok(ToSupervisor::Remove { slot: 7 }) {}
         assert!(slots.take().is_err(), "it is not removed yet");
-        slots.said(FromKeeper::Removed { slot: 7 }, Vec::new());
+        slots.said(FromSupervisor::Removed { slot: 7 }, Vec::new());
         assert!(slots.take().is_ok());
-        assert_eq!(inbox.try_recv(), Ok(ToKeeper::Make { slot: 7 }));
+        assert_eq!(inbox.try_recv(), Ok(ToSupervisor::Make { slot: 7 }));
     }
 
     #[test]
     fn a_zygote_is_not_believed() {
-        let state = State::new(slots(0).0);
+        let state = ZygoteState::new(slots(0).0);
         let said = |text: &str| state.said(serde_json::from_str(text).unwrap());
         said(r#"{"forked": "nobody", "pid": 5}"#);
         said(r#"{"exited": 5, "status": 0}"#);

@@ -1,4 +1,4 @@
-//! What a sandbox is made of, out of an image.
+//! The specification of a sandbox, derived from an image.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,17 @@ use super::groups::Hierarchy;
 use super::interpreter::Interpreter;
 use super::{groups, system};
 
-/// Where a function finds its code.
+/// The directory of the function's code.
 pub const TASK: &str = "/var/task";
-/// Where the guest's package is.
+/// The directory of the guest's package.
 const GUEST: &str = "/opt/unlade";
-/// Where packages are, by number.
+/// The parent directory of packages, by number.
 const PACKAGES: &str = "/opt/python";
-/// Where the directory of the relay's socket is: the socket itself is another file each time that the
-/// worker starts.
+/// The directory of the relay's socket: each start of the worker creates a new socket file.
 const RELAY: &str = "/run/unlade";
-/// Directories of which each instance has one of its own, as the zygote has.
+/// Writable directories, separate for the zygote and each instance.
 const SCRATCH: [&str; 2] = ["/tmp", "/dev/shm"];
-/// Files of the host that programs of every kind read; what is not there is not needed.
+/// Common files of the host that programs read; missing ones are not required.
 const SYSTEM: [&str; 6] = [
     "/usr",
     "/etc/ld.so.cache",
@@ -33,63 +32,63 @@ const SYSTEM: [&str; 6] = [
 ];
 /// Directories that are links into `/usr` on most systems.
 const MERGED: [&str; 7] = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/libo32"];
-/// What a function with a network reads besides.
+/// Additional files for a function with a network.
 const NETWORK: [&str; 5] =
     ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs", "/etc/ca-certificates", "/etc/pki"];
 
-/// A file or directory of the host's, read-only inside.
+/// A read-only mount of the host's file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
-    /// Where it is.
+    /// The path on the host.
     pub source: PathBuf,
-    /// Where it is seen.
+    /// The path in the sandbox.
     pub target: PathBuf,
 }
 
-/// What an instance may use.
+/// The limits of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Memory, with what is in `/tmp`.
+    /// Memory, including the content of `/tmp`.
     pub memory_bytes: u64,
-    /// `/tmp`.
+    /// Size of `/tmp`.
     pub scratch_bytes: u64,
     /// Processes and threads.
     pub processes: u32,
-    /// Open files of a process.
+    /// Open files of each process.
     pub files: u32,
 }
 
-/// A sandbox, as the keeper is told.
+/// The specification of a sandbox, as the supervisor receives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spec {
-    /// The host's name inside.
+    /// The host name in the sandbox.
     pub host: String,
-    /// Whether it sees the host's network.
+    /// True if it has the host's network.
     pub network: bool,
-    /// Files of the host's, parents before what is in them.
+    /// Mounts; parents precede their children.
     pub binds: Vec<Bind>,
-    /// Links: where, and what they say.
+    /// Symbolic links: path and target.
     pub links: Vec<(PathBuf, PathBuf)>,
-    /// The first of its users and groups, as the host counts: the zygote's.
+    /// The first of its users and groups, in the host's numbering: the zygote's.
     pub ids_first: u32,
-    /// What an instance may use, and the zygote.
+    /// The limits of an instance, and of the zygote.
     pub limits: Limits,
-    /// Where its control groups are.
+    /// The hierarchies of control groups.
     pub hierarchies: Vec<Hierarchy>,
-    /// The control group of all that it makes, below the roots of the hierarchies.
+    /// The parent control group, below the roots of the hierarchies.
     pub group: String,
     /// The interpreter.
     pub program: PathBuf,
-    /// Its arguments, but for the control socket's number.
+    /// Its arguments, without the control socket's number.
     pub arguments: Vec<String>,
-    /// All of its environment.
+    /// The complete environment.
     pub environment: BTreeMap<String, String>,
 }
 
-/// The sandbox of the template with this number.
+/// Creates the specification of the template with this number.
 ///
 /// # Errors
-/// A file that has to be there is not, or not for everybody to read.
+/// A required file is missing, or not readable by every user.
 pub fn of(
     image: &Image,
     interpreter: &Interpreter,
@@ -152,7 +151,7 @@ fn files(image: &Image, interpreter: &Interpreter) -> Result<Files, IsolationErr
     Ok((outermost(binds), links))
 }
 
-/// Whether everybody may read a directory: the function's user is nobody's.
+/// Checks that every user may read a directory, because the function's user owns nothing.
 fn readable(path: &Path) -> Result<(), IsolationError> {
     use std::os::unix::fs::PermissionsExt;
     let what = || format!("{}", path.display());
@@ -166,8 +165,8 @@ fn readable(path: &Path) -> Result<(), IsolationError> {
     }
 }
 
-/// Parents first, and nothing that is seen through its parent anyway: a mount point cannot be made in
-/// what is the host's.
+/// Sorts parents first, and removes mounts that are visible through a parent: a mount point cannot
+/// be created in the host's directory.
 fn outermost(mut binds: Vec<Bind>) -> Vec<Bind> {
     binds.sort_by(|one, other| one.target.cmp(&other.target));
     let mut kept: Vec<Bind> = Vec::new();
@@ -213,7 +212,7 @@ fn environment(image: &Image, interpreter: &Interpreter) -> BTreeMap<String, Str
     .map(|(name, value)| (name.to_owned(), value))
     .into();
     out.extend(image.environment.clone());
-    // These are not the function's to say.
+    // The function cannot override these.
     out.insert("PYTHONPATH".to_owned(), path.join(":"));
     out.insert("LAMBDA_TASK_ROOT".to_owned(), TASK.to_owned());
     if let Some(name) = image.relay.as_deref().and_then(Path::file_name) {
@@ -285,7 +284,7 @@ mod tests {
         assert!(targets.contains(&"/home/u/venv") && !targets.contains(&"/home/u/venv/lib"));
         assert!(targets.contains(&"/var/task") && targets.contains(&"/opt/unlade/unlade_guest"));
         assert!(!targets.contains(&"/etc/resolv.conf"), "there is no network");
-        // Users start over before the numbers end.
+        // Users wrap around before the end of the range.
         let last = of(&image, &python(), &config, u32::MAX).unwrap();
         assert!(last.ids_first >= config.ids_first);
         assert!(last.ids_first + IDS_OF_TEMPLATE <= IDS_END);

@@ -1,10 +1,11 @@
-//! The filter of system calls: a list of those that programs use; what is not on it does not exist
-//! (ENOSYS: a C library then does without). Over it a list of those that are refused though they
-//! exist (EPERM), so that what was tried can be told from what the kernel lacks.
+//! The system call filter: calls on an allow list; all others fail with ENOSYS, so that a C
+//! library falls back to others. A list of existing calls fails with EPERM instead, which
+//! distinguishes forbidden calls from missing ones.
 //!
-//! Calls with arguments that matter are split: `clone` without new namespaces, `socket` of families
-//! that the sandbox has. `clone3` has its flags in memory, which no filter reads: it does not exist,
-//! and C libraries use `clone`. On x86-64 the numbers of the x32 ABI are on no list.
+//! Some calls are filtered by their arguments: `clone` without new namespaces, `socket` of the
+//! families that the sandbox has. `clone3` has its flags in memory, which no filter reads: it
+//! fails with ENOSYS, and C libraries use `clone`. On x86-64 the numbers of the x32 ABI are on no
+//! list.
 
 use std::collections::BTreeMap;
 use std::io::{Error, Result};
@@ -25,7 +26,7 @@ macro_rules! calls {
     ($($name:ident)*) => { &[$(libc::$name),*] };
 }
 
-/// Files, memory, processes, time, sockets: what a program does with its own things.
+/// Calls for files, memory, processes, time and sockets, as ordinary programs use them.
 #[rustfmt::skip]
 const ALLOWED: &[libc::c_long] = calls![
     SYS_read SYS_write SYS_pread64 SYS_pwrite64 SYS_readv SYS_writev SYS_preadv SYS_pwritev
@@ -82,10 +83,10 @@ const ALLOWED_HERE: &[libc::c_long] = calls![
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[libc::c_long] = calls![SYS_renameat];
 
-/// Other processes, the kernel's own things, mounts, namespaces, keys, and what has had most of the
-/// holes. System V IPC and message queues: what they hold outlives the instance that made it, in no
-/// control group's account, and is for its siblings to find; shared memory and semaphores of POSIX
-/// are files, in its own `/dev/shm`.
+/// Calls for other processes, kernel objects, mounts, namespaces, keys, and calls with a history
+/// of vulnerabilities. System V IPC and message queues are included: their objects outlive the
+/// instance, are charged to no control group, and are accessible to sibling instances. POSIX
+/// shared memory and semaphores are files in the instance's own `/dev/shm`.
 #[rustfmt::skip]
 const REFUSED: &[libc::c_long] = calls![
     SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_process_mrelease
@@ -112,10 +113,10 @@ const REFUSED_HERE: &[libc::c_long] = &[];
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Puts the calling thread under the filter, for good, and all that it starts.
+/// Applies the filter permanently to the calling thread and its future children.
 ///
 /// # Errors
-/// The kernel's, or an architecture that has no filter here.
+/// The kernel refused the filter, or the architecture has no filter here.
 pub fn confine(network: bool) -> Result<()> {
     for program in programs(network)? {
         seccompiler::apply_filter(&program)
@@ -124,7 +125,8 @@ pub fn confine(network: bool) -> Result<()> {
     Ok(())
 }
 
-/// The filters, in the order in which they are set: of two refusals the kernel gives the later one's.
+/// The filters, in the order of their installation: of two refusals the kernel returns the later
+/// one's.
 fn programs(network: bool) -> Result<[BpfProgram; 3]> {
     let wrong = |error: seccompiler::BackendError| Error::other(error.to_string());
     let made = |rules, other, listed| -> Result<BpfProgram> {
@@ -159,7 +161,7 @@ fn refused() -> std::result::Result<Rules, seccompiler::BackendError> {
     Ok(rules)
 }
 
-/// Sockets of families that the sandbox does not have.
+/// Filters sockets of families that the sandbox does not have.
 fn families(network: bool) -> std::result::Result<Rules, seccompiler::BackendError> {
     let allowed: &[libc::c_int] = if network { &NETWORK } else { &LOCAL };
     let others = || -> std::result::Result<_, seccompiler::BackendError> {
@@ -194,7 +196,7 @@ mod tests {
         }
     }
 
-    /// A filter cannot be taken off again: a thread of its own is under it.
+    /// A filter cannot be removed, so the test applies it to a separate thread.
     #[test]
     fn a_thread_under_the_filter() {
         let confined = std::thread::spawn(|| {

@@ -26,18 +26,17 @@ use super::config::{Launcher, ProcessConfig};
 use super::groups::{self, Account, Hierarchy};
 use super::instance::{self, Sandboxed};
 use super::output::{self, Tail};
-use super::serve::{self, Ending, Forked, Parties, Slots, Spare, State};
+use super::serve::{self, Ending, Forked, Parties, Slots, Spare, ZygoteState};
 use super::spec::{Limits, Spec};
 use super::{packet, root, system, usage};
 
-/// A zygote that is ready, and its keeper. They end when nobody needs them: neither the template
-/// nor an instance.
-pub struct Held {
+/// A ready zygote and its supervisor. They end when neither the template nor an instance holds this.
+pub struct ZygoteHandle {
     /// The function's name.
     pub function: String,
-    /// What is going on.
-    pub state: Arc<State>,
-    /// What an instance may use.
+    /// The pending requests.
+    pub state: Arc<ZygoteState>,
+    /// The limits of an instance.
     pub limits: Limits,
     hierarchies: Vec<Hierarchy>,
     group: String,
@@ -48,19 +47,19 @@ pub struct Held {
     control: Arc<UnixStream>,
     ended: watch::Receiver<Option<Ending>>,
     tail: Tail,
-    /// Dropped, the task that reads what they say ends, and with it their sockets.
+    /// Dropping this ends the task that serves the sockets, and with it the sockets.
     _stop: oneshot::Sender<()>,
 }
 
-/// A zygote.
-pub struct Zygote(Arc<Held>);
+/// The template of a zygote.
+pub struct Zygote(Arc<ZygoteHandle>);
 
-/// A request to fork, as the zygote reads it.
+/// A request to fork, as the zygote parses it.
 #[derive(Serialize)]
 struct Fork<'a> {
     fork: &'a str,
     environment: BTreeMap<String, String>,
-    /// How many of the descriptors beside it are files of groups.
+    /// Number of attached descriptors that are files of groups.
     groups: usize,
     root: PathBuf,
     user: u32,
@@ -74,7 +73,8 @@ fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), IsolationError> {
     Ok((own, other))
 }
 
-/// The runtime knows streams only; it does not look at what kind of socket this is.
+/// Registers a packet socket as a stream, which is the only type that the runtime supports; the
+/// runtime does not check the socket's type.
 fn watched(descriptor: OwnedFd) -> Result<UnixStream, IsolationError> {
     let socket = std::os::unix::net::UnixStream::from(descriptor);
     UnixStream::from_std(socket).map_err(|error| system("watching a socket", error))
@@ -84,27 +84,30 @@ impl Zygote {
     /// Starts a zygote, and waits until it is ready.
     ///
     /// # Errors
-    /// It cannot be made, or the function cannot be imported.
+    /// It cannot be created, or the function cannot be imported.
     pub async fn start(
         image: &Image,
         spec: Spec,
         config: &ProcessConfig,
         launcher: &Launcher,
     ) -> Result<Zygote, IsolationError> {
-        let (keeper, keepers) = pair(SocketType::SEQPACKET)?;
+        let (supervisor, supervisors) = pair(SocketType::SEQPACKET)?;
         let (control, zygotes) = pair(SocketType::SEQPACKET)?;
         let (printed, print) = output::pipe().map_err(|error| system("a pipe", error))?;
         let also = print.try_clone().map_err(|error| system("a pipe", error))?;
         let mut command = Command::new(&launcher.program);
         command.args(&launcher.arguments).env_clear();
-        command.stdin(Stdio::from(keepers)).stdout(Stdio::from(print)).stderr(Stdio::from(also));
+        command
+            .stdin(Stdio::from(supervisors))
+            .stdout(Stdio::from(print))
+            .stderr(Stdio::from(also));
         let child = command
             .spawn()
             .map_err(|source| system(format!("starting {}", launcher.program.display()), source))?;
-        // Its copies of the descriptors.
+        // Closes this process's copies of the descriptors.
         drop(command);
-        packet::send(&keeper, &spec, &[zygotes.as_fd()])
-            .map_err(|source| system("telling the keeper of the sandbox", source))?;
+        packet::send(&supervisor, &spec, &[zygotes.as_fd()])
+            .map_err(|source| system("telling the supervisor of the sandbox", source))?;
         drop(zygotes);
         if !spec.hierarchies.iter().any(|hierarchy| hierarchy.controllers.contains("memory")) {
             tracing::warn!(function = image.function, "no control group limits its memory");
@@ -113,19 +116,19 @@ impl Zygote {
         let reading = tokio::spawn(output::read(printed, image.function.clone(), tail.clone()));
         let control = Arc::new(watched(control)?);
         let (outbox, inbox) = mpsc::unbounded_channel();
-        let state = Arc::new(State::new(Slots::new(config.spares, outbox)));
+        let state = Arc::new(ZygoteState::new(Slots::new(config.spares, outbox)));
         let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
         let (end, ended) = watch::channel(None);
         let parties = Parties {
             child,
-            keeper: watched(keeper)?,
+            supervisor: watched(supervisor)?,
             control: control.clone(),
             reading,
             tail: tail.clone(),
         };
         tokio::spawn(serve::run(parties, state.clone(), inbox, stopped, ready, end));
-        let held = Held {
+        let held = ZygoteHandle {
             function: image.function.clone(),
             state,
             limits: spec.limits,
@@ -145,7 +148,7 @@ impl Zygote {
     }
 }
 
-impl Held {
+impl ZygoteHandle {
     async fn until_ready(
         &self,
         ready: oneshot::Receiver<Option<Unpreloaded>>,
@@ -167,14 +170,14 @@ impl Held {
         }
     }
 
-    /// How it ended, when it has.
+    /// Waits for the end of the zygote; returns the reason.
     async fn end(&self) -> Ending {
         let mut ended = self.ended.clone();
         let found = ended.wait_for(Option::is_some).await;
-        found
-            .ok()
-            .and_then(|found| found.clone())
-            .unwrap_or_else(|| Ending { of_function: false, why: "its keeper was lost".to_owned() })
+        found.ok().and_then(|found| found.clone()).unwrap_or_else(|| Ending {
+            of_function: false,
+            why: "its supervisor was lost".to_owned(),
+        })
     }
 
     fn failure(&self, end: Ending) -> IsolationError {
@@ -202,12 +205,12 @@ impl Held {
         self.function(format!("its {what} took more than {seconds} s. {printed}").trim().to_owned())
     }
 
-    /// What a group of it has used.
+    /// The resource account of one of its groups.
     pub fn account(&self, name: &str) -> Account {
         Account::new(&self.hierarchies, &self.group, name)
     }
 
-    async fn start(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+    async fn start(self: &Arc<ZygoteHandle>, name: &str) -> Result<Started, IsolationError> {
         let deadline = Instant::now() + self.start_timeout;
         let started = tokio::select! {
             started = timeout_at(deadline, self.started(name)) => started,
@@ -216,9 +219,9 @@ impl Held {
         started.unwrap_or_else(|_| Err(self.late("start")))
     }
 
-    async fn started(self: &Arc<Held>, name: &str) -> Result<Started, IsolationError> {
+    async fn started(self: &Arc<ZygoteHandle>, name: &str) -> Result<Started, IsolationError> {
         let spare = self.spare().await?;
-        // Gives the number back, whatever happens from here on.
+        // Releases the number if a later step fails.
         let pending = Pending { held: self.clone(), slot: Some(spare.slot), name };
         let (own, guests) = pair(SocketType::STREAM)?;
         set_socket_passcred(&own, true).map_err(|source| system("a channel", source))?;
@@ -239,14 +242,14 @@ impl Held {
         })
     }
 
-    /// A root and groups.
+    /// Takes a root and groups.
     async fn spare(&self) -> Result<Spare, IsolationError> {
         let unmade = |why: String| system("preparing an instance", io::Error::other(why));
         let made = self.state.slots().take().map_err(unmade)?;
-        made.await.unwrap_or_else(|_| Err("its keeper was lost".to_owned())).map_err(unmade)
+        made.await.unwrap_or_else(|_| Err("its supervisor was lost".to_owned())).map_err(unmade)
     }
 
-    /// Has the zygote fork; the guest's end of the channel is its child's only.
+    /// Requests a fork; the child alone has the guest's end of the channel.
     async fn fork(
         &self,
         name: &str,
@@ -276,8 +279,8 @@ impl Held {
         answer.map_err(|why| failed(io::Error::other(why)))
     }
 
-    /// Waits for the HELLO, which stays in the channel, and looks at who has said it: it is a process of
-    /// the instance's user, in its groups, and the one that the zygote has named.
+    /// Waits for the HELLO, which stays in the channel, and checks its sender: a process of the
+    /// instance's user, in its groups, with the number that the zygote has reported.
     async fn greeted(
         &self,
         channel: &UnixStream,
@@ -297,7 +300,7 @@ impl Held {
         };
         let user = self.ids_first + 1 + spare.slot;
         if sender.uid.as_raw() != user || serve::inner(sender.pid) != Some(inner) {
-            return Err(self.function("somebody else greeted in its place".to_owned()));
+            return Err(self.function("another process greeted in its place".to_owned()));
         }
         let account = self.account(&groups::of_instance(spare.slot));
         if !account.has(sender.pid) {
@@ -306,33 +309,33 @@ impl Held {
         Ok((sender.pid, ended))
     }
 
-    /// Has the keeper put it where it has not gone by itself.
+    /// Requests that the supervisor moves a process into groups that it has not entered itself.
     async fn join(&self, slot: u32, pid: Pid) -> Result<(), IsolationError> {
         let joined = self.state.slots().join(slot, pid.as_raw_nonzero().get());
         match joined.await {
             Ok(None) => Ok(()),
             Ok(Some(why)) => Err(system("joining control groups", io::Error::other(why))),
             Err(_) => {
-                Err(system("joining control groups", io::Error::other("the keeper was lost")))
+                Err(system("joining control groups", io::Error::other("the supervisor was lost")))
             }
         }
     }
 
-    /// An instance has gone: so has what was made for it.
+    /// Releases the resources of an instance that has ended.
     pub fn release(&self, slot: u32) {
         self.state.slots().release(slot);
     }
 }
 
-/// A start that has not come to its end.
+/// A start in progress.
 struct Pending<'a> {
-    held: Arc<Held>,
+    held: Arc<ZygoteHandle>,
     slot: Option<u32>,
     name: &'a str,
 }
 
 impl Pending<'_> {
-    /// It is an instance now, which gives its number back itself.
+    /// Ends the start: the instance now releases its number itself.
     fn done(mut self) -> u32 {
         self.slot.take().unwrap_or_default()
     }

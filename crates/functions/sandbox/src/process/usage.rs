@@ -1,4 +1,4 @@
-//! What processes use, as `/proc` says.
+//! The resource usage of processes, from `/proc`.
 
 use std::io;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use rustix::process::Pid;
 use unlade_fn_model::isolation::Usage;
 
-/// What these processes use together: those that have gone meanwhile use nothing.
+/// Sum of the usage of these processes; ended ones count as zero.
 ///
 /// # Errors
-/// The system's, where it is of the first one: it has gone.
+/// The first process has ended.
 pub fn of(pids: &[Pid], cpu: Option<Duration>) -> io::Result<Usage> {
     let mut sum = Usage::default();
     for (number, pid) in pids.iter().enumerate() {
@@ -39,9 +39,9 @@ fn kibibytes(text: &str, names: &[&str]) -> u64 {
     text.lines().filter_map(value).sum::<u64>() * 1024
 }
 
-/// Its own time, and that of its children that it has waited for.
+/// Its own CPU time, and that of its children that it has waited for.
 fn processor(stat: &str) -> Duration {
-    // The name before it may have anything in it.
+    // The preceding name may contain any character.
     let Some((_, rest)) = stat.rsplit_once(')') else { return Duration::ZERO };
     let ticks: u64 = rest
         .split_whitespace()

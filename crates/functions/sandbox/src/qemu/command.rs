@@ -1,6 +1,7 @@
 //! QEMU's command line, for a machine that boots and for one that is restored.
 //!
-//! Both must have the same devices in the same order: a saved state is that of devices.
+//! Both must have the same devices in the same order, because a saved state consists of device
+//! states.
 
 use std::ffi::OsString;
 use std::os::fd::RawFd;
@@ -10,32 +11,32 @@ use std::process::Command;
 use super::memory::Memory;
 use super::parts::Parts;
 
-/// Devices that nobody needs cost time at each start, and memory.
+/// Unused devices are omitted: they cost time at each start, and memory.
 const MACHINE: &str =
     "pc,hpet=off,usb=off,smm=off,vmport=off,i8042=off,mem-merge=off,dump-guest-core=off";
-/// Translated code of one machine.
+/// Size of the translation cache of one machine.
 const TRANSLATED_MIB: u32 = 32;
-/// Quiet; ends the machine, instead of starting it again, where the kernel cannot go on.
+/// Quiet; a kernel panic ends the machine instead of rebooting it.
 const KERNEL_WORDS: &str = "console=hvc0 quiet panic=-1 random.trust_cpu=on";
 
-/// What a function with its own boto3 has: QEMU makes its connections, as its own user. Its host is
-/// [`HOST`].
+/// The network of a function with its own boto3: QEMU opens its connections, as QEMU's user. The
+/// host is [`HOST`].
 const NETWORK: [&str; 4] =
     ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="];
-/// The host, as a machine with a network sees it.
+/// The host's address in a machine with a network.
 pub(super) const HOST: &str = "10.0.2.2";
 
-/// What executes the guest's instructions.
+/// The accelerator of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor.
+    /// Hardware virtualization.
     Kvm,
     /// Software emulation.
     Tcg,
 }
 
 impl Accelerator {
-    /// As in labels of figures.
+    /// The name in metric labels.
     pub fn name(self) -> &'static str {
         match self {
             Accelerator::Kvm => "kvm",
@@ -44,7 +45,7 @@ impl Accelerator {
     }
 }
 
-/// Numbers of descriptors that QEMU inherits.
+/// The numbers of inherited descriptors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
     pub ram: RawFd,
@@ -56,23 +57,23 @@ pub(super) struct Numbers {
     pub channel: RawFd,
 }
 
-/// Whether it boots.
+/// The way in which a machine starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Beginning<'a> {
-    /// From a kernel; what it writes into its RAM is in the file.
+    /// From a kernel; its writes to RAM are stored in the file.
     Boot {
-        /// The first root.
+        /// The initial root file system.
         initramfs: &'a Path,
-        /// Of the interpreter's program.
+        /// The path of the interpreter.
         python: &'a Path,
-        /// What is writable.
+        /// The size of the writable `/tmp`.
         scratch_bytes: u64,
     },
-    /// From a saved state; what it writes is its own.
+    /// From a saved state; its writes to RAM are private.
     Restore,
 }
 
-/// The command.
+/// Creates the command.
 pub(super) fn command(
     parts: &Parts,
     accelerator: Accelerator,
@@ -83,7 +84,7 @@ pub(super) fn command(
     name: &str,
 ) -> Command {
     let mut command = Command::new(&parts.qemu);
-    // Commas are doubled: one begins another option.
+    // A comma is doubled, because a single one separates options.
     command.arg("-name").arg(name.replace(',', ",,"));
     command.env_clear().env("LD_LIBRARY_PATH", &parts.libraries);
     for directory in &parts.firmware {
@@ -120,12 +121,13 @@ fn machine(accelerator: Accelerator, memory: Memory) -> Vec<String> {
     let words =
         ["-M", MACHINE, "-accel", &accelerator, "-cpu", processor, "-smp", "1", "-m", &size];
     let rest = ["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"];
-    // It has all descriptors that it needs: it is to start nothing, and to gain no rights.
+    // QEMU has all descriptors that it needs, so it may neither start processes nor gain
+    // privileges.
     let sandbox = ["-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny"];
     words.iter().chain(&rest).chain(&sandbox).map(|word| (*word).to_owned()).collect()
 }
 
-/// Pieces of memory are nodes of their own: so each has its address.
+/// The memory nodes: one for each range, so that each has its own address.
 fn pieces(memory: Memory, numbers: Numbers, is_saved: bool) -> Vec<String> {
     let file = |name: &str, bytes: u64, number: RawFd, rest: String| {
         let file = format!("memory-backend-file,id={name},size={bytes}");

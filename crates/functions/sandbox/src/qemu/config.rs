@@ -6,50 +6,50 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Where `scripts/vm` keeps QEMU and its kernel.
+/// The cache of `scripts/vm`, with QEMU and its kernel.
 const SHARED_CACHE: &str = "/var/cache/unlade/vm";
 
-/// And what root builds: where processes of other users reach it.
+/// Root's cache, readable by processes of other users.
 const ROOTS_CACHE: &str = "/var/cache/unlade";
 
-/// What executes the guest's instructions.
+/// The choice of an accelerator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Choice {
-    /// KVM where a machine starts with it, else software.
+    /// KVM if a machine starts with it, else software emulation.
     #[default]
     Auto,
-    /// The processor; an error where it cannot.
+    /// KVM; an error if it does not work.
     Kvm,
     /// Software emulation.
     Tcg,
 }
 
-/// How virtual machines are made. Everything has a default.
+/// The configuration of virtual machines. Everything has a default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QemuConfig {
-    /// A tree that has `usr/bin/qemu-system-x86_64` (version 8.2 or later), its firmware,
-    /// `boot/vmlinuz-VERSION`, `lib/modules/VERSION` and `bin/busybox` (static). `/`: this
-    /// machine's own. Where it is not said: Debian's packages, fetched once.
+    /// A tree that contains `usr/bin/qemu-system-x86_64` (version 8.2 or later), its firmware,
+    /// `boot/vmlinuz-VERSION`, `lib/modules/VERSION` and `bin/busybox` (static). `/` is this
+    /// machine's own. If absent: Debian's packages, downloaded once.
     pub root: Option<PathBuf>,
-    /// Whether they may be fetched.
+    /// True if they may be downloaded.
     pub fetch: bool,
-    /// What is built once is kept here; where it is not said, root's in `/var/cache/unlade`, others'
-    /// in `~/.cache/unlade`.
+    /// The directory of files that are built once; if absent, `/var/cache/unlade` for root and
+    /// `~/.cache/unlade` for others.
     pub cache: Option<PathBuf>,
-    /// What executes the guest's instructions.
+    /// The accelerator.
     pub accelerator: Choice,
-    /// How long a machine may take until it can be saved.
+    /// Timeout of a boot until the machine can be saved.
     #[serde(with = "unlade_config::duration")]
     pub boot_timeout: Duration,
-    /// How long a saved machine may take until it runs.
+    /// Timeout of a restore until the machine runs.
     #[serde(with = "unlade_config::duration")]
     pub restore_timeout: Duration,
-    /// The first of 65536 of the host's users and groups that nobody else has: where the gateway is
-    /// root, each machine's QEMU runs as another one of them.
+    /// The first of 65536 otherwise unused users and groups of the host: if the gateway is root,
+    /// each machine's QEMU runs as another one of them.
     pub user_first: u32,
-    /// Whether instances are restored from a snapshot; else each one boots: the baseline.
+    /// True if instances are restored from a snapshot; if false each one boots: the baseline.
     pub snapshot: bool,
 }
 
@@ -69,7 +69,7 @@ impl Default for QemuConfig {
 }
 
 impl QemuConfig {
-    /// Where what is built once is kept.
+    /// The directory of files that are built once.
     pub fn cache(&self) -> PathBuf {
         let home = || env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
         let own = || match env::var_os("XDG_CACHE_HOME") {
@@ -81,7 +81,7 @@ impl QemuConfig {
         self.cache.clone().unwrap_or_else(kept).join("vm")
     }
 
-    /// Where QEMU and a kernel are, or are fetched to.
+    /// The tree with QEMU and a kernel, or the target of the download.
     pub(super) fn fetched(&self) -> PathBuf {
         let shared = env::var_os("UNLADE_VM_CACHE").map_or(SHARED_CACHE.into(), PathBuf::from);
         match shared.join("ready").exists() {

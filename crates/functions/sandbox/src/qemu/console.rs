@@ -1,4 +1,4 @@
-//! What a machine, and QEMU itself, say: logged, and the end of it kept.
+//! The output of a machine and of QEMU: logged, and its end kept.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -10,13 +10,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
-/// What is kept.
+/// Bytes of the end that are kept.
 pub(super) const KEPT_BYTES: usize = 4096;
 /// Longest line in the log.
 const LINE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4096;
 
-/// The end of what was said.
+/// The end of the output.
 #[derive(Clone, Debug)]
 pub(super) struct Console {
     kept: Rc<RefCell<VecDeque<u8>>>,
@@ -24,10 +24,10 @@ pub(super) struct Console {
 }
 
 impl Console {
-    /// Listens until the machine has gone. Belongs to the thread's own set of tasks.
+    /// Reads until the machine has ended. Spawns a task on the thread's local set.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn listen(socket: Socket, name: &str) -> io::Result<Console> {
         socket.set_nonblocking(true)?;
         let mut stream = UnixStream::from_std(socket)?;
@@ -47,10 +47,10 @@ impl Console {
         Ok(console)
     }
 
-    /// Waits until there is nothing more to be heard.
+    /// Waits until the end of the output.
     pub async fn closed(&self) {
         let mut closed = self.closed.clone();
-        // Nothing is ever sent: it ends with its sender.
+        // No value is ever sent: the wait ends when the sender is dropped.
         let _ = closed.changed().await;
     }
 
@@ -61,13 +61,13 @@ impl Console {
         kept.drain(..excess);
     }
 
-    /// What was said last, as text.
+    /// The end of the output, as text.
     pub fn tail(&self) -> String {
         let kept: Vec<u8> = self.kept.borrow().iter().copied().collect();
         String::from_utf8_lossy(&kept).trim().to_owned()
     }
 
-    /// The last line that is not the kernel's: those begin with their time.
+    /// The last line that is not the kernel's; kernel lines begin with their time.
     pub fn last_line(&self) -> String {
         let tail = self.tail();
         let mut lines = tail.lines().map(str::trim).filter(|line| !line.is_empty());
@@ -75,7 +75,7 @@ impl Console {
     }
 }
 
-/// Logs whole lines; a longer one in pieces.
+/// Logs complete lines; a longer one in parts.
 fn log(name: &str, line: &mut Vec<u8>, bytes: &[u8]) {
     for byte in bytes {
         match byte {

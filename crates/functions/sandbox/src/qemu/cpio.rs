@@ -1,4 +1,4 @@
-//! An archive as the kernel unpacks it into its first root: cpio, "newc"
+//! The archive format of the kernel's initial root file system: cpio, "newc"
 //! (Documentation/driver-api/early-userspace/buffer-format.rst).
 
 const MAGIC: &str = "070701";
@@ -7,7 +7,7 @@ const DIRECTORY: u32 = 0o040_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 const REGULAR: u32 = 0o100_000;
 
-/// An archive that is being written.
+/// A writer of an archive.
 #[derive(Debug, Default)]
 pub(super) struct Cpio {
     bytes: Vec<u8>,
@@ -15,22 +15,22 @@ pub(super) struct Cpio {
 }
 
 impl Cpio {
-    /// A directory; those above it come first.
+    /// Adds a directory; its parents must be added first.
     pub fn directory(&mut self, name: &str) {
         self.entry(name, DIRECTORY, (0, 0), &[]);
     }
 
-    /// A file.
+    /// Adds a file.
     pub fn file(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entry(name, REGULAR | mode, (0, 0), content);
     }
 
-    /// A character device.
+    /// Adds a character device.
     pub fn device(&mut self, name: &str, major: u32, minor: u32) {
         self.entry(name, CHARACTER_DEVICE, (major, minor), &[]);
     }
 
-    /// The whole archive.
+    /// Returns the complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, (0, 0), &[]);
         self.bytes

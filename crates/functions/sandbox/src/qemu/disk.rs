@@ -1,4 +1,4 @@
-//! Disks: a directory as a file system that a machine mounts read-only.
+//! Disk images: a directory as a file system that a machine mounts read-only.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -10,22 +10,23 @@ use super::stage::Staged;
 
 const PROGRAMS: [&str; 3] = ["/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"];
 const BLOCK_BYTES: u64 = 4096;
-/// Tables and the like.
+/// Space for the tables of the file system.
 const SPARE_BYTES: u64 = 4 << 20;
-/// Of an inode, beside its blocks.
+/// Space of an inode, in addition to its blocks.
 const INODE_BYTES: u64 = 256;
 
-/// Where e2fsprogs' program is.
+/// The path of e2fsprogs' program.
 pub(super) fn mke2fs() -> Result<PathBuf, String> {
     let mut found = PROGRAMS.iter().map(PathBuf::from);
     let missing = "mke2fs is missing: apt-get install e2fsprogs".to_owned();
     found.find(|path| path.exists()).ok_or(missing)
 }
 
-/// Makes a disk of a directory, at a path. It has no journal and no checksums: it is never written.
+/// Creates a disk image of a directory. It has no journal and no checksums, because it is never
+/// written.
 ///
 /// # Errors
-/// The system's, or mke2fs's.
+/// The system call or mke2fs failed.
 pub(super) fn make(from: &Path, staged: Staged, to: &Path) -> io::Result<()> {
     let each = BLOCK_BYTES + INODE_BYTES;
     let bytes = staged.bytes + staged.bytes / 64 + staged.entries * each + SPARE_BYTES;
@@ -43,10 +44,10 @@ pub(super) fn make(from: &Path, staged: Staged, to: &Path) -> io::Result<()> {
     }
 }
 
-/// Lets every user read a file: QEMU runs as one that owns nothing.
+/// Makes a file readable by every user: QEMU runs as a user that owns nothing.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub(super) fn readable(path: &Path) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o644))
 }

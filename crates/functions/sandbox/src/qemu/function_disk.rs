@@ -1,5 +1,5 @@
-//! The disk of one function: its files, its packages, the guest's side of the protocol, and what the
-//! machine's first process is to do with them.
+//! The disk image of one function: its files, its packages, the guest's side of the protocol, and
+//! the configuration of the machine's first process.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,14 +17,14 @@ use super::stage::Staged;
 
 /// Most directories of packages.
 pub(super) const PACKAGES_MAX: usize = 32;
-/// Who runs the function.
+/// The user that runs the function.
 const USER: u32 = 1000;
 const PACKAGE: &str = "unlade_guest";
 /// Ports of the machine's serial device, by their number.
 const CONTROL: &str = "/dev/vport0p1";
 const CHANNEL: &str = "/dev/vport0p2";
 
-/// What `unlade_guest.machine` reads.
+/// The configuration file of `unlade_guest.machine`.
 #[derive(Debug, Serialize)]
 struct Start<'a> {
     control: &'a str,
@@ -38,10 +38,10 @@ struct Start<'a> {
     sdk: &'a str,
 }
 
-/// Makes the disk; its file has no name any more. Blocks.
+/// Creates the disk image, an unlinked file. Blocks.
 ///
 /// # Errors
-/// The system's; more than there may be.
+/// The system call failed, or a limit is exceeded.
 pub(super) fn build(
     image: &Image,
     python: &Python,
@@ -65,7 +65,7 @@ pub(super) fn build(
     let start = serde_json::to_vec(&start(image, python, region)).map_err(io::Error::other)?;
     fs::write(root.join("start.json"), start)?;
     compile(python, &root, &["guest", "code"]);
-    // What was compiled is of the size of its source, about.
+    // Estimate: a compiled file has about the size of its source.
     staged.entries = staged.entries * 2 + 1;
     staged.bytes *= 2;
     let path = work.path().join("disk");
@@ -102,7 +102,8 @@ fn start<'a>(image: &'a Image, python: &Python, region: &'a str) -> Start<'a> {
     }
 }
 
-/// A variable's value; endpoints on this machine are elsewhere for a machine with a network.
+/// The value of a variable; endpoints on this machine are replaced by the host's address in a
+/// machine with a network.
 fn seen(image: &Image, name: &str, value: &str) -> String {
     if !image.network || !name.starts_with("AWS_ENDPOINT_URL") {
         return value.to_owned();
@@ -111,8 +112,8 @@ fn seen(image: &Image, name: &str, value: &str) -> String {
     local.map_or(value.to_owned(), |local| value.replace(local, &format!("://{HOST}:")))
 }
 
-/// Compiles sources beforehand: it is slow in an emulated machine. What cannot be compiled is found
-/// by the function's import.
+/// Compiles sources in advance, because that is slow in an emulated machine. Errors are reported
+/// later by the function's import.
 fn compile(python: &Python, root: &Path, names: &[&str]) {
     let mut command = Command::new(&python.program);
     command.args(["-I", "-S", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]);

@@ -1,4 +1,4 @@
-//! Pages that are zero: a file in memory need not have them.
+//! Removal of zero pages from a file in memory.
 
 use std::fs::File;
 use std::io;
@@ -8,13 +8,13 @@ use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 const PAGE_BYTES: usize = 4096;
-/// Bytes that are looked at at once.
+/// Bytes of one read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Gives the memory of a file's zero pages back; how many bytes.
+/// Frees the zero pages of a file; returns the number of bytes.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub(super) fn punch(file: &File) -> io::Result<u64> {
     let mut piece = vec![0; PIECE_BYTES];
     let (mut at, mut freed) = (0, 0);
@@ -36,7 +36,7 @@ pub(super) fn punch(file: &File) -> io::Result<u64> {
     Ok(freed)
 }
 
-/// Where there is something, from an offset on.
+/// The next range with data, from an offset on.
 fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
     let start = match seek(file, SeekFrom::Data(from)) {
         Ok(start) => start,
@@ -46,7 +46,7 @@ fn next_data(file: &File, from: u64) -> io::Result<Option<(u64, u64)>> {
     Ok(Some((start, seek(file, SeekFrom::Hole(start))?)))
 }
 
-/// Neighbouring pages that are zero: the first, and how many.
+/// Runs of adjacent zero pages: the first page, and the number.
 fn zero_runs(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (number, page) in bytes.chunks_exact(PAGE_BYTES).enumerate() {

@@ -1,4 +1,5 @@
-//! The first root of a machine: busybox, what finds its disks, and a script that changes over.
+//! The initial root file system of a machine: busybox, modules for its disks, and a script that
+//! switches to the final root.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,11 +8,11 @@ use std::io;
 use super::cpio::Cpio;
 use super::parts::Parts;
 
-/// What a machine needs that may be a module.
-/// ext4 wants the checksum although the disks have none.
+/// Required features that may be modules. ext4 requires the checksum module although the disks
+/// have no checksums.
 const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "virtio_net", "crc32c_generic", "ext4"];
 
-/// Mounts the disks, and becomes the first process of Python. The kernel gives it words of its
+/// Mounts the disks, and executes Python as the first process. The kernel passes words of its
 /// command line as variables.
 const INIT: &str = "#!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -42,10 +43,10 @@ main('/function/start.json')
 open('/proc/sysrq-trigger', 'w').write('b')\"
 ";
 
-/// The archive.
+/// Builds the archive.
 ///
 /// # Errors
-/// The system's: a module or busybox cannot be read.
+/// The system call failed: a module or busybox cannot be read.
 pub(super) fn build(parts: &Parts) -> io::Result<Vec<u8>> {
     let mut archive = Cpio::default();
     for name in ["bin", "proc", "sys", "dev", "base", "modules"] {
@@ -66,8 +67,8 @@ pub(super) fn build(parts: &Parts) -> io::Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Files of modules with those that they need, in the order in which they are loaded. A module that
-/// is not in the list is a part of the kernel.
+/// Files of modules with their dependencies, in load order. A module that is not in the list is
+/// built into the kernel.
 fn needed<'a>(dependencies: &'a str, names: &[&str]) -> Vec<&'a str> {
     let mut found = Vec::new();
     let mut seen = HashSet::new();
@@ -78,7 +79,7 @@ fn needed<'a>(dependencies: &'a str, names: &[&str]) -> Vec<&'a str> {
         };
         let mut lines = dependencies.lines().filter_map(|line| line.split_once(':'));
         let Some((path, before)) = lines.find(|(path, _)| is_named(path)) else { continue };
-        // depmod(8) writes what is loaded first last.
+        // depmod(8) lists the first module to load last.
         for path in before.split_whitespace().rev().chain([path]) {
             if seen.insert(path) {
                 found.push(path);

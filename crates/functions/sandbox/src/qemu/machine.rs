@@ -1,4 +1,4 @@
-//! One process of QEMU: started, talked to, ended.
+//! One process of QEMU: start, communication, end.
 
 use std::fs::File;
 use std::io;
@@ -26,21 +26,21 @@ use super::monitor::Monitor;
 use super::parts::Parts;
 use super::user::Users;
 
-/// What the machine's first process says when it may be saved (`unlade_guest.machine`).
+/// The line of the machine's first process when it can be saved (`unlade_guest.machine`).
 const READY: &[u8] = b"ready";
-/// Longest line of its.
+/// Longest line of that process.
 const LINE_BYTES_MAX: usize = 4096;
-/// Bytes for the generator of random numbers of a machine that goes on.
+/// Seed of the random number generator of a resumed machine.
 const ENTROPY_BYTES: usize = 64;
 
-/// What it says before, where instances import the function themselves.
+/// The preceding line, if instances import the function themselves.
 #[derive(Debug, Deserialize)]
-struct Said {
+struct PreloadReport {
     unpreloaded: String,
     modules: bool,
 }
 
-/// What all machines of a template have.
+/// The common parameters of a template's machines.
 #[derive(Debug)]
 pub(super) struct Plan {
     /// The function's name.
@@ -49,18 +49,18 @@ pub(super) struct Plan {
     pub accelerator: Accelerator,
     pub memory: Memory,
     pub initramfs: PathBuf,
-    /// The interpreter's program.
+    /// The path of the interpreter.
     pub python: PathBuf,
     pub scratch_bytes: u64,
-    /// Whether it has a network: the baseline.
+    /// True if it has a network: the baseline.
     pub has_network: bool,
-    /// Who runs QEMU.
+    /// The users that run QEMU.
     pub users: Rc<Users>,
-    /// The interpreter's and the function's.
+    /// The disks of the interpreter and of the function.
     pub disks: [File; 2],
 }
 
-/// How a machine begins.
+/// The way in which a machine starts.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum From {
     /// A kernel.
@@ -69,59 +69,59 @@ pub(super) enum From {
     State,
 }
 
-/// What a machine has in memory.
+/// The memory files of a machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Files<'a> {
     pub ram: &'a OwnedFd,
     pub region: &'a OwnedFd,
-    /// What it is restored from, or saved to.
+    /// The saved device state, read at a restore, or written at a save.
     pub state: Option<&'a OwnedFd>,
 }
 
-/// A machine; it is killed when dropped.
+/// A running machine; dropping it kills it.
 pub(super) struct Machine {
     number: u32,
     control: UnixStream,
-    /// What it said.
+    /// Its output.
     pub console: Console,
     stop: Rc<Notify>,
     ended: watch::Receiver<Option<String>>,
 }
 
-/// What a machine is started with, and is not its own.
+/// The descriptors of a started machine that belong to the caller.
 pub(super) struct Ends {
-    /// Of its channel.
+    /// The host's end of its channel.
     pub channel: OwnedFd,
-    /// Of its monitor.
+    /// The host's end of its monitor.
     pub monitor: Socket,
-    /// Number of its saved state's file, in it.
+    /// The number of the state file's descriptor in QEMU.
     pub state: Option<RawFd>,
 }
 
-/// Memory without a name, as a file.
+/// Creates an anonymous memory file.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub(super) fn memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     ftruncate(&file, bytes)?;
     Ok(file)
 }
 
-/// Likewise, of a size that nobody changes.
+/// Creates an anonymous memory file of a fixed size.
 ///
 /// # Errors
-/// The system's.
+/// The system call failed.
 pub(super) fn sized_memory(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     let file = memory(name, bytes)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// Makes a file in memory one that nobody changes: a machine has a descriptor of it.
+/// Seals a memory file against changes, because a machine has a descriptor of it.
 ///
 /// # Errors
-/// The system's: somebody has it mapped for writing.
+/// The system call failed: the file is mapped for writing.
 pub(super) fn seal(file: &OwnedFd) -> io::Result<()> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
     Ok(fcntl_add_seals(file, seals)?)
@@ -131,7 +131,7 @@ impl Machine {
     /// Starts QEMU.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn start(
         plan: &Plan,
         name: &str,
@@ -184,8 +184,8 @@ impl Machine {
         plan.users.assign(&mut command, &files, device);
         unlade_sys::child::prepare(&mut command, inherited);
         if plan.accelerator == Accelerator::Tcg {
-            // Its translated code lies here and there in a buffer, of which huge pages would make the
-            // machine's own all.
+            // The translated code is sparse in its buffer, so huge pages would increase the
+            // private memory of the machine.
             unlade_sys::child::without_huge_pages(&mut command);
         }
         let child = Command::from(command).kill_on_drop(true).spawn()?;
@@ -202,16 +202,16 @@ impl Machine {
         Ok(Machine { number, control, console, stop, ended })
     }
 
-    /// The process's number.
+    /// The number of the process.
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Waits until the machine may be saved; why its instances import the function themselves, where
-    /// they do.
+    /// Waits until the machine can be saved. Returns the reason why its instances import the
+    /// function themselves, if they do.
     ///
     /// # Errors
-    /// It has ended instead, or said something else; what it said last.
+    /// It has ended, or has sent an unexpected line; with the end of its output.
     pub async fn ready(&mut self) -> io::Result<Option<Unpreloaded>> {
         let mut unpreloaded = None;
         loop {
@@ -219,7 +219,8 @@ impl Machine {
             match line.as_deref() {
                 Ok(READY) => return Ok(unpreloaded),
                 Ok(line) if unpreloaded.is_none() => {
-                    let said: Said = serde_json::from_slice(line).map_err(io::Error::other)?;
+                    let said: PreloadReport =
+                        serde_json::from_slice(line).map_err(io::Error::other)?;
                     unpreloaded = Some(Unpreloaded::new(&said.unpreloaded, said.modules));
                 }
                 _ => {
@@ -231,7 +232,7 @@ impl Machine {
         }
     }
 
-    /// A line of the control port, without its end.
+    /// Reads a line of the control port, without its end.
     async fn line(&mut self) -> io::Result<Vec<u8>> {
         let mut line = Vec::new();
         while line.len() < LINE_BYTES_MAX {
@@ -243,7 +244,7 @@ impl Machine {
         Err(io::Error::other("a line that is too long"))
     }
 
-    /// Lets the instance go on, with the time and with randomness of its own.
+    /// Resumes the instance, with the current time and a random seed of its own.
     ///
     /// # Errors
     /// It has ended.
@@ -259,19 +260,19 @@ impl Machine {
         self.control.write_all(format!("{said}\n").as_bytes()).await
     }
 
-    /// Saves the state of its devices; what it has in memory is in its file. It does not run on.
+    /// Saves the state of its devices; its memory is in its file. The machine stays stopped.
     ///
     /// # Errors
-    /// QEMU's.
+    /// QEMU's error.
     pub async fn save(&mut self, ends: Ends) -> io::Result<()> {
         let state = ends.state.ok_or(io::ErrorKind::InvalidInput)?;
         Monitor::new(ends.monitor).await?.migrate("migrate", state).await
     }
 
-    /// Goes on from a saved state; its channel.
+    /// Resumes from a saved state; returns the channel.
     ///
     /// # Errors
-    /// QEMU's; what it said last.
+    /// QEMU's error, with the end of the output.
     pub async fn restore(&mut self, ends: Ends) -> io::Result<OwnedFd> {
         let restored = async {
             let state = ends.state.ok_or(io::ErrorKind::InvalidInput)?;
@@ -282,16 +283,16 @@ impl Machine {
         Ok(ends.channel)
     }
 
-    /// Waits until it has ended; why.
+    /// Waits until it has ended; returns the reason.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
-            Err(_) => "nobody attends to it any more".to_owned(),
+            Err(_) => "its task has ended".to_owned(),
         }
     }
 
-    /// Ends it.
+    /// Kills it.
     pub fn kill(&self) {
         self.stop.notify_one();
     }
@@ -303,7 +304,7 @@ impl Drop for Machine {
     }
 }
 
-/// Waits for a process, and kills it where it is told to.
+/// Waits for a process, and kills it on request.
 async fn attend(
     mut child: Child,
     stop: Rc<Notify>,
@@ -313,13 +314,13 @@ async fn attend(
     let status = tokio::select! {
         status = child.wait() => status,
         () = stop.notified() => {
-            // It may have ended already.
+            // The process may have ended already.
             let _ = child.start_kill();
             child.wait().await
         }
     };
     let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-    // What it said last may still be in its socket.
+    // The end of the output may still be in its socket.
     console.closed().await;
     let why = match console.last_line() {
         line if line.is_empty() => status,

@@ -1,21 +1,22 @@
-//! A machine's memory: its RAM in two pieces, and between them the region shared with the worker.
+//! The memory layout of a machine: RAM in two ranges, and between them the region shared with the
+//! worker.
 //!
-//! The firmware puts tables at the end of RAM; so the region, which is another one in each instance,
-//! is not there.
+//! The firmware puts tables at the end of RAM. The region is a different file in each instance, so
+//! it must not be there.
 
-/// Where the region starts.
+/// The address of the region.
 const REGION_ADDRESS: u64 = 128 << 20;
-/// RAM behind the region, at least: tables of the firmware, the first root.
+/// Minimum size of RAM after the region: for tables of the firmware, and the initial root.
 const HIGH_BYTES_MIN: u64 = 48 << 20;
-/// What the kernel and the interpreter have beside the function.
+/// Memory of the kernel and the interpreter, in addition to the function's.
 const SYSTEM_BYTES: u64 = 64 << 20;
-/// Of everything, and of a region that nobody asked for.
+/// Alignment of everything, and the size of a region that was not requested.
 const ALIGN_BYTES: u64 = 2 << 20;
 const REGION_BYTES: u64 = 16 << 20;
-/// The largest region: as the guest's (`REGION_BYTES_MAX`).
+/// The largest region, equal to the guest's `REGION_BYTES_MAX`.
 const REGION_BYTES_MAX: u64 = 1 << 31;
 
-/// Sizes of the pieces.
+/// The sizes of the ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
     pub low_bytes: u64,
@@ -24,7 +25,8 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// For a function that may use so much, and a region of that size (0: one that suffices).
+    /// Computes the layout for a function's memory limit and the size of a region (0: the
+    /// minimum).
     ///
     /// # Errors
     /// The region is too large.
@@ -41,22 +43,22 @@ impl Memory {
         })
     }
 
-    /// Of the machine's own memory.
+    /// Bytes of the machine's own memory.
     pub fn ram_bytes(self) -> u64 {
         self.low_bytes + self.high_bytes
     }
 
-    /// All, in MiB.
+    /// Sum of all ranges, in MiB.
     pub fn all_mib(self) -> u64 {
         (self.ram_bytes() + self.region_bytes) >> 20
     }
 
-    /// As the guest reads it.
+    /// Address and size of the region, in the guest's format.
     pub fn place(self) -> String {
         format!("phys:{:#x}:{}", self.low_bytes, self.region_bytes)
     }
 
-    /// What tells the kernel that the region is no RAM, and may be mapped.
+    /// The kernel parameters that exclude the region from RAM and allow its mapping.
     pub fn kernel_words(self) -> String {
         format!("memmap={}${:#x} iomem=relaxed", self.region_bytes, self.low_bytes)
     }

@@ -1,19 +1,19 @@
-//! Virtual machines of QEMU: under KVM where it works, else emulated in software.
+//! Virtual machines of QEMU: with KVM if it works, else emulated in software.
 //!
 //! A function's machine boots once, imports the function and is saved. Its RAM is a file in memory;
 //! every instance maps that file privately, so pages that it does not write are shared. The region
 //! shared with the worker lies at a fixed address and is another file in each instance.
 //!
-//! In the order in which an instance comes to be:
-//! - [`config`]: what an operator can say;
-//! - `parts`: QEMU, a kernel, busybox: found, or fetched once;
-//! - `cpio`, `initramfs`: the machine's first root;
-//! - `stage`, `disk`: directories as read-only disks;
+//! Modules, in the order of an instance's creation:
+//! - [`config`]: the operator's configuration;
+//! - `parts`: QEMU, a kernel, busybox: found, or downloaded once;
+//! - `cpio`, `initramfs`: the machine's initial root file system;
+//! - `stage`, `disk`: directories as read-only disk images;
 //! - `python`: the disk with the interpreter, built once; `function_disk`: that of a function;
 //! - `memory`, `command`: the machine's memory, QEMU's command line;
 //! - `machine`: its process, with `user`, `console` and `monitor`;
-//! - `template`: boots, saves, restores; `holes`: what is not kept;
-//! - `usage`: what an instance has used.
+//! - `template`: boots, saves, restores; `holes`: removes zero pages;
+//! - `usage`: the resource usage of an instance.
 
 pub mod config;
 
@@ -57,33 +57,33 @@ use user::Users;
 
 const NAME: &str = "qemu";
 const KVM: &str = "/dev/kvm";
-/// With a processor that executes them, a machine has started by then; a KVM that only says that it
-/// is one has not.
+/// Limit of a machine's boot with KVM: with hardware virtualization a machine has started by then;
+/// emulation behind a `/dev/kvm` has not.
 const KVM_BOOT_TIMEOUT_MAX: Duration = Duration::from_secs(20);
 
-/// Virtual machines.
+/// The backend of virtual machines.
 #[derive(Debug)]
 pub struct Qemu {
     config: QemuConfig,
     accelerator: Cell<Option<Accelerator>>,
-    /// Who finds out what works: one at a time.
+    /// Serializes the search for a working accelerator.
     trying: Mutex<()>,
     users: Rc<Users>,
 }
 
 impl Qemu {
-    /// Nothing is started yet.
+    /// Creates the backend without starting anything.
     pub fn new(config: QemuConfig) -> Qemu {
         let users = Rc::new(Users::new(config.user_first));
         Qemu { config, accelerator: Cell::new(None), trying: Mutex::new(()), users }
     }
 
-    /// What executes the guest's instructions; known once a template was made.
+    /// The accelerator; known after the first template.
     pub fn accelerator(&self) -> Option<Accelerator> {
         self.accelerator.get()
     }
 
-    /// What machines are made of, for people; nothing where it is still to be fetched.
+    /// The found parts of machines, as text for humans; `None` if they must be downloaded.
     pub fn found(&self) -> Option<String> {
         let parts = Parts::find(&self.config).ok()?;
         let kvm = match self.accelerators().first() {
@@ -96,11 +96,11 @@ impl Qemu {
         Some(format!("Linux {} by {}; {kvm}", parts.version, parts.qemu.display()))
     }
 
-    /// Builds what all functions share: the parts, the first root, the interpreter's disk. Blocks;
-    /// the first time for about a minute where QEMU has to be fetched.
+    /// Builds the files that all functions share: the parts, the initial root, the interpreter's
+    /// disk. Blocks; the first time takes about a minute if QEMU has to be downloaded.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// The missing requirement, and the remedy.
     pub fn build(&self, python: &Path) -> Result<(), IsolationError> {
         let parts = Parts::get(&self.config)?;
         let cache = self.config.cache();
@@ -108,7 +108,7 @@ impl Qemu {
         Python::ask(python)?.disk(&cache).map(drop)
     }
 
-    /// What to try, best first.
+    /// The accelerators to try, fastest first.
     fn accelerators(&self) -> Vec<Accelerator> {
         let may_kvm = || user::may_open(Path::new(KVM));
         match (self.accelerator.get(), self.config.accelerator) {
@@ -199,7 +199,7 @@ impl Isolation for Qemu {
     }
 }
 
-/// What takes long to build.
+/// The files that take long to build.
 struct Built {
     parts: Parts,
     memory: Memory,
@@ -208,7 +208,7 @@ struct Built {
     disks: [fs::File; 2],
 }
 
-/// Builds what the machines of a function have. Blocks.
+/// Builds the files for a function's machines. Blocks.
 fn build(config: &QemuConfig, image: &Image) -> Result<Built, IsolationError> {
     let parts = Parts::get(config)?;
     let cache = config.cache();
@@ -221,7 +221,7 @@ fn build(config: &QemuConfig, image: &Image) -> Result<Built, IsolationError> {
     Ok(Built { parts, memory, initramfs, python: python.program, disks: [base, function] })
 }
 
-/// The archive of a kernel, in `cache`: built where it is not there.
+/// The initramfs of a kernel, in `cache`: built if it does not exist.
 fn first_root(parts: &Parts, cache: &Path) -> io::Result<PathBuf> {
     let bytes = initramfs::build(parts)?;
     let mut hasher = DefaultHasher::new();

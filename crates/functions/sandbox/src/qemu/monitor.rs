@@ -1,4 +1,4 @@
-//! QEMU's monitor: QMP, a line of JSON each.
+//! QEMU's monitor: QMP, one line of JSON for each message.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,20 +10,20 @@ use tokio::net::UnixStream;
 
 /// Longest line.
 const LINE_BYTES_MAX: u64 = 1 << 20;
-/// Most events that wait to be asked for.
+/// Most unread events.
 const EVENTS_MAX: usize = 256;
 
-/// A conversation with QEMU.
+/// A connection to QEMU's monitor.
 pub(super) struct Monitor {
     socket: BufReader<UnixStream>,
     events: VecDeque<Value>,
 }
 
 impl Monitor {
-    /// Begins it.
+    /// Opens the connection.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub async fn new(socket: Socket) -> io::Result<Monitor> {
         socket.set_nonblocking(true)?;
         let socket = BufReader::new(UnixStream::from_std(socket)?);
@@ -32,11 +32,11 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Writes the state of devices to, or reads it from, an open file of QEMU's; RAM that is shared
-    /// with a file is in that file.
+    /// Writes the state of devices to an open file of QEMU's, or reads it from there; RAM that is
+    /// shared with a file is in that file.
     ///
     /// # Errors
-    /// The system's, or QEMU's.
+    /// The system call failed, or QEMU reported an error.
     pub async fn migrate(&mut self, command: &str, number: i32) -> io::Result<()> {
         let on = |name: &str| json!({"capability": name, "state": true});
         let capabilities = json!({"capabilities": [on("x-ignore-shared"), on("events")]});

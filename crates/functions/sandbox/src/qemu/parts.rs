@@ -1,4 +1,4 @@
-//! What a machine is made of: QEMU, its firmware, a kernel with its modules, busybox.
+//! The parts of a machine: QEMU, its firmware, a kernel with its modules, busybox.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,12 +11,12 @@ use unlade_fn_model::isolation::IsolationError;
 use super::config::QemuConfig;
 use super::{system, unusable};
 
-/// Fetches Debian's packages into a tree of their own; also what the project's tests use.
+/// The script that downloads Debian's packages into a tree; also used by the project's tests.
 const SCRIPT: &str = include_str!("../../../../../scripts/vm");
-/// Where its tree is, below its cache.
+/// The directory of its tree, below its cache.
 const TREE: &str = "root";
 
-/// The parts of a machine.
+/// The paths of the parts.
 #[derive(Clone, Debug)]
 pub(super) struct Parts {
     pub qemu: PathBuf,
@@ -25,12 +25,12 @@ pub(super) struct Parts {
     pub kernel: PathBuf,
     pub modules: PathBuf,
     pub busybox: PathBuf,
-    /// Of the kernel.
+    /// The version of the kernel.
     pub version: String,
 }
 
 impl Parts {
-    /// Those of a tree; what is missing, where something is.
+    /// The parts in a tree; an error names a missing one.
     pub fn of_tree(root: &Path) -> Result<Parts, String> {
         let existing = |names: &[&str]| {
             let mut found = names.iter().map(|name| root.join(name));
@@ -57,7 +57,7 @@ impl Parts {
         })
     }
 
-    /// Those of the configuration, without fetching.
+    /// The parts of the configuration, without a download.
     pub fn find(config: &QemuConfig) -> Result<Parts, String> {
         match &config.root {
             Some(root) => Parts::of_tree(root),
@@ -65,7 +65,7 @@ impl Parts {
         }
     }
 
-    /// Those of the configuration, fetched where they are not there. Blocks.
+    /// The parts of the configuration, downloaded if they do not exist. Blocks.
     pub fn get(config: &QemuConfig) -> Result<Parts, IsolationError> {
         if let Ok(parts) = Parts::find(config) {
             return Ok(parts);
@@ -79,7 +79,7 @@ impl Parts {
     }
 }
 
-/// Why there are no parts, and none can be had; nothing where they can.
+/// The reason why parts are missing and cannot be downloaded; `None` if they exist or can be.
 pub(super) fn unfetchable(config: &QemuConfig) -> Option<String> {
     let missing = Parts::find(config).err()?;
     if config.root.is_some() {
@@ -95,7 +95,7 @@ pub(super) fn unfetchable(config: &QemuConfig) -> Option<String> {
     }
 }
 
-/// Runs the script; what it said.
+/// Runs the script; returns its output.
 fn script(config: &QemuConfig, what: &str) -> io::Result<String> {
     let cache = config.cache();
     fs::create_dir_all(&cache)?;

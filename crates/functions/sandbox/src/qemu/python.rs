@@ -1,4 +1,4 @@
-//! What an interpreter consists of, and the disk that has it: shared by all functions, built once.
+//! The files of an interpreter, and the disk image with them: shared by all functions, built once.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,13 +14,13 @@ use unlade_fn_model::isolation::IsolationError;
 use super::stage::Staged;
 use super::{disk, system, unusable};
 
-/// What the disk looks like; another one, and it is built again.
+/// The version of the disk's layout; a change causes a rebuild.
 const FORMAT: u32 = 1;
-/// Asks an interpreter what it is.
+/// The script that an interpreter runs to describe itself.
 const QUESTION: &str = "import json, os, sys, sysconfig
 print(json.dumps({'program': os.path.realpath(sys.executable), 'version': sys.version,
     'path': sys.path, 'library': sysconfig.get_path('stdlib')}))";
-/// Parts of the standard library that no function uses, and packages of the host.
+/// Omitted parts of the standard library that no function uses, and packages of the host.
 const LEFT_OUT: [&str; 9] = [
     "test",
     "tests",
@@ -32,7 +32,7 @@ const LEFT_OUT: [&str; 9] = [
     "site-packages",
     "dist-packages",
 ];
-/// Libraries that packages expect of their system (PEP 600, those that are common).
+/// Libraries that packages expect on their system (PEP 600, the common ones).
 const EXPECTED: [&str; 9] = [
     "libstdc++.so.6",
     "libgcc_s.so.1",
@@ -46,7 +46,7 @@ const EXPECTED: [&str; 9] = [
 ];
 const LIBRARY_DIRS: [&str; 4] =
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64"];
-/// Where things are mounted or made.
+/// Mount points and directories that are created.
 const DIRECTORIES: [&str; 9] =
     ["proc", "sys", "dev", "tmp", "function", "var", "etc", "root", "opt"];
 const USERS: &str = "root:x:0:0:root:/root:/bin/false\n\
@@ -64,10 +64,10 @@ pub(super) struct Python {
 }
 
 impl Python {
-    /// Asks the one at a path.
+    /// Runs the interpreter at a path to describe itself.
     ///
     /// # Errors
-    /// It does not start, or is where a machine's script cannot name it.
+    /// It does not start, or a machine's script cannot use its path.
     pub fn ask(path: &Path) -> Result<Python, IsolationError> {
         let mut command = Command::new(path);
         command.args(["-I", "-S", "-c", QUESTION]).stdin(Stdio::null());
@@ -86,15 +86,15 @@ impl Python {
         }
     }
 
-    /// Its own directories, in its order.
+    /// The directories of its `sys.path`, in order.
     pub fn path(&self) -> &[PathBuf] {
         &self.path
     }
 
-    /// The disk that has it, in `cache`: built where it is not there. Blocks.
+    /// The disk image with the interpreter, in `cache`: built if it does not exist. Blocks.
     ///
     /// # Errors
-    /// The system's.
+    /// The system call failed.
     pub fn disk(&self, cache: &Path) -> Result<File, IsolationError> {
         let path = cache.join(format!("python-{:016x}.ext4", self.key()));
         if let Ok(file) = File::open(&path) {
@@ -105,7 +105,7 @@ impl Python {
         File::open(&path).map_err(system(path.display().to_string()))
     }
 
-    /// What decides whether a disk is this interpreter's.
+    /// The cache key of the interpreter's disk.
     fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (FORMAT, &self.program, &self.version, &self.path).hash(&mut hasher);
@@ -122,7 +122,7 @@ impl Python {
         let staged = self.stage(&root)?;
         let built = work.path().join("disk");
         disk::make(&root, staged, &built)?;
-        // Whoever builds it at the same time makes the same.
+        // A concurrent builder produces the same content.
         fs::rename(&built, path)
     }
 
@@ -157,8 +157,8 @@ impl Python {
         Ok(staged)
     }
 
-    /// Shared libraries of the interpreter and of its own modules: all of them the host's, which
-    /// ldd(1) may start.
+    /// Shared libraries of the interpreter and of its modules. All of these are the host's files,
+    /// so that ldd(1) may execute them.
     fn libraries(&self) -> io::Result<BTreeSet<PathBuf>> {
         let mut command = Command::new("ldd");
         command.arg(&self.program).stdin(Stdio::null()).stderr(Stdio::null());
@@ -183,12 +183,12 @@ impl Python {
     }
 }
 
-/// A path of the host's, below the disk's root.
+/// A path of the host, below the disk's root.
 fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// `NAME => PATH (ADDRESS)` and `PATH (ADDRESS)`.
+/// Parses `NAME => PATH (ADDRESS)` and `PATH (ADDRESS)`.
 fn paths_of_ldd(text: &str) -> BTreeSet<PathBuf> {
     let lines = text.lines().filter_map(|line| line.trim().split_once(" (0x"));
     let paths = lines.map(|(left, _)| left.rsplit("=> ").next().unwrap_or(left).trim());

@@ -1,4 +1,4 @@
-//! Copies of directories as a machine is to see them: readable by all, owned by nobody in particular.
+//! Copies of directories for a machine: readable by all users.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -14,7 +14,7 @@ const DEPTH_MAX: u32 = 64;
 const FILE: u32 = 0o644;
 const PROGRAM: u32 = 0o755;
 
-/// What was copied.
+/// The size of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Staged {
     pub entries: u64,
@@ -33,11 +33,11 @@ impl Staged {
         }
     }
 
-    /// Copies a directory's content into another one, made where it is not there; `wanted` says of
-    /// a name whether. Links stay links; what is neither file, directory nor link is left out.
+    /// Copies a directory's content into another one, which is created if it does not exist;
+    /// `wanted` selects names. Links are copied as links; special files are omitted.
     ///
     /// # Errors
-    /// The system's; more than there may be.
+    /// The system call failed, or a limit is exceeded.
     pub fn tree(
         &mut self,
         from: &Path,
@@ -79,10 +79,10 @@ impl Staged {
         Ok(())
     }
 
-    /// Copies a file, with its time: compiled Python is valid for one time only.
+    /// Copies a file with its modification time, because compiled Python depends on it.
     ///
     /// # Errors
-    /// The system's; more than there may be.
+    /// The system call failed, or a limit is exceeded.
     pub fn file(&mut self, from: &Path, to: &Path) -> io::Result<()> {
         let found = fs::metadata(from)?;
         self.count(found.len())?;

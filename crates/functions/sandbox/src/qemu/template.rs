@@ -1,4 +1,4 @@
-//! A machine that was saved when it had imported its function; instances go on from there.
+//! A machine that was saved after it had imported its function; instances resume from there.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -19,15 +19,15 @@ use super::{holes, system, usage};
 
 const REGION: &str = "unlade-region";
 const STATE: &str = "unlade-state";
-/// Of a block, as `st_blocks` counts.
+/// The block size of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// What was saved.
+/// A saved machine.
 #[derive(Debug)]
 struct Snapshot {
     ram: OwnedFd,
     state: OwnedFd,
-    /// Of the machine until then.
+    /// CPU time of the machine until the save.
     cpu: Duration,
     unpreloaded: Option<Unpreloaded>,
 }
@@ -35,7 +35,7 @@ struct Snapshot {
 /// Machines that map a snapshot.
 type Machines = Rc<RefCell<BTreeSet<u32>>>;
 
-/// What instances start from.
+/// The template of a function's machines.
 pub(super) struct QemuTemplate {
     plan: Plan,
     config: QemuConfig,
@@ -47,7 +47,7 @@ impl QemuTemplate {
     /// Boots a machine, and saves it.
     ///
     /// # Errors
-    /// The system's; the machine does not start, or takes longer than `boot_timeout`.
+    /// The system call failed, the machine does not start, or it takes longer than `boot_timeout`.
     pub async fn new(plan: Plan, config: QemuConfig) -> Result<QemuTemplate, IsolationError> {
         let mut template =
             QemuTemplate { plan, config, snapshot: None, machines: Machines::default() };
@@ -131,7 +131,7 @@ impl Template for QemuTemplate {
     fn usage(&self) -> io::Result<Usage> {
         let Some(snapshot) = &self.snapshot else { return Ok(Usage::default()) };
         let held = held_bytes(&snapshot.ram)? + held_bytes(&snapshot.state)?;
-        // What instances map of it is in their share.
+        // The part that instances map is in their share.
         let machines = self.machines.borrow();
         let found = machines.iter().filter_map(|number| usage::of_process(*number).ok());
         let shared: u64 = found.map(|found| found.snapshot_bytes).sum();
@@ -139,7 +139,7 @@ impl Template for QemuTemplate {
         Ok(Usage { pss_bytes, private_bytes: pss_bytes, cpu: snapshot.cpu })
     }
 
-    /// It needs no process.
+    /// Never completes: the template needs no process.
     fn ended(&self) -> Local<'_, String> {
         Box::pin(pending())
     }
@@ -183,7 +183,7 @@ async fn within<T>(limit: Duration, work: impl Future<Output = io::Result<T>>) -
     tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-/// An error with what the machine said before.
+/// Adds the machine's output to an error.
 fn said_before<T>(machine: &Machine, result: io::Result<T>) -> io::Result<T> {
     result.map_err(|error| match error.kind() {
         io::ErrorKind::TimedOut => io::Error::new(

@@ -1,4 +1,4 @@
-//! What a machine has used: proc(5), `smaps` and `stat`.
+//! The resource usage of a machine: proc(5), `smaps` and `stat`.
 
 use std::fs;
 use std::io;
@@ -6,34 +6,34 @@ use std::time::Duration;
 
 use unlade_fn_model::isolation::Usage;
 
-/// As the file of a machine's RAM is called in `smaps`.
+/// The name of a machine's RAM file in `smaps`.
 pub(super) const RAM: &str = "unlade-ram";
-/// USER_HZ: the same on every machine that this runs on.
+/// USER_HZ, which is constant on all supported machines.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Of one machine.
+/// The usage of one machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MachineUsage {
-    /// Everything.
+    /// The total.
     pub usage: Usage,
-    /// Its share of the snapshot: pages of the template's file that it maps, and has not written.
+    /// Its share of the snapshot: pages of the template's file that it maps and has not written.
     pub snapshot_bytes: u64,
 }
 
-/// Of a process.
+/// The usage of a process.
 ///
 /// # Errors
-/// The system's: it has gone.
+/// The process has ended.
 pub(super) fn of_process(process: u32) -> io::Result<MachineUsage> {
     let mut found = memory(&fs::read_to_string(format!("/proc/{process}/smaps"))?);
     found.usage.cpu = cpu_of_process(process)?;
     Ok(found)
 }
 
-/// Processor time of a process.
+/// The CPU time of a process.
 ///
 /// # Errors
-/// The system's: it has gone.
+/// The process has ended.
 pub(super) fn cpu_of_process(process: u32) -> io::Result<Duration> {
     let text = fs::read_to_string(format!("/proc/{process}/stat"))?;
     cpu(&text).ok_or_else(|| io::Error::other("the process's stat is not understood"))
@@ -53,7 +53,7 @@ fn memory(smaps: &str) -> MachineUsage {
         let kib: u64 = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
         match (name, is_ram) {
             ("Pss", true) => ram_pss += kib,
-            // A page of the snapshot that no other machine maps at the moment is not its own.
+            // A page of the snapshot that only this machine maps at the moment is not its own.
             ("Anonymous", true) => ram_own += kib,
             ("Pss", false) => found.usage.pss_bytes += kib << 10,
             ("Private_Clean" | "Private_Dirty", false) => found.usage.private_bytes += kib << 10,
@@ -66,7 +66,7 @@ fn memory(smaps: &str) -> MachineUsage {
     found
 }
 
-/// `utime` and `stime` are fields 14 and 15; the name in field 2 may have anything in it.
+/// `utime` and `stime` are fields 14 and 15; the name in field 2 may contain any character.
 fn cpu(stat: &str) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(") ")?;
     let mut fields = rest.split_whitespace().skip(11);

@@ -1,4 +1,5 @@
-//! Who runs QEMU: where the gateway is root, a user that owns nothing, another one for each machine.
+//! The users that run QEMU: if the gateway is root, a separate user without files for each
+//! machine.
 
 use std::cell::Cell;
 use std::fs;
@@ -7,14 +8,14 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// How many users there are: as many machines as can live at once, and more.
+/// Number of users: more than the machines that can run at a time.
 pub(super) const USERS: u32 = 65_536;
 const OTHERS_READ: u32 = 0o004;
 const OTHERS_SEARCH: u32 = 0o001;
 const GROUP_USES: u32 = 0o060;
 const OTHERS_USE: u32 = 0o006;
 
-/// The users.
+/// The allocator of users.
 #[derive(Debug)]
 pub(super) struct Users {
     first: u32,
@@ -22,13 +23,13 @@ pub(super) struct Users {
 }
 
 impl Users {
-    /// From this one on.
+    /// Creates an allocator from a first user.
     pub fn new(first: u32) -> Users {
         Users { first, taken: Cell::new(0) }
     }
 
-    /// Makes the command's process the next of them; root's it stays where a file that it needs
-    /// cannot be reached by others. `device`: whose group it must be in.
+    /// Sets the user of a command's process to the next one; it stays root if a required file is
+    /// not accessible to others. `device`: a device whose group the process must be in.
     pub fn assign(&self, command: &mut Command, files: &[&Path], device: Option<&Path>) {
         if !rustix::process::geteuid().is_root() {
             return;
@@ -46,8 +47,8 @@ impl Users {
     }
 }
 
-/// Whether a machine's user can open a device for reading and writing: root's is in the device's
-/// group and no other, as [`Users::assign`] makes it.
+/// Returns true if a machine's user can open a device for reading and writing: root's process is
+/// only in the device's group, as [`Users::assign`] sets it.
 pub(super) fn may_open(device: &Path) -> bool {
     let opens = fs::File::options().read(true).write(true).open(device).is_ok();
     let is_ours = !rustix::process::geteuid().is_root();
@@ -56,7 +57,7 @@ pub(super) fn may_open(device: &Path) -> bool {
     opens && (is_ours || allows(GROUP_USES) || allows(OTHERS_USE))
 }
 
-/// Whether those who own nothing can read a file, or list a directory.
+/// Returns true if a user that owns nothing can read a file, or list a directory.
 fn is_reachable(path: &Path) -> bool {
     let Ok(path) = path.canonicalize() else { return false };
     let allows = |path: &Path, right: u32| {

@@ -17,7 +17,7 @@ use unlade_fn_model::isolation::{
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
 use unlade_guest_protocol::{Deframer, Frame, InvokeHead, Layout};
 
-/// Runs what the event says, and answers with its `result`.
+/// Runs the code in the event, and returns its `result`.
 const APP: &str = "\
 import os
 
@@ -27,22 +27,22 @@ def handler(event, context):
     return scope.get('result')
 ";
 
-/// What a test needs; removed with everything in it.
+/// The test environment; removed with everything in it.
 pub struct Bed {
     /// The function's directory, and others.
     pub directory: tempfile::TempDir,
     /// The backend.
     pub process: Process,
-    /// What templates are made of.
+    /// The input of templates.
     pub image: Image,
 }
 
-/// A bed, or the reason why there is none, which has been printed.
+/// Creates a test environment, or prints the reason why that is impossible.
 pub fn bed() -> Option<Bed> {
     bed_with(|_| {})
 }
 
-/// A bed with another configuration.
+/// Creates a test environment with another configuration.
 pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
@@ -82,7 +82,7 @@ pub fn bed_with(change: impl FnOnce(&mut ProcessConfig)) -> Option<Bed> {
     Some(Bed { directory, process, image })
 }
 
-/// A function's directory, with this text as its `app.py`.
+/// Creates a function's directory, with this text as its `app.py`.
 pub fn code(directory: &Path, name: &str, app: &str) -> PathBuf {
     let code = directory.join(name);
     std::fs::create_dir_all(&code).unwrap();
@@ -93,12 +93,12 @@ pub fn code(directory: &Path, name: &str, app: &str) -> PathBuf {
 }
 
 impl Bed {
-    /// A template of the image.
+    /// Creates a template of the image.
     pub async fn template(&self) -> Rc<dyn Template> {
         self.process.prepare(&self.image).await.unwrap()
     }
 
-    /// Why there is none.
+    /// The error of a template's creation.
     pub async fn refusal(&self) -> IsolationError {
         match self.process.prepare(&self.image).await {
             Ok(_) => panic!("a template was made"),
@@ -106,7 +106,7 @@ impl Bed {
         }
     }
 
-    /// Whether the machine limits memory by control groups.
+    /// Returns true if the machine limits memory by control groups.
     pub fn limits_memory(&self) -> bool {
         let limited = !self.groups("memory").is_empty();
         if !limited {
@@ -127,7 +127,7 @@ impl Bed {
         templates.flatten().flatten().map(|group| group.path()).filter(own).collect()
     }
 
-    /// Waits until nothing is left of any sandbox: processes, control groups, mounts.
+    /// Waits until everything of the sandboxes is removed: processes, control groups, mounts.
     pub async fn nothing_is_left(&self) {
         for _ in 0..1500 {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -155,8 +155,8 @@ fn command(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ")
 }
 
-/// The processes below this thread: tests run beside each other, each in a thread of its own, whose
-/// children are its own.
+/// The processes below this thread: tests run in parallel, each in a thread of its own with its
+/// own children.
 pub fn descendants() -> Vec<i32> {
     let children = |path: String| -> Vec<i32> {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -172,18 +172,18 @@ pub fn descendants() -> Vec<i32> {
     found
 }
 
-/// An instance that was greeted.
+/// An instance that has greeted.
 pub struct Guest {
     /// The instance.
     pub instance: Rc<dyn Instance>,
-    /// How it came to be.
+    /// The way in which it was started.
     pub origin: Origin,
     channel: UnixStream,
     frames: Deframer,
     invocations: u32,
 }
 
-/// Starts one, and greets it.
+/// Starts an instance, and answers its greeting.
 pub async fn guest(template: &Rc<dyn Template>, name: &str) -> Guest {
     Guest::greeted(template.start(name).await.unwrap())
 }
@@ -232,7 +232,7 @@ impl Guest {
         }
     }
 
-    /// Asks it to run code, without waiting.
+    /// Sends code to run, without waiting.
     pub fn ask(&mut self, code: &str) {
         self.invocations += 1;
         let event = json!({ "code": code }).to_string();
@@ -248,13 +248,13 @@ impl Guest {
         self.send(&Frame::Invoke(head, event.into_bytes()), None);
     }
 
-    /// What code says is its `result`, or its error.
+    /// Runs code; returns its `result`, or its error.
     pub fn run(&mut self, code: &str) -> Value {
         self.ask(code);
         self.answer()
     }
 
-    /// What it answers.
+    /// Receives the answer.
     pub fn answer(&mut self) -> Value {
         match self.frame() {
             Frame::Reply(_, result) => serde_json::from_slice(&result).unwrap(),

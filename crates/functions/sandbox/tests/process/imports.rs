@@ -1,5 +1,5 @@
-//! Functions whose import cannot be shared: a zygote that starts again without it, and instances
-//! that import for themselves.
+//! Functions whose import cannot be shared: the zygote restarts without it, and instances import
+//! the function themselves.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -9,14 +9,14 @@ use unlade_fn_model::isolation::{Origin, Template};
 
 use crate::bed::{Bed, bed, code, descendants, guest};
 
-/// A template of a function with this import, which answers with the value of its `result`.
+/// A template of a function with this import, which returns the value of its `result`.
 async fn template(bed: &mut Bed, import: &str) -> Rc<dyn Template> {
     let app = format!("{import}\ndef handler(event, context):\n    return result\n");
     bed.image.code = code(bed.directory.path(), "imports", &app);
     bed.template().await
 }
 
-/// What the kernel says of the rights of a process of this thread's.
+/// The capabilities and filters of a child process of this thread, from `/proc`.
 fn rights(number: usize) -> Vec<String> {
     let path = format!("/proc/{}/status", descendants()[number]);
     let status = std::fs::read_to_string(Path::new(&path)).unwrap();
@@ -46,7 +46,7 @@ async fn a_file_written_at_import_is_in_the_tmp_of_every_instance() {
 #[tokio::test]
 async fn a_call_of_the_host_at_import_is_not_answered_by_an_error_for_all_instances() {
     let Some(mut bed) = bed() else { return };
-    // As a function would: whatever is wrong, go on with a default.
+    // A typical function catches every error and continues with a default.
     let import = "import boto3, os\n\
                   result = os.environ.get('IMPORTED_AHEAD', 'by itself')\n\
                   if os.getpid() == 1:\n    \
@@ -65,7 +65,8 @@ async fn a_call_of_the_host_at_import_is_not_answered_by_an_error_for_all_instan
     bed.nothing_is_left().await;
 }
 
-/// The keeper is making roots and groups ahead then, and nobody hears of them.
+/// The supervisor is creating roots and groups in advance at that time, and their messages have no
+/// receiver.
 #[tokio::test]
 async fn a_template_that_is_dropped_at_once_leaves_no_control_groups() {
     let Some(bed) = bed() else { return };
@@ -89,12 +90,16 @@ async fn a_zygote_that_starts_again_has_no_more_rights_and_ends_as_ever() {
                   result = child.poll()";
     let again = template(&mut bed, import).await;
     assert!(again.unpreloaded().is_some());
-    assert_eq!(descendants().len(), 2, "a keeper and its zygote: what was started has been ended");
+    assert_eq!(
+        descendants().len(),
+        2,
+        "a supervisor and its zygote: what was started has been ended"
+    );
     assert_eq!(rights(1), before);
     let mut one = guest(&again, "one").await;
     assert_eq!(one.run(""), json!(null));
-    let keeper = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     assert!(one.instance.ended().await.contains("its template ended"));
     drop((one, again));
     for _ in 0..500 {
@@ -103,7 +108,7 @@ async fn a_zygote_that_starts_again_has_no_more_rights_and_ends_as_ever() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    assert!(descendants().is_empty(), "the zygote ends with its keeper");
+    assert!(descendants().is_empty(), "the zygote ends with its supervisor");
     for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
         for group in bed.groups(controller) {
             crate::removed(&group).await;

@@ -1,4 +1,4 @@
-//! Sandboxed processes, with the real zygote: what an instance can see, do and use.
+//! Sandboxed processes with the real zygote: the visibility, rights and limits of an instance.
 
 mod bed;
 mod imports;
@@ -12,7 +12,7 @@ use bed::{Guest, bed, bed_with, code, descendants, guest};
 use serde_json::{Value, json};
 use unlade_fn_model::isolation::{IsolationError, Mode, Origin, Preload, Template};
 
-/// A call of the C library: its result, or its error's number.
+/// Makes a call of the C library; returns its result, or the error number.
 const CALL: &str = "\
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -82,7 +82,7 @@ async fn nothing_of_the_host_can_be_changed_or_seen() {
         assert!(known.contains(name), "{name} in {names:?}");
     }
     assert_eq!(one.run("import os; result = os.listdir('/roots')"), json!([]));
-    // Only channel, region and standard streams.
+    // Only channel, region and standard streams are open.
     let said = one.run("import os; result = len(os.listdir('/proc/self/fd'))");
     assert!(said.as_u64().unwrap() <= 6, "{said} descriptors");
     assert_eq!(
@@ -249,7 +249,7 @@ async fn instances_are_apart() {
         }
     }
     assert_eq!(two.run("result = 5"), 5);
-    // Their /tmp is gone with them; another one has an empty one under the same number.
+    // The `/tmp` of each is removed with it; a new instance with the same number has an empty one.
     drop(one);
     for number in 0..4 {
         let mut next = guest(&template, &format!("next-{number}")).await;
@@ -259,7 +259,7 @@ async fn instances_are_apart() {
     bed.nothing_is_left().await;
 }
 
-/// System V's is refused: what it holds has no limit, and outlives its instance.
+/// System V's are refused: their objects have no limit and outlive the instance.
 #[tokio::test]
 async fn shared_memory_and_semaphores_are_files() {
     let Some(bed) = bed() else { return };
@@ -363,7 +363,7 @@ except OSError as error:
             break;
         }
     }
-    assert_eq!(descendants().len(), 2, "keeper and zygote");
+    assert_eq!(descendants().len(), 2, "supervisor and zygote");
     drop(template);
     bed.nothing_is_left().await;
 }
@@ -390,10 +390,10 @@ async fn the_death_of_a_keeper_ends_everything() {
     let Some(bed) = bed() else { return };
     let template = bed.template().await;
     let one = guest(&template, "one").await;
-    let keeper = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
-    rustix::process::kill_process(keeper, rustix::process::Signal::KILL).unwrap();
+    let supervisor = rustix::process::Pid::from_raw(descendants()[0]).unwrap();
+    rustix::process::kill_process(supervisor, rustix::process::Signal::KILL).unwrap();
     let how = template.ended().await;
-    assert!(how.contains("keeper"), "{how}");
+    assert!(how.contains("supervisor"), "{how}");
     assert!(one.instance.ended().await.contains("its template ended"));
     assert!(template.start("two").await.is_err());
     drop((one, template));
@@ -404,7 +404,7 @@ async fn the_death_of_a_keeper_ends_everything() {
         }
     }
     assert!(descendants().is_empty());
-    // Nobody was left to remove these; a backend sweeps those of processes that have gone.
+    // No process was left to remove these; a backend sweeps the groups of ended processes.
     for controller in ["memory", "cpu", "cpuacct", "pids", "unified"] {
         for group in bed.groups(controller) {
             removed(&group).await;
@@ -413,7 +413,8 @@ async fn the_death_of_a_keeper_ends_everything() {
     bed.nothing_is_left().await;
 }
 
-/// Removes a control group and those in it. What dies is in one until the kernel is done with it.
+/// Removes a control group and its children. A dying process stays in one until the kernel has
+/// removed it.
 async fn removed(group: &Path) {
     for _ in 0..500 {
         for inner in std::fs::read_dir(group).unwrap().flatten() {
@@ -457,7 +458,8 @@ async fn nothing_is_imported_for_a_cold_start() {
     bed.nothing_is_left().await;
 }
 
-/// The zygote has run the function's code: that can keep a child from going where it belongs.
+/// The zygote has executed the function's code, which can prevent a child from entering its
+/// groups.
 #[tokio::test]
 async fn a_hostile_zygote_is_noticed() {
     let Some(mut bed) = bed() else { return };
@@ -473,8 +475,8 @@ def handler(event, context): pass
     bed.image.code = code(bed.directory.path(), "stays", stays);
     let template = bed.template().await;
     let Err(error) = template.start("one").await else { panic!("it was believed") };
-    assert!(error.to_string().contains("somebody else greeted"), "{error}");
-    // One that changes its user, and does not go into its groups: it is put there.
+    assert!(error.to_string().contains("another process greeted"), "{error}");
+    // A child that changes its user but does not enter its groups is moved there.
     let lingers = "\
 import os, sys
 zygote = sys.modules['__main__']
@@ -493,7 +495,7 @@ def handler(event, context):
     let groups = one.run("");
     let groups = groups.as_str().unwrap();
     assert!(!groups.lines().any(|line| line.ends_with("zygote")), "{groups}");
-    // A zygote cannot signal the host, and has no rights there.
+    // A zygote cannot send signals to the host's processes, and has no rights on the host.
     drop((one, template));
     bed.nothing_is_left().await;
 }

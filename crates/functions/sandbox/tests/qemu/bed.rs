@@ -1,4 +1,4 @@
-//! A store, a worker and a gateway's end of it, in this thread; a function in a directory.
+//! A store, a worker and its gateway's connection, in this thread; a function in a directory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
@@ -13,14 +13,14 @@ use tokio::net::{UnixListener, UnixStream};
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 use unlade_fn_worker::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
-use unlade_guest_protocol::control::{Message, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, Message, WriteMode};
 use unlade_runtime::descriptors::send_with;
 
 pub const REGION_BYTES: u64 = 16 << 20;
 const ID: &str = "AKIDTEST";
 const SECRET: &str = "a/secret+of=tests";
 
-/// Runs it on a thread's own set of tasks.
+/// Runs a future on the thread's local set.
 pub fn run(work: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let local = tokio::task::LocalSet::new();
@@ -29,7 +29,7 @@ pub fn run(work: impl Future<Output = ()>) {
     runtime.shutdown_background();
 }
 
-/// Machines, where they can be had.
+/// Creates the backend, if machines are available.
 pub fn machines() -> Option<Qemu> {
     let config = QemuConfig { boot_timeout: Duration::from_secs(80), ..QemuConfig::default() };
     let qemu = Qemu::new(config);
@@ -42,7 +42,7 @@ pub fn machines() -> Option<Qemu> {
     }
 }
 
-/// What a machine is made of, with a source as its function.
+/// Creates an image with a source text as its function.
 pub fn image(dir: &Path, function: &str, source: &str) -> Image {
     let code = dir.join("code");
     fs::create_dir_all(&code).unwrap();
@@ -108,11 +108,11 @@ impl Bed {
         let mut bed = Bed { gateway, input, unread, objects, invocations: 0 };
         let policy = json!({"statements": [
             {"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-        bed.say(Said::Role { role: 1, policy }).await;
+        bed.say(ControlHead::Role { role: 1, policy }).await;
         bed
     }
 
-    /// Where the store has an object.
+    /// The path of an object in the store.
     pub fn object(&self, key: &str) -> PathBuf {
         self.objects.join("box").join(key)
     }
@@ -127,24 +127,28 @@ impl Bed {
     pub async fn attach(&mut self, instance: u64, channel: OwnedFd, region: Option<OwnedFd>) {
         let region = region.expect("a machine brings its region");
         let function = "f".to_owned();
-        let said = Said::Attach { instance, role: 1, function, region_bytes: REGION_BYTES };
+        let said = ControlHead::Attach { instance, role: 1, function, region_bytes: REGION_BYTES };
         let mut bytes = Vec::new();
         Message::from(said).encode(&mut bytes).unwrap();
         let gateway = &self.gateway;
         let send = || send_with(gateway, &bytes, &[channel.as_fd(), region.as_fd()]);
         assert_eq!(gateway.async_io(Interest::WRITABLE, send).await.unwrap(), bytes.len());
         self.expect(|said| match said {
-            Said::Gone { reason, .. } | Said::Refused { reason, .. } => panic!("{reason}"),
-            said => matches!(said, Said::Ready { instance: found, .. } if *found == instance),
+            ControlHead::Gone { reason, .. } | ControlHead::Refused { reason, .. } => {
+                panic!("{reason}")
+            }
+            said => {
+                matches!(said, ControlHead::Ready { instance: found, .. } if *found == instance)
+            }
         })
         .await;
     }
 
-    /// Sends an invocation; its number.
+    /// Sends an invocation; returns its number.
     pub async fn begin(&mut self, instance: u64, event: Value) -> String {
         self.invocations += 1;
         let invocation = format!("i-{}", self.invocations);
-        let said = Said::Invoke {
+        let said = ControlHead::Invoke {
             instance,
             invocation: invocation.clone(),
             handler: "app.handler".to_owned(),
@@ -157,28 +161,30 @@ impl Bed {
         invocation
     }
 
-    /// Invokes; the result once what was written is durable.
+    /// Invokes; returns the result once the writes are durable.
     pub async fn invoke(&mut self, instance: u64, event: Value) -> Value {
         let invocation = self.begin(instance, event).await;
-        let is_reply = |said: &Said| match said {
-            Said::Gone { reason, .. } | Said::Refused { reason, .. } => panic!("{reason}"),
-            said => matches!(said, Said::Replied { .. }),
+        let is_reply = |said: &ControlHead| match said {
+            ControlHead::Gone { reason, .. } | ControlHead::Refused { reason, .. } => {
+                panic!("{reason}")
+            }
+            said => matches!(said, ControlHead::Replied { .. }),
         };
         let reply = self.expect(is_reply).await;
-        self.say(Said::Settle { invocation }).await;
-        let settled = self.expect(|said| matches!(said, Said::Settled { .. })).await;
-        let Said::Settled { failed, .. } = settled.said else { unreachable!() };
+        self.say(ControlHead::Settle { invocation }).await;
+        let settled = self.expect(|said| matches!(said, ControlHead::Settled { .. })).await;
+        let ControlHead::Settled { failed, .. } = settled.said else { unreachable!() };
         assert!(failed.is_empty(), "{failed:?}");
         serde_json::from_slice(&reply.bytes).unwrap()
     }
 
-    /// Waits until the worker says that an instance has gone.
+    /// Waits until the worker reports the end of an instance.
     pub async fn gone(&mut self, instance: u64) {
-        let is_it = |said: &Said| matches!(said, Said::Gone { instance: i, .. } if *i == instance);
+        let is_it = |said: &ControlHead| matches!(said, ControlHead::Gone { instance: i, .. } if *i == instance);
         self.expect(is_it).await;
     }
 
-    async fn expect(&mut self, wanted: impl Fn(&Said) -> bool) -> Message {
+    async fn expect(&mut self, wanted: impl Fn(&ControlHead) -> bool) -> Message {
         if let Some(at) = self.unread.iter().position(|message| wanted(&message.said)) {
             return self.unread.remove(at).unwrap();
         }
@@ -195,7 +201,7 @@ impl Bed {
     }
 }
 
-/// The HELLO that waits in a channel, not taken from it: its nonce.
+/// The nonce of the HELLO in a channel, which stays there.
 pub async fn nonce(channel: &OwnedFd) -> u64 {
     let socket = std::os::unix::net::UnixStream::from(channel.try_clone().unwrap());
     socket.set_nonblocking(true).unwrap();
@@ -229,7 +235,7 @@ pub fn machines_of(function: &str) -> Vec<String> {
     numbers.filter(is_machine).map(str::to_owned).collect()
 }
 
-/// Whose a process is.
+/// The user of a process.
 pub fn user(process: &str) -> String {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:")).unwrap();

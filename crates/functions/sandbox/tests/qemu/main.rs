@@ -1,4 +1,4 @@
-//! Virtual machines with the worker that serves them: one snapshot, several instances.
+//! Virtual machines with their worker: one snapshot, several instances.
 
 mod bed;
 
@@ -10,7 +10,7 @@ use unlade_fn_model::isolation::{Isolation, IsolationError, Mode, Origin};
 
 use bed::{Bed, image, machines, machines_of, nonce, run, user};
 
-/// Says what a restored machine must not share with another one; moves an object.
+/// Returns the values that restored machines must not share; copies an object.
 const SOURCE: &str = "
 import os, random, time
 import boto3
@@ -41,7 +41,7 @@ def handler(event, context):
         'variables': sorted(name for name in os.environ if 'UNLADE' in name)}
 ";
 
-/// Octets that differ from place to place.
+/// A byte pattern without repetition.
 fn bytes(bytes: usize) -> Vec<u8> {
     let mut random = unlade_testkit::Random::new(7);
     let mut content = vec![0; bytes];
@@ -115,7 +115,7 @@ fn instances_of_one_snapshot_differ_in_what_they_must_and_move_objects() {
         assert!(usage.pss_bytes >= usage.private_bytes && !usage.cpu.is_zero(), "{usage:?}");
         assert!(template.usage().unwrap().pss_bytes < held.pss_bytes, "they map parts of it");
 
-        // One is killed, one ends by itself; nothing is left of either.
+        // One is killed, one ends by itself; both are removed completely.
         instances[0].kill();
         let why = instances[0].ended().await;
         assert!(why.contains("signal: 9"), "{why}");
@@ -127,7 +127,7 @@ fn instances_of_one_snapshot_differ_in_what_they_must_and_move_objects() {
         bed.gone(2).await;
         drop(instances);
         assert_eq!(machines_of("several"), Vec::<String>::new());
-        // What was read where the snapshot has nothing is a page of it now.
+        // Pages that were read from holes of the snapshot are now part of it.
         assert!(template.usage().unwrap().pss_bytes >= held.pss_bytes);
     });
 }
@@ -145,7 +145,7 @@ fn what_does_not_import_is_said_by_the_invocation() {
         let said = bed.invoke(1, json!({})).await;
         assert_eq!(said["errorType"], "Runtime.ImportModuleError", "{said}");
         assert!(said["errorMessage"].as_str().unwrap().contains("nothing_of_that_name"), "{said}");
-        // Dropped, it is killed.
+        // Dropping kills it.
         drop(started.instance);
         bed.gone(1).await;
     });

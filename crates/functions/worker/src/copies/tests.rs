@@ -5,7 +5,7 @@ use unlade_metrics::Meter;
 use unlade_testkit::{Random, cases};
 
 const ARENA_BYTES: usize = 4 << 20;
-/// Not made unless somebody needs it.
+/// Executed only when its result is needed.
 const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
 
 fn local<T>(work: impl AsyncFnOnce() -> T) -> T {
@@ -44,7 +44,7 @@ fn fallbacks(copies: &Copies, why: CopyFallback) -> u64 {
     copies.meter.value(Event::HostioCopyFallback(why))
 }
 
-/// A body's way in and back out.
+/// Copies a body into an arena and back.
 async fn there_and_back(copies: &Rc<Copies>, arena: &Rc<Arena>, random: &mut Random) {
     const SIZES: &[usize] =
         &[0, 1, 1023, 65_535, 65_536, 65_537, 262_143, 262_144, 262_145, 1_048_576, 1_048_577];
@@ -79,7 +79,7 @@ fn the_bytes_are_the_same_whoever_copies() {
                 CopyService::Off => {
                     assert_eq!((by_service, copies.client.get().is_some()), (0, false))
                 }
-                // The empty ones.
+                // Only the empty ones.
                 CopyService::Always => assert!(by_service > worker),
                 CopyService::Auto => {}
             }
@@ -131,7 +131,7 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         copies.how.set(How { queued: true, ..How::default() });
         copies.end(&ending);
         assert_eq!(copies.under_way(), 1);
-        // The next epoch's, whatever the tasks do that are left of the one before.
+        // The memory of the next epoch, unaffected by the tasks of the previous one.
         ending.copy_in(0, &vec![5; ARENA_BYTES]).unwrap();
         let client = copies.client.get().unwrap().as_ref().unwrap();
         client.running.copier.sync_all().unwrap();
@@ -139,7 +139,7 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         first.abort();
         assert!(first.await.unwrap_err().is_cancelled());
         assert!(content(&ending).iter().all(|&byte| byte == 5));
-        // What stayed was made by then; nothing was done to it.
+        // The remaining copies were complete by then and were not changed.
         client.ended.notify_waiters();
         let (filled, taken) = second.await.unwrap();
         assert_eq!((filled, taken), (Ok(()), Ok(vec![0; 1000])));
@@ -205,7 +205,7 @@ fn more_than_may_be_under_way_are_made_at_once_and_counted() {
         assert_eq!(fallbacks(&copies, CopyFallback::Full), 1);
         assert!(content(&arena)[3 << 20..][..1000] == **from);
         drop(waiting);
-        // The queue itself has room for fewer.
+        // The queue itself has fewer entries.
         let long = Rc::new(vec![7; 200 << 20]);
         let large = Rc::new(Arena::create("copies-large", 200 << 20).unwrap());
         copies.fill(&large, 0, &long, 0..200 << 20).await.unwrap().unwrap();
@@ -225,7 +225,7 @@ fn without_a_service_or_a_core_for_it_it_is_as_before() {
         none.append(&arena, 0, 300_000, Vec::new()).await.unwrap().unwrap();
         assert!(fallbacks(&none, CopyFallback::Unavailable) >= 1);
         let few = with_cores(CopyService::Auto, SERVICE_CORES_MIN - 1);
-        // Nobody else waits: nothing is given up by copying.
+        // No other call waits: copying inline delays none.
         few.append(&arena, 0, 300_000, Vec::new()).await.unwrap().unwrap();
         assert_eq!(fallbacks(&few, CopyFallback::Cores), 0);
         let _calls = (few.quota.call().unwrap(), few.quota.call().unwrap());
@@ -250,7 +250,7 @@ fn tenants_of_a_thread_have_one_service() {
         let running =
             |copies: &Copies| copies.client.get().unwrap().as_ref().unwrap().running.clone();
         assert!(Rc::ptr_eq(&running(&one), &running(&two)));
-        // One that goes leaves the others theirs.
+        // Dropping one does not affect the others.
         drop(one);
         two.append(&arena, 0, 1000, Vec::new()).await.unwrap().unwrap();
         assert_eq!(made_by(&two, CopyBy::Service), 2);

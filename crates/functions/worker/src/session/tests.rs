@@ -4,10 +4,10 @@ use std::os::unix::net::UnixStream;
 use unlade_guest_protocol::control::Message;
 
 use super::*;
+use crate::scheduler::{Turn, UNITS_TURN};
 use crate::testing::{Store, local, tenant};
-use crate::turns::{Turn, UNITS_TURN};
 
-/// A turn that nobody renews ends within what came in one read.
+/// A turn that is not renewed ends within the submissions of one read.
 #[test]
 fn greetings_are_part_of_a_tenants_turn() {
     local(async || {
@@ -26,7 +26,7 @@ fn greetings_are_part_of_a_tenants_turn() {
         for _ in 0..UNITS_TURN / i64::from(HELLO_UNITS) {
             let message = said.recv().await.unwrap();
             let (message, _) = Message::decode(&message).unwrap().unwrap();
-            assert!(matches!(message.said, Said::Ready { .. }), "{message:?}");
+            assert!(matches!(message.said, ControlHead::Ready { .. }), "{message:?}");
         }
         for _ in 0..100 {
             tokio::task::yield_now().await;

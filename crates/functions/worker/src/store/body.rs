@@ -1,4 +1,4 @@
-//! Bytes that are sent, and their digests.
+//! Bodies of requests, and their digests.
 
 use std::cell::OnceCell;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest as _, Md5};
 
-/// The body of a request: the worker's own copy, which nobody changes.
+/// The body of a request: the worker's own immutable copy.
 #[derive(Debug, Default)]
 pub struct Body {
     bytes: Rc<Vec<u8>>,
@@ -31,19 +31,19 @@ impl Body {
         &self.bytes
     }
 
-    /// The bytes, to be kept beside others who do.
+    /// A shared reference to the bytes.
     pub fn shared(&self) -> &Rc<Vec<u8>> {
         &self.bytes
     }
 
-    /// CRC-32 in base64, as `x-amz-checksum-crc32` wants it.
+    /// CRC-32 in base64, in the format of `x-amz-checksum-crc32`.
     pub fn crc32(&self) -> &str {
         self.crc32
             .get_or_init(|| crc32_text(checksum(CrcAlgorithm::Crc32IsoHdlc, self.bytes()) as u32))
     }
 
-    /// The checksum of an algorithm by its name in the API, in base64; none of one that is not
-    /// known.
+    /// The checksum of an algorithm, by its name in the API, in base64; `None` if the algorithm is
+    /// unknown.
     pub fn checksum(&self, algorithm: &str) -> Option<String> {
         let crc = |kind| checksum(kind, self.bytes());
         Some(match algorithm {
@@ -56,18 +56,18 @@ impl Body {
         })
     }
 
-    /// SHA-256 in hexadecimal, as a signature wants it.
+    /// SHA-256 in hexadecimal, in the format of a signature.
     pub fn sha256(&self) -> &str {
         self.sha256.get_or_init(|| hex(digest(&SHA256, self.bytes()).as_ref()))
     }
 
-    /// MD5 in hexadecimal: what stores take for an entity tag where nothing is encrypted.
+    /// MD5 in hexadecimal: the entity tag of most stores for objects without encryption.
     pub fn md5(&self) -> &str {
         self.md5.get_or_init(|| hex(&Md5::digest(self.bytes())))
     }
 }
 
-/// A CRC of 32 bits as header fields have it.
+/// Formats a CRC of 32 bits for a header field.
 pub(crate) fn crc32_text(sum: u32) -> String {
     STANDARD.encode(sum.to_be_bytes())
 }
@@ -88,7 +88,7 @@ mod tests {
         let body = Body::from(b"123456789".to_vec());
         // The check value of CRC-32 is cbf43926.
         assert_eq!(body.crc32(), STANDARD.encode([0xcb, 0xf4, 0x39, 0x26]));
-        // Those of CRC-32C and CRC-64/NVME are e3069283 and ae8b14860a799888.
+        // The check values of CRC-32C and CRC-64/NVME are e3069283 and ae8b14860a799888.
         let due = STANDARD.encode([0xe3, 0x06, 0x92, 0x83]);
         assert_eq!(body.checksum("CRC32C"), Some(due));
         let due = STANDARD.encode(0xae8b_1486_0a79_9888_u64.to_be_bytes());

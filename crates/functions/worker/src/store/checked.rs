@@ -1,19 +1,20 @@
-//! A body that is compared with the checksum its head states.
+//! A body reader that verifies the checksum of the response head.
 
 use unlade_s3::Head;
 
 use super::digest::Digest;
 use super::{Into, Local, Reader, TransportError};
 
-/// Bytes of a region that are looked at together.
+/// Bytes of a region that are hashed in one step.
 const LOOK_BYTES: usize = 16 * 1024;
-/// Algorithms that SDKs compare, by their names in header fields, in their order.
+/// Algorithms that SDKs verify, by their names in header fields, in their order of preference.
 const ALGORITHMS: &[&str] = &["crc32", "sha256", "sha1"];
 
-/// The checksum of a whole body that a head states, where this end compares it: the algorithm's
-/// name, and the sum in base64.
+/// The checksum of a whole body in a response head, if this end verifies it: the name of the
+/// algorithm, and the value in base64.
 pub fn stated(head: &Head) -> Option<(&'static str, &str)> {
-    // One of parts is a checksum of checksums, and ends with their number.
+    // The checksum of a multipart object is a checksum of checksums, and ends with the number of
+    // parts.
     let sum = |name: &str| head.header(&format!("x-amz-checksum-{name}"));
     ALGORITHMS.iter().find_map(|name| Some((*name, sum(name).filter(|sum| !sum.contains('-'))?)))
 }
@@ -26,11 +27,11 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// A body that is compared with its checksum, if the algorithm is known.
+    /// Wraps a body so that its checksum is verified, if the algorithm is known.
     pub fn over(reader: Box<dyn Reader>, algorithm: &str, due: &str) -> Box<dyn Reader> {
         let Some(digest) = Digest::new(algorithm) else { return reader };
         let mut checked = Checked { reader, digest, due: due.to_owned() };
-        // What is empty is never read.
+        // An empty body is never read, so it is verified now.
         if checked.reader.left_bytes() == Some(0) {
             checked.due = checked.digest.text();
         }
@@ -49,7 +50,8 @@ impl Checked {
                 let read = self.reader.read(Into::Region(region, at), bytes_max).await?;
                 let mut look = [0; LOOK_BYTES];
                 let mut seen = 0;
-                // The guest may be changing them already: it has itself to thank for the error.
+                // The guest may be changing the bytes already; the error then concerns only
+                // itself.
                 while seen < read {
                     let piece = &mut look[..(read - seen).min(LOOK_BYTES)];
                     if region.copy_out(at + seen, piece).is_err() {

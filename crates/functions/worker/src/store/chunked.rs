@@ -1,73 +1,73 @@
-//! A body in chunks, each one signed, with its checksum behind the last one: `aws-chunked` (S3 API
-//! reference, "Signature calculations for the Authorization header: transferring payload in multiple
-//! chunks", and the same "including trailing headers").
+//! The encoding of a body in `aws-chunked`: each chunk is signed, and the checksum follows the
+//! last one (S3 API reference, "Signature calculations for the Authorization header: transferring
+//! payload in multiple chunks", and the same "including trailing headers").
 //!
-//! How long it will be is known before it begins. No clock, no socket.
+//! The encoded length is known in advance. No clock, no socket.
 
 use super::digest::Digest;
 use super::sign::ChunkSigner;
 
-/// Bytes of a chunk but the last one. S3 wants 8 KiB at least.
+/// Bytes of every chunk except the last. S3 requires at least 8 KiB.
 pub const CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes of a signature in hexadecimal.
 const SIGNATURE_BYTES: u64 = 64;
 const SIGNATURE_FIELD: &str = ";chunk-signature=";
 const TRAILER_SIGNATURE_FIELD: &str = "x-amz-trailer-signature:";
 
-/// How a body is written.
+/// The encoding of a body.
 #[derive(Debug)]
 pub enum Framing {
-    /// As it is.
+    /// Without chunks.
     Plain,
     /// In chunks.
     Chunks {
-        /// Who signs them; nobody where TLS protects them.
+        /// The signer of the chunks; `None` where TLS protects them.
         signer: Option<ChunkSigner>,
-        /// The checksum behind them.
+        /// The checksum that follows them.
         trailer: Option<Trailer>,
     },
 }
 
-/// A checksum that is sent behind the body.
+/// A checksum that is sent after the body.
 #[derive(Debug)]
 pub struct Trailer {
-    /// The header field.
+    /// The name of the header field.
     name: String,
     digest: Digest,
 }
 
 impl Trailer {
-    /// The checksum of an algorithm of the API; none of one that is not known.
+    /// Creates the trailer of an algorithm of the API; `None` if the algorithm is unknown.
     pub fn new(algorithm: &str) -> Option<Trailer> {
         let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
         Some(Trailer { name, digest: Digest::new(algorithm)? })
     }
 
-    /// The header field that it becomes.
+    /// The name of its header field.
     pub fn name(&self) -> &str {
         &self.name
     }
 }
 
-/// Writes one body.
+/// The encoder of one body.
 #[derive(Debug)]
 pub struct Encoder {
     framing: Framing,
     chunk_bytes: usize,
     body_bytes: u64,
     left_bytes: u64,
-    /// Where in the output the open chunk's head and data begin.
+    /// Positions in the output of the open chunk's head and data.
     open: Option<(usize, usize)>,
 }
 
 impl Encoder {
-    /// A body of `body_bytes`, in chunks of `chunk_bytes`.
+    /// Creates an encoder of a body of `body_bytes`, in chunks of `chunk_bytes`.
     pub fn new(framing: Framing, body_bytes: u64, chunk_bytes: usize) -> Encoder {
         let left_bytes = body_bytes;
         Encoder { framing, chunk_bytes: chunk_bytes.max(1), body_bytes, left_bytes, open: None }
     }
 
-    /// Bytes of all that will be written.
+    /// Length of the complete encoding.
     pub fn encoded_bytes(&self) -> u64 {
         let Framing::Chunks { signer, trailer } = &self.framing else { return self.body_bytes };
         let chunk = self.chunk_bytes as u64;
@@ -75,7 +75,7 @@ impl Encoder {
         let is_signed = signer.is_some();
         let around = |data: u64| head_bytes(data, is_signed) + data + 2;
         let mut all = whole * around(chunk) + if rest > 0 { around(rest) } else { 0 };
-        // The last one has no data, and its second line end comes behind the trailer.
+        // The last chunk has no data, and its second line end follows the trailer.
         all += head_bytes(0, is_signed) + 2;
         if let Some(Trailer { name, digest }) = trailer {
             all += (name.len() + 1 + digest.text().len() + 2) as u64;
@@ -86,18 +86,18 @@ impl Encoder {
         all
     }
 
-    /// Data bytes that are still to come.
+    /// Data bytes that remain.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
     }
 
-    /// Data bytes of the next chunk; 0 behind the last one.
+    /// Data bytes of the next chunk; 0 after the last one.
     pub fn next_bytes(&self) -> usize {
         usize::try_from(self.left_bytes).unwrap_or(usize::MAX).min(self.chunk_bytes)
     }
 
-    /// Leaves room for the next chunk's head. [`Encoder::next_bytes`] of data have to follow, then
-    /// [`Encoder::close`].
+    /// Reserves room for the head of the next chunk. [`Encoder::next_bytes`] of data must follow,
+    /// then [`Encoder::close`].
     pub fn open(&mut self, out: &mut Vec<u8>) {
         let data = self.next_bytes() as u64;
         let head = match &self.framing {
@@ -109,7 +109,7 @@ impl Encoder {
         self.open = Some((start, out.len()));
     }
 
-    /// Writes the head of the chunk whose data has been put behind it.
+    /// Writes the head of the chunk whose data was appended.
     pub fn close(&mut self, out: &mut Vec<u8>) {
         let Some((start, data_at)) = self.open.take() else { return };
         let data = out.get(data_at..).unwrap_or_default();
@@ -126,7 +126,7 @@ impl Encoder {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Writes what comes behind the last chunk's data.
+    /// Writes the end of the encoding after the last chunk's data.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         let Framing::Chunks { signer, trailer } = &mut self.framing else { return };
         let last = head(0, signer.as_mut().map(|signer| signer.chunk(b"")));

@@ -1,4 +1,4 @@
-//! One connection to the store, plain or TLS, and the bytes that came too early.
+//! One connection to the store, plain or TLS, with a buffer for bytes read too early.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -15,9 +15,9 @@ use unlade_shm::Arena;
 
 use super::{Into, TransportError};
 
-/// Bytes that are read at once where their end is not known, such as a head with what follows.
+/// Bytes of one read whose end is not known, such as a head and the bytes after it.
 const READ_BYTES: usize = 16 * 1024;
-/// Bytes that are read at once while a body is sent.
+/// Bytes of one read while a body is sent.
 const LISTEN_BYTES: usize = 1024;
 
 /// The stream of a connection.
@@ -28,7 +28,7 @@ pub(super) enum Stream {
 }
 
 impl Stream {
-    /// Reads what is there behind `to`; nothing at the end.
+    /// Appends the bytes that are available to `to`; none at the end of the stream.
     fn poll_read(&mut self, cx: &mut Context<'_>, to: &mut Vec<u8>) -> Poll<io::Result<()>> {
         let mut space = [0; LISTEN_BYTES];
         let mut read = ReadBuf::new(&mut space);
@@ -55,19 +55,19 @@ impl Stream {
     }
 }
 
-/// What a step of sending gave.
+/// The result of one step of sending.
 enum Step {
-    /// The other end said something, or has closed.
+    /// The peer has sent bytes, or has closed.
     Heard,
     Flushed,
     Sent(usize),
 }
 
-/// How much of a piece has gone.
+/// The result of sending a part of a body.
 pub(super) enum Sent {
-    /// All.
+    /// All bytes were sent.
     All,
-    /// So many bytes, when the other end said something, or closed.
+    /// Number of bytes that were sent before the peer sent something or closed.
     Until(usize),
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Sent {
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) host: String,
-    /// Bytes that came and were not taken.
+    /// Bytes that were received and not consumed.
     buffer: Vec<u8>,
     taken: usize,
     timeout: Duration,
@@ -87,12 +87,12 @@ impl Connection {
         Connection { stream, host, buffer: Vec::new(), taken: 0, timeout }
     }
 
-    /// What came and was not taken.
+    /// The bytes that were received and not consumed.
     pub(super) fn held(&self) -> &[u8] {
         &self.buffer[self.taken..]
     }
 
-    /// Takes bytes of [`Connection::held`].
+    /// Consumes bytes of [`Connection::held`].
     pub(super) fn take(&mut self, bytes: usize) {
         self.taken = (self.taken + bytes).min(self.buffer.len());
         if self.taken == self.buffer.len() {
@@ -101,15 +101,15 @@ impl Connection {
         }
     }
 
-    /// Whether the other end has been silent since the last exchange, and has not closed.
+    /// Returns true if the peer has neither sent a byte nor closed since the last exchange.
     pub(super) fn is_quiet(&self) -> bool {
         let tcp = match &self.stream {
             Stream::Plain(tcp) => tcp,
             Stream::Tls(tls) => tls.get_ref().0,
         };
         let mut byte = [0];
-        // It would be the end, or what nobody asked for. The reactor is not asked: it may not have
-        // heard yet.
+        // A readable socket means the end or an unexpected response. The reactor is not asked,
+        // because it may not have received the event yet.
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         let looked = rustix::net::recv(tcp, &mut byte, flags).map_err(io::Error::from);
         self.held().is_empty() && matches!(looked, Err(e) if e.kind() == io::ErrorKind::WouldBlock)
@@ -141,8 +141,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends bytes of a body until something comes from the other end, which may not want them;
-    /// how many have gone.
+    /// Sends bytes of a body until the peer sends something, because it may refuse the body.
+    /// Returns the number of bytes sent.
     pub(super) async fn send_until_heard(&mut self, body: &[u8]) -> Result<Sent, TransportError> {
         let mut bytes = 0;
         let mut heard = !self.held().is_empty();
@@ -171,13 +171,13 @@ impl Connection {
         Ok(Sent::Until(bytes))
     }
 
-    /// Reads more behind what is held; how many bytes, 0 at the end.
+    /// Reads more bytes into the buffer; returns their number, 0 at the end.
     pub(super) async fn fill(&mut self) -> Result<usize, TransportError> {
         let (timeout, host) = (self.timeout, self.host.clone());
         within(timeout, &host, self.listen()).await
     }
 
-    /// The same, for as long as it takes. May be cancelled.
+    /// The same without a timeout. Cancel safe.
     pub(super) async fn listen(&mut self) -> io::Result<usize> {
         self.buffer.reserve(READ_BYTES);
         match &mut self.stream {
@@ -186,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// Reads bytes of a body to where they belong, past the buffer where that can be: at most
+    /// Reads bytes of a body into their destination, without the buffer where possible: at most
     /// `bytes_max`, 0 at the end.
     pub(super) async fn read(
         &mut self,
@@ -198,7 +198,7 @@ impl Connection {
         }
         match to {
             Into::Memory(out) if self.held().is_empty() => {
-                // What a vector grows by of itself is 64 bytes: a system call each.
+                // A vector grows by 64 bytes by default: one system call for each step.
                 out.reserve(bytes_max.min(READ_BYTES));
                 let work = async {
                     let limit = bytes_max as u64;
@@ -226,14 +226,14 @@ impl Connection {
             let work = tcp.async_io(Interest::READABLE, || region.receive(tcp, at, bytes_max));
             return within(self.timeout, &self.host, work).await;
         }
-        // A record is opened in memory of this process.
+        // TLS records are decrypted in this process's memory.
         if self.fill().await? == 0 {
             return Ok(0);
         }
         self.deliver(Into::Region(region, at), bytes_max)
     }
 
-    /// Moves bytes that are held.
+    /// Moves buffered bytes to their destination.
     fn deliver(&mut self, to: Into<'_>, bytes_max: usize) -> Result<usize, TransportError> {
         let bytes = self.held().len().min(bytes_max);
         put(to, &self.held()[..bytes]).map_err(|why| broken(&self.host, why))?;
@@ -242,7 +242,7 @@ impl Connection {
     }
 }
 
-/// Puts bytes where they belong.
+/// Copies bytes to their destination.
 pub(super) fn put(to: Into<'_>, bytes: &[u8]) -> Result<(), unlade_shm::shared::OutOfRegion> {
     match to {
         Into::Region(region, at) => region.copy_in(at, bytes),
@@ -257,7 +257,7 @@ pub(super) fn broken(host: &str, why: impl std::fmt::Display) -> TransportError 
     TransportError::broken(host, why)
 }
 
-/// Waits for work, not longer than a while.
+/// Awaits work with a timeout.
 pub(super) async fn within<T>(
     limit: Duration,
     host: &str,

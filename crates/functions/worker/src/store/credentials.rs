@@ -1,13 +1,13 @@
-//! Keys of the tenant: from the configuration, the environment, or a profile's file.
+//! Keys of the tenant: from the configuration, the environment, or a profile file.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// Most bytes of a profiles' file.
+/// Largest profile file.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Where keys come from.
+/// The source of the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "from")]
 pub enum CredentialsConfig {
@@ -23,17 +23,17 @@ pub enum CredentialsConfig {
         #[serde(default = "default_profile")]
         profile: String,
     },
-    /// These.
+    /// Keys in the configuration.
     Keys {
         /// The access key.
         access_key_id: String,
         /// The secret.
         secret_access_key: Secret,
-        /// Of a session.
+        /// The token of a session.
         #[serde(default)]
         session_token: Option<Secret>,
     },
-    /// None: requests are not signed.
+    /// No keys: requests are not signed.
     Anonymous,
 }
 
@@ -41,7 +41,7 @@ fn default_profile() -> String {
     "default".to_owned()
 }
 
-/// Text that is not shown.
+/// A secret text, omitted from debug output.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Secret(pub String);
@@ -52,21 +52,21 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Keys.
+/// A pair of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
     /// The access key.
     pub access_key_id: String,
     /// The secret.
     pub secret_access_key: Secret,
-    /// Of a session.
+    /// The token of a session.
     pub session_token: Option<Secret>,
 }
 
-/// Why there are no keys. The operator's fault.
+/// The reason why there are no keys. The operator is at fault.
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialsError {
-    /// The environment has none, and no file was found.
+    /// The environment has none, and there is no file.
     #[error("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name a profile")]
     None,
     /// The file cannot be read.
@@ -74,7 +74,7 @@ pub enum CredentialsError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         why: String,
     },
     /// The file has no such profile, or a profile without keys.
@@ -88,10 +88,10 @@ pub enum CredentialsError {
 }
 
 impl CredentialsConfig {
-    /// The keys; none where requests are not to be signed.
+    /// The keys; `None` if requests are not to be signed.
     ///
     /// # Errors
-    /// Where they should be, they are not.
+    /// The keys are missing at their configured source.
     pub fn keys(&self) -> Result<Option<Keys>, CredentialsError> {
         match self {
             CredentialsConfig::Anonymous => Ok(None),

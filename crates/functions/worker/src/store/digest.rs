@@ -1,4 +1,4 @@
-//! Checksums of bodies that come in pieces.
+//! Incremental checksums of bodies.
 
 use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use base64::Engine as _;
@@ -7,7 +7,7 @@ use crc_fast::CrcAlgorithm;
 
 use super::body::crc32_text;
 
-/// One checksum on its way.
+/// The state of one checksum.
 pub(super) enum Digest {
     /// A CRC of 32 bits.
     Crc32(Box<crc_fast::Digest>),
@@ -24,8 +24,8 @@ impl std::fmt::Debug for Digest {
 }
 
 impl Digest {
-    /// The checksum of nothing, by the algorithm's name in the API or in header fields; none of one
-    /// that is not known.
+    /// Creates the checksum of an algorithm, by its name in the API or in header fields; `None` if
+    /// the name is unknown.
     pub(super) fn new(algorithm: &str) -> Option<Digest> {
         let crc = |kind| Box::new(crc_fast::Digest::new(kind));
         Some(match algorithm.to_ascii_uppercase().as_str() {
@@ -38,7 +38,7 @@ impl Digest {
         })
     }
 
-    /// More bytes.
+    /// Adds bytes.
     pub(super) fn update(&mut self, bytes: &[u8]) {
         match self {
             Digest::Crc32(digest) | Digest::Crc64(digest) => digest.update(bytes),
@@ -46,7 +46,7 @@ impl Digest {
         }
     }
 
-    /// What it is so far, in base64.
+    /// The current value, in base64.
     pub(super) fn text(&self) -> String {
         match self {
             Digest::Crc32(digest) => crc32_text(digest.finalize() as u32),
@@ -62,7 +62,7 @@ mod tests {
     use crate::store::Body;
     use unlade_testkit::cases;
 
-    /// Against the checksum of the whole, whatever the pieces.
+    /// Compares with the checksum of the whole body, for random splits.
     #[test]
     fn pieces_give_the_checksum_of_the_whole() {
         cases(60, |random| {

@@ -17,45 +17,45 @@ use super::pool::Pool;
 use super::sign::{Form, Payload, Signer};
 use super::{Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version, v2};
 
-/// What a store may send before the body.
+/// Limits of a response head.
 const LIMITS: HeadLimits =
     HeadLimits { head_bytes_max: 48 * 1024, headers_max: 200, target_bytes_max: 8 * 1024 };
-/// Interim responses before the response.
+/// Most interim responses before the final response.
 const INTERIM_MAX: usize = 8;
 
-/// How the bucket is named.
+/// The place of the bucket's name in a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
     /// In the path.
     Path,
-    /// In the host, where it can be.
+    /// In the host name, where possible.
     VirtualHost,
 }
 
-/// What is needed to reach a store.
+/// The parameters of a store's endpoint.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Its name, without a port.
+    /// The host name, without a port.
     pub host: String,
-    /// Whether each region has a name of its own: `s3.REGION.amazonaws.com`.
+    /// True if each region has a host name of its own: `s3.REGION.amazonaws.com`.
     pub by_region: bool,
-    /// Its port.
+    /// The port.
     pub port: u16,
-    /// How to speak TLS; not at all where there is nothing.
+    /// The TLS configuration; plain TCP if `None`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
-    /// How the bucket is named.
+    /// The place of the bucket's name in a request.
     pub addressing: Addressing,
-    /// Who signs; nobody where there is nothing.
+    /// The signer; requests are unsigned if `None`.
     pub signer: Option<Signer>,
-    /// Whether bodies are part of the signature.
+    /// True if bodies are part of the signature.
     pub signs_bodies: bool,
-    /// Until a connection is there.
+    /// Timeout of a connection attempt.
     pub connect_timeout: Duration,
-    /// Without an byte.
+    /// Timeout of a read or write without progress.
     pub read_timeout: Duration,
-    /// Connections that are kept.
+    /// Most idle connections.
     pub idle_max: usize,
-    /// For how long.
+    /// Time after which an idle connection is closed.
     pub idle_timeout: Duration,
 }
 
@@ -75,17 +75,17 @@ impl std::fmt::Debug for TlsConnectorShown {
     }
 }
 
-/// Where a request goes.
-pub(super) struct Place {
-    /// To connect to.
+/// The destination of a request.
+pub(super) struct Destination {
+    /// The host name to connect to.
     pub(super) host: String,
-    /// As in the `Host` field.
+    /// The value of the `Host` field.
     authority: String,
     path: String,
 }
 
 impl HttpStore {
-    /// A store at an endpoint.
+    /// Creates a transport to an endpoint.
     pub fn new(endpoint: Endpoint) -> HttpStore {
         let tls = endpoint.tls.clone().map(|config| TlsConnectorShown(config.into()));
         let pool = Rc::new(Pool::new(endpoint.idle_max, endpoint.idle_timeout));
@@ -96,7 +96,7 @@ impl HttpStore {
         if self.tls.is_some() { "https" } else { "http" }
     }
 
-    /// The region of a request: its own, or the one of the configuration.
+    /// The region of a request: its own, or that of the configuration.
     pub(super) fn region<'a>(&'a self, request: &'a Request) -> &'a str {
         let own = self.endpoint.signer.as_ref().map_or("", Signer::region);
         request.region.as_deref().unwrap_or(own)
@@ -107,12 +107,12 @@ impl HttpStore {
         bucket: Option<&str>,
         region: Option<&str>,
         path: impl FnOnce(bool) -> String,
-    ) -> Place {
+    ) -> Destination {
         let endpoint = &self.endpoint;
         let named = region.filter(|_| endpoint.by_region);
         let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
         let base = base.unwrap_or_else(|| endpoint.host.clone());
-        // A certificate of a wildcard covers one label.
+        // A wildcard certificate covers one label.
         let fits = |bucket: &&str| self.tls.is_none() || !bucket.contains('.');
         let virtual_host = endpoint.addressing == Addressing::VirtualHost;
         let (host, path) = match bucket.filter(|bucket| virtual_host && fits(bucket)) {
@@ -124,7 +124,7 @@ impl HttpStore {
             true => host.clone(),
             false => format!("{host}:{}", endpoint.port),
         };
-        Place { host, authority, path }
+        Destination { host, authority, path }
     }
 
     pub(super) async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
@@ -133,7 +133,8 @@ impl HttpStore {
         let work = async {
             let bare = host.trim_start_matches('[').trim_end_matches(']');
             let tcp = TcpStream::connect((bare, self.endpoint.port)).await?;
-            // Heads and small bodies are written at once; nothing is to wait for an answer.
+            // Heads and small bodies are written at once, so they must not wait for an
+            // acknowledgement.
             tcp.set_nodelay(true)?;
             Ok::<_, std::io::Error>(match &self.tls {
                 None => Stream::Plain(tcp),
@@ -156,7 +157,7 @@ impl HttpStore {
         &self,
         request: &Request,
         body: &Body,
-        place: &Place,
+        place: &Destination,
     ) -> Result<Vec<u8>, TransportError> {
         let method = method_name(request.operation.method);
         let mut headers = request.headers.clone();
@@ -186,13 +187,13 @@ impl HttpStore {
         Ok(written(request, place, &headers))
     }
 
-    /// Who signs a request, unless nobody is to.
+    /// The signer of a request, unless the request is unsigned.
     pub(super) fn signer_of(&self, request: &Request) -> Option<&Signer> {
         self.endpoint.signer.as_ref().filter(|_| !request.unsigned)
     }
 
-    /// The address of a request, as it is signed.
-    pub(super) fn url(&self, request: &Request, place: &Place) -> String {
+    /// The URL of a request, as it is signed.
+    pub(super) fn url(&self, request: &Request, place: &Destination) -> String {
         format!("{}://{}{}", self.scheme(), place.authority, target(request, place))
     }
 
@@ -204,7 +205,7 @@ impl HttpStore {
         body: &Body,
     ) -> Result<Incoming, TransportError> {
         let sent = connection.send(head, body.bytes()).await;
-        // A store may answer, and close, before it has read the body.
+        // A store may respond and close before it has read the body.
         match (self.receive_head(&mut connection, request).await, sent) {
             (Ok((head, framing, keep)), sent) => {
                 let keep = keep && sent.is_ok();
@@ -216,7 +217,8 @@ impl HttpStore {
         }
     }
 
-    /// The answer's head, what follows it, and whether the connection can be kept.
+    /// Receives the head of the response, with the framing of its body, and true if the connection
+    /// can be reused.
     pub(super) async fn receive_head(
         &self,
         connection: &mut Connection,
@@ -230,8 +232,8 @@ impl HttpStore {
         Err(broken(&connection.host, "it does not come to its answer"))
     }
 
-    /// The next head; nothing where it was an interim one, after which another follows. May be
-    /// cancelled.
+    /// Receives the next head; `None` for an interim response, after which another follows. Cancel
+    /// safe.
     pub(super) async fn receive_next(
         &self,
         connection: &mut Connection,
@@ -270,7 +272,7 @@ impl Transport for HttpStore {
             let head = self.head(&request, &body, &place)?;
             if let Some(kept) = self.pool.take(&place.host) {
                 let answered = self.attempt(kept, &head, &request, &body).await;
-                // It may end at the moment when it is used again.
+                // An idle connection may be closed by the peer at the moment of its reuse.
                 return answered.map_err(|error| match error {
                     TransportError::Broken { host, why, .. } => {
                         TransportError::Broken { host, why, was_kept: true }
@@ -304,14 +306,15 @@ impl Transport for HttpStore {
         let mut url = format!("{}://{}{}{mark}{query}", self.scheme(), place.authority, place.path);
         let Some(signer) = &self.endpoint.signer else { return Ok(url) };
         let method = method_name(request.operation.method);
-        // Whoever holds the address sends what he likes: only what must be the same is signed.
+        // The holder of the URL may send any headers, so only those that must be equal are signed.
         let headers = request.headers.iter().filter(|(name, _)| name != "x-amz-checksum-mode");
         let headers: Vec<_> = headers.cloned().collect();
         let (now, region) = (SystemTime::now(), self.region(request));
         let fields = match version.unwrap_or_else(|| v2::usual(region)) {
             Version::Four => signer.query(method, &url, &headers, expires, region, now)?,
             Version::Two => {
-                let asked = v2::Asked { method, path: request.path(true), query: &request.query };
+                let asked =
+                    v2::SignableRequest { method, path: request.path(true), query: &request.query };
                 v2::query(signer.keys(), &asked, &headers, now + expires)
             }
         };
@@ -342,7 +345,7 @@ impl Transport for HttpStore {
     }
 }
 
-/// A field's value with the blanks behind it, which SDKs leave to the function.
+/// The value of a field with its trailing blanks, which SDKs pass on to the function.
 fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
     let start = value.as_ptr().addr().wrapping_sub(held.as_ptr().addr());
     let Some(rest) = held.get(start..) else { return value };
@@ -351,15 +354,19 @@ fn padded<'a>(held: &'a [u8], value: &'a [u8]) -> &'a [u8] {
     &rest[..value.len() + blanks]
 }
 
-/// What is asked for: path and query.
-fn target(request: &Request, place: &Place) -> String {
+/// The request target: path and query.
+fn target(request: &Request, place: &Destination) -> String {
     let query = request.query_text();
     let mark = if query.is_empty() { "" } else { "?" };
     format!("{}{mark}{query}", place.path)
 }
 
-/// A head as it is sent.
-pub(super) fn written(request: &Request, place: &Place, headers: &[(String, String)]) -> Vec<u8> {
+/// Formats a request head.
+pub(super) fn written(
+    request: &Request,
+    place: &Destination,
+    headers: &[(String, String)],
+) -> Vec<u8> {
     let (method, target) = (method_name(request.operation.method), target(request, place));
     let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {}\r\n", place.authority);
     for (name, value) in headers {
@@ -388,11 +395,11 @@ enum Framing {
     UntilClose,
 }
 
-/// The body of a response; its connection is kept when it has ended.
+/// The body of a response; the connection returns to the pool when the body has ended.
 pub(super) struct HttpReader {
     connection: Option<Connection>,
     framing: Framing,
-    /// Data of chunks that was not taken.
+    /// Decoded data of chunks that was not read yet.
     decoded: Vec<u8>,
     decoded_taken: usize,
     keep: bool,

@@ -1,15 +1,15 @@
-//! The way to the store: a request and a body in, an answer whose body is read as it comes.
+//! The transport to the store: sends a request with a body, and streams the body of the response.
 //!
-//! - [`body`]: bytes that are sent, and their digests, each computed once;
-//! - `digest`: checksums of what comes in pieces;
-//! - [`checked`]: a body that is compared with its checksum;
+//! - [`body`]: request bodies and their digests, each computed once;
+//! - `digest`: incremental checksums;
+//! - [`checked`]: a body reader that verifies a checksum;
 //! - [`credentials`]: keys, which never leave the worker;
 //! - [`sign`]: Signature Version 4;
 //! - [`chunked`]: a body in signed chunks;
 //! - [`connection`]: one connection, plain or TLS;
-//! - [`pool`]: connections that are kept;
+//! - [`pool`]: idle connections;
 //! - [`http`]: the transport over HTTP/1.1;
-//! - [`upload`]: a body that is sent while it comes.
+//! - [`upload`]: a body that is streamed to the store.
 
 pub mod body;
 pub mod checked;
@@ -34,65 +34,65 @@ use unlade_shm::Arena;
 pub use body::Body;
 pub use http::HttpStore;
 
-/// A future that stays on its thread.
+/// A future that need not be `Send`.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
-/// Why an exchange failed. The store or the way to it is at fault, unless the variant says another.
+/// The reason why an exchange failed. The store or the network is at fault unless the variant
+/// states otherwise.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum TransportError {
-    /// No connection.
+    /// No connection was established.
     #[error("{host} cannot be reached: {why}; is the endpoint right, and does it run?")]
     Connect {
-        /// Where to.
+        /// The peer.
         host: String,
-        /// What the system said.
+        /// The error of the system.
         why: String,
     },
     /// The connection broke.
     #[error("the connection to {host} broke: {why}")]
     Broken {
-        /// Where to.
+        /// The peer.
         host: String,
-        /// What the system said, or what was wrong with what came.
+        /// The error of the system, or the defect in the received bytes.
         why: String,
-        /// It had been kept since an exchange before, and gave no answer: there is no reason to
-        /// wait before the next attempt.
+        /// True if the connection was reused and gave no response: the next attempt need not wait.
         was_kept: bool,
     },
-    /// No byte came, or could be sent, for too long.
+    /// No byte was received or sent within the timeout.
     #[error("{host} was silent for {after:?}")]
     Timeout {
-        /// Where to.
+        /// The peer.
         host: String,
-        /// How long was waited.
+        /// The timeout.
         after: Duration,
     },
-    /// The function's, or its guest's: the body did not come as it was announced.
+    /// The body did not arrive as announced. The function or its guest is at fault.
     #[error("{0}")]
     Withheld(String),
-    /// The operator's: the request cannot be signed.
+    /// The request cannot be signed. The operator is at fault.
     #[error("the request cannot be signed: {0}")]
     Sign(String),
 }
 
 impl TransportError {
-    /// A connection that broke.
+    /// The error of a connection that broke.
     pub fn broken(host: &str, why: impl std::fmt::Display) -> TransportError {
         TransportError::Broken { host: host.to_owned(), why: why.to_string(), was_kept: false }
     }
 }
 
-/// Which rules an address or form is signed by.
+/// The signature version of a presigned URL or form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// HMAC-SHA1 over the request's line (S3 API reference, "Authenticating requests (AWS Signature
-    /// Version 2)"): what SDKs still use for addresses in old regions.
+    /// HMAC-SHA1 over the request's line (S3 API reference, "Authenticating requests (AWS
+    /// Signature Version 2)"), which SDKs still use for URLs in old regions.
     Two,
     /// Signature Version 4.
     Four,
 }
 
-/// Where bytes of an answer go.
+/// The destination of a response's bytes.
 #[derive(Debug)]
 pub enum Into<'a> {
     /// Into a region, at this offset.
@@ -101,12 +101,12 @@ pub enum Into<'a> {
     Memory(&'a mut Vec<u8>),
 }
 
-/// The body of an answer.
+/// A reader of a response's body.
 pub trait Reader {
-    /// Bytes that are still to come; nothing where that is not known.
+    /// Bytes that remain; `None` if the length is unknown.
     fn left_bytes(&self) -> Option<u64>;
 
-    /// Reads some, at most `bytes_max`; 0 at the end.
+    /// Reads at most `bytes_max` bytes; 0 at the end.
     fn read<'a>(
         &'a mut self,
         to: Into<'a>,
@@ -114,24 +114,23 @@ pub trait Reader {
     ) -> Local<'a, Result<usize, TransportError>>;
 }
 
-/// A body that is sent while it comes.
+/// A request body that is streamed.
 pub trait Outgoing {
-    /// Bytes of all of it.
+    /// Length of the whole body.
     fn bytes(&self) -> u64;
 
-    /// Waits for more bytes, and puts some of them behind those of `out`: at most `bytes_max`, at
-    /// least one.
+    /// Waits for more bytes, and appends at least one and at most `bytes_max` of them to `out`.
     fn pull<'a>(
         &'a mut self,
         out: &'a mut Vec<u8>,
         bytes_max: usize,
     ) -> Local<'a, Result<(), TransportError>>;
 
-    /// Waits until whoever sends it has said that this was all.
+    /// Waits until the sender has confirmed the end of the body.
     fn end(&mut self) -> Local<'_, Result<(), TransportError>>;
 }
 
-/// An answer whose body is on its way.
+/// A response whose body has not been read.
 pub struct Incoming {
     /// Status and header fields.
     pub head: Head,
@@ -139,25 +138,26 @@ pub struct Incoming {
     pub body: Box<dyn Reader>,
 }
 
-/// Carries requests to a store. HTTP over TCP is the first one.
+/// A transport of requests to a store. The only implementation is HTTP over TCP.
 pub trait Transport {
-    /// One attempt.
+    /// Makes one attempt.
     fn exchange(
         &self,
         request: Rc<Request>,
         body: Rc<Body>,
     ) -> Local<'_, Result<Incoming, TransportError>>;
 
-    /// One attempt, whose body comes meanwhile. The object appears only when all of it has been
-    /// sent: where `body` fails, or this is dropped, the store gets less than was announced.
+    /// Makes one attempt with a streamed body. The object appears only when all of the body has
+    /// been sent: if `body` fails or this future is dropped, the store receives less than
+    /// announced.
     fn upload<'a>(
         &'a self,
         request: &'a Request,
         body: &'a mut dyn Outgoing,
     ) -> Local<'a, Result<Incoming, TransportError>>;
 
-    /// An address that lets its holder make the request, for a while. Where no version is named it
-    /// is the one that SDKs take in that region.
+    /// A URL that lets its holder make the request for a limited time. The default signature
+    /// version is the one that SDKs use in that region.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
@@ -168,7 +168,7 @@ pub trait Transport {
         version: Option<Version>,
     ) -> Result<String, TransportError>;
 
-    /// An address and the fields of a form that let its holder upload an object, for a while.
+    /// A URL and the fields of a form that let its holder upload an object for a limited time.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
@@ -178,7 +178,7 @@ pub trait Transport {
     ) -> Result<(String, Vec<(String, String)>), TransportError>;
 }
 
-/// Reads what is left of a body; nothing where it is longer than `bytes_max`.
+/// Reads the rest of a body; `None` if it is longer than `bytes_max`.
 ///
 /// # Errors
 /// The connection broke.

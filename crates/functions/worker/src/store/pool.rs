@@ -1,4 +1,4 @@
-//! Connections that are kept for the next request to the same host.
+//! The pool of idle connections, by host.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::Connection;
 
-/// Connections without an exchange, by host.
+/// Idle connections by host.
 #[derive(Debug)]
 pub(super) struct Pool {
     idle: RefCell<HashMap<String, Vec<(Instant, Connection)>>>,
@@ -19,7 +19,7 @@ impl Pool {
         Pool { idle: RefCell::default(), idle_max, idle_timeout }
     }
 
-    /// The connection to a host that was used last, if it still lives.
+    /// Takes the most recently used connection to a host that is still open.
     pub(super) fn take(&self, host: &str) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get_mut(host)?;
@@ -31,7 +31,7 @@ impl Pool {
         None
     }
 
-    /// Keeps a connection, unless there are enough.
+    /// Keeps a connection, unless the pool is full.
     pub(super) fn keep(&self, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let now = Instant::now();

@@ -1,4 +1,4 @@
-//! Signature Version 4, by AWS's own library.
+//! Signature Version 4, computed by AWS's own library.
 
 use std::time::{Duration, SystemTime};
 
@@ -17,13 +17,13 @@ use super::body::hex;
 use super::credentials::Keys;
 use super::{TransportError, Version};
 
-/// What is signed in place of a body's hash where chunks are.
+/// The payload hash of a request whose chunks are signed.
 const CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
 const CHUNKS_TRAILER: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER";
-/// SHA-256 of nothing.
+/// SHA-256 of the empty string.
 const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
-/// Signs for one region with one pair of keys.
+/// A signer for one region with one pair of keys.
 pub struct Signer {
     keys: Keys,
     credentials: Credentials,
@@ -36,28 +36,28 @@ impl std::fmt::Debug for Signer {
     }
 }
 
-/// What a form lets its holder upload.
+/// The parameters of a form upload.
 #[derive(Clone, Copy, Debug)]
 pub struct Form<'a> {
     /// The bucket.
     pub bucket: &'a str,
-    /// The key; `${filename}` at its end is the holder's.
+    /// The key; the holder replaces `${filename}` at its end.
     pub key: &'a str,
-    /// Fields that are the caller's.
+    /// Fields of the caller.
     pub fields: &'a Map<String, Value>,
-    /// Conditions that are the caller's.
+    /// Conditions of the caller.
     pub conditions: &'a [Value],
-    /// For how long.
+    /// The validity.
     pub expires: Duration,
-    /// That of the function's client; none: the worker's own.
+    /// The region of the function's client; the worker's own if `None`.
     pub region: Option<&'a str>,
-    /// The rules; none: those that SDKs take in that region.
+    /// The signature version; if `None`, the one that SDKs use in that region.
     pub version: Option<Version>,
 }
 
 impl Form<'_> {
-    /// What the holder may do, in base64: conditions of the caller, those of bucket and key, and
-    /// those of a kind of signature.
+    /// The policy of the form, in base64: the caller's conditions, those of bucket and key, and
+    /// those of the signature version.
     pub(super) fn policy(&self, of_signature: Vec<Value>, now: SystemTime) -> String {
         let mut conditions = self.conditions.to_vec();
         conditions.push(json!({"bucket": self.bucket}));
@@ -67,13 +67,13 @@ impl Form<'_> {
         });
         conditions.extend(of_signature);
         let (end, _) = unlade_s3::value::of_time(now + self.expires);
-        // To the second, as the service documents it.
+        // Whole seconds, as in the documentation of the service.
         let end = end["$instant"].as_str().unwrap_or_default().replace(".000Z", "Z");
         let policy = json!({"expiration": end, "conditions": conditions}).to_string();
         STANDARD.encode(policy)
     }
 
-    /// The caller's fields, and the key.
+    /// The fields of the caller, and the key.
     pub(super) fn own_fields(&self) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let fields = self.fields.iter().map(|(name, value)| (name.clone(), text(value)));
@@ -81,35 +81,35 @@ impl Form<'_> {
     }
 }
 
-/// What is hashed of a body.
+/// The payload hash of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// SHA-256, in hexadecimal.
+    /// SHA-256 of the body, in hexadecimal.
     Sha256(&'a str),
-    /// Nothing: TLS protects it.
+    /// No hash: TLS protects the body.
     Unsigned,
-    /// Nothing, and a checksum is behind it.
+    /// No hash, and a checksum follows the body.
     UnsignedTrailer,
-    /// Each chunk by itself ([`super::chunked`]).
+    /// Each chunk has its own signature ([`super::chunked`]).
     Chunks {
-        /// A checksum is behind it.
+        /// True if a checksum follows the body.
         has_trailer: bool,
     },
 }
 
-/// What a request needs whose body is signed in chunks.
+/// The signed headers of a request whose body is signed in chunks.
 #[derive(Debug)]
 pub struct Sealed {
-    /// The header fields that it needs beside its own.
+    /// The additional header fields.
     pub headers: Vec<(String, String)>,
-    /// Who signs what follows.
+    /// The signer of the chunks.
     pub chunks: ChunkSigner,
 }
 
-/// Signs chunks, each with what was signed before it.
+/// A signer of chunks: each signature covers the previous one.
 pub struct ChunkSigner {
     key: Vec<u8>,
-    /// Time and scope, a line each.
+    /// Time and scope, one line each.
     scope: String,
     previous: String,
 }
@@ -121,18 +121,18 @@ impl std::fmt::Debug for ChunkSigner {
 }
 
 impl ChunkSigner {
-    /// The signature of what was signed last: at first that of the head.
+    /// The previous signature: at first that of the head.
     pub fn previous(&self) -> &str {
         &self.previous
     }
 
-    /// The signature of a chunk's data.
+    /// Signs the data of a chunk.
     pub fn chunk(&mut self, data: &[u8]) -> &str {
         let hash = hex(digest(&SHA256, data).as_ref());
         self.sign("AWS4-HMAC-SHA256-PAYLOAD", &format!("{EMPTY_SHA256}\n{hash}"))
     }
 
-    /// The signature of the fields behind the last chunk, a line each.
+    /// Signs the fields after the last chunk, one line each.
     pub fn trailer(&mut self, fields: &str) -> &str {
         let hash = hex(digest(&SHA256, fields.as_bytes()).as_ref());
         self.sign("AWS4-HMAC-SHA256-TRAILER", &hash)
@@ -150,7 +150,7 @@ fn failed(error: impl std::fmt::Display) -> TransportError {
 }
 
 impl Signer {
-    /// Signs with these keys.
+    /// Creates a signer with a pair of keys.
     pub fn new(keys: Keys, region: &str) -> Signer {
         let token = keys.session_token.as_ref().map(|token| token.0.clone());
         let (id, secret) = (keys.access_key_id.clone(), keys.secret_access_key.0.clone());
@@ -163,12 +163,12 @@ impl Signer {
         &self.keys
     }
 
-    /// The region that is named where a request names none.
+    /// The region of requests that name none.
     pub fn region(&self) -> &str {
         &self.region
     }
 
-    /// The header fields that a request needs beside its own.
+    /// The additional header fields of a signed request.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
@@ -184,7 +184,7 @@ impl Signer {
         Ok(self.head(method, url, headers, payload, region, now)?.0)
     }
 
-    /// The same, and the signature itself.
+    /// The same, with the signature itself.
     fn head(
         &self,
         method: &str,
@@ -211,7 +211,7 @@ impl Signer {
         Ok((headers.collect(), signature))
     }
 
-    /// The same for a request whose chunks are signed, and who signs them.
+    /// The same for a request whose chunks are signed, with their signer.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
@@ -233,7 +233,7 @@ impl Signer {
         Ok(Sealed { headers, chunks: ChunkSigner { key, scope, previous } })
     }
 
-    /// The fields that a query needs beside its own.
+    /// The additional query fields of a presigned URL.
     ///
     /// # Errors
     /// [`TransportError::Sign`].
@@ -306,7 +306,7 @@ impl Signer {
     }
 }
 
-/// What S3 wants: paths as they are sent, encoded once.
+/// The settings of S3: paths are encoded once.
 fn settings() -> SigningSettings {
     let mut settings = SigningSettings::default();
     settings.percent_encoding_mode = PercentEncodingMode::Single;

@@ -1,8 +1,8 @@
-//! A request whose body is sent while it comes.
+//! A request whose body is streamed.
 //!
-//! The store is asked first whether it wants it (`expect: 100-continue`): what it refuses, or cannot
-//! take now, costs no byte of the body. Each chunk is gathered, signed and sent before the next one
-//! is asked for: one chunk is all that is held.
+//! The request asks for permission first (`expect: 100-continue`): if the store refuses, no byte
+//! of the body is sent. Each chunk is gathered, signed and sent before the next one is requested,
+//! so memory holds only one chunk.
 
 use std::time::{Duration, SystemTime};
 
@@ -11,16 +11,16 @@ use unlade_s3::{Head, Request};
 
 use super::chunked::{CHUNK_BYTES, Encoder, Framing, Trailer};
 use super::connection::{Connection, Sent, broken};
-use super::http::{HttpReader, HttpStore, Place, method_name, written};
+use super::http::{Destination, HttpReader, HttpStore, method_name, written};
 use super::sign::Payload;
 use super::{Incoming, Outgoing, TransportError};
 
-/// How long the store may think before it is sent the body unasked (RFC 9110 §10.1.1).
+/// Longest wait for the interim response before the body is sent without it (RFC 9110 §10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Bytes of a chunk's head and end.
 const AROUND_BYTES: usize = 512;
 
-/// An answer's head, what follows it, and whether the connection can be kept.
+/// The head of the response, the framing of its body, and true if the connection can be reused.
 type Answer = (Head, BodyFraming, bool);
 
 impl HttpStore {
@@ -56,17 +56,17 @@ impl HttpStore {
         if is_early && (200..300).contains(&head.status) {
             return Err(broken(&connection.host, "it answered before it had all of the body"));
         }
-        // What is left of the body will not come: the connection is of no use any more.
+        // The rest of the body will not be sent, so the connection cannot be reused.
         let keep = keep && !is_early;
         let body = HttpReader::new(connection, framing, keep, self.pool.clone());
         Ok(Incoming { head, body: Box::new(body) })
     }
 
-    /// The head of the request, signed, and what writes its body.
+    /// The signed head of the request, and the encoder of its body.
     fn stream_head(
         &self,
         request: &Request,
-        place: &Place,
+        place: &Destination,
         body_bytes: u64,
     ) -> Result<(Vec<u8>, Encoder), TransportError> {
         let mut headers = request.headers.clone();
@@ -94,7 +94,7 @@ impl HttpStore {
         let encoder = match signer {
             Some(signer) if signs_chunks => {
                 let payload = Payload::Chunks { has_trailer };
-                // Its length is not signed: it is what the chunks make it.
+                // The length is not signed: the chunks determine it.
                 let sealed = signer.seal(method, &url, &headers, payload, region, now)?;
                 headers.extend(sealed.headers);
                 encoder(Framing::Chunks { signer: Some(sealed.chunks), trailer })
@@ -125,7 +125,7 @@ impl HttpStore {
         Ok((written(request, place, &headers), encoder))
     }
 
-    /// Sends a head; the answer, where the store does not want the body.
+    /// Sends a head; returns the response if the store refuses the body.
     async fn ask(
         &self,
         connection: &mut Connection,
@@ -140,7 +140,7 @@ impl HttpStore {
         }
     }
 
-    /// Sends the body; the answer, where it came before all of it had gone.
+    /// Sends the body; returns the response if it arrived before the whole body was sent.
     async fn send_body(
         &self,
         connection: &mut Connection,
@@ -159,10 +159,10 @@ impl HttpStore {
             }
             match self.send_piece(connection, request, &out).await {
                 Ok(None) if is_last => return Ok(None),
-                // A chunk is work enough for one turn.
+                // Other tasks run after each chunk.
                 Ok(None) => tokio::task::yield_now().await,
                 Ok(answer) => return Ok(answer),
-                // A store may answer, and close, before it has read the body.
+                // A store may respond and close before it has read the body.
                 Err(unsent) => {
                     return self.receive_head(connection, request).await.map(Some).or(Err(unsent));
                 }
@@ -170,7 +170,7 @@ impl HttpStore {
         }
     }
 
-    /// Waits for work, or for an answer.
+    /// Awaits work, or a response.
     async fn meanwhile(
         &self,
         connection: &mut Connection,
@@ -215,7 +215,7 @@ impl HttpStore {
     }
 }
 
-/// Puts the next chunk together, and what is behind the last one.
+/// Assembles the next chunk, and the trailer after the last one.
 async fn gather(
     encoder: &mut Encoder,
     body: &mut dyn Outgoing,
@@ -233,14 +233,15 @@ async fn gather(
         encoder.close(out);
     }
     if is_last {
-        // Not before: the object would appear, though its sender has more to say.
+        // The last byte waits for this: with it the object would appear although its sender has
+        // not finished.
         body.end().await?;
         encoder.finish(out);
     }
     Ok(())
 }
 
-/// Adds the encoding of this transfer to those that are the object's own.
+/// Adds this transfer's encoding to the object's own encodings.
 fn encode_content(headers: &mut Vec<(String, String)>) {
     const NAME: &str = "content-encoding";
     match headers.iter_mut().find(|(name, _)| name == NAME) {

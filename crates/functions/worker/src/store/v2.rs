@@ -1,8 +1,8 @@
 //! Signature Version 2 of addresses and forms: HMAC-SHA1 over a few lines (S3 developer guide,
 //! "Signing and authenticating REST requests", "Query string request authentication alternative").
 //!
-//! Requests are never signed so. A function that asks for an address in an old region gets from its
-//! SDK one of this kind, and so it does here.
+//! Requests are never signed with this version. It is used only for URLs in old regions, for which
+//! SDKs use it too.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ use super::Version;
 use super::credentials::Keys;
 use super::sign::Form;
 
-/// Regions that have understood it from their start; newer ones never did.
+/// Regions that support it. Newer regions do not.
 const REGIONS: &[&str] = &[
     "ap-northeast-1",
     "ap-southeast-1",
@@ -30,7 +30,7 @@ const REGIONS: &[&str] = &[
     "us-gov-west-1",
     "fips-us-gov-west-1",
 ];
-/// Fields of a query that are a part of what is asked for, and signed.
+/// Query fields that are part of the resource and are signed.
 const SIGNED: &[&str] = &[
     "accelerate",
     "acl",
@@ -68,26 +68,26 @@ const SIGNED: &[&str] = &[
     "website",
 ];
 
-/// The rules that SDKs take for addresses in a region.
+/// The signature version that SDKs use for URLs in a region.
 pub fn usual(region: &str) -> Version {
     if REGIONS.contains(&region) { Version::Two } else { Version::Four }
 }
 
-/// What is asked for.
+/// The resource to sign.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct SignableRequest<'a> {
     /// The method.
     pub method: &'a str,
-    /// The path, encoded, with the bucket in front.
+    /// The path, encoded, starting with the bucket.
     pub path: String,
     /// The query, not encoded.
     pub query: &'a [(&'static str, String)],
 }
 
-/// The fields that a query needs beside its own.
+/// The additional query fields of a presigned URL.
 pub fn query(
     keys: &Keys,
-    asked: &Asked<'_>,
+    asked: &SignableRequest<'_>,
     headers: &[(String, String)],
     end: SystemTime,
 ) -> Vec<(String, String)> {
@@ -113,8 +113,8 @@ pub fn query(
     fields
 }
 
-/// What is signed of a request.
-fn text(asked: &Asked<'_>, headers: &[(String, String)], end_seconds: u64) -> String {
+/// The string to sign of a request.
+fn text(asked: &SignableRequest<'_>, headers: &[(String, String)], end_seconds: u64) -> String {
     let value = |name: &str| {
         let found = headers.iter().find(|(found, _)| found == name);
         found.map_or("", |(_, value)| value.trim())
@@ -178,7 +178,7 @@ mod tests {
         };
         let end = UNIX_EPOCH + Duration::from_secs(1_175_139_620);
         let path = "/johnsmith/photos/puppy.jpg".to_owned();
-        let asked = Asked { method: "GET", path, query: &[] };
+        let asked = SignableRequest { method: "GET", path, query: &[] };
         let fields = query(&keys, &asked, &[], end);
         let field = |name: &str| fields.iter().find(|(found, _)| found == name).unwrap().1.as_str();
         assert_eq!(field("Expires"), "1175139620");
@@ -193,7 +193,7 @@ mod tests {
     fn what_is_part_of_the_request_is_signed() {
         let query =
             [("versionId", "3".to_owned()), ("prefix", "a".to_owned()), ("acl", String::new())];
-        let asked = Asked { method: "PUT", path: "/b/k".to_owned(), query: &query };
+        let asked = SignableRequest { method: "PUT", path: "/b/k".to_owned(), query: &query };
         let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let headers =
             [header("x-amz-b", "2 "), header("content-type", "t/x"), header("x-amz-a", "1")];

@@ -8,7 +8,7 @@ use unlade_s3::journal::{MAGIC, replay};
 use super::*;
 use crate::testing::{Store, local, tag, tenant};
 
-/// A tenant with a journal, which knows how the bucket answers.
+/// A tenant with a journal, for which the class of the bucket is known.
 fn early(store: Store, path: &Path, writes_max: usize) -> Rc<Tenant> {
     let (journal, none) = Journal::open(path).unwrap();
     assert!(none.is_empty());
@@ -62,7 +62,7 @@ fn a_call_that_is_cancelled_while_the_journal_is_written_leaves_it_whole() {
         let found = replay(&std::fs::read(&path).unwrap()).unfinished;
         let found: Vec<_> = found.iter().map(|begun| (begun.id, begun.body.as_slice())).collect();
         assert_eq!(found, [(1, &b"one"[..]), (2, &b"two"[..])]);
-        // It may have happened: it does.
+        // The write may have been executed, so it is not dropped.
         assert_eq!(tenant.writeback.pending.borrow().len(), 2);
     });
 }

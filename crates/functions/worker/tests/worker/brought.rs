@@ -1,11 +1,11 @@
-//! Instances that bring the memory of their region: a machine whose memory is a file.
+//! Instances that bring the memory of their region, such as a machine whose memory is a file.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde_json::json;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 use unlade_guest_protocol::region::SLOT_BYTES;
 use unlade_guest_protocol::{Operation, Submission};
 use unlade_shm::Arena;
@@ -56,22 +56,22 @@ fn memory_that_cannot_be_relied_on_is_refused() {
     ] {
         let (channel, number) = bed.gateway.say_attach(1, said, file);
         let message = bed.gateway.expect(
-            |said| matches!(said, Said::Refused { instance: Some(found), .. } if *found == number),
+            |said| matches!(said, ControlHead::Refused { instance: Some(found), .. } if *found == number),
         );
-        let Said::Refused { reason, .. } = message.said else { unreachable!() };
+        let ControlHead::Refused { reason, .. } = message.said else { unreachable!() };
         assert!(reason.contains(why), "{reason}");
         drop(channel);
     }
     bed.guest().call("ListBuckets", json!({}), b"").done();
 }
 
-/// A body that is being read when the instance greets again: the fetch ends, and nothing of it is
-/// written into memory that is the next epoch's.
+/// The instance greets again while a body is being read: the read ends, and none of its data is
+/// written into the memory, which now belongs to the next epoch.
 #[test]
 fn nothing_of_an_epoch_before_is_written_into_the_next() {
     const PIECE_BYTES: usize = 256 * 1024;
     let head = format!("HTTP/1.1 200 X\r\ncontent-length: {}\r\n\r\n", 9 * PIECE_BYTES);
-    // Four pieces come; the others never do.
+    // Four chunks arrive; the others never do.
     let (address, closed) = script::halting(head + &"a".repeat(4 * PIECE_BYTES));
     let mut bed = Bed::with(|config| {
         config.store.endpoint = Some(format!("http://{address}"));
@@ -84,7 +84,7 @@ fn nothing_of_an_epoch_before_is_written_into_the_next() {
     for _ in 0..3 {
         assert_eq!(guest.read(first.token, 0).body.bytes as usize, PIECE_BYTES);
     }
-    // This one takes over what is being read ahead, and waits.
+    // This READ takes over the read-ahead, and waits.
     let waits = guest.submission(99, Operation::Read);
     guest.submit(&Submission { token: first.token, ..waits });
     guest.greet_again();

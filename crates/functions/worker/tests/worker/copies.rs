@@ -1,5 +1,5 @@
-//! Bodies that the copy service copies: the same bytes, whoever makes the copies and whoever goes
-//! away meanwhile.
+//! Bodies that the copy service copies: the bytes are the same for each copier, also when a
+//! session ends meanwhile.
 
 use std::time::Duration;
 
@@ -28,13 +28,13 @@ fn named(key: &str) -> ObjectName {
     ObjectName { bucket: "box".into(), key: key.into(), version: None, range: None }
 }
 
-/// Sizes around slots, a guest's 16 of them, and what is worth a service.
+/// Sizes around slots, the guest's 16 slots, and the service's minimum.
 const SIZES: &[usize] = &[
     1, 4095, 4097, 65_535, 65_536, 65_537, 262_143, 262_144, 262_145, 1_048_575, 1_048_576,
     1_048_577, 2_500_001,
 ];
 
-/// Puts, gets and gets what was fetched ahead; gives what differs between runs if anything does.
+/// Writes, reads, and reads a prefetched object; returns values that must be equal in all runs.
 fn all_ways(bed: &mut Bed, guest: &mut Guest, key: &str, body: &[u8]) -> serde_json::Value {
     let name = json!({"Bucket": "box", "Key": key});
     let put = guest.call("PutObject", name.clone(), body).done();
@@ -45,12 +45,12 @@ fn all_ways(bed: &mut Bed, guest: &mut Guest, key: &str, body: &[u8]) -> serde_j
     let ahead = guest.call("GetObject", name.clone(), b"");
     assert_eq!(ahead.flags, PREFETCHED);
     assert!(ahead.body == body, "{} bytes, ahead", body.len());
-    // A write that may be pending still is read like any other.
+    // A write that may still be pending is read like any other.
     let typed = json!({"Bucket": "box", "Key": key, "ContentType": "a/b"});
     let flags = guest.call("PutObject", typed, &body[1..]).flags;
     assert_eq!(flags, PENDING);
     assert!(guest.call("GetObject", name, b"").body == body[1..]);
-    // A result comes in the guest's slots.
+    // A result is sent in the guest's slots.
     let result = &body[..body.len().min(16 * SLOT_BYTES as usize)];
     guest.reply(key, result);
     assert!(bed.gateway.replied(key).bytes == result);
@@ -75,7 +75,7 @@ fn bodies_are_the_same_whoever_copies() {
         match service {
             CopyService::Off => assert_eq!(copied(&bed, CopyBy::Service), 0),
             CopyService::Always => {
-                // All but what is so small that it comes in no slot.
+                // All except bodies that fit into no slot.
                 assert!(copied(&bed, CopyBy::Service) > 5_000_000);
                 let full = Event::HostioCopyFallback(CopyFallback::Full);
                 assert_eq!(bed.meter.value(full), 0);
@@ -111,19 +111,19 @@ fn sessions_at_the_same_time_do_not_mix() {
     assert!(copied(&bed, CopyBy::Service) > 0);
 }
 
-/// Whatever a session was doing: others go on, nothing of it is held, and its object is whole or is
-/// not.
+/// A session ends in any state: the others continue, all of its resources are released, and its
+/// object is complete or absent.
 #[test]
 fn sessions_that_end_in_the_middle_of_a_copy() {
     let mut bed = Bed::with(|config| {
         config.copies.service = CopyService::Always;
-        // What a session that was killed left behind would soon be missed.
+        // Leaked reservations of killed sessions would soon exceed this limit.
         config.tenant.held_bytes_max = unlade_config::ByteSize(6 << 20);
     });
     let mut good = bed.guest();
     good.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     cases(40, |random| {
-        // A new one: a store may mix up two writes of one object of which one breaks off.
+        // A new name: a store may confuse two writes of one object if one of them is incomplete.
         let name = json!({"Bucket": "box", "Key": format!("{}", random.next())});
         let bytes = (1 << 20) - random.below(1000);
         let body = random.bytes(bytes);
@@ -153,8 +153,8 @@ fn sessions_that_end_in_the_middle_of_a_copy() {
     });
 }
 
-/// What was fetched ahead is being copied into slots when its epoch ends, in memory that the next
-/// epoch has too.
+/// A prefetched object is being copied into slots when its epoch ends, in memory that the next
+/// epoch also uses.
 #[test]
 fn nothing_of_an_epoch_before_is_copied_into_the_next() {
     const REGION_BYTES: usize = 4 << 20;
@@ -175,7 +175,7 @@ fn nothing_of_an_epoch_before_is_copied_into_the_next() {
         bed.gateway.invoke(&guest, &id, WriteMode::Sync, b"{}");
         guest.invoked();
         if random.once_in(2) {
-            // All of it is there.
+            // The whole object has arrived.
             std::thread::sleep(Duration::from_millis(5));
         }
         guest.begin("GetObject", name.clone(), b"");

@@ -1,6 +1,7 @@
-//! What it costs and gives to have the copy service copy bodies: the two ways take turns, in one
-//! process, against a store that does nothing. Run with
-//! `cargo test --release -p unlade-fn-worker --test worker -- --ignored --nocapture copies_measured`.
+//! Measures cost and benefit of the copy service: both copiers alternate in one process, against a
+//! store that does nothing. Run with
+//! `cargo test --release -p unlade-fn-worker --test worker -- --ignored --nocapture
+//! copies_measured`.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -14,12 +15,12 @@ use unlade_guest_protocol::descriptor::PREFETCHED;
 use crate::bed::Bed;
 use crate::bed::guest::Guest;
 
-/// Turns of each way.
+/// FairScheduler of each copier.
 const ROUNDS: usize = 10;
-/// Bytes of a turn, about.
+/// Approximate bytes of a turn.
 const TURN_BYTES: usize = 16 << 20;
 
-/// A store that takes anything, and gives as many bytes as an object's key says.
+/// A store that accepts everything, and returns objects of the size in their key.
 fn empty_store() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -64,7 +65,7 @@ fn answer(stream: TcpStream) {
     }
 }
 
-/// Processor time of threads by the start of their names, in nanoseconds.
+/// CPU time of threads by the prefix of their names, in nanoseconds.
 fn cpu_ns(name: &str) -> u64 {
     let read = |path: std::path::PathBuf| std::fs::read_to_string(path).unwrap_or_default();
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map_while(Result::ok);
@@ -106,7 +107,7 @@ impl Way {
         Way { bed, guests, worker, seen: Seen::default() }
     }
 
-    /// Each session does something; counts it where `counts`.
+    /// Runs one operation in each session; records it if `counts`.
     fn turn(&mut self, size: usize, times: usize, is_get: bool, counts: bool) {
         let body = vec![5; size];
         let keys = |guest: &Guest| {
@@ -122,7 +123,7 @@ impl Way {
                 self.bed.gateway.invoke(guest, &id, WriteMode::Sync, b"{}");
                 guest.invoked();
             }
-            // All is fetched when it is asked for.
+            // Everything has been prefetched before it is requested.
             let due = self.guests.len() * times * size;
             std::thread::sleep(Duration::from_millis(40) + Duration::from_nanos(3 * due as u64));
         }
@@ -194,7 +195,7 @@ fn measured() {
             for size in [64 << 10, 256 << 10, 1 << 20, 8 << 20] {
                 let ways = [(CopyService::Off, "off"), (CopyService::Always, "always")];
                 let mut ways = ways.map(|(way, name)| (Way::new(way, store, sessions), name));
-                // What is fetched ahead for an invocation is limited in number.
+                // The number of prefetched objects of an invocation is limited.
                 let most = if is_get { unlade_fn_worker::prefetch::FETCHES_MAX } else { 64 };
                 let times = (TURN_BYTES / size / sessions).clamp(1, most);
                 for round in 0..=ROUNDS {

@@ -1,4 +1,4 @@
-//! A store that fails, answers oddly, or goes away.
+//! A store that fails, sends invalid responses, or disconnects.
 
 use serde_json::json;
 use unlade_guest_protocol::Status;
@@ -27,7 +27,7 @@ fn what_may_pass_is_tried_again_and_said() {
     ]);
     let mut guest = bed.guest();
     let put = guest.call("PutObject", name(), b"body");
-    // The second one broke off on a kept connection: it is repeated at once, and counts.
+    // The second one failed on a reused connection: the retry is immediate, and counted.
     assert_eq!((&put.meta["retries"], &put.meta["request_id"]), (&json!(2), &json!("r3")));
     assert_eq!(put.meta["max_attempts_reached"], true);
     assert_eq!(put.done()["ETag"], "\"e\"");
@@ -69,7 +69,7 @@ fn a_body_in_chunks_ends_where_it_ends() {
     let (mut bed, _asked) = bed(vec![Answer::Say(chunks.into(), false), response(200, "", "next")]);
     let mut guest = bed.guest();
     assert_eq!(guest.call("GetObject", name(), b"").body, b"hello world");
-    // The connection is used again.
+    // The connection is reused.
     assert_eq!(guest.call("GetObject", name(), b"").body, b"next");
 }
 
@@ -104,7 +104,7 @@ fn nonsense_of_the_store_is_an_error_and_no_more() {
     ]);
     let mut guest = bed.guest();
     assert_eq!(guest.call("GetObject", name(), b"").code(), "Broken");
-    // An answer that is no XML is tried again as if it had broken off.
+    // A response that is not XML is retried like an incomplete one.
     let list = guest.call("ListObjectsV2", json!({"Bucket": "box"}), b"");
     assert_eq!(list.status, Status::HostError);
 }
@@ -123,7 +123,7 @@ fn a_store_that_is_not_there_is_named() {
 #[test]
 fn tls_is_spoken_with_a_store_that_is_trusted_and_no_other() {
     let large = "x".repeat(300_000);
-    // The last one is for whoever comes without trust, and is never given.
+    // The last response is for a client that does not verify certificates, and is never sent.
     let answers =
         vec![response(200, "", ""), response(200, "", &large), response(200, "", "never")];
     let (address, asked, pem) = script_tls(answers);
@@ -144,11 +144,11 @@ fn tls_is_spoken_with_a_store_that_is_trusted_and_no_other() {
     guest.call("PutObject", name(), b"secret").done();
     let put = asked.recv().unwrap();
     assert_eq!(put.body, b"secret");
-    // The record layer protects the body: it is not hashed once more.
+    // The TLS record layer protects the body, so it is not hashed.
     assert!(put.head.contains("x-amz-content-sha256: UNSIGNED-PAYLOAD"), "{}", put.head);
     let got = guest.call("GetObject", name(), b"");
     assert!(got.body == large.as_bytes());
-    // Its connection ends with it, and the store turns to the next one.
+    // Its connection ends with it, and the store accepts the next one.
     drop(bed);
     let mut bed = with(&untrusted);
     let mut guest = bed.guest();

@@ -1,4 +1,4 @@
-//! Guests that do what no guest does: their channel ends, others go on.
+//! Guests that violate the protocol: their channel ends, and the others continue.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +11,7 @@ use unlade_guest_protocol::{Extent, Frame, Operation, Status, Submission};
 use crate::bed::Bed;
 use crate::bed::guest::Guest;
 
-/// Lets a guest misbehave; gives the reason with which it was sent away.
+/// Lets a guest violate the protocol; returns the reason in the BYE.
 fn sent_away(misbehave: impl FnOnce(&mut Guest)) -> String {
     let mut bed = Bed::new();
     let mut good = bed.guest();
@@ -103,7 +103,7 @@ fn text_that_is_none_ends_the_call_only() {
     let completion = guest.completion();
     assert_eq!((completion.call, completion.status), (5, Status::HostError));
     assert_eq!(guest.meta(&completion)["error"]["Code"], "Invalid");
-    // So does a body that is not what was announced.
+    // A body that differs from the announcement fails too.
     let text = json!({"service": "s3", "operation": "PutObject",
         "parameters": {"Bucket": "box", "Key": "k"}, "body_bytes": 10});
     let text = text.to_string();
@@ -164,7 +164,7 @@ fn text_that_is_none_is_answered_without_text_where_there_is_no_room() {
     let plain = guest.submission(5, Operation::Call);
     let call = Submission { meta_bytes: wrong.len() as u32, ..plain };
     let mut tokens = Vec::new();
-    // What it is told it keeps.
+    // The guest releases nothing.
     loop {
         guest.submit(&call);
         let completion = guest.completion();
@@ -174,7 +174,7 @@ fn text_that_is_none_is_answered_without_text_where_there_is_no_room() {
         }
         tokens.push(completion.token);
     }
-    // Room that comes later is not waited for.
+    // Room that is freed later is not awaited.
     for _ in 0..10 {
         guest.submit(&call);
     }
@@ -204,7 +204,7 @@ fn calls_whose_body_has_not_come_are_calls() {
         came.push((completion.status, completion.flags));
     }
     assert_eq!(came, [(Status::Done, PART), (Status::Done, PART), (Status::Refused, 0)]);
-    // One that is given up makes room.
+    // A cancelled call frees its room.
     let cancel = guest.submission(1, Operation::Cancel);
     guest.submit(&cancel);
     let ended = guest.completion();
@@ -227,7 +227,7 @@ fn a_result_that_no_message_has_ends_its_instance_only() {
     assert_eq!(bed.gateway.replied("short").bytes, b"fine");
 }
 
-/// Descriptors with bytes changed at random: whatever happens, the worker serves others.
+/// Descriptors with random changes: the worker continues to serve others.
 #[test]
 fn mutated_descriptors_harm_nobody_else() {
     let mut bed = Bed::new();

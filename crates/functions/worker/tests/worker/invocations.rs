@@ -3,7 +3,7 @@
 use serde_json::json;
 use unlade_fn_worker::control::ROLES_MAX;
 use unlade_guest_protocol::Status;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 
 use crate::bed::{Bed, body_of, everything};
 
@@ -22,7 +22,7 @@ fn events_and_results_of_any_size_pass() {
         guest.reply(&id, &result);
         let replied = bed.gateway.replied(&id);
         assert!(replied.bytes == result);
-        let Said::Replied { log_tail, pending_writes, .. } = replied.said else { panic!() };
+        let ControlHead::Replied { log_tail, pending_writes, .. } = replied.said else { panic!() };
         assert_eq!((log_tail.as_str(), pending_writes), ("printed", 0));
     }
 }
@@ -34,8 +34,7 @@ fn an_instance_runs_one_invocation_at_a_time() {
     bed.gateway.invoke(&guest, "first", WriteMode::Sync, b"{}");
     assert_eq!(guest.invoked().0.id, "first");
     bed.gateway.invoke(&guest, "second", WriteMode::Sync, b"{}");
-    let second =
-        |said: &Said| matches!(said, Said::Refused { invocation: Some(id), .. } if id == "second");
+    let second = |said: &ControlHead| matches!(said, ControlHead::Refused { invocation: Some(id), .. } if id == "second");
     bed.gateway.expect(second);
     guest.reply("first", b"1");
     assert_eq!(bed.gateway.replied("first").bytes, b"1");
@@ -73,7 +72,7 @@ fn a_role_decides_what_its_instances_may_do() {
     let signed = json!({"Operation": "GetObject",
         "Parameters": {"Bucket": "input", "Key": "b/1"}, "ExpiresIn": 60});
     assert_eq!(code("GeneratePresignedUrl", signed, b""), "AccessDenied");
-    // A large body that is not allowed is not waited for.
+    // A large body that the role does not allow is refused at once.
     let put = json!({"Bucket": "input", "Key": "a/2"});
     assert_eq!(code("PutObject", put, &body_of(300_000)), "AccessDenied");
 }
@@ -95,10 +94,10 @@ fn a_restored_instance_has_another_epoch_and_a_fresh_region() {
 fn an_instance_that_is_detached_is_told_and_gone() {
     let mut bed = Bed::new();
     let guest = bed.guest();
-    bed.gateway.say(Said::Detach { instance: guest.instance });
+    bed.gateway.say(ControlHead::Detach { instance: guest.instance });
     assert_eq!(bed.gateway.gone(&guest), "detached");
-    bed.gateway.say(Said::Detach { instance: 77 });
-    bed.gateway.expect(|said| matches!(said, Said::Refused { instance: Some(77), .. }));
+    bed.gateway.say(ControlHead::Detach { instance: 77 });
+    bed.gateway.expect(|said| matches!(said, ControlHead::Refused { instance: Some(77), .. }));
 }
 
 #[test]
@@ -120,11 +119,12 @@ fn a_role_that_is_known_is_replaced_though_there_are_no_more() {
     for role in 2..=ROLES_MAX as u64 {
         bed.gateway.role(role, json!({"statements": []}));
     }
-    // The first one, which everything was allowed.
+    // The first role, which had all rights.
     bed.gateway.role(1, json!({"statements": []}));
     let denied = bed.guest().call("ListBuckets", json!({}), b"");
     assert_eq!(denied.code(), "AccessDenied");
     bed.gateway.role(0, everything());
-    bed.gateway
-        .expect(|said| matches!(said, Said::Refused { reason, .. } if reason.contains("roles")));
+    bed.gateway.expect(
+        |said| matches!(said, ControlHead::Refused { reason, .. } if reason.contains("roles")),
+    );
 }

@@ -1,5 +1,5 @@
-//! The worker between a guest and a store, in one process: the guest speaks the protocol of
-//! `docs/guest-protocol.md`, the store is the embedded one, or one that follows a script.
+//! The worker between a guest and a store, in one process: the guest implements the protocol of
+//! `docs/guest-protocol.md`; the store is the embedded one, or a scripted one.
 
 mod bed;
 mod brought;

@@ -21,7 +21,7 @@ fn objects_of_every_size_come_back_as_they_went() {
     let mut guest = bed.guest();
     let created = guest.call("CreateBucket", json!({"Bucket": "box"}), b"");
     assert_eq!(created.status, Status::Done, "{}", created.meta);
-    // Nothing; behind the text; in slots; in several descriptors, and read in several pieces.
+    // Empty; after the text; in slots; in several descriptors, and read in several parts.
     for bytes in [0, 3, 4096, 4097, 65_536, 200_001, 5 << 20] {
         let body = body_of(bytes);
         let key = format!("of {bytes}/ü+%");
@@ -67,7 +67,7 @@ fn a_body_is_read_in_pieces_of_the_wanted_size_and_dropped_in_the_middle() {
     guest.release(first.token);
     let late = guest.read(first.token, 0);
     assert_eq!(late.status, Status::HostError);
-    // All slots are the host's again: as large a body can be read many times.
+    // All slots were returned to the host: a body of this size can be read many times.
     for _ in 0..5 {
         assert!(guest.call("GetObject", object("k"), b"").body == body);
     }
@@ -166,7 +166,8 @@ fn an_upload_in_parts_becomes_one_object() {
     assert_eq!(guest.call("HeadObject", object("copy"), b"").done()["ContentLength"], body.len());
 }
 
-/// Pieces that are cut while few slots are free: what was read ahead stays in its order.
+/// Reads that are shorter than a chunk while few slots are free: data that was read ahead keeps
+/// its order.
 #[test]
 fn a_body_that_is_read_in_small_pieces_keeps_its_order() {
     let mut bed = Bed::with(|config| {

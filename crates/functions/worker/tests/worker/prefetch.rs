@@ -1,9 +1,9 @@
-//! Objects that are fetched before the function asks.
+//! Objects that are prefetched.
 
 use std::sync::mpsc;
 
 use serde_json::json;
-use unlade_guest_protocol::control::{ObjectName, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, ObjectName, WriteMode};
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 
 use crate::bed::script::{response, script};
@@ -40,7 +40,8 @@ fn an_event_brings_its_object_along_once() {
     assert_eq!(warm.done(), cold.done());
     assert_eq!(guest.call("GetObject", name, b"").flags & PREFETCHED, 0);
     guest.reply("i", b"");
-    let Said::Replied { prefetch_us, prefetch_waited_us, .. } = bed.gateway.replied("i").said
+    let ControlHead::Replied { prefetch_us, prefetch_waited_us, .. } =
+        bed.gateway.replied("i").said
     else {
         panic!()
     };
@@ -57,13 +58,15 @@ fn what_was_there_before_it_was_asked_for_was_not_waited_for() {
     bed.gateway.hint("i", 1, vec![named("input", "k")], b"");
     bed.gateway.invoke(&guest, "i", WriteMode::Sync, b"{}");
     guest.invoked();
-    // The fetch was sent before these, to a store that answers one after the other or slower.
+    // The prefetch was sent before these, to a store that may serve requests sequentially or more
+    // slowly.
     for _ in 0..50 {
         guest.call("ListObjectsV2", json!({"Bucket": "input"}), b"").done();
     }
     assert_eq!(guest.call("GetObject", name, b"").flags, PREFETCHED);
     guest.reply("i", b"");
-    let Said::Replied { prefetch_us, prefetch_waited_us, .. } = bed.gateway.replied("i").said
+    let ControlHead::Replied { prefetch_us, prefetch_waited_us, .. } =
+        bed.gateway.replied("i").said
     else {
         panic!()
     };
@@ -125,7 +128,7 @@ fn a_hint_has_no_more_rights_than_the_role_and_a_wrong_one_is_no_error() {
     assert!(asked.try_recv().is_err());
 }
 
-/// A plan that waits: when its request has come is told, and it goes on when it is told to.
+/// A plan that waits: it signals the arrival of its request, and continues on a signal.
 fn waiting(plan: Plan) -> (Plan, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (came, has_come) = mpsc::channel();
     let (go, waits) = mpsc::channel();
@@ -153,7 +156,7 @@ fn what_was_fetched_while_it_was_written_is_old() {
 
 #[test]
 fn what_is_pending_is_fetched_when_the_store_has_it() {
-    // What the store says of a write whose body is the one of this test.
+    // The response of the store to a write of this test's body.
     let took = "HTTP/1.1 200 X\r\netag: \"900150983cd24fb0d6963f7d28e17f72\"\r\n\
         content-length: 0\r\n\r\n";
     let took = || Plan { says: Some(took.to_owned()), ..Plan::take() };

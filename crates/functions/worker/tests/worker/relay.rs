@@ -1,4 +1,4 @@
-//! Connections that are carried to the store as they are.
+//! Relayed connections to the store.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ fn an_instance_reaches_the_store_and_no_more_at_a_time_than_may() {
     let relay = RelayConfig { path: path.clone(), connections_max: 1 };
     let _bed = Bed::with(|config| config.relay = Some(relay));
     let mut first = connect(&path);
-    // The store answers: nothing here has signed the request.
+    // The store responds: the worker has not signed the request.
     let answer = ask(&mut first, false);
     assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
     let mut second = connect(&path);

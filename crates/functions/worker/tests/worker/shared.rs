@@ -1,4 +1,4 @@
-//! Several tenants in one worker: they share the process, and nothing else.
+//! Several tenants in one worker: they share only the process.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,7 +8,7 @@ use std::sync::mpsc;
 
 use serde_json::{Value, json};
 use unlade_fn_worker::config::WorkerConfig;
-use unlade_guest_protocol::control::{ObjectName, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, ObjectName, WriteMode};
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 use unlade_guest_protocol::{Frame, Operation, Status};
 
@@ -25,7 +25,7 @@ fn object(key: &str) -> Value {
     json!({"Bucket": "box", "Key": key, "ContentType": "text/plain"})
 }
 
-/// Two tenants in one worker, each with a store of its own.
+/// Two tenants in one worker, each with its own store.
 struct Pair {
     a: Gateway,
     b: Gateway,
@@ -73,7 +73,7 @@ impl Pair {
     }
 }
 
-/// A guest whose bucket the worker has learnt.
+/// A guest for whose bucket the worker has learnt the class.
 fn learnt(gateway: &mut Gateway) -> Guest {
     let mut guest = gateway.attach(1);
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
@@ -90,7 +90,7 @@ fn the_same_name_is_another_object_for_another_tenant() {
     b.call("PutObject", object("k"), b"of b").done();
     assert_eq!(a.call("GetObject", name("k"), b"").body, b"of a");
     assert_eq!(b.call("GetObject", name("k"), b"").body, b"of b");
-    // A role of the same number is another one, too.
+    // Roles with the same number are separate, too.
     let mine = json!({"statements": [
         {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["box/mine/*"]}]});
     pair.b.role(2, mine);
@@ -108,7 +108,7 @@ fn a_store_of_two_tenants_is_seen_by_each_as_its_role_says() {
     let common = configs["a"].store.clone();
     configs.get_mut("b").unwrap().store = common;
     pair.worker.as_ref().unwrap().apply(&configs);
-    // Its gateway is told that the tenant begins anew.
+    // Its gateway is disconnected, because the tenant restarts.
     pair.b.rest();
     pair.b = connect(&configs["b"].control);
     pair.b.role(
@@ -125,7 +125,7 @@ fn a_store_of_two_tenants_is_seen_by_each_as_its_role_says() {
     assert_eq!(b.call("GetObject", name("secret"), b"").code(), "AccessDenied");
     let hinted =
         ObjectName { bucket: "box".into(), key: "secret".into(), version: None, range: None };
-    // Nor by a hint, nor by what another has fetched.
+    // Neither hints nor prefetched objects of the other tenant give access.
     pair.a.hint("i", 1, vec![hinted.clone()], b"");
     pair.b.hint("i", 1, vec![hinted], b"");
     pair.b.invoke(&b, "i", WriteMode::Sync, b"{}");
@@ -140,10 +140,10 @@ fn what_a_gateway_names_is_its_own_tenants() {
     let others: Vec<Guest> = (0..3).map(|_| pair.a.attach(1)).collect();
     let last = others.last().unwrap();
     let mut b = learnt(&mut pair.b);
-    // An instance of the other tenant: there is none of that number here.
+    // An instance of the other tenant: its number does not exist here.
     for said in [
-        Said::Detach { instance: last.instance },
-        Said::Invoke {
+        ControlHead::Detach { instance: last.instance },
+        ControlHead::Invoke {
             instance: last.instance,
             invocation: "forged".into(),
             handler: "app.handler".into(),
@@ -154,19 +154,19 @@ fn what_a_gateway_names_is_its_own_tenants() {
         },
     ] {
         pair.b.say(said);
-        let refused = pair.b.expect(|said| matches!(said, Said::Refused { .. }));
-        let Said::Refused { reason, .. } = refused.said else { panic!() };
+        let refused = pair.b.expect(|said| matches!(said, ControlHead::Refused { .. }));
+        let ControlHead::Refused { reason, .. } = refused.said else { panic!() };
         assert!(reason.contains("no such instance"), "{reason}");
     }
-    // A role that only the other has said.
+    // A role that only the other tenant has defined.
     pair.a.role(7, everything());
     let (_channel, instance) = pair.b.say_attach(7, 0, None);
-    let refused = pair
-        .b
-        .expect(|said| matches!(said, Said::Refused { instance: Some(i), .. } if *i == instance));
-    let Said::Refused { reason, .. } = refused.said else { panic!() };
+    let refused = pair.b.expect(
+        |said| matches!(said, ControlHead::Refused { instance: Some(i), .. } if *i == instance),
+    );
+    let ControlHead::Refused { reason, .. } = refused.said else { panic!() };
     assert!(reason.contains("role 7 was not said"), "{reason}");
-    // An invocation of the other: its failures are not told, nor forgotten.
+    // An invocation of the other tenant: its failures are neither reported nor forgotten.
     pair.a.invoke(&a, "i", WriteMode::DurableReply, b"{}");
     a.invoked();
     pair.stores[0] = None;
@@ -189,14 +189,14 @@ fn a_guest_that_breaks_the_protocol_is_sent_away_alone() {
     bad.submit_bytes(&bytes);
     let reason = pair.a.gone(&bad);
     assert_eq!(bad.frame(), Frame::Bye(reason));
-    // An epoch of another tenant is none.
+    // An epoch of another tenant is invalid.
     let mut bad = pair.a.attach(1);
     let mut forged = bad.submission(1, Operation::Call);
     forged.epoch = b.epoch() as u32;
     bad.submit(&forged);
     let reason = pair.a.gone(&bad);
     assert!(reason.contains("of epoch"), "{reason}");
-    // So is what no gateway says: the other tenant's gateway stays.
+    // Invalid messages of a gateway: the other tenant's gateway stays connected.
     pair.a.say_bytes(&[0xff; 64]);
     pair.a.rest();
     b.call("PutObject", object("k"), b"fine").done();
@@ -221,7 +221,7 @@ fn what_one_has_used_up_another_still_has() {
     let body = body_of(200_000);
     assert_eq!(a.call("PutObject", object("k"), &body).status, Status::Refused);
     assert_eq!(b.call("PutObject", object("k"), &body).status, Status::Done);
-    // A store that is not there: calls stay in flight, between attempts.
+    // A store that is down: calls stay in flight, between attempts.
     pair.stores[0] = None;
     let (listener, mut held) = (TcpListener::bind(pair.addresses[0]).unwrap(), Vec::new());
     let mut hanging: Vec<Guest> = (0..2).map(|_| pair.a.attach(1)).collect();
@@ -266,7 +266,7 @@ fn a_pending_write_is_seen_by_its_tenant_only() {
     assert_eq!(a.call("GetObject", name("k"), b"").body, b"of a");
     let other = b.call("GetObject", name("k"), b"");
     assert_eq!((other.flags, other.code()), (0, "NoSuchKey"));
-    // Nor does another wait for what is pending there.
+    // The other tenant does not wait for writes that are pending there.
     assert_eq!(b.call("ListObjectsV2", json!({"Bucket": "box"}), b"").done()["KeyCount"], 1);
 }
 
@@ -291,7 +291,7 @@ fn journals_of_all_tenants_are_made_again_after_a_crash() {
     for (tenant, text) in [("a", "of a"), ("b", "of b")] {
         let mut gateway = connect(&pair.configs[tenant].control);
         gateway.role(1, everything());
-        // A read waits for what is pending.
+        // A read waits for pending writes.
         let body = gateway.attach(1).call("GetObject", name("k"), b"").body;
         assert!(body == text.repeat(9000).as_bytes(), "{tenant}");
     }
@@ -306,14 +306,14 @@ fn tenants_come_change_and_go_and_others_notice_nothing() {
     let own = pair.dir.path().join("c");
     std::fs::create_dir(&own).unwrap();
     configs.insert("c".to_owned(), config(&own, pair.addresses[1]));
-    // One that cannot be served: its socket cannot be there.
+    // A tenant that cannot be served, because its socket cannot be created.
     configs.insert("d".to_owned(), config(Path::new("/nowhere"), pair.addresses[1]));
     worker.apply(&configs);
     let mut third = connect(&configs["c"].control);
     third.role(1, everything());
     let mut c = third.attach(1);
     assert_eq!(c.call("GetObject", name("first"), b"").body, b"1");
-    // Another store: its sessions end, with what is pending written first.
+    // The tenant gets another store: its sessions end, after pending writes have finished.
     pair.b.invoke(&b, "i", WriteMode::DurableReply, b"{}");
     b.invoked();
     b.call("PutObject", object("late"), b"late").done();
@@ -326,7 +326,7 @@ fn tenants_come_change_and_go_and_others_notice_nothing() {
     let mut b = again.attach(1);
     assert_eq!(b.call("GetObject", name("late"), b"").code(), "NoSuchKey");
     assert_eq!(c.call("GetObject", name("late"), b"").body, b"late");
-    // One that goes, with all that it had.
+    // A tenant is removed, with all of its resources.
     configs.remove("b");
     worker.apply(&configs);
     again.rest();
@@ -337,7 +337,7 @@ fn tenants_come_change_and_go_and_others_notice_nothing() {
     }
 }
 
-/// A store that says on which connection a request came, and which key has signed it.
+/// A store that reports the connection and the signing key of each request.
 fn keyed() -> (SocketAddr, mpsc::Receiver<(usize, String)>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -394,7 +394,7 @@ fn connections_are_kept_for_their_tenants_keys_only() {
             assert_eq!(guest.call("GetObject", name("k"), b"").body, b"body");
             let (connection, key) = asked.recv().unwrap();
             assert_eq!(key, format!("KEYOF{tenant}"));
-            // It is kept, and used again, by its own tenant.
+            // The connection is kept, and reused only by its own tenant.
             let kept = *connections.entry(tenant).or_insert(connection);
             assert_eq!(kept, connection, "round {round}");
         }

@@ -1,4 +1,4 @@
-//! Large bodies: they go to the store while the guest sends them.
+//! Large bodies, which are streamed to the store.
 
 use std::sync::mpsc;
 
@@ -37,7 +37,7 @@ struct Sending<'a> {
     call: u64,
 }
 
-/// What a call came to.
+/// The completion of a call.
 struct End {
     status: Status,
     flags: u16,
@@ -69,7 +69,7 @@ impl<'a> Sending<'a> {
         self.guest.arena.copy_in(at as usize, piece).unwrap();
     }
 
-    /// Submits a BODY in some slot.
+    /// Submits a BODY in a slot.
     fn body(&mut self, slot: u32, piece: &[u8], more: bool) {
         self.put(slot, piece);
         let plain = self.guest.submission(self.call, Operation::Body);
@@ -77,7 +77,7 @@ impl<'a> Sending<'a> {
         self.guest.submit(&Submission { more, body, ..plain });
     }
 
-    /// The next PART; the call's end, if that comes in its place.
+    /// The next PART; or the completion of the call, if that arrives instead.
     fn part(&mut self) -> Result<(), End> {
         let completion = self.guest.completion();
         assert_eq!(completion.call, self.call);
@@ -95,7 +95,7 @@ impl<'a> Sending<'a> {
         End { status: completion.status, flags: completion.flags, meta }
     }
 
-    /// Waits for the end.
+    /// Waits for the completion.
     fn end(&mut self) -> End {
         loop {
             if let Err(end) = self.part() {
@@ -110,7 +110,7 @@ fn text(parameters: Value, body_bytes: usize) -> Value {
         "body_bytes": body_bytes})
 }
 
-/// Sends a body in pieces of a quarter of the guest's slots, and goes on until the call ends.
+/// Sends a body in parts of a quarter of the guest's slots, until the call is completed.
 fn send(guest: &mut Guest, call: u64, text: &Value, body: &[u8]) -> End {
     let piece = guest.header.guest_slots * SLOT_BYTES / 4;
     let pieces: Vec<&[u8]> = body.chunks(piece as usize).collect();
@@ -132,7 +132,7 @@ fn bodies_of_every_size_come_back_as_they_went() {
     let mut bed = Bed::new();
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
-    // The last one that is held whole, the first one that is not, around chunks and slots.
+    // The largest buffered body, the smallest streamed one, and sizes around chunks and slots.
     let chunk = unlade_fn_worker::store::chunked::CHUNK_BYTES;
     for bytes in [MIB - 1, MIB, MIB + 1, 5 * chunk - 1, 5 * chunk, 3 * MIB + 65_537, 9 * MIB] {
         let body = body_of(bytes);
@@ -150,7 +150,7 @@ fn bodies_of_every_size_come_back_as_they_went() {
     let due = unlade_fn_worker::store::Body::from(body.clone()).checksum("SHA256").unwrap();
     assert_eq!(put["ChecksumSHA256"], due);
     assert_eq!(guest.call("GetObject", name(), b"").done()["ContentEncoding"], "gzip");
-    // A checksum that was computed ahead: nothing is behind the body.
+    // A checksum that was computed in advance: there is no trailer.
     let sum = unlade_fn_worker::store::Body::from(body.clone()).checksum("CRC32C").unwrap();
     let ahead = with(name(), json!({"ChecksumCRC32C": sum}));
     assert_eq!(guest.call("PutObject", ahead, &body).done()["ChecksumCRC32C"], sum);
@@ -200,7 +200,7 @@ fn tls_protects_chunks_that_are_not_signed() {
     });
     let mut guest = bed.guest();
     let body = body_of(2 * MIB);
-    // This store does not say that it wants the body: it gets it all the same.
+    // This store sends no interim response: it receives the body after a timeout.
     guest.call("PutObject", name(), &body).done();
     let put = asked.recv().unwrap();
     assert!(put.head.contains("x-amz-content-sha256: STREAMING-UNSIGNED-PAYLOAD-TRAILER"));
@@ -219,7 +219,7 @@ fn large_bodies_are_not_acknowledged_early_and_small_ones_are() {
     bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
     guest.invoked();
     let put = with(name(), json!({"ContentType": "text/plain"}));
-    // How the bucket answers is learnt from bodies that are held whole.
+    // The class of the bucket is learnt from buffered bodies.
     for (bytes, due) in [(2 * MIB, 0), (2 * MIB, PENDING), (3 * MIB, 0), (3 * MIB - 1, PENDING)] {
         let came = guest.call("PutObject", put.clone(), &body_of(bytes));
         assert_eq!(came.flags & PENDING, due, "{bytes} bytes");
@@ -248,7 +248,7 @@ fn what_the_store_refuses_at_once_costs_nothing_of_the_body() {
     assert_eq!(put.meta["max_attempts_reached"], true);
 }
 
-/// A call that was made again is the next attempt of the same one.
+/// A repeated call is the next attempt of the same one.
 fn again(guest: &mut Guest, call: u64, body: &[u8]) -> End {
     let mut text = text(name(), body.len());
     text["again"] = (call - 1).into();
@@ -294,7 +294,7 @@ fn after_three_attempts_a_body_is_not_asked_for_again() {
         (&last.meta["retries"], &last.meta["max_attempts_reached"]),
         (&json!(2), &json!(true))
     );
-    // It is forgotten: who names it begins anew.
+    // The call is forgotten: a repetition starts from zero attempts.
     let put = again(&mut guest, 4, &body);
     assert_eq!((put.status, &put.meta["retries"]), (Status::Done, &json!(0)));
 }
@@ -306,7 +306,7 @@ fn an_error_that_stays_ends_the_call_in_the_middle_of_its_body() {
     let body = body_of(8 * MIB);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
     assert_eq!((put.status, put.flags, put.code()), (Status::ServiceError, 0, "AccessDenied"));
-    // What the role does not allow is not even asked for; the rest of the body is ignored.
+    // A call that the role does not allow is not requested; the rest of the body is ignored.
     bed.gateway.role(2, json!({"statements": []}));
     let mut guest = bed.gateway.attach(2);
     let put = send(&mut guest, 1, &text(name(), body.len()), &body);
@@ -340,7 +340,7 @@ fn a_store_without_chunks_gets_the_body_as_a_whole() {
     let whole = seen.recv().unwrap();
     assert!(whole.body == body);
     assert_eq!(whole.field("content-encoding"), None);
-    // The operator may say it beforehand.
+    // The operator can disable streaming in advance.
     let (address, seen) = sink(vec![Plan::take()]);
     let mut bed = Bed::with(|config| {
         config.store.endpoint = Some(format!("http://{address}"));
@@ -358,7 +358,7 @@ fn a_guest_that_stops_leaves_no_object() {
     other.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     let body = body_of(4 * MIB);
     let half = &body[..MIB / 4];
-    // It changes its mind.
+    // The guest cancels.
     let mut guest = bed.guest();
     let mut sending = Sending::begin(&mut guest, 1, &text(name(), body.len()), half, true);
     assert!(sending.part().is_ok());
@@ -366,7 +366,7 @@ fn a_guest_that_stops_leaves_no_object() {
     sending.guest.submit(&cancel);
     assert_eq!(sending.end().code(), "Ending");
     assert_eq!(other.call("GetObject", name(), b"").code(), "NoSuchKey");
-    // It greets again; it goes.
+    // The guest greets again, or disconnects.
     let mut sending = Sending::begin(&mut guest, 2, &text(name(), body.len()), half, true);
     assert!(sending.part().is_ok());
     guest.greet_again();
@@ -374,8 +374,9 @@ fn a_guest_that_stops_leaves_no_object() {
     assert!(sending.part().is_ok());
     drop(guest.socket);
     let gone = guest.instance;
-    use unlade_guest_protocol::control::Said;
-    bed.gateway.expect(|said| matches!(said, Said::Gone { instance, .. } if *instance == gone));
+    use unlade_guest_protocol::control::ControlHead;
+    bed.gateway
+        .expect(|said| matches!(said, ControlHead::Gone { instance, .. } if *instance == gone));
     assert_eq!(other.call("GetObject", name(), b"").code(), "NoSuchKey");
     let list = other.call("ListObjectsV2", json!({"Bucket": "box"}), b"").done();
     assert_eq!(list["KeyCount"], 0);
@@ -388,7 +389,7 @@ fn a_guest_that_lies_about_the_length_leaves_no_object() {
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
     let body = body_of(MIB / 4);
     let announced = text(name(), 5 * MIB / 4);
-    // Less, and more; more, when all that was announced has come.
+    // Shorter; longer; and more bytes after the announced length.
     for (call, pieces) in [(100, 3), (101, 6)] {
         let mut sending = Sending::begin(&mut guest, call, &announced, &body, true);
         let mut end = None;
@@ -400,7 +401,7 @@ fn a_guest_that_lies_about_the_length_leaves_no_object() {
         assert_eq!((end.status, end.flags, end.code()), (Status::HostError, 0, "Invalid"));
         assert_eq!(guest.call("GetObject", name(), b"").code(), "NoSuchKey");
     }
-    // All of it, but not its end: the object waits for that.
+    // All bytes, but not the end marker: the object waits for that.
     let mut sending = Sending::begin(&mut guest, 102, &announced, &body, true);
     for _ in 1..5 {
         assert!(sending.part().is_ok());
@@ -410,7 +411,7 @@ fn a_guest_that_lies_about_the_length_leaves_no_object() {
     sending.body(0, &body[..1], false);
     assert_eq!(sending.end().code(), "Invalid");
     assert_eq!(guest.call("GetObject", name(), b"").code(), "NoSuchKey");
-    // The end alone may come later.
+    // The end marker may arrive separately.
     let mut sending = Sending::begin(&mut guest, 103, &announced, &body, true);
     for _ in 1..5 {
         assert!(sending.part().is_ok());
@@ -431,7 +432,7 @@ fn pieces_without_end_are_refused() {
     let mut guest = bed.guest();
     let piece = body_of(1);
     let mut sending = Sending::begin(&mut guest, 1, &text(name(), 64 * MIB), &piece, true);
-    // The store has not said that it wants them: nothing is taken.
+    // The store has not asked for the body: nothing is taken.
     for _ in 0..200 {
         sending.body(0, &piece, true);
     }
@@ -476,7 +477,7 @@ fn a_stream_takes_little_of_what_the_worker_may_hold() {
     assert_eq!((put.status, put.code()), (Status::HostError, "TooLarge"));
     let whole = guest.call("PutObject", name(), &body_of(MIB / 2 + 1));
     assert_eq!(whole.code(), "TooLarge");
-    // Two streams fit, a third one is told to wait.
+    // Two streams fit into the limit; a third one is refused for now.
     let half = body_of(MIB / 4);
     let mut guests: Vec<Guest> = (0..3).map(|_| bed.guest()).collect();
     for (at, guest) in guests.iter_mut().enumerate() {

@@ -3,7 +3,7 @@
 use std::sync::mpsc;
 
 use serde_json::json;
-use unlade_guest_protocol::control::{Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, WriteMode};
 use unlade_guest_protocol::descriptor::PENDING;
 use unlade_guest_protocol::{Operation, Status, Submission};
 
@@ -19,7 +19,7 @@ fn name(key: &str) -> serde_json::Value {
     json!({"Bucket": "box", "Key": key})
 }
 
-/// A bucket whose answers the worker has learnt.
+/// A guest for whose bucket the worker has learnt the class.
 fn learnt(bed: &mut Bed) -> Guest {
     let mut guest = bed.guest();
     guest.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
@@ -40,12 +40,12 @@ fn a_write_is_acknowledged_early_seen_at_once_and_durable_when_settled() {
     for key in ["a", "a", "b"] {
         let put = guest.call("PutObject", object(key), &body);
         assert_eq!(put.flags, PENDING);
-        // Functions log these.
+        // Functions log these ids.
         assert_eq!(put.meta["request_id"].as_str().map(str::len), Some(16));
         assert!(put.meta["headers"]["date"].is_string());
         put.done();
     }
-    // What is foretold is what the store says itself.
+    // The predicted response is equal to the store's.
     let early = guest.call("PutObject", object("early"), b"same");
     assert_eq!(early.flags, PENDING);
     assert_eq!(early.done(), sync);
@@ -55,7 +55,7 @@ fn a_write_is_acknowledged_early_seen_at_once_and_durable_when_settled() {
         (&head["ContentLength"], &head["ContentType"]),
         (&json!(100_000), &json!("text/plain"))
     );
-    // A list waits until everything that it may show is durable.
+    // A list waits until everything that it may contain is durable.
     let list = guest.call("ListObjectsV2", json!({"Bucket": "box"}), b"");
     assert_eq!(list.done()["KeyCount"], 5);
     guest.reply("i", b"");
@@ -101,7 +101,7 @@ fn writes_whose_answer_matters_are_made_at_once() {
     guest.invoked();
     assert_eq!(guest.call("PutObject", object("k"), b"x").flags & PENDING, 0);
     guest.reply("sync", b"");
-    // What exceeds the limit of what may be pending is made at once, too.
+    // A write that exceeds the limit of pending writes is synchronous, too.
     let mut bed = Bed::with(|config| config.tenant.dirty_bytes_max = unlade_config::ByteSize(1000));
     let mut guest = learnt(&mut bed);
     bed.gateway.invoke(&guest, "i", WriteMode::DurableReply, b"{}");
@@ -126,13 +126,15 @@ fn a_write_that_is_lost_is_told_and_fails_its_invocation_only() {
     let put = guest.call("PutObject", object("lost"), b"x");
     assert_eq!(put.flags, PENDING);
     guest.reply("lost", b"");
-    let Said::Replied { pending_writes, .. } = bed.gateway.replied("lost").said else { panic!() };
+    let ControlHead::Replied { pending_writes, .. } = bed.gateway.replied("lost").said else {
+        panic!()
+    };
     assert_eq!(pending_writes, 1);
     let failed = bed.gateway.settle("lost");
     assert_eq!(failed.len(), 1);
     let failed = &failed[0];
     assert_eq!((failed.key.as_str(), failed.code.as_str()), ("lost", "Unavailable"));
-    // It is told once.
+    // A failure is reported once.
     assert!(bed.gateway.give_up("lost").is_empty());
 }
 
@@ -144,7 +146,7 @@ fn pending_writes_outlive_their_instance() {
     guest.invoked();
     let body = body_of(500_000);
     guest.call("PutObject", object("k"), &body).done();
-    bed.gateway.say(Said::Detach { instance: guest.instance });
+    bed.gateway.say(ControlHead::Detach { instance: guest.instance });
     bed.gateway.gone(&guest);
     assert!(bed.gateway.give_up("i").is_empty());
     assert!(bed.guest().call("GetObject", name("k"), b"").body == body);
@@ -164,7 +166,7 @@ fn an_early_reply_is_kept_by_the_journal_when_store_and_worker_die() {
     let put = guest.call("PutObject", object("k"), &body);
     assert_eq!(put.flags, PENDING);
     guest.reply("i", b"");
-    // Nobody waits for the store.
+    // No call waits for the store.
     assert!(bed.gateway.settle("i").is_empty());
     bed.worker = None;
     let objects = bed.dir.path().join("objects");
@@ -175,12 +177,12 @@ fn an_early_reply_is_kept_by_the_journal_when_store_and_worker_die() {
     let mut gateway = crate::bed::gateway::Gateway::connect(&control);
     gateway.role(1, crate::bed::everything());
     let mut guest = gateway.attach(1);
-    // A read waits for what is pending.
+    // A read waits for pending writes.
     assert!(guest.call("GetObject", name("k"), b"").body == body);
 }
 
-/// A store that is asked three times: it takes a write, it takes another when it is told to, and
-/// does the last.
+/// A store that gets three requests: it accepts a write, accepts another one on a signal, and
+/// handles the last one by the plan.
 fn store_of_three(last: Plan) -> (Bed, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let took = answer(200, "").replace("\"e\"", "\"900150983cd24fb0d6963f7d28e17f72\"");
     let took = || Plan { says: Some(took.clone()), ..Plan::take() };
@@ -192,7 +194,7 @@ fn store_of_three(last: Plan) -> (Bed, mpsc::Receiver<()>, mpsc::Sender<()>) {
     (bed, has_come, go)
 }
 
-/// An invocation one write of which the store has not answered.
+/// An invocation with a write to which the store has not responded.
 fn with_a_pending_write(bed: &mut Bed, has_come: &mpsc::Receiver<()>) -> Guest {
     let mut guest = bed.guest();
     guest.call("PutObject", object("first"), b"abc").done();
@@ -208,9 +210,9 @@ fn a_write_that_begins_after_its_invocation_is_made_at_once() {
     let refused = Plan { says: Some(answer(403, "AccessDenied")), ..Plan::take() };
     let (mut bed, has_come, go) = store_of_three(refused);
     let mut guest = with_a_pending_write(&mut bed, &has_come);
-    // It waits for the one before.
+    // The write waits for the previous one.
     let second = guest.begin("PutObject", object("k"), b"abc");
-    // The call has been taken before the REPLY is.
+    // The worker has taken the call before the REPLY.
     assert_eq!(guest.read(999, 0).status, Status::HostError);
     guest.reply("i", b"");
     bed.gateway.replied("i");

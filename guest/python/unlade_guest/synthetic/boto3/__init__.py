@@ -25,7 +25,7 @@ def set_stream_logger(name="boto3", level=10, format_string=None):
     logger.addHandler(handler)
 
 
-# What the real one has from the beginning, or from its first client on.
+# Attributes that the real one has from the beginning, or from its first client on.
 MODULES = {"resources": "boto3.resources.base", "s3": "boto3.s3.transfer"}
 
 

@@ -1,7 +1,7 @@
 """botocore for functions on Unlade: the names that functions import; S3's work is the host's."""
 
 __version__ = "1.44.5"
-# What the real one has from the first `import boto3` on.
+# Attributes that the real one has from the first `import boto3` on.
 MODULES = ("client", "config", "errorfactory", "exceptions", "response")
 
 

@@ -14,7 +14,7 @@ const ID: &str = "AKIAIOSFODNN7EXAMPLE";
 const SECRET: &str = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY";
 const URL: &str = "https://s3.amazonaws.com/examplebucket/chunkObject.txt";
 
-/// Friday, 24 May 2013: the day of AWS's examples.
+/// Friday, 24 May 2013: the date in AWS's examples.
 fn then() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_369_353_600)
 }
@@ -106,7 +106,7 @@ fn a_trailer_is_signed_as_published() {
     assert!(text.ends_with(due), "{}", &text[text.len() - 200..]);
 }
 
-/// HMAC-SHA256 by another library than the one that is tested.
+/// HMAC-SHA256 by a second library, independent of the tested one.
 fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
     hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), text).as_ref().to_vec()
 }
@@ -118,7 +118,7 @@ fn sign(text: &str) -> String {
     hex(&mac(&key, text.as_bytes()))
 }
 
-/// Reads what was written, line by line and byte by byte, and checks every signature.
+/// A parser of the encoding, line by line and byte by byte, that checks every signature.
 struct Oracle<'a> {
     rest: &'a [u8],
     previous: Option<String>,
@@ -190,7 +190,7 @@ fn framing(random: &mut Random, algorithm: &str) -> (Framing, Option<String>, bo
     (Framing::Chunks { signer, trailer }, is_signed.then_some(previous), has_trailer)
 }
 
-/// Against the oracle: the body, its checksum, every signature, and the length that was foretold.
+/// Compares with the oracle: the body, its checksum, every signature, and the predicted length.
 #[test]
 fn every_body_can_be_read_again() {
     cases(200, |random| {
@@ -217,7 +217,7 @@ fn a_plain_body_is_itself_and_long_ones_are_foretold() {
     let encoder = Encoder::new(Framing::Plain, 700, 256);
     assert_eq!(encoder.encoded_bytes(), 700);
     assert_eq!(encoded(encoder, &[7; 700]), [7; 700]);
-    // Five gibibytes, the most that S3 takes: 20480 chunks of 40000 in hexadecimal.
+    // Five gibibytes, the maximum of S3: 20480 chunks, each with the length 40000 in hexadecimal.
     let chunks = Framing::Chunks { signer: None, trailer: None };
     let encoder = Encoder::new(chunks, 5 << 30, CHUNK_BYTES);
     assert_eq!(encoder.encoded_bytes(), (5 << 30) + 20_480 * (5 + 4) + 5);

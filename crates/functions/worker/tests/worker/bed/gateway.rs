@@ -1,4 +1,4 @@
-//! The gateway's side of the control socket.
+//! The gateway's end of the control socket.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use unlade_guest_protocol::control::{FailedWrite, Message, ObjectName, Said, WriteMode};
+use unlade_guest_protocol::control::{ControlHead, FailedWrite, Message, ObjectName, WriteMode};
 use unlade_runtime::descriptors::send_with;
 
 use super::guest::Guest;
@@ -46,7 +46,7 @@ impl Gateway {
     }
 
     pub fn role(&mut self, role: u64, policy: Value) {
-        self.say(Said::Role { role, policy });
+        self.say(ControlHead::Role { role, policy });
     }
 
     /// Attaches an instance; its number is the guest's `instance`.
@@ -64,7 +64,7 @@ impl Gateway {
         self.ready(guest)
     }
 
-    /// Says that an instance is to be attached: its end of the channel, and its number.
+    /// Sends the request to attach an instance; returns its end of the channel, and its number.
     pub fn say_attach(
         &mut self,
         role: u64,
@@ -75,7 +75,7 @@ impl Gateway {
         self.next_instance += 1;
         let (own, channel) = UnixStream::pair().unwrap();
         let mut bytes = Vec::new();
-        let said = Said::Attach { instance, role, function: "f".into(), region_bytes };
+        let said = ControlHead::Attach { instance, role, function: "f".into(), region_bytes };
         Message::from(said).encode(&mut bytes).unwrap();
         let mut beside = vec![channel.as_fd()];
         beside.extend(memory.as_ref().map(AsFd::as_fd));
@@ -88,13 +88,13 @@ impl Gateway {
         let instance = guest.instance;
         let epoch = guest.epoch();
         self.expect(|said| {
-            matches!(said, Said::Ready { instance: i, epoch: e } if *i == instance && *e == epoch)
+            matches!(said, ControlHead::Ready { instance: i, epoch: e } if *i == instance && *e == epoch)
         });
         guest
     }
 
-    /// The next message of which this is true; others stay for later.
-    pub fn expect(&mut self, wanted: impl Fn(&Said) -> bool) -> Message {
+    /// The next message that matches; others are kept.
+    pub fn expect(&mut self, wanted: impl Fn(&ControlHead) -> bool) -> Message {
         if let Some(at) = self.unread.iter().position(|message| wanted(&message.said)) {
             return self.unread.remove(at).unwrap();
         }
@@ -113,7 +113,7 @@ impl Gateway {
         }
     }
 
-    /// What is said until the worker has gone.
+    /// Receives messages until the worker has disconnected.
     pub fn rest(&mut self) -> Vec<Message> {
         let mut buffer = [0; 65536];
         loop {
@@ -131,12 +131,12 @@ impl Gateway {
     }
 
     pub fn hint(&mut self, invocation: &str, role: u64, objects: Vec<ObjectName>, event: &[u8]) {
-        let said = Said::Hint { invocation: invocation.into(), role, objects };
+        let said = ControlHead::Hint { invocation: invocation.into(), role, objects };
         self.say(Message { said, bytes: event.to_vec() });
     }
 
     pub fn invoke(&mut self, guest: &Guest, invocation: &str, writes: WriteMode, event: &[u8]) {
-        let said = Said::Invoke {
+        let said = ControlHead::Invoke {
             instance: guest.instance,
             invocation: invocation.into(),
             handler: "app.handler".into(),
@@ -149,15 +149,14 @@ impl Gateway {
     }
 
     pub fn replied(&mut self, id: &str) -> Message {
-        let is_it =
-            |said: &Said| matches!(said, Said::Replied { invocation, .. } if invocation == id);
+        let is_it = |said: &ControlHead| matches!(said, ControlHead::Replied { invocation, .. } if invocation == id);
         let message = self.expect(is_it);
-        let Said::Replied { pending_writes, .. } = message.said else { unreachable!() };
+        let ControlHead::Replied { pending_writes, .. } = message.said else { unreachable!() };
         self.pending.insert(id.to_owned(), pending_writes);
         message
     }
 
-    /// What of an invocation's writes was lost, once it has replied and all have ended.
+    /// The failed writes of an invocation, once it has replied and all writes have ended.
     pub fn settle(&mut self, id: &str) -> Vec<FailedWrite> {
         if !self.pending.contains_key(id) {
             self.replied(id);
@@ -168,27 +167,28 @@ impl Gateway {
         }
     }
 
-    /// The same of one that will not reply.
+    /// The failed writes of an invocation that will not reply.
     pub fn give_up(&mut self, id: &str) -> Vec<FailedWrite> {
-        self.say(Said::Settle { invocation: id.into() });
+        self.say(ControlHead::Settle { invocation: id.into() });
         self.settled(id)
     }
 
     fn settled(&mut self, id: &str) -> Vec<FailedWrite> {
-        let message = self
-            .expect(|said| matches!(said, Said::Settled { invocation, .. } if invocation == id));
+        let message = self.expect(
+            |said| matches!(said, ControlHead::Settled { invocation, .. } if invocation == id),
+        );
         match message.said {
-            Said::Settled { failed, .. } => failed,
+            ControlHead::Settled { failed, .. } => failed,
             _ => unreachable!(),
         }
     }
 
     pub fn gone(&mut self, guest: &Guest) -> String {
         let due = guest.instance;
-        let message =
-            self.expect(|said| matches!(said, Said::Gone { instance, .. } if *instance == due));
+        let message = self
+            .expect(|said| matches!(said, ControlHead::Gone { instance, .. } if *instance == due));
         match message.said {
-            Said::Gone { reason, .. } => reason,
+            ControlHead::Gone { reason, .. } => reason,
             _ => unreachable!(),
         }
     }

@@ -1,4 +1,4 @@
-//! A guest, as small as the protocol allows: one call at a time.
+//! A minimal guest: one call at a time.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use unlade_guest_protocol::descriptor::{MORE, PART};
 use unlade_guest_protocol::region::{ENTRY_BYTES, SLOT_BYTES, word};
 use unlade_guest_protocol::{
-    Completion, Deframer, Extent, Frame, Header, InvokeHead, Operation, Outcome, ReplyHead, Status,
-    Submission,
+    Completion, Deframer, Extent, Frame, HandlerStatus, Header, InvokeHead, Operation, ReplyHead,
+    Status, Submission,
 };
 use unlade_runtime::descriptors::receive;
 use unlade_shm::Arena;
 
 pub struct Guest {
     pub instance: u64,
-    /// What the instance brought.
+    /// The memory that the instance brought.
     pub memory: Option<OwnedFd>,
     pub socket: UnixStream,
     pub arena: Arena,
@@ -31,19 +31,19 @@ pub struct Guest {
     next_call: u64,
 }
 
-/// What came of a call.
+/// The response to a call.
 #[derive(Debug)]
 pub struct Came {
     pub status: Status,
     pub flags: u16,
     pub meta: Value,
     pub body: Vec<u8>,
-    /// How many pieces the body had.
+    /// Number of parts in which the body arrived.
     pub pieces: usize,
 }
 
 impl Came {
-    /// The result of a call that must be done.
+    /// The result of a call that must succeed.
     pub fn done(self) -> Value {
         assert_eq!(self.status, Status::Done, "{}", self.meta);
         self.meta["result"].clone()
@@ -103,7 +103,7 @@ impl Guest {
         }
     }
 
-    /// The next frame that is no bell.
+    /// The next frame that is not a BELL.
     pub fn frame(&mut self) -> Frame {
         loop {
             if let Some(frame) = self.frames.pop_front() {
@@ -126,7 +126,7 @@ impl Guest {
         let inline = result.len() <= 60_000;
         let head = ReplyHead {
             id: id.into(),
-            status: Outcome::Done,
+            status: HandlerStatus::Done,
             log_tail: "printed".into(),
             result_bytes: result.len() as u32,
             result_slot: (!inline).then_some(0),
@@ -146,7 +146,7 @@ impl Guest {
         out
     }
 
-    /// A descriptor of this epoch.
+    /// Creates a descriptor of this epoch.
     pub fn submission(&self, call: u64, operation: Operation) -> Submission {
         Submission {
             call,
@@ -172,7 +172,7 @@ impl Guest {
         self.arena.store(word::SUBMISSION_TAIL, self.submissions, Ordering::SeqCst).unwrap();
         std::sync::atomic::fence(Ordering::SeqCst);
         if self.arena.load(word::HOST_SLEEPS, Ordering::SeqCst).unwrap() == 1 {
-            // The worker may have gone, for what was submitted before.
+            // The worker may have closed the channel because of an earlier submission.
             let mut bell = Vec::new();
             Frame::Bell.encode(&mut bell).unwrap();
             let _ = self.socket.write_all(&bell);
@@ -214,7 +214,7 @@ impl Guest {
         }
     }
 
-    /// Submits a call with its body; its number.
+    /// Submits a call with its body; returns its number.
     pub fn begin(&mut self, operation: &str, parameters: Value, body: &[u8]) -> u64 {
         let call = self.next_call;
         self.next_call += 1;
@@ -255,7 +255,7 @@ impl Guest {
         self.end(call)
     }
 
-    /// Waits for a call's end, and reads all of its body.
+    /// Waits for the end of a call, and reads all of its body.
     pub fn end(&mut self, call: u64) -> Came {
         let first = loop {
             let completion = self.completion();
@@ -286,7 +286,7 @@ impl Guest {
         came
     }
 
-    /// Reads on.
+    /// Reads the next part of a body.
     pub fn read(&mut self, token: u64, bytes: u32) -> Completion {
         let call = self.next_call;
         self.next_call += 1;
@@ -332,7 +332,7 @@ fn hello(socket: &UnixStream, due: u64, memory: Option<&OwnedFd>) -> (Arena, Hea
                 assert_eq!((nonce, taken), (due, input.len()));
                 break (epoch, region_bytes);
             }
-            // What an epoch before had to say.
+            // Bells of the previous epoch.
             Some((Frame::Bell, taken)) => drop(input.drain(..taken)),
             Some((other, _)) => panic!("{other:?}"),
         }

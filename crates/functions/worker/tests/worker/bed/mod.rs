@@ -18,9 +18,9 @@ use tokio::task::LocalSet;
 use unlade_fn_worker::config::{InstanceConfig, StoreConfig, TenantConfig, WorkerConfig};
 use unlade_metrics::Meter;
 
-/// A thread with a runtime, which ends when this is dropped: in the middle of whatever it does.
+/// A thread with a runtime, which is aborted when this is dropped.
 pub struct Running {
-    /// The thread's name, which no other has.
+    /// The unique name of the thread.
     pub name: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -100,7 +100,7 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
     }
 }
 
-/// A worker, and where its gateway connects.
+/// Starts a worker; returns the path of its control socket.
 pub fn worker(config: WorkerConfig) -> (Running, PathBuf) {
     worker_with(config, Arc::new(Meter::new()))
 }
@@ -128,14 +128,14 @@ fn worker_with(config: WorkerConfig, meter: Arc<Meter>) -> (Running, PathBuf) {
     (running, control)
 }
 
-/// Everything at once: a store, a worker, a gateway with a role that may do everything.
+/// A complete environment: a store, a worker, a gateway with a role that has all rights.
 pub struct Bed {
     pub gateway: gateway::Gateway,
     pub store: Option<Running>,
     pub store_address: SocketAddr,
     pub worker: Option<Running>,
     pub config: WorkerConfig,
-    /// What the first worker has counted.
+    /// The metrics of the first worker.
     pub meter: Arc<Meter>,
     pub dir: tempfile::TempDir,
 }
@@ -158,7 +158,7 @@ impl Bed {
         Bed { gateway, store, store_address, worker, config, meter, dir }
     }
 
-    /// A guest of the role that may do everything.
+    /// Attaches a guest with the role that has all rights.
     pub fn guest(&mut self) -> guest::Guest {
         self.gateway.attach(1)
     }
@@ -170,7 +170,7 @@ pub fn everything() -> serde_json::Value {
         {"effect": "allow", "actions": ["*"], "resources": ["*"]}]})
 }
 
-/// Waits until something is so.
+/// Waits until a condition is true.
 pub fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..10_000 {
         if is_so() {
@@ -181,7 +181,7 @@ pub fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("{what}");
 }
 
-/// Bytes that differ from place to place.
+/// A byte pattern without repetition.
 pub fn body_of(bytes: usize) -> Vec<u8> {
     let mut state = 0x1234_5678_u32;
     let mut next = || {

@@ -1,26 +1,26 @@
-//! A store that answers what it is told to, one answer a request.
+//! A store with scripted responses, one for each request.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// What the store does with a request.
+/// The reaction of the store to a request.
 pub enum Answer {
-    /// Says this, and closes the connection where asked.
+    /// Sends this, and closes the connection if requested.
     Say(String, bool),
     /// Closes the connection.
     Hang,
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug)]
 pub struct Asked {
     pub head: String,
     pub body: Vec<u8>,
 }
 
-/// A response with a body, and perhaps header lines.
+/// Creates a response with a body, and optional header lines.
 pub fn response(status: u16, lines: &str, body: &str) -> Answer {
     let length = body.len();
     Answer::Say(
@@ -29,12 +29,12 @@ pub fn response(status: u16, lines: &str, body: &str) -> Answer {
     )
 }
 
-/// Starts the store; requests are told in the order in which they came.
+/// Starts the store; returns its address and a receiver of its requests.
 pub fn script(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>) {
     start(answers, |stream, answers, said| serve(BufReader::new(stream), answers, said))
 }
 
-/// The same; each connection that the store has closed is told.
+/// The same; the receiver gets a value for each connection that the store has closed.
 pub fn script_closing(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<()>) {
     let (told, closed) = mpsc::channel();
     let (address, _) = start(answers, move |stream, answers, said| {
@@ -44,7 +44,7 @@ pub fn script_closing(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<()>) 
     (address, closed)
 }
 
-/// The same over TLS, for `localhost`; the certificate in PEM.
+/// The same over TLS, for `localhost`; also returns the certificate in PEM.
 pub fn script_tls(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, pem) = (made.cert.der().clone(), made.cert.pem());
@@ -64,8 +64,8 @@ pub fn script_tls(answers: Vec<Answer>) -> (SocketAddr, mpsc::Receiver<Asked>, S
     (address, asked, pem)
 }
 
-/// Starts a store that answers one request with these bytes, and says nothing more: when the
-/// other end has closed the connection is told.
+/// Starts a store that responds to one request with these bytes and then stays silent; the
+/// receiver gets a value when the peer has closed the connection.
 pub fn halting(bytes: String) -> (SocketAddr, mpsc::Receiver<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -92,7 +92,7 @@ fn start(
     let (said, asked) = mpsc::channel();
     std::thread::spawn(move || {
         let mut answers = answers.into_iter();
-        // It ends with its last answer; the process ends it where a test fails before.
+        // The thread ends with its last response, or with the process if a test fails earlier.
         while answers.len() > 0 {
             let Ok((stream, _)) = listener.accept() else { return };
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc as queue, oneshot, watch};
 use unlade_fn_worker::config::WorkerConfig;
-use unlade_fn_worker::roster::Roster;
+use unlade_fn_worker::scheduler::FairScheduler;
 use unlade_fn_worker::serve::Phase;
 use unlade_fn_worker::shared::Shared;
-use unlade_fn_worker::turns::Turns;
+use unlade_fn_worker::tenant_list::TenantList;
 
 use super::Running;
 use super::gateway::Gateway;
 
-/// A worker of several tenants. Where it is dropped it ends in the middle of whatever it does.
+/// A worker of several tenants. Dropping it aborts its work.
 pub struct SharedWorker {
     _running: Running,
-    tell: queue::UnboundedSender<Roster>,
+    tell: queue::UnboundedSender<TenantList>,
 }
 
 impl SharedWorker {
@@ -30,13 +30,13 @@ impl SharedWorker {
         let thread = std::thread::spawn(move || {
             let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = built.unwrap();
-            let ended = Turns::run(&runtime, |turns| async move {
+            let ended = FairScheduler::run(&runtime, |scheduler| async move {
                 let (_phase, phases) = watch::channel(Phase::Serving);
-                let mut shared = Shared::new(turns, phases);
+                let mut shared = Shared::new(scheduler, phases);
                 said.send(()).unwrap();
                 let apply = async {
-                    while let Some(roster) = told.recv().await {
-                        shared.apply(roster);
+                    while let Some(tenant_list) = told.recv().await {
+                        shared.apply(tenant_list);
                     }
                 };
                 tokio::select! {
@@ -54,16 +54,16 @@ impl SharedWorker {
         worker
     }
 
-    /// Other tenants, from now on.
+    /// Applies new configurations.
     pub fn apply(&self, configs: &BTreeMap<String, WorkerConfig>) {
         let log = unlade_runtime::logs::LogConfig::default();
         let (tenants, refused) = (configs.clone(), BTreeMap::new());
-        let _ = self.tell.send(Roster { admin: None, log, tenants, refused });
+        let _ = self.tell.send(TenantList { admin: None, log, tenants, refused });
     }
 }
 
-/// A gateway of a tenant, once the worker listens for it.
+/// Connects the gateway of a tenant, once the worker listens for it.
 pub fn connect(control: &Path) -> Gateway {
-    super::until("somebody listens", || UnixStream::connect(control).is_ok());
+    super::until("the worker listens", || UnixStream::connect(control).is_ok());
     Gateway::connect(control)
 }

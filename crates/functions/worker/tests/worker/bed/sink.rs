@@ -1,41 +1,41 @@
-//! A store that takes large bodies, or does not: one plan a request, in the order in which they come.
+//! A store that accepts or refuses large bodies: one plan for each request, in order.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// How a request is dealt with.
+/// The reaction to a request.
 pub struct Plan {
-    /// Whether the body is asked for.
+    /// True if the store asks for the body.
     pub continues: bool,
-    /// Bytes of the body that are read; all of it where it is not said.
+    /// Number of bytes of the body that are read; all of them if absent.
     pub takes: Option<usize>,
-    /// Says that the head has come, and waits before anything of the body is read.
+    /// Signals the arrival of the head, and waits before it reads the body.
     pub waits: Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>,
-    /// What comes then; nothing: the connection is reset.
+    /// The response; if absent the connection is reset.
     pub says: Option<String>,
 }
 
 impl Plan {
-    /// Takes all of it.
+    /// Accepts the whole body.
     pub fn take() -> Plan {
         Plan { continues: true, takes: None, waits: None, says: Some(answer(200, "")) }
     }
 
-    /// Answers with an object.
+    /// Responds with an object.
     pub fn object(body: &str) -> Plan {
         let length = body.len();
         let says = format!("HTTP/1.1 200 X\r\ncontent-length: {length}\r\n\r\n{body}");
         Plan { says: Some(says), ..Plan::take() }
     }
 
-    /// Takes so much of it, and says this, if anything.
+    /// Accepts a number of bytes, then sends a response, if there is one.
     pub fn stop(bytes: usize, says: Option<String>) -> Plan {
         Plan { takes: Some(bytes), says, ..Plan::take() }
     }
 
-    /// Says this and does not want the body.
+    /// Responds without asking for the body.
     pub fn refuse(says: String) -> Plan {
         Plan { continues: false, takes: Some(0), waits: None, says: Some(says) }
     }
@@ -51,24 +51,24 @@ pub fn answer(status: u16, code: &str) -> String {
     format!("HTTP/1.1 {status} X\r\netag: \"e\"\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// A request as it came.
+/// A received request.
 #[derive(Debug)]
 pub struct Seen {
     pub head: String,
-    /// What came of the body, as it was sent.
+    /// The received part of the body, in its encoding.
     pub body: Vec<u8>,
-    /// What was announced.
+    /// The announced length.
     pub announced: usize,
 }
 
 impl Seen {
-    /// The value of a field of the head.
+    /// The value of a header field.
     pub fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.head.lines().filter_map(|line| line.split_once(": "));
         lines.find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    /// The data of a body that came whole, in chunks.
+    /// The data of a complete body in chunks.
     pub fn decoded(&self) -> Vec<u8> {
         assert_eq!(self.body.len(), self.announced, "the body did not come whole");
         let (mut rest, mut data) = (self.body.as_slice(), Vec::new());
@@ -86,8 +86,8 @@ impl Seen {
     }
 }
 
-/// Starts the store. Each connection is served by a thread of its own; it ends with its requests, or
-/// with the process.
+/// Starts the store. A thread serves each connection; it ends with its requests or with the
+/// process.
 pub fn sink(plans: Vec<Plan>) -> (SocketAddr, mpsc::Receiver<Seen>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -126,13 +126,13 @@ fn serve(stream: TcpStream, next: impl Fn() -> Option<Plan>, said: &mpsc::Sender
         let _ = said.send(seen);
         match plan.says {
             Some(text) if is_whole => {
-                // All of the body may have gone by now: the connection would be kept.
+                // All of the body may have been sent by now: the connection would stay open.
                 let text = match goes_on {
                     true => text,
                     false => text.replacen("\r\n", "\r\nConnection: close\r\n", 1),
                 };
                 if stream.get_mut().write_all(text.as_bytes()).is_err() || !goes_on {
-                    // What is not read would reset the connection, and take the answer along.
+                    // Unread data would reset the connection, and discard the response.
                     let _ = stream.get_ref().shutdown(std::net::Shutdown::Write);
                     let _ = std::io::copy(&mut stream, &mut std::io::sink());
                     return;

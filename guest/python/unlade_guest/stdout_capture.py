@@ -1,4 +1,4 @@
-"""What a function prints: passed on, and its end kept for the answer."""
+"""Capture of a function's output: forwards it, and keeps its end for the reply."""
 
 import sys
 from io import TextIOBase
@@ -6,7 +6,7 @@ from io import TextIOBase
 TAIL_BYTES_MAX = 4096
 
 
-class Tail:
+class OutputTail:
     """The last bytes that went through any of its streams."""
 
     def __init__(self):
@@ -59,7 +59,7 @@ class Stream(TextIOBase):
 
 def install():
     """Puts a tail behind what the function prints."""
-    tail = Tail()
+    tail = OutputTail()
     sys.stdout = Stream(sys.stdout, tail)
     sys.stderr = Stream(sys.stderr, tail)
     return tail

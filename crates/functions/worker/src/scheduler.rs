@@ -1,10 +1,10 @@
-//! Turns of tenants that share a thread.
+//! A fair scheduler of tenants that share a thread.
 //!
-//! The tasks of a tenant are in a set of their own. In each turn one set is polled, that of the
-//! tenant that has used the least time so far among those that have something to do; then the
-//! system is asked what has come. So a tenant gets its share of the thread however many tasks
-//! another one has, and waits for one turn of each of the others at most. Within a turn [`Turn`]
-//! bounds what guests make the worker take in.
+//! The tasks of each tenant form a set. In each turn the scheduler polls one set: among the sets
+//! that are ready, that of the tenant that has used the least time so far. Then it polls the
+//! kernel for events. A tenant gets its share of the thread regardless of the number of another
+//! tenant's tasks, and waits for at most one turn of each other tenant. Within a turn [`Turn`]
+//! limits the submissions that the worker accepts from guests.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -20,21 +20,22 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::task::{JoinHandle, LocalSet};
 use tracing::Span;
 
-/// What the guests of a tenant may make the worker do in a turn: a submission is one unit, and so
-/// are [`UNIT_BYTES`] of a body.
+/// Work that the guests of a tenant may cause in a turn, in units: a submission is one unit, and
+/// [`UNIT_BYTES`] of a body are one unit.
 pub const UNITS_TURN: i64 = 512;
-/// Bytes of bodies that count as a submission.
+/// Bytes of bodies that count as one unit.
 pub const UNIT_BYTES: u64 = 16 * 1024;
 
-/// Who is next: the one that has used the least, and of several the one that waits the longest.
+/// The scheduling policy: the ready share with the least used time is next; among equals the one
+/// that has waited longest.
 #[derive(Debug, Default)]
 pub struct Shares {
-    /// What those who had something to do had used at least, at the last turn.
+    /// Least used time among the ready shares at the last turn.
     floor: Duration,
     turns: u64,
 }
 
-/// What one has used.
+/// The used time of one tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     used: Duration,
@@ -42,8 +43,8 @@ pub struct Share {
 }
 
 impl Shares {
-    /// The next of those that have something to do. Whoever had nothing to do for a while does not
-    /// get that time afterwards.
+    /// Selects the next of the ready shares. A share that was idle for some time does not receive
+    /// that time afterwards.
     pub fn next<'a>(
         &mut self,
         ready: impl Iterator<Item = (usize, &'a mut Share)>,
@@ -58,7 +59,7 @@ impl Shares {
         Some(index)
     }
 
-    /// It has had its turn.
+    /// Charges a share for its turn.
     pub fn charge(&mut self, share: &mut Share, used: Duration) {
         self.turns += 1;
         share.last = self.turns;
@@ -66,11 +67,11 @@ impl Shares {
     }
 }
 
-/// What is left of a tenant's turn. One that was not given by [`Turns`] has no end.
+/// The rest of a tenant's turn. A turn that was not created by [`FairScheduler`] is unlimited.
 #[derive(Debug)]
 pub struct Turn {
     left: Cell<Option<i64>>,
-    /// Sessions that want to go on, in their order.
+    /// Sessions that wait to continue, in FIFO order.
     place: Semaphore,
     waiting: Cell<bool>,
     renewed: Notify,
@@ -88,24 +89,24 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// One that ends.
+    /// Creates a limited turn.
     pub fn bounded() -> Rc<Turn> {
         let turn = Turn::default();
         turn.left.set(Some(UNITS_TURN));
         Rc::new(turn)
     }
 
-    /// Whether a session has to wait for another turn.
+    /// Returns true if a session has to wait for the next turn.
     pub fn is_over(&self) -> bool {
         self.left.get().is_some_and(|left| left <= 0)
     }
 
-    /// Waits until there is something left; sessions go on in the order in which they came.
+    /// Waits until a part of the turn is left; sessions continue in the order in which they came.
     pub async fn begin(&self) {
         if !self.is_over() && self.place.try_acquire().is_ok() {
             return;
         }
-        // It is never closed.
+        // The semaphore is never closed.
         let _place = self.place.acquire().await;
         while self.is_over() {
             let renewed = self.renewed.notified();
@@ -114,17 +115,17 @@ impl Turn {
         }
     }
 
-    /// A submission was taken, or bytes were moved.
+    /// Charges submissions and bytes to the turn.
     pub fn spend(&self, submissions: u32, bytes: u64) {
         if let Some(left) = self.left.get() {
             let bytes = i64::try_from(bytes / UNIT_BYTES).unwrap_or(i64::MAX);
             let units = i64::from(submissions).saturating_add(bytes);
-            // What one step took beyond the end is not owed for ever.
+            // The debt of one step beyond the end is limited.
             self.left.set(Some(left.saturating_sub(units).max(-UNITS_TURN)));
         }
     }
 
-    /// Another turn begins.
+    /// Starts the next turn.
     fn renew(&self) {
         if let Some(left) = self.left.get() {
             self.left.set(Some(left.saturating_add(UNITS_TURN).min(UNITS_TURN)));
@@ -134,7 +135,7 @@ impl Turn {
     }
 }
 
-/// Wakes the thread.
+/// The waker of the thread.
 #[derive(Debug, Default)]
 struct Thread(Mutex<Option<Waker>>);
 
@@ -154,7 +155,7 @@ impl Thread {
     }
 }
 
-/// Says that a set has something to do.
+/// The waker of a set: marks it as ready.
 #[derive(Debug)]
 struct Ready {
     is: AtomicBool,
@@ -173,21 +174,21 @@ impl Wake for Ready {
     }
 }
 
-/// A tenant's tasks.
-struct Seat {
+/// The tasks of a tenant.
+struct TenantTasks {
     set: LocalSet,
-    /// The first of them: the others end with it.
+    /// The first task: the others end with it.
     first: JoinHandle<()>,
     ready: Arc<Ready>,
     turn: Rc<Turn>,
     share: Share,
     left: Option<oneshot::Sender<()>>,
-    /// Whose tasks they are, in the log.
+    /// The tenant's span, for the log.
     span: Span,
 }
 
-impl Seat {
-    /// One turn; whether it was the last.
+impl TenantTasks {
+    /// Polls one turn; returns true if it was the last.
     fn poll(&mut self) -> bool {
         self.ready.is.store(false, Ordering::Release);
         self.turn.renew();
@@ -201,48 +202,48 @@ impl Seat {
     }
 }
 
-/// Sets of tasks that take turns.
+/// The scheduler of the sets.
 #[derive(Default)]
-pub struct Turns {
-    added: RefCell<Vec<Seat>>,
+pub struct FairScheduler {
+    added: RefCell<Vec<TenantTasks>>,
     thread: Arc<Thread>,
 }
 
-impl Turns {
-    /// Runs something that may add others, until it has ended. What was added ends with it.
+impl FairScheduler {
+    /// Runs a future that may add sets, until it has ended. The added sets end with it.
     pub fn run<T: 'static, F: Future<Output = T> + 'static>(
         runtime: &Runtime,
-        main: impl FnOnce(Rc<Turns>) -> F,
+        main: impl FnOnce(Rc<FairScheduler>) -> F,
     ) -> Option<T> {
         let begin = Instant::now();
-        Turns::run_by(Box::new(move || begin.elapsed()), runtime, main)
+        FairScheduler::run_by(Box::new(move || begin.elapsed()), runtime, main)
     }
 
     fn run_by<T: 'static, F: Future<Output = T> + 'static>(
         clock: Clock,
         runtime: &Runtime,
-        main: impl FnOnce(Rc<Turns>) -> F,
+        main: impl FnOnce(Rc<FairScheduler>) -> F,
     ) -> Option<T> {
-        let turns = Rc::new(Turns::default());
+        let scheduler = Rc::new(FairScheduler::default());
         let (say, mut said) = oneshot::channel();
-        let (work, main_turn) = (main(turns.clone()), Rc::new(Turn::default()));
-        let ended = turns.add(Span::none(), main_turn, async move {
+        let (work, main_turn) = (main(scheduler.clone()), Rc::new(Turn::default()));
+        let ended = scheduler.add(Span::none(), main_turn, async move {
             let _ = say.send(work.await);
         });
         let (seats, shares) = (Vec::new(), Shares::default());
-        let mut round = Round { turns, seats, shares, clock };
+        let mut round = Round { scheduler, seats, shares, clock };
         let mut ended = Box::pin(ended);
         runtime.block_on(poll_fn(|context| {
             round.turn(context);
             ended.as_mut().poll(context).map(drop)
         }));
-        // Tasks are dropped where they ran.
+        // Tasks are dropped on the runtime where they ran.
         runtime.block_on(async { drop(round) });
         said.try_recv().ok()
     }
 
-    /// Adds a set that begins with this; its other tasks end with it. Gives when it has ended. What
-    /// they log is said within `span`.
+    /// Adds a set that begins with `first`; its other tasks end with it. Returns a receiver of its
+    /// end. Its log entries are within `span`.
     pub fn add(
         &self,
         span: Span,
@@ -254,28 +255,28 @@ impl Turns {
         let (left, ended) = oneshot::channel();
         let ready = Arc::new(Ready { is: AtomicBool::new(true), thread: self.thread.clone() });
         let (share, left) = (Share::default(), Some(left));
-        self.added.borrow_mut().push(Seat { set, first, ready, turn, share, left, span });
+        self.added.borrow_mut().push(TenantTasks { set, first, ready, turn, share, left, span });
         self.thread.wake();
         ended
     }
 }
 
-/// What the time is, from any instant on.
+/// A clock: the time since an arbitrary instant.
 type Clock = Box<dyn FnMut() -> Duration>;
 
 struct Round {
-    turns: Rc<Turns>,
-    seats: Vec<Seat>,
+    scheduler: Rc<FairScheduler>,
+    seats: Vec<TenantTasks>,
     shares: Shares,
     clock: Clock,
 }
 
 impl Round {
-    /// The turn of one of those that have something to do.
+    /// Runs one turn of a ready set.
     fn turn(&mut self, context: &mut Context<'_>) {
-        self.turns.thread.is(context.waker());
-        self.seats.append(&mut self.turns.added.borrow_mut());
-        let is_ready = |seat: &Seat| seat.ready.is.load(Ordering::Acquire);
+        self.scheduler.thread.is(context.waker());
+        self.seats.append(&mut self.scheduler.added.borrow_mut());
+        let is_ready = |seat: &TenantTasks| seat.ready.is.load(Ordering::Acquire);
         let seats = self.seats.iter_mut().enumerate();
         let ready = seats.filter(|(_, seat)| is_ready(seat));
         let Some(at) = self.shares.next(ready.map(|(at, seat)| (at, &mut seat.share))) else {
@@ -289,7 +290,7 @@ impl Round {
         if ended {
             let mut seat = self.seats.swap_remove(at);
             let left = seat.left.take();
-            // All of its tasks, and what they hold.
+            // Drops all of its tasks and their resources.
             drop(seat);
             if let Some(left) = left {
                 let _ = left.send(());
@@ -316,7 +317,7 @@ mod tests {
         let mut shares = Shares::default();
         let mut all = [Share::default(); 3];
         let mut turns = [0_u32; 3];
-        // The first takes long turns; the third has nothing to do at first.
+        // The first has long turns; the third is idle at first.
         for round in 0..3000 {
             let here = if round < 1000 { 2 } else { 3 };
             let ready = all.iter_mut().enumerate().take(here);
@@ -333,7 +334,7 @@ mod tests {
         assert!(shares.next(std::iter::empty()).is_none());
     }
 
-    /// One with a thousand tasks that never rest, and one with a single task.
+    /// One set with a thousand tasks that are always ready, and one with a single task.
     #[test]
     fn many_tasks_of_one_do_not_keep_another_from_its_turns() {
         let steps = Rc::new(Cell::new(0_u64));
@@ -344,8 +345,8 @@ mod tests {
                 now += Duration::from_micros(1);
                 now
             };
-            Turns::run_by(Box::new(clock), &runtime(), |turns| async move {
-                let flood = turns.add(Span::none(), Turn::bounded(), async move {
+            FairScheduler::run_by(Box::new(clock), &runtime(), |scheduler| async move {
+                let flood = scheduler.add(Span::none(), Turn::bounded(), async move {
                     for _ in 0..1000 {
                         let steps = steps.clone();
                         tokio::task::spawn_local(async move {
@@ -357,7 +358,7 @@ mod tests {
                     }
                     std::future::pending().await
                 });
-                let one = turns.add(Span::none(), Turn::bounded(), async {
+                let one = scheduler.add(Span::none(), Turn::bounded(), async {
                     for _ in 0..100 {
                         again().await;
                     }
@@ -367,7 +368,7 @@ mod tests {
             })
         };
         assert!(done.is_some());
-        // One turn of 61 steps for each of the hundred, when each turn takes as long.
+        // One turn of 61 steps for each of the hundred, if all turns have the same length.
         assert!((1..=105 * 61).contains(&steps.get()), "{}", steps.get());
     }
 
@@ -388,9 +389,9 @@ mod tests {
     fn what_was_added_ends_with_its_first_task_and_leaves_nothing() {
         let held = Rc::new(());
         let seen = held.clone();
-        Turns::run(&runtime(), |turns| async move {
+        FairScheduler::run(&runtime(), |scheduler| async move {
             let kept = held.clone();
-            let ended = turns.add(Span::none(), Turn::bounded(), async move {
+            let ended = scheduler.add(Span::none(), Turn::bounded(), async move {
                 tokio::task::spawn_local(async move {
                     let _kept = kept;
                     std::future::pending::<()>().await;
@@ -400,22 +401,22 @@ mod tests {
             assert_eq!(Rc::strong_count(&held), 3);
             ended.await.unwrap();
             assert_eq!(Rc::strong_count(&held), 2);
-            let broken =
-                turns.add(Span::none(), Turn::bounded(), async { panic!("a tenant's own fault") });
+            let broken = scheduler
+                .add(Span::none(), Turn::bounded(), async { panic!("a tenant's own fault") });
             broken.await.unwrap();
         });
         assert_eq!(Rc::strong_count(&seen), 1);
     }
 
-    /// Sessions that want more than a turn has come again in their order, and none is left out.
+    /// Sessions whose work exceeds a turn continue in their order, and none starves.
     #[test]
     fn sessions_of_a_tenant_go_on_in_their_order() {
         let counts = Rc::new(RefCell::new([0_u64; 8]));
         let seen = counts.clone();
-        Turns::run(&runtime(), |turns| async move {
+        FairScheduler::run(&runtime(), |scheduler| async move {
             let turn = Turn::bounded();
             let own = turn.clone();
-            let ended = turns.add(Span::none(), turn, async move {
+            let ended = scheduler.add(Span::none(), turn, async move {
                 let all = tokio::task::JoinSet::new();
                 let mut all = all;
                 for at in 0..8 {
@@ -438,7 +439,7 @@ mod tests {
         });
         let counts = *seen.borrow();
         let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
-        // While there is something left a session goes on at once: three batches are a turn.
+        // A session continues at once while the turn lasts: three batches are a turn.
         assert!(*most == 50 && most - least <= 4, "{counts:?}");
     }
 

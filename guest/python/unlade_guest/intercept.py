@@ -1,4 +1,4 @@
-"""Calls of real botocore clients, cut before a request is made of them and carried to the host.
+"""Interception of real botocore clients' calls, which are sent to the host instead of a request.
 
 `before-call` lets a handler answer in place of the network. The host is asked by the names of the
 operation and its parameters, as they were given; so it needs no credentials here, and exceptions
@@ -26,7 +26,7 @@ ASYNC = (
 
 
 class Response:
-    """What botocore looks at of an HTTP response."""
+    """The attributes of an HTTP response that botocore reads."""
 
     def __init__(self, status_code, headers):
         self.status_code = status_code
@@ -66,7 +66,7 @@ def install_everywhere(kind):
 
 
 def is_async(kind):
-    """Whether clients of a class of sessions are awaited: aiobotocore's, and what is built on it."""
+    """True if clients of a session class are asynchronous: aiobotocore's, and derived ones."""
     methods = (getattr(kind, name, None) for name in ("create_client", "_create_client"))
     codes = (getattr(method, "__code__", None) for method in methods)
     return any(code is not None and code.co_flags & CO_COROUTINE for code in codes)

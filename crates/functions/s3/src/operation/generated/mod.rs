@@ -1,4 +1,4 @@
-//! Operations on configurations, made of the API's description: what few functions ask for.
+//! Operations on configurations, generated from the API's description; few functions use them.
 
 mod put;
 mod read;

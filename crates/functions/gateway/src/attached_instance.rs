@@ -1,4 +1,4 @@
-//! The life of one instance: started, attached, invoked, ended.
+//! The life cycle of one instance: started, attached, invoked, ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -7,67 +7,68 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc, oneshot};
 use unlade_fn_model::isolation::{Instance, Origin, Started, Template, Usage};
 use unlade_fn_model::pool::InstanceId;
-use unlade_guest_protocol::control::Said;
+use unlade_guest_protocol::control::ControlHead;
 use unlade_metrics::Event;
 
 use crate::host::{Function, Host};
-use crate::link::{Heard, Link, Reply};
+use crate::link::{InstanceEvent, Link, Reply};
 
-/// Memory that an instance shares with its worker, where what it runs in provides it.
+/// Bytes of the memory that an instance shares with its worker, if the isolation backend provides
+/// it.
 pub const REGION_BYTES: u64 = 16 << 20;
 
-/// How long an instance whose channel has closed may take to end.
+/// Timeout of an instance's end after its channel has closed.
 pub const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How an invocation ended in its instance.
+/// The end of an invocation in its instance.
 #[derive(Debug)]
 pub enum Ended {
     /// The handler has returned.
     Replied(Reply),
-    /// The worker did not hand it over.
+    /// The worker refused to pass it on.
     Refused(String),
-    /// The instance is no more.
+    /// The instance has ended.
     Gone(String),
 }
 
 /// An instance that has greeted.
-pub struct Member {
-    /// The pool's number, and the worker's.
+pub struct AttachedInstance {
+    /// The number in the pool and in the worker.
     pub id: InstanceId,
-    /// Whose it is.
+    /// The function.
     pub function: Rc<Function>,
-    /// Where it is attached.
+    /// The connection to the worker where it is attached.
     pub link: Rc<Link>,
-    /// How it came to be.
+    /// The origin of the instance.
     pub origin: Origin,
-    /// How long its start took.
+    /// The duration of its start.
     pub start: Duration,
-    /// Ends it.
+    /// Requests its end.
     pub stop: Notify,
-    /// What it runs in.
+    /// The isolation backend's handle.
     pub instance: Rc<dyn Instance>,
     running: RefCell<Option<oneshot::Sender<Ended>>>,
     gone: RefCell<Option<String>>,
 }
 
-impl Member {
-    /// An invocation begins; its end comes once.
+impl AttachedInstance {
+    /// Begins an invocation; the receiver gets its end once.
     pub fn begin(&self) -> oneshot::Receiver<Ended> {
         let (sender, receiver) = oneshot::channel();
         match &*self.gone.borrow() {
-            // It ended between being given and being used.
+            // The instance ended between assignment and use.
             Some(why) => drop(sender.send(Ended::Gone(why.clone()))),
             None => *self.running.borrow_mut() = Some(sender),
         }
         receiver
     }
 
-    /// Whether an invocation is running.
+    /// Returns true if an invocation is running.
     pub fn is_running(&self) -> bool {
         self.running.borrow().is_some()
     }
 
-    /// What it has used; nothing where it has gone.
+    /// The resources that it has used; `None` if it has ended.
     pub fn usage(&self) -> Option<Usage> {
         self.instance.usage().ok()
     }
@@ -79,19 +80,19 @@ impl Member {
     }
 }
 
-/// Starts an instance, and stays with it until it has ended.
+/// Starts an instance, and serves it until it has ended.
 pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
     let patience = host.config.start_timeout;
     let started = async {
-        // A template has its backend's own limit: a machine that boots in software takes longer than
-        // an instance, and who comes after it needs it as well.
+        // The backend has its own timeout for a template: a machine that boots in software takes
+        // longer than an instance, and later starts need the template as well.
         let template = host.template(&function).await?;
         let start = start(&host, id, &function, template, function.role);
         let started = tokio::time::timeout(patience, start).await;
         let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
         started.unwrap_or_else(late)
     };
-    let (member, heard) = match started.await {
+    let (attached_instance, heard) = match started.await {
         Ok(started) => started,
         Err(why) => {
             tracing::warn!(function = %function.name, instance = id, why, "no instance");
@@ -99,39 +100,39 @@ pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
             return host.gone(id, Some(&why));
         }
     };
-    host.meter.add(match member.origin {
+    host.meter.add(match attached_instance.origin {
         Origin::Cold => Event::FnStartCold,
         Origin::Restored => Event::FnStartRestored,
     });
-    host.admit(member.clone());
+    host.admit(attached_instance.clone());
     host.ready(id);
-    let why = serve(&host, &member, heard).await;
+    let why = serve(&host, &attached_instance, heard).await;
     host.ending(id);
     tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
-    member.instance.kill();
-    member.link.say(Said::Detach { instance: id });
-    member.link.forget(id);
-    *member.gone.borrow_mut() = Some(why.clone());
-    member.end(Ended::Gone(why));
-    // Its memory is free when it has really gone.
-    let _ = tokio::time::timeout(patience, member.instance.ended()).await;
+    attached_instance.instance.kill();
+    attached_instance.link.say(ControlHead::Detach { instance: id });
+    attached_instance.link.forget(id);
+    *attached_instance.gone.borrow_mut() = Some(why.clone());
+    attached_instance.end(Ended::Gone(why));
+    // Its memory is free only after its real end.
+    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
     host.gone(id, None);
 }
 
-/// What a worker says of one instance.
-pub type Heards = mpsc::UnboundedReceiver<Heard>;
+/// The messages of a worker about one instance.
+pub type InstanceEvents = mpsc::UnboundedReceiver<InstanceEvent>;
 
-/// Starts an instance, and attaches it to its tenant's worker, with a role.
+/// Starts an instance, and attaches it to its tenant's worker with a role.
 ///
 /// # Errors
-/// Why it does not start, for people.
+/// The reason why it does not start, for humans.
 pub async fn start(
     host: &Rc<Host>,
     id: InstanceId,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
     role: u64,
-) -> Result<(Rc<Member>, Heards), String> {
+) -> Result<(Rc<AttachedInstance>, InstanceEvents), String> {
     let link = function.tenant.link(host.config.start_timeout).await?;
     let begin = Instant::now();
     let name = format!("{}-{id}", function.name);
@@ -139,14 +140,15 @@ pub async fn start(
     let Started { channel, region, origin, instance } = started;
     let mut heard = link.listen(id);
     let region_bytes = region.as_ref().map_or(0, |_| REGION_BYTES);
-    let attach = Said::Attach { instance: id, role, function: function.name.clone(), region_bytes };
+    let attach =
+        ControlHead::Attach { instance: id, role, function: function.name.clone(), region_bytes };
     let descriptors = std::iter::once(channel).chain(region).collect();
     link.say_with(attach, Vec::new(), descriptors);
     let greeted = tokio::select! {
         heard = heard.recv() => match heard {
-            Some(Heard::Ready) => Ok(()),
-            Some(Heard::Gone(why) | Heard::Refused(why)) => Err(why),
-            Some(Heard::Replied(_)) | None => Err("it has not greeted".to_owned()),
+            Some(InstanceEvent::Ready) => Ok(()),
+            Some(InstanceEvent::Gone(why) | InstanceEvent::Refused(why)) => Err(why),
+            Some(InstanceEvent::Replied(_)) | None => Err("it has not greeted".to_owned()),
         },
         why = instance.ended() => Err(why),
     };
@@ -155,7 +157,7 @@ pub async fn start(
         link.forget(id);
         return Err(why);
     }
-    let member = Member {
+    let attached_instance = AttachedInstance {
         id,
         function: function.clone(),
         link,
@@ -166,41 +168,45 @@ pub async fn start(
         running: RefCell::default(),
         gone: RefCell::default(),
     };
-    Ok((Rc::new(member), heard))
+    Ok((Rc::new(attached_instance), heard))
 }
 
-/// Why it ended.
-async fn serve(host: &Rc<Host>, member: &Member, mut heard: Heards) -> String {
-    let instance = member.instance.clone();
+/// Serves an instance; returns the reason of its end.
+async fn serve(
+    host: &Rc<Host>,
+    attached_instance: &AttachedInstance,
+    mut heard: InstanceEvents,
+) -> String {
+    let instance = attached_instance.instance.clone();
     let mut ended = instance.ended();
     loop {
-        // One that is to stop is given to nobody, whatever it says; and what it said before it ended
-        // is said.
+        // An instance that is to stop gets no further invocation, whatever it reports; messages
+        // that it sent before its end are still processed.
         let heard = tokio::select! {
             biased;
-            () = member.stop.notified() => return "stopped".to_owned(),
+            () = attached_instance.stop.notified() => return "stopped".to_owned(),
             heard = heard.recv() => heard,
             why = &mut ended => return why,
         };
         match heard {
-            Some(Heard::Replied(reply)) => member.end(Ended::Replied(reply)),
-            Some(Heard::Refused(why)) => member.end(Ended::Refused(why)),
-            Some(Heard::Gone(why)) if member.link.is_lost() => return why,
-            // How its process ended says more than that its channel did.
-            Some(Heard::Gone(why)) => {
-                host.ending(member.id);
+            Some(InstanceEvent::Replied(reply)) => attached_instance.end(Ended::Replied(reply)),
+            Some(InstanceEvent::Refused(why)) => attached_instance.end(Ended::Refused(why)),
+            Some(InstanceEvent::Gone(why)) if attached_instance.link.is_lost() => return why,
+            // The process's exit status is more informative than the end of the channel.
+            Some(InstanceEvent::Gone(why)) => {
+                host.ending(attached_instance.id);
                 return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
             }
             None => return "the I/O worker is gone".to_owned(),
-            Some(Heard::Ready) => continue,
+            Some(InstanceEvent::Ready) => continue,
         }
         tokio::select! {
             biased;
             why = &mut ended => return why,
             () = std::future::ready(()) => {}
         }
-        // Free before its caller is answered: what it wrote is the worker's now.
-        host.ready(member.id);
+        // The instance is free before its caller is answered: the worker owns its writes now.
+        host.ready(attached_instance.id);
     }
 }
 
@@ -216,7 +222,7 @@ mod tests {
     use unlade_fn_model::Manifest;
     use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local};
     use unlade_fn_model::manifest::Backend;
-    use unlade_guest_protocol::Outcome;
+    use unlade_guest_protocol::HandlerStatus;
     use unlade_metrics::{Meter, Role};
 
     use super::*;
@@ -243,7 +249,7 @@ mod tests {
         }
     }
 
-    /// An instance that has ended, or never does.
+    /// An instance that has ended, or never ends.
     struct Fixed {
         has_ended: bool,
     }
@@ -274,8 +280,8 @@ mod tests {
         Host::new(config, backends, tenants, None, PathBuf::new(), meter)
     }
 
-    /// An invocation whose reply comes in the same turn as its instance's end, or as it is told to
-    /// stop: how it ended, and why the instance did.
+    /// Runs an invocation whose reply arrives together with the instance's end, or with the
+    /// request to stop. Returns the end of the invocation and the reason of the instance's end.
     async fn meets_reply(has_ended: bool) -> (Option<Ended>, String) {
         let state = tempfile::tempdir().unwrap();
         let host = host(state.path());
@@ -283,7 +289,7 @@ mod tests {
         let (stream, _worker) = UnixStream::pair().unwrap();
         let (code, tenant) = (state.path().to_owned(), "default".to_owned());
         let revision = crate::deploy::Revision { manifest, code, tenant };
-        let member = Member {
+        let attached_instance = AttachedInstance {
             id: 1,
             function: host.make("f", revision).unwrap(),
             link: Link::new(stream),
@@ -295,28 +301,28 @@ mod tests {
             gone: RefCell::default(),
         };
         let (says, heard) = mpsc::unbounded_channel();
-        let running = member.begin();
+        let running = attached_instance.begin();
         let reply = Reply {
             invocation: "i".to_owned(),
-            status: Outcome::Done,
+            status: HandlerStatus::Done,
             log_tail: String::new(),
             settled: None,
             prefetch_us: (0, 0),
             result: Vec::new(),
         };
-        says.send(Heard::Replied(reply)).unwrap();
+        says.send(InstanceEvent::Replied(reply)).unwrap();
         if !has_ended {
-            member.stop.notify_one();
+            attached_instance.stop.notify_one();
         }
-        let why = serve(&host, &member, heard).await;
-        drop(member);
+        let why = serve(&host, &attached_instance, heard).await;
+        drop(attached_instance);
         (running.await.ok(), why)
     }
 
     #[tokio::test]
     async fn a_reply_counts_where_its_instance_has_ended_and_not_where_it_is_to_stop() {
         let tested = async {
-            // Which of two is seen first was a matter of chance.
+            // The order of the two events was random.
             for _ in 0..32 {
                 let (ended, why) = meets_reply(true).await;
                 assert!(matches!(ended, Some(Ended::Replied(_))), "{ended:?}");

@@ -1,6 +1,6 @@
-//! The first half of the launcher: it stays outside of the sandbox with the rights of root, for
-//! what needs them: roots and control groups of instances. It ends when its gateway does, however
-//! that ends, and leaves nothing: its socket is readable then.
+//! The first stage of the launcher: it stays outside of the sandbox with the rights of root, and
+//! creates the roots and control groups of instances. It ends when its gateway ends for any
+//! reason, because its socket becomes readable then, and removes everything that it created.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
@@ -17,38 +17,39 @@ use unlade_sys::namespaces::{Namespace, unshare};
 
 use super::config::{IDS_OF_TEMPLATE, INSTANCES_MAX};
 use super::groups::{self, Groups};
-use super::message::{FromKeeper, FromZygote, ToKeeper, ToZygote};
+use super::message::{FromSupervisor, FromZygote, ToSupervisor, ToZygote};
 use super::spec::Spec;
 use super::{launch, packet, root};
 
-/// How long until a group that was not empty is looked at again.
+/// Interval of attempts to remove a group that was not empty.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
-/// Keeps a sandbox until it ends, or the gateway does.
+/// Runs a sandbox until it ends or the gateway ends.
 ///
 /// # Errors
-/// Why there is none; the gateway has been told.
+/// The reason why there is none, which was also sent to the gateway.
 pub fn run(gateway: OwnedFd) -> Result<()> {
     let Some((spec, beside)) = packet::receive::<Spec>(&gateway)? else { return Ok(()) };
-    let outcome = Keeper::start(&spec, beside).and_then(|keeper| keeper.launched(&gateway));
+    let outcome =
+        Supervisor::start(&spec, beside).and_then(|supervisor| supervisor.launched(&gateway));
     match outcome {
-        Ok(keeper) => keeper.serve(&gateway),
+        Ok(supervisor) => supervisor.serve(&gateway),
         Err(error) => {
-            packet::send(&gateway, &FromKeeper::Failed { why: error.to_string() }, &[])?;
+            packet::send(&gateway, &FromSupervisor::Failed { why: error.to_string() }, &[])?;
             Err(error)
         }
     }
 }
 
-struct Keeper {
+struct Supervisor {
     spec: Spec,
     groups: Groups,
     zygote: Zygote,
-    /// Instances that are to be removed, once they are empty.
+    /// Instances that are removed once they are empty.
     leaving: Vec<u32>,
 }
 
-/// The zygote's process; killed, and removed with all that is in its namespace, when dropped.
+/// The zygote's process; dropping it kills it and all processes of its namespace.
 struct Zygote {
     child: Child,
     ended: OwnedFd,
@@ -58,23 +59,25 @@ struct Zygote {
 impl Drop for Zygote {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // Returns when the namespace's last process has gone.
+        // Returns when the last process of the namespace has ended.
         let _ = self.child.wait();
     }
 }
 
-impl Keeper {
-    fn start(spec: &Spec, beside: Vec<OwnedFd>) -> Result<Keeper> {
+impl Supervisor {
+    fn start(spec: &Spec, beside: Vec<OwnedFd>) -> Result<Supervisor> {
         let Some(control) = beside.into_iter().next() else {
             return Err(Error::new(ErrorKind::InvalidData, "no control socket beside the sandbox"));
         };
-        // Signals of the gateway's terminal are the gateway's.
+        // Signals of the gateway's terminal must not reach this process.
         let _ = rustix::process::setsid();
         rustix::process::chdir("/")?;
         let groups = Groups::make(&spec.hierarchies, &spec.group)
             .map_err(|error| Error::new(error.kind(), format!("making cgroups: {error}")))?;
         match launched(spec, &groups, &control) {
-            Ok(zygote) => Ok(Keeper { spec: spec.clone(), groups, zygote, leaving: Vec::new() }),
+            Ok(zygote) => {
+                Ok(Supervisor { spec: spec.clone(), groups, zygote, leaving: Vec::new() })
+            }
             Err(error) => {
                 groups.clear();
                 Err(error)
@@ -82,40 +85,41 @@ impl Keeper {
         }
     }
 
-    /// Waits until the zygote is the interpreter.
-    fn launched(self, gateway: &OwnedFd) -> Result<Keeper> {
+    /// Waits until the zygote has become the interpreter.
+    fn launched(self, gateway: &OwnedFd) -> Result<Supervisor> {
         let failed = match packet::receive::<FromZygote>(&self.zygote.socket) {
-            // The socket has ended with the program.
+            // The socket was closed by the exec.
             Ok(None) => None,
             Ok(Some((FromZygote::Failed { why }, _))) => Some(why),
             Ok(Some((FromZygote::Unmapped, _))) => Some("the zygote said it twice".to_owned()),
             Err(error) => Some(error.to_string()),
         };
         if let Some(why) = failed {
-            let Keeper { groups, zygote, .. } = self;
+            let Supervisor { groups, zygote, .. } = self;
             drop(zygote);
             groups.clear();
             return Err(Error::other(why));
         }
         let pid = self.zygote.child.id().cast_signed();
-        packet::send(gateway, &FromKeeper::Launched { pid }, &[])?;
+        packet::send(gateway, &FromSupervisor::Launched { pid }, &[])?;
         Ok(self)
     }
 
     fn serve(mut self, gateway: &OwnedFd) -> Result<()> {
         let how = self.hear(gateway);
-        // Whatever has ended it, a gateway that went in the middle of a message too.
-        let Keeper { groups, zygote, .. } = self;
+        // Runs for every end, also if the gateway ended within a message.
+        let Supervisor { groups, zygote, .. } = self;
         drop(zygote);
         groups.clear();
         if let Some(how) = how? {
-            // A gateway that has gone need not know.
-            let _ = packet::send(gateway, &FromKeeper::Ended { how }, &[]);
+            // The gateway may have ended.
+            let _ = packet::send(gateway, &FromSupervisor::Ended { how }, &[]);
         }
         Ok(())
     }
 
-    /// Does what the gateway says until it has gone, or until the zygote has ended: how, then.
+    /// Executes the gateway's requests until the gateway or the zygote has ended; returns the
+    /// zygote's status.
     fn hear(&mut self, gateway: &OwnedFd) -> Result<Option<String>> {
         loop {
             let wait = (!self.leaving.is_empty()).then_some(&AGAIN);
@@ -133,7 +137,7 @@ impl Keeper {
             }
             self.remove(gateway);
             if said {
-                match packet::receive::<ToKeeper>(gateway) {
+                match packet::receive::<ToSupervisor>(gateway) {
                     Ok(Some((message, _))) => self.obey(message, gateway)?,
                     Ok(None) | Err(rustix::io::Errno::CONNRESET) => return Ok(None),
                     Err(error) => return Err(error.into()),
@@ -142,24 +146,24 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, message: ToKeeper, gateway: &OwnedFd) -> Result<()> {
+    fn obey(&mut self, message: ToSupervisor, gateway: &OwnedFd) -> Result<()> {
         match message {
-            ToKeeper::Make { slot } => match self.make(slot) {
+            ToSupervisor::Make { slot } => match self.make(slot) {
                 Ok(files) => {
                     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-                    packet::send(gateway, &FromKeeper::Made { slot }, &files)?;
+                    packet::send(gateway, &FromSupervisor::Made { slot }, &files)?;
                 }
                 Err(error) => {
                     let why = error.to_string();
-                    packet::send(gateway, &FromKeeper::NotMade { slot, why }, &[])?;
+                    packet::send(gateway, &FromSupervisor::NotMade { slot, why }, &[])?;
                 }
             },
-            ToKeeper::Join { slot, pid } => {
+            ToSupervisor::Join { slot, pid } => {
                 let joined = self.groups.join(&groups::of_instance(slot), pid);
                 let why = joined.err().map(|error| error.to_string());
-                packet::send(gateway, &FromKeeper::Joined { slot, why }, &[])?;
+                packet::send(gateway, &FromSupervisor::Joined { slot, why }, &[])?;
             }
-            ToKeeper::Remove { slot } => {
+            ToSupervisor::Remove { slot } => {
                 self.groups.kill(&groups::of_instance(slot));
                 self.leaving.push(slot);
                 self.remove(gateway);
@@ -173,7 +177,7 @@ impl Keeper {
             return Err(Error::new(ErrorKind::InvalidInput, "there is no such instance"));
         }
         let files = self.groups.add(&groups::of_instance(slot), &self.spec.limits)?;
-        // The zygote is the first of the users.
+        // The zygote has the first of the users.
         match root::add(slot, &self.spec.limits, self.spec.ids_first + 1 + slot) {
             Ok(()) => Ok(files),
             Err(error) => {
@@ -183,7 +187,7 @@ impl Keeper {
         }
     }
 
-    /// Removes what is empty by now.
+    /// Removes the instances that are empty by now.
     fn remove(&mut self, gateway: &OwnedFd) {
         let groups = &self.groups;
         self.leaving.retain(|slot| {
@@ -195,16 +199,16 @@ impl Keeper {
             if let Err(error) = root::remove(*slot) {
                 eprintln!("unlade: {error}");
             }
-            // The gateway has gone where this fails: the next receive says so.
-            let _ = packet::send(gateway, &FromKeeper::Removed { slot: *slot }, &[]);
+            // If this fails, the gateway has ended: the next receive returns that.
+            let _ = packet::send(gateway, &FromSupervisor::Removed { slot: *slot }, &[]);
             false
         });
     }
 }
 
-/// Starts the zygote, and says who is who in its user namespace.
+/// Starts the zygote, and maps the users of its user namespace.
 fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
-    // The way to the host's processes, for when the root is another one.
+    // Access to the host's processes after the change of the root.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let processes = rustix::fs::open("/proc", flags, Mode::empty())?;
     let files = groups.add(groups::ZYGOTE, &spec.limits)?;
@@ -219,7 +223,7 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
     let mut command = Command::new("/proc/self/exe");
     command.args(std::env::args_os().skip(1)).arg(launch::CONFINED).stdin(Stdio::from(other));
     let child = command.spawn()?;
-    // Its own copy of the other end has to be the last one.
+    // This process's copy of the other end must be closed, so that the zygote's is the last one.
     drop(command);
     let pid = Pid::from_child(&child);
     let ended = rustix::process::pidfd_open(pid, PidfdFlags::empty())?;

@@ -1,4 +1,4 @@
-"""Who of the threads that wait looks for all of them.
+"""Leader election among waiting threads: one thread polls for all of them.
 
 One *leads*: it makes steps (takes what came, or sleeps until something comes), and after each lets
 the others ask whether theirs is there. When it has its own, another one leads.
@@ -7,7 +7,7 @@ the others ask whether theirs is there. When it has its own, another one leads.
 from _thread import allocate_lock
 
 
-class Turns:
+class LeaderElection:
     """The base of what has `_step()`, which blocks, and `_before_wait()`, which may raise."""
 
     def __init__(self):

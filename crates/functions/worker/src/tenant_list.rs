@@ -1,4 +1,4 @@
-//! Which tenants a shared worker has: a file that names the configuration of each.
+//! The tenants of a shared worker: a file that names the configuration of each.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -17,11 +17,11 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// The file given to `unlade fn worker --shared`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RosterFile {
-    /// The file of each tenant, by its name: as for a worker of its own.
+struct TenantListFile {
+    /// The configuration file of each tenant, by name, as for a worker of its own.
     #[serde(default)]
     tenants: BTreeMap<String, PathBuf>,
-    /// Where the figures of all are served, with a label that names the tenant.
+    /// The address of the metrics of all tenants, with a label for the tenant.
     #[serde(default)]
     admin: Option<SocketAddr>,
     /// Format and level of the log.
@@ -31,24 +31,24 @@ struct RosterFile {
 
 /// The tenants that can be served, and those that cannot.
 #[derive(Debug)]
-pub struct Roster {
-    /// Where the figures of all are served; nowhere where it is not said.
+pub struct TenantList {
+    /// The address of the metrics of all tenants; not served if absent.
     pub admin: Option<SocketAddr>,
     /// Format and level of the log.
     pub log: LogConfig,
     /// Tenants by name.
     pub tenants: BTreeMap<String, WorkerConfig>,
-    /// Those whose configuration is none, and why: others are served.
+    /// Tenants whose configuration is invalid, with the error; the others are served.
     pub refused: BTreeMap<String, ConfigError>,
 }
 
-impl Roster {
-    /// Reads the file, and those that it names.
+impl TenantList {
+    /// Reads the file, and the files that it names.
     ///
     /// # Errors
-    /// The file itself is none, or has too many tenants.
-    pub fn load(path: &Path) -> Result<Roster, ConfigError> {
-        let file: RosterFile = unlade_config::load(path)?;
+    /// The file itself is invalid, or has too many tenants.
+    pub fn load(path: &Path) -> Result<TenantList, ConfigError> {
+        let file: TenantListFile = unlade_config::load(path)?;
         if file.tenants.len() > TENANTS_MAX {
             return Err(wrong("[tenants]", format!("{TENANTS_MAX} at most in a worker")));
         }
@@ -61,13 +61,13 @@ impl Roster {
                 Err(error) => drop(refused.insert(name, error)),
             }
         }
-        Ok(Roster { admin: file.admin, log: file.log, tenants, refused })
+        Ok(TenantList { admin: file.admin, log: file.log, tenants, refused })
     }
 
-    /// Gives the first tenant that cannot be served, if there is one.
+    /// Checks that every tenant can be served.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The error of the first tenant that cannot be served.
     pub fn check(self) -> Result<(), ConfigError> {
         self.refused.into_values().next().map_or(Ok(()), Err)
     }
@@ -85,7 +85,7 @@ fn checked_name(name: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Who a tenant is, is told by its socket: no path is of two.
+/// Checks that no path is used by two tenants: the socket identifies the tenant.
 fn alone(
     name: &str,
     config: &WorkerConfig,
@@ -106,7 +106,7 @@ fn alone(
 mod tests {
     use super::*;
 
-    fn load(file: &str, tenants: &[(&str, &str)]) -> Result<Roster, ConfigError> {
+    fn load(file: &str, tenants: &[(&str, &str)]) -> Result<TenantList, ConfigError> {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| dir.path().join(name);
         for (name, text) in tenants {
@@ -114,7 +114,7 @@ mod tests {
         }
         let file = file.replace("DIR", &dir.path().display().to_string());
         std::fs::write(at("shared.toml"), file).unwrap();
-        Roster::load(&at("shared.toml"))
+        TenantList::load(&at("shared.toml"))
     }
 
     #[test]
@@ -122,14 +122,14 @@ mod tests {
         let good = "control = \"/run/a\"\n[store]\n";
         let file = "[tenants]\na = \"DIR/a\"\nb = \"DIR/b\"\nc = \"DIR/missing\"\n\
                     \"d/e\" = \"DIR/a\"\nf = \"DIR/a\"\n";
-        let roster = load(file, &[("a", good), ("b", "control = 1")]).unwrap();
-        let served: Vec<_> = roster.tenants.keys().map(String::as_str).collect();
+        let tenant_list = load(file, &[("a", good), ("b", "control = 1")]).unwrap();
+        let served: Vec<_> = tenant_list.tenants.keys().map(String::as_str).collect();
         assert_eq!(served, ["a"]);
-        let refused: Vec<_> = roster.refused.keys().map(String::as_str).collect();
+        let refused: Vec<_> = tenant_list.refused.keys().map(String::as_str).collect();
         assert_eq!(refused, ["b", "c", "d/e", "f"]);
-        let why = roster.refused["f"].to_string();
+        let why = tenant_list.refused["f"].to_string();
         assert!(why.contains("/run/a is used by a and f"), "{why}");
-        assert!(roster.check().is_err());
+        assert!(tenant_list.check().is_err());
     }
 
     #[test]
