@@ -1,8 +1,8 @@
-//! Standard input, as a sign of life: whoever started this program holds the other end.
+//! Standard input as a sign of life: the process that started this program holds the other end.
 
 use std::io::Read;
 
-/// Waits until standard input ends: whoever started this program is done with it, or gone.
+/// Waits until standard input ends: the process that started this program closes it, or is gone.
 pub fn wait_for_end() {
     let mut input = std::io::stdin().lock();
     let mut ignored = [0; 256];

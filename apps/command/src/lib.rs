@@ -1,4 +1,4 @@
-//! What the command lines `unlade` and `unlade-lab` share.
+//! Parts that the command lines of `unlade` and `unlade-lab` share.
 //!
 //! - [`output`]: standard output; [`input`]: standard input as a sign of life;
 //! - [`tools`]: the system's own tools; [`namespace`]: work inside a network namespace;

@@ -13,7 +13,7 @@ pub fn line(text: impl Display) -> Result<()> {
     writeln!(io::stdout(), "{text}").context("writing to standard output")
 }
 
-/// Whether the failure is only that the reader of standard output went away.
+/// Returns true if the only failure is that the reader of standard output has gone.
 pub fn is_gone(error: &anyhow::Error) -> bool {
     let root = error.root_cause().downcast_ref::<io::Error>();
     root.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

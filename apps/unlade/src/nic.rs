@@ -113,7 +113,7 @@ struct RunArgs {
     /// Its name
     #[arg(long, requires = "originate")]
     name: Option<String>,
-    /// Who has signed its certificate
+    /// Authority of its certificate
     #[arg(long, value_name = "FILE", requires = "originate")]
     ca: Option<PathBuf>,
     /// An application protocol to offer, such as http/1.1
@@ -125,7 +125,7 @@ struct RunArgs {
     /// Seal and open in software, over the same devices
     #[arg(long)]
     software: bool,
-    /// What the wire does to frames, such as loss=2%,reorder=2%,delay=10ms,seed=7
+    /// Impairments of the wire, such as loss=2%,reorder=2%,delay=10ms,seed=7
     #[arg(long, value_name = "WHAT")]
     impair: Option<String>,
     /// Write the wire's frames to this file

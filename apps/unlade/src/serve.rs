@@ -149,7 +149,7 @@ pub fn backend(args: &BackendArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `[nic]` says, as the device's own configuration has it.
+/// The table `[nic]` as the device's own configuration.
 fn device_config(nic: &NicConfig) -> Config {
     let NicConfig { tap, addresses, routes, wire, mtu_bytes, impair, pcap, engine_core } =
         nic.clone();

@@ -20,7 +20,7 @@ pub struct Meter {
     programs: BTreeSet<u32>,
 }
 
-/// What was used up to a moment.
+/// Usage up to a moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Reading {
     at: Instant,
@@ -30,7 +30,7 @@ pub struct Reading {
     busy_ns: u64,
 }
 
-/// What was used between two readings.
+/// Usage between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
     /// The front's processes.
@@ -76,7 +76,7 @@ impl Meter {
 }
 
 impl Reading {
-    /// What was used from `self` to `later`.
+    /// Usage from `self` to `later`.
     pub fn until(&self, later: &Reading) -> Usage {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from) as f64;
         let wall_ns = later.at.duration_since(self.at).as_nanos() as f64;

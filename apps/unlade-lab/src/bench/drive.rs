@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::process::Command;
 use std::time::Duration;
 
-/// What is asked of the offloading balancer.
+/// Load on the offloading balancer.
 #[derive(Debug, Clone)]
 pub struct Drive<'d> {
     pub tls: bool,
@@ -73,7 +73,7 @@ impl Drive<'_> {
 pub struct Running(Helper);
 
 impl Running {
-    /// Whether it has ended by itself, which it does when nothing is answered any more.
+    /// Returns true if it has ended by itself: it does when no answer comes any more.
     pub fn has_ended(&mut self) -> bool {
         self.0.has_ended()
     }

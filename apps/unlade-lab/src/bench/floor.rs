@@ -23,7 +23,7 @@ use unlade_net::FlowKey;
 use unlade_net::state::SocketOptions;
 use unlade_sys::repair::{self, Accept, Known};
 
-/// What the client sends; about as long as the load's requests.
+/// The client's message; about as long as the load's requests.
 const REQUEST: &[u8] = b"GET /4KiB HTTP/1.1\r\nHost: objects.lab\r\nAccept: */*\r\n\r\n";
 /// How long a peer may be silent.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -108,7 +108,7 @@ fn serve(listener: &TcpListener) -> Result<()> {
         let snapshot = Snapshot::decode(&encoded).context("decoding a snapshot")?;
         let socket = repair::restore(&snapshot.tcp, || ())?.activate()?;
         peer.write_all(&[1]).context("answering")?;
-        // Closed without a word: the client is told by nobody.
+        // Closed without a message: no packet reaches the client.
         repair::freeze(&socket)?;
     }
     Ok(())

@@ -90,14 +90,14 @@ pub struct HandoffArgs {
     seed: u64,
 }
 
-/// Whether links have a rate.
+/// The rates of links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shaping {
     Shaped,
     Unshaped,
 }
 
-/// What is compared.
+/// The compared modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Offload(RequestsPerMigration),
@@ -142,7 +142,7 @@ impl Mode {
     }
 }
 
-/// What is held fixed while modes are compared.
+/// The parameters that stay fixed while modes are compared.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     object_bytes: u64,

@@ -1,5 +1,5 @@
 //! A program that helps an experiment from inside a lab. It ends when its standard input does,
-//! so it outlives nobody who started it.
+//! so it never outlives the process that started it.
 
 use anyhow::{Context, Result, bail};
 use std::io::{BufRead, BufReader, Read};
@@ -48,7 +48,7 @@ impl Helper {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Whether it has ended by itself.
+    /// Returns true if it has ended by itself.
     pub fn has_ended(&mut self) -> bool {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }

@@ -8,7 +8,7 @@ use unlade_command::output::line;
 /// Ratios that are shown as 1.00 are neither won nor lost.
 const TIE: f64 = 0.005;
 
-/// Whether a ratio of this name is a loss. Of throughput more is better, and of what software costs
+/// Returns true if a ratio of this name is a loss. Of throughput more is better, and of what software costs
 /// in proportion to the offload; of anything else, time and memory, less is.
 fn is_loss(name: &str, ratio: f64) -> bool {
     let more_is_better =

@@ -80,7 +80,7 @@ enum BenchCommand {
 /// Runs `unlade-lab bench …`.
 ///
 /// # Errors
-/// What the experiment reports.
+/// The experiment's.
 pub fn run(args: BenchArgs) -> Result<ExitCode> {
     match args.command {
         BenchCommand::Handoff(args) => handoff::run(&args)?,

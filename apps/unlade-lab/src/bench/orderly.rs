@@ -1,4 +1,4 @@
-//! What it takes that a network of virtual links keeps the order of packets and TCP repeats none.
+//! Settings with which virtual links keep the order of packets, so that TCP retransmits none.
 
 use super::cpu;
 use crate::lab::namespace::write_sysctls;

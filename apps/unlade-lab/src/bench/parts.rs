@@ -12,7 +12,7 @@ use unlade_command::output::line;
 
 /// One part.
 pub struct Part {
-    /// What `--only` calls it.
+    /// Its name for `--only`.
     pub name: &'static str,
     /// One line for `--help` and above its table.
     pub about: &'static str,

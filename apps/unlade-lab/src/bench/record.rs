@@ -12,7 +12,7 @@ use std::path::Path;
 pub struct Record {
     /// Name of the experiment.
     pub bench: &'static str,
-    /// What was held fixed.
+    /// The fixed parameters.
     pub case: Map<String, Value>,
     /// `offload`, the name of a baseline, or `ratio`.
     pub mode: String,
@@ -22,7 +22,7 @@ pub struct Record {
     pub host: Value,
 }
 
-/// What was held fixed, and the figures, of lines of mode `ratio`.
+/// Fixed parameters and figures of lines of mode `ratio`.
 pub type Ratios = Vec<(Map<String, Value>, Map<String, Value>)>;
 
 /// Where results go.

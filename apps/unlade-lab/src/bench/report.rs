@@ -122,7 +122,7 @@ const QUESTIONS: [Question; 11] = [
     },
 ];
 
-/// What a case of `bench nic` varies, of which the first that it has is to the right.
+/// Parameters that cases of `bench nic` vary; the first one present is the x axis.
 const NIC_AXES: [(&str, Axis, &str); 6] = [
     ("loss_percent", Axis::Percent, "packets lost"),
     ("reorder_percent", Axis::Percent, "packets reordered"),
@@ -165,7 +165,7 @@ impl Place {
         Place::along(case, &["bytes", "response_bytes"], Axis::Bytes, "object size")
     }
 
-    /// What has one of `keys` is to the right; everything else is the setting.
+    /// A parameter in `keys` is the x axis; all others are the setting.
     fn along(
         case: &Map<String, Value>,
         keys: &[&str],

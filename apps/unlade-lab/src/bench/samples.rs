@@ -26,7 +26,7 @@ pub fn ns(from: Instant, to: Instant) -> f64 {
     to.saturating_duration_since(from).as_nanos() as f64
 }
 
-/// What two readings of the clock, one after the other, are apart.
+/// Time between two consecutive readings of the clock.
 pub fn clock_ns() -> f64 {
     let mut samples: Vec<f64> = (0..2001)
         .map(|_| {

@@ -12,10 +12,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// What the admin endpoint on `node` answers to a GET of `path`.
+/// The response of the admin endpoint on `node` to a GET of `path`.
 ///
 /// # Errors
-/// Nobody answers, or with another status than 200.
+/// No answer comes, or one with another status than 200.
 pub fn get(plan: &Plan, node: Node, path: &str) -> Result<String> {
     let answer = namespace::inside(&plan.namespace(node), || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT));

@@ -133,7 +133,7 @@ fn start_nginx(state: &mut State, program: &str) -> Result<()> {
     let command = [program, "-c", &config.display().to_string()].map(str::to_owned);
     let namespace = plan.namespace(node);
     state.processes.push(process::start(&namespace, STATIC_PROCESS, &command, &log)?);
-    // So that whoever removes the lab knows of it.
+    // The command that removes the lab must know of it.
     state.save()?;
     let begin = Instant::now();
     let listens = || {

@@ -109,7 +109,7 @@ impl Stages {
         parsed.collect::<Result<_>>().map(Stages)
     }
 
-    /// What was recorded after `earlier`.
+    /// Records made after `earlier`.
     pub fn since(&self, earlier: &Stages) -> Stages {
         let stages = self.0.iter().map(|(name, times)| {
             let times = times.since(earlier.0.get(name));
@@ -151,7 +151,7 @@ fn times(value: &Value) -> Option<Times> {
 }
 
 /// The median over rounds of a round's own ratio of medians; `None` where a round lacks either.
-/// So a machine that is slower for a while is so for both sides.
+/// A machine that is slower for a while then affects both sides alike.
 pub fn paired_ratio(rounds: &[(Times, Times)]) -> Option<f64> {
     let ratio = |(ours, floor): &(Times, Times)| {
         (ours.count() > 0 && floor.count() > 0)

@@ -12,7 +12,7 @@ const BOTTOM: f64 = 56.0;
 const COLOURS: [&str; 8] =
     ["#0072b2", "#009e73", "#56b4e9", "#cc79a7", "#999999", "#e69f00", "#d55e00", "#000000"];
 
-/// What is to the right.
+/// The x axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Axis {
     /// Bytes, logarithmic.
@@ -48,7 +48,7 @@ impl Axis {
 #[derive(Debug, Clone)]
 pub struct Series {
     pub name: String,
-    /// What is to the right, and figure.
+    /// Value of the x axis, and the figure.
     pub points: Vec<(f64, f64)>,
 }
 

@@ -11,7 +11,7 @@ pub fn header(modes: &[String]) -> String {
     format!("{:<NAME_CHARS$}{cells}", "")
 }
 
-/// What a reader wants to know about one case.
+/// The table row of one case.
 pub fn rows(name: &str, figures: &[Figures]) -> Vec<String> {
     let row = |what: &str, figure: &dyn Fn(&Figures) -> String| {
         let cells: String =

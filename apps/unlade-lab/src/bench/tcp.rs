@@ -1,4 +1,4 @@
-//! What the kernel counted of TCP in a namespace (RFC 4022), and which sockets it has.
+//! The kernel's TCP counters in a namespace (RFC 4022), and its sockets.
 
 use crate::lab::plan::{Node, Plan};
 use anyhow::{Context, Result};
@@ -89,7 +89,7 @@ impl Census {
         plan.nodes().map(read).collect::<Result<_>>().map(Census)
     }
 
-    /// What was counted after `earlier`, which is of the same lab.
+    /// Counts made after `earlier`, a reading of the same lab.
     pub fn since(&self, earlier: &Census) -> Census {
         let both = self.0.iter().zip(&earlier.0);
         Census(both.map(|((node, now), (_, then))| (*node, *now - *then)).collect())

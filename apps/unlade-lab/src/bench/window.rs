@@ -38,7 +38,7 @@ impl Asked {
     }
 }
 
-/// What a window asks for.
+/// The request of a window.
 #[derive(Debug, Clone)]
 pub struct Window<'w> {
     pub asked: Asked,
@@ -54,7 +54,7 @@ pub struct Window<'w> {
     pub seed: u64,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
     pub throughput_bytes_per_s: f64,

@@ -228,7 +228,7 @@ mod tests {
         Plan { name: "t".parse().unwrap(), id: 7, spec }
     }
 
-    /// What the lab writes is what the programs read.
+    /// The programs accept the configurations that the lab writes.
     #[test]
     fn our_own_files_are_understood() {
         for words in [

@@ -17,7 +17,7 @@ use unlade_command::tools::run;
 /// A process does not end or a namespace, directory or file cannot be removed. Everything else
 /// is removed all the same.
 pub fn remove(name: &LabName) -> Result<()> {
-    // First, so that nobody makes another namespace meanwhile.
+    // First, so that no process makes another namespace meanwhile.
     let stopped = stop(&processes(name), Signal::TERM);
     let mut problems: Vec<String> = stopped.err().iter().map(|e| format!("{e:#}")).collect();
     for (_, namespace) in namespace::of_labs(Some(name)) {
@@ -36,7 +36,7 @@ pub fn remove(name: &LabName) -> Result<()> {
     }
 }
 
-/// Every process that belongs to the lab: recorded ones with what they started, whoever lives in
+/// Every process that belongs to the lab: recorded ones with their children, those in
 /// its namespaces, and tools that are still at work on these.
 fn processes(name: &LabName) -> Vec<Identity> {
     let recorded = state::load(name).ok().flatten().map(|state| state.processes);

@@ -1,4 +1,4 @@
-//! What an interrupted process does about the lab it is building or using: it becomes
+//! Clean-up of an interrupted process that is building or using a lab: it becomes
 //! `unlade-lab down`. Becoming another program ends every thread at once, so nothing goes on
 //! building what is being removed.
 

@@ -25,7 +25,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use unlade_command::output::line;
 
-/// What is done with a lab.
+/// Commands on a lab.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Build a lab and start everything in it
@@ -101,7 +101,7 @@ pub struct RestartArgs {
 /// Runs a command on a lab.
 ///
 /// # Errors
-/// What the sub-command reports.
+/// The sub-command's.
 pub fn run(command: LabCommand) -> Result<ExitCode> {
     match command {
         LabCommand::Up(args) => {
@@ -122,7 +122,7 @@ pub fn run(command: LabCommand) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What to do with the new lab.
+/// Prints the next steps with a new lab.
 fn announce(state: &state::State) -> Result<()> {
     let plan = state.plan();
     line(format_args!("lab `{}` is up: {} servers", state.name, plan.spec.servers))?;

@@ -37,7 +37,7 @@ pub fn tools_at_work(lab: &LabName) -> Vec<u32> {
     process::numbers().filter(|pid| works_on(&command_line(*pid), lab)).collect()
 }
 
-/// Whether the words of a command line, each ended by a zero, are `ip`'s on a namespace of `lab`.
+/// Returns true if a command line (words that each end in a zero) is `ip` on a namespace of `lab`.
 /// A process of the lab is `setsid`, then `ip`, before it is itself.
 fn works_on(command_line: &[u8], lab: &LabName) -> bool {
     let mut words = command_line.split(|byte| *byte == 0).map(String::from_utf8_lossy);

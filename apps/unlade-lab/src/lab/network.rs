@@ -13,7 +13,7 @@ const BURST_BYTES_MIN: u64 = 128 * 1024;
 /// Queue in front of a shaped link, in time at the link's rate.
 const QUEUE_MS: u64 = 20;
 
-/// What Debian has by default; a kernel built with another default would make figures of
+/// Debian's default; a kernel built with another default would make figures of
 /// different machines incomparable.
 const CONGESTION_CONTROL: &str = "cubic";
 

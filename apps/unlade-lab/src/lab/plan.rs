@@ -1,4 +1,4 @@
-//! What a lab consists of: its name, nodes, addresses, ports and files. Pure: nothing is touched.
+//! The plan of a lab: its name, nodes, addresses, ports and files. Pure.
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
@@ -229,7 +229,7 @@ pub enum Policy {
     Sharded,
 }
 
-/// What the lab is to be like; recorded in its state.
+/// Specification of a lab; recorded in its state.
 #[derive(Debug, Clone, PartialEq, Eq, Args, Serialize, Deserialize)]
 pub struct Spec {
     /// Servers behind the balancer
@@ -266,7 +266,7 @@ pub struct Spec {
     /// Workers of each server
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub server_workers: u16,
-    /// What stands in front of the servers; nginx and haproxy only when installed
+    /// Fronts of the servers; nginx and haproxy only when installed
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Front::ALL)]
     pub fronts: Vec<Front>,
     /// Only the network, the certificates and the objects: start no process
@@ -275,7 +275,7 @@ pub struct Spec {
 }
 
 impl Default for Spec {
-    /// What the command line takes when nothing is said.
+    /// The defaults of the command line.
     fn default() -> Spec {
         Spec {
             servers: 4,
@@ -295,7 +295,7 @@ impl Default for Spec {
     }
 }
 
-/// What stands in front of the servers; each is a process (or more) of its own in the
+/// A front of the servers; each is a process (or more) of its own in the
 /// balancer's namespace, so that its processor time can be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const TERM_WAIT: Duration = Duration::from_millis(1500);
 /// How long the kernel may take to end a killed process.
 const KILL_WAIT: Duration = Duration::from_secs(5);
-/// What of a log is shown when its process fails.
+/// Part of a log that is shown when its process fails.
 const LOG_TAIL_BYTES: u64 = 4096;
 
 /// A process, told apart from any later one with the same number.

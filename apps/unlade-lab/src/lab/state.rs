@@ -1,4 +1,4 @@
-//! What is on disk about a lab, written before anything else is made, so that whatever an
+//! Records of a lab on disk, written before anything else is made, so that everything that an
 //! interrupted `up` leaves can be found and removed.
 
 use super::plan::{LABS_MAX, LabName, Plan, STATE_ROOT, Spec};
@@ -61,7 +61,7 @@ impl State {
         fs::rename(&new, &path).with_context(|| format!("writing {}", path.display()))
     }
 
-    /// Whether a lab of this name is in use or being built by someone else: not to be removed
+    /// Returns true if another process uses or builds a lab of this name: it must not be removed
     /// without being asked to.
     pub fn is_live(&self) -> bool {
         match self.ready {

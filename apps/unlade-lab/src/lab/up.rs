@@ -26,7 +26,7 @@ struct Service {
     name: String,
     node: Node,
     command: Vec<String>,
-    /// What must answer before the lab is ready.
+    /// Addresses that must answer before the lab is ready.
     ports: Vec<SocketAddr>,
 }
 
@@ -34,7 +34,7 @@ struct Service {
 ///
 /// # Errors
 /// The lab exists and is in use; a tool or permission is missing; a process does not come up.
-/// What was built is removed again.
+/// A failed build is removed again.
 pub fn up(name: LabName, spec: Spec, replace: bool) -> Result<State> {
     let lock = state::lock()?;
     match state::load(&name) {
@@ -104,7 +104,7 @@ fn build(plan: &Plan, state: &mut State) -> Result<()> {
     Ok(())
 }
 
-/// What every node reads as its hosts file; nothing else names a host in a lab.
+/// The hosts file of every node; nothing else names a host in a lab.
 fn name_files(plan: &Plan) -> Result<()> {
     let mut hosts = format!(
         "127.0.0.1 localhost\n::1 localhost\n{} {HOST}\n{} {HOST_V6}\n",
@@ -148,7 +148,7 @@ fn services(plan: &Plan) -> Result<Vec<Service>> {
     for node in plan.servers() {
         let ip = IpAddr::V4(plan.address_v4(node));
         let mut ports = vec![SERVER_HTTP_PORT];
-        // Without a balancer that hands over nobody needs the agent.
+        // Without a balancer that hands over, the agent is not needed.
         ports.extend(plan.spec.fronts.contains(&Front::Offload).then_some(SERVER_AGENT_PORT));
         services.push(Service {
             name: node.to_string(),

@@ -22,7 +22,7 @@ pub const DROP_BYTES: usize = 16 << 20;
 /// Reads of one connection before it is another's turn.
 const READS_PER_TURN: usize = 8;
 
-/// What all connections of a worker share.
+/// State that all connections of a worker share.
 pub struct Shared<'s> {
     pub targets: &'s [Target],
     /// Body length of each target, as first seen.
@@ -38,7 +38,7 @@ pub struct Shared<'s> {
     pub outcome: Outcome,
     /// Where ciphertext and responses are received.
     pub inbox: Vec<u8>,
-    /// Never written: bodies that nobody looks at are dropped in the kernel.
+    /// Never written: bodies that are not verified are dropped in the kernel.
     pub sink: Vec<u8>,
     /// Plaintext of the requests that are about to be sent.
     pub requests: Vec<u8>,
@@ -123,7 +123,7 @@ impl Client {
         }
     }
 
-    /// Whether the socket's becoming writable matters.
+    /// Returns true if the connection waits for its socket to become writable.
     pub fn wants_write(&self) -> bool {
         !self.connected || self.out_sent < self.out.len()
     }
@@ -218,7 +218,7 @@ impl Client {
         }
     }
 
-    /// Whether a request may be sent: the handshakes are over.
+    /// Returns true if a request may be sent: the handshakes are over.
     fn is_ready(&self) -> bool {
         self.connected && self.tls.as_ref().is_none_or(|tls| tls.established)
     }

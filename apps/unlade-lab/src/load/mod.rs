@@ -58,7 +58,7 @@ pub struct LoadArgs {
     /// Connect there instead of where the URL's host is; given several times, in turn
     #[arg(long, value_name = "ADDRESS")]
     connect: Vec<SocketAddr>,
-    /// What to ask for; given several times, each request picks one
+    /// Path of the requests; given several times, each request picks one
     #[arg(long = "path", value_name = "PATH")]
     paths: Vec<String>,
     /// Paths to pick from, one a line
@@ -97,10 +97,10 @@ pub struct LoadArgs {
     /// never, sample:N (one body in N) or all; all when --sha256sums is given
     #[arg(long)]
     verify: Option<Verify>,
-    /// What the bodies must hash to, as sha256sum prints it
+    /// Expected hashes of the bodies, as sha256sum prints them
     #[arg(long, value_name = "FILE")]
     sha256sums: Option<PathBuf>,
-    /// Copy bodies to this process even when nobody looks at them
+    /// Copy bodies to this process even when they are not verified
     #[arg(long)]
     copy_bodies: bool,
     /// Certificates to trust; SSL_CERT_FILE names them otherwise

@@ -1,4 +1,4 @@
-//! What a run has seen, and how it is told.
+//! Outcome of a run, and its output.
 
 use hdrhistogram::Histogram;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Reads responses out of a byte stream: head, then as many body bytes as it announces. Sans-IO;
-//! a body that nobody checks need not pass through here at all.
+//! a body that is not verified need not pass through here at all.
 
 use super::target::Sum;
 use sha2::{Digest, Sha256};
@@ -9,7 +9,7 @@ use std::fmt;
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 const HEADERS_MAX: usize = 64;
 
-/// What is wrong with what the server sent.
+/// A fault in the server's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
     Head,
@@ -117,7 +117,7 @@ impl Reader {
         self.finish()
     }
 
-    /// Whether the next byte begins a response.
+    /// Returns true if the next byte begins a response.
     pub fn is_between(&self) -> bool {
         self.body.is_none() && self.partial.is_empty()
     }

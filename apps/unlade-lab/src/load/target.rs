@@ -1,4 +1,4 @@
-//! What is asked for: the URL, the paths, and what the answers must hash to.
+//! The target: the URL, the paths, and the expected hashes of the answers.
 
 use anyhow::{Context, Result, bail};
 use std::collections::HashMap;
@@ -84,7 +84,7 @@ impl Origin {
 pub struct Target {
     /// The request as it is sent.
     pub request: Vec<u8>,
-    /// What its body must hash to, when known.
+    /// Expected hash of its body, when known.
     pub sum: Option<Sum>,
 }
 

@@ -205,7 +205,7 @@ fn tls_bodies_are_verified() {
         let (outcome, _) = load(&[&words[..], &what, more].concat());
         assert_eq!((outcome.verified, outcome.errors()), (100, 0), "{:?}", outcome.example);
     }
-    // Somebody else's certificate.
+    // The certificate of another host.
     let other = tree.dir.path().join("other.pem");
     let issued = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     std::fs::write(&other, issued.cert.pem()).unwrap();

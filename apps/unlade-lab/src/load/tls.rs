@@ -10,7 +10,7 @@ use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What a record adds to its plaintext, at most (RFC 5246, section 6.2.3).
+/// Most bytes that a record adds to its plaintext (RFC 5246, section 6.2.3).
 const RECORD_OVERHEAD_BYTES: usize = 5 + 256;
 
 /// The configuration of all connections of a run.
@@ -38,7 +38,7 @@ pub fn config(ca: &Path) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// What the peer's bytes led to.
+/// Result of the peer's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Ciphertext that is done with.
@@ -73,7 +73,7 @@ impl Tls {
     /// soon as the connection allows, then cleared.
     ///
     /// # Errors
-    /// What TLS or `sink` finds wrong; the connection is of no further use.
+    /// A fault found by TLS or `sink`; the connection is of no further use.
     pub fn advance<E>(
         &mut self,
         incoming: &mut [u8],

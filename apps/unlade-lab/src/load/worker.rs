@@ -33,7 +33,7 @@ struct Slot {
     watches_write: bool,
 }
 
-/// What a worker hands back.
+/// Result of a worker.
 pub struct Report {
     pub outcome: Outcome,
     pub elapsed: Duration,
@@ -153,7 +153,7 @@ impl<'p> Worker<'p> {
         self.start + self.plan.ramp + SWEEP
     }
 
-    /// Whether the time is up, or all requests are answered, or nothing is answered any more.
+    /// Returns true if the time is up, all requests are answered, or no answer comes any more.
     fn is_over(&mut self) -> bool {
         let time_is_up =
             self.plan.duration.is_some_and(|length| self.warm && self.measured.elapsed() >= length);

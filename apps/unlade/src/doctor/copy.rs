@@ -124,7 +124,7 @@ fn populate() -> Result<String> {
     }
 }
 
-/// What programs share with `unlade copyd`.
+/// Means that programs share with `unlade copyd`.
 fn sealing() -> Result<String> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("unlade-doctor", flags).context(NO_DAEMON)?;
@@ -136,7 +136,7 @@ fn sealing() -> Result<String> {
     }
 }
 
-const NO_DAEMON: &str = "`unlade copyd` serves nobody; a program can have the service inside";
+const NO_DAEMON: &str = "`unlade copyd` does not run; a program can have the service inside";
 
 fn faults() -> Result<String> {
     if userfaultfd(Faults::All).is_ok() {

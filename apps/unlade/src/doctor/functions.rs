@@ -1,4 +1,4 @@
-//! What function instances run in.
+//! Sandboxes of function instances.
 
 use std::process::{Command, Stdio};
 

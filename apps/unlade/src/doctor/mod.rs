@@ -37,7 +37,7 @@ pub struct DoctorArgs {
     json: bool,
 }
 
-/// What a probe is for.
+/// Purpose of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Part {
@@ -45,11 +45,11 @@ enum Part {
     ConnectionOffload,
     /// Makes it better.
     Better,
-    /// What copies are made with, and by whom.
+    /// Means of copying, and the party that copies.
     CopyOffload,
-    /// What a device works with, and where its packets come from.
+    /// Means of a device, and the source of its packets.
     ProtocolOffload,
-    /// What function instances run in.
+    /// Sandboxes of function instances.
     Functions,
     /// Labs and experiments.
     Lab,

@@ -7,7 +7,7 @@ use unlade_aead::{Backend, Key};
 use unlade_sys::packet::PacketPort;
 use unlade_sys::vnet::VnetTap;
 
-/// A hardware address that is nobody's: locally administered.
+/// An unused hardware address: locally administered.
 const MAC: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 const MTU_BYTES: u32 = 1500;
 /// Frames that the kernel keeps for the probe.
@@ -24,7 +24,7 @@ pub fn all() -> Vec<Finding> {
     ]
 }
 
-/// What a probe has found.
+/// Finding of a probe.
 pub fn finding(feature: &'static str, result: Result<String>) -> Finding {
     let (outcome, detail) = match result {
         Ok(detail) => (Outcome::Works, detail),

@@ -156,7 +156,7 @@ fn driver_hook() -> Result<String> {
     Ok("eBPF in the driver's hook".to_owned())
 }
 
-/// What a server needs to give connections back: its packets go to the balancer, and those that
+/// Requirements for a server that gives connections back: its packets go to the balancer, and those that
 /// came too late are sent there.
 fn server_steering() -> Result<String> {
     let steering = steering(Hook::Tc, false)?;

@@ -37,12 +37,12 @@ pub(super) struct GatewayArgs {
     /// and AWS_ENDPOINT_URL_LAMBDA is set, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are used
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
-    /// Whose functions
+    /// Tenant of the functions
     #[arg(long)]
     tenant: Option<String>,
 }
 
-/// Where a gateway is that nobody names.
+/// The default address of a gateway.
 const GATEWAY: &str = "http://127.0.0.1:9001";
 /// Where it keeps everything.
 const STATE: &str = "/var/lib/unlade/fn";
@@ -52,7 +52,7 @@ impl GatewayArgs {
         self.gateway.as_deref().unwrap_or(GATEWAY)
     }
 
-    /// What requests are signed with; nothing where there are no keys to be had.
+    /// Keys that sign requests; `None` where there are none.
     ///
     /// # Errors
     /// The keys that were named are not there.
@@ -113,7 +113,7 @@ pub(super) struct DeployArgs {
     /// MODULE.FUNCTION
     #[arg(long)]
     handler: Option<String>,
-    /// What an instance may use, as 256MiB
+    /// Memory limit of an instance, as 256MiB
     #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// How long an invocation may take, as 30s
@@ -122,10 +122,10 @@ pub(super) struct DeployArgs {
     /// A variable of its environment, NAME=VALUE; may be there several times
     #[arg(long = "env", value_name = "NAME=VALUE")]
     environment: Vec<String>,
-    /// What its instances run in
+    /// Sandbox of its instances
     #[arg(long, value_enum)]
     isolation: Option<IsolationArg>,
-    /// What stands between it and its objects: offload, prefetch, sdk, tcp, stock
+    /// Path to its objects: offload, prefetch, sdk, tcp, stock
     #[arg(long, value_parser = mode)]
     mode: Option<Mode>,
     /// A directory of packages; may be there several times

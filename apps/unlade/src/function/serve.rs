@@ -30,7 +30,7 @@ by itself and `unlade fn env` prints. The gateway's address is printed when call
 pub(super) const HELP: &str = "\
 An fn.toml, with the defaults:
   listen = \"127.0.0.1:9001\"       # requests are signed, not encrypted: others need allow_remote
-  authentication = \"keys\"         # or \"off\": whoever reaches the gateway may do everything
+  authentication = \"keys\"         # or \"off\": every caller may do everything
   check_imports = true              # a function is served when its handler could be imported
   admin = \"127.0.0.1:9902\"        # /metrics, /healthz, /version; none where not said
   state = \"/var/lib/unlade/fn\"

@@ -22,7 +22,7 @@ const FILL_BYTES: u64 = 1 << 20;
 /// How much of the namespace is used where nothing is said, and all of it is to be filled first.
 const VERIFY_SPAN_BYTES: u64 = 64 << 20;
 
-/// What is done at which places.
+/// The operations and their offsets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Pattern {
     /// Reads, one behind the other
@@ -62,7 +62,7 @@ impl Pattern {
 pub struct BenchArgs {
     /// nvme+tcp://HOST:PORT/NSID?nqn=NQN, or nvme+tls://…; port and NQN may be left out
     address: Address,
-    /// What to do
+    /// Access pattern
     #[arg(long, value_enum, default_value = "randread")]
     pattern: Pattern,
     /// Bytes of one read or write
@@ -77,7 +77,7 @@ pub struct BenchArgs {
     /// Writes what is to be read, and compares
     #[arg(long)]
     verify: bool,
-    /// What is in the namespace may be lost; needed for whatever writes
+    /// Data in the namespace may be lost; required by every pattern that writes
     #[arg(long)]
     overwrite: bool,
     /// Seed of places and data
@@ -90,7 +90,7 @@ pub struct BenchArgs {
     host: HostArgs,
 }
 
-/// What does not change during a run.
+/// The constants of a run.
 #[derive(Clone)]
 struct Plan {
     namespace: Namespace,
@@ -102,7 +102,7 @@ struct Plan {
     until: Instant,
 }
 
-/// What one of those in flight has done.
+/// Result of one operation in flight.
 struct Done {
     reads: u64,
     writes: u64,
@@ -201,7 +201,7 @@ async fn work(plan: Plan, number: u64, workers: u64) -> Result<Done> {
     let mut done = Done { reads: 0, writes: 0, latency_us: histogram()? };
     let mut buffer = vec![0; plan.block_bytes as usize];
     let mut expected = vec![0; if plan.verify { buffer.len() } else { 0 }];
-    // The same bytes are written again and again where nobody looks at them.
+    // The same bytes are written again and again where they are not read.
     let filler = written(&plan, number * plan.block_bytes, plan.block_bytes);
     let mut turn = number;
     while Instant::now() < plan.until {

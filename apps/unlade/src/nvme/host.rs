@@ -1,4 +1,4 @@
-//! What all sub-commands of `unlade nvme` that connect have in common.
+//! Common parts of the sub-commands of `unlade nvme` that connect.
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::{Args, ValueEnum};
@@ -28,7 +28,7 @@ pub enum Identity {
     One,
 }
 
-/// Who we are, and how we connect.
+/// Identity of this host, and options of the connection.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct HostArgs {

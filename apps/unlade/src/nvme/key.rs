@@ -20,7 +20,7 @@ pub struct KeyArgs {
     long: bool,
 }
 
-/// Reads a key that somebody made.
+/// Reads an existing key.
 ///
 /// # Errors
 /// The file cannot be read, or holds no key.

@@ -65,7 +65,7 @@ enum NvmeCommand {
 /// Runs `unlade nvme`.
 ///
 /// # Errors
-/// What stopped the sub-command.
+/// The failure of a sub-command.
 pub fn run(args: &NvmeArgs) -> Result<ExitCode> {
     match &args.command {
         NvmeCommand::Discover(args) => block_on(connect::discover(args))?,

@@ -1,4 +1,4 @@
-//! What becomes of a connection, said while it is used.
+//! Notices about a connection while it is used.
 
 use indicatif::ProgressBar;
 use std::time::{Duration, Instant};
@@ -80,7 +80,7 @@ impl State {
         self.bar.suspend(|| eprintln!("{text}"));
     }
 
-    /// What the bar says beside the figures.
+    /// Text of the progress bar beside the figures.
     fn message(&self, quiet: Duration) -> String {
         match self.lost {
             Some(since) => format!(

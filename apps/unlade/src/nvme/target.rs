@@ -31,7 +31,7 @@ A flush of the host is an fdatasync of the file; what was written and not flushe
 the machine, as with a disk that has a cache. Memory is lost when the target ends.
 
 Hosts choose whether headers and data have digests (CRC32C); the options below say whether they \
-may. Whoever reaches the address can read and write everything, so keep it on a trusted network; \
+may. Every host that reaches the address can read and write everything, so keep it on a trusted network; \
 with --psk-file only hosts that have the key can, over TLS 1.3.";
 
 const HELP: &str = "\

@@ -1,4 +1,4 @@
-//! What a device beside the processor would save: a *model* with a stated latency and bandwidth, in
+//! Savings of a device beside the processor: a *model* with a stated latency and bandwidth, in
 //! the model's own time, driven by the real service. No such device is used.
 
 use crate::bench::record::Sink;
@@ -16,7 +16,7 @@ const SIZES: [usize; 6] = [4 << 10, 12 << 10, 64 << 10, 256 << 10, 1 << 20, 4 <<
 const TASK_BYTES: usize = 1 << 20;
 /// How fast the modelled processor is, bytes a microsecond: warm, and beyond its caches.
 const CPU_RATES: [u64; 2] = [40_000, 10_000];
-/// What a look at the modelled device takes, nanoseconds.
+/// Cost of one poll of the modelled device, nanoseconds.
 const POLL_NS: u64 = 50;
 /// A copy that takes longer of real time than this is one that is lost.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -32,7 +32,7 @@ const UNIT: Characteristics = Characteristics {
     depth: 64,
 };
 
-/// What one size came to, in the model's time.
+/// Result for one size, in the model's time.
 #[derive(Debug, Clone, Copy)]
 struct Outcome {
     alone_ns: u64,

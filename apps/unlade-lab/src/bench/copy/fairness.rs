@@ -64,7 +64,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-/// What the service copied for each of two clients that never wait: the second's for each byte of
+/// Bytes that the service copied for each of two clients that never wait: the second's for each byte of
 /// the first's.
 fn compete(rivals: &Rivals, length: Duration) -> Result<f64> {
     let service = service()?;

@@ -95,7 +95,7 @@ fn pass(
     writer: &OwnedFd,
     bytes: usize,
 ) -> Result<usize> {
-    // A pipe that is full of small pieces must not be waited for: nobody would empty it.
+    // A pipe that is full of small pieces must not be waited for: nothing would empty it.
     let flags = SpliceFlags::MOVE | SpliceFlags::NONBLOCK;
     let moved = match splice(from, None, writer, None, bytes.min(PIPE_BYTES), flags) {
         Err(Errno::AGAIN) => {

@@ -37,7 +37,7 @@ impl Case {
         fields.as_object().cloned().unwrap_or_default()
     }
 
-    /// So long that whoever copies is done by then.
+    /// Longer than any copy takes.
     fn window(self, sync_ns: f64) -> Duration {
         match self.has_window {
             true => Duration::from_nanos((4.0 * sync_ns) as u64 + 3_000),
@@ -148,7 +148,7 @@ fn served(copier: &Copier, buffers: &mut Buffers, case: Case, window: Duration) 
     }
 }
 
-/// What one round gave, one figure for each kernel and the service's last.
+/// Result of one round: a figure for each kernel, then the service's.
 fn round(
     copier: &Copier,
     kernels: &[Kernel],
@@ -174,7 +174,7 @@ fn round(
     means
 }
 
-/// What a case gave: nanoseconds of each kernel and of the service, and the median over rounds of
+/// Result of a case: nanoseconds of each kernel and of the service, and the median over rounds of
 /// the service's share of the fastest.
 struct Outcome {
     kernels_ns: Vec<f64>,
@@ -201,7 +201,7 @@ fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome
         .collect();
     let column = |at: usize| median(&mut rounds.iter().map(|times| times[at]).collect::<Vec<_>>());
     let kernels_ns: Vec<f64> = (0..kernels.len()).map(column).collect();
-    // The fastest over all rounds: that of each round would be whoever was lucky in it.
+    // The fastest over all rounds: the fastest of each round is chance.
     let fastest = (0..kernels.len()).min_by(|a, b| kernels_ns[*a].total_cmp(&kernels_ns[*b]));
     let fastest = fastest.unwrap_or_default();
     let mut ratios: Vec<f64> =
@@ -233,7 +233,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
         write(sink, case, &outcome)?;
     }
     drop(service);
-    // What it costs while somebody is there to serve.
+    // The cost while there is a client to serve.
     let service = Service::start(Config { polling: Polling::Always, ..Config::default() })?;
     let submit_ns = submit_ns(&service, clock_ns)?;
     let ready_ns = ready_ns(&service, clock_ns)?;
@@ -260,7 +260,7 @@ fn write(sink: &mut Sink, case: Case, outcome: &Outcome) -> Result<()> {
     sink.write(case.fields(), "ratio", ratio)
 }
 
-/// What a submission takes, sixteen at a time.
+/// Cost of a submission, sixteen at a time.
 fn submit_ns(service: &Service, clock_ns: f64) -> Result<f64> {
     const BATCH: usize = 16;
     const BYTES: usize = 8 << 10;
@@ -284,7 +284,7 @@ fn submit_ns(service: &Service, clock_ns: f64) -> Result<f64> {
     Ok(middle_mean(&mut samples))
 }
 
-/// What it takes to see that bytes are there.
+/// Cost of checking that bytes have arrived.
 fn ready_ns(service: &Service, clock_ns: f64) -> Result<f64> {
     const LOOKS: usize = 1000;
     let copier = Copier::new(service.attach().context("a client for looks")?);

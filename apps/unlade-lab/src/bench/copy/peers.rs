@@ -24,7 +24,7 @@ const BEAT: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What every request asks for.
+/// The target of every request.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: bench\r\n\r\n";
 
 /// The server's head for a body of `bytes`.
@@ -140,7 +140,7 @@ struct Asking {
     left: usize,
 }
 
-/// What a client got.
+/// The result of one client.
 #[derive(Debug, Clone, Copy)]
 pub struct Got {
     pub responses: u64,
@@ -158,7 +158,7 @@ impl Client {
     /// Connects, and checks one whole answer of each connection.
     ///
     /// # Errors
-    /// Nobody answers, or with other bytes.
+    /// No answer comes, or one with other bytes.
     pub fn connect(to: SocketAddr, connections: usize, bytes: usize) -> Result<Client> {
         let mut client =
             Client { all: Vec::new(), answer_bytes: 0, discard: vec![0; DISCARD_BYTES] };

@@ -1,4 +1,4 @@
-//! What bodies cost the balancer that proxies them: by splice(2) where it chooses so, beside the
+//! Cost of bodies to a balancer that proxies them: by splice(2) where it chooses so, beside the
 //! same balancer with a buffer only. And the two ways by themselves, in the least of a proxy.
 
 use super::forward::{Forwarder, Way};
@@ -85,7 +85,7 @@ fn processors() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&processor| allowed.is_set(processor)).collect()
 }
 
-/// Who runs where, so that the proxy has a processor to itself, and is what is waited for.
+/// Placement of the processes: the proxy has a processor to itself, so it is the bottleneck.
 #[derive(Debug, Clone)]
 struct Places(Vec<usize>);
 
@@ -98,7 +98,7 @@ impl Places {
         self.stay(1)
     }
 
-    /// Where there are fewer than two, nobody is kept anywhere.
+    /// With fewer than two processors, no process is pinned.
     fn stay(&self, at: usize) -> Result<()> {
         if self.0.len() < 2 { Ok(()) } else { stay_on(self.0[at]) }
     }
@@ -170,7 +170,7 @@ fn forwarder(places: &Places, bytes: usize, rounds: usize, window: Duration) -> 
             let mut got = client.run(window)?;
             drop(client);
             let cpu_s = forwarder.finish()?.as_secs_f64();
-            // And the one that was checked, which took time nobody looked at.
+            // And the one that was checked, which was not timed.
             let figures = Figures::new(got, bytes, 0.0);
             got.responses += 1;
             let cpu_s_per_gib = Figures::new(got, bytes, cpu_s).cpu_s_per_gib;

@@ -29,7 +29,7 @@ enum Direction {
     Send,
 }
 
-/// What is held fixed.
+/// The parameters that stay fixed.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     direction: Direction,
@@ -251,7 +251,7 @@ fn measure(service: &Service, case: Case, rounds: usize, clock_ns: f64) -> Resul
     })
 }
 
-/// What asking a socket how many bytes it has costs: a receive by the service begins so.
+/// Cost of asking a socket for the number of bytes it holds: a receive by the service begins so.
 fn fionread_ns(clock_ns: f64) -> Result<f64> {
     const LOOKS: usize = 100;
     let wire = Wire::new(4096)?;

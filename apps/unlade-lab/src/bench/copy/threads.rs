@@ -22,7 +22,7 @@ const WAIT: Duration = Duration::from_micros(100);
 const PATIENCE: Duration = Duration::from_secs(1);
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Who copies.
+/// The party that copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// The clients, by `memcpy`.
@@ -48,7 +48,7 @@ impl Way {
     }
 }
 
-/// What a round of one way came to.
+/// Result of one round of one variant.
 #[derive(Debug, Clone, Copy, Default)]
 struct Outcome {
     bytes_per_s: f64,
@@ -64,7 +64,7 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What a client copies: a few buffers, which stay in its core's cache, from one source.
+/// The buffers of a client: a few, which stay in its core's cache, from one source.
 struct Buffers {
     source: Vec<u8>,
     destinations: Vec<Vec<u8>>,

@@ -27,7 +27,7 @@ const FRESH_BYTES: usize = 96 << 20;
 /// Loops that no program chooses where it has better ones.
 const LEFT_OUT: [&str; 3] = ["portable", "bytes", "sse2"];
 
-/// What is held fixed.
+/// The parameters that stay fixed.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     bytes: usize,
@@ -62,7 +62,7 @@ impl Case {
     }
 }
 
-/// Who copies.
+/// The party that copies.
 #[derive(Clone, Copy)]
 enum Mode {
     /// The program, with this loop.

@@ -21,11 +21,11 @@ const PAPER: Paper = Paper { least_percent: 1.4, most_percent: 8.4 };
 const RECORD_BYTES: usize = 16 << 10;
 const RECORD_OVERHEAD: usize = 22;
 
-/// What is received ahead, at most: it should still be in a cache when it is opened. Whole records,
+/// Most bytes that are received ahead: they should still be in a cache when it is opened. Whole records,
 /// and no more than `Inbound` receives at once.
 const AHEAD_BYTES: usize = 7 * (RECORD_BYTES + RECORD_OVERHEAD);
 
-/// What both ends agree on.
+/// Parameters that both ends agree on.
 struct Configs {
     sending: Arc<ServerConfig>,
     receiving: Arc<ClientConfig>,
@@ -96,7 +96,7 @@ impl Sending {
     }
 }
 
-/// What does one message with rustls' own buffers: it copies records into one, their plaintext
+/// Handles one message with rustls' own buffers: it copies records into one, their plaintext
 /// into another, and that to `plain`.
 fn buffered<'a>(name: &'static str, message: &'a [u8]) -> Result<Way<'a>> {
     let (sender, mut socket) = pair()?;
@@ -137,7 +137,7 @@ fn receive(
     Ok(())
 }
 
-/// What does one message by opening its records where `feeding` has received them.
+/// Handles one message by opening its records where `feeding` has received them.
 fn opened<'a, F: Feed + 'a>(
     name: &'static str,
     message: &'a [u8],

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::{Add, Sub};
 use unlade_sys::usage::{ThreadUsage, cpu_of_thread};
 
-/// What the names of the service's threads begin with.
+/// Prefix of the names of the service's threads.
 const SERVICE_THREADS: &str = "copyd-";
 
 /// Seconds of the calling thread, and of the service's threads in this process.

@@ -18,7 +18,7 @@ const REPEATS_MAX: usize = 400;
 /// Between two ways: so long that the service of the one before sleeps.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// What the paper says of a use: by how much latency falls, in percent.
+/// The paper's figure for a use: reduction of latency, in percent.
 #[derive(Debug, Clone, Copy)]
 pub struct Paper {
     pub least_percent: f64,
@@ -43,7 +43,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// What one way gave.
+/// Result of one variant.
 #[derive(Debug, Clone, Default)]
 struct Column {
     samples_ns: Vec<f64>,
@@ -185,7 +185,7 @@ pub fn compare(
     sink.write(case.clone(), "ratio", metrics.as_object().cloned().unwrap_or_default())
 }
 
-/// What is held fixed.
+/// The parameters that stay fixed.
 pub fn case(use_of: &str, kind: &str, bytes: usize) -> Map<String, Value> {
     let case = json!({ "use": use_of, "kind": kind, "bytes": bytes });
     case.as_object().cloned().unwrap_or_default()

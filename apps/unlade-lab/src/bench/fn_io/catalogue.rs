@@ -1,4 +1,4 @@
-//! What is compared: twelve functions, and six ways of giving them their objects.
+//! The compared cases: twelve functions, and six ways of giving them their objects.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -29,7 +29,7 @@ pub struct Workload {
     /// Its directory.
     pub name: &'static str,
     pub half: Half,
-    /// What it imports beside boto3 and itself: what a zygote of the baseline has imported.
+    /// Modules it imports beside boto3 and itself: those that a zygote of the baseline has imported.
     pub modules: &'static [&'static str],
 }
 
@@ -66,7 +66,7 @@ pub fn workload(name: &str) -> Result<&'static Workload> {
     found.with_context(|| format!("`{name}` is no workload"))
 }
 
-/// What stands between a function and its objects, and what its template has imported.
+/// The path between a function and its objects, and the modules its template has imported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
     /// boto3 in the instance; the zygote has imported what the function needs beside it.
@@ -87,7 +87,7 @@ impl Mode {
     pub const ALL: [Mode; 6] =
         [Mode::Stock, Mode::StockPreimported, Mode::Tcp, Mode::Sdk, Mode::Prefetch, Mode::Offload];
 
-    /// What the others are compared with.
+    /// The baseline of the other modes.
     pub const BASELINES: [Mode; 2] = [Mode::Stock, Mode::StockPreimported];
 
     /// In results, in names of functions, and as the name of its tenant.
@@ -115,10 +115,10 @@ impl Mode {
     }
 }
 
-/// What is invoked: a workload, with an input.
+/// The subject of invocations: a workload with an input.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// What its functions are called, before the mode.
+    /// Name of its functions, before the mode.
     pub name: String,
     pub workload: &'static Workload,
     /// Of all objects that it reads.
@@ -133,7 +133,7 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// What the function is called in a mode.
+    /// Name of the function in a mode.
     pub fn function(&self, mode: Mode) -> String {
         format!("{}--{}", self.name, mode.name())
     }

@@ -50,7 +50,7 @@ pub struct Growth {
     pub starting: usize,
 }
 
-/// What was seen of one population.
+/// Measurements of one population.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Step {
     pub population: usize,
@@ -63,7 +63,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// What it fails by.
+    /// The criterion that it fails.
     pub fn limit(&self, budget_bytes: u64) -> Option<&'static str> {
         if self.pss_bytes > budget_bytes {
             return Some("memory");

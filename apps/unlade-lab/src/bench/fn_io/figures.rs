@@ -61,7 +61,7 @@ fn node_cpu_us(window: &Window) -> Option<f64> {
     window.cpu.map(|cpu| cpu.node_us())
 }
 
-/// What of the time that prefetches took nobody waited for; nothing where none was made.
+/// Share of the time of prefetches that no caller waited for; `None` where there was no prefetch.
 pub fn prefetch_hidden(windows: &[Window]) -> Option<f64> {
     let sum = |name: &str| -> f64 {
         let colds = windows.iter().filter_map(|window| window.cold.as_ref());
@@ -206,7 +206,7 @@ fn geometric(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     (count > 0.0).then(|| (logarithms.iter().sum::<f64>() / count).exp())
 }
 
-/// What the mix uses: each function once. Of a sum, so that a function that uses more counts more.
+/// Usage of the mix: each function once. Of a sum, so that a function that uses more counts more.
 pub fn sum_ratio(
     ours: &[Figures],
     theirs: &[Figures],

@@ -21,7 +21,7 @@ pub struct Caller {
     stream: Option<TcpStream>,
 }
 
-/// What came back.
+/// The response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -47,7 +47,7 @@ impl Caller {
     /// Connects, where it is not connected, or no more: a server ends what was idle for long.
     ///
     /// # Errors
-    /// Nobody listens.
+    /// There is no listener.
     pub fn connect(&mut self) -> Result<()> {
         if self.stream.as_ref().is_some_and(has_ended) {
             self.stream = None;
@@ -77,7 +77,7 @@ impl Caller {
     }
 }
 
-/// Whether the other side has ended a connection on which no answer is due.
+/// Returns true if the peer has ended a connection on which no answer is due.
 fn has_ended(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     let is_open = matches!(&peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! What is told: lines of results, tables for readers.
+//! Output: lines of results, tables for readers.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use unlade_command::output::line;
 const NAME_CHARS: usize = 26;
 const CELL_CHARS: usize = 11;
 
-/// What every line says.
+/// The fields of every line.
 #[derive(Clone, Copy, Debug)]
 pub struct About<'a> {
     pub isolation: &'a str,
@@ -290,7 +290,7 @@ pub fn step_head() -> Result<()> {
     line(head(&["instances", "node MiB", "p99/SLO", "CPU ms", "failed"]))
 }
 
-/// What populations say: memory at the same one, and how large it can be.
+/// Results of populations: memory at the same size, and the largest size.
 ///
 /// # Errors
 /// Results cannot be written.

@@ -37,20 +37,20 @@ impl Cpu {
     }
 }
 
-/// What was seen of one instance.
+/// Measurements of one instance.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// Its first invocation, where it was started from a template for it.
     pub cold: Option<Invoked>,
     /// Those after it.
     pub warm: Vec<Invoked>,
-    /// What it had in the end.
+    /// Its final reading.
     pub usage: Option<Usage>,
     /// Of the warm ones, on average.
     pub cpu: Option<Cpu>,
 }
 
-/// What is measured where.
+/// The measurements and their places.
 pub struct Field<'a> {
     pub node: &'a Node,
     pub objects: &'a Objects,

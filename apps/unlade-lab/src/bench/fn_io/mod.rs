@@ -73,7 +73,7 @@ pub struct FnArgs {
     /// Write results there, one JSON object a line
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// What instances run in
+    /// The sandbox of instances
     #[arg(long, value_enum, default_value_t = Backend::Process)]
     backend: Backend,
     /// Only these functions; in machines three where nothing is said
@@ -108,7 +108,7 @@ pub struct FnArgs {
 /// Machines are emulated where there is no KVM: a smaller mix, of both halves.
 const IN_MACHINES: [&str; 3] = ["template", "json-transform", "map"];
 
-/// What instances run in.
+/// The sandbox of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Backend {
     Process,
@@ -303,7 +303,7 @@ fn open(
     Ok((node, objects))
 }
 
-/// What an invocation may take, by subject: a multiple of what an unloaded stock instance takes.
+/// Longest time of an invocation, by subject: a multiple of an unloaded stock instance's.
 fn objectives(subjects: &[Subject], windows: &Windows) -> BTreeMap<String, f64> {
     let of = |subject: &Subject| {
         let seen = windows.get(&(subject.name.clone(), Mode::Stock))?;

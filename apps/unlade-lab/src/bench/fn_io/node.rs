@@ -39,7 +39,7 @@ pub struct Access {
     pub secret_access_key: String,
 }
 
-/// What a gateway says of itself; as much of it as is used here.
+/// The state that a gateway reports, as far as it is used here.
 #[derive(Debug, Deserialize)]
 pub struct State {
     pub gateway_pid: u32,
@@ -55,7 +55,7 @@ pub struct Worker {
     pub pid: Option<u32>,
 }
 
-/// What a template holds.
+/// Contents of a template.
 #[derive(Debug, Deserialize)]
 pub struct TemplateState {
     pub function: String,
@@ -84,7 +84,7 @@ impl State {
         self.instances.iter().filter(move |instance| instance.function == function)
     }
 
-    /// Whether its function is in this mode.
+    /// Returns true if its function is in this mode.
     fn is_of(function: &str, mode: Mode) -> bool {
         function.rsplit_once("--").is_some_and(|(_, name)| name == mode.name())
     }
@@ -194,7 +194,7 @@ impl Node {
         Caller::new(self.address)
     }
 
-    /// What it says of itself.
+    /// The state that it reports.
     ///
     /// # Errors
     /// It does not answer.
@@ -257,7 +257,7 @@ fn settings_text(state: &Path, functions: &Path, python: &Path, packages: &Path)
     text
 }
 
-/// What the file `env` of a gateway's state says.
+/// Contents of the file `env` in a gateway's state.
 fn access(text: &str) -> Option<Access> {
     let lines = text.lines().filter_map(|line| line.strip_prefix("export ")?.split_once('='));
     let variables: BTreeMap<&str, &str> = lines.collect();

@@ -105,7 +105,7 @@ impl Objects {
     }
 }
 
-/// What outputs have to be: the first of each that was seen, and checked.
+/// The expected outputs: the first of each that was seen and checked.
 #[derive(Debug, Default)]
 pub struct Expected {
     sums: BTreeMap<(String, String), [u8; 32]>,

@@ -27,7 +27,7 @@ pub struct Place {
     pub interpreter: PathBuf,
     /// Where the packages are.
     pub packages: PathBuf,
-    /// What `inputs.py` says.
+    /// The output of `inputs.py`.
     pub description: Value,
 }
 
@@ -179,7 +179,7 @@ fn manifest(
     Ok(table)
 }
 
-/// What a command prints.
+/// Standard output of a command.
 fn said(mut command: Command) -> Result<String> {
     let shown = format!("{command:?}");
     let output = command.output().with_context(|| format!("running {shown}"))?;

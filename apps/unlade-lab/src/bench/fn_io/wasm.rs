@@ -20,7 +20,7 @@ pub const FUNCTION: &str = "log-filter";
 /// Instances that are left alive, to see what each one has.
 const KEPT: usize = 16;
 
-/// What was seen.
+/// Measurements.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     pub latency_p50_us: Option<f64>,
@@ -142,7 +142,7 @@ fn call(host: &mut Host, field: &mut Field<'_>, subject: &Subject, key: &str) ->
     field.expected.compare(field.objects, subject, &names)
 }
 
-/// What one more instance has that stays alive.
+/// Memory of one more instance that stays alive.
 fn instance_bytes(host: &mut Host, field: &mut Field<'_>, subject: &Subject) -> Result<f64> {
     let mut kept = subject.clone();
     kept.event["keep"] = Value::Bool(true);

@@ -20,7 +20,7 @@ const TENANTS: [usize; 3] = [1, 4, 16];
 const WORKERS: [&str; 2] = ["per-tenant", "shared"];
 /// Invocations of each tenant's function before memory is looked at.
 const INVOCATIONS: usize = 20;
-/// What a function reads, and writes.
+/// Sizes that a function reads and writes.
 const OBJECT_BYTES: usize = 64 * 1024;
 /// After that workers have given back what they do not need.
 const REST: Duration = Duration::from_secs(3);

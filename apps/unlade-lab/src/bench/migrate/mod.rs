@@ -292,7 +292,7 @@ impl Reading {
         Ok(Reading { balancer: read(Node::Lb)?, servers })
     }
 
-    /// What the balancer timed since `earlier`, and of the servers what it does not time.
+    /// Times that the balancer recorded since `earlier`, and the servers' where it records none.
     fn since(&self, earlier: &Reading) -> Stages {
         let mut stages = self.balancer.since(&earlier.balancer);
         stages.complete(self.servers.since(&earlier.servers));

@@ -14,7 +14,7 @@ const RECORD_BYTES: usize = 16 << 10;
 /// Bytes of data in one PDU of the host: what the stack's own limit is.
 const PDU_DATA_BYTES: usize = unlade_research_nic::storage::send::PDU_DATA_BYTES_MAX as usize;
 
-/// What hosts write.
+/// The data that hosts write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Writes {
     pub tls: bool,
@@ -25,7 +25,7 @@ pub struct Writes {
     pub depth: u16,
 }
 
-/// What is awaited.
+/// The expected message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
     InitRequest,
@@ -81,7 +81,7 @@ impl Controller {
         self.completed
     }
 
-    /// What making answers took.
+    /// Time spent on making answers.
     pub fn answer_ns(&self) -> u128 {
         self.answer_ns
     }

@@ -19,7 +19,7 @@ const AAD: [u8; 5] = [23, 3, 3, 64, 17];
 /// Records between two looks at the clock.
 const RECORDS: u32 = 40;
 
-/// Who seals or opens one record in pieces, and returns something of the tag.
+/// An implementation that seals or opens one record in pieces and returns a part of the tag.
 type Contender = Box<dyn FnMut(&[u8; 12], &mut [u8], usize) -> u8>;
 
 /// Runs the part.

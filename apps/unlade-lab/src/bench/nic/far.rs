@@ -15,12 +15,12 @@ const ISN: SeqNumber = SeqNumber(77);
 /// The port.
 pub struct Far {
     mss_bytes: usize,
-    /// What comes to the host, in order.
+    /// Frames to the host, in order.
     out: VecDeque<Frame>,
-    /// What the host has taken, let go when nothing is measured.
+    /// Buffers that the host has taken, released outside of measurements.
     taken: Vec<Frame>,
     spare: Vec<Frame>,
-    /// What each host's end sends next.
+    /// Next data of each host's end.
     next: HashMap<FlowKey, SeqNumber>,
 }
 

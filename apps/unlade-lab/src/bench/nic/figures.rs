@@ -10,7 +10,7 @@ use unlade_command::output::line;
 /// Bytes of a GiB.
 pub const GIB: f64 = (1_u64 << 30) as f64;
 
-/// What a stream took.
+/// Times of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Cost {
     /// The host's processor time.

@@ -58,7 +58,7 @@ impl Case {
     }
 }
 
-/// What a packet took.
+/// Times of a packet.
 #[derive(Debug, Clone, Copy, Default)]
 struct PacketCost {
     host_ns: f64,

@@ -14,7 +14,7 @@ use unlade_research_tcp::{Id, StackConfig, Time};
 use unlade_tls::Cipher;
 use zeroize::Zeroizing;
 
-/// What the application writes from, again and again: iperf's message of 256 KiB.
+/// Source buffer of the application's writes, used again and again: iperf's message of 256 KiB.
 const CONTENT_BYTES: usize = 256 << 10;
 /// Bytes that the application writes at once: it waits until there is room for so many, as one does
 /// that is woken by a low-water mark. Records that are written one by one as acknowledgements come
@@ -25,7 +25,7 @@ const OVERHEAD_BYTES: usize = 64;
 /// TCP's buffers in each direction.
 const BUFFER_BYTES: u32 = 1 << 20;
 
-/// Who does the records.
+/// The party that handles records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Records {
     /// There are none: plain TCP.
@@ -40,7 +40,7 @@ impl Records {
     /// All of them, in the order in which they take turns.
     pub const ALL: [Records; 3] = [Records::None, Records::Software, Records::Offload];
 
-    /// What results call it.
+    /// Its name in results.
     pub fn mode(self) -> &'static str {
         match self {
             Records::None => "tcp",
@@ -146,7 +146,7 @@ impl Host {
         Ok(self.read_bytes - before)
     }
 
-    /// What TCP and the queues have to do. Returns how much it was.
+    /// Runs pending work of TCP and the queues. Returns the amount.
     pub fn poll(&mut self, now_ns: u64) -> usize {
         self.stack.poll(Time::from_ns(now_ns))
     }
@@ -156,7 +156,7 @@ impl Host {
         self.stack.poll_timeout().map(|time| time.ns())
     }
 
-    /// Whether all that was written is acknowledged.
+    /// Returns true if all written bytes are acknowledged.
     pub fn is_acknowledged(&mut self) -> bool {
         let tcp = self.stack.tcp().get(self.id);
         tcp.is_some_and(|tcp| tcp.acknowledged() == tcp.send_end())
@@ -172,7 +172,7 @@ impl Host {
         self.written
     }
 
-    /// What became of records.
+    /// Outcome of records.
     pub fn stats(&self) -> &Stats {
         self.stack.stats()
     }

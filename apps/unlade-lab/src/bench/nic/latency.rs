@@ -40,7 +40,7 @@ const REGION_BYTES: usize = 32 << 20;
 /// Turns of a request, before something is wrong.
 const TURNS_MAX: u64 = 1 << 30;
 
-/// What is asked for, over what.
+/// The request and its transport.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Objects in a stream.
@@ -104,7 +104,7 @@ impl Way {
 trait Client {
     /// Sends the next request.
     fn ask(&mut self);
-    /// What the host has to do. Returns how much it was.
+    /// Runs the host's pending work. Returns the amount.
     fn turn(&mut self) -> Result<usize>;
     /// All of what was asked for is there.
     fn is_answered(&self) -> bool;
@@ -212,7 +212,7 @@ fn now(begun: Instant) -> Time {
     Time::from_ns(begun.elapsed().as_nanos() as u64)
 }
 
-/// What a request took.
+/// Times of a request.
 #[derive(Debug, Clone, Copy)]
 struct Took {
     all_ns: f64,
@@ -221,7 +221,7 @@ struct Took {
 }
 
 impl<C: Client> Pair<C> {
-    /// What each of `requests` took; the engine runs on `processor`, or takes turns with the host.
+    /// Times of each of `requests`; the engine runs on `processor`, or takes turns with the host.
     /// The device comes back.
     fn run(
         self,
@@ -344,7 +344,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     })
 }
 
-/// What the requests of one way took: engine beside the host, and in turns with it.
+/// Times of the requests of one variant: engine beside the host, and in turns with it.
 #[derive(Default, Clone)]
 struct Times {
     apart: Vec<Took>,

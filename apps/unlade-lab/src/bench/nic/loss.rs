@@ -1,6 +1,6 @@
 //! A bad line: packets that are lost or come out of order, where the host sends or where it receives.
 //!
-//! Two hosts in one process with a line between their devices. Time is virtual: where nobody has
+//! Two hosts in one process with a line between their devices. Time is virtual: where neither host has
 //! anything to do it jumps to the next timer, so that waiting costs nothing; what the host's and the
 //! device's turns take is real. In the paper 128 streams keep a core busy (figures 16 to 18); here
 //! one does, and throughput is what a busy core would have: the inverse of its cost.
@@ -34,7 +34,7 @@ const DELAY_NS: u64 = 20_000;
 /// Turns in which nothing happens and no timer runs, until something is wrong.
 const IDLE_TURNS_MAX: u32 = 100_000;
 
-/// What is measured, and what is bad about the line.
+/// The measurement, and the impairments of the line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     /// The host sends, and loses packets.
@@ -84,7 +84,7 @@ struct Line {
     receives: bool,
 }
 
-/// What a run has shown.
+/// Result of a run.
 struct Outcome {
     cost: Cost,
     /// Of the measured host.
@@ -175,7 +175,7 @@ impl Line {
         Ok(done + self.peer.poll(self.now_ns))
     }
 
-    /// Where time goes on when nobody has anything to do: to a timer, or to what is on the line.
+    /// The next instant when no party has work: a timer, or a frame on the line.
     fn next_ns(&self) -> u64 {
         let timers = [self.measured.timeout_ns(), self.peer.timeout_ns()];
         let timer_ns = timers.into_iter().flatten().min().unwrap_or(u64::MAX);
@@ -246,7 +246,7 @@ fn compare(what: What, percent: u32, rounds: u64, count: usize, sink: &mut Sink)
     )
 }
 
-/// What the device did and what was left to the host, of all rounds.
+/// Work of the device and of the host over all rounds.
 fn split(what: What, outcomes: &[Outcome]) -> Map<String, Value> {
     let (mut records, mut machines) = (Stats::default(), Stats::default());
     for outcome in outcomes {

@@ -45,7 +45,7 @@ tap: one connection of the kernel's TCP between two network namespaces that the 
 received, through the engine of `unlade nic run`: plain TCP, records by aws-lc in the host, records \
 by the engine. Wire `large` takes 64 KiB at once as it comes, wire `mtu` frames of 1500 bytes. Host \
 cost is the thread's that owns the socket, with its system calls. The kernel's work on packets is \
-charged to whoever runs it: sending mostly to the host, but what the TAP device delivers (segments \
+charged to the process that runs it: sending mostly to the host, but what the TAP device delivers (segments \
 and acknowledgements, of both ends) to the engine. The peer throws away what it gets unread, or \
 sends what was sealed beforehand. Needs root and /dev/net/tun.
 

@@ -37,10 +37,10 @@ const REGION_BYTES: usize = 128 << 20;
 pub const BLOCK_BYTES: u32 = 4096;
 /// Content of a record.
 const RECORD_BYTES: usize = 16 << 10;
-/// What a read's data is made of.
+/// Source of the data of reads.
 const CONTENT: u8 = 0x55;
 
-/// Who does what.
+/// Division of the work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum How {
     /// No digests; the host copies.
@@ -56,7 +56,7 @@ pub enum How {
 impl How {
     pub const ALL: [How; 3] = [How::Plain, How::Software, How::Offload];
 
-    /// What results call it.
+    /// Its name in results.
     pub fn mode(self) -> &'static str {
         match self {
             How::Plain => "nvme",
@@ -153,7 +153,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// What the host has to do.
+    /// Runs the host's pending work.
     ///
     /// # Errors
     /// A read fails.

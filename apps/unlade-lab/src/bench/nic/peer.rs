@@ -19,9 +19,9 @@ const AT_ONCE_BYTES: usize = 1 << 20;
 /// How long the other end may be silent.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the next connection is for.
+/// Purpose of the next connection.
 pub enum Ask {
-    /// So many bytes come; nobody looks at them.
+    /// Receives this number of bytes and drops them.
     Swallow { bytes: usize },
     /// The first `bytes` of `stream` come, and nothing else.
     Compare { stream: Arc<Vec<u8>>, bytes: usize },
@@ -91,7 +91,7 @@ pub async fn wait(done: oneshot::Receiver<Result<()>>) -> Result<()> {
 
 fn serve(listener: &TcpListener, asked: &Receiver<Asked>) {
     for (ask, reply) in asked {
-        // Whoever has asked may have given up.
+        // The requester may have given up.
         let _ = reply.send(answer(listener, &ask));
     }
 }

@@ -10,7 +10,7 @@ use unlade_research_nic::tls::keys::{Secrets, SoftKey};
 
 /// Bytes of a frame's headers, and a few.
 const HEADERS_BYTES: usize = 128;
-/// What it acknowledges at once: what a receiver merges that does not count packets.
+/// Bytes that one acknowledgement covers: those that a receiver merges that does not count packets.
 const ACKNOWLEDGED_BYTES: u32 = 64 << 10;
 const WINDOW_SCALE: u8 = 8;
 const ISN: SeqNumber = SeqNumber(77);
@@ -25,15 +25,15 @@ pub struct Responder {
     /// An acknowledgement, in which numbers are to be changed: a frame that is made from nothing
     /// would cost the engine's core more than all that is measured of it.
     acknowledgement: Vec<u8>,
-    /// What the host sends next.
+    /// The host's next data.
     next: SeqNumber,
     acknowledged: SeqNumber,
-    /// What is sent, in frames once the host's numbers are known.
+    /// The data to send, in frames once the host's sequence numbers are known.
     stream: Vec<u8>,
     frames: VecDeque<(SeqNumber, Frame)>,
     /// Edge of the host's window, and its shift.
     edge: SeqNumber,
-    /// What was sent ends there.
+    /// End of the sent data.
     sent: SeqNumber,
     shift: u8,
     started: bool,
@@ -45,7 +45,7 @@ pub struct Responder {
     said: Vec<Vec<u8>>,
 }
 
-/// What is sent is answers: the next one when the host has sent so much more.
+/// Sends answers: the next one after this number of further bytes from the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Answers {
     /// Bytes of a question.

@@ -31,7 +31,7 @@ const SENT_BYTES: usize = 128 << 20;
 /// Bytes that are received in a round; they are sealed before, and all in memory.
 const RECEIVED_BYTES: usize = 16 << 20;
 
-/// What the host does.
+/// The host's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
     Send,

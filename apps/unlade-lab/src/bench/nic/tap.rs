@@ -34,13 +34,13 @@ use unlade_sys::usage::cpu_of_thread;
 use unlade_tls::RecordLayer;
 
 const RECORD_BYTES: usize = 16 << 10;
-/// What the application writes from, again and again.
+/// Source buffer of the application's writes, used again and again.
 const CONTENT_BYTES: usize = 256 << 10;
 /// Bytes that are written or read at once.
 const AT_ONCE_BYTES: usize = unlade_nic_inline::tls_proxy::stream::WRITE_BYTES;
 /// Bytes that are there before the host is woken to read.
 const WAKE_BYTES: usize = 128 << 10;
-/// Bytes that the host's TCP takes before whoever writes has to wait.
+/// Bytes that the host's TCP takes before a writer has to wait.
 const SEND_BYTES: usize = 4 << 20;
 /// Bytes of a round.
 const ROUND_BYTES: usize = 64 << 20;
@@ -54,12 +54,12 @@ const CONTENT_TYPE: u8 = 23;
 /// How long a round may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the host does.
+/// The host's task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// What is in memory.
+    /// From memory.
     Send,
-    /// What is in a file.
+    /// From a file.
     SendFile,
     Receive,
 }
@@ -117,7 +117,7 @@ impl Streams {
         })
     }
 
-    /// What the wire has of `case`.
+    /// Properties of the wire in `case`.
     fn of(&self, case: &Case) -> (&Arc<Vec<u8>>, usize) {
         match case.records {
             Records::None => (&self.plain, case.bytes),
@@ -153,7 +153,7 @@ struct Host<'a> {
 /// engine's thread did the work of the host's kernel.
 struct Reading(Duration, Duration, Instant, Duration);
 
-/// What a stream took, and how much of the engine's time was work of the host's kernel.
+/// Times of a stream, and the share of the engine's time that the host's kernel used.
 #[derive(Debug, Clone, Copy)]
 struct TapCost {
     cost: Cost,

@@ -31,7 +31,7 @@ const REGION_BYTES: usize = 128 << 20;
 const IN_CAPSULE_BYTES: usize = 8 << 10;
 /// Commands of the round that is checked.
 const CHECKED: usize = 70;
-/// What is written, again and again.
+/// Source buffer of writes, used again and again.
 const CONTENT: [u8; 8] = *b"written.";
 
 #[derive(Debug, Clone, Copy)]
@@ -89,7 +89,7 @@ impl Pair {
         Ok(Pair { case, stack, initiator, engine, begun_at, begun: 0, finished: 0 })
     }
 
-    /// What the host has to do.
+    /// Runs the host's pending work.
     fn turn(&mut self, region: &[Bytes]) -> Result<()> {
         let Case { depth, count, write_bytes, .. } = self.case;
         while self.begun < count && self.begun - self.finished < usize::from(depth) {

@@ -1,4 +1,4 @@
-//! What is left when everybody has gone: flows that somebody still owns, connections that a
+//! Leftovers after all clients have gone: flows that still have an owner, connections that a
 //! kernel still has, sockets that a process still holds.
 
 use super::super::{scrape, tcp};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const SETTLE_MAX: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(200);
 
-/// What is left.
+/// The leftovers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Leftovers {
     /// In the balancer's table and the servers'.

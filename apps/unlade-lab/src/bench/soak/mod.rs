@@ -118,7 +118,7 @@ pub struct SoakArgs {
 }
 
 impl SoakArgs {
-    /// Whether the network keeps the order of packets.
+    /// True if the network keeps the order of packets.
     fn is_orderly(&self) -> bool {
         self.is_lossless() && !self.spread
     }
@@ -259,7 +259,7 @@ struct End {
 }
 
 /// Waits until the balancer has moved `wanted` more connections than now, or moves none any
-/// more, or `has_ended` says that nobody asks it to.
+/// more, or `has_ended` returns true.
 fn wait(plan: &Plan, wanted: u64, mut has_ended: impl FnMut() -> bool) -> Result<End> {
     let count = || -> Result<u64> {
         Ok(scrape::sum(&scrape::get(plan, Node::Lb, "/metrics")?, MIGRATIONS))

@@ -1,4 +1,4 @@
-//! What a soak has shown, and what of it is wrong. Pure.
+//! Results of a soak, and the faults in them. Pure.
 
 use super::super::drive::{example, number};
 use super::super::tcp::Census;
@@ -6,7 +6,7 @@ use super::leftovers::Leftovers;
 use serde_json::{Map, Value};
 use std::time::Duration;
 
-/// What a lab's run has shown.
+/// Results of one run of a lab.
 #[derive(Debug)]
 pub struct Outcome {
     pub migrations: u64,

@@ -12,7 +12,7 @@ pub const KEYS: usize = 64;
 /// A server that says nothing for so long is out of order.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is asked.
+/// The request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ask {
     Set,

@@ -24,7 +24,7 @@ const WARMUP: Duration = Duration::from_millis(3);
 const REDIS_BENCHMARK_BYTES: usize = 256 << 20;
 const REDIS_BENCHMARK_REQUESTS_MAX: usize = 10_000;
 
-/// What is held fixed.
+/// The parameters that stay fixed.
 #[derive(Debug, Clone, Copy)]
 struct Case {
     bytes: usize,

@@ -111,7 +111,7 @@ impl Peer {
     }
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn free_address() -> Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("a free port")?;
     Ok(listener.local_addr()?)
