@@ -32,9 +32,9 @@ pub(crate) struct Transport<'t> {
 pub enum TakeBack {
     /// Complete: records are sealed and opened in software, and a snapshot has the whole state.
     Done,
-    /// Not before all written bytes are acknowledged: the kernel has them in the clear.
+    /// Pending until all written bytes are acknowledged: the kernel has them in the clear.
     Unacknowledged,
-    /// Not before the rest of a record has arrived that the device has opened in part. Records are
+    /// Pending until the rest of a record arrives that the device has opened in part. Records are
     /// already sealed in software.
     Receiving,
 }
