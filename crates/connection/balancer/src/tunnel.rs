@@ -110,7 +110,7 @@ struct Tunnel<'w> {
     last: Instant,
 }
 
-/// Bytes on their way out.
+/// Bytes that wait to be written.
 #[derive(Default)]
 struct Waiting {
     bytes: Vec<u8>,
