@@ -29,11 +29,11 @@ impl ClientKey {
 /// The limits in force.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ClientLimits {
-    /// Of all connections.
+    /// Limit of all connections.
     pub connections_max: usize,
-    /// Of the listener.
+    /// Limit of the listener.
     pub listener_max: usize,
-    /// Of one client.
+    /// Limit of one client.
     pub per_client_max: usize,
 }
 

@@ -368,25 +368,25 @@ pub enum SteeringConfig {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TimeoutsConfig {
-    /// TLS handshake.
+    /// Longest TLS handshake.
     #[serde(with = "unlade_config::duration")]
     pub handshake: Option<Duration>,
-    /// From the first byte of a request to the end of its head.
+    /// Longest time from the first byte of a request to the end of its head.
     #[serde(with = "unlade_config::duration")]
     pub head: Option<Duration>,
-    /// Longest silence within a head.
+    /// Longest time without progress of a head.
     #[serde(with = "unlade_config::duration")]
     pub head_stall: Option<Duration>,
-    /// Between two requests.
+    /// Longest idle time between two requests.
     #[serde(with = "unlade_config::duration")]
     pub idle: Option<Duration>,
     /// Longest time without progress of a body, either way.
     #[serde(with = "unlade_config::duration")]
     pub body_stall: Option<Duration>,
-    /// Connecting to a server.
+    /// Longest time to connect to a server.
     #[serde(with = "unlade_config::duration")]
     pub upstream_connect: Option<Duration>,
-    /// From the end of a request to the head of its response.
+    /// Longest time from the end of a request to the head of its response.
     #[serde(with = "unlade_config::duration")]
     pub upstream_response: Option<Duration>,
     /// How long bytes that a client still sends are read and dropped after the last response of a
@@ -402,19 +402,19 @@ pub struct TimeoutsConfig {
 /// Timeouts in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TLS handshake.
+    /// Longest TLS handshake.
     pub handshake: Duration,
-    /// From the first byte of a request to the end of its head.
+    /// Longest time from the first byte of a request to the end of its head.
     pub head: Duration,
-    /// Longest silence within a head.
+    /// Longest time without progress of a head.
     pub head_stall: Duration,
-    /// Between two requests.
+    /// Longest idle time between two requests.
     pub idle: Duration,
     /// Longest time without progress of a body, either way.
     pub body_stall: Duration,
-    /// Connecting to a server.
+    /// Longest time to connect to a server.
     pub upstream_connect: Duration,
-    /// From the end of a request to the head of its response.
+    /// Longest time from the end of a request to the head of its response.
     pub upstream_response: Duration,
     /// How long bytes that a client still sends are read and dropped after the last response of a
     /// connection that is closed early.

@@ -179,7 +179,7 @@ impl Flows {
         if TcpInfo::of(&parts.tcp).is_ok_and(|info| info.segs_in == tcp.segments_in) {
             return Vec::new();
         }
-        // A socket that was reset meanwhile cannot be read; the new owner meets the RST's cause.
+        // A socket that was reset meanwhile cannot be read; the new owner detects the cause.
         let Ok(newer) = repair::snapshot_later(&parts.tcp, &flow.known) else {
             return Vec::new();
         };

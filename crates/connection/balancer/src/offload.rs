@@ -193,7 +193,7 @@ impl Offload {
     /// Hands a connection over.
     ///
     /// # Errors
-    /// The stream as it was, and why.
+    /// The unchanged stream, and the reason.
     pub(crate) async fn hand_over(&self, stream: Stream, candidate: Candidate) -> Result<(), Kept> {
         let mover = self.mover.borrow().clone();
         match mover {

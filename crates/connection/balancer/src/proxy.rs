@@ -129,7 +129,7 @@ impl<'b> Forward<'b> {
 pub(crate) enum Ended {
     /// Answered; the next request may follow.
     KeepAlive,
-    /// Answered for the last time.
+    /// Answered; the connection ends.
     Close,
     /// Nothing was sent to the client: send this response and close.
     Refused(Refusal),
@@ -184,7 +184,7 @@ pub(crate) struct Exchange<'c> {
 
 /// Reason why an attempt did not lead to a response.
 enum Attempt {
-    /// A pooled connection was dead, and the request can be sent again.
+    /// A pooled connection was closed, and the request can be sent again.
     Stale,
     /// The request ended with it.
     Over(Done),

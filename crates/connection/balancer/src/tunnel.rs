@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  client ──bytes──► open (TLS) ──► up ────────────► server     each direction ends by itself:
-//!  client ◄──────── down ◄── seal (TLS) ◄──bytes──── server     an end is passed on behind its bytes
+//!  client ◄──────── down ◄── seal (TLS) ◄──bytes──── server     an end follows its bytes
 //! ```
 //! Each direction reads again only after it has written the previous read. Therefore it holds one
 //! read at most, and nothing while it is idle. A tunnel that is idle for `timeouts.tunnel_idle` is
@@ -110,7 +110,7 @@ struct Tunnel<'w> {
     last: Instant,
 }
 
-/// Bytes on their way out.
+/// Bytes that wait to be written.
 #[derive(Default)]
 struct Waiting {
     bytes: Vec<u8>,

@@ -243,7 +243,8 @@ impl Exporter {
     }
 
     /// Handles RETURN. The runtime keeps the snapshot as the newest one (if
-    /// [`Exporter::expects_return`]), and answers [`Action::Choose`] with [`Exporter::choose`] at once.
+    /// [`Exporter::expects_return`]), and answers [`Action::Choose`] with
+    /// [`Exporter::choose`] at once.
     pub fn handle_return(&mut self, from: ServerId, of: Epoch, reason: ReturnReason) -> Actions {
         if !self.expects_return(from, of) {
             return Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  offer ──► Live ──want return──► Returned ──offer of the next epoch──► Live (thawed)
-//!             │                       │ ├──── offer of a later one ────► discarded, adopted afresh
+//!             │                       │ ├──── offer of a later one ────► discarded, adopted anew
 //!             ▼ ended                 │ └──── 1 s ─────────────────────► discarded
 //!           CLOSED                    ▼ channel down: kept; up: RETURN again
 //!                       lease over ──► abort

@@ -1,7 +1,7 @@
 //! Decisions about connections that change their owner; sans-IO: no socket, clock or thread.
 //!
-//! - [`exporter`]: state machine of one connection at the balancer: offer → ready → steer, return →
-//!   relay or reclaim, with epochs, deadlines, and the way back on every failure;
+//! - [`exporter`]: state machine of one connection at the balancer: offer → ready → steer,
+//!   return → relay or reclaim, with epochs, deadlines, and the way back on every failure;
 //! - [`importer`]: state machine of one connection at a server: adopted → returned → discarded;
 //! - [`late`]: bytes that a frozen socket received after its snapshot, for the new owner;
 //! - [`shard`]: the server that owns an object's name;

@@ -332,7 +332,7 @@ fn each_object_is_decided_by_its_own_size() {
     assert!(!auto.decide(&question("/o/small")).offload);
 }
 
-/// Requests of 1 KiB from clients that think for longer than a server keeps their connections: each
+/// Requests of 1 KiB from clients that think for longer than a server keeps connections: each
 /// of them would be a migration there, and a reclaim back.
 #[test]
 fn clients_that_think_for_longer_than_they_are_kept_are_proxied() {
