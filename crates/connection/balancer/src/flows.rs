@@ -21,7 +21,7 @@ use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
 use unlade_runtime::stream::Parts;
-use unlade_steering::{Belief, Slot, Steering, Windows};
+use unlade_steering::{FlowEntry, Steering, TrackedState, Windows};
 use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
@@ -102,7 +102,7 @@ pub(crate) struct Flow {
     /// Counts it in the gauge that fits its state.
     pub gauge: Held,
     pub giver: Giver,
-    pub slot: Slot,
+    pub slot: FlowEntry,
     /// As long as it has no socket here.
     pub _noted: Option<Noted>,
     pub known: Known,
@@ -160,11 +160,11 @@ pub(crate) struct Flows {
     waiting: RefCell<HashSet<ConnectionId>>,
     /// What of the steering's counters is in the meter.
     reported: Cell<[u64; 5]>,
-    lingering: RefCell<Lingering<Slot>>,
+    lingering: RefCell<Lingering<FlowEntry>>,
     /// Flows of connections that were reset, and the owners they had.
-    bereft: RefCell<VecDeque<(Instant, Slot, Mac)>>,
+    bereft: RefCell<VecDeque<(Instant, FlowEntry, Mac)>>,
     /// Those whose packets go to these owners again.
-    refused: RefCell<VecDeque<(Instant, Slot)>>,
+    refused: RefCell<VecDeque<(Instant, FlowEntry)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
     /// Connections that are to come home, whatever their terms say.
     homing: RefCell<HashSet<ConnectionId>>,
@@ -444,7 +444,7 @@ impl Flows {
             return None;
         }
         flow.send_end = snapshot.tcp.send_end();
-        flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
+        flow.slot.track(&TrackedState::of(&snapshot.tcp), flow.send_end);
         let home = flow.assignment.candidate.home;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;

@@ -46,7 +46,7 @@ impl Flows {
     /// has acknowledged tells, because its packets come here as long as the flow is held.
     fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
         // Believed only within the window: no stranger's packet decides over the connection.
-        flow.slot.counters().belief.is_some_and(|known| send_end.before(known.last_ack))
+        flow.slot.counters().tracked.is_some_and(|known| send_end.before(known.last_ack))
     }
 
     /// The connection never left: it goes on here. False where it cannot, because a server has
@@ -159,7 +159,7 @@ impl Flows {
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let key = *flow.slot.flow();
-        let (seq, ack) = match flow.slot.counters().belief {
+        let (seq, ack) = match flow.slot.counters().tracked {
             Some(known) => (known.last_ack, known.last_seq),
             None => (flow.send_end, SeqNumber(0)),
         };
