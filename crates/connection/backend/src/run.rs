@@ -422,7 +422,7 @@ fn raise_descriptor_limit() {
 /// Runs a backend with `config` until SIGTERM or SIGINT, then drains it. SIGHUP keeps `config`.
 ///
 /// # Errors
-/// It cannot start, or a worker failed.
+/// The backend cannot start, or a worker failed.
 pub fn run(config: BackendConfig) -> Result<(), BackendError> {
     unlade_runtime::logs::init(&config.log)?;
     let same = config.clone();

@@ -266,8 +266,8 @@ impl FlowEntry {
         raw.set_state(FlowState::Redirect);
     }
 
-    /// Holds further packets until `owner` has the flow: until [`FlowEntry::redirect`] is called, or the
-    /// client acknowledges data beyond `sent`.
+    /// Holds further packets until `owner` has the flow: until [`FlowEntry::redirect`] is called,
+    /// or the client acknowledges data beyond `sent`.
     pub fn offer(&self, owner: Mac, sent: SeqNumber) {
         let raw = self.raw();
         self.set_owner(owner);

@@ -1,7 +1,7 @@
 //! Packet steering: eBPF programs deliver the packets of a flow to the owner that user space sets.
 //!
-//! - [`flow_entry`]: state of one flow in memory shared with the programs: changing the owner is a store,
-//!   not a system call;
+//! - [`flow_entry`]: state of one flow in memory shared with the programs: changing the owner is a
+//!   store, not a system call;
 //! - [`tracking`]: validation of a client's segments before they update the tracked state;
 //! - [`table`]: allocation of entries to flows;
 //! - [`load`]: loads the programs and attaches them to the link;

@@ -6,9 +6,9 @@
 //! its acknowledgement lies within the largest window that the client has offered. An attacker that
 //! has only the addresses and ports must guess both.
 //!
-//! User space sets the bounds from a snapshot ([`TrackedState::of`], [`crate::FlowEntry::track`]); the programs
-//! update them. [`TrackedState::evaluate`] and [`TrackedState::apply`] define the rule; a test applies the same
-//! segments to the programs.
+//! User space sets the bounds from a snapshot ([`TrackedState::of`], [`crate::FlowEntry::track`]);
+//! the programs update them. [`TrackedState::evaluate`] and [`TrackedState::apply`] define the
+//! rule; a test applies the same segments to the programs.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
