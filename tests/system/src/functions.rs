@@ -139,7 +139,7 @@ fn sign_with(
 /// Sends a request that is signed with these keys, on a new connection.
 ///
 /// # Errors
-/// The connection's.
+/// The connection fails.
 pub fn ask_as(
     keys: &KeyPair,
     address: SocketAddr,
@@ -163,7 +163,7 @@ pub fn ask_as(
 /// ends within the response.
 ///
 /// # Errors
-/// The connection's.
+/// The connection fails.
 pub fn ask(
     address: SocketAddr,
     method: &str,
@@ -186,7 +186,7 @@ pub fn ask(
 /// response.
 ///
 /// # Errors
-/// The connection's.
+/// The connection fails.
 pub fn ask_plainly(
     address: SocketAddr,
     method: &str,
@@ -233,7 +233,7 @@ impl Gateway {
     /// Starts a gateway with additional configuration.
     ///
     /// # Panics
-    /// It does not start.
+    /// The gateway does not start.
     pub fn start(config: &str) -> Gateway {
         // Socket names have a short maximum length.
         let dir = tempfile::Builder::new().prefix("ufn").tempdir().expect("a directory");
@@ -245,7 +245,7 @@ impl Gateway {
     /// Starts the gateway again at the same address.
     ///
     /// # Panics
-    /// It does not start.
+    /// The gateway does not start.
     pub fn restart(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -255,7 +255,7 @@ impl Gateway {
     /// Writes another configuration and reloads it.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// The configuration cannot be written.
     pub fn reload(&mut self, config: &str) {
         config.clone_into(&mut self.config);
         write_config(self.dir.path(), config);
@@ -270,7 +270,7 @@ impl Gateway {
     /// Waits until the gateway has ended; returns its exit status.
     ///
     /// # Panics
-    /// It does not end.
+    /// The gateway does not end.
     pub fn ended(&mut self) -> Option<i32> {
         let begin = Instant::now();
         loop {
@@ -314,7 +314,7 @@ impl Gateway {
     /// Invokes a function and waits for the response.
     ///
     /// # Errors
-    /// The connection's.
+    /// The connection fails.
     pub fn try_invoke(
         &self,
         name: &str,
@@ -343,7 +343,7 @@ impl Gateway {
     /// Waits for a tenant's worker and returns its process ID.
     ///
     /// # Panics
-    /// There is none in time.
+    /// No process starts in time.
     pub fn worker(&self, tenant: &str) -> u32 {
         let find = || {
             let keys = keys_of(self.address, tenant)?;
@@ -359,7 +359,7 @@ impl Gateway {
     /// Waits for the built-in store and returns its process ID.
     ///
     /// # Panics
-    /// There is none in time.
+    /// No process starts in time.
     pub fn store(&self) -> u32 {
         until("a store", || self.state()["store"]["pid"].as_u64().map(|pid| pid as u32))
     }
@@ -385,7 +385,7 @@ impl Gateway {
     /// Puts an object into the built-in store's directory.
     ///
     /// # Panics
-    /// It cannot be written.
+    /// The object cannot be written.
     pub fn put(&self, bucket: &str, key: &str, body: &[u8]) {
         std::fs::write(self.objects().join(bucket).join(key), body).expect("an object");
     }
@@ -394,7 +394,7 @@ impl Gateway {
 /// Invokes a function of the gateway at an address.
 ///
 /// # Errors
-/// The connection's.
+/// The connection fails.
 pub fn invoke(
     address: SocketAddr,
     name: &str,
@@ -408,7 +408,7 @@ pub fn invoke(
 /// Waits until `find` returns a value.
 ///
 /// # Panics
-/// It does not come.
+/// `find` returns nothing in time.
 pub fn until<T>(what: &str, find: impl Fn() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {

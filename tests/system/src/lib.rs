@@ -109,7 +109,7 @@ fn build(what: &[&str]) -> PathBuf {
 /// Runs the program with `args` and returns its output.
 ///
 /// # Panics
-/// It cannot be started.
+/// The program cannot be started.
 pub fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Output {
     Command::new(unlade()).args(args).output().expect("the program under test starts")
 }

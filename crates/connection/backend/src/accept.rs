@@ -15,7 +15,7 @@ use unlade_runtime::Stream;
 use crate::context::Context;
 use crate::reply;
 use crate::serve::serve_connection;
-use crate::session::{Carriage, Session};
+use crate::session::{ConnectionOrigin, Session};
 use crate::tls;
 
 /// Pause after an accept that failed for lack of descriptors or memory; without it the loop would
@@ -36,15 +36,15 @@ pub struct Listener {
 
 /// Counter of the open connections of all workers, with a limit.
 #[derive(Debug, Default)]
-pub struct Places {
+pub struct ConnectionLimit {
     taken: AtomicUsize,
     most: AtomicUsize,
 }
 
-impl Places {
+impl ConnectionLimit {
     /// Creates a counter with a limit of `most` connections.
-    pub fn new(most: usize) -> Places {
-        Places { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) }
+    pub fn new(most: usize) -> ConnectionLimit {
+        ConnectionLimit { taken: AtomicUsize::new(0), most: AtomicUsize::new(most) }
     }
 
     /// Changes the limit; connections above it stay.
@@ -58,29 +58,33 @@ impl Places {
     }
 
     /// Reserves one connection, until the returned value is dropped. Returns None at the limit.
-    pub fn take(self: &Arc<Self>) -> Option<Place> {
+    pub fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {
         let most = self.most.load(Ordering::Relaxed);
         let more = |taken: usize| (taken < most).then_some(taken + 1);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Place(self.clone()))
+        Some(ConnectionPermit(self.clone()))
     }
 }
 
-/// Reservation of one connection; dropping it frees the place.
+/// Reservation of one connection; dropping it frees the permit.
 #[derive(Debug)]
-pub struct Place(Arc<Places>);
+pub struct ConnectionPermit(Arc<ConnectionLimit>);
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Accepts and serves until the future is dropped. Connections run as tasks of their own.
-pub async fn accept(listener: &Listener, context: &Rc<Context>, places: &Arc<Places>) {
+pub async fn accept(
+    listener: &Listener,
+    context: &Rc<Context>,
+    connection_limit: &Arc<ConnectionLimit>,
+) {
     loop {
         match listener.tcp.accept().await {
-            Ok((tcp, _)) => admit(tcp, &listener.tls, context, places),
+            Ok((tcp, _)) => admit(tcp, &listener.tls, context, connection_limit),
             Err(error) if exhausted(&error) => {
                 tracing::warn!(%error, "cannot accept; raise the limit of open files");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -93,12 +97,16 @@ pub async fn accept(listener: &Listener, context: &Rc<Context>, places: &Arc<Pla
 
 /// Accepts connections that the kernel has already established, because closing the listener would
 /// reset them.
-pub async fn accept_last(listener: Listener, context: &Rc<Context>, places: &Arc<Places>) {
+pub async fn accept_last(
+    listener: Listener,
+    context: &Rc<Context>,
+    connection_limit: &Arc<ConnectionLimit>,
+) {
     tokio::task::yield_now().await;
     poll_fn(|task| {
         for _ in 0..LAST_ACCEPTS_MAX {
             match listener.tcp.poll_accept(task) {
-                Poll::Ready(Ok((tcp, _))) => admit(tcp, &listener.tls, context, places),
+                Poll::Ready(Ok((tcp, _))) => admit(tcp, &listener.tls, context, connection_limit),
                 Poll::Ready(Err(error)) if exhausted(&error) => break,
                 Poll::Ready(Err(_)) => {}
                 Poll::Pending => break,
@@ -120,9 +128,9 @@ fn admit(
     tcp: TcpStream,
     tls: &Option<Arc<rustls::ServerConfig>>,
     context: &Rc<Context>,
-    places: &Arc<Places>,
+    connection_limit: &Arc<ConnectionLimit>,
 ) {
-    let Some(place) = places.take() else {
+    let Some(permit) = connection_limit.take() else {
         context.meter.add(Event::BackendRefused);
         // Best effort: a new socket has room for this answer. No answer is possible before a TLS
         // handshake.
@@ -135,14 +143,14 @@ fn admit(
     context.meter.gauge_add(Gauge::BackendConnections, 1);
     let (context, tls) = (context.clone(), tls.clone());
     tokio::task::spawn_local(async move {
-        let _open = Open { context: context.clone(), _place: place };
+        let _open = Open { context: context.clone(), _permit: permit };
         if tcp.set_nodelay(true).is_err() {
             return;
         }
         let stream = match tls {
             None => Stream::plain(tcp),
             Some(config) => {
-                let mut session = Session::new(&context, Carriage::Accepted);
+                let mut session = Session::new(&context, ConnectionOrigin::Accepted);
                 match tls::accept(tcp, config, &mut session).await {
                     Some(stream) => stream,
                     None => return,
@@ -156,7 +164,7 @@ fn admit(
 /// Guard that counts a connection as open until its task ends, for any reason.
 struct Open {
     context: Rc<Context>,
-    _place: Place,
+    _permit: ConnectionPermit,
 }
 
 impl Drop for Open {
@@ -171,13 +179,13 @@ mod tests {
 
     #[test]
     fn places_are_given_back() {
-        let places = Arc::new(Places::new(2));
-        let (first, _second) = (places.take().unwrap(), places.take().unwrap());
-        assert!(places.take().is_none());
+        let connection_limit = Arc::new(ConnectionLimit::new(2));
+        let (first, _second) = (connection_limit.take().unwrap(), connection_limit.take().unwrap());
+        assert!(connection_limit.take().is_none());
         drop(first);
-        assert!(places.take().is_some());
-        places.set_most(0);
-        assert!(places.take().is_none());
-        assert_eq!(places.taken(), 1);
+        assert!(connection_limit.take().is_some());
+        connection_limit.set_most(0);
+        assert!(connection_limit.take().is_none());
+        assert_eq!(connection_limit.taken(), 1);
     }
 }

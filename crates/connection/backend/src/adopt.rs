@@ -13,13 +13,13 @@ use unlade_metrics::{AdoptionRefusal, Event, Stage};
 use unlade_migration::importer::{Importer, Offered};
 use unlade_migration::window::window_to_restore;
 use unlade_runtime::stream::{Parts, Stream};
-use unlade_steering::{Belief, Slot, SteerError};
+use unlade_steering::{FlowEntry, SteerError, TrackedState};
 use unlade_sys::repair::{self, Known, RepairError};
 use unlade_tls::RecordLayer;
 use unlade_tls::device::Begin;
 
 use crate::agent::{Adopted, Agent, Peer};
-use crate::release::{Adoptee, Frozen, Lease, Orders};
+use crate::release::{ControlSignals, Frozen, Lease, RestoredConn};
 
 /// Reason for refusing an offer.
 #[derive(Debug, Error)]
@@ -70,7 +70,7 @@ impl AdoptError {
 
 /// Duration of a restore, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct RestoreTimes {
     tcp_ns: u32,
     tls_ns: u32,
 }
@@ -87,10 +87,10 @@ impl Agent {
     ) {
         let begin = Instant::now();
         let answer = match self.adopt(peer, id, epoch, terms, snapshot) {
-            Ok(spent) => {
+            Ok(times) => {
                 self.meter.add(Event::Adopted);
                 self.meter.record(Stage::Adopt, begin.elapsed());
-                let Spent { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns } = spent;
+                let RestoreTimes { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns } = times;
                 Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
             }
             Err(error) => {
@@ -123,7 +123,7 @@ impl Agent {
         epoch: Epoch,
         terms: Terms,
         snapshot: &[u8],
-    ) -> Result<Spent, AdoptError> {
+    ) -> Result<RestoreTimes, AdoptError> {
         if self.is_draining() {
             return Err(AdoptError::Draining);
         }
@@ -135,43 +135,48 @@ impl Agent {
             return Err(AdoptError::Scope(terms.scope));
         }
         let snapshot = Snapshot::decode(snapshot)?;
-        self.exhume(peer, id, &snapshot.tcp.flow);
+        self.discard_same_flow(peer, id, &snapshot.tcp.flow);
         let mut connections = peer.connections.borrow_mut();
-        let mut slot = None;
+        let mut entry = None;
         if let Some(known) = connections.get_mut(&id) {
             let offered = known.taker.handle_offer(epoch);
             if offered == Offered::Stale {
                 return Err(AdoptError::Stale);
             }
             if offered == Offered::Thaw && self.thaw(peer, id, terms, known)? {
-                return Ok(Spent::default());
+                return Ok(RestoreTimes::default());
             }
             // The old socket, if it still exists, is bound to the addresses of the new one and must
             // be closed first.
-            slot = self.bury(peer, id, known);
+            entry = self.discard(peer, id, known);
             connections.remove(&id);
         }
-        let slot = match slot.filter(|slot| *slot.flow() == snapshot.tcp.flow) {
-            Some(slot) => slot,
+        let entry = match entry.filter(|entry| *entry.flow() == snapshot.tcp.flow) {
+            Some(entry) => entry,
             None => self.steering.acquire(&snapshot.tcp.flow)?,
         };
-        let (adoptee, spent) = self.restore(snapshot, slot)?;
+        let (restored, times) = self.restore(snapshot, entry)?;
         let adopted = Adopted {
-            flow: *adoptee.slot.flow(),
+            flow: *restored.entry.flow(),
             taker: Importer::adopted(epoch),
-            orders: Rc::default(),
-            grave: None,
+            signals: Rc::default(),
+            returned_conn: None,
         };
-        adopted.orders.set_terms(terms);
-        let orders = Rc::clone(&adopted.orders);
+        adopted.signals.set_terms(terms);
+        let signals = Rc::clone(&adopted.signals);
         connections.insert(id, adopted);
         // The receiver exists for the lifetime of the worker.
-        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
-        Ok(spent)
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), signals, restored));
+        Ok(times)
     }
 
-    fn lease(&self, of: (Rc<Peer>, ConnectionId), orders: Rc<Orders>, adoptee: Adoptee) -> Lease {
-        Lease::new(of, orders, adoptee, Arc::clone(&self.meter))
+    fn lease(
+        &self,
+        of: (Rc<Peer>, ConnectionId),
+        signals: Rc<ControlSignals>,
+        restored: RestoredConn,
+    ) -> Lease {
+        Lease::new(of, signals, restored, Arc::clone(&self.meter))
     }
 
     /// Resumes the frozen socket of a connection that is offered again before another server
@@ -183,22 +188,27 @@ impl Agent {
         terms: Terms,
         adopted: &mut Adopted,
     ) -> Result<bool, AdoptError> {
-        if adopted.grave.as_ref().is_none_or(|grave| grave.frozen.is_none()) {
+        if adopted.returned_conn.as_ref().is_none_or(|returned_conn| returned_conn.frozen.is_none())
+        {
             return Ok(false);
         }
-        let Some(grave) = adopted.grave.take() else { return Ok(false) };
-        let Some(Frozen { stream, known, .. }) = grave.frozen else { return Ok(false) };
-        self.forget_grave(&known.flow, id);
+        let Some(returned_conn) = adopted.returned_conn.take() else { return Ok(false) };
+        let Some(Frozen { stream, known, .. }) = returned_conn.frozen else { return Ok(false) };
+        self.forget_returned(&known.flow, id);
         repair::thaw(stream.tcp())?;
-        grave.slot.local();
-        adopted.orders.set_terms(terms);
-        let orders = Rc::clone(&adopted.orders);
-        let adoptee = Adoptee { stream, slot: grave.slot, known, begin: None };
-        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), orders, adoptee));
+        returned_conn.entry.local();
+        adopted.signals.set_terms(terms);
+        let signals = Rc::clone(&adopted.signals);
+        let restored = RestoredConn { stream, entry: returned_conn.entry, known, begin: None };
+        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), signals, restored));
         Ok(true)
     }
 
-    fn restore(&self, mut snapshot: Snapshot, slot: Slot) -> Result<(Adoptee, Spent), AdoptError> {
+    fn restore(
+        &self,
+        mut snapshot: Snapshot,
+        entry: FlowEntry,
+    ) -> Result<(RestoredConn, RestoreTimes), AdoptError> {
         let flow = snapshot.tcp.flow;
         // Drops a client that acknowledges nothing for this long. The option also stops the
         // kernel's retransmissions after this process has died.
@@ -215,14 +225,14 @@ impl Agent {
         })?;
         let fd = restored.activate()?;
         let tcp = TcpStream::from_std(fd.into())?;
-        slot.know(&Belief::of(&snapshot.tcp), snapshot.tcp.send_end());
-        slot.local();
+        entry.track(&TrackedState::of(&snapshot.tcp), snapshot.tcp.send_end());
+        entry.local();
         let end = Instant::now();
         if record.is_some() {
             self.meter.record(Stage::RestoreTls, middle - begin);
         }
         self.meter.record(Stage::RestoreTcp, end - middle);
-        let spent = Spent {
+        let times = RestoreTimes {
             tls_ns: (middle - begin).as_nanos().min(u32::MAX.into()) as u32,
             tcp_ns: (end - middle).as_nanos().min(u32::MAX.into()) as u32,
         };
@@ -236,7 +246,7 @@ impl Agent {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let stream =
             Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
-        Ok((Adoptee { stream, slot, known, begin: Some(place) }, spent))
+        Ok((RestoredConn { stream, entry, known, begin: Some(place) }, times))
     }
 }
 

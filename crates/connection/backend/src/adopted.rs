@@ -10,7 +10,7 @@ use crate::agent::Agent;
 use crate::context::Context;
 use crate::release::{GivenBack, Lease};
 use crate::serve::{self, Next};
-use crate::session::{Carriage, Session};
+use crate::session::{ConnectionOrigin, Session};
 use crate::transfer;
 
 /// Next action on a connection between two requests.
@@ -23,7 +23,7 @@ enum Step {
 
 /// Serves one adopted connection until it ends or is given back.
 pub async fn serve_adopted(mut lease: Lease, agent: Rc<Agent>, context: Rc<Context>) {
-    let mut session = Session::new(&context, Carriage::Adopted);
+    let mut session = Session::new(&context, ConnectionOrigin::Adopted);
     lease.offload(&context).await;
     loop {
         let aborted = lease.aborted();

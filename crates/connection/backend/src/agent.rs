@@ -30,7 +30,7 @@ use unlade_steering::{Steering, Windows};
 use unlade_sys::link::{Link, Mac};
 use unlade_sys::raw::FrameSocket;
 
-use crate::release::{Grave, Lease, Orders};
+use crate::release::{ControlSignals, Lease, ReturnedConn};
 use crate::scopes::{Rings, Scopes};
 
 /// Maximum number of authenticated channels that wait for their worker.
@@ -105,9 +105,9 @@ pub(crate) struct Adopted {
     pub(crate) flow: FlowKey,
     pub(crate) taker: Importer,
     /// Signals to the task that owns the stream.
-    pub(crate) orders: Rc<Orders>,
+    pub(crate) signals: Rc<ControlSignals>,
     /// State that remains after the connection was given back.
-    pub(crate) grave: Option<Box<Grave>>,
+    pub(crate) returned_conn: Option<Box<ReturnedConn>>,
 }
 
 /// The agent of one worker.
@@ -129,7 +129,7 @@ pub struct Agent {
     returned: RefCell<VecDeque<(Instant, Rc<Peer>, ConnectionId)>>,
     /// Owner of each flow's returned connection. A new connection may use the same addresses with
     /// another connection identifier.
-    graves: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
+    returned_by_flow: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
     given_back: Notify,
     pub(crate) accepted: mpsc::UnboundedSender<Lease>,
     origin: Instant,
@@ -161,7 +161,7 @@ impl Agent {
             peers: RefCell::default(),
             rings,
             returned: RefCell::default(),
-            graves: RefCell::default(),
+            returned_by_flow: RefCell::default(),
             given_back: Notify::new(),
             accepted,
             origin: Instant::now(),
@@ -197,7 +197,7 @@ impl Agent {
         for peer in self.peers.borrow().values() {
             peer.outbox.push(&Frame::Drain);
             for adopted in peer.connections.borrow().values() {
-                adopted.orders.recall(ReturnReason::Draining);
+                adopted.signals.recall(ReturnReason::Draining);
             }
         }
     }
@@ -401,7 +401,7 @@ impl Agent {
             Frame::Recall { id, epoch } => {
                 let connections = peer.connections.borrow();
                 if let Some(adopted) = connections.get(&id).filter(|a| a.taker.epoch() == epoch) {
-                    adopted.orders.recall(ReturnReason::Recalled);
+                    adopted.signals.recall(ReturnReason::Recalled);
                 }
             }
             Frame::Abandon { id, epoch } => {
@@ -432,7 +432,7 @@ impl Agent {
         for action in event(&mut adopted.taker) {
             match action {
                 Action::Return(epoch, reason) => self.send_return(peer, id, adopted, epoch, reason),
-                Action::Discard => drop(self.bury(peer, id, adopted)),
+                Action::Discard => drop(self.discard(peer, id, adopted)),
                 Action::Abort => self.abort(id, adopted),
                 // The caller handles connections that end or thaw.
                 Action::Closed(..) | Action::Thaw => {}
@@ -502,7 +502,7 @@ impl Agent {
 
     /// Records a connection that was just given back.
     pub(crate) fn note_returned(&self, peer: &Rc<Peer>, id: ConnectionId, flow: FlowKey) {
-        self.graves.borrow_mut().insert(flow, (Rc::clone(peer), id));
+        self.returned_by_flow.borrow_mut().insert(flow, (Rc::clone(peer), id));
         self.returned.borrow_mut().push_back((Instant::now(), Rc::clone(peer), id));
         self.given_back.notify_one();
     }
@@ -521,26 +521,29 @@ impl Agent {
             let Some((_, peer, id)) = returned.pop_front() else { return };
             drop(returned);
             let mut connections = peer.connections.borrow_mut();
-            if let Some(grave) = connections.get_mut(&id).and_then(|a| a.grave.as_mut()) {
-                self.close_silently(grave, peer.mac.get());
+            if let Some(returned_conn) =
+                connections.get_mut(&id).and_then(|a| a.returned_conn.as_mut())
+            {
+                self.close_silently(returned_conn, peer.mac.get());
             }
         }
     }
 
     /// Removes a returned connection of the same flow with another identifier, because its socket
     /// is bound to the addresses of the new connection.
-    pub(crate) fn exhume(&self, peer: &Rc<Peer>, id: ConnectionId, flow: &FlowKey) {
-        let known = self.graves.borrow().get(flow).map(|(peer, id)| (Rc::clone(peer), *id));
+    pub(crate) fn discard_same_flow(&self, peer: &Rc<Peer>, id: ConnectionId, flow: &FlowKey) {
+        let known =
+            self.returned_by_flow.borrow().get(flow).map(|(peer, id)| (Rc::clone(peer), *id));
         let Some((old_peer, old_id)) = known else { return };
         if old_id == id && Rc::ptr_eq(&old_peer, peer) {
             return;
         }
-        self.graves.borrow_mut().remove(flow);
+        self.returned_by_flow.borrow_mut().remove(flow);
         let mut connections = old_peer.connections.borrow_mut();
-        if connections.get(&old_id).is_some_and(|adopted| adopted.grave.is_some())
+        if connections.get(&old_id).is_some_and(|adopted| adopted.returned_conn.is_some())
             && let Some(mut adopted) = connections.remove(&old_id)
         {
-            drop(self.bury(&old_peer, old_id, &mut adopted));
+            drop(self.discard(&old_peer, old_id, &mut adopted));
         }
     }
 
@@ -565,10 +568,10 @@ impl Agent {
         }
     }
 
-    pub(crate) fn forget_grave(&self, flow: &FlowKey, id: ConnectionId) {
-        let mut graves = self.graves.borrow_mut();
-        if graves.get(flow).is_some_and(|(_, known)| *known == id) {
-            graves.remove(flow);
+    pub(crate) fn forget_returned(&self, flow: &FlowKey, id: ConnectionId) {
+        let mut returned_by_flow = self.returned_by_flow.borrow_mut();
+        if returned_by_flow.get(flow).is_some_and(|(_, known)| *known == id) {
+            returned_by_flow.remove(flow);
         }
     }
 

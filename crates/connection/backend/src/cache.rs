@@ -62,13 +62,13 @@ impl LookupError {
 #[derive(Debug)]
 pub struct OpenFiles {
     index: HashMap<Rc<str>, usize>,
-    slots: Vec<Slot>,
+    slots: Vec<CacheSlot>,
     hand: usize,
     entries_max: usize,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CacheSlot {
     path: Rc<str>,
     entry: Rc<OpenObject>,
     checked: Instant,
@@ -124,14 +124,20 @@ impl OpenFiles {
         let entry = Rc::new(OpenObject::new(&name, object));
         if self.entries_max > 0 && path.len() <= PATH_BYTES_MAX {
             let path: Rc<str> = path.into();
-            let slot =
-                Slot { path, entry: entry.clone(), checked: now, stripe, generation, used: false };
+            let slot = CacheSlot {
+                path,
+                entry: entry.clone(),
+                checked: now,
+                stripe,
+                generation,
+                used: false,
+            };
             self.keep(slot);
         }
         Ok(entry)
     }
 
-    fn keep(&mut self, slot: Slot) {
+    fn keep(&mut self, slot: CacheSlot) {
         if let Some(at) = self.index.get(&slot.path).copied() {
             self.slots[at] = slot;
         } else if self.slots.len() < self.entries_max {
@@ -200,21 +206,21 @@ mod tests {
     use crate::condition::Conditions;
     use crate::upload::Upload;
 
-    struct Home {
+    struct TestStore {
         _directory: tempfile::TempDir,
         path: std::path::PathBuf,
         store: Arc<Store>,
         start: Instant,
     }
 
-    fn home() -> Home {
+    fn home() -> TestStore {
         let directory = tempfile::tempdir().unwrap();
         let store = Arc::new(Store::open(directory.path(), true).unwrap());
         let path = directory.path().to_owned();
-        Home { _directory: directory, path, store, start: Instant::now() }
+        TestStore { _directory: directory, path, store, start: Instant::now() }
     }
 
-    impl Home {
+    impl TestStore {
         fn put(&self, path: &str, content: &str) {
             let mut upload = Upload::begin(&self.store).unwrap();
             upload.write(content.as_bytes()).unwrap();

@@ -16,7 +16,7 @@ use crate::upload::{Committed, Upload};
 
 /// Error that stopped an upload.
 #[derive(Debug, thiserror::Error)]
-enum Stopped {
+enum UploadError {
     #[error(transparent)]
     Body(#[from] BodyError),
     #[error(transparent)]
@@ -24,7 +24,7 @@ enum Stopped {
 }
 
 /// Target and conditions of a change, read from the head before the body.
-struct Wanted {
+struct PutTarget {
     name: ObjectName,
     conditions: Conditions,
 }
@@ -52,21 +52,22 @@ pub(crate) async fn put(
             return exchange.refuse_unread(stream, session, status).await;
         }
     };
-    let came = body.read(stream, session, |piece| Ok::<(), Stopped>(upload.write(piece)?)).await;
+    let came =
+        body.read(stream, session, |piece| Ok::<(), UploadError>(upload.write(piece)?)).await;
     if let Err(stopped) = came {
         // The rest of the body is not read, so the response ends the connection.
         let status = match stopped {
-            Stopped::Body(BodyError::TooLarge) => 413,
-            Stopped::Body(BodyError::Malformed(error)) => error.status(),
-            Stopped::Body(BodyError::Stalled) => 408,
-            Stopped::Body(error) => return Err(error.into()),
-            Stopped::Object(error) => object_status(&error),
+            UploadError::Body(BodyError::TooLarge) => 413,
+            UploadError::Body(BodyError::Malformed(error)) => error.status(),
+            UploadError::Body(BodyError::Stalled) => 408,
+            UploadError::Body(error) => return Err(error.into()),
+            UploadError::Object(error) => object_status(&error),
         };
         return exchange.refuse(stream, session, status).await;
     }
     exchange.body_left = false;
     session.context().meter.add_n(Event::ObjectBytesStored, upload.bytes());
-    let Wanted { name, conditions } = wanted;
+    let PutTarget { name, conditions } = wanted;
     // fsync blocks, so it runs outside the worker's thread.
     match on_disk(move || upload.commit(&name, &conditions)).await {
         Ok(committed) => answer_put(stream, session, exchange, &committed).await,
@@ -78,7 +79,7 @@ pub(crate) async fn put(
 }
 
 /// Performs the checks that need no body. The error is the response's status.
-fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(Wanted, Body), u16> {
+fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(PutTarget, Body), u16> {
     let context = session.context();
     if !context.writable() {
         return Err(405);
@@ -106,7 +107,7 @@ fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(Want
             Verdict::Failed | Verdict::NotModified => return Err(412),
         }
     }
-    Ok((Wanted { name, conditions }, body))
+    Ok((PutTarget { name, conditions }, body))
 }
 
 async fn answer_put(

@@ -102,9 +102,9 @@ pub struct AgentConfig {
     pub address: SocketAddr,
     /// This server's certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// Private key of the certificate, PEM.
     pub key: PathBuf,
-    /// The authority whose balancers are trusted, PEM.
+    /// CA of the trusted balancers, PEM.
     pub ca: PathBuf,
     /// Names of the balancers, for certificates without a role: host names, IP addresses or URIs
     /// among a certificate's subject alternative names. If empty, a balancer's certificate must
@@ -127,7 +127,7 @@ pub struct HttpsConfig {
     pub address: SocketAddr,
     /// Certificate chain, PEM.
     pub certificate: PathBuf,
-    /// Its key, PEM.
+    /// Private key of the certificate, PEM.
     pub key: PathBuf,
 }
 

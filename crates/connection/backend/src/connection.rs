@@ -29,8 +29,8 @@ const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 type Writing = Pin<Box<dyn Future<Output = (Box<Lease>, io::Result<()>)>>>;
 
-/// State of a [`HandoffStream`].
-enum State {
+/// StreamState of a [`HandoffStream`].
+enum StreamState {
     Idle(Box<Lease>),
     /// An accepted write is in progress.
     Writing(Writing),
@@ -44,7 +44,7 @@ enum State {
 /// kernel when `flush` returns. Do not read past the request: the bytes that follow belong to the
 /// server that answers the next request.
 pub struct HandoffStream {
-    state: State,
+    state: StreamState,
     agent: Rc<Agent>,
     peer: SocketAddr,
     /// `next_request` has returned a request; the next call counts it as answered.
@@ -72,7 +72,7 @@ enum Next {
 impl HandoffStream {
     pub(crate) fn new(lease: Lease, agent: Rc<Agent>) -> HandoffStream {
         let peer = lease.peer_address();
-        let state = State::Idle(Box::new(lease));
+        let state = StreamState::Idle(Box::new(lease));
         HandoffStream { state, agent, peer, answering: false, limits: HeadLimits::default() }
     }
 
@@ -84,7 +84,7 @@ impl HandoffStream {
     /// Returns the TLS record layer, if the connection has one. Returns None during a write.
     pub fn record(&self) -> Option<&RecordLayer> {
         match &self.state {
-            State::Idle(lease) => lease.stream_ref().record(),
+            StreamState::Idle(lease) => lease.stream_ref().record(),
             _ => None,
         }
     }
@@ -102,25 +102,27 @@ impl HandoffStream {
     /// the lease; an error of the socket.
     pub async fn next_request(&mut self) -> io::Result<Option<RequestHead>> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
-        if let State::Idle(lease) = &mut self.state
+        if let StreamState::Idle(lease) = &mut self.state
             && std::mem::take(&mut self.answering)
         {
             lease.count_request();
         }
         loop {
-            let State::Idle(lease) = &mut self.state else { return Ok(None) };
+            let StreamState::Idle(lease) = &mut self.state else { return Ok(None) };
             match next(lease, &self.limits).await {
                 Next::Request(head) => {
                     self.answering = true;
                     return Ok(Some(head));
                 }
                 Next::GiveBack(reason) => {
-                    let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) else {
+                    let StreamState::Idle(lease) =
+                        std::mem::replace(&mut self.state, StreamState::Gone)
+                    else {
                         return Ok(None);
                     };
                     match lease.give_back(&self.agent, reason).await {
                         GivenBack::Gone => return Ok(None),
-                        GivenBack::Stay(same) => self.state = State::Idle(same),
+                        GivenBack::Stay(same) => self.state = StreamState::Idle(same),
                     }
                 }
                 Next::Ended => {
@@ -144,14 +146,14 @@ impl HandoffStream {
     /// Returns the unconsumed input. It begins with the request whose head was returned last.
     pub fn input(&self) -> &[u8] {
         match &self.state {
-            State::Idle(lease) => lease.stream_ref().input(),
+            StreamState::Idle(lease) => lease.stream_ref().input(),
             _ => &[],
         }
     }
 
     /// Discards the first `bytes` bytes of [`HandoffStream::input`].
     pub fn consume(&mut self, bytes: usize) {
-        if let State::Idle(lease) = &mut self.state {
+        if let StreamState::Idle(lease) = &mut self.state {
             lease.stream().consume(bytes);
         }
     }
@@ -164,19 +166,19 @@ impl HandoffStream {
     pub async fn stream(&mut self) -> io::Result<&mut Stream> {
         std::future::poll_fn(|context| self.poll_written(context)).await?;
         match &mut self.state {
-            State::Idle(lease) => Ok(lease.stream()),
+            StreamState::Idle(lease) => Ok(lease.stream()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
 
     fn close(&mut self, reason: CloseReason) {
-        if let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) {
+        if let StreamState::Idle(lease) = std::mem::replace(&mut self.state, StreamState::Gone) {
             lease.close(&self.agent, reason);
         }
     }
 
     fn abort(&mut self) {
-        if let State::Idle(lease) = std::mem::replace(&mut self.state, State::Gone) {
+        if let StreamState::Idle(lease) = std::mem::replace(&mut self.state, StreamState::Gone) {
             match lease.is_aborted() {
                 true => lease.abort(),
                 // The process was stopped for longer than the lease, and no timer has fired yet.
@@ -187,9 +189,9 @@ impl HandoffStream {
 
     /// Polls the write in progress until it has ended.
     fn poll_written(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let State::Writing(writing) = &mut self.state else { return Poll::Ready(Ok(())) };
+        let StreamState::Writing(writing) = &mut self.state else { return Poll::Ready(Ok(())) };
         let (lease, written) = ready!(writing.as_mut().poll(context));
-        self.state = State::Idle(lease);
+        self.state = StreamState::Idle(lease);
         if let Err(error) = &written {
             match error.kind() {
                 io::ErrorKind::ConnectionAborted => self.abort(),
@@ -202,18 +204,18 @@ impl HandoffStream {
 
 impl Drop for HandoffStream {
     fn drop(&mut self) {
-        let state = std::mem::replace(&mut self.state, State::Gone);
+        let state = std::mem::replace(&mut self.state, StreamState::Gone);
         let agent = Rc::clone(&self.agent);
         match state {
-            State::Idle(lease) => lease.close(&agent, CloseReason::ByServer),
+            StreamState::Idle(lease) => lease.close(&agent, CloseReason::ByServer),
             // Accepted bytes are still sent, as the kernel does for a closed socket.
-            State::Writing(writing) => {
+            StreamState::Writing(writing) => {
                 tokio::task::spawn_local(async move {
                     let (lease, _) = writing.await;
                     lease.close(&agent, CloseReason::ByServer);
                 });
             }
-            State::Gone => {}
+            StreamState::Gone => {}
         }
     }
 }
@@ -270,7 +272,7 @@ impl AsyncRead for HandoffStream {
     ) -> Poll<io::Result<()>> {
         ready!(self.poll_written(context))?;
         loop {
-            let State::Idle(lease) = &mut self.state else { return Poll::Ready(Ok(())) };
+            let StreamState::Idle(lease) = &mut self.state else { return Poll::Ready(Ok(())) };
             let input = lease.stream().input();
             if !input.is_empty() || buffer.remaining() == 0 {
                 let count = input.len().min(buffer.remaining());
@@ -297,12 +299,13 @@ impl AsyncWrite for HandoffStream {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_written(context))?;
-        let State::Idle(mut lease) = std::mem::replace(&mut self.state, State::Gone) else {
+        let StreamState::Idle(mut lease) = std::mem::replace(&mut self.state, StreamState::Gone)
+        else {
             return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
         };
         let bytes = bytes.get(..WRITE_BYTES_MAX).unwrap_or(bytes).to_vec();
         let count = bytes.len();
-        self.state = State::Writing(Box::pin(async move {
+        self.state = StreamState::Writing(Box::pin(async move {
             let over = lease.aborted();
             let written = tokio::select! {
                 biased;
@@ -324,10 +327,11 @@ impl AsyncWrite for HandoffStream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_written(context))?;
-        let State::Idle(mut lease) = std::mem::replace(&mut self.state, State::Gone) else {
+        let StreamState::Idle(mut lease) = std::mem::replace(&mut self.state, StreamState::Gone)
+        else {
             return Poll::Ready(Ok(()));
         };
-        self.state = State::Writing(Box::pin(async move {
+        self.state = StreamState::Writing(Box::pin(async move {
             let ended = lease.stream().shutdown().await;
             (lease, ended)
         }));

@@ -85,12 +85,12 @@ struct Greeter {
 }
 
 /// Registration of one connection, removed on drop.
-struct Place {
+struct Registration {
     greeter: Rc<Greeter>,
     number: u64,
 }
 
-impl Drop for Place {
+impl Drop for Registration {
     fn drop(&mut self) {
         self.greeter.greetings.borrow_mut().end(self.number);
         self.greeter.tasks.borrow_mut().remove(&self.number);
@@ -98,7 +98,7 @@ impl Drop for Place {
 }
 
 impl Greeter {
-    fn begin(self: &Rc<Greeter>, address: IpAddr, meter: &Meter) -> Place {
+    fn begin(self: &Rc<Greeter>, address: IpAddr, meter: &Meter) -> Registration {
         let (number, victim) = self.greetings.borrow_mut().begin(address);
         if let Some(victim) = victim {
             meter.add(Event::GreetingEvicted);
@@ -106,7 +106,7 @@ impl Greeter {
             // Aborting the task closes the socket.
             task.inspect(AbortHandle::abort);
         }
-        Place { greeter: Rc::clone(self), number }
+        Registration { greeter: Rc::clone(self), number }
     }
 }
 

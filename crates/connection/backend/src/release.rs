@@ -26,7 +26,7 @@ use unlade_net::packet::{Direction, Segment};
 use unlade_net::state::{QUEUE_BYTES_MAX, TcpSnapshot};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_runtime::stream::{Stream, TakeBack};
-use unlade_steering::Slot;
+use unlade_steering::FlowEntry;
 use unlade_sys::info::{STATE_CLOSE, TcpInfo};
 use unlade_sys::link::Mac;
 use unlade_sys::raw;
@@ -50,7 +50,7 @@ const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Control signals from the agent to the task that owns a connection's stream.
 #[derive(Debug, Default)]
-pub(crate) struct Orders {
+pub(crate) struct ControlSignals {
     abort: Cell<bool>,
     /// Close without a RST: another host owns the connection.
     silent: Cell<bool>,
@@ -61,9 +61,9 @@ pub(crate) struct Orders {
 
 /// State of a connection that was given back.
 #[derive(Debug)]
-pub(crate) struct Grave {
+pub(crate) struct ReturnedConn {
     /// Flow entry that redirects the packets to the balancer.
-    pub(crate) slot: Slot,
+    pub(crate) entry: FlowEntry,
     /// Snapshot for a retransmission of RETURN.
     snapshot: EncodedSnapshot,
     /// Input behind the snapshot's plaintext.
@@ -83,7 +83,7 @@ pub(crate) struct Frozen {
     returned: TcpSnapshot,
 }
 
-impl Orders {
+impl ControlSignals {
     /// Signals that the lease is over.
     pub(crate) fn abort(&self) {
         self.abort.set(true);
@@ -112,7 +112,7 @@ impl Orders {
     }
 
     /// Waits until `ready` returns a value.
-    async fn until<T>(&self, mut ready: impl FnMut(&Orders) -> Option<T>) -> T {
+    async fn until<T>(&self, mut ready: impl FnMut(&ControlSignals) -> Option<T>) -> T {
         poll_fn(|context| match ready(self) {
             Some(value) => Poll::Ready(value),
             None => {
@@ -135,9 +135,9 @@ pub enum GivenBack {
 
 /// A connection that was just restored on this server.
 #[derive(Debug)]
-pub(crate) struct Adoptee {
+pub(crate) struct RestoredConn {
     pub(crate) stream: Stream,
-    pub(crate) slot: Slot,
+    pub(crate) entry: FlowEntry,
     pub(crate) known: Known,
     /// Stream positions for a device; None if they are no longer known.
     pub(crate) begin: Option<(Begin, (u64, u64))>,
@@ -148,10 +148,10 @@ pub(crate) struct Adoptee {
 pub struct Lease {
     stream: Stream,
     /// Flow entry: packets are delivered here, or to the balancer while the connection is frozen.
-    slot: Slot,
+    entry: FlowEntry,
     peer: Rc<Peer>,
     id: ConnectionId,
-    orders: Rc<Orders>,
+    signals: Rc<ControlSignals>,
     known: Known,
     begin: Option<(Begin, (u64, u64))>,
     terms: Terms,
@@ -184,21 +184,21 @@ enum Freezing {
 impl Lease {
     pub(crate) fn new(
         (peer, id): (Rc<Peer>, ConnectionId),
-        orders: Rc<Orders>,
-        socket: Adoptee,
+        signals: Rc<ControlSignals>,
+        socket: RestoredConn,
         meter: Arc<Meter>,
     ) -> Lease {
-        let Adoptee { stream, slot, known, begin } = socket;
+        let RestoredConn { stream, entry, known, begin } = socket;
         let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
-        let terms = orders.terms.get().unwrap_or(none);
+        let terms = signals.terms.get().unwrap_or(none);
         let scope = Agent::scope(&peer, &terms);
         let begun = Instant::now();
         Lease {
             stream,
-            slot,
+            entry,
             peer,
             id,
-            orders,
+            signals,
             known,
             begin,
             terms,
@@ -235,7 +235,7 @@ impl Lease {
 
     /// Returns true once [`Lease::aborted`] has resolved.
     pub fn is_aborted(&self) -> bool {
-        self.orders.abort.get()
+        self.signals.abort.get()
     }
 
     /// Returns the client's address.
@@ -259,7 +259,7 @@ impl Lease {
         }
         self.in_scope.set(self.is_in_scope(head, input));
         // A client that pipelines requests leaves no pause in which a recall would be noticed.
-        if let Some(reason) = self.orders.recall.take() {
+        if let Some(reason) = self.signals.recall.take() {
             return Err(reason);
         }
         match self.in_scope.get() {
@@ -299,21 +299,21 @@ impl Lease {
         self.requests = self.requests.saturating_add(1);
         self.owed = false;
         if let Some(reason) = self.again.take() {
-            self.orders.recall(reason);
+            self.signals.recall(reason);
         }
     }
 
     /// Waits until the balancer recalls the connection.
     pub fn recalled(&self) -> impl Future<Output = ReturnReason> + 'static {
-        let orders = Rc::clone(&self.orders);
-        async move { orders.until(|orders| orders.recall.take()).await }
+        let signals = Rc::clone(&self.signals);
+        async move { signals.until(|signals| signals.recall.take()).await }
     }
 
     /// Waits until the lease is over: the balancer was silent, so the client's packets no longer
     /// arrive here. The caller cancels its operation and calls [`Lease::abort`].
     pub fn aborted(&self) -> impl Future<Output = ()> + 'static {
-        let orders = Rc::clone(&self.orders);
-        async move { orders.until(|orders| orders.abort.get().then_some(())).await }
+        let signals = Rc::clone(&self.signals);
+        async move { signals.until(|signals| signals.abort.get().then_some(())).await }
     }
 
     fn usage(&self) -> Usage {
@@ -337,7 +337,7 @@ impl Lease {
 
     async fn close_when_taken(mut self, agent: &Agent, reason: CloseReason) {
         let taken = self.taken(agent.limits.write_timeout).await;
-        if self.orders.abort.get() {
+        if self.signals.abort.get() {
             self.abort();
         } else if self.is_over() {
             self.expire(agent);
@@ -365,7 +365,7 @@ impl Lease {
         let (mut since, mut least_bytes, mut pause) = (Instant::now(), usize::MAX, DRAIN_PAUSE);
         while let Some(bytes) = self.outstanding_bytes() {
             let gone = TcpInfo::of(self.stream.tcp()).is_ok_and(|info| info.state == STATE_CLOSE);
-            if gone || self.orders.abort.get() || self.is_over() {
+            if gone || self.signals.abort.get() || self.is_over() {
                 break;
             }
             if bytes < least_bytes {
@@ -405,7 +405,7 @@ impl Lease {
 
     /// Closes the connection with a RST, or without one if another host owns the connection.
     pub fn abort(self) {
-        match self.orders.silent.get() {
+        match self.signals.silent.get() {
             // A socket that is closed in repair mode sends no packet.
             true => drop(repair::freeze(self.stream.tcp())),
             false => reset(self.stream),
@@ -451,19 +451,19 @@ impl Lease {
         let flow = self.known.flow;
         let send_end = returned.send_end();
         let frozen = Frozen { stream: self.stream, known: self.known, returned };
-        let grave = Grave {
-            slot: self.slot,
+        let returned_conn = ReturnedConn {
+            entry: self.entry,
             snapshot: frozen.encode(),
             unread: frozen.unread(),
             usage,
             send_end,
             frozen: Some(frozen),
         };
-        if !grave.unread.is_empty() {
+        if !returned_conn.unread.is_empty() {
             agent.meter.add(Event::UnreadMoved);
         }
         if let Some(adopted) = peer.connections.borrow_mut().get_mut(&id) {
-            adopted.grave = Some(Box::new(grave));
+            adopted.returned_conn = Some(Box::new(returned_conn));
         }
         let now = agent.now();
         agent.step(&peer, id, |taker| taker.handle_want_return(reason, now));
@@ -517,7 +517,7 @@ impl Lease {
                 TakeBack::Receiving if begin.elapsed() >= RECORD_WAIT => return Some(false),
                 TakeBack::Receiving => RECORD_WAIT,
             };
-            if self.orders.abort.get() || self.is_over() || begin.elapsed() >= limit {
+            if self.signals.abort.get() || self.is_over() || begin.elapsed() >= limit {
                 return None;
             }
             tokio::time::sleep(DRAIN_PAUSE).await;
@@ -535,7 +535,7 @@ impl Lease {
                 _ => break,
             }
         }
-        self.slot.redirect(self.peer.mac.get());
+        self.entry.redirect(self.peer.mac.get());
         let frozen = repair::freeze(self.stream.tcp())
             .and_then(|()| repair::snapshot(self.stream.tcp(), &self.known, Accept::PeerClosed));
         if frozen.is_err() {
@@ -549,7 +549,7 @@ impl Lease {
     async fn freeze_when_sent(&mut self, agent: &Agent, reason: ReturnReason) -> Freezing {
         let (begin, limit) = (Instant::now(), agent.limits.write_timeout);
         let may_stay = self.may_stay(reason);
-        while begin.elapsed() < limit && !self.orders.abort.get() && !self.is_over() {
+        while begin.elapsed() < limit && !self.signals.abort.get() && !self.is_over() {
             if may_stay && unread::is_too_much(&self.stream) {
                 return Freezing::Unread;
             }
@@ -566,7 +566,7 @@ impl Lease {
                     return Freezing::Unread;
                 }
                 // The balancer holds the packets, so the queue does not grow while it is read.
-                self.slot.redirect(self.peer.mac.get());
+                self.entry.redirect(self.peer.mac.get());
                 if let ReadAhead::Failed = unread::read_ahead(&mut self.stream).await {
                     return Freezing::Over;
                 }
@@ -587,7 +587,7 @@ impl Lease {
     fn thaw(&self) {
         // If this fails, the next read or write reports it.
         let _ = repair::thaw(self.stream.tcp());
-        self.slot.local();
+        self.entry.local();
     }
 }
 
@@ -601,27 +601,27 @@ impl Agent {
         epoch: Epoch,
         reason: ReturnReason,
     ) {
-        let Some(grave) = adopted.grave.as_mut() else { return };
-        if let Some(frozen) = &mut grave.frozen
+        let Some(returned_conn) = adopted.returned_conn.as_mut() else { return };
+        if let Some(frozen) = &mut returned_conn.frozen
             && let Some(newer) = frozen.newer()
             // A longer queue is forwarded when the socket is closed.
             && newer.receive_queue.len() <= QUEUE_BYTES_MAX
         {
             frozen.returned = newer;
-            grave.snapshot = frozen.encode();
+            returned_conn.snapshot = frozen.encode();
         }
-        for frame in unread::frames(id, epoch, &grave.unread) {
+        for frame in unread::frames(id, epoch, &returned_conn.unread) {
             peer.outbox.push(&frame);
         }
-        let (usage, snapshot) = (grave.usage, grave.snapshot.clone());
-        let unread_bytes = grave.unread.len() as u32;
+        let (usage, snapshot) = (returned_conn.usage, returned_conn.snapshot.clone());
+        let unread_bytes = returned_conn.unread.len() as u32;
         peer.outbox.push(&Frame::Return { id, epoch, reason, usage, unread_bytes, snapshot });
     }
 
     /// Closes the frozen socket of a returned connection. Forwards the data that it received after
     /// its snapshot, in packets that had already passed the steering program.
-    pub(crate) fn close_silently(&self, grave: &mut Grave, balancer: Mac) {
-        let Some(frozen) = grave.frozen.take() else { return };
+    pub(crate) fn close_silently(&self, returned_conn: &mut ReturnedConn, balancer: Mac) {
+        let Some(frozen) = returned_conn.frozen.take() else { return };
         let Some(newer) = frozen.newer() else { return };
         let frames = late_frames(&frozen.returned, &newer, self.link.mac, balancer);
         for frame in frames.unwrap_or_default() {
@@ -634,38 +634,40 @@ impl Agent {
 
     /// Discards the state of a returned connection, which another host now owns. Returns its flow
     /// entry, for reuse.
-    pub(crate) fn bury(
+    pub(crate) fn discard(
         &self,
         peer: &Peer,
         id: ConnectionId,
         adopted: &mut Adopted,
-    ) -> Option<Slot> {
-        let mut grave = adopted.grave.take()?;
-        self.forget_grave(grave.slot.flow(), id);
-        self.close_silently(&mut grave, peer.mac.get());
-        Some(grave.slot)
+    ) -> Option<FlowEntry> {
+        let mut returned_conn = adopted.returned_conn.take()?;
+        self.forget_returned(returned_conn.entry.flow(), id);
+        self.close_silently(&mut returned_conn, peer.mac.get());
+        Some(returned_conn.entry)
     }
 
     /// Discards a connection that the balancer has abandoned, without a RST.
     pub(crate) fn abandon(&self, id: ConnectionId, adopted: &mut Adopted) {
-        match adopted.grave.take() {
-            None => adopted.orders.abandon(),
-            Some(grave) => self.forget_grave(grave.slot.flow(), id),
+        match adopted.returned_conn.take() {
+            None => adopted.signals.abandon(),
+            Some(returned_conn) => self.forget_returned(returned_conn.entry.flow(), id),
         }
     }
 
     /// Ends an expired lease with a RST to the client.
     pub(crate) fn abort(&self, id: ConnectionId, adopted: &mut Adopted) {
         self.meter.add(Event::AdoptedExpired);
-        let Some(grave) = adopted.grave.take() else { return adopted.orders.abort() };
-        let flow = *grave.slot.flow();
-        self.forget_grave(&flow, id);
-        match grave.frozen {
+        let Some(returned_conn) = adopted.returned_conn.take() else {
+            return adopted.signals.abort();
+        };
+        let flow = *returned_conn.entry.flow();
+        self.forget_returned(&flow, id);
+        match returned_conn.frozen {
             Some(frozen) => {
                 let _ = repair::thaw(frozen.stream.tcp());
                 reset(frozen.stream);
             }
-            None => reset_from_nothing(flow, grave.send_end),
+            None => reset_from_nothing(flow, returned_conn.send_end),
         }
     }
 }

@@ -18,7 +18,7 @@ use unlade_tls::device::Device;
 
 use unlade_channel::trust::TrustFiles;
 
-use crate::accept::{self, Listener, Places};
+use crate::accept::{self, ConnectionLimit, Listener};
 use crate::adopted;
 use crate::agent::Agent;
 use crate::config::{AgentConfig, BackendConfig, ConfigError, NicConfig};
@@ -75,7 +75,7 @@ pub struct Server {
     control: Control<BackendConfig>,
     store: Arc<Store>,
     meter: Arc<Meter>,
-    places: Arc<Places>,
+    connection_limit: Arc<ConnectionLimit>,
     listeners: Listeners,
     http: SocketAddr,
     https: Option<SocketAddr>,
@@ -174,7 +174,7 @@ impl Server {
         let (https, tls) = bind_https(&config, device.as_deref())?;
         let https_address = https.first().and_then(|first| first.local_addr().ok());
         let meter = Arc::new(Meter::for_role(Role::Backend));
-        let places = Arc::new(Places::new(config.connections_max));
+        let connection_limit = Arc::new(ConnectionLimit::new(config.connections_max));
         let admin_address = config.admin;
         let control = Control::new(config);
         let admin = match admin_address {
@@ -208,7 +208,18 @@ impl Server {
         let listeners =
             Listeners { http: Arc::new(http_sockets), https: Arc::new(https_sockets), tls };
         let https = https_address;
-        Ok(Server { control, store, meter, places, listeners, http, https, admin, handoff, device })
+        Ok(Server {
+            control,
+            store,
+            meter,
+            connection_limit,
+            listeners,
+            http,
+            https,
+            admin,
+            handoff,
+            device,
+        })
     }
 
     /// Returns the address of HTTP over TLS, if it is served.
@@ -263,10 +274,10 @@ impl Server {
             }
             Ok::<BackendConfig, BackendError>(config)
         };
-        let shared = Shared {
+        let shared = SharedState {
             store: self.store.clone(),
             meter: self.meter.clone(),
-            places: self.places.clone(),
+            connection_limit: self.connection_limit.clone(),
             listeners: self.listeners.clone(),
             handoff: self.handoff.clone(),
             device: self.device.clone(),
@@ -278,10 +289,10 @@ impl Server {
 
 /// State that all workers share.
 #[derive(Debug, Clone)]
-struct Shared {
+struct SharedState {
     store: Arc<Store>,
     meter: Arc<Meter>,
-    places: Arc<Places>,
+    connection_limit: Arc<ConnectionLimit>,
     listeners: Listeners,
     handoff: Option<Handoff>,
     device: Option<Arc<dyn Device>>,
@@ -315,7 +326,7 @@ fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
 
 /// Runs one worker: accepts until the drain, then waits for the requests in flight.
 async fn worker(
-    shared: Shared,
+    shared: SharedState,
     info: WorkerInfo,
     mut watch: Watch<BackendConfig>,
 ) -> Result<(), BackendError> {
@@ -329,9 +340,9 @@ async fn worker(
     tracing::debug!(worker = info.index, "worker ready");
     let mut drain = watch.clone();
     tokio::select! {
-        () = accept::accept(&http, &context, &shared.places) => {}
-        () = accept_tls(https.as_ref(), &context, &shared.places) => {}
-        () = tend(&context, &mut watch, &shared.places) => {}
+        () = accept::accept(&http, &context, &shared.connection_limit) => {}
+        () = accept_tls(https.as_ref(), &context, &shared.connection_limit) => {}
+        () = tend(&context, &mut watch, &shared.connection_limit) => {}
         () = drain.reached(Phase::Draining) => {}
     }
     context.gate.drain();
@@ -339,9 +350,9 @@ async fn worker(
         agent.drain();
     }
     let unfinished = Unfinished { context: Rc::clone(&context), agent: agent.clone() };
-    accept::accept_last(http, &context, &shared.places).await;
+    accept::accept_last(http, &context, &shared.connection_limit).await;
     if let Some(https) = https {
-        accept::accept_last(https, &context, &shared.places).await;
+        accept::accept_last(https, &context, &shared.connection_limit).await;
     }
     context.idle().await;
     if let Some(agent) = &agent {
@@ -368,21 +379,29 @@ impl Drop for Unfinished {
     }
 }
 
-async fn accept_tls(listener: Option<&Listener>, context: &Rc<Context>, places: &Arc<Places>) {
+async fn accept_tls(
+    listener: Option<&Listener>,
+    context: &Rc<Context>,
+    connection_limit: &Arc<ConnectionLimit>,
+) {
     match listener {
-        Some(listener) => accept::accept(listener, context, places).await,
+        Some(listener) => accept::accept(listener, context, connection_limit).await,
         None => std::future::pending().await,
     }
 }
 
 /// Applies reloads and closes unused objects.
-async fn tend(context: &Rc<Context>, watch: &mut Watch<BackendConfig>, places: &Places) {
+async fn tend(
+    context: &Rc<Context>,
+    watch: &mut Watch<BackendConfig>,
+    connection_limit: &ConnectionLimit,
+) {
     let mut expire = unlade_runtime::ticker::every(EXPIRE_EVERY);
     loop {
         tokio::select! {
             config = watch.reloaded() => {
                 context.reload(&config);
-                places.set_most(config.connections_max);
+                connection_limit.set_most(config.connections_max);
             }
             _ = expire.tick() => context.expire_files(EXPIRE_EVERY),
         }
@@ -403,7 +422,7 @@ fn raise_descriptor_limit() {
 /// Runs a backend with `config` until SIGTERM or SIGINT, then drains it. SIGHUP keeps `config`.
 ///
 /// # Errors
-/// It cannot start, or a worker failed.
+/// The backend cannot start, or a worker failed.
 pub fn run(config: BackendConfig) -> Result<(), BackendError> {
     unlade_runtime::logs::init(&config.log)?;
     let same = config.clone();

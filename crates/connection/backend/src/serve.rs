@@ -16,7 +16,7 @@ use crate::cache::LookupError;
 use crate::clock::DATE_BYTES;
 use crate::context::Context;
 use crate::reply::{self, Persistence};
-use crate::session::{Carriage, Interrupted, OnDrain, Session};
+use crate::session::{ConnectionOrigin, Interrupted, OnDrain, Session};
 use crate::store::ObjectError;
 use crate::transfer::{self, SendError};
 use crate::{change, get};
@@ -204,7 +204,7 @@ pub async fn serve_request(
 
 /// Serves a connection until it ends or the server drains.
 pub async fn serve_connection(mut stream: Stream, context: Rc<Context>) {
-    let mut session = Session::new(&context, Carriage::Accepted);
+    let mut session = Session::new(&context, ConnectionOrigin::Accepted);
     loop {
         let idle = context.limits().idle_timeout;
         match serve_request(&mut stream, &mut session, idle).await {
@@ -225,9 +225,9 @@ fn count(session: &mut Session, served: &Served) {
     session.note_served();
     let meter = &session.context().meter;
     meter.add(Event::ObjectRequest(StatusClass::of(served.status)));
-    let bytes = match session.carriage() {
-        Carriage::Accepted => Event::ObjectBytesOrdinary,
-        Carriage::Adopted => Event::ObjectBytesDirect,
+    let bytes = match session.origin() {
+        ConnectionOrigin::Accepted => Event::ObjectBytesOrdinary,
+        ConnectionOrigin::Adopted => Event::ObjectBytesDirect,
     };
     meter.add_n(bytes, served.body_bytes);
 }

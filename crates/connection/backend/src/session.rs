@@ -35,7 +35,7 @@ pub enum OnDrain {
 
 /// Origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carriage {
+pub enum ConnectionOrigin {
     /// A client or a proxy connected to this server.
     Accepted,
     /// A balancer handed the connection over.
@@ -95,17 +95,17 @@ pub struct Session {
     pub(crate) out: Vec<u8>,
     /// Number of requests served since the task last yielded to others.
     pub(crate) in_a_row: u32,
-    carriage: Carriage,
+    origin: ConnectionOrigin,
     served: u64,
 }
 
 impl Session {
     /// Registers a connection of the worker until dropped.
-    pub fn new(context: &Rc<Context>, carriage: Carriage) -> Session {
+    pub fn new(context: &Rc<Context>, origin: ConnectionOrigin) -> Session {
         let place = context.gate.waiting.borrow_mut().insert(None);
         let timer = Box::pin(tokio::time::sleep(context.limits().idle_timeout));
         let (context, out) = (context.clone(), Vec::new());
-        Session { context, place, timer, out, in_a_row: 0, carriage, served: 0 }
+        Session { context, place, timer, out, in_a_row: 0, origin, served: 0 }
     }
 
     /// Returns the worker's context.
@@ -114,8 +114,8 @@ impl Session {
     }
 
     /// Returns the origin of the connection.
-    pub fn carriage(&self) -> Carriage {
-        self.carriage
+    pub fn origin(&self) -> ConnectionOrigin {
+        self.origin
     }
 
     /// Counts a served request.

@@ -159,16 +159,16 @@ mod tests {
 
     use super::*;
 
-    struct Home {
+    struct TestStore {
         directory: tempfile::TempDir,
         store: Arc<Store>,
     }
 
-    impl Home {
-        fn new() -> Home {
+    impl TestStore {
+        fn new() -> TestStore {
             let directory = tempfile::tempdir().unwrap();
             let store = Arc::new(Store::open(directory.path(), true).unwrap());
-            Home { directory, store }
+            TestStore { directory, store }
         }
 
         fn path(&self, name: &str) -> std::path::PathBuf {
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn an_upload_appears_whole_and_replaces_whole() {
-        let home = Home::new();
+        let home = TestStore::new();
         let first = home.put("/a/b/c.txt", b"first content").unwrap();
         assert!(first.created);
         assert_eq!(read(&home.path("a/b/c.txt")), "first content");
@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn an_upload_given_up_leaves_nothing() {
-        let home = Home::new();
+        let home = TestStore::new();
         let mut upload = Upload::begin(&home.store).unwrap();
         upload.write(b"half").unwrap();
         assert_eq!(home.staged(), 1);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_a_killed_process_left_is_swept_and_what_lives_is_not() {
-        let home = Home::new();
+        let home = TestStore::new();
         std::fs::write(home.path(store::STAGING).join("1-0"), b"left behind").unwrap();
         let mut living = Upload::begin(&home.store).unwrap();
         living.write(b"alive").unwrap();
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn conditions_are_checked_at_the_commit() {
-        let home = Home::new();
+        let home = TestStore::new();
         let create_only = [("If-None-Match", "*")];
         let first = home.put_if("/x", b"1", &create_only).unwrap();
         let again = home.put_if("/x", b"2", &create_only);
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn of_many_creators_one_wins() {
-        let home = Home::new();
+        let home = TestStore::new();
         let winners: usize = std::thread::scope(|scope| {
             let attempts: Vec<_> = (0..8)
                 .map(|at| {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn names_that_are_directories_or_below_objects_conflict() {
-        let home = Home::new();
+        let home = TestStore::new();
         home.put("/a/b", b"x").unwrap();
         assert!(matches!(home.put("/a", b"x"), Err(ObjectError::Conflict)));
         assert!(matches!(home.put("/a/b/c", b"x"), Err(ObjectError::Conflict)));
@@ -295,7 +295,7 @@ mod tests {
 
     #[test]
     fn symbolic_links_lead_nowhere() {
-        let home = Home::new();
+        let home = TestStore::new();
         let outside = tempfile::tempdir().unwrap();
         std::fs::write(outside.path().join("secret"), b"secret").unwrap();
         symlink(outside.path(), home.path("dir")).unwrap();
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn special_files_are_no_objects() {
-        let home = Home::new();
+        let home = TestStore::new();
         let fifo = home.path("fifo");
         rustix::fs::mknodat(
             rustix::fs::CWD,
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_deleted_object_is_gone_and_only_where_conditions_hold() {
-        let home = Home::new();
+        let home = TestStore::new();
         let put = home.put("/d/x", b"x").unwrap();
         let stale = conditions(&[("If-Match", "\"stale\"")]);
         let refused = home.store.delete(&name("/d/x"), &stale);
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn tags_follow_the_content() {
-        let home = Home::new();
+        let home = TestStore::new();
         let put = home.put("/x", b"hello").unwrap();
         let digest = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824";
         let noted = put.etag == format!("\"{digest}\"");

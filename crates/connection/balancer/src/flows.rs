@@ -21,7 +21,7 @@ use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
 use unlade_runtime::stream::Parts;
-use unlade_steering::{Belief, Slot, Steering, Windows};
+use unlade_steering::{FlowEntry, Steering, TrackedState, Windows};
 use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
@@ -99,11 +99,11 @@ pub(crate) enum HandoverResult {
 
 /// A connection that is away or moving.
 pub(crate) struct Flow {
-    /// Counts the connection in the gauge of its state.
+    /// Counts it in the gauge that fits its state.
     pub gauge: GaugeGuard,
     pub exporter: Exporter,
-    pub slot: Slot,
-    /// The journal entry; present while the connection has no socket here.
+    pub slot: FlowEntry,
+    /// As long as it has no socket here.
     pub _noted: Option<JournalEntry>,
     pub known: Known,
     /// The newest snapshot, encoded.
@@ -162,11 +162,11 @@ pub(crate) struct Flows {
     waiting: RefCell<HashSet<ConnectionId>>,
     /// Values of the steering's counters that are in the meter already.
     reported: Cell<[u64; 5]>,
-    lingering: RefCell<Lingering<Slot>>,
-    /// Flows of connections that were reset, with their former owners.
-    orphaned: RefCell<VecDeque<(Instant, Slot, Mac)>>,
-    /// Flows of connections that were reset and whose packets go to the former owners again.
-    refused: RefCell<VecDeque<(Instant, Slot)>>,
+    lingering: RefCell<Lingering<FlowEntry>>,
+    /// Flows of connections that were reset, and the owners they had.
+    orphaned: RefCell<VecDeque<(Instant, FlowEntry, Mac)>>,
+    /// Those whose packets go to these owners again.
+    refused: RefCell<VecDeque<(Instant, FlowEntry)>>,
     remotes: RefCell<Vec<Rc<Remote>>>,
     /// Connections to be recalled, whatever their terms.
     to_recall: RefCell<HashSet<ConnectionId>>,
@@ -449,8 +449,8 @@ impl Flows {
             return None;
         }
         flow.send_end = snapshot.tcp.send_end();
-        flow.slot.know(&Belief::of(&snapshot.tcp), flow.send_end);
-        let home = flow.assignment.candidate.origin;
+        flow.slot.track(&TrackedState::of(&snapshot.tcp), flow.send_end);
+        let origin = flow.assignment.candidate.origin;
         let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
         let assignment = Assignment::new(candidate)?;
         let remote = self.remote(assignment.agent);

@@ -12,7 +12,7 @@ use unlade_migration::late::late_frames;
 use unlade_net::FlowKey;
 use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
 use unlade_runtime::stream::{Parts, Stream};
-use unlade_steering::{Belief, Slot, SteerError};
+use unlade_steering::{FlowEntry, SteerError, TrackedState};
 use unlade_sys::info::TcpInfo;
 use unlade_sys::repair::{self, Accept, Known, RepairError};
 
@@ -100,7 +100,7 @@ impl Flows {
 
     fn start(
         &self,
-        (slot, noted): (Slot, Option<JournalEntry>),
+        (slot, noted): (FlowEntry, Option<JournalEntry>),
         known: Known,
         frozen: Frozen,
         assignment: Assignment,
@@ -111,7 +111,7 @@ impl Flows {
         let to = self.remote(assignment.agent).id;
         let (exporter, actions) = Exporter::start(to, self.timing.get(), self.now());
         let Frozen { parts, tcp, snapshot } = frozen;
-        slot.know(&Belief::of(&tcp), tcp.send_end());
+        slot.track(&TrackedState::of(&tcp), tcp.send_end());
         let flow = Flow {
             gauge: GaugeGuard::new(Arc::clone(&self.meter), Gauge::MigrationsInFlight),
             exporter,

@@ -45,9 +45,8 @@ impl Flows {
     /// when the channel broke, the server may have begun to answer before it died. The client's
     /// acknowledgements show that, because its packets come here while the flow is held.
     fn was_served(flow: &Flow, send_end: SeqNumber) -> bool {
-        // An acknowledgement counts only within the window, so that a forged packet does not
-        // decide.
-        flow.slot.counters().belief.is_some_and(|known| send_end.before(known.last_ack))
+        // Believed only within the window: no stranger's packet decides over the connection.
+        flow.slot.counters().tracked.is_some_and(|known| send_end.before(known.last_ack))
     }
 
     /// Continues a connection that never left. Returns false if that is impossible because a
@@ -164,7 +163,7 @@ impl Flows {
         flow.slot.local();
         self.steering.replay(&flow.slot);
         let key = *flow.slot.flow();
-        let (seq, ack) = match flow.slot.counters().belief {
+        let (seq, ack) = match flow.slot.counters().tracked {
             Some(known) => (known.last_ack, known.last_seq),
             None => (flow.send_end, SeqNumber(0)),
         };

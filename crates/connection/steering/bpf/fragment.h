@@ -40,17 +40,17 @@ static __always_inline int find_fragment(struct segment *segment)
 /* A fragment's checksum covers other fragments, so it updates no state. Fragments are not held,
  * because user space could not assign later ones to a flow. The client retransmits dropped ones. */
 static __always_inline int steer_fragment(struct __sk_buff *skb, const struct segment *segment,
-					  struct slot *slot)
+					  struct flow_entry *entry)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	__u32 state = state_of(slot);
-	int theirs = from_owner(data, end, slot);
+	__u32 state = state_of(entry);
+	int theirs = from_owner(data, end, entry);
 
-	if (state == SLOT_LOCAL || (state == SLOT_LINGER && theirs))
+	if (state == FLOW_LOCAL || (state == FLOW_LINGER && theirs))
 		return NEXT;
-	if (state == SLOT_HOLD || theirs || (state == SLOT_OFFERED && !has_heir(slot))) {
+	if (state == FLOW_HOLD || theirs || (state == FLOW_OFFERED && !has_next_owner(entry))) {
 		count(COUNT_FRAGMENTS);
 		return SHOT;
 	}
-	return send_to_owner(skb, slot, segment->key.family);
+	return send_to_owner(skb, entry, segment->key.family);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
-/* Maps shared by user space and the programs. Assertions in src/slot.rs pin the layouts. */
+/* Maps shared by user space and the programs. Assertions in src/flow_entry.rs pin the layouts. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,20 +9,20 @@
 #include <bpf/bpf_helpers.h>
 
 /* State of a flow: the destination of its packets. */
-enum slot_state {
-	SLOT_LOCAL = 0,    /* this host's stack */
-	SLOT_HOLD = 1,     /* no owner yet: to the hold device */
-	SLOT_REDIRECT = 2, /* another host on this link */
-	SLOT_LINGER = 3,   /* as SLOT_REDIRECT, but a new SYN goes to this host */
-	SLOT_OFFERED = 4,  /* as SLOT_HOLD until the client acknowledges data of the next owner,
-			    * then as SLOT_REDIRECT */
+enum flow_state {
+	FLOW_LOCAL = 0,    /* this host's stack */
+	FLOW_HOLD = 1,     /* no owner yet: to the hold device */
+	FLOW_REDIRECT = 2, /* another host on this link */
+	FLOW_LINGER = 3,   /* as FLOW_REDIRECT, but a new SYN goes to this host */
+	FLOW_OFFERED = 4,  /* as FLOW_HOLD until the client acknowledges data of the next owner,
+			    * then as FLOW_REDIRECT */
 };
 
 /* Tracked state of a flow's connection, from the service's point of view: the bounds by which a TCP
  * would validate its segments (RFC 9293 3.10.7.4, RFC 5961 5.2). User space sets it from a
  * snapshot, with `known` 0 meanwhile; the programs update it from valid segments. All in host
  * order. */
-struct belief {
+struct tracked_state {
 	__u32 known;          /* 0: not tracked, and not updated */
 	__u32 last_ack;       /* the client's newest acknowledgement number */
 	__u32 last_seq;       /* sequence number behind the client's newest segment */
@@ -33,10 +33,10 @@ struct belief {
 	__u32 shift;          /* window scale of the client */
 };
 
-/* Entry of one flow. Only user space writes `state` (except from SLOT_LINGER to SLOT_LOCAL, at a
+/* Entry of one flow. Only user space writes `state` (except from FLOW_LINGER to FLOW_LOCAL, at a
  * SYN) and `replayed`; the programs write the other counters. `mac` and `offered_at` are written
- * only while the state is SLOT_LOCAL or SLOT_HOLD. */
-struct slot {
+ * only while the state is FLOW_LOCAL or FLOW_HOLD. */
+struct flow_entry {
 	__u32 state;
 	__u32 offered_at; /* behind the last byte sent before the offer, host order */
 	__u8 mac[12];     /* destination and source, in the order of the Ethernet header */
@@ -45,7 +45,7 @@ struct slot {
 	__u32 replayed;   /* weight of the frames that came back from it */
 	__u64 packets;    /* redirected */
 	__u64 bytes;
-	struct belief belief;
+	struct tracked_state tracked;
 };
 
 /* Addresses in packet order; IPv4 in the first four bytes, the rest zero. */
@@ -70,7 +70,7 @@ struct {
 	__uint(max_entries, 1); /* set at load */
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
-	__type(value, struct slot);
+	__type(value, struct flow_entry);
 } slots SEC(".maps");
 
 /* Fragments of known flows: maps addresses and the packet's identification to the ports, which only
@@ -102,7 +102,7 @@ struct {
 
 /* Chunk of a segment for the computation of its checksum. */
 #define SCRATCH_BYTES 512
-struct piece {
+struct chunk {
 	__u8 bytes[SCRATCH_BYTES];
 };
 
@@ -110,7 +110,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct piece);
+	__type(value, struct chunk);
 } scratch SEC(".maps");
 
 static __always_inline void count(__u32 what)

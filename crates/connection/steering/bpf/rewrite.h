@@ -3,7 +3,7 @@
  * TCP checksum does not: this is correct for complete and partial checksums. */
 #pragma once
 
-#include "belief.h"
+#include "tracking.h"
 
 #define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
 #define SHOT 2  /* both TCX_DROP and TC_ACT_SHOT */
@@ -14,12 +14,12 @@
 #define HOPS_MAX 16
 
 /* Reads the state before the fields that it guards, which user space writes first. */
-static __always_inline __u32 state_of(struct slot *slot)
+static __always_inline __u32 state_of(struct flow_entry *entry)
 {
 #if defined(__TARGET_ARCH_x86)
-	return *(volatile __u32 *)&slot->state;
+	return *(volatile __u32 *)&entry->state;
 #else
-	return __sync_fetch_and_add(&slot->state, 0);
+	return __sync_fetch_and_add(&entry->state, 0);
 #endif
 }
 
@@ -28,11 +28,11 @@ static __always_inline __u32 state_of(struct slot *slot)
  * 5961 5.2). The segment therefore gets the client's newest acknowledgement and its window. A wrong
  * checksum stays wrong. */
 static __always_inline void refresh_ack(struct __sk_buff *skb, const struct segment *segment,
-					const struct belief *belief)
+					const struct tracked_state *tracked)
 {
-	__u32 newest = belief->last_ack, tcp = segment->at;
+	__u32 newest = tracked->last_ack, tcp = segment->at;
 	__be32 from = bpf_htonl(segment->ack), to = bpf_htonl(newest);
-	__be16 before = bpf_htons(segment->window), after = bpf_htons(belief->last_window);
+	__be16 before = bpf_htons(segment->window), after = bpf_htons(tracked->last_window);
 
 	if (bpf_l4_csum_replace(skb, tcp + 16, from, to, sizeof(to)) ||
 	    bpf_skb_store_bytes(skb, tcp + 8, &to, sizeof(to), 0))
@@ -43,18 +43,18 @@ static __always_inline void refresh_ack(struct __sk_buff *skb, const struct segm
 
 /* Updates the tracked state from a valid segment, and refreshes an old acknowledgement. */
 static __always_inline void note(struct __sk_buff *skb, const struct segment *segment,
-				 struct slot *slot)
+				 struct flow_entry *entry)
 {
-	__u32 news = judge(&slot->belief, segment);
+	__u32 update = evaluate(&entry->tracked, segment);
 
-	if (news & (BELIEF_ACK | BELIEF_SEQ)) {
+	if (update & (UPDATE_ACK | UPDATE_SEQ)) {
 		if (is_intact_skb(skb, segment))
-			believe(&slot->belief, segment, news);
+			apply(&entry->tracked, segment, update);
 		else
 			count(COUNT_CORRUPT);
 	}
-	if (news & BELIEF_OLD)
-		refresh_ack(skb, segment, &slot->belief);
+	if (update & UPDATE_OLD)
+		refresh_ack(skb, segment, &entry->tracked);
 }
 
 /* Returns the hop limit after one more redirection; 0 if none is allowed. */
@@ -105,7 +105,8 @@ static __always_inline int lower_hops(struct __sk_buff *skb, __u32 family)
 				   &hops, sizeof(hops), BPF_F_RECOMPUTE_CSUM);
 }
 
-static __always_inline int send_to_owner(struct __sk_buff *skb, struct slot *slot, __u32 family)
+static __always_inline int send_to_owner(struct __sk_buff *skb, struct flow_entry *entry,
+					 __u32 family)
 {
 	if (lower_hops(skb, family)) {
 		count(COUNT_HOPS);
@@ -114,21 +115,22 @@ static __always_inline int send_to_owner(struct __sk_buff *skb, struct slot *slo
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 
 	/* Written in place: a helper call would take a third of the program's time. */
-	if (data + sizeof(slot->mac) > end)
+	if (data + sizeof(entry->mac) > end)
 		return NEXT;
-	__builtin_memcpy(data, slot->mac, sizeof(slot->mac));
-	__sync_fetch_and_add(&slot->packets, 1);
-	__sync_fetch_and_add(&slot->bytes, skb->len);
-	return bpf_redirect(slot->ifindex, 0);
+	__builtin_memcpy(data, entry->mac, sizeof(entry->mac));
+	__sync_fetch_and_add(&entry->packets, 1);
+	__sync_fetch_and_add(&entry->bytes, skb->len);
+	return bpf_redirect(entry->ifindex, 0);
 }
 
 /* True for packets with the owner's address as the source: the owner has frozen the connection and
  * returns its packets until user space is notified. They wait here for the next owner. A host
  * without a hold device does not receive such packets. */
-static __always_inline int from_owner(const void *data, const void *end, const struct slot *slot)
+static __always_inline int from_owner(const void *data, const void *end,
+				      const struct flow_entry *entry)
 {
 	const struct ethhdr *eth = data;
-	const __u16 *source = (const __u16 *)eth->h_source, *owner = (const __u16 *)slot->mac;
+	const __u16 *source = (const __u16 *)eth->h_source, *owner = (const __u16 *)entry->mac;
 
 	if (!hold_ifindex || (const void *)(eth + 1) > end)
 		return 0;
@@ -137,14 +139,14 @@ static __always_inline int from_owner(const void *data, const void *end, const s
 
 /* True if the client acknowledges data that no earlier owner has sent: the host to which the flow
  * is offered has adopted it and answers. The program detects this before user space is notified. */
-static __always_inline int has_heir(const struct slot *slot)
+static __always_inline int has_next_owner(const struct flow_entry *entry)
 {
-	return slot->belief.known && (__s32)(slot->belief.last_ack - slot->offered_at) > 0;
+	return entry->tracked.known && (__s32)(entry->tracked.last_ack - entry->offered_at) > 0;
 }
 
 /* Counted by weight and not by frame, because the hold device segments large frames. */
-static __always_inline int hold(struct slot *slot, const struct segment *segment)
+static __always_inline int hold(struct flow_entry *entry, const struct segment *segment)
 {
-	__sync_fetch_and_add(&slot->held, segment->payload ? segment->payload : 1);
+	__sync_fetch_and_add(&entry->held, segment->payload ? segment->payload : 1);
 	return bpf_redirect(hold_ifindex, 0);
 }

@@ -27,7 +27,7 @@
 /* Number of bytes pulled into the linear part if headers lie outside it. */
 #define PULL_BYTES 512
 
-static __always_inline struct slot *slot_of(struct flow_key *key)
+static __always_inline struct flow_entry *entry_of(struct flow_key *key)
 {
 	__u32 *index = bpf_map_lookup_elem(&flows, key);
 
@@ -46,34 +46,34 @@ static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment
 }
 
 /* True for a new connection from a client port whose last connection is over. */
-static __always_inline int begins_anew(struct __sk_buff *skb, const struct segment *segment)
+static __always_inline int is_new_connection(struct __sk_buff *skb, const struct segment *segment)
 {
 	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
 	       is_intact_skb(skb, segment);
 }
 
 static __always_inline int steer_segment(struct __sk_buff *skb, const struct segment *segment,
-					 struct slot *slot)
+					 struct flow_entry *entry)
 {
-	__u32 state = state_of(slot);
+	__u32 state = state_of(entry);
 	int theirs;
 
-	if (state == SLOT_LINGER && begins_anew(skb, segment)) {
-		slot->belief.known = 0;
-		__sync_val_compare_and_swap(&slot->state, SLOT_LINGER, SLOT_LOCAL);
+	if (state == FLOW_LINGER && is_new_connection(skb, segment)) {
+		entry->tracked.known = 0;
+		__sync_val_compare_and_swap(&entry->state, FLOW_LINGER, FLOW_LOCAL);
 		return NEXT;
 	}
-	note(skb, segment, slot);
-	if (state == SLOT_HOLD || slot->held != slot->replayed ||
-	    (state == SLOT_OFFERED && !has_heir(slot)))
-		return hold(slot, segment);
-	if (state == SLOT_LOCAL)
+	note(skb, segment, entry);
+	if (state == FLOW_HOLD || entry->held != entry->replayed ||
+	    (state == FLOW_OFFERED && !has_next_owner(entry)))
+		return hold(entry, segment);
+	if (state == FLOW_LOCAL)
 		return NEXT;
-	theirs = from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, slot);
+	theirs = from_owner((void *)(long)skb->data, (void *)(long)skb->data_end, entry);
 	if (theirs)
 		/* No host has a socket any more: this host's stack resets the connection. */
-		return state == SLOT_LINGER ? NEXT : hold(slot, segment);
-	return send_to_owner(skb, slot, segment->key.family);
+		return state == FLOW_LINGER ? NEXT : hold(entry, segment);
+	return send_to_owner(skb, entry, segment->key.family);
 }
 
 SEC("classifier")
@@ -88,18 +88,18 @@ int link_ingress(struct __sk_buff *skb)
 	}
 	if (kind < 0 || (kind == PACKET_LATER && !find_fragment(&segment)))
 		return NEXT;
-	struct slot *slot = slot_of(&segment.key);
-	if (!slot)
+	struct flow_entry *entry = entry_of(&segment.key);
+	if (!entry)
 		return NEXT;
 	switch (kind) {
 	case PACKET_WHOLE:
-		return steer_segment(skb, &segment, slot);
+		return steer_segment(skb, &segment, entry);
 	case PACKET_ERROR:
-		return steer_error(skb, &segment, slot);
+		return steer_error(skb, &segment, entry);
 	case PACKET_FIRST:
 		learn_fragment(&segment);
 	}
-	return steer_fragment(skb, &segment, slot);
+	return steer_fragment(skb, &segment, entry);
 }
 
 SEC("classifier")
@@ -109,21 +109,21 @@ int hold_ingress(struct __sk_buff *skb)
 
 	if (parsed(skb, &segment) != PACKET_WHOLE)
 		return NEXT;
-	struct slot *slot = slot_of(&segment.key);
-	if (!slot)
+	struct flow_entry *entry = entry_of(&segment.key);
+	if (!entry)
 		return NEXT;
-	__u32 state = state_of(slot);
+	__u32 state = state_of(entry);
 	/* The frame may have arrived before the connection was tracked. */
-	note(skb, &segment, slot);
+	note(skb, &segment, entry);
 	/* User space counts it as replayed after this program has returned. */
 	switch (state) {
-	case SLOT_LOCAL:
+	case FLOW_LOCAL:
 		return NEXT;
-	case SLOT_HOLD: /* set after the frame was written back: it waits again */
-	case SLOT_OFFERED:
-		return hold(slot, &segment);
+	case FLOW_HOLD: /* set after the frame was written back: it waits again */
+	case FLOW_OFFERED:
+		return hold(entry, &segment);
 	default:
-		return send_to_owner(skb, slot, segment.key.family);
+		return send_to_owner(skb, entry, segment.key.family);
 	}
 }
 
@@ -137,18 +137,19 @@ int link_xdp(struct xdp_md *frame)
 
 	if (parse(data, end, &segment) != PACKET_WHOLE)
 		return XDP_PASS;
-	struct slot *slot = slot_of(&segment.key);
-	if (!slot)
+	struct flow_entry *entry = entry_of(&segment.key);
+	if (!entry)
 		return XDP_PASS;
-	__u32 state = state_of(slot);
-	if (state != SLOT_REDIRECT || slot->held != slot->replayed || from_owner(data, end, slot))
+	__u32 state = state_of(entry);
+	if (state != FLOW_REDIRECT || entry->held != entry->replayed ||
+	    from_owner(data, end, entry))
 		return XDP_PASS;
-	__u32 news = judge(&slot->belief, &segment);
-	if (news & BELIEF_OLD)
+	__u32 update = evaluate(&entry->tracked, &segment);
+	if (update & UPDATE_OLD)
 		return XDP_PASS;
-	if (news) {
+	if (update) {
 		if (is_intact_frame(frame, &segment))
-			believe(&slot->belief, &segment, news);
+			apply(&entry->tracked, &segment, update);
 		else
 			count(COUNT_CORRUPT);
 	}
@@ -166,9 +167,9 @@ int link_xdp(struct xdp_md *frame)
 			return XDP_PASS;
 		v6->hop_limit = next_hops(v6->hop_limit);
 	}
-	__builtin_memcpy(data, slot->mac, sizeof(slot->mac));
-	__sync_fetch_and_add(&slot->packets, 1);
-	__sync_fetch_and_add(&slot->bytes, end - data);
+	__builtin_memcpy(data, entry->mac, sizeof(entry->mac));
+	__sync_fetch_and_add(&entry->packets, 1);
+	__sync_fetch_and_add(&entry->bytes, end - data);
 	return XDP_TX;
 }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use unlade_net::FlowKey;
 
 use crate::counts::{Counters, Counts};
+use crate::flow_entry::{FlowEntry, FlowState, Mac};
 use crate::load::{OBJECT, load_programs, map_slots, program, take};
-use crate::slot::{Mac, Slot, SlotState};
 use crate::table::Table;
 
 /// Size of the flow table.
@@ -68,8 +68,8 @@ impl Bench {
         Some(Bench { ebpf, table: Arc::new(table), counters: Counters::new(counts) })
     }
 
-    pub(crate) fn acquire(&self, flow: &FlowKey) -> Slot {
-        Slot::new(Arc::clone(&self.table), self.table.acquire(flow).unwrap(), *flow)
+    pub(crate) fn acquire(&self, flow: &FlowKey) -> FlowEntry {
+        FlowEntry::new(Arc::clone(&self.table), self.table.acquire(flow).unwrap(), *flow)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -109,16 +109,16 @@ impl Bench {
 }
 
 /// Sets the state and the owner of a flow entry.
-pub(crate) fn set_state(slot: &Slot, state: SlotState, owner: Mac) {
-    slot.redirect(owner);
+pub(crate) fn set_state(entry: &FlowEntry, state: FlowState, owner: Mac) {
+    entry.redirect(owner);
     match state {
-        SlotState::Local => slot.local(),
-        SlotState::Hold => slot.hold(),
-        SlotState::Redirect => {}
-        SlotState::Linger => slot.linger(),
-        SlotState::Offered => {
-            let known = slot.counters().belief.expect("something is known");
-            slot.offer(owner, known.last_ack);
+        FlowState::Local => entry.local(),
+        FlowState::Hold => entry.hold(),
+        FlowState::Redirect => {}
+        FlowState::Linger => entry.linger(),
+        FlowState::Offered => {
+            let known = entry.counters().tracked.expect("something is known");
+            entry.offer(owner, known.last_ack);
         }
     }
 }

@@ -24,7 +24,7 @@ use unlade_net::{FlowKey, SeqNumber};
 use unlade_sys::link::Link;
 use unlade_sys::tap::Tap;
 
-use crate::slot::{Mac, RawSlot, Slot};
+use crate::flow_entry::{FlowEntry, Mac, RawFlowEntry};
 use crate::table::Table;
 
 /// Buffer size of one frame, in bytes; frames are segmented to the link's MTU.
@@ -181,8 +181,8 @@ impl Hold {
     }
 
     /// Writes back the waiting frames of a flow in order, including frames that arrive meanwhile.
-    pub(crate) fn replay(&self, slot: &Slot, table: &Table) -> u32 {
-        self.replay_locked(self.lock_first(), slot, table)
+    pub(crate) fn replay(&self, entry: &FlowEntry, table: &Table) -> u32 {
+        self.replay_locked(self.lock_first(), entry, table)
     }
 
     fn lock_first(&self) -> MutexGuard<'_, Queues> {
@@ -194,42 +194,53 @@ impl Hold {
 
     /// Redirects a flow and sends the missing frames to the new owner: first those with data that
     /// the old owner received late, then the waiting ones.
-    pub(crate) fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>], table: &Table) -> u32 {
+    pub(crate) fn redirect(
+        &self,
+        entry: &FlowEntry,
+        owner: Mac,
+        late: &[Vec<u8>],
+        table: &Table,
+    ) -> u32 {
         // Without the lock the thread would forward waiting frames as soon as the flow has an
         // owner.
         let queues = self.lock_first();
         // Counted first, so that new frames queue behind.
         for frame in late {
-            slot.count_injected(weight(frame));
+            entry.count_injected(weight(frame));
         }
-        slot.redirect(owner);
+        entry.redirect(owner);
         for frame in late {
             // Sent or lost, the frame is no longer waiting.
             let _ = self.tap.send(frame);
-            slot.count_replayed(weight(frame));
+            entry.count_replayed(weight(frame));
         }
-        self.replay_locked(queues, slot, table)
+        self.replay_locked(queues, entry, table)
     }
 
-    fn replay_locked(&self, mut queues: MutexGuard<'_, Queues>, slot: &Slot, table: &Table) -> u32 {
+    fn replay_locked(
+        &self,
+        mut queues: MutexGuard<'_, Queues>,
+        entry: &FlowEntry,
+        table: &Table,
+    ) -> u32 {
         let (mut sent, mut sent_back) = (0, false);
         for round in 0..REPLAY_ROUNDS_MAX {
             queues.drain(&self.tap, table);
             // The thread handles frames that the new owner sends back at once: that owner is about
             // to give the connection back too.
-            let queue = queues.flows.get(slot.flow());
+            let queue = queues.flows.get(entry.flow());
             sent_back = round > 0 && queue.is_some_and(|queue| queue.retry_at.is_some());
             if sent_back {
                 break;
             }
-            sent += queues.flush(&self.tap, slot.flow(), table);
-            if slot.waiting() == 0 {
+            sent += queues.flush(&self.tap, entry.flow(), table);
+            if entry.waiting() == 0 {
                 return sent;
             }
         }
         if !sent_back {
             // A frame is between the programs and the device, or lost.
-            queues.suspects.push((*slot.flow(), Instant::now()));
+            queues.suspects.push((*entry.flow(), Instant::now()));
         }
         drop(queues);
         let _ = rustix::io::write(self.wake.as_fd(), &1u64.to_ne_bytes());
@@ -253,10 +264,10 @@ impl Drop for Hold {
 
 /// Writes a frame to the device. It is counted as replayed only afterwards, so that no new frame on
 /// another core overtakes it: the write delivers the frame before it returns.
-fn give_back(tap: &Tap, slot: Option<&RawSlot>, frame: &[u8]) -> io::Result<()> {
+fn give_back(tap: &Tap, entry: Option<&RawFlowEntry>, frame: &[u8]) -> io::Result<()> {
     let sent = tap.send(frame);
-    if let Some(slot) = slot {
-        slot.count_replayed(weight(frame));
+    if let Some(entry) = entry {
+        entry.count_replayed(weight(frame));
     }
     sent
 }
@@ -308,31 +319,31 @@ impl Queues {
         while let Ok(length) = tap.receive(&mut self.buffer) {
             self.counters.held += 1;
             let Some(flow) = FlowKey::of_frame(&self.buffer[..length]) else { continue };
-            let slot = table.slot_of(&flow);
-            let owned = slot.is_none_or(|slot| !slot.is_held());
+            let entry = table.entry_of(&flow);
+            let owned = entry.is_none_or(|entry| !entry.is_held());
             let source = self.buffer.get(6..12).unwrap_or_default();
-            let sent_back = slot.is_some_and(|slot| slot.is_owner(source));
+            let sent_back = entry.is_some_and(|entry| entry.is_owner(source));
             if owned && !sent_back && !self.flows.contains_key(&flow) {
                 let frame = &self.buffer[..length];
-                self.counters.note(give_back(tap, slot, frame));
+                self.counters.note(give_back(tap, entry, frame));
                 continue;
             }
-            self.push(flow, length, slot);
+            self.push(flow, length, entry);
             if sent_back && let Some(queue) = self.flows.get_mut(&flow) {
                 queue.retry_at.get_or_insert_with(|| Instant::now() + RETRY_AFTER);
             }
         }
     }
 
-    fn push(&mut self, flow: FlowKey, length: usize, slot: Option<&RawSlot>) {
+    fn push(&mut self, flow: FlowKey, length: usize, entry: Option<&RawFlowEntry>) {
         let waiting = self.counters.waiting_bytes as usize;
         let queue = self.flows.entry(flow).or_default();
         if queue.bytes + length > self.limits.flow_bytes_max
             || waiting + length > self.limits.bytes_max
         {
             self.counters.lost += 1;
-            if let Some(slot) = slot {
-                slot.count_replayed(weight(&self.buffer[..length]));
+            if let Some(entry) = entry {
+                entry.count_replayed(weight(&self.buffer[..length]));
             }
             return;
         }
@@ -348,9 +359,9 @@ impl Queues {
         let Some(queue) = self.flows.remove(flow) else { return 0 };
         self.counters.waiting_bytes -= queue.bytes as u64;
         let count = queue.frames.len() as u32;
-        let slot = table.slot_of(flow);
+        let entry = table.entry_of(flow);
         for (_, frame) in queue.frames {
-            self.counters.note(give_back(tap, slot, &frame));
+            self.counters.note(give_back(tap, entry, &frame));
         }
         count
     }
@@ -361,14 +372,14 @@ impl Queues {
         let mut lost = 0;
         let flows = &self.flows;
         self.suspects.retain(|(flow, since)| {
-            let Some(slot) = table.slot_of(flow).filter(|slot| slot.waiting() > 0) else {
+            let Some(entry) = table.entry_of(flow).filter(|entry| entry.waiting() > 0) else {
                 return false;
             };
             if now.duration_since(*since) < LOST_AFTER || flows.contains_key(flow) {
                 return true;
             }
-            let missing = slot.waiting();
-            slot.count_replayed(missing);
+            let missing = entry.waiting();
+            entry.count_replayed(missing);
             lost += 1;
             false
         });
@@ -378,7 +389,7 @@ impl Queues {
     /// Writes back the frames of flows that have no entry or have an owner.
     fn purge(&mut self, tap: &Tap, table: &Table) {
         let now = Instant::now();
-        let owned = |flow: &FlowKey| table.slot_of(flow).is_none_or(|slot| !slot.is_held());
+        let owned = |flow: &FlowKey| table.entry_of(flow).is_none_or(|entry| !entry.is_held());
         let due = |queue: &FlowQueue| queue.retry_at.is_none_or(|at| at <= now);
         let over = self.flows.iter().filter(|(flow, queue)| due(queue) && owned(flow));
         let flows: Vec<FlowKey> = over.map(|(flow, _)| *flow).collect();

@@ -1,8 +1,8 @@
 //! Packet steering: eBPF programs deliver the packets of a flow to the owner that user space sets.
 //!
-//! - [`slot`]: state of one flow in memory shared with the programs: changing the owner is a store,
-//!   not a system call;
-//! - [`belief`]: validation of a client's segments before they update the tracked state;
+//! - [`flow_entry`]: state of one flow in memory shared with the programs: changing the owner is a
+//!   store, not a system call;
+//! - [`tracking`]: validation of a client's segments before they update the tracked state;
 //! - [`table`]: allocation of entries to flows;
 //! - [`load`]: loads the programs and attaches them to the link;
 //! - [`hold`]: holds packets that arrive while the flow has no owner, and replays them in order;
@@ -16,24 +16,24 @@
 //! detaches the programs from the link, and packets go to the local stack again. Nothing is pinned,
 //! so nothing stale can remain.
 
-pub mod belief;
 #[cfg(test)]
 mod bench;
 pub mod counts;
+pub mod flow_entry;
 pub mod hold;
 pub mod impair;
 pub mod load;
 #[cfg(test)]
 mod program_tests;
-pub mod slot;
 pub mod stats;
 pub mod strip;
 pub mod table;
+pub mod tracking;
 pub mod windows;
 
-pub use belief::Belief;
 pub use counts::Counts;
+pub use flow_entry::{FlowEntry, Mac};
 pub use hold::HoldLimits;
 pub use load::{Hook, SteerError, Steering, SteeringConfig};
-pub use slot::{Mac, Slot};
+pub use tracking::TrackedState;
 pub use windows::Windows;

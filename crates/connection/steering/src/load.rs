@@ -14,8 +14,8 @@ use unlade_net::FlowKey;
 use unlade_sys::link::Link;
 
 use crate::counts::{Counters, Counts};
+use crate::flow_entry::{FlowEntry, FlowEntryArray, Mac};
 use crate::hold::{Hold, HoldLimits};
-use crate::slot::{Mac, Slot, SlotArray};
 use crate::table::Table;
 
 /// The object that build.rs creates.
@@ -81,7 +81,7 @@ pub struct SteeringConfig {
     pub interface: String,
     /// Maximum number of flows with an entry.
     pub flows_max: u32,
-    /// Limits of held packets; without them, [`Slot::hold`] must not be used.
+    /// Limits of held packets; without them, [`FlowEntry::hold`] must not be used.
     pub hold: Option<HoldLimits>,
     /// Kernel hook at which packets are redirected.
     pub hook: Hook,
@@ -146,9 +146,9 @@ impl Steering {
     ///
     /// # Errors
     /// [`SteerError::TableFull`], [`SteerError::Map`].
-    pub fn acquire(&self, flow: &FlowKey) -> Result<Slot, SteerError> {
+    pub fn acquire(&self, flow: &FlowKey) -> Result<FlowEntry, SteerError> {
         let index = self.table.acquire(flow)?;
-        Ok(Slot::new(Arc::clone(&self.table), index, *flow))
+        Ok(FlowEntry::new(Arc::clone(&self.table), index, *flow))
     }
 
     /// Returns the number of flows with an entry.
@@ -158,24 +158,24 @@ impl Steering {
 
     /// Forwards the waiting frames of a flow that has an owner again (state `Local` or `Redirect`),
     /// in order. Returns the number of forwarded frames.
-    pub fn replay(&self, slot: &Slot) -> u32 {
+    pub fn replay(&self, entry: &FlowEntry) -> u32 {
         match &self.hold {
-            Some(hold) if slot.waiting() > 0 => hold.replay(slot, &self.table),
+            Some(hold) if entry.waiting() > 0 => hold.replay(entry, &self.table),
             _ => 0,
         }
     }
 
     /// Redirects a held flow to another host: first the frames with data that the old owner
     /// received late, then the waiting ones, then new packets.
-    pub fn redirect(&self, slot: &Slot, owner: Mac, late: &[Vec<u8>]) {
+    pub fn redirect(&self, entry: &FlowEntry, owner: Mac, late: &[Vec<u8>]) {
         match &self.hold {
-            Some(hold) if !late.is_empty() || slot.waiting() > 0 => {
-                hold.redirect(slot, owner, late, &self.table);
+            Some(hold) if !late.is_empty() || entry.waiting() > 0 => {
+                hold.redirect(entry, owner, late, &self.table);
             }
             _ => {
-                slot.redirect(owner);
+                entry.redirect(owner);
                 // A packet may have arrived just before.
-                self.replay(slot);
+                self.replay(entry);
             }
         }
     }
@@ -282,12 +282,12 @@ pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData,
     }
 }
 
-pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<SlotArray, SteerError> {
+pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<FlowEntryArray, SteerError> {
     let data = array_data(ebpf, "slots")?;
-    let bytes = count as usize * size_of::<crate::slot::RawSlot>();
+    let bytes = count as usize * size_of::<crate::flow_entry::RawFlowEntry>();
     let base = map_memory(&data, bytes)?;
     // SAFETY: `map_memory` created a shared writable mapping of `bytes` bytes, whose ownership
     // moves here. The kernel keeps the map's memory as long as the mapping, so `data` may be
     // dropped.
-    Ok(unsafe { SlotArray::new(base, bytes, count) })
+    Ok(unsafe { FlowEntryArray::new(base, bytes, count) })
 }

@@ -4,17 +4,17 @@ use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions, checksum, cla
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_testkit::{Random, cases};
 
-use crate::belief::{Belief, Claim};
 use crate::bench::{Bench, Entry, Fate, set_state};
-use crate::slot::{Mac, Slot, SlotState};
+use crate::flow_entry::{FlowEntry, FlowState, Mac};
+use crate::tracking::{SegmentFields, TrackedState};
 
 const CLIENT: Mac = [2, 0, 0, 0, 0, 1];
 const BALANCER: Mac = [2, 0, 0, 0, 0, 2];
 const SERVER: Mac = [2, 0, 0, 0, 0, 3];
 /// `HOPS_MAX` of bpf/rewrite.h.
 const HOPS_MAX: usize = 16;
-const STATES: [SlotState; 5] =
-    [SlotState::Local, SlotState::Hold, SlotState::Redirect, SlotState::Linger, SlotState::Offered];
+const STATES: [FlowState; 5] =
+    [FlowState::Local, FlowState::Hold, FlowState::Redirect, FlowState::Linger, FlowState::Offered];
 const ETHERNET_BYTES: usize = 14;
 
 fn flows() -> [FlowKey; 2] {
@@ -27,8 +27,8 @@ fn flows() -> [FlowKey; 2] {
     ]
 }
 
-fn belief() -> Belief {
-    Belief {
+fn tracked() -> TrackedState {
+    TrackedState {
         last_ack: SeqNumber(u32::MAX - 10_000),
         last_seq: SeqNumber(u32::MAX - 500),
         last_window: 500,
@@ -40,9 +40,9 @@ fn belief() -> Belief {
 }
 
 /// Returns a segment that updates nothing.
-fn nothing_new() -> Claim {
-    let known = belief();
-    Claim {
+fn nothing_new() -> SegmentFields {
+    let known = tracked();
+    SegmentFields {
         seq: known.last_seq,
         ack: known.last_ack,
         payload_bytes: 0,
@@ -51,16 +51,16 @@ fn nothing_new() -> Claim {
     }
 }
 
-fn frame(flow: FlowKey, claim: &Claim, payload: &[u8]) -> Vec<u8> {
+fn frame(flow: FlowKey, fields: &SegmentFields, payload: &[u8]) -> Vec<u8> {
     let segment = Segment {
         flow,
         direction: Direction::ToService,
-        seq: claim.seq,
-        ack: claim.ack,
-        flags: claim.flags,
-        window: claim.window,
+        seq: fields.seq,
+        ack: fields.ack,
+        flags: fields.flags,
+        window: fields.window,
         options: TcpOptions::default(),
-        payload: &payload[..claim.payload_bytes as usize],
+        payload: &payload[..fields.payload_bytes as usize],
     };
     segment.ethernet_frame(CLIENT, BALANCER).unwrap()
 }
@@ -111,17 +111,17 @@ fn set_hops(frame: &mut [u8], hops: u8) {
     }
 }
 
-fn known(slot: &Slot) -> Belief {
-    slot.counters().belief.expect("something is known")
+fn known(flow_entry: &FlowEntry) -> TrackedState {
+    flow_entry.counters().tracked.expect("something is known")
 }
 
 /// Creates a host with one flow, which is redirected to the server.
-fn host(flow: &FlowKey) -> Option<(Bench, Slot)> {
+fn host(flow: &FlowKey) -> Option<(Bench, FlowEntry)> {
     let bench = Bench::open(BALANCER)?;
-    let slot = bench.acquire(flow);
-    slot.know(&belief(), belief().last_ack);
-    slot.redirect(SERVER);
-    Some((bench, slot))
+    let flow_entry = bench.acquire(flow);
+    flow_entry.track(&tracked(), tracked().last_ack);
+    flow_entry.redirect(SERVER);
+    Some((bench, flow_entry))
 }
 
 /// Returns a number that is often near `center`, or near the distance `edge` from it.
@@ -137,7 +137,7 @@ fn near(random: &mut Random, center: SeqNumber, edge: u32) -> SeqNumber {
     }
 }
 
-fn claim(random: &mut Random, known: &Belief) -> Claim {
+fn fields(random: &mut Random, known: &TrackedState) -> SegmentFields {
     let flags = match random.below(8u32) {
         0 => TcpFlags::SYN | TcpFlags::ACK,
         1 => TcpFlags::RST | TcpFlags::ACK,
@@ -146,7 +146,7 @@ fn claim(random: &mut Random, known: &Belief) -> Claim {
         4 => TcpFlags::FIN | TcpFlags::ACK,
         _ => TcpFlags::ACK,
     };
-    Claim {
+    SegmentFields {
         seq: near(random, known.last_seq, known.receive_window_bytes),
         ack: near(random, known.last_ack, known.window_max_bytes),
         payload_bytes: random.pick(&[0, 0, 1, 3, 511, 512, 513, 1460, 3000]),
@@ -159,37 +159,41 @@ fn claim(random: &mut Random, known: &Belief) -> Claim {
 fn the_programs_believe_what_the_rule_says() {
     let payload = vec![0x5a; 3000];
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
         cases(3000, |random| {
-            let before = belief();
-            slot.know(&before, before.last_ack);
+            let before = tracked();
+            flow_entry.track(&before, before.last_ack);
             // Two segments in sequence: the second meets the state that the first one updated.
             let mut expected = before;
             for _ in 0..2 {
-                let claim = claim(random, &expected);
-                let news = expected.judge(&claim);
+                let fields = fields(random, &expected);
+                let update = expected.evaluate(&fields);
                 let entry = random.pick(&[Entry::Link, Entry::Xdp, Entry::Hold]);
-                let mut frame = lengthen(&frame(flow, &claim, &payload), random.below(5usize));
+                let mut frame = lengthen(&frame(flow, &fields, &payload), random.below(5usize));
                 let broken = random.percent(25);
                 if broken {
                     // Only in the last four bytes of the TCP header, outside the fields of the
                     // rule.
-                    let at = frame.len() - claim.payload_bytes as usize - 4 + random.below(4usize);
+                    let at = frame.len() - fields.payload_bytes as usize - 4 + random.below(4usize);
                     frame[at] ^= 1 << random.below(8u32);
                 }
                 let fate = bench.run(entry, &mut frame);
                 assert_eq!(
                     bench.counts().corrupt > 0,
-                    broken && news.moves() && { !(entry == Entry::Xdp && news.old) }
+                    broken && update.moves() && { !(entry == Entry::Xdp && update.old) }
                 );
                 // XDP passes frames that need a rewrite to the classifier.
-                let passed = entry == Entry::Xdp && news.old;
+                let passed = entry == Entry::Xdp && update.old;
                 assert_eq!(fate, if passed { Fate::Passed } else { Fate::Redirected });
                 if !broken && !passed {
-                    expected = expected.believe(&claim, news);
+                    expected = expected.apply(&fields, update);
                 }
-                assert_eq!(known(&slot), expected, "{claim:?} {news:?} {entry:?} {broken}");
-                if fate == Fate::Redirected && !broken && news.old {
+                assert_eq!(
+                    known(&flow_entry),
+                    expected,
+                    "{fields:?} {update:?} {entry:?} {broken}"
+                );
+                if fate == Fate::Redirected && !broken && update.old {
                     let sent = classify(&frame).unwrap();
                     assert_eq!((sent.ack, sent.window), (expected.last_ack, expected.last_window));
                 }
@@ -201,22 +205,23 @@ fn the_programs_believe_what_the_rule_says() {
 #[test]
 fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
         cases(500, |random| {
             let first = random.next() as u32;
             for entry in [Entry::Link, Entry::Xdp, Entry::Hold] {
                 for ack in [first, first ^ 1 << 31] {
                     let seq = SeqNumber(random.next() as u32);
-                    let claim = Claim { seq, ack: SeqNumber(ack), window: 9, ..nothing_new() };
+                    let fields =
+                        SegmentFields { seq, ack: SeqNumber(ack), window: 9, ..nothing_new() };
                     // One in 2^15 guesses the sequence number; then the acknowledgement number must
                     // be right, too.
-                    if belief().judge(&claim).moves() {
+                    if tracked().evaluate(&fields).moves() {
                         continue;
                     }
-                    let mut frame = frame(flow, &claim, &[]);
+                    let mut frame = frame(flow, &fields, &[]);
                     let whole = frame.clone();
                     assert_eq!(bench.run(entry, &mut frame), Fate::Redirected);
-                    assert_eq!(known(&slot), belief());
+                    assert_eq!(known(&flow_entry), tracked());
                     // The program does not make the segment acceptable either.
                     assert_eq!(frame[34..], {
                         let mut expected = whole;
@@ -228,11 +233,11 @@ fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
                 }
             }
             // The client's next segment still reaches the owner unchanged.
-            let claim = Claim { ack: belief().last_ack + 1, ..nothing_new() };
-            let mut frame = frame(flow, &claim, &[]);
+            let fields = SegmentFields { ack: tracked().last_ack + 1, ..nothing_new() };
+            let mut frame = frame(flow, &fields, &[]);
             bench.run(Entry::Link, &mut frame);
-            assert_eq!(classify(&frame).unwrap().ack, claim.ack);
-            slot.know(&belief(), belief().last_ack);
+            assert_eq!(classify(&frame).unwrap().ack, fields.ack);
+            flow_entry.track(&tracked(), tracked().last_ack);
         });
     }
 }
@@ -241,26 +246,36 @@ fn two_blind_acknowledgements_half_the_space_apart_move_nothing() {
 fn a_corrupt_segment_moves_nothing() {
     let payload: Vec<u8> = (0..3000u32).map(|at| (at * 7) as u8).collect();
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
         for payload_bytes in [0, 1, 2, 3, 4, 511, 512, 513, 1024, 1460, 3000] {
-            let claim = Claim { payload_bytes, ack: belief().last_ack + 5, ..nothing_new() };
+            let fields =
+                SegmentFields { payload_bytes, ack: tracked().last_ack + 5, ..nothing_new() };
             for entry in [Entry::Link, Entry::Xdp, Entry::Hold] {
-                let whole = frame(flow, &claim, &payload);
+                let whole = frame(flow, &fields, &payload);
                 let tcp = whole.len() - payload_bytes as usize - 20;
                 for at in [tcp + 16, tcp + 19, (tcp + 20).min(whole.len() - 1), whole.len() - 1] {
                     let mut broken = whole.clone();
                     broken[at] ^= 0x10;
                     bench.run(entry, &mut broken);
-                    assert_eq!(known(&slot), belief(), "{payload_bytes} bytes, {entry:?}, {at}");
+                    assert_eq!(
+                        known(&flow_entry),
+                        tracked(),
+                        "{payload_bytes} bytes, {entry:?}, {at}"
+                    );
                     assert_eq!(bench.counts().corrupt, 1);
                 }
                 bench.run(entry, &mut whole.clone());
-                assert_eq!(known(&slot).last_ack, claim.ack, "{payload_bytes} bytes, {entry:?}");
-                slot.know(&belief(), belief().last_ack);
+                assert_eq!(
+                    known(&flow_entry).last_ack,
+                    fields.ack,
+                    "{payload_bytes} bytes, {entry:?}"
+                );
+                flow_entry.track(&tracked(), tracked().last_ack);
             }
         }
         // A partial checksum of a virtual device is the sum of the pseudo header.
-        let mut pending = frame(flow, &Claim { ack: belief().last_ack + 5, ..nothing_new() }, &[]);
+        let mut pending =
+            frame(flow, &SegmentFields { ack: tracked().last_ack + 5, ..nothing_new() }, &[]);
         let tcp = pending.len() - 20;
         pending[tcp + 16..tcp + 18].fill(0);
         let rest = !unlade_net::packet::transport_checksum(
@@ -272,7 +287,7 @@ fn a_corrupt_segment_moves_nothing() {
         let pseudo = rest.wrapping_sub(body) - u16::from(rest < body);
         pending[tcp + 16..tcp + 18].copy_from_slice(&pseudo.to_be_bytes());
         bench.run(Entry::Link, &mut pending);
-        assert_eq!(known(&slot).last_ack, belief().last_ack + 5);
+        assert_eq!(known(&flow_entry).last_ack, tracked().last_ack + 5);
     }
 }
 
@@ -280,37 +295,41 @@ fn a_corrupt_segment_moves_nothing() {
 fn before_a_snapshot_is_known_nothing_is_learnt() {
     for flow in flows() {
         let Some(mut bench) = Bench::open(BALANCER) else { return };
-        let slot = bench.acquire(&flow);
-        slot.redirect(SERVER);
+        let flow_entry = bench.acquire(&flow);
+        flow_entry.redirect(SERVER);
         for entry in [Entry::Link, Entry::Xdp, Entry::Hold] {
             assert_eq!(bench.run(entry, &mut frame(flow, &nothing_new(), &[])), Fate::Redirected);
-            assert_eq!(slot.counters().belief, None);
+            assert_eq!(flow_entry.counters().tracked, None);
         }
     }
 }
 
 #[test]
 fn what_came_during_a_snapshot_stays_known() {
-    let Some((_bench, slot)) = host(&flows()[0]) else { return };
-    let sent = belief().last_ack + 1000;
-    let newer = Belief { last_ack: belief().last_ack + 400, ..belief() };
+    let Some((_bench, flow_entry)) = host(&flows()[0]) else { return };
+    let sent = tracked().last_ack + 1000;
+    let newer = TrackedState { last_ack: tracked().last_ack + 400, ..tracked() };
     for (was, becomes) in [(400, 400), (1000, 1000), (1001, 0), (u32::MAX, 0), (0, 0)] {
-        slot.know(&Belief { last_ack: belief().last_ack + was, ..newer }, SeqNumber(0));
-        slot.know(&Belief { last_ack: belief().last_ack + was, ..newer }, belief().last_ack + was);
-        slot.know(&belief(), sent);
-        assert_eq!(known(&slot).last_ack, belief().last_ack + becomes);
+        flow_entry
+            .track(&TrackedState { last_ack: tracked().last_ack + was, ..newer }, SeqNumber(0));
+        flow_entry.track(
+            &TrackedState { last_ack: tracked().last_ack + was, ..newer },
+            tracked().last_ack + was,
+        );
+        flow_entry.track(&tracked(), sent);
+        assert_eq!(known(&flow_entry).last_ack, tracked().last_ack + becomes);
     }
 }
 
 /// Returns frames of every kind for one flow.
 fn kinds(flow: FlowKey) -> Vec<Vec<u8>> {
-    let data = Claim { payload_bytes: 64, ..nothing_new() };
+    let data = SegmentFields { payload_bytes: 64, ..nothing_new() };
     let whole = frame(flow, &data, &[1; 64]);
-    let reset = Claim { flags: TcpFlags::RST, ..nothing_new() };
+    let reset = SegmentFields { flags: TcpFlags::RST, ..nothing_new() };
     let mut kinds = vec![lengthen(&whole, 2), frame(flow, &reset, &[])];
     kinds.extend(fragments(&whole, 7));
     kinds.push(whole);
-    kinds.push(too_big(flow, belief().last_ack, 1000));
+    kinds.push(too_big(flow, tracked().last_ack, 1000));
     kinds
 }
 
@@ -349,7 +368,7 @@ fn too_big(flow: FlowKey, seq: SeqNumber, mtu: u16) -> Vec<u8> {
         flow,
         direction: Direction::ToClient,
         seq,
-        ack: belief().last_seq,
+        ack: tracked().last_seq,
         flags: TcpFlags::ACK,
         window: 100,
         options: TcpOptions::default(),
@@ -386,8 +405,8 @@ fn no_tables_make_a_packet_run_in_circles() {
         let slots = [here.acquire(&flow), there.acquire(&flow)];
         for (first, second) in STATES.iter().flat_map(|a| STATES.iter().map(move |b| (*a, *b))) {
             for (kind, limit) in (0..kinds(flow).len()).flat_map(|kind| [(kind, 255), (kind, 3)]) {
-                for slot in &slots {
-                    slot.know(&belief(), belief().last_ack);
+                for flow_entry in &slots {
+                    flow_entry.track(&tracked(), tracked().last_ack);
                 }
                 set_state(&slots[0], first, SERVER);
                 set_state(&slots[1], second, BALANCER);
@@ -410,9 +429,9 @@ fn no_tables_make_a_packet_run_in_circles() {
                 }
                 let what = format!("{first:?} {second:?} frame {kind}: {redirected} times");
                 assert!(redirected <= HOPS_MAX && rounds < 20 * HOPS_MAX - 1, "{what}");
-                for slot in &slots {
-                    slot.local();
-                    slot.count_replayed(u32::MAX);
+                for flow_entry in &slots {
+                    flow_entry.local();
+                    flow_entry.count_replayed(u32::MAX);
                 }
             }
         }
@@ -425,8 +444,8 @@ fn no_tables_make_a_packet_run_in_circles() {
 #[test]
 fn a_lingering_flow_that_its_owner_sends_back_is_the_stacks() {
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
-        slot.linger();
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
+        flow_entry.linger();
         let mut frame = frame(flow, &nothing_new(), &[]);
         assert_eq!(bench.run(Entry::Link, &mut frame), Fate::Redirected);
         assert_eq!(usize::from(hops(&frame)), HOPS_MAX);
@@ -434,14 +453,14 @@ fn a_lingering_flow_that_its_owner_sends_back_is_the_stacks() {
         frame[6..12].copy_from_slice(&SERVER);
         assert_eq!(bench.run(Entry::Link, &mut frame), Fate::Passed);
         // A corrupt SYN does not open a new connection; an intact one does.
-        let syn = Claim { flags: TcpFlags::SYN, ..nothing_new() };
+        let syn = SegmentFields { flags: TcpFlags::SYN, ..nothing_new() };
         let mut broken = self::frame(flow, &syn, &[]);
         let end = broken.len() - 1;
         broken[end] ^= 1;
         bench.run(Entry::Link, &mut broken);
-        assert_eq!(slot.state(), SlotState::Linger);
+        assert_eq!(flow_entry.state(), FlowState::Linger);
         assert_eq!(bench.run(Entry::Link, &mut self::frame(flow, &syn, &[])), Fate::Passed);
-        assert_eq!((slot.state(), slot.counters().belief), (SlotState::Local, None));
+        assert_eq!((flow_entry.state(), flow_entry.counters().tracked), (FlowState::Local, None));
     }
 }
 
@@ -451,8 +470,8 @@ fn a_redirected_packet_is_whole() {
         let Some((mut bench, _slot)) = host(&flow) else { return };
         for words in 0..=4 {
             for entry in [Entry::Link, Entry::Xdp, Entry::Hold] {
-                let claim = Claim { payload_bytes: 5, ..nothing_new() };
-                let mut frame = lengthen(&frame(flow, &claim, &[9; 5]), words);
+                let fields = SegmentFields { payload_bytes: 5, ..nothing_new() };
+                let mut frame = lengthen(&frame(flow, &fields, &[9; 5]), words);
                 set_hops(&mut frame, 64);
                 assert_eq!(bench.run(entry, &mut frame), Fate::Redirected, "{words} {entry:?}");
                 assert_eq!((&frame[..6], &frame[6..12]), (&SERVER[..], &BALANCER[..]));
@@ -471,8 +490,8 @@ fn a_redirected_packet_is_whole() {
 #[test]
 fn an_error_about_a_segment_under_way_goes_to_the_owner() {
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
-        let (first, window) = (belief().last_ack, belief().window_max_bytes);
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
+        let (first, window) = (tracked().last_ack, tracked().window_max_bytes);
         for (seq, fate) in [
             (first, Fate::Redirected),
             (first + window, Fate::Redirected),
@@ -494,30 +513,31 @@ fn an_error_about_a_segment_under_way_goes_to_the_owner() {
             }
         }
         let all = STATES.map(|state| {
-            slot.know(&belief(), belief().last_ack);
-            set_state(&slot, state, SERVER);
+            flow_entry.track(&tracked(), tracked().last_ack);
+            set_state(&flow_entry, state, SERVER);
             bench.run(Entry::Link, &mut too_big(flow, first, 1000))
         });
         use Fate::{Passed, Redirected};
         assert_eq!(all, [Passed, Passed, Redirected, Redirected, Passed]);
         // An echo, and an error for another connection, go to the stack.
-        slot.redirect(SERVER);
+        flow_entry.redirect(SERVER);
         let mut echo = too_big(flow, first, 1000);
         let at = if flow.is_ipv6() { 54 } else { 34 };
         echo[at] = if flow.is_ipv6() { 128 } else { 8 };
         assert_eq!(bench.run(Entry::Link, &mut echo), Fate::Passed);
         let other = FlowKey { client: (flow.client.ip(), 4).into(), ..flow };
         assert_eq!(bench.run(Entry::Link, &mut too_big(other, first, 1000)), Fate::Passed);
-        assert_eq!(slot.counters().belief, Some(belief()));
+        assert_eq!(flow_entry.counters().tracked, Some(tracked()));
     }
 }
 
 #[test]
 fn later_fragments_follow_the_first_and_are_never_held() {
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
-        let claim = Claim { payload_bytes: 64, ack: belief().last_ack + 9, ..nothing_new() };
-        let whole = frame(flow, &claim, &[1; 64]);
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
+        let fields =
+            SegmentFields { payload_bytes: 64, ack: tracked().last_ack + 9, ..nothing_new() };
+        let whole = frame(flow, &fields, &[1; 64]);
         let mut id = 0;
         let mut run = |bench: &mut Bench, order: [usize; 2]| {
             id += 1;
@@ -532,18 +552,18 @@ fn later_fragments_follow_the_first_and_are_never_held() {
         // answer.
         assert_eq!(run(&mut bench, [1, 0]), [Passed, Redirected]);
         for (state, fates) in [
-            (SlotState::Local, [Passed, Passed]),
-            (SlotState::Hold, [Dropped, Dropped]),
-            (SlotState::Offered, [Dropped, Dropped]),
-            (SlotState::Linger, [Redirected, Redirected]),
+            (FlowState::Local, [Passed, Passed]),
+            (FlowState::Hold, [Dropped, Dropped]),
+            (FlowState::Offered, [Dropped, Dropped]),
+            (FlowState::Linger, [Redirected, Redirected]),
         ] {
-            set_state(&slot, state, SERVER);
+            set_state(&flow_entry, state, SERVER);
             assert_eq!(run(&mut bench, [0, 1]), fates, "{state:?}");
         }
         assert_eq!(bench.counts().fragments_dropped, 4);
-        assert_eq!(slot.waiting(), 0);
+        assert_eq!(flow_entry.waiting(), 0);
         // A fragment's checksum covers bytes of other fragments.
-        assert_eq!(slot.counters().belief, Some(belief()));
+        assert_eq!(flow_entry.counters().tracked, Some(tracked()));
     }
 }
 
@@ -561,7 +581,7 @@ fn more_extension_headers_than_are_looked_behind_are_dropped() {
 fn any_bytes_are_taken() {
     let payload = [3; 200];
     for flow in flows() {
-        let Some((mut bench, slot)) = host(&flow) else { return };
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
         let frames = kinds(flow);
         cases(3000, |random| {
             let mut frame = match random.percent(10) {
@@ -575,8 +595,8 @@ fn any_bytes_are_taken() {
             // The kernel refuses shorter frames in a test run.
             let least = ETHERNET_BYTES + 40;
             frame.truncate(least + random.below(frame.len() - least + 1));
-            let known = slot.counters().belief;
-            let claim = classify(&frame).map(|found| Claim {
+            let known = flow_entry.counters().tracked;
+            let fields = classify(&frame).map(|found| SegmentFields {
                 seq: found.seq,
                 ack: found.ack,
                 payload_bytes: found.payload_bytes as u32,
@@ -587,10 +607,10 @@ fn any_bytes_are_taken() {
                 bench.run(entry, &mut frame.clone());
             }
             // Only a valid segment can have updated the state.
-            if claim.is_none() {
-                assert_eq!(slot.counters().belief, known);
+            if fields.is_none() {
+                assert_eq!(flow_entry.counters().tracked, known);
             }
-            slot.know(&belief(), belief().last_ack);
+            flow_entry.track(&tracked(), tracked().last_ack);
         });
     }
 }

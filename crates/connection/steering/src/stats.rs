@@ -24,7 +24,7 @@ pub struct ProgramCost {
 /// Enables accounting as long as the descriptor is open (Linux ≥ 5.8).
 ///
 /// # Errors
-/// The kernel's; CAP_SYS_ADMIN is needed.
+/// The kernel refuses access; CAP_SYS_ADMIN is needed.
 pub fn enable() -> std::io::Result<OwnedFd> {
     aya::sys::enable_stats(aya::sys::Stats::RunTime).map_err(|error| error.io_error)
 }
@@ -32,7 +32,7 @@ pub fn enable() -> std::io::Result<OwnedFd> {
 /// Returns the cost of every steering program loaded on this machine, by any process.
 ///
 /// # Errors
-/// The kernel's; CAP_SYS_ADMIN is needed.
+/// The kernel refuses access; CAP_SYS_ADMIN is needed.
 pub fn program_costs() -> Result<Vec<ProgramCost>, ProgramError> {
     let mut costs = Vec::new();
     for info in loaded_programs() {

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aya::maps::{HashMap, MapData};
 use unlade_net::FlowKey;
 
+use crate::flow_entry::{FlowEntryArray, Mac, RawFlowEntry};
 use crate::load::SteerError;
-use crate::slot::{Mac, RawSlot, SlotArray};
 
 /// `struct flow_key` of bpf/maps.h.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +60,7 @@ struct Inner {
 /// The table of flows, shared by all workers of a process.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: SlotArray,
+    slots: FlowEntryArray,
     link_index: u32,
     link_mac: Mac,
     inner: Mutex<Inner>,
@@ -77,7 +77,7 @@ pub(crate) struct Redirected {
 impl Table {
     pub(crate) fn new(
         flows: HashMap<MapData, RawKey, u32>,
-        slots: SlotArray,
+        slots: FlowEntryArray,
         count: u32,
         link_index: u32,
         link_mac: Mac,
@@ -104,11 +104,11 @@ impl Table {
     ///
     /// # Panics
     /// On an index that `acquire` did not return.
-    pub(crate) fn slot(&self, index: u32) -> &RawSlot {
-        self.slots.get(index).expect("slot numbers come from acquire")
+    pub(crate) fn entry(&self, index: u32) -> &RawFlowEntry {
+        self.slots.get(index).expect("entry numbers come from acquire")
     }
 
-    pub(crate) fn slot_of(&self, flow: &FlowKey) -> Option<&RawSlot> {
+    pub(crate) fn entry_of(&self, flow: &FlowKey) -> Option<&RawFlowEntry> {
         let index = *self.lock().current.get(flow)?;
         self.slots.get(index)
     }
@@ -116,7 +116,7 @@ impl Table {
     pub(crate) fn acquire(&self, flow: &FlowKey) -> Result<u32, SteerError> {
         let mut inner = self.lock();
         let index = inner.free.pop().ok_or(SteerError::TableFull)?;
-        self.slot(index).reset();
+        self.entry(index).reset();
         if let Err(error) = inner.flows.insert(RawKey::from(flow), index, 0) {
             inner.free.push(index);
             return Err(SteerError::Map(error));
@@ -132,7 +132,7 @@ impl Table {
     }
 
     pub(crate) fn release(&self, flow: &FlowKey, index: u32) {
-        let (packets, bytes) = self.slot(index).redirected();
+        let (packets, bytes) = self.entry(index).redirected();
         self.redirected.packets.fetch_add(packets, Ordering::Relaxed);
         self.redirected.bytes.fetch_add(bytes, Ordering::Relaxed);
         let mut inner = self.lock();

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
 use unlade_net::state::SocketOptions;
 use unlade_net::{FlowKey, SeqNumber};
-use unlade_steering::slot::SlotState;
-use unlade_steering::{Belief, HoldLimits, Hook, Slot, Steering, SteeringConfig};
+use unlade_steering::flow_entry::FlowState;
+use unlade_steering::{FlowEntry, HoldLimits, Hook, Steering, SteeringConfig, TrackedState};
 use unlade_sys::repair::{self, Accept, Known};
 
 /// Time limit of a wait.
@@ -80,9 +80,9 @@ fn steering() -> Steering {
 }
 
 /// Sets the tracked state of an entry from a snapshot. Returns the end of the acknowledged data.
-fn know(slot: &Slot, server: &TcpStream) -> SeqNumber {
+fn track(entry: &FlowEntry, server: &TcpStream) -> SeqNumber {
     let known = Known {
-        flow: *slot.flow(),
+        flow: *entry.flow(),
         socket: SocketOptions::default(),
         mss_bytes: None,
         algorithm: String::new(),
@@ -90,7 +90,7 @@ fn know(slot: &Slot, server: &TcpStream) -> SeqNumber {
     repair::freeze(server).unwrap();
     let snapshot = repair::snapshot(server, &known, Accept::Established).unwrap();
     repair::thaw(server).unwrap();
-    slot.know(&Belief::of(&snapshot), snapshot.send_end());
+    entry.track(&TrackedState::of(&snapshot), snapshot.send_end());
     assert_eq!(snapshot.send_seq, snapshot.send_end());
     snapshot.send_end()
 }
@@ -137,38 +137,38 @@ fn held_bytes_come_in_order(address: &str) {
         let listener = TcpListener::bind(address).unwrap();
         let (mut server, client) = listener.accept().unwrap();
         let flow = FlowKey::new(client, server.local_addr().unwrap());
-        let slot = steering.acquire(&flow).unwrap();
+        let entry = steering.acquire(&flow).unwrap();
         let mut received = vec![0; message.len()];
         // Several rounds, so that new packets meet waiting ones.
         let (mut at, mut longest) = (0, Duration::ZERO);
-        slot.hold();
+        entry.hold();
         go.send(()).unwrap();
         for round in 0..ROUNDS {
             let begin = Instant::now();
-            slot.hold();
+            entry.hold();
             std::thread::sleep(Duration::from_millis(2));
             if round == 0 {
-                wait_until("a held packet", || slot.waiting() > 0);
+                wait_until("a held packet", || entry.waiting() > 0);
                 server.set_nonblocking(true).unwrap();
                 let error = server.read(&mut received).unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::WouldBlock);
                 server.set_nonblocking(false).unwrap();
             }
-            slot.local();
-            steering.replay(&slot);
+            entry.local();
+            steering.replay(&entry);
             longest = longest.max(begin.elapsed());
             at += server.read(&mut received[at..]).unwrap();
             if at == received.len() {
                 break;
             }
         }
-        assert_eq!(slot.state(), SlotState::Local);
+        assert_eq!(entry.state(), FlowState::Local);
         server.read_exact(&mut received[at..]).unwrap();
         assert!(received == message, "bytes differ");
         server.write_all(b"ok").unwrap();
         let counters = steering.hold_counters();
         assert!(counters.held > 0 && counters.lost == 0, "{counters:?}");
-        drop(slot);
+        drop(entry);
         assert_eq!(steering.flows_in_use(), 0);
         (counters, longest)
     };
@@ -213,20 +213,20 @@ fn what_an_owner_sends_back_waits_for_the_next_one() {
         let listener = TcpListener::bind(address).unwrap();
         let (mut server, client) = listener.accept().unwrap();
         let flow = FlowKey::new(client, server.local_addr().unwrap());
-        let slot = steering.acquire(&flow).unwrap();
+        let entry = steering.acquire(&flow).unwrap();
         // The client's host is also the owner, so every packet comes from the owner.
-        slot.redirect(told.recv().unwrap());
+        entry.redirect(told.recv().unwrap());
         go.send(()).unwrap();
         // The owner gets the packets again after a pause, which loses them here; the client then
         // retransmits them.
-        wait_until("a packet sent back", || slot.counters().held > 0);
+        wait_until("a packet sent back", || entry.counters().held > 0);
         server.set_nonblocking(true).unwrap();
         let error = server.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock);
         server.set_nonblocking(false).unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
-        slot.local();
-        steering.replay(&slot);
+        entry.local();
+        steering.replay(&entry);
         let mut received = vec![0; message.len()];
         server.read_exact(&mut received).unwrap();
         assert!(received == message, "bytes differ");
@@ -257,32 +257,32 @@ fn a_client_that_was_served_by_the_next_owner_reaches_it() {
         let (mut server, client) = listener.accept().unwrap();
         server.set_nodelay(true).unwrap();
         server.set_read_timeout(Some(PATIENCE)).unwrap();
-        let slot = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
+        let entry = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
         let mut byte = [0];
         server.write_all(b"1").unwrap();
         server.read_exact(&mut byte).unwrap();
         // Nothing is tracked before a snapshot sets the bounds.
-        assert_eq!(slot.counters().belief, None);
-        let sent = know(&slot, &server);
+        assert_eq!(entry.counters().tracked, None);
+        let sent = track(&entry, &server);
         // An owner that has not answered yet gets no packets: the client's next byte waits.
-        slot.hold();
-        slot.offer(NOBODY, sent);
+        entry.hold();
+        entry.offer(NOBODY, sent);
         go.send(()).unwrap();
-        wait_until("the held byte", || slot.waiting() > 0);
-        assert_eq!(slot.counters().packets, 0);
-        slot.local();
-        steering.replay(&slot);
+        wait_until("the held byte", || entry.waiting() > 0);
+        assert_eq!(entry.counters().packets, 0);
+        entry.local();
+        steering.replay(&entry);
         server.read_exact(&mut byte).unwrap();
         // This socket is now the next owner and answers, so it gets the client's next packets.
-        slot.hold();
-        slot.offer(NOBODY, sent);
+        entry.hold();
+        entry.offer(NOBODY, sent);
         server.write_all(b"2").unwrap();
-        wait_until("a packet to the next owner", || slot.counters().packets > 0);
-        assert_eq!(slot.state(), SlotState::Offered);
-        assert_eq!(slot.waiting(), 0);
-        assert!(slot.counters().belief.is_some_and(|known| sent.before(known.last_ack)));
+        wait_until("a packet to the next owner", || entry.counters().packets > 0);
+        assert_eq!(entry.state(), FlowState::Offered);
+        assert_eq!(entry.waiting(), 0);
+        assert!(entry.counters().tracked.is_some_and(|known| sent.before(known.last_ack)));
         // The client retransmits, since no socket answered.
-        slot.local();
+        entry.local();
         server.read_exact(&mut byte).unwrap();
     };
     let far = move || {

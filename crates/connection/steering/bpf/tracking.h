@@ -1,65 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Validation of segments. Forged packets of a flow pass here, too: a segment therefore updates the
  * tracked state of a connection only if a TCP with these bounds would accept it (RFC 5961) and its
- * checksum is right. src/belief.rs has the same rule in Rust; a test compares the two. */
+ * checksum is right. src/tracking.rs has the same rule in Rust; a test compares the two. */
 #pragma once
 
 #include "parse.h"
 
-#define BELIEF_ACK 1 /* it acknowledges more data or offers another window */
-#define BELIEF_SEQ 2 /* it ends behind all earlier segments */
-#define BELIEF_OLD 4 /* acceptable, but its acknowledgement is not the newest */
+#define UPDATE_ACK 1 /* it acknowledges more data or offers another window */
+#define UPDATE_SEQ 2 /* it ends behind all earlier segments */
+#define UPDATE_OLD 4 /* acceptable, but its acknowledgement is not the newest */
 
 /* Returns the updates of a segment; 0 if there are none or it is not acceptable. Changes nothing.
  * */
-static __always_inline __u32 judge(const struct belief *belief, const struct segment *segment)
+static __always_inline __u32 evaluate(const struct tracked_state *tracked,
+				      const struct segment *segment)
 {
-	__u32 window = belief->receive_window, end = segment->seq + segment->payload;
-	__u32 first = belief->last_seq - window, news = 0;
-	__s32 ahead = end - belief->last_seq;
-	__s32 acked = segment->ack - belief->last_ack;
+	__u32 window = tracked->receive_window, end = segment->seq + segment->payload;
+	__u32 first = tracked->last_seq - window, update = 0;
+	__s32 ahead = end - tracked->last_seq;
+	__s32 acked = segment->ack - tracked->last_ack;
 
-	if (!belief->known || (segment->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
+	if (!tracked->known || (segment->flags & (TCP_SYN | TCP_RST | TCP_ACK)) != TCP_ACK)
 		return 0;
 	if (segment->seq - first > 2 * window || end - first > 2 * window)
 		return 0;
 	if (acked > 0) {
 		/* A service sends at most the client's window. */
-		if ((__u32)acked > belief->window_max)
+		if ((__u32)acked > tracked->window_max)
 			return 0;
-		news = BELIEF_ACK;
+		update = UPDATE_ACK;
 	} else if (acked < 0) {
-		if (-(__u32)acked > belief->window_max)
+		if (-(__u32)acked > tracked->window_max)
 			return 0;
-		news = BELIEF_OLD;
-	} else if (ahead >= 0 && segment->window != belief->last_window) {
-		news = BELIEF_ACK;
+		update = UPDATE_OLD;
+	} else if (ahead >= 0 && segment->window != tracked->last_window) {
+		update = UPDATE_ACK;
 	}
 	/* Saves the checksum of most segments of an upload, which update nothing else. */
-	if (ahead > 0 && (news == BELIEF_ACK || (__u32)ahead >= window / 4))
-		news |= BELIEF_SEQ;
-	return news;
+	if (ahead > 0 && (update == UPDATE_ACK || (__u32)ahead >= window / 4))
+		update |= UPDATE_SEQ;
+	return update;
 }
 
-static __always_inline void believe(struct belief *belief, const struct segment *segment,
-				    __u32 news)
+static __always_inline void apply(struct tracked_state *tracked, const struct segment *segment,
+				  __u32 update)
 {
-	if (news & BELIEF_ACK) {
-		__u32 window = (__u32)segment->window << (belief->shift & 15);
+	if (update & UPDATE_ACK) {
+		__u32 window = (__u32)segment->window << (tracked->shift & 15);
 
-		belief->last_ack = segment->ack;
-		belief->last_window = segment->window;
-		if (window > belief->window_max)
-			belief->window_max = window;
+		tracked->last_ack = segment->ack;
+		tracked->last_window = segment->window;
+		if (window > tracked->window_max)
+			tracked->window_max = window;
 	}
-	if (news & BELIEF_SEQ) {
+	if (update & UPDATE_SEQ) {
 		__u32 end = segment->seq + segment->payload;
 		/* A receiver opens its window at most by twice the received bytes. */
-		__u32 window = belief->receive_window + 2 * (end - belief->last_seq);
+		__u32 window = tracked->receive_window + 2 * (end - tracked->last_seq);
 
-		belief->receive_window =
-			window < belief->receive_max ? window : belief->receive_max;
-		belief->last_seq = end;
+		tracked->receive_window =
+			window < tracked->receive_max ? window : tracked->receive_max;
+		tracked->last_seq = end;
 	}
 }
 
@@ -98,16 +99,16 @@ static __always_inline int load(void *context, int from, __u32 at, void *to, __u
 static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 bytes, __u32 sum)
 {
 	__u32 key = 0, done = 0;
-	__u8 *piece = bpf_map_lookup_elem(&scratch, &key);
+	__u8 *chunk = bpf_map_lookup_elem(&scratch, &key);
 
-	if (!piece)
+	if (!chunk)
 		return 0;
 	for (int i = 0; i < 65535 / SCRATCH_BYTES; i++) {
 		if (bytes - done < SCRATCH_BYTES)
 			break;
-		if (load(context, from, at + done, piece, SCRATCH_BYTES))
+		if (load(context, from, at + done, chunk, SCRATCH_BYTES))
 			return 0;
-		sum = bpf_csum_diff(0, 0, (__be32 *)piece, SCRATCH_BYTES, sum);
+		sum = bpf_csum_diff(0, 0, (__be32 *)chunk, SCRATCH_BYTES, sum);
 		done += SCRATCH_BYTES;
 	}
 	__u32 left = bytes - done;
@@ -119,10 +120,10 @@ static __always_inline __u32 sum_of(void *context, int from, __u32 at, __u32 byt
 	if (left) {
 		__u32 last_word = (left - 1) & ~3u;
 
-		*(__u32 *)(piece + last_word) = 0;
-		if (load(context, from, at + done, piece, left))
+		*(__u32 *)(chunk + last_word) = 0;
+		if (load(context, from, at + done, chunk, left))
 			return 0;
-		sum = bpf_csum_diff(0, 0, (__be32 *)piece, last_word + 4, sum);
+		sum = bpf_csum_diff(0, 0, (__be32 *)chunk, last_word + 4, sum);
 	}
 	return fold(sum);
 }

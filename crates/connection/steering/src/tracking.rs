@@ -1,4 +1,4 @@
-//! Validation of a client's segments: the rule of bpf/belief.h, in Rust.
+//! Validation of a client's segments: the rule of bpf/tracking.h, in Rust.
 //!
 //! The programs see packets before any TCP does, including forged ones. A segment therefore updates
 //! the tracked state of a connection only if a TCP with the same bounds would accept it (RFC 9293
@@ -6,9 +6,9 @@
 //! its acknowledgement lies within the largest window that the client has offered. An attacker that
 //! has only the addresses and ports must guess both.
 //!
-//! User space sets the bounds from a snapshot ([`Belief::of`], [`crate::Slot::know`]); the programs
-//! update them. [`Belief::judge`] and [`Belief::believe`] define the rule; a test applies the same
-//! segments to the programs.
+//! User space sets the bounds from a snapshot ([`TrackedState::of`], [`crate::FlowEntry::track`]);
+//! the programs update them. [`TrackedState::evaluate`] and [`TrackedState::apply`] define the
+//! rule; a test applies the same segments to the programs.
 
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
@@ -23,7 +23,7 @@ const WINDOW_SHIFT_MAX: u8 = 14;
 
 /// Tracked state of a connection, from the service's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Belief {
+pub struct TrackedState {
     /// The client's newest acknowledgement number.
     pub last_ack: SeqNumber,
     /// Sequence number behind the client's newest segment.
@@ -42,7 +42,7 @@ pub struct Belief {
 
 /// The fields of a segment that the rule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub struct SegmentFields {
     /// Sequence number.
     pub seq: SeqNumber,
     /// Acknowledgement number.
@@ -57,7 +57,7 @@ pub struct Claim {
 
 /// Parts of the tracked state that a segment updates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct News {
+pub struct StateUpdate {
     /// The segment acknowledges more data or offers another window.
     pub ack: bool,
     /// The segment ends behind all earlier ones.
@@ -66,21 +66,21 @@ pub struct News {
     pub old: bool,
 }
 
-impl News {
+impl StateUpdate {
     /// Returns true if the segment changes the tracked state.
     pub fn moves(self) -> bool {
         self.ack || self.seq
     }
 }
 
-impl Belief {
+impl TrackedState {
     /// Creates the tracked state of a snapshot.
-    pub fn of(tcp: &TcpSnapshot) -> Belief {
+    pub fn of(tcp: &TcpSnapshot) -> TrackedState {
         let shifts = tcp.options.window_scale.unwrap_or((0, 0));
         let (send, receive) = (shifts.0.min(WINDOW_SHIFT_MAX), shifts.1.min(WINDOW_SHIFT_MAX));
         let receive_max_bytes = WINDOW_FIELD_MAX << receive;
         let receive_window = tcp.windows.rcv_wnd.max(RECEIVE_WINDOW_BYTES_MIN);
-        Belief {
+        TrackedState {
             last_ack: tcp.send_seq,
             last_seq: tcp.receive_seq + tcp.receive_queue.len() as u32,
             last_window: (tcp.windows.snd_wnd >> send).min(WINDOW_FIELD_MAX) as u16,
@@ -92,41 +92,41 @@ impl Belief {
     }
 
     /// Returns the updates of a segment; none if it is not acceptable.
-    pub fn judge(&self, claim: &Claim) -> News {
+    pub fn evaluate(&self, fields: &SegmentFields) -> StateUpdate {
         let decisive = [TcpFlags::SYN, TcpFlags::RST];
-        if !claim.flags.contains(TcpFlags::ACK)
-            || decisive.iter().any(|flag| claim.flags.contains(*flag))
+        if !fields.flags.contains(TcpFlags::ACK)
+            || decisive.iter().any(|flag| fields.flags.contains(*flag))
         {
-            return News::default();
+            return StateUpdate::default();
         }
         let window = self.receive_window_bytes;
-        let (first, end) = (self.last_seq - window, claim.seq + claim.payload_bytes);
+        let (first, end) = (self.last_seq - window, fields.seq + fields.payload_bytes);
         let outside = |seq: SeqNumber| (seq - first.0).0 > 2 * window;
-        if outside(claim.seq) || outside(end) {
-            return News::default();
+        if outside(fields.seq) || outside(end) {
+            return StateUpdate::default();
         }
-        let (ahead, acked) = (end.since(self.last_seq), claim.ack.since(self.last_ack));
+        let (ahead, acked) = (end.since(self.last_seq), fields.ack.since(self.last_ack));
         if acked.unsigned_abs() > self.window_max_bytes {
-            return News::default();
+            return StateUpdate::default();
         }
-        let other_window = acked == 0 && ahead >= 0 && claim.window != self.last_window;
+        let other_window = acked == 0 && ahead >= 0 && fields.window != self.last_window;
         let ack = acked > 0 || other_window;
         let old = acked < 0;
         let seq = ahead > 0 && ((ack && !old) || ahead.unsigned_abs() >= window / 4);
-        News { ack, seq, old }
+        StateUpdate { ack, seq, old }
     }
 
     /// Returns the state after applying the updates of a segment with a correct checksum.
     #[must_use]
-    pub fn believe(mut self, claim: &Claim, news: News) -> Belief {
-        if news.ack {
-            self.last_ack = claim.ack;
-            self.last_window = claim.window;
-            let offered = u32::from(claim.window) << self.shift;
+    pub fn apply(mut self, fields: &SegmentFields, update: StateUpdate) -> TrackedState {
+        if update.ack {
+            self.last_ack = fields.ack;
+            self.last_window = fields.window;
+            let offered = u32::from(fields.window) << self.shift;
             self.window_max_bytes = self.window_max_bytes.max(offered);
         }
-        if news.seq {
-            let end = claim.seq + claim.payload_bytes;
+        if update.seq {
+            let end = fields.seq + fields.payload_bytes;
             let opened = 2u32.wrapping_mul((end - self.last_seq.0).0);
             let window = self.receive_window_bytes.wrapping_add(opened);
             self.receive_window_bytes = window.min(self.receive_max_bytes);

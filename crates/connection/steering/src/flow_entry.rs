@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use unlade_net::{FlowKey, SeqNumber};
 
-use crate::belief::Belief;
 use crate::table::Table;
+use crate::tracking::TrackedState;
 
 /// A hardware address.
 pub type Mac = [u8; 6];
 
-/// State of a flow: `enum slot_state` of bpf/maps.h.
+/// State of a flow: `enum flow_state` of bpf/maps.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum SlotState {
+pub enum FlowState {
     /// Packets go to this host's stack.
     Local = 0,
     /// Packets wait in the hold device.
@@ -29,10 +29,10 @@ pub enum SlotState {
     Offered = 4,
 }
 
-/// `struct belief` of bpf/maps.h.
+/// `struct tracked_state` of bpf/maps.h.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(crate) struct RawBelief {
+pub(crate) struct RawTrackedState {
     known: AtomicU32,
     last_ack: AtomicU32,
     last_seq: AtomicU32,
@@ -43,10 +43,10 @@ pub(crate) struct RawBelief {
     shift: AtomicU32,
 }
 
-/// `struct slot` of bpf/maps.h.
+/// `struct flow_entry` of bpf/maps.h.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(crate) struct RawSlot {
+pub(crate) struct RawFlowEntry {
     state: AtomicU32,
     offered_at: AtomicU32,
     mac: [AtomicU8; 12],
@@ -55,27 +55,27 @@ pub(crate) struct RawSlot {
     replayed: AtomicU32,
     packets: AtomicU64,
     bytes: AtomicU64,
-    belief: RawBelief,
+    tracked: RawTrackedState,
 }
-const _: () = assert!(size_of::<RawSlot>() == 80 && align_of::<RawSlot>() == 8);
-const _: () = assert!(core::mem::offset_of!(RawSlot, packets) == 32);
-const _: () = assert!(core::mem::offset_of!(RawSlot, belief) == 48);
+const _: () = assert!(size_of::<RawFlowEntry>() == 80 && align_of::<RawFlowEntry>() == 8);
+const _: () = assert!(core::mem::offset_of!(RawFlowEntry, packets) == 32);
+const _: () = assert!(core::mem::offset_of!(RawFlowEntry, tracked) == 48);
 
-impl RawBelief {
+impl RawTrackedState {
     fn forget(&self) {
         self.known.store(0, Ordering::SeqCst);
     }
 
-    fn set(&self, belief: &Belief) {
+    fn set(&self, tracked: &TrackedState) {
         self.forget();
         let fields = [
-            (&self.last_ack, belief.last_ack.0),
-            (&self.last_seq, belief.last_seq.0),
-            (&self.last_window, belief.last_window.into()),
-            (&self.window_max, belief.window_max_bytes),
-            (&self.receive_window, belief.receive_window_bytes),
-            (&self.receive_max, belief.receive_max_bytes),
-            (&self.shift, belief.shift.into()),
+            (&self.last_ack, tracked.last_ack.0),
+            (&self.last_seq, tracked.last_seq.0),
+            (&self.last_window, tracked.last_window.into()),
+            (&self.window_max, tracked.window_max_bytes),
+            (&self.receive_window, tracked.receive_window_bytes),
+            (&self.receive_max, tracked.receive_max_bytes),
+            (&self.shift, tracked.shift.into()),
         ];
         for (field, value) in fields {
             field.store(value, Ordering::Relaxed);
@@ -83,9 +83,9 @@ impl RawBelief {
         self.known.store(1, Ordering::SeqCst);
     }
 
-    fn get(&self) -> Option<Belief> {
+    fn get(&self) -> Option<TrackedState> {
         let read = |field: &AtomicU32| field.load(Ordering::Relaxed);
-        (self.known.load(Ordering::Acquire) != 0).then(|| Belief {
+        (self.known.load(Ordering::Acquire) != 0).then(|| TrackedState {
             last_ack: SeqNumber(read(&self.last_ack)),
             last_seq: SeqNumber(read(&self.last_seq)),
             last_window: read(&self.last_window) as u16,
@@ -99,28 +99,28 @@ impl RawBelief {
 
 /// The shared array, mapped for the lifetime of the process's steering.
 #[derive(Debug)]
-pub(crate) struct SlotArray {
-    base: NonNull<RawSlot>,
+pub(crate) struct FlowEntryArray {
+    base: NonNull<RawFlowEntry>,
     bytes: usize,
     count: u32,
 }
 
 // SAFETY: all access to the mapping is through atomics, which any thread may use.
-unsafe impl Send for SlotArray {}
+unsafe impl Send for FlowEntryArray {}
 // SAFETY: as above.
-unsafe impl Sync for SlotArray {}
+unsafe impl Sync for FlowEntryArray {}
 
-impl SlotArray {
-    /// Takes ownership of a mapping of `count` slots.
+impl FlowEntryArray {
+    /// Takes ownership of a mapping of `count` entries.
     ///
     /// # Safety
-    /// `base` must be a shared, writable mapping of `bytes` bytes, at least `count` slots long,
+    /// `base` must be a shared, writable mapping of `bytes` bytes, at least `count` entries long,
     /// that nothing else unmaps.
-    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> SlotArray {
-        SlotArray { base: base.cast(), bytes, count }
+    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> FlowEntryArray {
+        FlowEntryArray { base: base.cast(), bytes, count }
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&RawSlot> {
+    pub(crate) fn get(&self, index: u32) -> Option<&RawFlowEntry> {
         if index >= self.count {
             return None;
         }
@@ -130,17 +130,17 @@ impl SlotArray {
     }
 }
 
-impl Drop for SlotArray {
+impl Drop for FlowEntryArray {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and no reference outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
-impl RawSlot {
+impl RawFlowEntry {
     pub(crate) fn reset(&self) {
-        self.state.store(SlotState::Local as u32, Ordering::Release);
-        self.belief.forget();
+        self.state.store(FlowState::Local as u32, Ordering::Release);
+        self.tracked.forget();
         self.held.store(0, Ordering::Relaxed);
         self.replayed.store(0, Ordering::Relaxed);
         self.packets.store(0, Ordering::Relaxed);
@@ -152,19 +152,19 @@ impl RawSlot {
         (self.packets.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn state(&self) -> SlotState {
+    pub(crate) fn state(&self) -> FlowState {
         match self.state.load(Ordering::Acquire) {
-            1 => SlotState::Hold,
-            2 => SlotState::Redirect,
-            3 => SlotState::Linger,
-            4 => SlotState::Offered,
-            _ => SlotState::Local,
+            1 => FlowState::Hold,
+            2 => FlowState::Redirect,
+            3 => FlowState::Linger,
+            4 => FlowState::Offered,
+            _ => FlowState::Local,
         }
     }
 
     /// Returns true if packets of the flow wait for an owner.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self.state(), SlotState::Hold | SlotState::Offered)
+        matches!(self.state(), FlowState::Hold | FlowState::Offered)
     }
 
     fn has_owner(&self, owner: &Mac) -> bool {
@@ -175,10 +175,10 @@ impl RawSlot {
     /// Returns true if the flow is redirected to the host with this hardware address.
     pub(crate) fn is_owner(&self, source: &[u8]) -> bool {
         let owner = source.first_chunk::<6>();
-        self.state() == SlotState::Redirect && owner.is_some_and(|owner| self.has_owner(owner))
+        self.state() == FlowState::Redirect && owner.is_some_and(|owner| self.has_owner(owner))
     }
 
-    fn set_state(&self, state: SlotState) {
+    fn set_state(&self, state: FlowState) {
         self.state.store(state as u32, Ordering::SeqCst);
     }
 
@@ -212,26 +212,26 @@ pub struct FlowCounters {
     /// Weight of the packets sent to the hold device since the entry was allocated: bytes of
     /// payload, and 1 for a packet without payload.
     pub held: u32,
-    /// Tracked state of the connection; None before [`Slot::know`].
-    pub belief: Option<Belief>,
+    /// Tracked state of the connection; None before [`FlowEntry::track`].
+    pub tracked: Option<TrackedState>,
 }
 
 /// Handle of a flow's entry, which controls the destination of its packets. Dropping it returns the
 /// flow to the local stack and frees the entry.
 #[derive(Debug)]
-pub struct Slot {
+pub struct FlowEntry {
     table: Arc<Table>,
     index: u32,
     flow: FlowKey,
 }
 
-impl Slot {
-    pub(crate) fn new(table: Arc<Table>, index: u32, flow: FlowKey) -> Slot {
-        Slot { table, index, flow }
+impl FlowEntry {
+    pub(crate) fn new(table: Arc<Table>, index: u32, flow: FlowKey) -> FlowEntry {
+        FlowEntry { table, index, flow }
     }
 
-    fn raw(&self) -> &RawSlot {
-        self.table.slot(self.index)
+    fn raw(&self) -> &RawFlowEntry {
+        self.table.entry(self.index)
     }
 
     /// Returns the flow.
@@ -240,18 +240,18 @@ impl Slot {
     }
 
     /// Returns the state. A lingering flow becomes local when its client reconnects.
-    pub fn state(&self) -> SlotState {
+    pub fn state(&self) -> FlowState {
         self.raw().state()
     }
 
     /// Holds further packets in the hold device.
     pub fn hold(&self) {
-        self.raw().set_state(SlotState::Hold);
+        self.raw().set_state(FlowState::Hold);
     }
 
     /// Sends further packets to this host's stack, after the waiting ones are replayed.
     pub fn local(&self) {
-        self.raw().set_state(SlotState::Local);
+        self.raw().set_state(FlowState::Local);
     }
 
     /// Sends further packets to `owner` on the link, after the waiting ones are replayed.
@@ -260,25 +260,25 @@ impl Slot {
     /// changes, the flow is therefore held for a moment.
     pub fn redirect(&self, owner: Mac) {
         let raw = self.raw();
-        if raw.state() != SlotState::Offered || !raw.has_owner(&owner) {
+        if raw.state() != FlowState::Offered || !raw.has_owner(&owner) {
             self.set_owner(owner);
         }
-        raw.set_state(SlotState::Redirect);
+        raw.set_state(FlowState::Redirect);
     }
 
-    /// Holds further packets until `owner` has the flow: until [`Slot::redirect`] is called, or the
-    /// client acknowledges data beyond `sent`.
+    /// Holds further packets until `owner` has the flow: until [`FlowEntry::redirect`] is called,
+    /// or the client acknowledges data beyond `sent`.
     pub fn offer(&self, owner: Mac, sent: SeqNumber) {
         let raw = self.raw();
         self.set_owner(owner);
         raw.offered_at.store(sent.0, Ordering::Relaxed);
-        raw.set_state(SlotState::Offered);
+        raw.set_state(FlowState::Offered);
     }
 
     fn set_owner(&self, owner: Mac) {
         let raw = self.raw();
-        if !matches!(raw.state(), SlotState::Hold | SlotState::Local) {
-            raw.set_state(SlotState::Hold);
+        if !matches!(raw.state(), FlowState::Hold | FlowState::Local) {
+            raw.set_state(FlowState::Hold);
         }
         let addresses = owner.iter().chain(self.table.link_mac());
         for (to, from) in raw.mac.iter().zip(addresses) {
@@ -290,25 +290,25 @@ impl Slot {
     /// Sets the tracked state from a snapshot; the programs validate further packets with it.
     /// Without it they update nothing. `send_end` is behind the last sent byte; a newer tracked
     /// acknowledgement up to there is kept.
-    pub fn know(&self, belief: &Belief, send_end: SeqNumber) {
-        let mut belief = *belief;
-        let sent_bytes = send_end.since(belief.last_ack);
-        if let Some(known) = self.raw().belief.get()
-            && (1..=sent_bytes).contains(&known.last_ack.since(belief.last_ack))
+    pub fn track(&self, tracked: &TrackedState, send_end: SeqNumber) {
+        let mut tracked = *tracked;
+        let sent_bytes = send_end.since(tracked.last_ack);
+        if let Some(known) = self.raw().tracked.get()
+            && (1..=sent_bytes).contains(&known.last_ack.since(tracked.last_ack))
         {
-            belief.last_ack = known.last_ack;
-            belief.last_window = known.last_window;
-            belief.window_max_bytes = belief.window_max_bytes.max(known.window_max_bytes);
+            tracked.last_ack = known.last_ack;
+            tracked.last_window = known.last_window;
+            tracked.window_max_bytes = tracked.window_max_bytes.max(known.window_max_bytes);
         }
-        self.raw().belief.set(&belief);
+        self.raw().tracked.set(&tracked);
     }
 
     /// Marks the connection as over: its last packets still go to the owner, a new SYN to this
     /// host.
     pub fn linger(&self) {
         let raw = self.raw();
-        if raw.state() == SlotState::Redirect {
-            raw.set_state(SlotState::Linger);
+        if raw.state() == FlowState::Redirect {
+            raw.set_state(FlowState::Linger);
         }
     }
 
@@ -323,7 +323,7 @@ impl Slot {
         self.raw().held.fetch_add(weight, Ordering::AcqRel);
     }
 
-    /// See [`RawSlot::count_replayed`].
+    /// See [`RawFlowEntry::count_replayed`].
     pub(crate) fn count_replayed(&self, weight: u32) {
         self.raw().count_replayed(weight);
     }
@@ -335,12 +335,12 @@ impl Slot {
             packets: raw.packets.load(Ordering::Relaxed),
             bytes: raw.bytes.load(Ordering::Relaxed),
             held: raw.held.load(Ordering::Relaxed),
-            belief: raw.belief.get(),
+            tracked: raw.tracked.get(),
         }
     }
 }
 
-impl Drop for Slot {
+impl Drop for FlowEntry {
     fn drop(&mut self) {
         self.table.release(&self.flow, self.index);
     }
@@ -350,25 +350,25 @@ impl Drop for Slot {
 mod tests {
     use super::*;
 
-    fn slot(held: u32, replayed: u32) -> RawSlot {
-        RawSlot { held: held.into(), replayed: replayed.into(), ..RawSlot::default() }
+    fn entry(held: u32, replayed: u32) -> RawFlowEntry {
+        RawFlowEntry { held: held.into(), replayed: replayed.into(), ..RawFlowEntry::default() }
     }
 
     #[test]
     fn a_frame_that_comes_after_it_was_written_off_is_counted_once() {
         // The second case: both counters are about to wrap.
         for before in [0, u32::MAX - 700] {
-            let slot = slot(before.wrapping_add(1000), before);
-            slot.count_replayed(slot.waiting());
-            slot.count_replayed(1000);
-            assert_eq!(slot.waiting(), 0);
+            let entry = entry(before.wrapping_add(1000), before);
+            entry.count_replayed(entry.waiting());
+            entry.count_replayed(1000);
+            assert_eq!(entry.waiting(), 0);
             // It does not count for more than the waiting weight either.
-            slot.held.fetch_add(100, Ordering::AcqRel);
-            slot.count_replayed(1000);
-            assert_eq!(slot.waiting(), 0);
-            slot.held.fetch_add(100, Ordering::AcqRel);
-            slot.count_replayed(40);
-            assert_eq!(slot.waiting(), 60);
+            entry.held.fetch_add(100, Ordering::AcqRel);
+            entry.count_replayed(1000);
+            assert_eq!(entry.waiting(), 0);
+            entry.held.fetch_add(100, Ordering::AcqRel);
+            entry.count_replayed(40);
+            assert_eq!(entry.waiting(), 60);
         }
     }
 }
