@@ -249,7 +249,7 @@ impl GatewayConfig {
             return Err(value("listen", why));
         }
         if self.allow_remote && self.authentication == Authentication::Off {
-            let why = "must be \"keys\" with allow_remote: every client that reaches the gateway could deploy";
+            let why = "must be \"keys\" with allow_remote: any caller could deploy";
             return Err(value("authentication", why));
         }
         for tenant in self.tenant.values() {

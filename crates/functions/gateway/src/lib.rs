@@ -6,8 +6,8 @@
 //!   generated keys; [`permit`]: the choices that a deployment is allowed;
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
 //!   asynchronous invocations;
-//! - [`host`]: functions, and the execution of the pool's actions; [`attached_instance`]: the life cycle of
-//!   one instance;
+//! - [`host`]: functions, and the execution of the pool's actions; [`attached_instance`]: the life
+//!   cycle of one instance;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
 //! - [`deploy`]: deployments; [`trial`]: the trial import of a function; [`guest`]: the package

@@ -111,8 +111,8 @@ pub enum ControlHead {
         #[serde(default)]
         writes: WriteMode,
     },
-    /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its writes
-    /// have ended.
+    /// Gateway: an invocation without a reply is over. [`ControlHead::Settled`] follows once its
+    /// writes have ended.
     Settle {
         /// The invocation.
         invocation: String,

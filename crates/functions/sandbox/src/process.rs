@@ -1,19 +1,20 @@
 //! Sandboxed processes: a zygote in namespaces of its own, which forks instances.
 //!
 //! Three processes form a template. The **gateway** (this library, in the process that serves
-//! functions) starts a **supervisor**: the launcher executable ([`launch`]), which stays outside with
-//! the rights of root and performs privileged operations. The supervisor starts the **zygote**: the
-//! same executable again, the first process of a new PID namespace, which builds its root, drops
-//! its privileges, and becomes the interpreter. The gateway sends requests to the zygote over its
-//! control socket (`docs/guest-protocol.md`), and to the supervisor over another one (`message`).
+//! functions) starts a **supervisor**: the launcher executable ([`launch`]), which stays outside
+//! with the rights of root and performs privileged operations. The supervisor starts the
+//! **zygote**: the same executable again, the first process of a new PID namespace, which builds
+//! its root, drops its privileges, and becomes the interpreter. The gateway sends requests to the
+//! zygote over its control socket (`docs/guest-protocol.md`), and to the supervisor over another
+//! one (`message`).
 //!
 //! The zygote has executed code of the function when it forks, so it is untrusted. It is user 0 of
 //! a user namespace whose users have no rights on the host. In that namespace it has only the
 //! capabilities to become another of these users (`CAP_SETUID`, `CAP_SETGID`) and to enter a root
-//! that the supervisor has created (`CAP_SYS_CHROOT`); outside it has none. Each instance has a user,
-//! a root with a `/tmp`, and control groups of its own, and no capability. Before an instance is
-//! used, the kernel identifies it: the HELLO in its channel carries the user and process of its
-//! sender (`SCM_CREDENTIALS`).
+//! that the supervisor has created (`CAP_SYS_CHROOT`); outside it has none. Each instance has a
+//! user, a root with a `/tmp`, and control groups of its own, and no capability. Before an
+//! instance is used, the kernel identifies it: the HELLO in its channel carries the user and
+//! process of its sender (`SCM_CREDENTIALS`).
 //!
 //! Modules, in the order of use:
 //! - `config`: the operator's configuration; `probe`: the check of this machine;

@@ -5,12 +5,12 @@
 //! function reads it. Only the worker has credentials.
 //!
 //! Modules, in the order in which a call passes them:
-//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] lists and
-//!   [`scheduler`] schedules; [`serve`]: the service of one tenant; [`config`]: the configuration;
-//!   [`control`]: the socket where the gateway attaches instances;
+//! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] reads
+//!   and [`scheduler`] schedules; [`serve`]: the service of one tenant; [`config`]: the
+//!   configuration; [`control`]: the socket where the gateway attaches instances;
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
-//! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]: its
-//!   memory, with [`runs`] of slots;
+//! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]:
+//!   its memory, with [`runs`] of slots;
 //! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
 //!   bodies; [`stream`]: a large body that is sent to the store while it arrives;
 //! - [`call`]: policy, then a local answer or a request to the store: [`perform`];

@@ -1,6 +1,6 @@
 //! The second stage of the launcher: the zygote, until it becomes the interpreter. It is the first
-//! process of its PID namespace, shares the mount namespace with the supervisor, and starts with the
-//! rights of root, which it drops step by step.
+//! process of its PID namespace, shares the mount namespace with the supervisor, and starts with
+//! the rights of root, which it drops step by step.
 
 use std::convert::Infallible;
 use std::io::{Error, ErrorKind, Result};

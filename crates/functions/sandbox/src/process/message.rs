@@ -1,9 +1,10 @@
-//! The messages between gateway and supervisor, and between supervisor and zygote, one in each packet.
+//! The messages between gateway and supervisor, and between supervisor and zygote, one in each
+//! packet.
 
 use serde::{Deserialize, Serialize};
 
-/// A message from the gateway to the supervisor. The first packet is a [`super::spec::Spec`], with the
-/// zygote's control socket attached.
+/// A message from the gateway to the supervisor. The first packet is a [`super::spec::Spec`], with
+/// the zygote's control socket attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToSupervisor {

@@ -1,5 +1,5 @@
-//! The messages of zygote and supervisor, and the tasks that wait for them. The zygote is untrusted:
-//! each of its messages must match a pending request.
+//! The messages of zygote and supervisor, and the tasks that wait for them. The zygote is
+//! untrusted: each of its messages must match a pending request.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;

@@ -30,7 +30,8 @@ use super::serve::{self, Ending, Forked, Parties, Slots, Spare, ZygoteState};
 use super::spec::{Limits, Spec};
 use super::{packet, root, system, usage};
 
-/// A ready zygote and its supervisor. They end when neither the template nor an instance holds this.
+/// A ready zygote and its supervisor. They end when neither the template nor an instance holds
+/// this.
 pub struct ZygoteHandle {
     /// The function's name.
     pub function: String,

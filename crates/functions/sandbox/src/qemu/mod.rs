@@ -1,8 +1,8 @@
 //! Virtual machines of QEMU: with KVM if it works, else emulated in software.
 //!
-//! A function's machine boots once, imports the function and is saved. Its RAM is a file in memory;
-//! every instance maps that file privately, so pages that it does not write are shared. The region
-//! shared with the worker lies at a fixed address and is another file in each instance.
+//! A function's machine boots once, imports the function and is saved. Its RAM is a file in
+//! memory; every instance maps that file privately, so pages that it does not write are shared.
+//! The region shared with the worker lies at a fixed address and is another file in each instance.
 //!
 //! Modules, in the order of an instance's creation:
 //! - [`config`]: the operator's configuration;
