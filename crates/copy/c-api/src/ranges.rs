@@ -1,37 +1,37 @@
-//! Which bytes belong to copies that are not synced: the sanitizer's table.
+//! Byte ranges of copies that are not synced: the sanitizer's table.
 //!
-//! A copy is one piece at first; syncs of parts of it cut pieces up.
+//! A copy is one entry at first; syncs of parts split entries.
 
 use std::ops::Range;
 
-/// Most pieces; copies beyond are not watched.
+/// Maximum number of entries; further copies are not checked.
 pub(crate) const PIECES_MAX: usize = 1 << 16;
 
-/// A copy as it was submitted.
+/// A submitted copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Submitted {
     pub dst: usize,
     pub src: usize,
     pub len: usize,
-    /// Where the allocation begins that the destination is in; 0 if it is not on the heap.
+    /// Start of the heap allocation of the destination; 0 if it is not on the heap.
     pub dst_heap: usize,
-    /// That of the source.
+    /// Start of the heap allocation of the source; 0 if it is not on the heap.
     pub src_heap: usize,
-    /// The address of the place's description, or 0.
+    /// Address of the call site's description, or 0.
     pub site: usize,
-    /// An address in the function that submitted it, or 0.
+    /// An address in the submitting function, or 0.
     pub caller: usize,
 }
 
-/// What of a copy is not synced.
+/// An unsynced part of a copy.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     record: u64,
     queue: u64,
-    /// Its first byte, from the copy's start.
+    /// Offset of its first byte from the copy's start.
     start: usize,
     len: usize,
-    /// Whether reading the source is an error.
+    /// Set if reading the source is an error.
     is_source_watched: bool,
     submitted: Submitted,
 }
@@ -45,12 +45,13 @@ impl Piece {
         span(self.submitted.src.wrapping_add(self.start), self.len)
     }
 
-    /// What may not be touched.
+    /// Ranges that must not be accessed.
     fn closed(&self) -> impl Iterator<Item = Range<usize>> {
         [Some(self.dst()), self.is_source_watched.then(|| self.src())].into_iter().flatten()
     }
 
-    /// The part of which `side` is in `range`, and those before and behind it.
+    /// Splits the entry into the part of which `side` is in `range`, and the parts before and
+    /// behind it.
     fn cut(&self, side: Range<usize>, range: &Range<usize>) -> (Option<Piece>, [Option<Piece>; 2]) {
         let met = side.start.max(range.start)..side.end.min(range.end);
         if met.start >= met.end {
@@ -68,7 +69,7 @@ fn span(start: usize, len: usize) -> Range<usize> {
     start..start.saturating_add(len)
 }
 
-/// Which copies a release is about.
+/// Access that a sync permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The bytes are read next.
@@ -77,7 +78,7 @@ pub(crate) enum Access {
     Write,
 }
 
-/// The table.
+/// Table of unsynced copies.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     pieces: Vec<Piece>,
@@ -91,13 +92,13 @@ impl Ranges {
         Ranges { pieces: Vec::new(), next_record: 1, watch_sources: true }
     }
 
-    /// Whether sources are to be watched from now on.
+    /// Selects whether sources of later copies are checked.
     pub fn set_watch_sources(&mut self, watch: bool) {
         self.watch_sources = watch;
     }
 
-    /// A copy of `queue`; its record's number, and what is closed now. Nothing where the table is
-    /// full.
+    /// Adds a copy of `queue`. Returns its record number, and the ranges to poison. `None` if the
+    /// table is full.
     pub fn add(&mut self, queue: u64, copy: Submitted) -> Option<(u64, Vec<Range<usize>>)> {
         if copy.len == 0 || self.pieces.len() >= PIECES_MAX {
             return None;
@@ -110,7 +111,8 @@ impl Ranges {
         Some((record, piece.closed().collect()))
     }
 
-    /// The bytes were synced in their queue. What may be open now: see [`Ranges::still_closed`].
+    /// Records a sync of bytes in their queue. Returns ranges that may be unpoisoned: see
+    /// [`Ranges::still_closed`].
     pub fn release(
         &mut self,
         queue: u64,
@@ -131,7 +133,7 @@ impl Ranges {
                 let Some(read) = read else { continue };
                 freed.extend(read.closed());
                 if access == Access::Read {
-                    // Who syncs them may read them; they must not change yet.
+                    // After a sync for reading the source may be read, but not changed.
                     kept.push(Piece { is_source_watched: false, ..read });
                 }
             }
@@ -140,7 +142,7 @@ impl Ranges {
         freed
     }
 
-    /// All that `whose` says of record and queue is synced.
+    /// Records a sync of all entries for which `whose(record, queue)` returns true.
     pub fn release_all(&mut self, whose: impl Fn(u64, u64) -> bool) -> Vec<Range<usize>> {
         let mut freed = Vec::new();
         self.pieces.retain(|piece| {
@@ -153,7 +155,7 @@ impl Ranges {
         freed
     }
 
-    /// What touches `freed` and is closed nevertheless.
+    /// Ranges that overlap `freed` and must stay poisoned.
     pub fn still_closed(&self, freed: &[Range<usize>]) -> Vec<Range<usize>> {
         let touches = |closed: &Range<usize>| {
             freed.iter().any(|freed| freed.start < closed.end && closed.start < freed.end)
@@ -161,13 +163,13 @@ impl Ranges {
         self.pieces.iter().flat_map(Piece::closed).filter(touches).collect()
     }
 
-    /// Up to where the byte's neighbours are closed, too; nothing where it is not closed.
+    /// End of the poisoned range that contains the byte; `None` if it is not poisoned.
     pub fn closed_until(&self, address: usize) -> Option<usize> {
         let closed = self.pieces.iter().flat_map(Piece::closed);
         closed.filter(|range| range.contains(&address)).map(|range| range.end).max()
     }
 
-    /// The newest copy that the byte belongs to, and whether it is in the destination.
+    /// The newest copy whose range contains the byte, and true if that is the destination.
     pub fn at(&self, address: usize) -> Option<(Submitted, bool)> {
         self.pieces.iter().rev().find_map(|piece| {
             let is_destination = piece.dst().contains(&address);

@@ -1,4 +1,4 @@
-//! Copies in: split into tasks, noted where others look for them, submitted.
+//! Submission of copies: splits them into tasks, and records them for the other modules.
 
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::channel::{Channel, Parts};
 use crate::completion;
 use crate::{sanitize, shm};
 
-/// A task has at most so many segments.
+/// Maximum number of segments of a task.
 const SEGMENTS_MAX: usize = 32;
 /// The smallest granularity, in bytes.
 const GRANULARITY_MIN: usize = 1024;
-/// What a descriptor's state is that was filled.
+/// State of a filled descriptor.
 pub(crate) const FILLED: u32 = 0x434f_5059;
 
-/// A copy as it is asked for.
+/// A requested copy.
 pub(crate) struct Job<'d> {
     pub dst: *mut u8,
     pub src: *const u8,
@@ -31,13 +31,13 @@ pub(crate) struct Job<'d> {
 }
 
 impl Job<'_> {
-    /// A copy without wishes.
+    /// Creates a copy without options.
     pub fn plain(dst: *mut u8, src: *const u8, len: usize, site: usize) -> Job<'static> {
         let how = How { site, ..How::default() };
         Job { dst, src, len, how, part_bytes: TASK_BYTES_MAX, func: None, descr: None }
     }
 
-    /// Adds what the options say.
+    /// Applies the options.
     ///
     /// # Errors
     /// EINVAL: a flag is unknown.
@@ -48,7 +48,7 @@ impl Job<'_> {
         self.how.lazy_us = (opts.flags & abi::COPIER_LAZY != 0).then_some(opts.lazy_us);
         self.how.queued = opts.flags & abi::COPIER_QUEUED != 0;
         if opts.granularity_bytes != 0 {
-            // Tasks have so many segments at most: shorter ones, finer ones.
+            // A task has at most this number of segments: shorter tasks have finer ones.
             let granularity = (opts.granularity_bytes as usize).max(GRANULARITY_MIN);
             self.part_bytes = granularity.saturating_mul(SEGMENTS_MAX).min(TASK_BYTES_MAX);
         }
@@ -56,7 +56,8 @@ impl Job<'_> {
     }
 }
 
-/// Submits a copy. One whose ranges overlap or wrap is not made: the sync of its bytes says so.
+/// Submits a copy. If its ranges overlap or wrap, it fails: the sync of its bytes returns the
+/// error.
 ///
 /// # Safety
 /// As for [`unlade_copy::Copier::submit`]; `how.site` is 0 or the address of a static
@@ -70,10 +71,10 @@ pub(crate) unsafe fn copy(channel: &Arc<Channel>, job: Job<'_>) {
     unsafe { submit(channel, job, &[]) };
 }
 
-/// A copy that makes no sense: its handler runs, and whoever syncs its bytes is told.
+/// Fails an invalid copy: runs its handler, and keeps the error for the sync of its bytes.
 ///
 /// # Safety
-/// As for [`copy`], of the function.
+/// As for [`copy`], for the function.
 #[cold]
 unsafe fn refuse(channel: &Arc<Channel>, job: Job<'_>) {
     let Job { dst, src, len, func, descr, part_bytes, .. } = job;
@@ -82,9 +83,9 @@ unsafe fn refuse(channel: &Arc<Channel>, job: Job<'_>) {
     let failure = Some(TaskFailure::Refused.code().get().into());
     let parts = Parts { part_bytes, failure, ..Parts::default() };
     if let Some(handler) = completion::handler(func, 1, None) {
-        // It may free the source, which older copies may still read.
+        // The handler may free the source, which older copies may still read.
         channel.settle_for_write(src.addr(), len);
-        // SAFETY: it has one part, and this is it.
+        // SAFETY: the handler has one part, and this is it.
         unsafe { completion::call(handler) };
     }
     if let Some(descr) = descr {
@@ -95,11 +96,11 @@ unsafe fn refuse(channel: &Arc<Channel>, job: Job<'_>) {
     }
 }
 
-/// Submits a copy of ranges that may overlap, as copies that do not: see [`shift`]. One that has to
-/// be made at once is.
+/// Submits a move between ranges that may overlap, as copies that do not: see [`shift`]. If that
+/// is not possible, the move is synchronous.
 ///
 /// # Safety
-/// As for [`copy`], but that the ranges may overlap.
+/// As for [`copy`], except that the ranges may overlap.
 pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, job: Job<'_>) {
     let (dst, src) = (job.dst.addr(), job.src.addr());
     match shift::split(dst as u64, src as u64, job.len as u64) {
@@ -114,11 +115,11 @@ pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, job: Job<'_>) {
     }
 }
 
-/// Submits a copy, or the copies that a move has become, one after the other; each as tasks of at
-/// most `part_bytes`. No copies: the job is one.
+/// Submits a copy, or the copies of a split move in order; each as tasks of at most `part_bytes`.
+/// Without `copies` the job is one copy.
 ///
 /// # Safety
-/// As for [`copy`]; the copies are of the job's bytes, and none overlaps itself.
+/// As for [`copy`]; the copies are within the job's ranges, and none overlaps itself.
 unsafe fn submit(channel: &Arc<Channel>, job: Job<'_>, copies: &[Piece]) {
     let Job { dst, src, len, how, part_bytes, func, descr } = job;
     let is_move = !copies.is_empty();
@@ -148,11 +149,11 @@ unsafe fn submit(channel: &Arc<Channel>, job: Job<'_>, copies: &[Piece]) {
             parts.failure = Some(TaskFailure::BadAddress.code().get().into());
         }
         if submitted.has_failed && before + 1 < count {
-            // What comes after a bad address is not tried: it may be more than there is memory.
+            // The rest after a bad address is not tried: it may exceed the mapped memory by far.
             let rest = if is_move { 0 } else { at + part };
             channel.at_once().keep(dst.addr() + rest, len - rest, TaskFailure::BadAddress);
             if let Some(handler) = how.handler {
-                // SAFETY: so many parts were not submitted.
+                // SAFETY: these parts were not submitted.
                 unsafe { completion::give_up(handler, count - before - 1) };
             }
             break;
@@ -178,14 +179,14 @@ fn watch(channel: &Channel, how: &How, dst: *mut u8, src: *const u8, len: usize)
 unsafe fn move_at_once(channel: &Channel, job: Job<'_>) {
     let Job { dst, src, len, how, func, descr, part_bytes } = job;
     let record = watch(channel, &how, dst, src, len);
-    // A copy that failed leaves its destination as it was, which is what is moved then.
+    // A failed copy leaves its destination unchanged; the move uses these bytes.
     channel.settle_for_write(src.addr(), len);
     channel.settle_for_write(dst.addr(), len);
-    // SAFETY: the caller's promise; and of this queue nothing is pending there any more. An error is
-    // kept for who syncs.
+    // SAFETY: the caller's promise; and no copy of this queue is pending there. The error is kept
+    // for the sync.
     let _ = unsafe { channel.at_once().move_bytes(dst, src, len) };
     if let Some(handler) = completion::handler(func, 1, record) {
-        // SAFETY: it has one part, and this is it.
+        // SAFETY: the handler has one part, and this is it.
         unsafe { completion::call(handler) };
     }
     if let Some(descr) = descr {
@@ -196,7 +197,7 @@ unsafe fn move_at_once(channel: &Channel, job: Job<'_>) {
 fn fill(descr: &mut Descr, channel: &Channel, dst: *mut u8, len: usize, parts: &Parts) {
     let count = parts.tokens.len().min(DESCR_TOKENS);
     for (place, token) in parts.tokens.iter().take(count).enumerate() {
-        // SAFETY: there is room for so many, aligned well enough (asserted where they are defined).
+        // SAFETY: `data` has room for them and is aligned (asserted at its definition).
         unsafe { descr.data.as_mut_ptr().cast::<unlade_copy::Token>().add(place).write(*token) };
     }
     descr.tokens = count as u32;
@@ -215,8 +216,8 @@ mod tests {
 
     const ARENA: usize = 64 << 10;
 
-    /// Moves within an arena, between two copies that it depends on; all is queued, and only the
-    /// last is waited for.
+    /// Queues a move within an arena, between two copies that it depends on, and waits for the
+    /// last copy only.
     fn move_queued(len: usize, from: usize, to: usize, part_bytes: usize) {
         let channel = &process::get().default;
         let first: Vec<u8> = (0..ARENA as u32).map(|n| ((n * 31) >> 3) as u8).collect();
@@ -226,7 +227,7 @@ mod tests {
         let how = How { queued: true, ..How::default() };
         let job = |dst, src, len| Job { how, part_bytes, ..Job::plain(dst, src, len, 0) };
         let (base, out) = (arena.as_mut_ptr(), last.as_mut_ptr());
-        // SAFETY: all ranges are in the three vectors, which are looked at when all is synced.
+        // SAFETY: all ranges are in the three vectors, which are read after the sync.
         unsafe {
             copy(channel, job(base, first.as_ptr(), ARENA));
             move_bytes(channel, job(base.add(to), base.add(from), len));

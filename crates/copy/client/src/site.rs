@@ -1,12 +1,15 @@
-//! Which copies are worth queueing: learnt by each client, for each place in the program that copies.
+//! Admission: decides which copies are queued. Each client learns this for each call site of the
+//! program.
 //!
-//! Asking must cost next to nothing where the answer is no. So most answers are those of before;
-//! one in [`SAMPLE_EVERY`] copies is timed, and the policy ([`unlade_copy_scheduler::admit`]) asked again.
+//! A decision must cost next to nothing if the copy is synchronous. Therefore decisions are
+//! cached; one in [`SAMPLE_EVERY`] copies is timed, and the policy
+//! ([`unlade_copy_scheduler::admit`]) decides again.
 //!
-//! There are two levels. A thread has [`Hint`]s: the answer for the next copies of a place, found
-//! without a lock. Places that meet in a set of hints take turns there and lose nothing by it: what
-//! was learnt, and how many copies are left until one is timed, is in the client's [`Table`], which
-//! all its threads share. So a copy that one thread submits and another one syncs is learnt from.
+//! There are two levels. Each thread has [`Hint`]s: decisions for the next copies of a site, which
+//! are found without a lock. Sites that collide in a set of hints evict each other without loss:
+//! the measurements, and the number of copies until the next timed one, are in the client's
+//! [`Table`], which all its threads share. A copy that one thread submits and another one syncs is
+//! therefore measured, too.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,41 +19,41 @@ use std::time::Instant;
 
 use unlade_copy_scheduler::admit::{CLASSES, Costs, Seen, Site, Verdict, class_of};
 
-/// Sets of hints of a thread, a power of two, and hints of a set.
+/// Number of hint sets of a thread, a power of two, and number of hints in a set.
 const SETS: usize = 64;
 const WAYS: usize = 2;
-/// Sites that a client remembers, about a kilobyte each.
+/// Maximum number of sites in a client's table, about a kilobyte each.
 const SITES_MAX: usize = 512;
-/// Where as many are remembered, one in so many copies of other sites makes the one that was not
-/// asked for longest give way. The others are made at once.
+/// If the table is full, one in this number of copies of unknown sites evicts the least recently
+/// used site. The other copies are synchronous.
 const GIVE_WAY_EVERY: u32 = 64;
-/// One in so many copies is timed, which takes several times as long as a copy that is not.
+/// One in this number of copies is timed, which takes several times as long as an untimed one.
 const SAMPLE_EVERY: u8 = 128;
-/// While the service sleeps, what is best is asked again after so many copies.
+/// While the service sleeps, the policy decides again after this number of copies.
 const ASLEEP_EVERY: u8 = 16;
-/// While the service sleeps, it is woken after so many bytes that were copied without it, ...
+/// A sleeping service is woken after this number of bytes was copied without it.
 const WAKE_BYTES_MIN: u64 = 256 << 10;
-/// ... and looked for with each of so many copies, ...
+/// After a wake-up, the next copies check if the service is awake, up to this number.
 const EAGER: u8 = 64;
-/// ... and later if waking it has not paid, up to so many; eight times as many where copies are made
-/// at once anyway, so that a place that has changed is found out.
+/// The number of bytes doubles after each wake-up, up to this limit. For sites whose copies are
+/// usually synchronous, bytes count one eighth, so that a changed site is noticed eventually.
 const WAKE_BYTES_MAX: u64 = 64 << 20;
-/// Where it is not known whether it pays, what was seen of other places does not count for more.
+/// Limit for sites without measurements: results of other sites do not raise it further.
 const WAKE_BYTES_NEW: u64 = 4 << 20;
 
-/// What to do with a copy.
+/// Decision for one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub queue: bool,
-    /// Tell how long it took: see [`Sites::learn_at_once`], [`Sites::learn_queued`].
+    /// Report the time of the copy to [`Sites::learn_at_once`] or [`Sites::learn_queued`].
     pub timed: bool,
-    /// The service sleeps, and should not. Only where it is timed.
+    /// Wake the sleeping service. Only for a timed copy.
     pub wake: bool,
-    /// It is awake.
+    /// The service is awake.
     pub is_awake: bool,
 }
 
-/// A site of a client, and a class of lengths.
+/// Key of a hint: a site of a client, and a class of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place(u64);
 
@@ -58,7 +61,7 @@ impl Place {
     #[inline]
     fn of(client: u64, site: usize, len: usize) -> Place {
         let class = u64::from((len | 1).ilog2());
-        // Multiplied so that the high bits depend on all; 0 is nobody's.
+        // Multiplied so that the high bits depend on all bits; 0 marks an empty hint.
         let client = client.rotate_left(48);
         Place((site as u64 ^ client ^ class << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -69,8 +72,7 @@ impl Place {
     }
 }
 
-/// What most copies need to know of a place. Plain cells, so that a thread finds them without
-/// further ado.
+/// Cached decision of a thread for one key. Plain cells keep the lookup cheap.
 #[derive(Debug)]
 struct Hint {
     place: Cell<u64>,
@@ -79,24 +81,24 @@ struct Hint {
     queue: Cell<bool>,
 }
 
-/// What is asked of the table.
+/// Arguments of a query to the table.
 #[derive(Clone, Copy, Debug)]
 struct Question {
     place: Place,
     site: usize,
     len: u64,
-    /// The thread had a hint, and has followed it as often as it was to be.
+    /// The thread had a hint, and has used it up.
     is_due: bool,
 }
 
-/// What a thread knows of a place without asking the table.
+/// Result of a lookup in the thread's hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
-    /// What to do.
+    /// The cached decision.
     Usual { queue: bool },
-    /// It is time to ask again.
+    /// The hint is used up: ask the table.
     Due,
-    /// Nothing: other places have the hints.
+    /// No hint: other keys have evicted it.
     Nothing,
 }
 
@@ -110,12 +112,12 @@ thread_local! {
     };
 }
 
-/// A site, and what is to be done with its copies until one is timed, by class of length.
+/// A site, and the decisions for its next copies until one is timed, by class of length.
 #[derive(Debug, Default)]
 struct Entry {
     site: Site,
     usual: [Usual; CLASSES],
-    /// The number of the question that it was asked last.
+    /// Number of the last query for the site.
     asked: u64,
 }
 
@@ -125,25 +127,25 @@ struct Usual {
     queue: bool,
 }
 
-/// The sites that a client remembers.
+/// The sites of a client's table.
 #[derive(Debug, Default)]
 struct Memory {
     sites: HashMap<usize, Box<Entry>>,
-    /// Questions that were asked.
+    /// Number of queries.
     asked: u64,
-    /// Of those for sites that there was no room for, since one gave way.
+    /// Number of refused queries for unknown sites since the last eviction.
     refused: u32,
 }
 
-/// What a client has learnt.
+/// Measurements and wake-up state of a client.
 #[derive(Debug)]
 struct Table {
     memory: Memory,
     missed_bytes: u64,
     wake_bytes: u64,
-    /// Copies to which the service, which was rung, may be awake.
+    /// Number of further copies during which the woken service may become awake.
     eager: u8,
-    /// It was rung, and nothing has come of it yet.
+    /// The service was woken, and the effect is not known yet.
     is_woken: bool,
 }
 
@@ -162,10 +164,10 @@ impl Default for Table {
 const COPY_AT_ONCE: Decision = Decision { queue: false, timed: false, wake: false, is_awake: true };
 const QUEUE: Decision = Decision { queue: true, ..COPY_AT_ONCE };
 
-/// What a client knows of the sites that use it.
+/// Admission state of a client.
 #[derive(Debug)]
 pub(crate) struct Sites {
-    /// Which client, in the threads' hints.
+    /// Number of the client, part of the keys of hints.
     client: u64,
     table: Mutex<Table>,
 }
@@ -178,9 +180,10 @@ impl Default for Sites {
 }
 
 impl Sites {
-    /// About `len` bytes, [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, copied
-    /// at `site`. `is_awake` says whether the service is awake, `pending` how many bytes are queued;
-    /// they are asked only where it matters, and so are the machine's costs.
+    /// Decides for a copy of `len` bytes,
+    /// [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, at `site`.
+    /// `is_awake` returns true if the service is awake, `pending` the number of queued bytes,
+    /// `costs` the machine's costs. They are called only where they matter.
     #[inline(always)]
     pub fn decide(
         &self,
@@ -212,12 +215,12 @@ impl Sites {
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
     ) -> Decision {
-        // Another thread asks: this copy need not.
+        // Another thread uses the table: this copy does not wait for it.
         let Some(mut table) = self.table() else { return COPY_AT_ONCE };
         table.ask(question, is_awake, pending, costs)
     }
 
-    /// Nobody waits for it: what is learnt of one copy is worth less than that.
+    /// Locks the table if it is free. One sample is not worth a wait.
     fn table(&self) -> Option<MutexGuard<'_, Table>> {
         match self.table.try_lock() {
             Ok(table) => Some(table),
@@ -234,7 +237,7 @@ impl Sites {
         }
     }
 
-    /// A copy that was to be timed was made at once, in `copy_ns`; see [`Site::observe_inline`].
+    /// Records a timed copy that was synchronous and took `copy_ns`; see [`Site::observe_inline`].
     pub fn learn_at_once(
         &self,
         (site, is_awake): (usize, bool),
@@ -245,7 +248,7 @@ impl Sites {
         self.learn(site, |site| site.observe_inline(len as u64, is_awake, copy_ns, line_ns));
     }
 
-    /// A copy of `len` bytes that was to be timed was queued, and is synced now, by any thread.
+    /// Records a timed copy of `len` bytes that was queued and is synced now, by any thread.
     pub fn learn_queued(
         &self,
         (site, is_awake): (usize, bool),
@@ -256,20 +259,20 @@ impl Sites {
         self.learn(site, |site| site.observe_queued(costs, len.into(), is_awake, seen));
     }
 
-    /// What is usually done with such copies while the service is awake; none before it is known.
+    /// The usual decision for such copies while the service is awake; none before it is known.
     #[cfg(test)]
     pub fn usual(&self, site: usize, len: usize) -> Option<Verdict> {
         self.table()?.memory.sites.get(&site)?.site.usual(len as u64, true)
     }
 }
 
-/// Nanoseconds since, without what looking at the clock takes.
+/// Nanoseconds since `began`, minus the cost of reading the clock.
 pub(crate) fn nanos(began: Instant) -> u32 {
     let took_ns = u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX);
     took_ns.saturating_sub(clock_ns())
 }
 
-/// What a look at the clock takes: as much as a small copy.
+/// Cost of reading the clock, which is similar to that of a small copy.
 fn clock_ns() -> u32 {
     const LOOKS: u32 = 32;
     static CLOCK_NS: OnceLock<u32> = OnceLock::new();
@@ -281,7 +284,7 @@ fn clock_ns() -> u32 {
 }
 
 impl Hint {
-    /// What was said of copies at a place.
+    /// Looks up the hint for a key.
     #[inline(always)]
     fn known(place: Place) -> Known {
         HINTS.with(|hints| {
@@ -298,7 +301,7 @@ impl Hint {
         })
     }
 
-    /// Says it of the next copies, instead of what was said longest ago of another place.
+    /// Stores the hint for a key; evicts the oldest hint of the set.
     fn set(place: Place, usual: Usual) {
         HINTS.with(|hints| {
             let set = &hints[place.set()];
@@ -317,14 +320,15 @@ impl Hint {
 }
 
 impl Entry {
-    /// What is done with the next `left` copies, this thread's and, when they find no hint, others'.
+    /// Stores the decision for the next `left` copies, of this thread and of threads without a
+    /// hint.
     fn say(&mut self, place: Place, len: u64, left: u8, queue: bool) {
         let usual = Usual { left, queue };
         self.usual[class_of(len)] = usual;
         Hint::set(place, usual);
     }
 
-    /// What was said, where it holds for one more copy.
+    /// Reuses the stored decision for one more copy.
     fn go_on(&mut self, place: Place, len: u64) -> Option<bool> {
         let Usual { left, queue } = self.usual[class_of(len)];
         let left = left.checked_sub(1)?;
@@ -334,7 +338,7 @@ impl Entry {
 }
 
 impl Memory {
-    /// A site, which may be new; none where there is no room for it.
+    /// Finds or inserts a site; none if there is no room.
     fn entry(&mut self, site: usize) -> Option<&mut Entry> {
         self.asked += 1;
         if self.sites.len() >= SITES_MAX && !self.sites.contains_key(&site) {
@@ -376,17 +380,17 @@ impl Table {
         let usual = entry.site.usual(len, true);
         let queue = usual == Some(Verdict::Queue);
         if !is_awake && len + pending < costs.wake_min_bytes {
-            // What is seen of a service that has to wake up first says nothing of one that is awake.
+            // A service that has to wake up first gives no measurement of an awake one.
             let copies = if self.eager > 0 || queue { 1 } else { ASLEEP_EVERY };
             entry.say(place, len, copies - 1, queue);
             self.eager = self.eager.saturating_sub(1);
             let wake = self.should_wake(usual, len * u64::from(copies));
-            // A copy at once takes as long whether the service sleeps or not.
+            // A synchronous copy takes as long whether the service sleeps or not.
             let timed = wake || usual.is_none();
             return Decision { wake, timed, is_awake: true, ..COPY_AT_ONCE };
         }
         if !is_awake {
-            // Long copies are worth waking it for, or are not: that is learnt apart.
+            // Waking the service may pay for long copies: that is measured separately.
             entry.say(place, len, 0, queue);
             let queue = entry.site.decide(costs, len, false, pending) == Verdict::Queue;
             self.eager = self.eager.saturating_sub(1);
@@ -396,22 +400,22 @@ impl Table {
         self.eager = 0;
         if std::mem::take(&mut self.is_woken) {
             match queue {
-                // That was worth while.
+                // Waking the service paid.
                 true => self.wake_bytes = (self.wake_bytes / 4).max(WAKE_BYTES_MIN),
-                // It is awake for once: this is the time to see whether it still is not.
+                // The service is awake for once: measure again if queueing is still slower.
                 false => entry.site.look_again(len),
             }
         }
         let verdict = entry.site.decide(costs, len, true, pending);
-        // Until both ways are known every copy is timed.
+        // Every copy is timed until both costs are known.
         let is_settled = usual.is_some() && !entry.site.is_trying(len, true);
         entry.say(place, len, if is_settled { SAMPLE_EVERY - 1 } else { 0 }, queue);
         let queue = verdict == Verdict::Queue;
         Decision { queue, timed: true, wake: false, is_awake: true }
     }
 
-    /// Counts bytes that were copied without a service that sleeps; `usual` is what is done with such
-    /// copies while it is awake. True where it should be woken.
+    /// Counts bytes that were copied while the service sleeps; `usual` is the decision for such
+    /// copies while it is awake. Returns true if the service should be woken.
     fn should_wake(&mut self, usual: Option<Verdict>, missed: u64) -> bool {
         match usual {
             Some(Verdict::Inline) => self.miss(missed / 8, WAKE_BYTES_MAX),
@@ -420,8 +424,8 @@ impl Table {
         }
     }
 
-    /// Counts bytes that a service awake might have copied. True where it should be woken, at the
-    /// latest after `most`.
+    /// Counts bytes that an awake service might have copied. Returns true if it should be woken,
+    /// at the latest after `most` bytes.
     fn miss(&mut self, len: u64, most: u64) -> bool {
         self.missed_bytes += len;
         if self.missed_bytes < self.wake_bytes.min(most) {
@@ -455,14 +459,15 @@ mod tests {
         }
     }
 
-    /// A copy at a site that takes [`COPY_NS`] and is used `window_ns` later. What was decided.
+    /// Simulates a copy at a site that takes [`COPY_NS`] and is used `window_ns` later. Returns
+    /// the decision.
     fn copy(sites: &Sites, site: usize, window_ns: u32) -> Decision {
         let decision = decide(sites, site, LEN);
         learn(sites, site, LEN, decision, window_ns);
         decision
     }
 
-    /// Of 4000 copies at one site so many are queued.
+    /// Number of queued copies among 4000 at one site.
     fn run(sites: &Sites, site: usize, window_ns: u32) -> usize {
         (0..4000).filter(|_| copy(sites, site, window_ns).queue).count()
     }
@@ -490,7 +495,7 @@ mod tests {
             assert!(round < 10_000);
             (timed, queued, count)
         };
-        // Until all of them have settled.
+        // Runs until all of them have settled.
         let settled = (0..2_000).map(all).last().unwrap();
         assert!(settled.2 > 300);
         let (mut timed, mut queued, mut count) = (0, [0, 0], 0);
@@ -516,7 +521,7 @@ mod tests {
             }
             assert!(sites.table().unwrap().memory.sites.len() <= SITES_MAX);
         }
-        // Those that are remembered are timed until they are known.
+        // Sites in the table are timed until they are known.
         assert!(timed < count / 2, "{timed} of {count}");
     }
 
@@ -550,8 +555,8 @@ mod tests {
                 woken.push(number);
             }
         }
-        // Ever more rarely, while nothing comes of it; but a place of which nothing is known does
-        // not wait for ever.
+        // Less and less often, while waking does not pay; but a site without measurements does not
+        // wait for ever.
         assert_eq!(woken, [0, 23, 39, 71, 135, 199, 263]);
     }
 }

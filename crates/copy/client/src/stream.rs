@@ -1,4 +1,4 @@
-//! Receives and sends as tasks: the system call is made by the service, the bytes are synced like
+//! Receives and sends as tasks: the service makes the system call, and the bytes are synced like
 //! those of a copy.
 
 use std::io;
@@ -13,23 +13,24 @@ use unlade_shm::{Task, segment};
 use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
 use crate::pending::{Kind, Queued};
 
-/// Fewer bytes are received and sent at once: asking how many there are is a system call too.
+/// Fewer bytes are received and sent synchronously, since asking for their number is a system
+/// call, too.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
 
 impl Copier {
-    /// Receives what socket `fd` has, at most `len` bytes: says at once how many, while the bytes
-    /// are still on their way to `dst`. 0 is the end of the stream.
+    /// Receives what socket `fd` has, at most `len` bytes. Returns their number at once, while the
+    /// bytes are still being received into `dst`. 0 is the end of the stream.
     ///
-    /// What comes at once is what `FIONREAD` says; small receives, and those that find nothing,
-    /// are made at once. Behind that it is as for [`Copier::receive_lazily`]: the end of a stream and
-    /// a reset are the next receive's.
+    /// `FIONREAD` gives the number. Small receives, and those for which it gives 0, are
+    /// synchronous. Otherwise as for [`Copier::receive_lazily`]: the next receive reports the end
+    /// of a stream or a reset.
     ///
     /// # Errors
-    /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it has no bytes and is non-blocking.
     ///
     /// # Safety
-    /// As for [`Copier::submit`], of `dst`. Nobody else receives from the socket, and it is not
-    /// closed, until the bytes are synced.
+    /// As for [`Copier::submit`], for `dst`. No other thread receives from the socket, and it is
+    /// not closed, until the bytes are synced.
     pub unsafe fn receive(
         &self,
         fd: BorrowedFd<'_>,
@@ -51,30 +52,29 @@ impl Copier {
             return Ok((count, self.publish(ticket, Kind::Receive, task, how)));
         }
         self.settle_socket(fd, dst.addr(), 0, len);
-        // SAFETY: `dst` is valid for writes of `len` bytes, and nobody else touches them: the
-        // caller's promise, and what is pending is settled. Bytes that are not initialised are not
-        // read.
+        // SAFETY: `dst` is valid for writes of `len` bytes, and no other thread touches them: the
+        // caller's promise, and pending tasks are settled. Uninitialised bytes are not read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
         self.failures().overwrite(dst.addr(), received.len());
         Ok((received.len(), Token::DONE))
     }
 
-    /// Sends `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`, in the end all of them; the
-    /// service waits for the socket, however long its peer takes nothing. Others do not wait for it;
-    /// up to 48 tasks of a client wait for sockets at a time, and those behind them for these. See
+    /// Sends all of `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`. The service waits for
+    /// the socket without a time limit if its peer does not read. Other tasks continue: up to 48
+    /// tasks of a client wait for sockets at a time, and further ones wait for these. See
     /// [`Copier::sync_timeout`] and [`Copier::abort`].
     ///
     /// # Errors
-    /// The socket's, where it is sent at once. Otherwise a sync fails, with
-    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), also where some bytes were sent.
+    /// The socket's error, if the send is synchronous. Otherwise a sync fails with
+    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), even if some bytes were sent.
     ///
     /// # Safety
-    /// As for [`Copier::submit`], of `src`. Nobody else sends to the socket, and it is not closed,
-    /// until the copy is synced.
+    /// As for [`Copier::submit`], for `src`. No other thread sends to the socket, and it is not
+    /// closed, until the copy is synced.
     ///
     /// # Panics
-    /// `len` is above [`TASK_BYTES_MAX`].
+    /// Panics if `len` is above [`TASK_BYTES_MAX`].
     pub unsafe fn send(
         &self,
         fd: BorrowedFd<'_>,
@@ -92,7 +92,7 @@ impl Copier {
             return Ok(self.publish(ticket, Kind::Send, task, how));
         }
         self.settle_socket(fd, 0, src.addr(), len);
-        // SAFETY: the caller's promise, and what is pending and writes the bytes is settled.
+        // SAFETY: the caller's promise, and pending tasks that write the bytes are settled.
         send_all(fd, unsafe { slice::from_raw_parts(src, len) })?;
         Ok(Token::DONE)
     }
@@ -101,11 +101,11 @@ impl Copier {
         how.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
     }
 
-    /// How many bytes the socket has. What is promised to older tasks is in it still, and counted,
-    /// but must not be promised twice.
+    /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are
+    /// still counted by the kernel, and must not be reserved twice.
     pub(crate) fn unpromised(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let socket = Some(fd.as_raw_fd() as usize);
-        // First, so that what is taken meanwhile counts less, not more.
+        // First, so that bytes taken meanwhile reduce the result.
         let promised = self.promised(socket);
         let ready = usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0);
         if promised == 0 || ready > promised {
@@ -115,7 +115,7 @@ impl Copier {
         Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0))
     }
 
-    /// Bytes of a socket that pending tasks have still to take.
+    /// Number of bytes of a socket that pending tasks have reserved.
     fn promised(&self, socket: Option<usize>) -> usize {
         let (mut at, head) = (self.pending().settled(), self.queue().head());
         let mut bytes = 0;
@@ -133,14 +133,14 @@ impl Copier {
     }
 
     fn settle_receives(&self, socket: Option<usize>) {
-        // A pending task that failed is told to whoever syncs it.
+        // The sync of a failed pending task returns its error.
         self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
     }
 
-    /// What must come before a receive or a send that is made at once.
+    /// Settles the tasks that must precede a synchronous receive or send.
     pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
         let socket = Some(fd.as_raw_fd() as usize);
-        // A pending task that failed is told to whoever syncs it.
+        // The sync of a failed pending task returns its error.
         self.each_pending(|queued| match () {
             () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
             () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
@@ -149,10 +149,10 @@ impl Copier {
     }
 }
 
-/// Bytes on their way between two sockets, in a program that has no service.
+/// Buffer size for a synchronous forward between two sockets.
 const FORWARD_BYTES: usize = 16 << 10;
 
-/// Passes `len` bytes on, and waits for both sockets: how many were given, how many taken.
+/// Forwards `len` bytes, and waits for both sockets. Returns the numbers of bytes given and taken.
 pub(crate) fn forward_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -203,10 +203,10 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     }
 }
 
-/// Does a task at a socket in this thread, and waits for the socket.
+/// Executes a task at a socket in this thread, and waits for the socket.
 ///
 /// # Safety
-/// The task's bytes are valid, and nobody else touches them; its socket is open.
+/// The task's bytes are valid, and no other thread touches them; its socket is open.
 pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
     let len = queued.len_bytes as usize;
     let socket = queued.inlet().or(queued.outlet());

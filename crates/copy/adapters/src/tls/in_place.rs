@@ -1,9 +1,9 @@
-//! A crypto provider whose application data stay where they were opened.
+//! A crypto provider that leaves decrypted application data in the receive buffer.
 //!
-//! rustls opens a record in the caller's buffer, and copies what it holds into a `Vec` of its own
-//! before it lends it. A provider may bring its own ciphers: these are another provider's, around
-//! which each says where the plaintext of a record lies, and shows rustls its first byte only.
-//! They do so only while an [`Opener`](super::Opener) asks for it, and after authentication.
+//! rustls decrypts a record in the caller's buffer, and copies the plaintext into its own `Vec`
+//! before it lends it. The cipher suites here wrap those of another provider: they record where
+//! the plaintext of a record lies, and return only its first byte to rustls. They do so only while
+//! an [`Opener`](super::Opener) requests it, and after authentication.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
@@ -18,8 +18,8 @@ use rustls::{
     Tls12CipherSuite, Tls13CipherSuite,
 };
 
-/// `provider`, for configurations of connections that an [`Opener`](super::Opener) will have.
-/// Other connections may share them, and see no difference.
+/// Wraps `provider`, for configurations of connections that an [`Opener`](super::Opener) uses.
+/// Other connections may share these configurations; nothing changes for them.
 pub fn in_place(mut provider: CryptoProvider) -> CryptoProvider {
     for suite in &mut provider.cipher_suites {
         *suite = wrapped(*suite);
@@ -27,7 +27,7 @@ pub fn in_place(mut provider: CryptoProvider) -> CryptoProvider {
     provider
 }
 
-/// The suite around `suite`, made once: rustls wants suites that live for ever.
+/// The wrapper of `suite`, created once, since rustls requires suites with static lifetime.
 fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     static MADE: Mutex<Vec<(usize, SupportedCipherSuite)>> = Mutex::new(Vec::new());
     let address = match suite {
@@ -42,7 +42,7 @@ fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
         SupportedCipherSuite::Tls12(suite) => around_12(suite),
         SupportedCipherSuite::Tls13(suite) => around_13(suite),
     };
-    // A suite that is one of these already stays as it is.
+    // A suite that is a wrapper already is not wrapped again.
     let of_around = match around {
         SupportedCipherSuite::Tls12(suite) => std::ptr::from_ref(suite).addr(),
         SupportedCipherSuite::Tls13(suite) => std::ptr::from_ref(suite).addr(),
@@ -83,7 +83,7 @@ fn common(common: &CipherSuiteCommon) -> CipherSuiteCommon {
     }
 }
 
-/// An algorithm whose decrypters note where they leave application data.
+/// A cipher algorithm whose decrypters record the place of application data.
 struct Noting<A: ?Sized + 'static>(&'static A);
 
 impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
@@ -152,14 +152,14 @@ impl MessageDecrypter for NotingDecrypter {
         if is_data && !plain.payload.is_empty() && matches!(NOTE.get(), Note::Wanted) {
             let (address, len) = (plain.payload.as_ptr().addr(), plain.payload.len());
             NOTE.set(Note::Taken(Place { address, len }));
-            // Not none: rustls limits how many empty records a peer may send.
+            // One byte, not zero: rustls limits the number of empty records from a peer.
             plain.payload = &plain.payload[..1];
         }
         Ok(plain)
     }
 }
 
-/// Where the plaintext of a record lies.
+/// Location of the plaintext of a record.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) address: usize,
@@ -174,15 +174,16 @@ enum Note {
 }
 
 thread_local! {
-    /// A decrypter does not know which connection it belongs to, but is called on the thread that
-    /// wants its note, and before that call returns.
+    /// A decrypter has no reference to its connection, but it is called on the thread that
+    /// requests the location, and before that call returns.
     static NOTE: Cell<Note> = const { Cell::new(Note::Unwanted) };
 }
 
-/// Does `work`, and says where the first application data lie that were opened meanwhile; of those
-/// rustls has seen one byte, of further ones all.
+/// Runs `work`. Returns the location of the first application data that were decrypted meanwhile:
+/// rustls received one byte of these, and all bytes of later records.
 pub(super) fn noting<T>(work: impl FnOnce() -> T) -> (T, Option<Place>) {
-    /// Also where `work` panics: other connections of this thread would lose data.
+    /// Resets also after a panic of `work`: otherwise other connections of this thread would lose
+    /// data.
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {

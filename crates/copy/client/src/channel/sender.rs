@@ -1,4 +1,4 @@
-//! The sending end.
+//! The sending end of a channel.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,12 +13,12 @@ use crate::copier::{Copier, How, TASK_BYTES_MAX};
 use crate::pending::Kind;
 use crate::remote::Remote;
 
-/// Shorter messages are copied at once.
+/// Shorter messages are copied synchronously.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
-/// A daemon that sleeps is woken after so many bytes that were copied without it.
+/// A sleeping daemon is woken after this number of bytes was copied without it.
 const WAKE_BYTES: usize = 256 << 10;
 
-/// What a slot is used for.
+/// State of a message slot.
 #[derive(Clone, Copy, Debug)]
 enum Slot {
     Free,
@@ -26,7 +26,7 @@ enum Slot {
     Replied(ReplyBytes),
 }
 
-/// Which message; what [`MessageSender::wait`] waits for.
+/// Identifies a sent message, for [`MessageSender::wait`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the receiver's reply is waited for by it; until then its slot is taken"]
 pub struct Reply(u32);
@@ -44,11 +44,11 @@ pub struct MessageSender {
 }
 
 impl MessageSender {
-    /// Begins a channel on a connected socket (`SOCK_SEQPACKET`), with a connection to the daemon
-    /// that is used for nothing else: the receiver sees its queue.
+    /// Opens a channel on a connected socket (`SOCK_SEQPACKET`). `remote` is a connection to the
+    /// daemon that is used for nothing else, because the receiver sees its queue.
     ///
-    /// `slots` messages of up to `slot_bytes` may be under way, 1 to [`SLOTS_MAX`] and 1 byte to
-    /// 1 MiB.
+    /// Up to `slots` messages of up to `slot_bytes` bytes may be in flight: 1 to [`SLOTS_MAX`]
+    /// messages, and 1 byte to 1 MiB.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -81,21 +81,21 @@ impl MessageSender {
         })
     }
 
-    /// Whether messages are left to the daemon, which they are unless told otherwise, or are copied
-    /// before they are sent.
+    /// Selects whether the daemon copies messages (the default), or this thread copies them before
+    /// it sends them.
     pub fn set_offloading(&mut self, is_offloading: bool) {
         self.is_offloading = is_offloading;
     }
 
-    /// The daemon.
+    /// The connection to the daemon.
     pub fn remote(&self) -> Option<&Remote> {
         self.copier.remote()
     }
 
-    /// Begins a message; waits for the receiver where all slots are taken.
+    /// Begins a message; waits for the receiver if all slots are taken.
     ///
     /// # Errors
-    /// [`ChannelError`]; also where all slots hold replies that nobody has waited for.
+    /// [`ChannelError`]; also if all slots hold replies that were not waited for.
     pub fn draft(&mut self) -> Result<Draft<'_>, ChannelError> {
         loop {
             if let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
@@ -109,7 +109,7 @@ impl MessageSender {
         }
     }
 
-    /// Waits until the receiver has released a message: its reply.
+    /// Waits until the receiver has released a message, and returns its reply.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -123,10 +123,10 @@ impl MessageSender {
         }
     }
 
-    /// Takes in one word of the receiver.
+    /// Processes one message from the receiver.
     fn hear(&mut self) -> Result<(), ChannelError> {
         let received = match socket::receive(self.socket.as_fd()) {
-            // It has closed without having read all that was said to it.
+            // The receiver has closed without reading everything that was sent to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
             received => received?,
         };
@@ -140,7 +140,7 @@ impl MessageSender {
         };
         let Some(&Slot::Sent(ticket, len)) = self.slots.get(slot as usize) else {
             let is_late = reply.is_none() && (slot as usize) < self.slots.len();
-            // It came while the message was being released.
+            // The stall report crossed the release of the message.
             return if is_late { Ok(()) } else { Err(WireError::Order("a release").into()) };
         };
         let settled = match ticket {
@@ -163,9 +163,9 @@ impl MessageSender {
             unsafe { (self.inbox.as_ptr().add(at), self.outbox.as_ptr().add(at).cast_const()) };
         let ticket = self.queue(dst, src, len);
         if ticket.is_none() {
-            // SAFETY: both areas are mapped as long as this value lives, and are two mappings; no
-            // copy of the slot is pending, for its last one was settled when it was released. That
-            // others can write both is nothing that this copy relies on.
+            // SAFETY: both areas are mapped as long as this value lives, and are two mappings. No
+            // copy of the slot is pending, since the last one was settled when the slot was
+            // released. The copy allows other processes to write both areas.
             unsafe { unlade_copy_kernels::copy(dst, src, len, unlade_copy_kernels::Hint::Reuse) };
             self.missed_bytes += len;
             if self.is_offloading && self.missed_bytes >= WAKE_BYTES && !self.copier.is_awake() {
@@ -183,7 +183,7 @@ impl MessageSender {
         Ok(Reply(slot as u32))
     }
 
-    /// Leaves a copy to the daemon, where it is there and it is worth it.
+    /// Queues the copy for the daemon, if the daemon is awake and the copy is large enough.
     fn queue(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
         let is_worth_it = self.is_offloading && len >= QUEUE_BYTES_MIN && self.copier.is_awake();
         let remote = self.copier.remote().filter(|_| is_worth_it)?;
@@ -204,7 +204,7 @@ impl std::fmt::Debug for MessageSender {
     }
 }
 
-/// A message that is being written, in memory that the daemon copies from.
+/// A message being written, in memory that the daemon copies from.
 #[derive(Debug)]
 #[must_use = "it is sent by `send`"]
 pub struct Draft<'a> {
@@ -214,17 +214,17 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Bytes written.
+    /// Number of bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is written.
+    /// Returns true if nothing is written.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sends it. What the reply is waited for by.
+    /// Sends the message. Returns the handle to wait for its reply.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -233,15 +233,16 @@ impl Draft<'_> {
     }
 }
 
-/// Whether the next task would take the slot of one that failed. The receiver may have its message
-/// still, and looks for the error there and nowhere else: so from then on messages are copied at
-/// once.
+/// Returns true if the next task would reuse the slot of a failed one. The receiver may still have
+/// that message, and reads the error only from this slot. From then on messages are copied
+/// synchronously.
 fn is_next_kept(queue: &Queue) -> bool {
     let before = Ticket(queue.head().0.wrapping_sub(queue.slots().into()));
     queue.progress(before).error().is_some()
 }
 
-/// Appends. More than fits is [`ChannelError::TooLong`], and leaves the draft as it was.
+/// Appends to the message. More bytes than fit are [`ChannelError::TooLong`], and the draft is
+/// unchanged.
 impl Write for Draft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = self.sender.slot_bytes;
@@ -250,9 +251,9 @@ impl Write for Draft<'_> {
             return Err(ChannelError::TooLong { bytes, most }.into());
         }
         let at = self.slot * most + self.len;
-        // SAFETY: within the slot, hence within the area, which is mapped; nothing of it is lent
-        // out as a reference, and no copy of the slot is pending. The daemon, or a receiver that
-        // plays with the queue, can write there too: then the message is spoilt.
+        // SAFETY: within the slot, hence within the area, which is mapped. No reference into it
+        // exists, and no copy of the slot is pending. The daemon, or a receiver that tampers with
+        // the queue, can write there too: that only corrupts the message.
         unsafe {
             let dst = self.sender.outbox.as_ptr().add(at);
             unlade_copy_kernels::copy(

@@ -1,55 +1,56 @@
-//! What the two ends of a channel say on its socket; all numbers little-endian.
+//! Wire format of the messages on a channel's socket; all numbers are little-endian.
 
 use unlade_shm::segment::{self, SEGMENTS_MAX};
 
 use super::SLOTS_MAX;
 use crate::TASK_BYTES_MAX;
 
-/// Of this format.
+/// Version of this format.
 pub const VERSION: u32 = 1;
-/// Bytes of a reply, at most.
+/// Maximum length of a reply.
 pub const REPLY_BYTES_MAX: usize = 24;
 const MESSAGE_BYTES_MAX: usize = 40;
 
-/// Something said.
+/// A message on the channel's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// Sender: begins; with the queue's memory and the inbox.
+    /// From the sender: opens the channel; carries the descriptors of the queue's memory and the
+    /// inbox.
     Hello {
-        /// Messages under way, at most.
+        /// Maximum number of messages in flight.
         slots: u32,
-        /// Bytes of each.
+        /// Bytes of each message.
         slot_bytes: u32,
     },
-    /// Sender: a message is there, or on its way.
+    /// From the sender: a message is in the inbox, or is being copied there.
     Sent {
-        /// Where in the inbox.
+        /// Slot in the inbox.
         slot: u32,
-        /// Its length.
+        /// Length of the message.
         len: u32,
-        /// The task that copies it; none where it is there.
+        /// The task that copies the message; none if the copy is complete.
         task: Option<TaskPlace>,
     },
-    /// Receiver: the slot is free again.
+    /// From the receiver: the slot is free again.
     Released {
-        /// Which.
+        /// The slot.
         slot: u32,
-        /// What the receiver has to say.
+        /// The receiver's reply.
         reply: ReplyBytes,
     },
-    /// Receiver: it waits, and nothing comes.
+    /// From the receiver: it waits for a message that makes no progress.
     Stalled {
-        /// For which message.
+        /// The slot of the message.
         slot: u32,
     },
 }
 
-/// Where the progress of a message is told.
+/// Location of the progress of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPlace {
     /// The task's ticket.
     pub ticket: u64,
-    /// Its segments.
+    /// Segment size of the task, as a shift.
     pub granule_shift: u8,
 }
 
@@ -61,7 +62,7 @@ pub struct ReplyBytes {
 }
 
 impl ReplyBytes {
-    /// Of at most [`REPLY_BYTES_MAX`] bytes.
+    /// Creates a reply of at most [`REPLY_BYTES_MAX`] bytes.
     pub fn new(bytes: &[u8]) -> Option<ReplyBytes> {
         let mut reply = ReplyBytes { len: u8::try_from(bytes.len()).ok()?, ..Self::default() };
         reply.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -74,34 +75,34 @@ impl ReplyBytes {
     }
 }
 
-/// The peer's fault.
+/// Protocol error of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not what the format has, in length, kind or a field that is not free.
+    /// Length, kind or a reserved field violates the format.
     #[error("a message of {bytes} bytes of kind {kind} makes no sense")]
     Format {
-        /// Its length.
+        /// Length of the message.
         bytes: usize,
-        /// Its first word; 0 where there is none.
+        /// First word of the message; 0 if there is none.
         kind: u32,
     },
-    /// Another version.
+    /// Unsupported version.
     #[error("version {0}, not {VERSION}")]
     Version(u32),
-    /// A number beyond its limit, or beyond what was agreed on.
+    /// A number exceeds its limit, or the limit that was agreed on.
     #[error("{what} of {found} is out of range")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         found: u64,
     },
-    /// Not what comes now.
+    /// Message at the wrong time.
     #[error("{0} comes at the wrong time")]
     Order(&'static str),
 }
 
-/// Bytes to be sent.
+/// An encoded message.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
     bytes: [u8; MESSAGE_BYTES_MAX],
@@ -133,11 +134,11 @@ const HELLO: u32 = 1;
 const SENT: u32 = 2;
 const RELEASED: u32 = 3;
 const STALLED: u32 = 4;
-/// In place of a granule: the message is there.
+/// Value of the granule field if no task copies the message.
 const NO_TASK: u32 = 0;
 
 impl Said {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Encoded {
         let encoded = Encoded::new();
         match *self {
@@ -158,7 +159,7 @@ impl Said {
         }
     }
 
-    /// From bytes, with every number in its limits.
+    /// Decodes a message, and checks the limits of every number.
     ///
     /// # Errors
     /// [`WireError`].
