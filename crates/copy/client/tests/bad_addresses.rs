@@ -1,5 +1,5 @@
-//! Bad addresses are the error of the copy that names them, whoever copies: the service, who waits
-//! for it, or who submits.
+//! A bad address is the error of the copy that uses it, in the service, in a waiter, and in the
+//! submitter.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -11,7 +11,7 @@ use unlade_copy::{
 
 const EFAULT: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::BadAddress));
 const EINVAL: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Refused));
-/// Nothing touches it before it is synced, or for an hour.
+/// Deferred for an hour, or until the sync.
 const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: true, handler: None, site: 0 };
 const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
 const BYTES: usize = 64 << 10;
@@ -38,7 +38,7 @@ impl Pages {
 
     fn protected(bytes: usize, protection: i32) -> Pages {
         let pages = Pages::new(bytes);
-        // SAFETY: this mapping, which no reference points into.
+        // SAFETY: this mapping, to which no reference exists.
         assert_eq!(unsafe { libc::mprotect(pages.0.cast(), bytes, protection) }, 0);
         pages
     }
@@ -46,7 +46,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: this mapping, which nobody uses any more.
+        // SAFETY: this mapping, which is no longer in use.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }
@@ -55,7 +55,7 @@ fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
 }
 
-/// A client whose copies whoever waits makes: its service has ended.
+/// A client whose service has ended, so that waiters make the copies.
 fn left_alone() -> Copier {
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
@@ -63,7 +63,7 @@ fn left_alone() -> Copier {
     copier
 }
 
-/// What bad addresses there are: a destination, a source, and whether that is the bad one.
+/// All bad addresses: a destination, a source, and true if the source is the bad one.
 fn bad_places(good: &Pages, file: &File) -> Vec<(&'static str, *mut u8, *const u8, Option<Pages>)> {
     let nowhere = ptr::without_provenance_mut::<u8>(64);
     let hidden = Pages::protected(BYTES, libc::PROT_NONE);
@@ -81,10 +81,10 @@ fn bad_places(good: &Pages, file: &File) -> Vec<(&'static str, *mut u8, *const u
     ]
 }
 
-/// Submits one copy; what syncing it by token says, then by address.
+/// Submits one copy. Returns the results of the sync by token and of the sync by address.
 ///
 /// # Safety
-/// Nobody looks at what is mapped of the destination.
+/// The mapped part of the destination is not accessed meanwhile.
 unsafe fn outcome(
     copier: &Copier,
     (dst, src): (*mut u8, *const u8),
@@ -116,7 +116,8 @@ fn bad_addresses_end_in_efault_whoever_copies() {
                 ("the submitter", &at_service, How::default()),
                 ("the submitter at a site", &at_service, How { site: 0x1000, ..How::default() }),
             ] {
-                // SAFETY: what is mapped of these is the test's alone, and is not looked at.
+                // SAFETY: the mapped part of these ranges belongs to the test, and is not
+                // accessed.
                 let told = unsafe { outcome(copier, (*dst, *src), len, &how) };
                 assert_eq!(told, [EFAULT, EFAULT, Ok(())], "{who}, {len} bytes, {what}");
             }
@@ -132,12 +133,12 @@ fn a_bad_address_found_by_another_thread_or_under_a_younger_copy_is_told() {
     let copier = left_alone();
     let (middle, last) = (Pages::new(BYTES), Pages::new(BYTES));
     let nowhere = ptr::without_provenance::<u8>(64);
-    // SAFETY: memory of this test, which is not looked at.
+    // SAFETY: memory of this test, which is not accessed.
     let (bad, good) = unsafe {
         let bad = copier.submit(middle.0, nowhere, BYTES, &PUT_OFF);
         (bad, copier.submit(last.0, middle.0, BYTES, &PUT_OFF))
     };
-    // Whoever needs the younger one copies the older one first.
+    // A waiter for the younger copy makes the older one first.
     let synced = std::thread::scope(|scope| scope.spawn(|| copier.sync(&good, 0..100)).join());
     assert_eq!(synced.unwrap(), Ok(()), "its own source is mapped");
     assert_eq!(copier.sync_range(middle.0.addr(), 10), EFAULT);
@@ -182,11 +183,11 @@ fn ranges_that_overlap_or_wrap_end_in_einval_whoever_copies() {
             (&at_service, QUEUED),
             (&at_service, How::default()),
         ] {
-            // SAFETY: memory of this test; what makes no sense is not copied.
+            // SAFETY: memory of this test; invalid ranges are not copied.
             let told = unsafe { outcome(copier, (dst, src), BYTES, &how) };
             assert_eq!(told, [EINVAL, EINVAL, Ok(())], "{what}");
         }
-        // Nothing is no range.
+        // An empty range is always valid.
         // SAFETY: no byte is touched.
         let told = unsafe { outcome(&at_service, (dst, src), 0, &QUEUED) };
         assert_eq!(told, [Ok(()); 3], "{what}");
@@ -196,14 +197,14 @@ fn ranges_that_overlap_or_wrap_end_in_einval_whoever_copies() {
 #[test]
 fn handlers_of_copies_that_fail_at_once_run() {
     extern "C" fn count(counter: usize) {
-        // SAFETY: the test below gives a counter that lives.
+        // SAFETY: the test below passes a live counter.
         unsafe { *(counter as *mut u32) += 1 };
     }
     let copier = left_alone();
     let (mut count_of, memory) = (0u32, Pages::new(BYTES));
     let handler = Some((count as *const () as usize, (&raw mut count_of).addr()));
     let how = How { handler, ..How::default() };
-    // SAFETY: memory of this test; the handler is one.
+    // SAFETY: memory of this test; the handler is a valid function.
     let tokens = unsafe {
         [
             copier.submit(memory.0, ptr::without_provenance(64), 100, &how),
@@ -224,8 +225,8 @@ fn a_scope_tells_of_a_file_that_was_truncated_under_it() {
     let copier = Copier::new(service.attach().unwrap());
     let file = tempfile::tempfile().unwrap();
     let cut = Pages::of_file(&file, TASK_BYTES_MAX);
-    // SAFETY: a mapping of this test, which nobody writes; that it has no file behind it is what is
-    // tested.
+    // SAFETY: a mapping of this test, which is not written; the test is that the file behind it is
+    // too short.
     let source = unsafe { std::slice::from_raw_parts(cut.0, 1000) };
     let mut destination = vec![0u8; 1000];
     copier.scope(|scope| {

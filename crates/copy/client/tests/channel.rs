@@ -1,5 +1,5 @@
-//! Messages through shared memory, with a daemon in this process and with ends that do not keep to
-//! the protocol.
+//! Messages through shared memory, with a daemon in this process and with peers that violate the
+//! protocol.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -61,7 +61,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect()
 }
 
-/// Receives all, in pieces of `piece` bytes, and answers with the sum of the bytes.
+/// Receives all messages, in chunks of `piece` bytes, and replies with the sum of the bytes.
 fn add_up(socket: OwnedFd, piece: usize) {
     let receiver = MessageReceiver::accept(socket).unwrap();
     while let Some(message) = receiver.receive().unwrap() {
@@ -128,16 +128,16 @@ fn what_does_not_fit_is_refused_and_the_draft_stays() {
     assert_eq!(draft.len(), 90);
     draft.write_all(&[1; 10]).unwrap();
     let reply = draft.send().unwrap();
-    // Its slot is the only one.
+    // The channel has a single slot.
     assert_eq!(sender.wait(reply).unwrap().as_slice(), 100u64.to_le_bytes());
-    // Nobody waits for the next one, so there is no slot left.
+    // The reply was not waited for, so no slot is free.
     let _ = sender.draft().unwrap().send().unwrap();
     assert!(matches!(sender.draft(), Err(ChannelError::Shape { .. })));
     drop(sender);
     receiving.join().unwrap();
 }
 
-/// A sender made by hand: its queue, its inbox, its socket, and what it says first.
+/// A sender made by hand: its queue, inbox and socket, and its first message.
 fn by_hand(slots: u32, slot_bytes: u32) -> (Queue, OwnedFd, Result<MessageReceiver, ChannelError>) {
     let bytes = Queue::bytes_for(16).unwrap();
     let arena = Arena::create("test-queue", bytes).unwrap();
@@ -203,7 +203,7 @@ fn a_message_that_does_not_come_is_asked_for_and_given_up() {
     assert!(matches!(given_up, Err(ChannelError::Stalled { .. })), "{given_up:?}");
     let asked = socket::receive(near.as_fd()).unwrap().unwrap();
     assert_eq!(Said::decode(asked.bytes()), Ok(Said::Stalled { slot: 0 }));
-    // An error of the task is the message's.
+    // An error of the task is an error of the message.
     progress.fail(unlade_copy::TaskFailure::BadAddress.code(), progress.claim(0b10));
     assert!(matches!(message.read_at(1024, &mut [0; 1]), Err(ChannelError::Copy(_))));
     drop(message);

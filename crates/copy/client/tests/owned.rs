@@ -1,4 +1,4 @@
-//! Copies that own their buffers, and receives and sends that safe code asks for.
+//! Copies that own their buffers, and receives and sends of safe code.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
