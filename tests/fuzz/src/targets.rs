@@ -1,7 +1,7 @@
 //! One function for each decoder. It panics where the decoder breaks a promise: not only where it
 //! panics itself.
 
-use unlade_copy::channel::wire::Said;
+use unlade_copy::channel::wire::ChannelMessage;
 use unlade_copy_adapters::{ParcelReader, ParcelWriter};
 use unlade_copy_service::daemon::message::{Reply, Request};
 use unlade_handoff_protocol::frame::{Deframer, Frame};
@@ -63,7 +63,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 
 /// What is said on a channel's socket means one thing.
 pub fn channel_word(data: &[u8]) {
-    if let Ok(said) = Said::decode(data) {
+    if let Ok(said) = ChannelMessage::decode(data) {
         assert_eq!(said.encode().as_slice(), data);
     }
 }

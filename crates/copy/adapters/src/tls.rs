@@ -95,7 +95,7 @@ impl<S, F> std::fmt::Debug for Opener<S, F> {
 
 /// Data to send when rustls allows it.
 #[derive(Clone, Copy)]
-enum Say<'a> {
+enum Outgoing<'a> {
     Nothing,
     Data(&'a [u8]),
     CloseNotify,
@@ -108,7 +108,7 @@ enum Step {
     /// rustls needs another record.
     More,
     /// The data to send are in the output.
-    Said,
+    Encoded,
     /// The peer has closed its side.
     Closed,
 }
@@ -164,9 +164,9 @@ impl<S: Session, F: Feed> Opener<S, F> {
     fn drive_handshake(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
         self.check()?;
         loop {
-            let step = self.step(Say::Nothing)?;
+            let step = self.step(Outgoing::Nothing)?;
             match step {
-                Step::Again | Step::Said => continue,
+                Step::Again | Step::Encoded => continue,
                 Step::More => self.send(socket)?,
                 Step::Closed => return Err(TlsError::Truncated),
             }
@@ -184,7 +184,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
     /// [`TlsError::Tls`] with `HandshakeNotComplete` before the end of the handshake.
     pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
         for part in plaintext.chunks(PLAINTEXT_BYTES_MAX) {
-            self.say(Say::Data(part))?;
+            self.encode_outgoing(Outgoing::Data(part))?;
         }
         Ok(())
     }
@@ -194,10 +194,10 @@ impl<S: Session, F: Feed> Opener<S, F> {
     /// # Errors
     /// As for [`Opener::seal`].
     pub fn close_notify(&mut self) -> Result<(), TlsError> {
-        self.say(Say::CloseNotify)
+        self.encode_outgoing(Outgoing::CloseNotify)
     }
 
-    fn say(&mut self, what: Say<'_>) -> Result<(), TlsError> {
+    fn encode_outgoing(&mut self, what: Outgoing<'_>) -> Result<(), TlsError> {
         self.check()?;
         if self.closed_sending {
             return Err(TlsError::Closed);
@@ -205,8 +205,8 @@ impl<S: Session, F: Feed> Opener<S, F> {
         loop {
             let step = self.step(what);
             match self.keep(step)? {
-                Step::Said => {
-                    self.closed_sending = matches!(what, Say::CloseNotify);
+                Step::Encoded => {
+                    self.closed_sending = matches!(what, Outgoing::CloseNotify);
                     return Ok(());
                 }
                 Step::Again => {}
@@ -246,8 +246,8 @@ impl<S: Session, F: Feed> Opener<S, F> {
             if self.at == self.end {
                 self.next_record()?;
             }
-            match self.step(Say::Nothing)? {
-                Step::Again | Step::Said | Step::Closed => {}
+            match self.step(Outgoing::Nothing)? {
+                Step::Again | Step::Encoded | Step::Closed => {}
                 // Part of a handshake message: the rest is in the next record.
                 Step::More if self.at < self.end => self.next_record()?,
                 Step::More => {}
@@ -261,7 +261,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
     }
 
     /// Passes the records from `at` to `end` to rustls, and handles its next state.
-    fn step(&mut self, what: Say<'_>) -> Result<Step, TlsError> {
+    fn step(&mut self, what: Outgoing<'_>) -> Result<Step, TlsError> {
         let records = self.feed.bytes(self.at..self.end)?;
         let (base, len) = (records.as_ptr().addr(), records.len());
         // During the handshake do not record the place: early data would be mistaken for
@@ -271,7 +271,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
             (self.session.process(records), None)
         } else {
             let session = &mut self.session;
-            in_place::noting(move || session.process(records))
+            in_place::with_location(move || session.process(records))
         };
         let mut discard = discard;
         let step = match state {
@@ -299,14 +299,14 @@ impl<S: Session, F: Feed> Opener<S, F> {
                 Step::Again
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => match what {
-                Say::Nothing => Step::More,
-                Say::Data(plaintext) => {
+                Outgoing::Nothing => Step::More,
+                Outgoing::Data(plaintext) => {
                     output::seal(&mut traffic, plaintext, &mut self.output)?;
-                    Step::Said
+                    Step::Encoded
                 }
-                Say::CloseNotify => {
+                Outgoing::CloseNotify => {
                     output::close(&mut traffic, &mut self.output)?;
-                    Step::Said
+                    Step::Encoded
                 }
             },
             Ok(ConnectionState::BlockedHandshake) => Step::More,

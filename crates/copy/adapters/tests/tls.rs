@@ -20,7 +20,7 @@ impl Joined {
     fn new(copier: &Arc<Copier>, socket: UnixStream, capacity: usize) -> Joined {
         let mut inbound = Inbound::new(Arc::clone(copier), socket.try_clone().unwrap(), capacity);
         inbound.set_first_bytes(1000);
-        inbound.set_piece_bytes(4096);
+        inbound.set_chunk_bytes(4096);
         inbound.set_always_queued(true);
         Joined { reading: Stream::new(inbound), writing: socket }
     }

@@ -40,7 +40,7 @@ pub const COPIER_OFF: u32 = 2;
 /// A call site of copies in the program. It is identified by its address, so it must be static;
 /// the macros of the header create it.
 #[repr(C)]
-pub struct Site {
+pub struct CallSite {
     /// The source file, or NULL.
     pub file: *const c_char,
     /// The line.

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use unlade_copy::{AtOnce, Attachment, Copier, How, StatsRead, Token};
+use unlade_copy::{AtOnce, Attachment, Copier, CopyOptions, StatsRead, Token};
 
 use crate::errno;
 
@@ -73,16 +73,16 @@ impl Channel {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Submitted {
         if let Some(copier) = &self.copier {
             // SAFETY: the caller's promise.
-            let token = unsafe { copier.submit_part(dst, src, len, whole_bytes, how) };
+            let token = unsafe { copier.submit_part(dst, src, len, whole_bytes, options) };
             return Submitted { token: Some(token), has_failed: token.has_failed_at_once() };
         }
         // SAFETY: the caller's promise.
         let has_failed = unsafe { self.at_once.copy(dst, src, len, whole_bytes) }.is_err();
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             // SAFETY: the caller promises that it is the address of such a function.
             let function = unsafe {
                 std::mem::transmute::<*const (), extern "C" fn(usize)>(function as *const ())
@@ -107,8 +107,8 @@ impl Channel {
     }
 
     /// Waits for copies into the bytes and out of them. Keeps errors for a later sync.
-    pub fn settle_for_write(&self, address: usize, len: usize) {
-        self.copier.iter().for_each(|copier| copier.settle_for_write(address, len));
+    pub fn complete_for_write(&self, address: usize, len: usize) {
+        self.copier.iter().for_each(|copier| copier.complete_for_write(address, len));
     }
 
     /// Waits for all copies, and runs all handlers.
@@ -166,7 +166,7 @@ impl Parts {
     }
 
     /// Returns true if the tokens cover all of the range.
-    pub fn know(&self, range: &Range<usize>) -> bool {
+    pub fn covers(&self, range: &Range<usize>) -> bool {
         range.end <= self.tokens.len().saturating_mul(self.part_bytes)
     }
 
@@ -182,7 +182,7 @@ impl Parts {
     /// The error number of the failed copy.
     pub fn sync(&self, channel: &Channel, range: Range<usize>) -> Result<(), c_int> {
         let mut result = match self.failure {
-            Some(failure) if !self.know(&range) => Err(failure),
+            Some(failure) if !self.covers(&range) => Err(failure),
             _ => Ok(()),
         };
         let Some(copier) = &channel.copier else { return result };
@@ -214,10 +214,11 @@ mod tests {
         let called = AtomicU64::new(0);
         let handler = Some((note as *const () as usize, &raw const called as usize));
         let (source, mut destination) = ([5u8; 100], [0u8; 100]);
-        let how = How { handler, lazy_us: Some(1000), ..How::default() };
+        let options = CopyOptions { handler, lazy_us: Some(1000), ..CopyOptions::default() };
         // SAFETY: two live arrays; the handler is a valid function.
-        let submitted =
-            unsafe { channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, 100, &how) };
+        let submitted = unsafe {
+            channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, 100, &options)
+        };
         assert!(submitted.token.is_none() && !submitted.has_failed);
         assert_eq!((destination, called.into_inner()), (source, 1));
         assert_eq!(channel.sync_all(), Ok(()));

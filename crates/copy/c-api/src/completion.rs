@@ -14,8 +14,8 @@ struct Completion {
     record: Option<u64>,
 }
 
-/// Creates a handler for each of `parts` parts, in the form of [`unlade_copy::How`]. `None` if
-/// there is no function.
+/// Creates a handler for each of `parts` parts, as in [`unlade_copy::CopyOptions`]. `None` if there
+/// is no function.
 pub(crate) fn handler(
     func: Option<Func>,
     parts: usize,
@@ -43,7 +43,7 @@ pub(crate) unsafe fn call((function, argument): (usize, usize)) {
 ///
 /// # Safety
 /// As for [`call`], for `parts` parts.
-pub(crate) unsafe fn give_up((_, shared): (usize, usize), parts: usize) {
+pub(crate) unsafe fn skip_parts((_, shared): (usize, usize), parts: usize) {
     end_parts(shared as *mut Completion, parts);
 }
 
@@ -105,7 +105,7 @@ mod tests {
         unsafe { call(handler) };
         assert_eq!(calls.load(Ordering::Relaxed), 0);
         // SAFETY: as above.
-        unsafe { give_up(handler, (1 << 40) - 1) };
+        unsafe { skip_parts(handler, (1 << 40) - 1) };
         assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use unlade_copy::TASK_BYTES_MAX;
 
-use crate::abi::{CopierStats, Descr, Func, Opt, Site, SyncOpts, TaskOpts, read_sized};
+use crate::abi::{CallSite, CopierStats, Descr, Func, Opt, SyncOpts, TaskOpts, read_sized};
 use crate::descriptor::{self, Descriptors};
 use crate::process::{self, Process};
 use crate::ranges::Access;
-use crate::submit::{self, Job};
+use crate::submit::{self, CopyRequest};
 use crate::{errno, sanitize, shm, sync};
 
 /// Copies n bytes, as memcpy(3) does, possibly later; returns dst.
@@ -46,16 +46,16 @@ pub unsafe extern "C" fn copier_amemcpy_at(
     dst: *mut c_void,
     src: *const c_void,
     n: usize,
-    site: *const Site,
+    site: *const CallSite,
 ) -> *mut c_void {
     let channel = &process::get().default;
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     if n <= TASK_BYTES_MAX && !sanitize::is_on() && !shm::is_used() {
         // SAFETY: the caller's promise.
-        let _ = unsafe { channel.submit(job.dst, job.src, n, n, &job.how) };
+        let _ = unsafe { channel.submit(request.dst, request.src, n, n, &request.options) };
     } else {
         // SAFETY: the caller's promise.
-        unsafe { submit::copy(channel, job) };
+        unsafe { submit::copy(channel, request) };
     }
     dst
 }
@@ -69,11 +69,11 @@ pub unsafe extern "C" fn copier_amemmove_at(
     dst: *mut c_void,
     src: *const c_void,
     n: usize,
-    site: *const Site,
+    site: *const CallSite,
 ) -> *mut c_void {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
-    unsafe { submit::move_bytes(&process::get().default, job) };
+    unsafe { submit::move_bytes(&process::get().default, request) };
     dst
 }
 
@@ -190,12 +190,12 @@ pub unsafe extern "C" fn copier_amemcpy_on(
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    site: *const Site,
+    site: *const CallSite,
 ) -> c_int {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
     errno::status(unsafe {
-        submit_on(job, fd, func, desc, opts, |channel, job| submit::copy(channel, job))
+        submit_on(request, fd, func, desc, opts, |channel, request| submit::copy(channel, request))
     })
 }
 
@@ -213,30 +213,32 @@ pub unsafe extern "C" fn copier_amemmove_on(
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    site: *const Site,
+    site: *const CallSite,
 ) -> c_int {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
     errno::status(unsafe {
-        submit_on(job, fd, func, desc, opts, |channel, job| submit::move_bytes(channel, job))
+        submit_on(request, fd, func, desc, opts, |channel, request| {
+            submit::move_bytes(channel, request)
+        })
     })
 }
 
 /// # Safety
 /// `func`, `desc` and `opts` are null or point to such structures.
 unsafe fn submit_on(
-    job: Job<'static>,
+    request: CopyRequest<'static>,
     fd: c_int,
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    submit: impl FnOnce(&Arc<crate::channel::Channel>, Job<'_>),
+    submit: impl FnOnce(&Arc<crate::channel::Channel>, CopyRequest<'_>),
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let (opts, func, descr) = unsafe { (read_sized(opts)?, func.as_ref().copied(), desc.as_mut()) };
-    let job = job.with(&opts)?;
+    let request = request.with(&opts)?;
     let channel = process::get().channel(fd)?;
-    submit(&channel, Job { func, descr, ..job });
+    submit(&channel, CopyRequest { func, descr, ..request });
     Ok(())
 }
 
@@ -343,7 +345,7 @@ pub extern "C" fn copier_create_mapped_queue(len: usize) -> c_int {
 
 /// Waits for a queue's copies, runs its handlers, and closes it. Returns 0, or -1 with errno.
 ///
-/// A queue that is closed by close(2) is settled when the next one is created.
+/// A queue that is closed by close(2) is completed when the next one is created.
 ///
 /// # Errors
 /// EBADF: fd is not a queue. As csync(), but the queue is closed.
@@ -471,16 +473,16 @@ pub extern "C" fn shm_descr_unbind(shm: *mut c_void) -> c_int {
 pub extern "C" fn copier_strerror(errnum: c_int) -> *const c_char {
     let text = match errnum {
         0 => c"no error",
-        libc::EFAULT => c"a copy met an address that is not mapped, or may not be accessed",
-        libc::EINVAL => c"an argument makes no sense, or a copy's ranges overlap or wrap",
-        libc::E2BIG => c"a structure asks for what this version of the library does not know",
-        libc::EBADF => c"the file descriptor is no queue of this process",
+        libc::EFAULT => c"a copy used an address that is not mapped, or not accessible",
+        libc::EINVAL => c"an argument is invalid, or a copy's ranges overlap or wrap",
+        libc::E2BIG => c"a structure uses fields that this version of the library does not have",
+        libc::EBADF => c"the file descriptor is not a queue of this process",
         libc::EBUSY => c"this can be set only before the first copy",
-        libc::EAGAIN => c"the bytes are not there yet",
-        libc::ENOTSUP => c"whether the bytes are there cannot be said without waiting",
-        libc::EMFILE => c"there are as many queues, or open files, as there may be",
-        libc::ENOSPC => c"there are as many bound shared memories as there may be",
-        libc::ENOMEM => c"no memory, or the service has as many queues as it may have",
+        libc::EAGAIN => c"the bytes are not copied yet",
+        libc::ENOTSUP => c"the state of the bytes cannot be determined without waiting",
+        libc::EMFILE => c"the limit of queues, or of open files, is reached",
+        libc::ENOSPC => c"the limit of bound shared memories is reached",
+        libc::ENOMEM => c"no memory, or the limit of queues of the service is reached",
         libc::EOWNERDEAD => c"the process that copied into the shared memory has died",
         libc::EIO => c"the copy failed",
         _ => c"not an error of this library: see strerror(3)",

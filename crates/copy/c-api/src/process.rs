@@ -1,7 +1,7 @@
 //! The library's state in this process: the service, its queues, and their handling in a fork.
 //!
 //! The state is created with the first copy. A child after fork(2) has the parent's memory but
-//! none of its threads. Therefore all copies are settled before a fork, as if they had been
+//! none of its threads. Therefore all copies are completed before a fork, as if they had been
 //! `memcpy`s. The child drops its pointer to the parent's state, without touching it, and creates
 //! a new state.
 
@@ -183,11 +183,11 @@ fn watch_forks() {
     FORKS_ARE_WATCHED.store(!failed, Ordering::Relaxed);
 }
 
-/// Settles all pending copies, and takes the locks, so that the child finds a consistent state.
+/// Completes all pending copies, and takes the locks, so that the child finds a consistent state.
 extern "C" fn before_fork() {
     if let Some(process) = started() {
         for channel in process.channels() {
-            channel.settle_for_write(0, usize::MAX);
+            channel.complete_for_write(0, usize::MAX);
         }
         shm::publish_all();
     }

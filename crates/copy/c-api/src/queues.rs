@@ -3,7 +3,7 @@
 //! Each has an eventfd as a number that is unique in the process and can be closed by close(2).
 //! The eventfd is readable when handlers of the queue are due. The library does not observe
 //! close(2): a queue whose descriptor was closed, or was reused for another file, is found and
-//! settled when the next queue is created.
+//! completed when the next queue is created.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -79,7 +79,7 @@ impl Queues {
             Err(libc::EMFILE)
         };
         drop(entries);
-        // Settle without the lock: it may take long, and handlers may use the table.
+        // Complete without the lock: it may take long, and handlers may use the table.
         for entry in closed {
             // The error belongs to no caller.
             let _ = sync::all(&entry.channel);

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::abi::Site;
+use crate::abi::CallSite;
 use crate::lock::Lock;
 use crate::ranges::{Access, Ranges, Submitted};
 
@@ -159,9 +159,9 @@ pub(crate) fn submitted(
     let (dst_heap, src_heap) = (heap(asan, dst), heap(asan, src));
     let copy = Submitted { dst, src, len, dst_heap, src_heap, site, caller };
     with_table(|table| {
-        let (record, closed) = table.add(queue, copy)?;
+        let (record, poisoned) = table.add(queue, copy)?;
         HAS_WATCHED.store(true, Ordering::Relaxed);
-        closed.iter().for_each(|range| poison(asan, range));
+        poisoned.iter().for_each(|range| poison(asan, range));
         Some(record)
     })
 }
@@ -172,9 +172,9 @@ pub(crate) fn synced(queue: u64, address: usize, len: usize, access: Access) {
     open(|table| table.release(queue, &range, access));
 }
 
-/// Unpoisons all copies for which `whose(record, queue)` returns true.
-pub(crate) fn over(whose: impl Fn(u64, u64) -> bool) {
-    open(|table| table.release_all(whose));
+/// Unpoisons all copies for which `is_over_for(record, queue)` returns true.
+pub(crate) fn over(is_over_for: impl Fn(u64, u64) -> bool) {
+    open(|table| table.release_all(is_over_for));
 }
 
 fn open(release: impl FnOnce(&mut Ranges) -> Vec<Range<usize>>) {
@@ -182,7 +182,7 @@ fn open(release: impl FnOnce(&mut Ranges) -> Vec<Range<usize>>) {
     with_table(|table| {
         let freed = release(table);
         freed.iter().for_each(|range| unpoison(asan, range));
-        table.still_closed(&freed).iter().for_each(|range| poison(asan, range));
+        table.still_poisoned(&freed).iter().for_each(|range| poison(asan, range));
     });
 }
 
@@ -209,7 +209,7 @@ fn check(asan: &Asan, address: usize, len: usize, report: Option<ReportAccess>) 
         if bad == 0 {
             return;
         }
-        match with_table(|table| table.closed_until(bad)) {
+        match with_table(|table| table.poisoned_until(bad)) {
             Some(until) => at = until.max(bad + 1),
             // SAFETY: reports, and ends the process unless that was disabled.
             None => return unsafe { report(bad as *const c_void, end - bad) },
@@ -266,7 +266,7 @@ extern "C" fn on_free(heap: *const c_void) {
         return;
     };
     let side = if is_destination { "destination" } else { "source" };
-    tell(&format!(
+    report(&format!(
         "==unlade== ERROR: memory is freed that is the {side} of a copy which is not synced\n{}",
         describe(asan, &copy)
     ));
@@ -296,7 +296,7 @@ extern "C" fn explain(_: *const c_char) {
              read; see sanitize_sources in unlade_copier(3))",
         ),
     };
-    tell(&format!(
+    report(&format!(
         "==unlade== the address is byte {} of the {side} of an unsynced copy\n{}\
          ==unlade==   {cure}\n",
         address.wrapping_sub(base),
@@ -318,7 +318,7 @@ fn describe(asan: &Asan, copy: &Submitted) -> String {
 fn place(asan: &Asan, copy: &Submitted) -> Option<String> {
     if copy.site != 0 {
         // SAFETY: the submitter promised that the call site is static.
-        let site = unsafe { &*(copy.site as *const Site) };
+        let site = unsafe { &*(copy.site as *const CallSite) };
         // SAFETY: as above; the file name is a string of the program, or null.
         let file = (!site.file.is_null()).then(|| unsafe { CStr::from_ptr(site.file) })?;
         return Some(format!("{}:{}", file.to_string_lossy(), site.line));
@@ -335,7 +335,7 @@ fn place(asan: &Asan, copy: &Submitted) -> Option<String> {
     Some(format!("{} ({:#x})", text.to_string_lossy(), copy.caller))
 }
 
-fn tell(text: &str) {
+fn report(text: &str) {
     // A failed write cannot be reported.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

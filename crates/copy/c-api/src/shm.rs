@@ -46,14 +46,14 @@ struct Mirrored {
     parts: Arc<Parts>,
 }
 
-struct State {
+struct MirrorState {
     bindings: Vec<Binding>,
     mirrored: VecDeque<Mirrored>,
     has_helper: bool,
 }
 
-static STATE: Lock<State> =
-    Lock::new(State { bindings: Vec::new(), mirrored: VecDeque::new(), has_helper: false });
+static STATE: Lock<MirrorState> =
+    Lock::new(MirrorState { bindings: Vec::new(), mirrored: VecDeque::new(), has_helper: false });
 static IS_USED: AtomicBool = AtomicBool::new(false);
 /// Counts new work for the helper.
 static NEWS: AtomicU32 = AtomicU32::new(0);
@@ -114,10 +114,10 @@ pub(crate) fn unbind(shm: usize) -> Result<(), c_int> {
 }
 
 /// A copy about to be submitted, whose bytes in bound memories are marked as pending.
-pub(crate) struct Begun(Vec<(Binding, Range<usize>)>, usize);
+pub(crate) struct PendingMark(Vec<(Binding, Range<usize>)>, usize);
 
-/// Marks a copy as pending; see [`Begun`].
-pub(crate) fn begin(dst: usize, len: usize) -> Option<Begun> {
+/// Marks a copy as pending; see [`PendingMark`].
+pub(crate) fn begin(dst: usize, len: usize) -> Option<PendingMark> {
     let range = dst..dst.saturating_add(len);
     let met: Vec<_> = STATE.with(|state| {
         let meet = |binding: &Binding| Some((*binding, binding.meet(&range)?));
@@ -126,12 +126,12 @@ pub(crate) fn begin(dst: usize, len: usize) -> Option<Begun> {
     for (binding, bytes) in &met {
         binding.descriptors.begin(binding.descriptors.segments(bytes));
     }
-    (!met.is_empty()).then_some(Begun(met, dst))
+    (!met.is_empty()).then_some(PendingMark(met, dst))
 }
 
 /// Records the submitted copy, and starts to mirror it.
-pub(crate) fn submitted(begun: Begun, channel: &Arc<Channel>, parts: Parts) {
-    let Begun(met, dst) = begun;
+pub(crate) fn submitted(begun: PendingMark, channel: &Arc<Channel>, parts: Parts) {
+    let PendingMark(met, dst) = begun;
     let parts = Arc::new(parts);
     let over = STATE.with(|state| {
         for (binding, left) in met {
@@ -148,14 +148,14 @@ pub(crate) fn submitted(begun: Begun, channel: &Arc<Channel>, parts: Parts) {
     drop(over);
     NEWS.fetch_add(1, Ordering::SeqCst);
     futex_wake(&NEWS, 1, Scope::Private);
-    while let Some(work) = STATE.with(State::surplus) {
+    while let Some(work) = STATE.with(MirrorState::surplus) {
         work.make();
     }
 }
 
 /// Marks completed segments.
 pub(crate) fn publish_all() {
-    drop(STATE.with(State::publish));
+    drop(STATE.with(MirrorState::publish));
 }
 
 /// Waits for copies into the bytes, by any process.
@@ -225,7 +225,7 @@ impl Mirrored {
     }
 }
 
-impl State {
+impl MirrorState {
     /// Marks completed segments. The caller drops the result without the lock, since that may drop
     /// a queue.
     fn publish(&mut self) -> Vec<Mirrored> {

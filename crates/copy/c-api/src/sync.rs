@@ -27,12 +27,12 @@ pub(crate) fn range(
     access: Access,
 ) -> Result<(), c_int> {
     let synced = channel.sync_range(address, len, access == Access::Write);
-    synced.and(settled(channel, address, len, access))
+    synced.and(completed(channel, address, len, access))
 }
 
 /// Reports the sync to the sanitizer, and waits for copies of other processes.
 #[inline]
-fn settled(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {
+fn completed(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {
     if sanitize::is_on() {
         sanitize::synced(channel.id, address, len, access);
     }
@@ -53,7 +53,7 @@ pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
 }
 
 /// Content of a descriptor.
-struct Known {
+struct DescriptorContent {
     dst: usize,
     len: usize,
     parts: Parts,
@@ -70,14 +70,14 @@ unsafe fn read(
     process: &Process,
     channel: &Channel,
     descr: &Descr,
-) -> Result<Option<Known>, c_int> {
+) -> Result<Option<DescriptorContent>, c_int> {
     match descr.state {
         0 => return Ok(None),
         FILLED => {}
         _ => return Err(libc::EINVAL),
     }
     if descr.queue != channel.incarnation {
-        // The queue was closed, or belongs to the parent of a fork: its copies are settled.
+        // The queue was closed, or belongs to the parent of a fork: its copies are completed.
         // Otherwise the caller passed the wrong queue.
         let is_elsewhere = process.channels().iter().any(|one| one.incarnation == descr.queue);
         return if is_elsewhere { Err(libc::EINVAL) } else { Ok(None) };
@@ -87,7 +87,7 @@ unsafe fn read(
     // SAFETY: `fill` has written this number of tokens.
     let tokens = (0..count).map(|place| unsafe { tokens.add(place).read() }).collect();
     let parts = Parts { tokens, part_bytes: descr.part_bytes, failure: None };
-    Ok(Some(Known { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
+    Ok(Some(DescriptorContent { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
 }
 
 /// Waits for bytes of a descriptor's copy, as selected by `flags`.
@@ -108,30 +108,31 @@ pub(crate) unsafe fn descr(
     flags: u32,
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
-    if offset > known.len {
+    let Some(content) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    if offset > content.len {
         return Err(libc::EINVAL);
     }
-    let range = offset..offset.saturating_add(size).min(known.len);
-    let address = known.dst.wrapping_add(range.start);
+    let range = offset..offset.saturating_add(size).min(content.len);
+    let address = content.dst.wrapping_add(range.start);
     let access = access_of(flags)?;
     if flags & abi::COPIER_SYNC_TRY != 0 {
-        try_range(channel, &known.parts, &range, access)?;
+        try_range(channel, &content.parts, &range, access)?;
     }
-    let synced = match known.parts.know(&clipped(&range, &known)) {
-        true => known.parts.sync(channel, range.clone()),
+    let synced = match content.parts.covers(&clipped(&range, &content)) {
+        true => content.parts.sync(channel, range.clone()),
         false => channel.sync_range(address, range.len(), false),
     };
     if access == Access::Write {
         synced?;
         return self::range(channel, address, range.len(), access);
     }
-    synced.and(settled(channel, address, range.len(), access))
+    synced.and(completed(channel, address, range.len(), access))
 }
 
 /// The last token covers less than a part, so a complete set of tokens covers any range.
-fn clipped(range: &Range<usize>, known: &Known) -> Range<usize> {
-    let is_whole = known.parts.tokens.len().saturating_mul(known.parts.part_bytes) >= known.len;
+fn clipped(range: &Range<usize>, content: &DescriptorContent) -> Range<usize> {
+    let is_whole =
+        content.parts.tokens.len().saturating_mul(content.parts.part_bytes) >= content.len;
     if is_whole { 0..0 } else { range.clone() }
 }
 
@@ -152,7 +153,7 @@ fn try_range(
     if !channel.is_served() {
         return Ok(());
     }
-    if access == Access::Write || !parts.know(range) {
+    if access == Access::Write || !parts.covers(range) {
         return Err(libc::ENOTSUP);
     }
     if parts.is_ready(channel, range.clone()) { Ok(()) } else { Err(libc::EAGAIN) }
@@ -188,19 +189,20 @@ pub(crate) unsafe fn abort(
     descr: &Descr,
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
-    let told = 0..known.len.min(known.parts.tokens.len().saturating_mul(known.parts.part_bytes));
-    known.parts.abort(channel);
+    let Some(content) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    let covered =
+        0..content.len.min(content.parts.tokens.len().saturating_mul(content.parts.part_bytes));
+    content.parts.abort(channel);
     for _ in 0..ABORT_LOOKS_MAX {
-        if known.parts.is_ready(channel, told.clone()) {
+        if content.parts.is_ready(channel, covered.clone()) {
             break;
         }
         std::thread::yield_now();
     }
     // The caller has given the copy up, so its error is dropped.
-    let _ = known.parts.sync(channel, told);
-    let _ = channel.sync_range(known.dst, known.len, false);
-    let _ = settled(channel, known.dst, known.len, Access::Read);
+    let _ = content.parts.sync(channel, covered);
+    let _ = channel.sync_range(content.dst, content.len, false);
+    let _ = completed(channel, content.dst, content.len, Access::Read);
     Ok(())
 }
 
@@ -209,18 +211,20 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-    use unlade_copy::{Config, How, Polling, Service};
+    use unlade_copy::{Config, CopyOptions, Polling, Service};
 
-    use crate::submit::{self, Job};
+    use crate::submit::{self, CopyRequest};
 
     const BYTES: usize = 4000;
 
     /// Submits a copy that the caller syncs by address.
     fn copy(channel: &Arc<Channel>, dst: *mut u8, src: *const u8) {
-        let how = How { queued: true, ..How::default() };
+        let options = CopyOptions { queued: true, ..CopyOptions::default() };
         // SAFETY: the tests' buffers live until the end, and unsynced bytes are not read. Only the
         // service uses the unmapped addresses, and it detects the fault.
-        unsafe { submit::copy(channel, Job { how, ..Job::plain(dst, src, BYTES, 0) }) };
+        unsafe {
+            submit::copy(channel, CopyRequest { options, ..CopyRequest::plain(dst, src, BYTES, 0) })
+        };
     }
 
     fn eventually(what: &str, is_so: &dyn Fn() -> bool) {

@@ -16,9 +16,9 @@ use unlade_copy_scheduler::admit::{INLINE_MAX_BYTES, Seen};
 use unlade_shm::Arena;
 use unlade_shm::shared::OutOfRegion;
 
+use crate::admission::{Decision, nanos};
 use crate::at_once::hint_for;
-use crate::copier::{Copier, How, Part, TASK_BYTES_MAX, Token};
-use crate::site::{Decision, nanos};
+use crate::copier::{Copier, CopyOptions, Part, TASK_BYTES_MAX, Token};
 
 /// Cost of a notification in an event loop: the kernel wait returns, the eventfd is read, the task
 /// resumes. Counted as waiting time when the admission policy learns.
@@ -30,16 +30,16 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Result of starting a copy from or to an arena.
 #[derive(Debug)]
-pub enum Begun<T> {
+pub enum StartedCopy<T> {
     /// The copy was made synchronously; its result, and the reason.
-    AtOnce(T, Why),
+    AtOnce(T, AtOnceReason),
     /// The service makes the copy.
     Queued(ArenaCopy),
 }
 
 /// Reason why a copy was made synchronously.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum AtOnceReason {
     /// A synchronous copy is expected to be cheaper.
     Better,
     /// The queue is full.
@@ -77,8 +77,8 @@ struct Timing {
 }
 
 impl Copier {
-    /// Appends bytes of an arena to a vector. The service copies where `how` or the learned policy
-    /// of the call site selects it; otherwise this thread copies. `how` has no handler.
+    /// Appends bytes of an arena to a vector. The service copies where `options` or the learned
+    /// policy of the call site selects it; otherwise this thread copies. `options` has no handler.
     ///
     /// # Errors
     /// [`OutOfRegion`]: the range is not in the arena, and nothing is copied.
@@ -88,25 +88,25 @@ impl Copier {
         offset: usize,
         bytes: usize,
         mut to: Vec<u8>,
-        how: &How,
-    ) -> Result<Begun<Vec<u8>>, OutOfRegion> {
+        options: &CopyOptions,
+    ) -> Result<StartedCopy<Vec<u8>>, OutOfRegion> {
         within(arena, offset, bytes)?;
         to.reserve(bytes);
-        let decision = self.decision(bytes, how);
+        let decision = self.decision(bytes, options);
         if !decision.queue {
             let began = Instant::now();
             arena.append_to(offset, bytes, &mut to)?;
-            self.made_at_once(&decision, how, bytes, began);
-            return Ok(Begun::AtOnce(to, Why::Better));
+            self.made_at_once(&decision, options, bytes, began);
+            return Ok(StartedCopy::AtOnce(to, AtOnceReason::Better));
         }
         let mut copy = ArenaCopy::new(self, arena, offset, bytes);
         copy.to = to;
-        if copy.queue(&decision, how) {
-            return Ok(Begun::Queued(copy));
+        if copy.queue(&decision, options) {
+            return Ok(StartedCopy::Queued(copy));
         }
         let mut to = std::mem::take(&mut copy.to);
         arena.append_to(offset, bytes, &mut to)?;
-        Ok(Begun::AtOnce(to, Why::Full))
+        Ok(StartedCopy::AtOnce(to, AtOnceReason::Full))
     }
 
     /// Copies `range` of `from` into an arena. Otherwise as [`Copier::append_from`]. No other
@@ -123,40 +123,46 @@ impl Copier {
         offset: usize,
         from: &Rc<Vec<u8>>,
         range: Range<usize>,
-        how: &How,
-    ) -> Result<Begun<()>, OutOfRegion> {
+        options: &CopyOptions,
+    ) -> Result<StartedCopy<()>, OutOfRegion> {
         let bytes = &from[range.clone()];
         within(arena, offset, bytes.len())?;
-        let decision = self.decision(bytes.len(), how);
-        let mut why = Why::Better;
+        let decision = self.decision(bytes.len(), options);
+        let mut why = AtOnceReason::Better;
         if decision.queue {
             let mut copy = ArenaCopy::new(self, arena, offset, bytes.len());
             copy.from = Some((from.clone(), range));
-            if copy.queue(&decision, how) {
-                return Ok(Begun::Queued(copy));
+            if copy.queue(&decision, options) {
+                return Ok(StartedCopy::Queued(copy));
             }
-            why = Why::Full;
+            why = AtOnceReason::Full;
         }
         let began = Instant::now();
         arena.copy_in(offset, bytes)?;
-        if why == Why::Better {
-            self.made_at_once(&decision, how, bytes.len(), began);
+        if why == AtOnceReason::Better {
+            self.made_at_once(&decision, options, bytes.len(), began);
         }
-        Ok(Begun::AtOnce((), why))
+        Ok(StartedCopy::AtOnce((), why))
     }
 
-    fn decision(&self, bytes: usize, how: &How) -> Decision {
-        if how.queued || how.lazy_us.is_some() {
+    fn decision(&self, bytes: usize, options: &CopyOptions) -> Decision {
+        if options.queued || options.lazy_us.is_some() {
             let is_awake = self.is_awake();
             return Decision { queue: bytes > 0, timed: false, wake: false, is_awake };
         }
         if bytes < INLINE_MAX_BYTES as usize {
             return Decision { queue: false, timed: false, wake: false, is_awake: false };
         }
-        self.decide(bytes.min(TASK_BYTES_MAX), how.site)
+        self.decide(bytes.min(TASK_BYTES_MAX), options.site)
     }
 
-    fn made_at_once(&self, decision: &Decision, how: &How, bytes: usize, began: Instant) {
+    fn made_at_once(
+        &self,
+        decision: &Decision,
+        options: &CopyOptions,
+        bytes: usize,
+        began: Instant,
+    ) {
         self.stats().count_at_once(bytes);
         if decision.wake {
             self.ring();
@@ -166,7 +172,7 @@ impl Copier {
         if decision.timed {
             let part_ns = nanos(began) / u32::try_from(parts).unwrap_or(u32::MAX);
             let part_bytes = bytes.min(TASK_BYTES_MAX);
-            self.learn_at_once((how.site, decision.is_awake), part_bytes, part_ns);
+            self.learn_at_once((options.site, decision.is_awake), part_bytes, part_ns);
         }
     }
 }
@@ -180,7 +186,7 @@ fn within(arena: &Arena, offset: usize, bytes: usize) -> Result<(), OutOfRegion>
 
 /// Result of a finished copy.
 #[derive(Debug)]
-pub struct Ended {
+pub struct FinishedCopy {
     /// For [`Copier::append_from`]: the vector with the copied bytes appended.
     pub bytes: Vec<u8>,
     /// Set if the service failed to copy; this thread then repeated the copy.
@@ -203,7 +209,7 @@ impl ArenaCopy {
     }
 
     /// Queues all parts, or none. A vector has enough spare capacity.
-    fn queue(&mut self, decision: &Decision, how: &How) -> bool {
+    fn queue(&mut self, decision: &Decision, options: &CopyOptions) -> bool {
         let began = Instant::now();
         // SAFETY: the caller checked that the range is in the mapping, so its start is, too.
         let place = unsafe { self.arena.as_ptr().add(self.offset) };
@@ -211,12 +217,12 @@ impl ArenaCopy {
             Some((from, range)) => (place, from[range.clone()].as_ptr()),
             None => (self.to.spare_capacity_mut()[..self.bytes].as_mut_ptr().cast(), place),
         };
-        let how = How { handler: Some(NO_HANDLER), ..*how };
+        let options = CopyOptions { handler: Some(NO_HANDLER), ..*options };
         let mut at = 0;
         while at < self.bytes {
             let part = (self.bytes - at).min(TASK_BYTES_MAX);
             let (dst, src) = (dst.wrapping_add(at), src.wrapping_add(at));
-            // The task published here is settled before either range is used, returned or freed.
+            // The task published here is completed before either range is used, returned or freed.
             // If the copy is forgotten, both ranges are leaked and stay valid. Only this value has
             // the vector, and moving a vector does not move its heap memory. Shared bytes are
             // behind an `Rc` and change only for a sole owner. The arena lends no references.
@@ -225,16 +231,16 @@ impl ArenaCopy {
                 return false;
             };
             let part = Part { dst, src, len: part, hint: hint_for(self.bytes) };
-            self.tokens.push(self.copier.enqueue(ticket, part, &how));
+            self.tokens.push(self.copier.enqueue(ticket, part, &options));
             at += part.len;
         }
         // The waiter does not make the service poll, so wake it here.
-        if how.lazy_us.is_none() {
+        if options.lazy_us.is_none() {
             self.copier.ring();
         }
         if decision.timed {
             self.timing = Some(Timing {
-                site: how.site,
+                site: options.site,
                 is_awake: decision.is_awake,
                 submit_ns: nanos(began),
                 since: Instant::now(),
@@ -255,8 +261,8 @@ impl ArenaCopy {
     }
 
     /// Waits for the end of the copy. Copies here what the service failed to copy.
-    pub fn finish(mut self) -> Ended {
-        let failed = !self.settle();
+    pub fn finish(mut self) -> FinishedCopy {
+        let failed = !self.complete();
         let (arena, offset, bytes) = (Rc::clone(&self.arena), self.offset, self.bytes);
         let mut content = std::mem::take(&mut self.to);
         // The range was checked in `new`'s callers: these calls do not fail.
@@ -271,11 +277,11 @@ impl ArenaCopy {
                 unsafe { content.set_len(content.len() + bytes) };
             }
         }
-        Ended { bytes: content, failed }
+        FinishedCopy { bytes: content, failed }
     }
 
     /// Waits until no thread uses either range. Returns true if all bytes were copied.
-    fn settle(&mut self) -> bool {
+    fn complete(&mut self) -> bool {
         let all = 0..TASK_BYTES_MAX;
         let mut is_whole = true;
         for token in self.tokens.drain(..) {

@@ -12,9 +12,9 @@ use unlade_copy_kernels::{Fault, Guard, Hint};
 use unlade_copy_service::TaskFailure;
 use unlade_shm::Ticket;
 
+use crate::completion::to_result;
 use crate::error::CopyError;
 use crate::failures::Failures;
-use crate::settle::told;
 
 /// Copies by the calling thread, and the errors of copies.
 #[derive(Debug, Default)]
@@ -176,7 +176,7 @@ impl AtOnce {
     /// # Errors
     /// [`CopyError`]: a copy failed, and no later copy has written the bytes.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        told(self.take_written(address..address.saturating_add(len)))
+        to_result(self.take_written(address..address.saturating_add(len)))
     }
 
     #[inline]
@@ -189,7 +189,7 @@ impl AtOnce {
     /// # Errors
     /// [`CopyError`]: a copy failed, and its error was not reported yet.
     pub fn sync_all(&self) -> Result<(), CopyError> {
-        told(self.failures.take_all())
+        to_result(self.failures.take_all())
     }
 }
 

@@ -21,10 +21,10 @@ use unlade_copy_service::TaskFailure;
 use unlade_shm::segment::{self, Run};
 use unlade_shm::{Flags, Task, Ticket};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::completion::DEPTH_MAX;
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
-use crate::settle::DEPTH_MAX;
 use crate::stream::wait_for;
 
 /// Delay of a deferred receive, unless a sync or a copy needs its bytes. The bytes are safe in the
@@ -85,13 +85,13 @@ impl Copier {
             let mut task = Task::copy(buffer.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = fd.as_raw_fd();
-            let how = How { lazy_us: Some(DELAY_US), ..How::default() };
-            let token = self.publish(ticket, Kind::Receive, task, &how);
+            let options = CopyOptions { lazy_us: Some(DELAY_US), ..CopyOptions::default() };
+            let token = self.publish(ticket, Kind::Receive, task, &options);
             return Ok(Received { buffer, count, token });
         }
-        self.settle_socket(fd, buffer.addr(), 0, len);
+        self.complete_socket(fd, buffer.addr(), 0, len);
         // SAFETY: `buffer` is valid for writes of `len` bytes, and no other thread touches them:
-        // the caller's promise, and pending tasks are settled. Uninitialised bytes are not read.
+        // the caller's promise, and pending tasks are completed. Uninitialised bytes are not read.
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { slice::from_raw_parts_mut(buffer.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, bytes, RecvFlags::empty())?;
@@ -126,7 +126,7 @@ impl Copier {
         let len = range.len();
         if !received.token.is_queued() || self.is_ready(&received.token, range.clone()) {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+            return Ok(unsafe { self.submit(dst, src, len, &CopyOptions::default()) });
         }
         if !self.is_awake() {
             // SAFETY: the caller's promise.
@@ -136,11 +136,11 @@ impl Copier {
         }
         let Some(ticket) = self.acquire_for(dst, src, len) else {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+            return Ok(unsafe { self.submit(dst, src, len, &CopyOptions::default()) });
         };
         let mut task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
         task.flags = Flags::LAST_USE;
-        Ok(self.publish(ticket, Kind::Copy, task, &How::default()))
+        Ok(self.publish(ticket, Kind::Copy, task, &CopyOptions::default()))
     }
 
     /// Sends the bytes `range` of what was received to socket `to`, and gives them up as
@@ -174,12 +174,12 @@ impl Copier {
         let ticket = if is_there { None } else { self.acquire(range.len()) };
         let Some(ticket) = ticket else {
             // SAFETY: the caller's promise.
-            return unsafe { self.send(to, src, range.len(), &How::default()) };
+            return unsafe { self.send(to, src, range.len(), &CopyOptions::default()) };
         };
         let mut task = Task::copy(0, src.addr() as u64, range.len() as u32);
         (task.kind, task.flags, task.fd) =
             (unlade_shm::Kind::Send, Flags::LAST_USE, to.as_raw_fd());
-        let token = self.publish(ticket, Kind::Send, task, &How::default());
+        let token = self.publish(ticket, Kind::Send, task, &CopyOptions::default());
         // The caller may never wait for this send, so wake the service here.
         if !self.is_awake() {
             self.ring();
@@ -232,8 +232,8 @@ impl Copier {
                 part(range.end.max(from), count),
             ]
         };
-        let received = receive_all(socket(queued.inlet()), &mut parts);
-        Some(self.end_receive(ticket, &queued, run, received))
+        let received = receive_all(socket(queued.source_socket()), &mut parts);
+        Some(self.finish_receive(ticket, &queued, run, received))
     }
 
     /// Returns true if another pending task touches the receive's buffer or `len` bytes from `dst`
@@ -241,7 +241,7 @@ impl Copier {
     fn is_in_use(&self, ticket: Ticket, queued: &Queued, dst: usize, len: usize) -> bool {
         let head = self.queue().head();
         let (buffer, buffer_len) = (queued.dst, queued.len_bytes as usize);
-        let mut at = self.pending().settled();
+        let mut at = self.pending().completed();
         while at < head {
             // A task that another thread has not noted yet is younger.
             if let Some(other) = self.pending().get(at).filter(|_| at != ticket) {
@@ -278,8 +278,8 @@ impl Copier {
         let run = Run { first, count: behind - first };
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
         let (dst, len) = (queued.dst + bytes.start as usize, bytes.len());
-        self.settle_at_socket_before(ticket, queued, depth);
-        if !self.clear_the_way(ticket, dst, 0, len, depth) {
+        self.complete_at_socket_before(ticket, queued, depth);
+        if !self.complete_conflicting(ticket, dst, 0, len, depth) {
             return false;
         }
         if !progress.claim_all_or_none(run.bits()) {
@@ -287,23 +287,23 @@ impl Copier {
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(dst);
         // SAFETY: the submitter promised that the task's bytes stay valid and unused by others
-        // until the task is settled; these segments are not. This thread holds the claim, and no
+        // until the task is completed; these segments are not. This thread holds the claim, and no
         // older pending task touches the bytes.
         let mut parts = [unsafe { slice::from_raw_parts_mut(start, len) }];
-        let received = receive_all(socket(queued.inlet()), &mut parts);
+        let received = receive_all(socket(queued.source_socket()), &mut parts);
         // The waiter reads the error from the progress line.
-        let _ = self.end_receive(ticket, queued, run, received);
+        let _ = self.finish_receive(ticket, queued, run, received);
         true
     }
 
-    /// Settles older tasks at the same socket: they run in order.
-    pub(crate) fn settle_at_socket_before(&self, ticket: Ticket, queued: &Queued, depth: u32) {
-        let mut at = self.pending().settled();
+    /// Completes older tasks at the same socket: they run in order.
+    pub(crate) fn complete_at_socket_before(&self, ticket: Ticket, queued: &Queued, depth: u32) {
+        let mut at = self.pending().completed();
         while at < ticket {
             if let Some(older) = self.pending().get(at)
                 && older.shares_socket(queued)
             {
-                self.settle_slowly(at, older.all(), depth + 1);
+                self.complete_slowly(at, older.all(), depth + 1);
             }
             at = at.next();
         }
@@ -311,7 +311,7 @@ impl Copier {
 
     /// Marks claimed segments as done or failed after a receive. First fails the tasks that copy
     /// or send from segments that were not received.
-    fn end_receive(
+    fn finish_receive(
         &self,
         ticket: Ticket,
         queued: &Queued,
@@ -328,14 +328,14 @@ impl Copier {
         let whole = (bytes.start as usize + count) >> queued.granule_shift;
         let there = Run { first: 0, count: whole as u32 }.bits() & run.bits();
         progress.finish(there);
-        self.lose_here(ticket, queued, run.bits() & !there, failure);
+        self.fail_readers(ticket, queued, run.bits() & !there, failure);
         progress.fail(failure.code(), run.bits() & !there);
         Err(CopyError::Failed(failure))
     }
 
     /// Fails the tasks that read these segments, and transitively their readers, unless another
     /// task overwrites the bytes in between.
-    fn lose_here(&self, ticket: Ticket, queued: &Queued, bits: u32, failure: TaskFailure) {
+    fn fail_readers(&self, ticket: Ticket, queued: &Queued, bits: u32, failure: TaskFailure) {
         let head = self.queue().head();
         // Each segment of a pending task is pushed once at most, since it is claimed first.
         let mut lost: SmallVec<[(Ticket, Range<usize>); 8]> = SmallVec::new();
@@ -379,7 +379,7 @@ fn written(
 pub(crate) fn socket(number: Option<usize>) -> io::Result<BorrowedFd<'static>> {
     let socket = number.and_then(|socket| i32::try_from(socket).ok());
     match socket.filter(|socket| *socket >= 0) {
-        // SAFETY: the submitter promised that the socket stays open until the task is settled; it
+        // SAFETY: the submitter promised that the socket stays open until the task is completed; it
         // is used only before that.
         Some(socket) => Ok(unsafe { BorrowedFd::borrow_raw(socket) }),
         None => Err(rustix::io::Errno::BADF.into()),

@@ -1,4 +1,4 @@
-//! Client of the copy service: submits and settles copies, and runs handlers.
+//! Client of the copy service: submits and completes copies, and runs handlers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,16 +9,16 @@ use unlade_copy_scheduler::admit::{Costs, INLINE_MAX_BYTES};
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
+use crate::admission::{Admission, Decision, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
+use crate::cache_probe::line_ns;
+use crate::completion::to_result;
 use crate::error::CopyError;
 use crate::failures::Failures;
 use crate::fork::OnceInChild;
-use crate::glance::line_ns;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
-use crate::settle::told;
-use crate::site::{Decision, Sites, nanos};
 use crate::stats::Stats;
 
 /// Maximum number of bytes of one task; longer copies are several tasks.
@@ -34,19 +34,19 @@ pub struct Copier {
     pending: Pending,
     /// Copies by the threads of the program.
     at_once: AtOnce,
-    sites: Sites,
+    admission: Admission,
     stats: Stats,
     /// Creation time of this client.
     origin: Instant,
     /// Bytes queued since the service was last seen awake, or woken.
     unserved_bytes: AtomicU64,
     /// In a child after a fork: the claims of the parent's threads have been released.
-    adopted: OnceInChild,
+    orphaned: OnceInChild,
 }
 
 /// Options of a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct How {
+pub struct CopyOptions {
     /// Defers the copy for this number of microseconds, or until something needs it.
     pub lazy_us: Option<u32>,
     /// Queues the copy even if it is small.
@@ -60,7 +60,7 @@ pub struct How {
 
 /// A submitted copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the bytes are there only after it is settled"]
+#[must_use = "the bytes are there only after it is completed"]
 pub struct Token {
     /// For a synchronous copy: 0, or, if it failed, the ticket under which its error is kept.
     pub(crate) ticket: Ticket,
@@ -117,11 +117,11 @@ impl Copier {
         Copier {
             pending,
             at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
-            sites: Sites::default(),
+            admission: Admission::default(),
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
-            adopted: OnceInChild::default(),
+            orphaned: OnceInChild::default(),
             attachment,
         }
     }
@@ -153,8 +153,8 @@ impl Copier {
     }
 
     #[inline]
-    pub(crate) fn sites(&self) -> &Sites {
-        &self.sites
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
     }
 
     /// Measured costs of copies on this machine.
@@ -206,18 +206,24 @@ impl Copier {
     /// `memcpy`.
     ///
     /// # Safety
-    /// Until the copy is settled ([`Copier::sync`], [`Copier::sync_range`], [`Copier::sync_all`]):
-    /// `src` is valid for reads of `len` bytes and is not written; `dst` is valid for writes and
-    /// is not read, written or freed; except by copies submitted here. They do not overlap. A
-    /// handler is an `extern "C" fn(usize)` that may be called with its argument from any thread
-    /// that calls [`Copier::run_handlers`].
+    /// Until the copy is completed ([`Copier::sync`], [`Copier::sync_range`],
+    /// [`Copier::sync_all`]): `src` is valid for reads of `len` bytes and is not written; `dst` is
+    /// valid for writes and is not read, written or freed; except by copies submitted here. They
+    /// do not overlap. A handler is an `extern "C" fn(usize)` that may be called with its argument
+    /// from any thread that calls [`Copier::run_handlers`].
     ///
     /// # Panics
     /// Panics if `len` is above [`TASK_BYTES_MAX`].
     #[inline(always)]
-    pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+    pub unsafe fn submit(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        options: &CopyOptions,
+    ) -> Token {
         // SAFETY: the caller's promise.
-        unsafe { self.submit_part(dst, src, len, len, how) }
+        unsafe { self.submit_part(dst, src, len, len, options) }
     }
 
     /// As [`Copier::submit`], for one part of a copy of `whole_bytes` that is submitted in parts.
@@ -235,31 +241,31 @@ impl Copier {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
         let part = Part { dst, src, len, hint: hint_for(whole_bytes) };
         if is_refused(dst.addr(), src.addr(), len) {
             // SAFETY: the caller's promise.
-            return unsafe { self.fail_at_once(part, TaskFailure::Refused, how) };
+            return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
         }
-        if how.queued || how.lazy_us.is_some() {
+        if options.queued || options.lazy_us.is_some() {
             // SAFETY: the caller's promise.
-            return unsafe { self.submit_queued(part, how) };
+            return unsafe { self.submit_queued(part, options) };
         }
         if len >= INLINE_MAX_BYTES as usize {
-            let decision = self.decide(len, how.site);
+            let decision = self.decide(len, options.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_timed(part, how, decision) };
+                return unsafe { self.submit_timed(part, options, decision) };
             }
             if decision.queue {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_queued(part, how) };
+                return unsafe { self.submit_queued(part, options) };
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.make_at_once(part, how) }
+        unsafe { self.make_at_once(part, options) }
     }
 
     /// Queues a copy, or copies synchronously if the queue is full.
@@ -267,18 +273,18 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline]
-    unsafe fn submit_queued(&self, part: Part, how: &How) -> Token {
+    unsafe fn submit_queued(&self, part: Part, options: &CopyOptions) -> Token {
         match self.acquire_for(part.dst, part.src, part.len) {
-            Some(ticket) => self.enqueue(ticket, part, how),
+            Some(ticket) => self.enqueue(ticket, part, options),
             // SAFETY: the caller's promise.
-            None => unsafe { self.make_at_once(part, how) },
+            None => unsafe { self.make_at_once(part, options) },
         }
     }
 
     #[inline(always)]
     pub(crate) fn decide(&self, len: usize, site: usize) -> Decision {
         let (is_awake, costs) = (|| self.attachment.is_awake(), || self.attachment.costs());
-        self.sites.decide(site, len, is_awake, || self.backlog_bytes(), costs)
+        self.admission.decide(site, len, is_awake, || self.backlog_bytes(), costs)
     }
 
     /// Acquires a ticket for a task that only a service of this process can execute.
@@ -300,7 +306,7 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`].
     #[cold]
-    unsafe fn submit_timed(&self, part: Part, how: &How, decision: Decision) -> Token {
+    unsafe fn submit_timed(&self, part: Part, options: &CopyOptions, decision: Decision) -> Token {
         let Part { dst, src, len, .. } = part;
         if decision.wake {
             self.ring();
@@ -309,36 +315,36 @@ impl Copier {
         if decision.queue
             && let Some(ticket) = self.acquire_for(dst, src, len)
         {
-            let token = self.enqueue(ticket, part, how);
-            self.note_timing(ticket, how.site, began, decision.is_awake);
+            let token = self.enqueue(ticket, part, options);
+            self.note_timing(ticket, options.site, began, decision.is_awake);
             return Token { is_timed: true, ..token };
         }
         // SAFETY: the caller's promise.
-        let token = unsafe { self.make_at_once(part, how) };
+        let token = unsafe { self.make_at_once(part, options) };
         if token.has_failed_at_once() {
             return token;
         }
         let copy_ns = nanos(began);
         // SAFETY: the bytes were just written, and no other thread writes them before the copy is
-        // settled.
+        // completed.
         let line_ns = unsafe { line_ns(dst, len) };
-        self.sites.learn_at_once((how.site, decision.is_awake), len, copy_ns, line_ns);
+        self.admission.learn_at_once((options.site, decision.is_awake), len, copy_ns, line_ns);
         token
     }
 
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline(always)]
-    unsafe fn make_at_once(&self, part: Part, how: &How) -> Token {
+    unsafe fn make_at_once(&self, part: Part, options: &CopyOptions) -> Token {
         self.stats.count_at_once(part.len);
         // SAFETY: the caller's promise.
         if unsafe { self.copy_at_once(part) }.is_err() {
             // SAFETY: the caller's promise.
-            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, how) };
+            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, options) };
         }
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
-            self.settle_for_write(part.src.addr(), part.len);
+            self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
@@ -350,11 +356,16 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`], for the handler.
     #[cold]
-    unsafe fn fail_at_once(&self, part: Part, failure: TaskFailure, how: &How) -> Token {
+    unsafe fn fail_at_once(
+        &self,
+        part: Part,
+        failure: TaskFailure,
+        options: &CopyOptions,
+    ) -> Token {
         let ticket = self.at_once.fail(part.dst.addr(), part.len, failure);
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
-            self.settle_for_write(part.src.addr(), part.len);
+            self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
@@ -362,16 +373,22 @@ impl Copier {
     }
 
     #[inline]
-    pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, how: &How) -> Token {
+    pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, options: &CopyOptions) -> Token {
         let Part { dst, src, len, hint } = part;
         let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
-        self.publish_with(ticket, Kind::Copy, task, how, hint == Hint::Stream)
+        self.publish_with(ticket, Kind::Copy, task, options, hint == Hint::Stream)
     }
 
     /// Notes and publishes a task, and wakes the service if enough is queued.
     #[inline]
-    pub(crate) fn publish(&self, ticket: Ticket, kind: Kind, task: Task, how: &How) -> Token {
-        self.publish_with(ticket, kind, task, how, false)
+    pub(crate) fn publish(
+        &self,
+        ticket: Ticket,
+        kind: Kind,
+        task: Task,
+        options: &CopyOptions,
+    ) -> Token {
+        self.publish_with(ticket, kind, task, options, false)
     }
 
     #[inline]
@@ -380,11 +397,11 @@ impl Copier {
         ticket: Ticket,
         kind: Kind,
         mut task: Task,
-        how: &How,
+        options: &CopyOptions,
         streams: bool,
     ) -> Token {
         let (len_bytes, granule_shift) = (task.len_bytes, task.granule_shift);
-        let is_lazy = how.lazy_us.is_some();
+        let is_lazy = options.lazy_us.is_some();
         let (dst, src) = match kind {
             Kind::Copy => (task.dst as usize, task.src as usize),
             Kind::Receive => (task.dst as usize, task.fd as usize),
@@ -398,14 +415,14 @@ impl Copier {
             self.failures().overwrite(dst, len_bytes as usize);
         }
         self.pending().note(ticket, &queued);
-        if let Some(delay_us) = how.lazy_us {
+        if let Some(delay_us) = options.lazy_us {
             task.flags = task.flags | Flags::LAZY;
             task.delay_us = delay_us;
         }
         if streams && self.local().is_some() {
             task.flags = task.flags | Flags::STREAMS;
         }
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             task.flags = task.flags | Flags::HANDLER;
             (task.handler, task.argument) = (function as u64, argument as u64);
         }
@@ -438,8 +455,8 @@ impl Copier {
     /// As for [`Copier::submit`], for as long as this takes.
     #[inline(always)]
     unsafe fn copy_at_once(&self, Part { dst, src, len, hint }: Part) -> Result<(), Fault> {
-        if self.pending().settled() != self.queue().head() {
-            self.settle_touching(dst.addr(), src.addr(), len);
+        if self.pending().completed() != self.queue().head() {
+            self.complete_touching(dst.addr(), src.addr(), len);
         }
         self.failures().overwrite(dst.addr(), len);
         // SAFETY: the caller's promise; and no pending task touches these bytes now.
@@ -465,10 +482,10 @@ impl Copier {
         unsafe { self.at_once.copy_now(dst, src, len, hint) }
     }
 
-    /// Settles the tasks that must precede a copy. The failure of a pending copy does not affect
+    /// Completes the tasks that must precede a copy. The failure of a pending copy does not affect
     /// this one: its destination is unchanged, as after a `memcpy` that did not happen.
     #[cold]
-    fn settle_touching(&self, dst: usize, src: usize, len: usize) {
+    fn complete_touching(&self, dst: usize, src: usize, len: usize) {
         self.each_pending(|queued| {
             queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
         });
@@ -504,7 +521,7 @@ impl Copier {
         if let Some(code) = code {
             self.failures().tell(token.ticket, code);
         }
-        told(code)
+        to_result(code)
     }
 
     /// As [`Copier::sync`], for about `timeout` at most. Returns false if the bytes are not there
@@ -531,7 +548,7 @@ impl Copier {
         let bits = token.bits(range);
         match token.is_timed {
             true => self.sync_timed(token.ticket, bits),
-            false => self.settle(token.ticket, bits),
+            false => self.complete(token.ticket, bits),
         }
     }
 
@@ -542,7 +559,7 @@ impl Copier {
     /// [`CopyError`] if a copy failed, however long ago, unless its error was already reported for
     /// these bytes, or a later copy writes them.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().settled() != self.queue().head() {
+        if self.pending().completed() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len));
         }
         self.at_once.sync_range(address, len)
@@ -554,13 +571,13 @@ impl Copier {
     /// # Errors
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        self.settle_for_write(address, len);
+        self.complete_for_write(address, len);
         self.at_once.sync_range(address, len)
     }
 
     /// As [`Copier::sync_for_write`], but leaves the error for a later sync.
-    pub fn settle_for_write(&self, address: usize, len: usize) {
-        if self.pending().settled() != self.queue().head() {
+    pub fn complete_for_write(&self, address: usize, len: usize) {
+        if self.pending().completed() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
         }
     }
@@ -572,7 +589,7 @@ impl Copier {
     pub fn sync_all(&self) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        told(self.failures().take_all())
+        to_result(self.failures().take_all())
     }
 
     /// As [`Copier::sync_all`]. Returns the error of a task from `since` on, or of a synchronous
@@ -580,11 +597,11 @@ impl Copier {
     pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        told(self.failures().untold_since(since, at_once))
+        to_result(self.failures().untold_since(since, at_once))
     }
 
     /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
-    /// their destination is undefined. When this returns the copy is settled: its bytes may be
+    /// their destination is undefined. When this returns the copy is completed: its bytes may be
     /// used again.
     ///
     /// A send or a forward that waits for its socket ends with
@@ -597,7 +614,7 @@ impl Copier {
             let _ = self.sync(token, 0..0);
             return;
         }
-        self.adopt();
+        self.release_orphaned();
         let all = token.bits(0..token.len_bytes as usize);
         let progress = self.queue().progress(token.ticket);
         let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
@@ -612,11 +629,11 @@ impl Copier {
         if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
             // No service runs that could abort the task.
             let queued = self.pending().get(token.ticket);
-            if queued.is_some_and(|queued| queued.outlet().is_some()) {
+            if queued.is_some_and(|queued| queued.destination_socket().is_some()) {
                 // No task depends on a send or a forward.
                 progress.abort_rest(all);
             }
-            self.settle_slowly(token.ticket, all, 0);
+            self.complete_slowly(token.ticket, all, 0);
         }
         // The caller has given the copy up, so mark its error as reported.
         if let Some(code) = progress.error() {
@@ -666,7 +683,7 @@ impl Copier {
         while let Some(ticket) = self.queue().pop_handler() {
             count += usize::from(self.run_remote_handler(remote, ticket));
         }
-        if remote.ledger().has_handlers() && !self.is_served() {
+        if remote.tasks().has_handlers() && !self.is_served() {
             count += self.run_left_handlers();
         }
         count
@@ -679,7 +696,7 @@ impl Copier {
         if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
             return false;
         }
-        let Some((function, argument)) = remote.ledger().take_handler(ticket) else { return false };
+        let Some((function, argument)) = remote.tasks().take_handler(ticket) else { return false };
         progress.take_handler();
         // SAFETY: both are from this process's own memory. The submitter promised that the handler
         // may be called; it is taken once.
@@ -704,19 +721,19 @@ impl Copier {
         if let Some(remote) = self.attachment.remote() {
             remote.take_back();
         }
-        self.adopt();
+        self.release_orphaned();
     }
 
     /// In a child: releases what threads of the parent had claimed and not done at the fork, so
     /// that the waiter copies it. Transfers at sockets are cancelled: the parent makes them.
-    pub(crate) fn adopt(&self) {
+    pub(crate) fn release_orphaned(&self) {
         if self.is_orphan() {
-            self.adopted.run(|| self.disown_threads());
+            self.orphaned.run(|| self.release_parent_claims());
         }
     }
 
     #[cold]
-    fn disown_threads(&self) {
+    fn release_parent_claims(&self) {
         let (tail, head) = (self.queue().tail().0, self.queue().head().0);
         for ticket in (tail..head).map(Ticket) {
             // `None` if another thread of the parent was about to submit it.
@@ -737,13 +754,13 @@ impl Copier {
 
 impl std::fmt::Debug for Copier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let pending = self.queue().head().0 - self.pending().settled().0;
+        let pending = self.queue().head().0 - self.pending().completed().0;
         f.debug_struct("Copier").field("pending_max", &pending).finish_non_exhaustive()
     }
 }
 
 impl Drop for Copier {
-    /// Settles everything: pending copies may refer to the caller's stack.
+    /// Completes everything: pending copies may refer to the caller's stack.
     fn drop(&mut self) {
         // The error cannot be returned from `drop`.
         let _ = self.sync_handlers();

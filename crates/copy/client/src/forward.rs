@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use unlade_shm::Task;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::Kind;
 
@@ -70,15 +70,15 @@ impl Copier {
             task.kind = unlade_shm::Kind::Forward;
             task.fd = from.as_raw_fd();
             task.extra = to.as_raw_fd() as u64;
-            forwarding.token = self.publish(ticket, Kind::Forward, task, &How::default());
+            forwarding.token = self.publish(ticket, Kind::Forward, task, &CopyOptions::default());
             // The caller may never wait for this forward, so wake the service here.
             if !self.is_awake() {
                 self.ring();
             }
             return forwarding;
         }
-        self.settle_socket(from, 0, 0, 0);
-        self.settle_socket(to, 0, 0, 0);
+        self.complete_socket(from, 0, 0, 0);
+        self.complete_socket(to, 0, 0, 0);
         let (given, taken, made) = crate::stream::forward_all(from, to, len);
         forwarding.note(given, taken, made);
         forwarding

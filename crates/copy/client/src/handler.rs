@@ -10,10 +10,10 @@ use std::os::fd::BorrowedFd;
 
 use unlade_shm::{Flags, Ticket};
 
+use crate::completion::to_result;
 use crate::copier::Copier;
 use crate::error::CopyError;
 use crate::pending::Queued;
-use crate::settle::told;
 
 /// Calls a handler.
 ///
@@ -68,7 +68,7 @@ impl Copier {
             self.run_handlers();
             self.run_handlers_below(head);
         }
-        told(self.failures().take_all())
+        to_result(self.failures().take_all())
     }
 
     /// Runs the handlers that an ended service has left. Returns their number.
@@ -83,7 +83,7 @@ impl Copier {
     fn run_handlers_below(&self, head: Ticket) -> usize {
         let mut count = 0;
         if let Some(remote) = self.remote() {
-            for ticket in remote.ledger().waiting().filter(|ticket| *ticket < head) {
+            for ticket in remote.tasks().waiting().filter(|ticket| *ticket < head) {
                 self.queue().progress(ticket).handler_due();
                 count += usize::from(self.run_remote_handler(remote, ticket));
             }

@@ -12,10 +12,10 @@ use unlade_copy_scheduler::admit::Verdict;
 use unlade_copy_service::TaskFailure;
 use unlade_shm::{Task, Ticket, segment};
 
-use crate::copier::{Copier, How};
+use crate::copier::{Copier, CopyOptions};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
-use crate::rounds::Rounds;
+use crate::receive_tuner::ReceiveTuner;
 
 /// Fewer bytes are received synchronously, since asking for their number is a system call, too.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
@@ -23,9 +23,9 @@ const QUEUE_BYTES_MIN: usize = 4 << 10;
 pub const FIRST_BYTES_DEFAULT: usize = 8 << 10;
 /// Default number of bytes that one task receives. They become available together, so smaller
 /// tasks overlap better and cost more system calls.
-pub const PIECE_BYTES_DEFAULT: usize = 32 << 10;
+pub const CHUNK_BYTES_DEFAULT: usize = 32 << 10;
 /// Maximum number of tasks of one receive; beyond it the tasks are larger.
-const PIECES_MAX: usize = 32;
+const CHUNKS_MAX: usize = 32;
 /// Maximum number of bytes received synchronously at a time: more would leave the caches before
 /// they are used.
 const HERE_BYTES_MAX: usize = 128 << 10;
@@ -37,13 +37,13 @@ const WAKE_BYTES_MAX: u64 = 64 << 20;
 
 /// A task, and the part of the buffer that it fills.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Chunk {
     ticket: Ticket,
     start: usize,
     len: usize,
 }
 
-impl Piece {
+impl Chunk {
     fn all(&self) -> u32 {
         segment::bits_for(self.len as u32, segment::granule_shift_for(self.len as u32))
     }
@@ -71,12 +71,12 @@ pub struct Inbound {
     base: NonNull<u8>,
     capacity: usize,
     filled: usize,
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
     first_bytes: usize,
-    piece_bytes: usize,
+    chunk_bytes: usize,
     missed_bytes: u64,
     wake_bytes: u64,
-    rounds: Rounds,
+    tuner: ReceiveTuner,
     always_queued: bool,
 }
 
@@ -99,12 +99,12 @@ impl Inbound {
             base,
             capacity,
             filled: 0,
-            pieces: Vec::with_capacity(PIECES_MAX),
+            chunks: Vec::with_capacity(CHUNKS_MAX),
             first_bytes: FIRST_BYTES_DEFAULT,
-            piece_bytes: PIECE_BYTES_DEFAULT,
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
             missed_bytes: 0,
             wake_bytes: WAKE_BYTES_MIN,
-            rounds: Rounds::default(),
+            tuner: ReceiveTuner::default(),
             always_queued: false,
         }
     }
@@ -116,9 +116,9 @@ impl Inbound {
     }
 
     /// Sets the number of bytes that one task receives: 4 KiB to 1 MiB, default
-    /// [`PIECE_BYTES_DEFAULT`].
-    pub fn set_piece_bytes(&mut self, bytes: usize) {
-        self.piece_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
+    /// [`CHUNK_BYTES_DEFAULT`].
+    pub fn set_chunk_bytes(&mut self, bytes: usize) {
+        self.chunk_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
     }
 
     /// Makes the service receive whenever it is awake, even if measurements show that this is
@@ -161,19 +161,19 @@ impl Inbound {
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
         // While a task still has to receive, the kernel's count includes its bytes.
-        self.settle_all().map_err(io::Error::from)?;
+        self.complete_all().map_err(io::Error::from)?;
         let copier = &self.copier;
         let can_queue = || copier.remote().is_none() && copier.is_awake();
         let way = match self.always_queued {
             true => Verdict::Queue,
-            false => self.rounds.way(can_queue),
+            false => self.tuner.way(can_queue),
         };
         let is_ahead = way == Verdict::Queue && room >= self.worth_bytes() && can_queue();
         let count = match is_ahead {
             true => self.receive_ahead()?,
             false => self.receive_first(room.min(HERE_BYTES_MAX))?,
         };
-        self.rounds.received(count);
+        self.tuner.received(count);
         Ok(count)
     }
 
@@ -196,7 +196,7 @@ impl Inbound {
         if rest < QUEUE_BYTES_MIN {
             return Ok(first);
         }
-        if self.always_queued || self.rounds.usual() == Verdict::Queue {
+        if self.always_queued || self.tuner.usual() == Verdict::Queue {
             self.wake_bytes = WAKE_BYTES_MIN;
         }
         Ok(first + self.submit(rest))
@@ -204,9 +204,9 @@ impl Inbound {
 
     /// As [`Inbound::receive_here`]; a round that waits for the peer is not timed.
     fn receive_first(&mut self, most: usize) -> io::Result<usize> {
-        if self.rounds.is_timed() {
+        if self.tuner.is_timed() {
             match self.receive_some(most, RecvFlags::DONTWAIT) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rounds.spoil(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tuner.spoil(),
                 received => return received,
             }
         }
@@ -216,7 +216,7 @@ impl Inbound {
     /// Queues receives of `count` bytes, or of fewer if the queue is full. Returns the number
     /// queued.
     fn submit(&mut self, count: usize) -> usize {
-        let step = self.piece_bytes.max(count.div_ceil(PIECES_MAX));
+        let step = self.chunk_bytes.max(count.div_ceil(CHUNKS_MAX));
         let (begin, end) = (self.filled, self.filled + count);
         while self.filled < end {
             // The last task includes a small remainder.
@@ -228,20 +228,20 @@ impl Inbound {
             let mut task = Task::copy(dst as u64, 0, len as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();
-            let _token = self.copier.publish(ticket, Kind::Receive, task, &How::default());
-            self.pieces.push(Piece { ticket, start: self.filled, len });
+            let _token = self.copier.publish(ticket, Kind::Receive, task, &CopyOptions::default());
+            self.chunks.push(Chunk { ticket, start: self.filled, len });
             self.filled += len;
         }
         self.filled - begin
     }
 
-    /// Receives up to `most` bytes, which fit in the buffer; all tasks are settled.
+    /// Receives up to `most` bytes, which fit in the buffer; all tasks are completed.
     fn receive_here(&mut self, most: usize) -> io::Result<usize> {
         self.receive_some(most, RecvFlags::empty())
     }
 
     fn receive_some(&mut self, most: usize, flags: RecvFlags) -> io::Result<usize> {
-        // SAFETY: these bytes are within the buffer and initialised. All tasks are settled, so no
+        // SAFETY: these bytes are within the buffer and initialised. All tasks are completed, so no
         // task touches them, and `self` is borrowed exclusively, so no reference to them exists.
         let buffer =
             unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(self.filled), most) };
@@ -257,68 +257,68 @@ impl Inbound {
         Ok(count)
     }
 
-    /// Settles all tasks. Returns the first error, which stays until the buffer is emptied.
-    fn settle_all(&self) -> Result<(), CopyError> {
-        self.settle(0..self.filled)
+    /// Completes all tasks. Returns the first error, which stays until the buffer is emptied.
+    fn complete_all(&self) -> Result<(), CopyError> {
+        self.complete(0..self.filled)
     }
 
     #[inline]
-    fn settle(&self, range: Range<usize>) -> Result<(), CopyError> {
+    fn complete(&self, range: Range<usize>) -> Result<(), CopyError> {
         // Without tasks all bytes were received synchronously.
-        if self.pieces.is_empty() { Ok(()) } else { self.settle_pieces(range) }
+        if self.chunks.is_empty() { Ok(()) } else { self.complete_chunks(range) }
     }
 
-    fn settle_pieces(&self, range: Range<usize>) -> Result<(), CopyError> {
-        let mut settled = Ok(());
-        for (piece, bits) in self.touching(range) {
-            if !self.copier.queue().progress(piece.ticket).is_done(bits) {
-                self.help(piece.start + piece.len);
+    fn complete_chunks(&self, range: Range<usize>) -> Result<(), CopyError> {
+        let mut completed = Ok(());
+        for (chunk, bits) in self.touching(range) {
+            if !self.copier.queue().progress(chunk.ticket).is_done(bits) {
+                self.help(chunk.start + chunk.len);
             }
-            settled = settled.and(self.copier.settle(piece.ticket, bits));
+            completed = completed.and(self.copier.complete(chunk.ticket, bits));
         }
-        settled
+        completed
     }
 
     /// Receives the unclaimed tasks that end at `end` or before: the service may be busy, or its
     /// thread preempted.
     #[cold]
     fn help(&self, end: usize) {
-        let wanted = self.pieces.iter().take_while(|piece| piece.start + piece.len <= end);
-        for (number, piece) in wanted.enumerate() {
-            let all = piece.all();
-            let progress = self.copier.queue().progress(piece.ticket);
+        let wanted = self.chunks.iter().take_while(|chunk| chunk.start + chunk.len <= end);
+        for (number, chunk) in wanted.enumerate() {
+            let all = chunk.all();
+            let progress = self.copier.queue().progress(chunk.ticket);
             if !progress.is_done(all) && progress.claim_all_or_none(all) {
                 // SAFETY: the bytes are within the buffer, and the socket is open. The claim gives
                 // them to this thread; all earlier tasks at the socket are done.
-                match unsafe { crate::stream::wait_for_all(&self.queued(piece)) } {
+                match unsafe { crate::stream::wait_for_all(&self.queued(chunk)) } {
                     Ok(()) => progress.finish(all),
                     Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), all),
                 };
             }
-            if self.copier.settle(piece.ticket, all).is_err() {
-                return self.give_up_behind(number);
+            if self.copier.complete(chunk.ticket, all).is_err() {
+                return self.fail_behind(number);
             }
         }
     }
 
     /// Fails the tasks behind a failed one: their bytes are not what the peer sent next, and may
     /// never come.
-    fn give_up_behind(&self, number: usize) {
-        for piece in &self.pieces[number + 1..] {
-            let progress = self.copier.queue().progress(piece.ticket);
-            if !progress.is_done(piece.all()) && progress.claim_all_or_none(piece.all()) {
-                progress.fail(TaskFailure::Ended.code(), piece.all());
+    fn fail_behind(&self, number: usize) {
+        for chunk in &self.chunks[number + 1..] {
+            let progress = self.copier.queue().progress(chunk.ticket);
+            if !progress.is_done(chunk.all()) && progress.claim_all_or_none(chunk.all()) {
+                progress.fail(TaskFailure::Ended.code(), chunk.all());
             }
         }
     }
 
-    fn queued(&self, piece: &Piece) -> Queued {
+    fn queued(&self, chunk: &Chunk) -> Queued {
         Queued {
             kind: Kind::Receive,
-            dst: self.base.as_ptr().addr() + piece.start,
+            dst: self.base.as_ptr().addr() + chunk.start,
             src: self.socket.as_raw_fd() as usize,
-            len_bytes: piece.len as u32,
-            granule_shift: segment::granule_shift_for(piece.len as u32),
+            len_bytes: chunk.len as u32,
+            granule_shift: segment::granule_shift_for(chunk.len as u32),
             is_lazy: false,
             streams: false,
         }
@@ -326,14 +326,14 @@ impl Inbound {
 
     /// The tasks that overlap `range`, each with the segments that do.
     #[inline]
-    fn touching(&self, range: Range<usize>) -> impl Iterator<Item = (&Piece, u32)> {
-        let first = self.pieces.partition_point(|piece| piece.start + piece.len <= range.start);
-        let rest = self.pieces[first..].iter();
-        rest.take_while(move |piece| piece.start < range.end).map(move |piece| {
-            let start = range.start.max(piece.start) - piece.start;
-            let end = range.end.min(piece.start + piece.len) - piece.start;
-            let (len, shift) = (piece.len as u32, segment::granule_shift_for(piece.len as u32));
-            (piece, segment::bits_of_range(start as u32..end as u32, len, shift))
+    fn touching(&self, range: Range<usize>) -> impl Iterator<Item = (&Chunk, u32)> {
+        let first = self.chunks.partition_point(|chunk| chunk.start + chunk.len <= range.start);
+        let rest = self.chunks[first..].iter();
+        rest.take_while(move |chunk| chunk.start < range.end).map(move |chunk| {
+            let start = range.start.max(chunk.start) - chunk.start;
+            let end = range.end.min(chunk.start + chunk.len) - chunk.start;
+            let (len, shift) = (chunk.len as u32, segment::granule_shift_for(chunk.len as u32));
+            (chunk, segment::bits_of_range(start as u32..end as u32, len, shift))
         })
     }
 
@@ -341,7 +341,7 @@ impl Inbound {
     #[inline]
     pub fn is_ready(&self, range: Range<usize>) -> bool {
         let queue = self.copier.queue();
-        self.touching(range).all(|(piece, bits)| queue.progress(piece.ticket).is_done(bits))
+        self.touching(range).all(|(chunk, bits)| queue.progress(chunk.ticket).is_done(bits))
     }
 
     /// Waits for the bytes of `range`, and returns them.
@@ -355,7 +355,7 @@ impl Inbound {
     #[inline]
     pub fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
         self.check(&range);
-        self.settle(range.clone())?;
+        self.complete(range.clone())?;
         // SAFETY: within the buffer and initialised. The tasks that write these bytes are over,
         // later ones write behind `filled`, and changing the bytes requires an exclusive borrow.
         Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) })
@@ -371,7 +371,7 @@ impl Inbound {
     #[inline]
     pub fn sync_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], CopyError> {
         self.check(&range);
-        self.settle(range.clone())?;
+        self.complete(range.clone())?;
         let start = self.base.as_ptr();
         // SAFETY: as in `sync`, and `self` is borrowed exclusively.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) })
@@ -393,24 +393,24 @@ impl Inbound {
     /// Panics if `used` is beyond [`Inbound::len`].
     pub fn consume(&mut self, used: usize) -> Result<(), CopyError> {
         self.check(&(used..self.filled));
-        let settled = self.settle_all();
-        self.rounds.end(self.worth_bytes());
-        self.pieces.clear();
-        let kept = if settled.is_ok() { self.filled - used } else { 0 };
+        let completed = self.complete_all();
+        self.tuner.end(self.worth_bytes());
+        self.chunks.clear();
+        let kept = if completed.is_ok() { self.filled - used } else { 0 };
         if kept > 0 && used > 0 {
-            // SAFETY: both ranges are within the buffer, and all tasks are settled, so none
+            // SAFETY: both ranges are within the buffer, and all tasks are completed, so none
             // touches it.
             unsafe { std::ptr::copy(self.base.as_ptr().add(used), self.base.as_ptr(), kept) };
         }
         self.filled = kept;
-        settled
+        completed
     }
 }
 
 impl Drop for Inbound {
     fn drop(&mut self) {
         // The error cannot be returned from `drop`.
-        let _ = self.settle_all();
+        let _ = self.complete_all();
         let buffer = std::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.capacity);
         // SAFETY: allocated by `new` as a boxed slice of this length, freed once, and no task
         // touches it any more.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use unlade_shm::Task;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::Kind;
 
@@ -31,7 +31,7 @@ const QUEUE_BYTES_MIN: usize = 16 << 10;
 /// let socket = Arc::new(socket.into());
 /// let mut incoming = unlade_copy::Incoming::new(&socket, Vec::with_capacity(64), 5);
 /// assert!(incoming.has_arrived()?);
-/// // ... whoever waits for word of it is told, and then:
+/// // ... other work; the bytes are needed now:
 /// assert_eq!(incoming.sync()?, b"value");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -146,14 +146,14 @@ impl Incoming {
         let room = self.buffer.spare_capacity_mut()[..self.left].as_mut_ptr().expose_provenance();
         while at < self.left {
             let part = (self.left - at).min(TASK_BYTES_MAX);
-            // The tasks published here are settled before the buffer is used, returned or freed.
+            // The tasks published here are completed before the buffer is used, returned or freed.
             // If the value is forgotten, the buffer and the socket are leaked and stay valid. Only
             // this value has the buffer, and moving a `Vec` does not move its heap memory.
             let Some(ticket) = copier.acquire(part) else { break };
             let mut task = Task::copy((room + at) as u64, 0, part as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();
-            tokens.push(copier.publish(ticket, Kind::Receive, task, &How::default()));
+            tokens.push(copier.publish(ticket, Kind::Receive, task, &CopyOptions::default()));
             at += part;
         }
         if at > 0 {
@@ -205,7 +205,7 @@ impl Incoming {
     /// # Errors
     /// [`ReceiveError`]. The buffer is dropped then, with the received bytes.
     pub fn sync(mut self) -> Result<Vec<u8>, ReceiveError> {
-        self.settle()?;
+        self.complete()?;
         while !self.advance()? {
             wait_for_input(self.socket.as_fd())?;
         }
@@ -213,16 +213,16 @@ impl Incoming {
     }
 
     /// Waits for the service's tasks. Afterwards only this value touches the buffer.
-    fn settle(&mut self) -> Result<(), CopyError> {
+    fn complete(&mut self) -> Result<(), CopyError> {
         let Some(Queued { copier, tokens, len }) = &self.queued else { return Ok(()) };
         let len = *len;
-        let mut settled = Ok(());
+        let mut completed = Ok(());
         for token in tokens {
             // Wait for each task, even after a failure: it may still write to the buffer.
-            settled = settled.and(copier.sync(token, 0..TASK_BYTES_MAX));
+            completed = completed.and(copier.sync(token, 0..TASK_BYTES_MAX));
         }
         self.queued = None;
-        settled?;
+        completed?;
         // SAFETY: each task has written its part of the `len` bytes behind the buffer's content,
         // within its capacity; the syncs made them visible.
         unsafe { self.buffer.set_len(self.buffer.len() + len) };
@@ -239,7 +239,7 @@ impl Drop for Incoming {
             tokens.iter().rev().for_each(|token| copier.abort(token));
         }
         // The error cannot be returned from `drop`.
-        let _ = self.settle();
+        let _ = self.complete();
     }
 }
 

@@ -12,12 +12,12 @@ use std::time::Instant;
 use unlade_copy_scheduler::admit::Seen;
 use unlade_shm::{Ticket, segment};
 
+use crate::admission::nanos;
+use crate::cache_probe::line_ns;
+use crate::completion::to_result;
 use crate::copier::Copier;
 use crate::error::CopyError;
-use crate::glance::line_ns;
 use crate::pending::{Kind, Queued, Timed};
-use crate::settle::told;
-use crate::site::nanos;
 
 /// Upper limit of a recorded submission time, in nanoseconds: 15 bits.
 const SUBMIT_NS_MAX: u32 = 0x7fff;
@@ -27,12 +27,12 @@ const BACKLOG_LOOKS_MAX: u64 = 32;
 impl Copier {
     /// Records a timed copy that was synchronous.
     pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
-        self.sites().learn_at_once(site, len, copy_ns, None);
+        self.admission().learn_at_once(site, len, copy_ns, None);
     }
 
     /// Records a timed copy that was queued and is over.
     pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &Seen) {
-        self.sites().learn_queued(site, len, seen, &self.costs());
+        self.admission().learn_queued(site, len, seen, &self.costs());
     }
 
     /// Number of bytes that the service must copy before a task that is queued now.
@@ -74,13 +74,13 @@ impl Copier {
     /// Syncs a timed copy by its token.
     #[cold]
     pub(crate) fn sync_timed(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
-        let settled = match self.pending().get(ticket) {
-            Some(queued) => self.settle_learning(ticket, &queued, bits),
-            None => self.settle_untold(ticket, bits),
+        let completed = match self.pending().get(ticket) {
+            Some(queued) => self.complete_learning(ticket, &queued, bits),
+            None => self.complete_unreported(ticket, bits),
         };
-        settled.map_err(|code| {
+        completed.map_err(|code| {
             self.failures().tell(ticket, code);
-            told(Some(code))
+            to_result(Some(code))
                 .err()
                 .unwrap_or(CopyError::Failed(unlade_copy_service::TaskFailure::of(code)))
         })
@@ -88,29 +88,29 @@ impl Copier {
 
     /// Waits until `bits` of a task are done, helps, and records the times.
     #[inline]
-    pub(crate) fn settle_learning(
+    pub(crate) fn complete_learning(
         &self,
         ticket: Ticket,
         queued: &Queued,
         bits: u32,
     ) -> Result<(), NonZeroU16> {
         match self.pending().is_timed(ticket) {
-            true => self.settle_timed(ticket, queued, bits),
-            false => self.settle_untold(ticket, bits),
+            true => self.complete_timed(ticket, queued, bits),
+            false => self.complete_unreported(ticket, bits),
         }
     }
 
     #[cold]
-    fn settle_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
+    fn complete_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
         let began = Instant::now();
         let window_ns = self.window_ns(self.pending().timing(ticket), began);
-        let settled = self.settle_untold(ticket, bits);
+        let completed = self.complete_unreported(ticket, bits);
         self.pending().add_wait(ticket, window_ns, nanos(began));
         // Later syncs may have to wait for the rest.
-        if settled.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
+        if completed.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
             self.learn_from(ticket, queued, Some(bits));
         }
-        settled
+        completed
     }
 
     /// Records a task that is over, if it is timed: it may never be synced.
@@ -170,7 +170,7 @@ impl Copier {
             at = at.next();
         }
         // SAFETY: the submitter promised that the destination stays valid until the copy is
-        // settled, which happens when the current sync returns. These bytes are copied, and no
+        // completed, which happens when the current sync returns. These bytes are copied, and no
         // other copy writes them.
         unsafe { line_ns(dst as *const u8, len) }
     }
@@ -179,13 +179,13 @@ impl Copier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, How, Polling, Service};
+    use crate::{Config, CopyOptions, Polling, Service};
     use std::time::Duration;
 
     const BYTES: usize = 64 << 10;
     const SITE: usize = 0x1000;
-    const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
-    const PUT_OFF: How = How { lazy_us: Some(u32::MAX), ..QUEUED };
+    const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
+    const PUT_OFF: CopyOptions = CopyOptions { lazy_us: Some(u32::MAX), ..QUEUED };
 
     fn client() -> (Service, Copier) {
         let config = Config { polling: Polling::Always, ..Config::default() };
@@ -199,22 +199,22 @@ mod tests {
         (service, copier)
     }
 
-    fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> crate::Token {
+    fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], options: &CopyOptions) -> crate::Token {
         // SAFETY: the tests sync before they read, change or free either buffer.
-        unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+        unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), options) }
     }
 
     /// Checks that both costs are known after some copies that are synced like this.
     fn is_learnt(sync: impl Fn(&Copier, usize)) {
         let (_service, copier) = client();
         let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
-        let how = How { site: SITE, ..How::default() };
+        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
         for _ in 0..40 {
-            let _token = submit(&copier, &mut destination, &source, &how);
+            let _token = submit(&copier, &mut destination, &source, &options);
             sync(&copier, destination.as_ptr().addr());
         }
         copier.sync_all().unwrap();
-        assert!(copier.sites().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
+        assert!(copier.admission().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
     }
 
     #[test]
@@ -239,12 +239,12 @@ mod tests {
         let service = Service::start(config).unwrap();
         let copier = Copier::new(service.attach().unwrap());
         let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 16]);
-        let how = How { site: SITE, ..How::default() };
+        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
         let begin = Instant::now();
-        while copier.sites().usual(SITE, BYTES).is_none() {
+        while copier.admission().usual(SITE, BYTES).is_none() {
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", copier.stats().read());
             for destination in &mut destinations {
-                let token = submit(&copier, destination, &source, &how);
+                let token = submit(&copier, destination, &source, &options);
                 while !copier.is_ready(&token, 0..BYTES) {
                     std::thread::yield_now();
                 }

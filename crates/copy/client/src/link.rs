@@ -121,7 +121,7 @@ impl Link {
         let progress = self.queue().progress(ticket);
         match &self.0 {
             Server::Local(_) => progress.claim(wanted),
-            Server::Remote(remote) => remote.ledger().claim(ticket, progress, wanted),
+            Server::Remote(remote) => remote.tasks().claim(ticket, progress, wanted),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Copies that own their buffers, so that they can outlive the submitting function.
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 
 /// A pending copy and its buffers.
@@ -36,14 +36,14 @@ impl Copier {
     /// Panics if the lengths differ.
     pub fn queue_owned(&self, source: Vec<u8>, mut destination: Vec<u8>) -> Owned<'_> {
         assert_eq!(source.len(), destination.len(), "source and destination differ in length");
-        let how = How { queued: true, ..How::default() };
+        let options = CopyOptions { queued: true, ..CopyOptions::default() };
         let (src, dst, len) = (source.as_ptr(), destination.as_mut_ptr(), source.len());
         let submit = |at: usize| {
             let part = (len - at).min(TASK_BYTES_MAX);
             // SAFETY: two vectors of `len` bytes, so they do not overlap. `Owned` has both,
-            // returns them only from `wait`, and settles the copy before that and before it drops
+            // returns them only from `wait`, and completes the copy before that and before it drops
             // them. Until then no other code touches or frees them.
-            unsafe { self.submit_part(dst.add(at), src.add(at), part, len, &how) }
+            unsafe { self.submit_part(dst.add(at), src.add(at), part, len, &options) }
         };
         let first = submit(0);
         let rest = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX).map(submit).collect();
@@ -65,12 +65,12 @@ impl Owned<'_> {
     /// # Errors
     /// [`CopyError`]: the copy could not be made. The buffers are lost then.
     pub fn wait(mut self) -> Result<(Vec<u8>, Vec<u8>), CopyError> {
-        self.settle()?;
+        self.complete()?;
         Ok((std::mem::take(&mut self.source), std::mem::take(&mut self.destination)))
     }
 
-    /// Settles every task, even after a failed one.
-    fn settle(&self) -> Result<(), CopyError> {
+    /// Completes every task, even after a failed one.
+    fn complete(&self) -> Result<(), CopyError> {
         let all = 0..TASK_BYTES_MAX;
         let first = self.copier.sync(&self.first, all.clone());
         self.rest
@@ -82,6 +82,6 @@ impl Owned<'_> {
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
         // The error cannot be returned from `drop`.
-        let _ = self.settle();
+        let _ = self.complete();
     }
 }

@@ -1,4 +1,4 @@
-//! Tasks that this process has queued and not settled, with their addresses, by slot.
+//! Tasks that this process has queued and not completed, with their addresses, by slot.
 //!
 //! This memory is private to the process, so that a service in another process cannot change what
 //! a waiter copies.
@@ -69,19 +69,20 @@ impl Queued {
     }
 
     /// The source socket, if there is one.
-    pub fn inlet(&self) -> Option<usize> {
+    pub fn source_socket(&self) -> Option<usize> {
         matches!(self.kind, Kind::Receive | Kind::Forward).then_some(self.src)
     }
 
     /// The destination socket, if there is one.
-    pub fn outlet(&self) -> Option<usize> {
+    pub fn destination_socket(&self) -> Option<usize> {
         matches!(self.kind, Kind::Send | Kind::Forward).then_some(self.dst)
     }
 
     /// Returns true if both have the same source socket, or the same destination socket.
     pub fn shares_socket(&self, other: &Queued) -> bool {
         let is_same = |one: Option<usize>, other| one.is_some() && one == other;
-        is_same(self.inlet(), other.inlet()) || is_same(self.outlet(), other.outlet())
+        is_same(self.source_socket(), other.source_socket())
+            || is_same(self.destination_socket(), other.destination_socket())
     }
 
     fn meeting(&self, side: usize, address: usize, len: usize) -> u32 {
@@ -132,14 +133,14 @@ pub(crate) struct Timed {
 pub(crate) struct Pending {
     slots: Box<[Slot]>,
     /// All tickets below are done; searches begin here.
-    settled: AtomicU64,
+    completed: AtomicU64,
 }
 
 impl Pending {
     /// Creates the table of a queue of `slots` slots, a power of two.
     pub fn new(slots: u32, tail: Ticket) -> Pending {
         let slots = (0..slots).map(|_| Slot::default()).collect();
-        Pending { slots, settled: AtomicU64::new(tail.0) }
+        Pending { slots, completed: AtomicU64::new(tail.0) }
     }
 
     #[inline]
@@ -248,13 +249,13 @@ impl Pending {
 
     /// All tickets below this one are done.
     #[inline]
-    pub fn settled(&self) -> Ticket {
-        Ticket(self.settled.load(Ordering::Acquire))
+    pub fn completed(&self) -> Ticket {
+        Ticket(self.completed.load(Ordering::Acquire))
     }
 
     /// Records that all tickets below `ticket` are done.
-    pub fn settle_below(&self, ticket: Ticket) {
-        self.settled.fetch_max(ticket.0, Ordering::AcqRel);
+    pub fn complete_below(&self, ticket: Ticket) {
+        self.completed.fetch_max(ticket.0, Ordering::AcqRel);
     }
 }
 
@@ -300,8 +301,8 @@ mod tests {
             pending.note(ticket, &queued);
             assert_eq!(pending.get(ticket), Some(queued));
         }
-        assert_eq!((received.inlet(), received.outlet()), (Some(5), None));
-        assert_eq!((sent.inlet(), sent.outlet()), (None, Some(5)));
+        assert_eq!((received.source_socket(), received.destination_socket()), (Some(5), None));
+        assert_eq!((sent.source_socket(), sent.destination_socket()), (None, Some(5)));
         let forward = Queued { kind: Kind::Forward, ..queued(5, 6, 4096) };
         pending.note(Ticket(3), &forward);
         assert_eq!(pending.get(Ticket(3)), Some(forward));
@@ -331,8 +332,8 @@ mod tests {
     #[test]
     fn what_is_settled_stays_settled() {
         let pending = Pending::new(16, Ticket(7));
-        pending.settle_below(Ticket(9));
-        pending.settle_below(Ticket(8));
-        assert_eq!(pending.settled(), Ticket(9));
+        pending.complete_below(Ticket(9));
+        pending.complete_below(Ticket(8));
+        assert_eq!(pending.completed(), Ticket(9));
     }
 }

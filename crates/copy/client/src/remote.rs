@@ -29,7 +29,7 @@ use unlade_copy_service::daemon::message::{Class, Limits, MessageError, Refusal,
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, LayoutError, Memory, Queue, Task, Ticket};
 
-use crate::ledger::Ledger;
+use crate::client_tasks::ClientTasks;
 
 /// Timeout of a request to the daemon.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -74,10 +74,10 @@ pub enum RemoteError {
         uid: u32,
     },
     /// The daemon's answer is malformed.
-    #[error("the copy daemon's answer makes no sense: {0}")]
+    #[error("the copy daemon's answer is malformed: {0}; use the same build")]
     Message(#[from] MessageError),
     /// The daemon gave an unexpected answer, or closed the connection.
-    #[error("the copy daemon did not answer as it should; use the same build")]
+    #[error("the copy daemon gave an unexpected answer; use the same build")]
     Answer,
     /// The machine has no memory, or the caller's length is invalid.
     #[error("no memory to share: {0}")]
@@ -86,7 +86,7 @@ pub enum RemoteError {
     #[error("the queue: {0}")]
     Layout(#[from] LayoutError),
     /// Too many shared regions: share fewer and larger ones.
-    #[error("{0} regions are shared: the daemon takes no more of this client")]
+    #[error("{0} regions are shared, which is the daemon's limit; share fewer and larger ones")]
     Regions(u16),
 }
 
@@ -98,7 +98,7 @@ fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> RemoteError {
 #[derive(Debug)]
 pub struct Remote {
     queue: Queue,
-    ledger: Ledger,
+    tasks: ClientTasks,
     /// Wakes the daemon.
     bell: OwnedFd,
     limits: Limits,
@@ -149,7 +149,7 @@ impl Remote {
             _ => return Err(RemoteError::Answer),
         }
         Ok(Remote {
-            ledger: Ledger::new(queue.slots()),
+            tasks: ClientTasks::new(queue.slots()),
             queue,
             bell,
             limits,
@@ -179,8 +179,8 @@ impl Remote {
     ///
     /// # Errors
     /// [`RemoteError::Memory`], [`RemoteError::Regions`], or the daemon's refusal.
-    pub fn memory(&self, len: usize) -> Result<Shared, RemoteError> {
-        self.arena(len).map(Shared)
+    pub fn memory(&self, len: usize) -> Result<SharedMemory, RemoteError> {
+        self.arena(len).map(SharedMemory)
     }
 
     /// As [`Remote::memory`], for memory that other processes may have and that is not lent as a
@@ -217,8 +217,8 @@ impl Remote {
     }
 
     #[inline]
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(crate) fn tasks(&self) -> &ClientTasks {
+        &self.tasks
     }
 
     /// Returns true if the daemon polls the queue; a hint.
@@ -276,7 +276,8 @@ impl Remote {
             && self.find(src, len).is_some()
     }
 
-    /// Replaces addresses by regions and offsets, and removes the handler: see [`crate::ledger`].
+    /// Replaces addresses by regions and offsets, and removes the handler: see
+    /// [`crate::client_tasks`].
     pub(crate) fn translate(&self, ticket: Ticket, task: &mut Task) {
         // The daemon refuses region 0. The caller has checked that the memory is shared.
         let len = task.len_bytes as usize;
@@ -286,7 +287,7 @@ impl Remote {
         let has_handler = task.flags.contains(unlade_shm::Flags::HANDLER);
         let handler = has_handler.then_some((task.handler as usize, task.argument as usize));
         (task.handler, task.argument) = (0, 0);
-        self.ledger.begin(ticket, handler);
+        self.tasks.begin(ticket, handler);
     }
 
     /// Releases all segments that the dead daemon had claimed and not done.
@@ -295,7 +296,7 @@ impl Remote {
         let count = head.wrapping_sub(tail).min(self.queue.slots().into());
         for ticket in (0..count).map(|at| Ticket(tail.wrapping_add(at))) {
             let progress = self.queue.progress(ticket);
-            let segments = self.ledger.take_back(ticket, progress);
+            let segments = self.tasks.take_back(ticket, progress);
             self.taken_back.fetch_add(segments.into(), Ordering::Relaxed);
         }
     }
@@ -354,9 +355,9 @@ fn ask(
 /// root or as this process's user, or was trusted explicitly, see [`Options::trusted_uid`]; such a
 /// process can change any byte of this one anyway.
 #[derive(Debug)]
-pub struct Shared(Arc<Arena>);
+pub struct SharedMemory(Arc<Arena>);
 
-impl Deref for Shared {
+impl Deref for SharedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -367,7 +368,7 @@ impl Deref for Shared {
     }
 }
 
-impl DerefMut for Shared {
+impl DerefMut for SharedMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above; and no other value lends these bytes: a connection keeps the arena
         // only for its address.
@@ -379,7 +380,7 @@ impl DerefMut for Shared {
 mod tests {
     use super::*;
     use crate::copier::Part;
-    use crate::{Copier, CopyError, How, TaskFailure};
+    use crate::{Copier, CopyError, CopyOptions, TaskFailure};
     use std::time::Instant;
     use unlade_copy_service::daemon::{Daemon, DaemonConfig};
 
@@ -399,12 +400,12 @@ mod tests {
         let copier = Copier::new(remote);
         let base = memory.as_mut_ptr();
         let made = |dst: usize, src: usize| {
-            let how = How { queued: true, ..How::default() };
+            let options = CopyOptions { queued: true, ..CopyOptions::default() };
             // Bypasses the checks of `submit`.
             let (dst, src) = (base.wrapping_add(dst), base.wrapping_add(src).cast_const());
             let ticket = copier.acquire_for(dst, src, 4000).unwrap();
             let part = Part { dst, src, len: 4000, hint: unlade_copy_kernels::Hint::Reuse };
-            let token = copier.enqueue(ticket, part, &how);
+            let token = copier.enqueue(ticket, part, &options);
             copier.ring();
             let begin = Instant::now();
             while !copier.is_ready(&token, 0..4000) {

@@ -8,7 +8,7 @@ use std::panic::{Location, RefUnwindSafe};
 
 use unlade_shm::Ticket;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 
 /// A scope in which copies may be submitted; see [`Copier::scope`].
@@ -72,7 +72,7 @@ impl Copier {
     /// ```
     /// # Panics
     /// Panics if a copy failed although its bytes are valid references: then the service is
-    /// defective. A panic of `f` continues after all copies are settled.
+    /// defective. A panic of `f` continues after all copies are completed.
     pub fn scope<'env, T>(
         &'env self,
         f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
@@ -85,24 +85,24 @@ impl Copier {
             scope: PhantomData,
             env: PhantomData,
         };
-        let settle = Settle(&scope);
+        let complete = CompleteOnDrop(&scope);
         let value = f(&scope);
-        drop(settle);
+        drop(complete);
         value
     }
 }
 
-/// Settles a scope's copies, even after a panic.
-struct Settle<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
+/// Completes a scope's copies, even after a panic.
+struct CompleteOnDrop<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 
-impl Drop for Settle<'_, '_, '_> {
+impl Drop for CompleteOnDrop<'_, '_, '_> {
     #[inline]
     fn drop(&mut self) {
         let Some(first) = self.0.first_queued.get() else { return };
-        let settled = self.0.copier.sync_since(first, self.0.at_once);
+        let completed = self.0.copier.sync_since(first, self.0.at_once);
         // Failures at a socket are returned by the sync of their task.
         if !std::thread::panicking() && !self.0.has_sockets.get() {
-            settled.unwrap_or_else(|error| panic!("{error}"));
+            completed.unwrap_or_else(|error| panic!("{error}"));
         }
     }
 }
@@ -116,7 +116,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     #[inline(always)]
     pub fn copy(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
         let site = std::ptr::from_ref(Location::caller()).addr();
-        self.copy_how(source, destination, &How { site, ..How::default() })
+        self.copy_how(source, destination, &CopyOptions { site, ..CopyOptions::default() })
     }
 
     /// Submits a copy that is always queued, whatever was learned about the call site.
@@ -125,7 +125,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Panics if the lengths differ.
     #[inline]
     pub fn queue(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
-        self.copy_how(source, destination, &How { queued: true, ..How::default() })
+        self.copy_how(source, destination, &CopyOptions { queued: true, ..CopyOptions::default() })
     }
 
     /// Submits a copy that is deferred until something needs it, or for `delay_us` microseconds.
@@ -138,7 +138,11 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         destination: &'env mut [u8],
         delay_us: u32,
     ) -> Pending<'scope> {
-        self.copy_how(source, destination, &How { lazy_us: Some(delay_us), ..How::default() })
+        self.copy_how(
+            source,
+            destination,
+            &CopyOptions { lazy_us: Some(delay_us), ..CopyOptions::default() },
+        )
     }
 
     #[inline(always)]
@@ -146,13 +150,13 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         &'scope self,
         source: &'env [u8],
         destination: &'env mut [u8],
-        how: &How,
+        options: &CopyOptions,
     ) -> Pending<'scope> {
         assert_eq!(source.len(), destination.len(), "source and destination differ in length");
         // SAFETY: both are borrowed for `'env`, which outlives the scope. A shared and an
         // exclusive borrow do not overlap. The source cannot be written; the destination is
         // accessible only through `Pending`.
-        unsafe { self.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), how) }
+        unsafe { self.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), options) }
     }
 
     /// Submits a copy whose source is the destination of another copy, which may still be pending.
@@ -169,27 +173,27 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         // SAFETY: both are borrowed exclusively for the scope, so they do not overlap. The source
         // is not written: `Pending` lends it for reading only, except through `sync_mut`, which
         // waits for all readers.
-        unsafe { self.submit(dst, source.dst, len, &How::default()) }
+        unsafe { self.submit(dst, source.dst, len, &CopyOptions::default()) }
     }
 
     /// # Safety
     /// `src` is valid for reads and `dst` for writes of `len` bytes until the scope ends; they do
     /// not overlap. Until then only copies write `src`, and `dst` is read and written only through
-    /// the [`Pending`]. `how` has no handler.
+    /// the [`Pending`]. `options` has no handler.
     #[inline(always)]
     unsafe fn submit(
         &'scope self,
         dst: *mut u8,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Pending<'scope> {
         // SAFETY: the caller's promise.
-        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, how) };
+        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, options) };
         let rest = match len {
             0..=TASK_BYTES_MAX => None,
             // SAFETY: the caller's promise.
-            _ => unsafe { Some(self.submit_rest(dst, src, len, how)) },
+            _ => unsafe { Some(self.submit_rest(dst, src, len, options)) },
         };
         Pending { copier: self.copier, dst, len, first, rest, bytes: PhantomData }
     }
@@ -203,19 +207,19 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Token {
-        // SAFETY: the caller's promise; and the scope settles all copies before it ends, even
+        // SAFETY: the caller's promise; and the scope completes all copies before it ends, even
         // after a panic.
-        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, how) };
+        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, options) };
         self.note(&token);
         token
     }
 
     #[inline(always)]
     pub(crate) fn note(&self, token: &Token) {
-        let is_settled = !token.is_queued() && !token.has_failed_at_once();
-        if !is_settled && self.first_queued.get().is_none() {
+        let is_completed = !token.is_queued() && !token.has_failed_at_once();
+        if !is_completed && self.first_queued.get().is_none() {
             // A synchronous copy that failed has no ticket in the queue: later tasks of the scope
             // have.
             let head = self.copier.queue().head();
@@ -231,14 +235,14 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         dst: *mut u8,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Box<[Token]> {
         let starts = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX);
         starts
             .map(|at| {
                 let part = (len - at).min(TASK_BYTES_MAX);
                 // SAFETY: the caller's promise: the part is within the bytes.
-                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, how) }
+                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, options) }
             })
             .collect()
     }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::scope::{Pending, Scope};
 
@@ -34,9 +34,9 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         let dst = destination.as_mut_ptr();
         let len = destination.len().min(TASK_BYTES_MAX);
         // SAFETY: `dst` is borrowed exclusively for `'env`, which outlives the scope, and the
-        // scope settles everything before it ends. `fd` is borrowed as long, so it is open. If
+        // scope completes everything before it ends. `fd` is borrowed as long, so it is open. If
         // another reader takes bytes, they are missing, which is memory-safe.
-        let (count, token) = unsafe { self.copier.receive(fd, dst, len, &How::default())? };
+        let (count, token) = unsafe { self.copier.receive(fd, dst, len, &CopyOptions::default())? };
         self.note_at_socket(&token);
         // SAFETY: the first `count` of the bytes borrowed for `'env`, all of which are
         // initialised.
@@ -55,10 +55,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> io::Result<Sent<'scope>> {
         let mut tokens = Vec::with_capacity(source.len().div_ceil(TASK_BYTES_MAX));
         for part in source.chunks(TASK_BYTES_MAX) {
-            let how = How::default();
+            let options = CopyOptions::default();
             // SAFETY: `part` is borrowed for `'env`, so it is not written or freed before the
-            // scope ends, which settles everything. `fd` is borrowed as long, so it is open.
-            let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &how)? };
+            // scope ends, which completes everything. `fd` is borrowed as long, so it is open.
+            let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &options)? };
             self.note_at_socket(&token);
             tokens.push(token);
         }

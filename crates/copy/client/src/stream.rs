@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use unlade_shm::{Task, segment};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::{Kind, Queued};
 
 /// Fewer bytes are received and sent synchronously, since asking for their number is a system
@@ -36,24 +36,24 @@ impl Copier {
         fd: BorrowedFd<'_>,
         dst: *mut u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> io::Result<(usize, Token)> {
-        let ready = match self.is_worth_asking(len, how) {
+        let ready = match self.is_worth_asking(len, options) {
             true => self.unpromised(fd)?,
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= QUEUE_BYTES_MIN || how.queued && count > 0)
+        if (count >= QUEUE_BYTES_MIN || options.queued && count > 0)
             && let Some(ticket) = self.acquire(count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = fd.as_raw_fd();
-            return Ok((count, self.publish(ticket, Kind::Receive, task, how)));
+            return Ok((count, self.publish(ticket, Kind::Receive, task, options)));
         }
-        self.settle_socket(fd, dst.addr(), 0, len);
+        self.complete_socket(fd, dst.addr(), 0, len);
         // SAFETY: `dst` is valid for writes of `len` bytes, and no other thread touches them: the
-        // caller's promise, and pending tasks are settled. Uninitialised bytes are not read.
+        // caller's promise, and pending tasks are completed. Uninitialised bytes are not read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
         self.failures().overwrite(dst.addr(), received.len());
@@ -80,25 +80,25 @@ impl Copier {
         fd: BorrowedFd<'_>,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> io::Result<Token> {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
-        if (len >= QUEUE_BYTES_MIN || how.queued)
+        if (len >= QUEUE_BYTES_MIN || options.queued)
             && let Some(ticket) = self.acquire(len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
             task.kind = unlade_shm::Kind::Send;
             task.fd = fd.as_raw_fd();
-            return Ok(self.publish(ticket, Kind::Send, task, how));
+            return Ok(self.publish(ticket, Kind::Send, task, options));
         }
-        self.settle_socket(fd, 0, src.addr(), len);
-        // SAFETY: the caller's promise, and pending tasks that write the bytes are settled.
+        self.complete_socket(fd, 0, src.addr(), len);
+        // SAFETY: the caller's promise, and pending tasks that write the bytes are completed.
         send_all(fd, unsafe { slice::from_raw_parts(src, len) })?;
         Ok(Token::DONE)
     }
 
-    fn is_worth_asking(&self, len: usize, how: &How) -> bool {
-        how.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
+    fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
+        options.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
     }
 
     /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are
@@ -111,16 +111,16 @@ impl Copier {
         if promised == 0 || ready > promised {
             return Ok(ready - promised);
         }
-        self.settle_receives(socket);
+        self.complete_receives(socket);
         Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0))
     }
 
     /// Number of bytes of a socket that pending tasks have reserved.
     fn promised(&self, socket: Option<usize>) -> usize {
-        let (mut at, head) = (self.pending().settled(), self.queue().head());
+        let (mut at, head) = (self.pending().completed(), self.queue().head());
         let mut bytes = 0;
         while at < head {
-            let queued = self.pending().get(at).filter(|queued| queued.inlet() == socket);
+            let queued = self.pending().get(at).filter(|queued| queued.source_socket() == socket);
             if let Some(queued) = queued {
                 let left = queued.all() & !self.queue().progress(at).done();
                 let runs = segment::runs(left);
@@ -132,17 +132,19 @@ impl Copier {
         bytes
     }
 
-    fn settle_receives(&self, socket: Option<usize>) {
+    fn complete_receives(&self, socket: Option<usize>) {
         // The sync of a failed pending task returns its error.
-        self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
+        self.each_pending(|queued| if queued.source_socket() == socket { queued.all() } else { 0 });
     }
 
-    /// Settles the tasks that must precede a synchronous receive or send.
-    pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
+    /// Completes the tasks that must precede a synchronous receive or send.
+    pub(crate) fn complete_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
         let socket = Some(fd.as_raw_fd() as usize);
         // The sync of a failed pending task returns its error.
         self.each_pending(|queued| match () {
-            () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
+            () if queued.source_socket() == socket || queued.destination_socket() == socket => {
+                queued.all()
+            }
             () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
             () => queued.writing(src, len),
         });
@@ -209,10 +211,10 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
 /// The task's bytes are valid, and no other thread touches them; its socket is open.
 pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
     let len = queued.len_bytes as usize;
-    let socket = queued.inlet().or(queued.outlet());
+    let socket = queued.source_socket().or(queued.destination_socket());
     let fd = crate::chain::socket(socket)?;
     if queued.kind == Kind::Forward {
-        let to = crate::chain::socket(queued.outlet())?;
+        let to = crate::chain::socket(queued.destination_socket())?;
         return forward_all(fd, to, len).2;
     }
     if queued.kind == Kind::Send {

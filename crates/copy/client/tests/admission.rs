@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, How, Polling, Service};
+use unlade_copy::{Config, Copier, CopyOptions, Polling, Service};
 
 const BYTES: usize = 64 << 10;
 /// Copies are synchronous until that cost is known. Then queueing is tried, exclusively until its
@@ -26,10 +26,10 @@ fn with_client(work: impl FnOnce(&Copier)) {
 
 /// Submits a copy whose site decides, from its measurements, if the copy is queued.
 fn copy(copier: &Copier, destination: &mut [u8], source: &[u8]) {
-    let how = How { site: 0x1000, ..How::default() };
+    let options = CopyOptions { site: 0x1000, ..CopyOptions::default() };
     // SAFETY: all tests sync before they access either buffer.
     let _token =
-        unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &how) };
+        unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &options) };
 }
 
 /// Copies, and syncs by address through `sync`. Until queued copies are measured all copies are

@@ -1,20 +1,23 @@
 //! Copies from and to regions that other processes may change: the result is that of a synchronous
 //! copy, and neither range is accessed after the copy is over or aborted.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use unlade_copy::{ArenaCopy, Begun, Config, Copier, How, Polling, Service, Why};
+use unlade_copy::{
+    ArenaCopy, AtOnceReason, Config, Copier, CopyOptions, Polling, Service, StartedCopy,
+};
 use unlade_shm::Arena;
 use unlade_testkit::cases;
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 /// A copy deferred until it is needed.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
+const PUT_OFF: CopyOptions =
+    CopyOptions { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
 
 fn service(slots: u32) -> (Service, Arc<Copier>) {
     let sleep_max = Duration::from_secs(3600);
@@ -40,10 +43,10 @@ fn told(copier: &Copier, copies: &[&ArenaCopy]) {
     }
 }
 
-fn queued<T>(begun: Begun<T>) -> ArenaCopy {
+fn queued<T>(begun: StartedCopy<T>) -> ArenaCopy {
     match begun {
-        Begun::Queued(copy) => copy,
-        Begun::AtOnce(_, why) => panic!("at once: {why:?}"),
+        StartedCopy::Queued(copy) => copy,
+        StartedCopy::AtOnce(_, why) => panic!("at once: {why:?}"),
     }
 }
 
@@ -149,14 +152,14 @@ fn a_full_queue_and_a_range_outside_are_told_and_nothing_is_half_done() {
     let begun = copier.copy_into(&arena, 0, &shared, 0..12 << 20, &PUT_OFF).unwrap();
     let first = queued(begun);
     match copier.append_from(&arena, 20 << 20, 6 << 20, vec![1], &QUEUED).unwrap() {
-        Begun::AtOnce(content, Why::Full) => {
+        StartedCopy::AtOnce(content, AtOnceReason::Full) => {
             assert_eq!(content.len(), (6 << 20) + 1);
             assert!(content[0] == 1 && content[1..].iter().all(|&byte| byte == 0));
         }
         other => panic!("{other:?}"),
     }
     match copier.copy_into(&arena, 13 << 20, &shared, 0..6 << 20, &QUEUED).unwrap() {
-        Begun::AtOnce((), Why::Full) => {}
+        StartedCopy::AtOnce((), AtOnceReason::Full) => {}
         other => panic!("{other:?}"),
     }
     drop(first);
@@ -223,17 +226,17 @@ fn left_to_what_is_learnt() {
     cases(40, |random| {
         let bytes = random.pick(&[1usize, 500, 4096, 65_536, 262_144, 1 << 20]);
         let shared = Rc::new(random.bytes(bytes));
-        let how = How { site: 0x1234, ..How::default() };
-        match copier.copy_into(&arena, 0, &shared, 0..bytes, &how).unwrap() {
-            Begun::AtOnce((), why) => assert_eq!(why, Why::Better),
-            Begun::Queued(copy) => {
+        let options = CopyOptions { site: 0x1234, ..CopyOptions::default() };
+        match copier.copy_into(&arena, 0, &shared, 0..bytes, &options).unwrap() {
+            StartedCopy::AtOnce((), why) => assert_eq!(why, AtOnceReason::Better),
+            StartedCopy::Queued(copy) => {
                 assert!(bytes >= 4096, "{bytes}");
                 assert!(!copy.finish().failed);
             }
         }
-        let content = match copier.append_from(&arena, 0, bytes, Vec::new(), &how).unwrap() {
-            Begun::AtOnce(content, _) => content,
-            Begun::Queued(copy) => copy.finish().bytes,
+        let content = match copier.append_from(&arena, 0, bytes, Vec::new(), &options).unwrap() {
+            StartedCopy::AtOnce(content, _) => content,
+            StartedCopy::Queued(copy) => copy.finish().bytes,
         };
         assert!(content == *shared);
     });

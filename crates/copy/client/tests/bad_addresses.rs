@@ -6,14 +6,15 @@ use std::os::fd::AsRawFd;
 use std::ptr;
 
 use unlade_copy::{
-    Config, Copier, CopyError, How, Polling, Service, TASK_BYTES_MAX, TaskFailure, Token,
+    Config, Copier, CopyError, CopyOptions, Polling, Service, TASK_BYTES_MAX, TaskFailure, Token,
 };
 
 const EFAULT: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::BadAddress));
 const EINVAL: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Refused));
 /// Deferred for an hour, or until the sync.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: true, handler: None, site: 0 };
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const PUT_OFF: CopyOptions =
+    CopyOptions { lazy_us: Some(u32::MAX), queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const BYTES: usize = 64 << 10;
 
 /// Memory that can be made inaccessible; unmapped at the end.
@@ -89,10 +90,10 @@ unsafe fn outcome(
     copier: &Copier,
     (dst, src): (*mut u8, *const u8),
     len: usize,
-    how: &How,
+    options: &CopyOptions,
 ) -> [Result<(), CopyError>; 3] {
     // SAFETY: the caller's promise.
-    let submit = || unsafe { copier.submit(dst, src, len, how) };
+    let submit = || unsafe { copier.submit(dst, src, len, options) };
     let token: Token = submit();
     let by_token = copier.sync(&token, 0..len);
     let _other = submit();
@@ -109,16 +110,20 @@ fn bad_addresses_end_in_efault_whoever_copies() {
     let at_waiter = left_alone();
     for (what, dst, src, _pages) in &bad_places(&good, &file) {
         for len in [1, 100, 1000, 3000, 4096, 20_000, BYTES] {
-            for (who, copier, how) in [
+            for (who, copier, options) in [
                 ("the waiter", &at_waiter, PUT_OFF),
                 ("the waiter, of what was not put off", &at_waiter, QUEUED),
                 ("the service, or the waiter", &at_service, QUEUED),
-                ("the submitter", &at_service, How::default()),
-                ("the submitter at a site", &at_service, How { site: 0x1000, ..How::default() }),
+                ("the submitter", &at_service, CopyOptions::default()),
+                (
+                    "the submitter at a site",
+                    &at_service,
+                    CopyOptions { site: 0x1000, ..CopyOptions::default() },
+                ),
             ] {
                 // SAFETY: the mapped part of these ranges belongs to the test, and is not
                 // accessed.
-                let told = unsafe { outcome(copier, (*dst, *src), len, &how) };
+                let told = unsafe { outcome(copier, (*dst, *src), len, &options) };
                 assert_eq!(told, [EFAULT, EFAULT, Ok(())], "{who}, {len} bytes, {what}");
             }
         }
@@ -177,14 +182,14 @@ fn ranges_that_overlap_or_wrap_end_in_einval_whoever_copies() {
         ("a destination that goes around", end, memory.0),
     ];
     for (what, dst, src) in cases {
-        for (copier, how) in [
+        for (copier, options) in [
             (&at_waiter, PUT_OFF),
             (&at_waiter, QUEUED),
             (&at_service, QUEUED),
-            (&at_service, How::default()),
+            (&at_service, CopyOptions::default()),
         ] {
             // SAFETY: memory of this test; invalid ranges are not copied.
-            let told = unsafe { outcome(copier, (dst, src), BYTES, &how) };
+            let told = unsafe { outcome(copier, (dst, src), BYTES, &options) };
             assert_eq!(told, [EINVAL, EINVAL, Ok(())], "{what}");
         }
         // An empty range is always valid.
@@ -203,12 +208,12 @@ fn handlers_of_copies_that_fail_at_once_run() {
     let copier = left_alone();
     let (mut count_of, memory) = (0u32, Pages::new(BYTES));
     let handler = Some((count as *const () as usize, (&raw mut count_of).addr()));
-    let how = How { handler, ..How::default() };
+    let options = CopyOptions { handler, ..CopyOptions::default() };
     // SAFETY: memory of this test; the handler is a valid function.
     let tokens = unsafe {
         [
-            copier.submit(memory.0, ptr::without_provenance(64), 100, &how),
-            copier.submit(memory.0, memory.0, 100, &how),
+            copier.submit(memory.0, ptr::without_provenance(64), 100, &options),
+            copier.submit(memory.0, memory.0, 100, &options),
         ]
     };
     assert!(tokens.iter().all(Token::has_failed_at_once));

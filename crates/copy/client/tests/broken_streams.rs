@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use unlade_copy::{
-    Config, Copier, CopyError, How, Inbound, Polling, Received, Service, TaskFailure,
+    Config, Copier, CopyError, CopyOptions, Inbound, Polling, Received, Service, TaskFailure,
 };
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const CANCELLED: CopyError = CopyError::Failed(TaskFailure::CANCELLED);
 /// Longer than anything here takes, but finite.
 const LONG: Duration = Duration::from_secs(30);

@@ -1,17 +1,19 @@
 //! Chains through sockets: received bytes go on to their destination, once, in order, and every
 //! byte that the program may read is the same as with `recv` and `memcpy`.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Polling, Received, Service, TaskFailure, Token};
+use unlade_copy::{
+    Config, Copier, CopyError, CopyOptions, Polling, Received, Service, TaskFailure, Token,
+};
 use unlade_testkit::{Random, seeds};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 fn service(polling: Polling) -> Service {
     Service::start(Config { polling, ..Config::default() }).unwrap()
@@ -103,7 +105,7 @@ fn an_aborted_receive_still_serves_those_who_copy_from_it() {
     let sent = some_bytes(60_000);
     far.write_all(&sent).unwrap();
     let (mut buffer, mut object) = (vec![0u8; 60_000], vec![0u8; 30_000]);
-    let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
     // SAFETY: as in `delivers`.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
@@ -141,7 +143,7 @@ fn falls_short(polling: Polling) {
         let received = receive(&copier, &near, &mut buffer);
         let mut stolen = vec![0u8; 20_000];
         near.read_exact(&mut stolen).unwrap();
-        let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+        let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
         let early = copier.submit(first.as_mut_ptr(), buffer.as_ptr(), 20_000, &lazy);
         let source = buffer[30_000..].as_ptr();
         let late = copier.submit(second.as_mut_ptr(), source, 20_000, &lazy);
@@ -176,7 +178,7 @@ fn a_bad_place_is_its_copys_error_and_the_stream_goes_on() {
     // SAFETY: as in `delivers`; the destination is not mapped, which the kernel detects.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
-        let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+        let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
         let nowhere = std::ptr::without_provenance_mut(64);
         let bad = copier.submit(nowhere, buffer[10_000..].as_ptr(), 30_000, &lazy);
         copier.abort(received.token());
@@ -253,7 +255,8 @@ impl Program<'_> {
         let at = BUFFER + self.random.below(ARENA - range.len());
         let base = self.base();
         let lazy_us = (self.random.below(2) == 0).then_some(60_000_000);
-        let how = How { lazy_us, queued: self.random.below(4) != 0, ..How::default() };
+        let options =
+            CopyOptions { lazy_us, queued: self.random.below(4) != 0, ..CopyOptions::default() };
         for offset in 0..range.len() {
             self.truth[at + offset] = self.truth[range.start + offset];
             if deliver {
@@ -266,7 +269,7 @@ impl Program<'_> {
             if deliver {
                 let _ = self.copier.deliver(&received, range, dst).unwrap();
             } else {
-                let _ = self.copier.submit(dst, base.add(range.start), range.len(), &how);
+                let _ = self.copier.submit(dst, base.add(range.start), range.len(), &options);
             }
         }
         self.last = Some(received);

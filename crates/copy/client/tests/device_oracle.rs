@@ -1,9 +1,9 @@
 //! Random copies, syncs, reads and writes against plain `memcpy`: every byte that a program may
 //! read is the same.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of operations.
 
-use unlade_copy::{Config, Copier, Devices, How, Service};
+use unlade_copy::{Config, Copier, CopyOptions, Devices, Service};
 use unlade_copy_kernels::device::{Characteristics, Device};
 use unlade_copy_kernels::model::{Clock, Failing, Model};
 use unlade_testkit::{Random, setting};
@@ -47,11 +47,12 @@ impl World {
             return;
         }
         let lazy_us = (self.random.below(4) == 0).then(|| self.random.below(2000) as u32);
-        let how = How { lazy_us, queued: self.random.below(8) != 0, ..How::default() };
+        let options =
+            CopyOptions { lazy_us, queued: self.random.below(8) != 0, ..CopyOptions::default() };
         // SAFETY: both ranges are in the arena, which lives as long as the copier; it is accessed
         // only after a sync.
         let token =
-            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, &how) };
+            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, &options) };
         self.oracle.copy_within(src..src + len, dst);
         if self.random.below(6) == 0 {
             self.copier.sync(&token, 0..len).unwrap();

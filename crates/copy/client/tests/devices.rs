@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Service, TaskFailure, Token};
+use unlade_copy::{Config, Copier, CopyError, CopyOptions, Service, TaskFailure, Token};
 use unlade_copy_kernels::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
 use unlade_copy_kernels::model::{Clock, Failing, Model, Paced};
 use unlade_copy_kernels::{Guard, OwnMemory};
@@ -163,7 +163,7 @@ fn a_unit_that_fails_always_is_not_asked_for_long() {
     assert_eq!((counts.unit_bytes, counts.copied_bytes), (0, 4 << 20));
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 /// A service of this process, and a client; its copies take no simulated time.
 fn beside(unit: impl Device + Send + 'static) -> (Service, Copier) {

@@ -1,7 +1,7 @@
 //! The sync of a failed task returns its error, however late: its slot may have been reused long
 //! ago.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -9,10 +9,12 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Inbound, Polling, Service, TaskFailure, Token};
+use unlade_copy::{
+    Config, Copier, CopyError, CopyOptions, Inbound, Polling, Service, TaskFailure, Token,
+};
 use unlade_testkit::{Random, seeds};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const ENDED: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Ended));
 /// Bytes of each copy and receive.
 const BYTES: usize = 64;
@@ -53,7 +55,7 @@ unsafe fn fall_short(copier: &Copier, dst: *mut u8) -> (Token, bool) {
     // early.
     let stolen = near.read(&mut [0; BYTES]).unwrap();
     // Waits before the socket is closed, without reporting the error.
-    copier.settle_for_write(dst.addr(), BYTES);
+    copier.complete_for_write(dst.addr(), BYTES);
     (*received.token(), stolen == BYTES)
 }
 
@@ -68,7 +70,7 @@ fn one_run(slots: u32, seed: u64) {
     let (base, source) = (arena.as_mut_ptr(), source.as_ptr());
     let mut submitted: Vec<Submitted> = Vec::new();
     for number in 0..TASKS {
-        // SAFETY: source and arena stay until all is settled; each copy has its own destination.
+        // SAFETY: source and arena stay until all is completed; each copy has its own destination.
         let (token, failed) = unsafe {
             let dst = base.add(number * BYTES);
             match random.below(20) {
@@ -96,7 +98,7 @@ fn one_run(slots: u32, seed: u64) {
             old.is_told = true;
         }
     }
-    copier.settle_for_write(base.addr(), TASKS * BYTES);
+    copier.complete_for_write(base.addr(), TASKS * BYTES);
     for _ in 0..2 {
         for (number, old) in submitted.iter().enumerate() {
             if !old.is_told && random.below(2) == 0 {
@@ -118,7 +120,7 @@ fn an_error_is_found_however_late_it_is_asked_for() {
     }
 }
 
-/// Submits enough tasks to reuse every slot, and settles all.
+/// Submits enough tasks to reuse every slot, and completes all.
 fn go_round(copier: &Copier, slots: usize) {
     let (source, mut destination) = ([7u8; BYTES], [0u8; BYTES]);
     let mut queued = 0;
@@ -154,8 +156,8 @@ fn who_asks_by_address_is_told_once_and_of_what_was_not_written_since() {
         assert_eq!(copier.sync_for_write(place(0) + 10, 10), ENDED);
         assert_eq!(copier.sync(&tokens[1], 0..BYTES), ENDED);
         assert_eq!(copier.sync_range(place(1), BYTES), Ok(()), "the token told it");
-        for how in [QUEUED, How::default()] {
-            let token = copier.submit(base.add(2 * BYTES), source.as_ptr(), BYTES, &how);
+        for options in [QUEUED, CopyOptions::default()] {
+            let token = copier.submit(base.add(2 * BYTES), source.as_ptr(), BYTES, &options);
             assert_eq!(copier.sync_range(place(2), BYTES), Ok(()));
             assert_eq!(copier.sync(&token, 0..BYTES), Ok(()));
             assert_eq!(copier.sync(&tokens[2], 0..BYTES), ENDED);

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{AttachError, Config, Copier, How, Polling, Service, Token};
+use unlade_copy::{AttachError, Config, Copier, CopyOptions, Polling, Service, Token};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 /// A delay so long that the copy is made only when it is needed.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), ..QUEUED };
+const PUT_OFF: CopyOptions = CopyOptions { lazy_us: Some(u32::MAX), ..QUEUED };
 const BYTES: usize = 1 << 20;
 /// Copies that are pending at a fork: more than the service can make before it.
 const COPIES: usize = 16;
@@ -84,13 +84,13 @@ struct Pending {
     tokens: Vec<Token>,
 }
 
-fn submit(copier: &Copier, how: &How) -> Pending {
+fn submit(copier: &Copier, options: &CopyOptions) -> Pending {
     let sources: Vec<_> = (0..COPIES).map(filled).collect();
     let mut destinations = vec![vec![0u8; BYTES]; COPIES];
     let copies = sources.iter().zip(&mut destinations);
     let tokens = copies
         // SAFETY: the tests sync before they access either buffer.
-        .map(|(src, dst)| unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), BYTES, how) })
+        .map(|(src, dst)| unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), BYTES, options) })
         .collect();
     Pending { sources, destinations, tokens }
 }
@@ -109,9 +109,9 @@ impl Pending {
 fn a_fork_with_a_queued_copy_pending_leaves_the_child_able_to_finish_it() {
     let _alone = one_at_a_time();
     let service = service();
-    for how in [QUEUED, PUT_OFF] {
+    for options in [QUEUED, PUT_OFF] {
         let copier = Copier::new(service.attach().unwrap());
-        let all = submit(&copier, &how);
+        let all = submit(&copier, &options);
         let by_token = in_child(|| match (0..COPIES).rev().all(|n| all.sync(&copier, n)) {
             true => i32::from(!all.is_right()),
             false => 2,
@@ -211,8 +211,8 @@ fn handlers_of_what_was_pending_at_a_fork_run_in_the_parent_only() {
     let _alone = one_at_a_time();
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
-    let how = How { handler: Some((count as *const () as usize, 0)), ..PUT_OFF };
-    let all = submit(&copier, &how);
+    let options = CopyOptions { handler: Some((count as *const () as usize, 0)), ..PUT_OFF };
+    let all = submit(&copier, &options);
     let child = in_child(|| {
         let is_over = copier.sync_handlers().is_ok() && copier.run_handlers() == 0;
         if !is_over || CALLED.load(Ordering::Relaxed) != 0 {
@@ -222,7 +222,7 @@ fn handlers_of_what_was_pending_at_a_fork_run_in_the_parent_only() {
         let mut own = vec![0u8; BYTES];
         // SAFETY: both live until it is synced, below.
         let token =
-            unsafe { copier.submit(own.as_mut_ptr(), all.sources[1].as_ptr(), BYTES, &how) };
+            unsafe { copier.submit(own.as_mut_ptr(), all.sources[1].as_ptr(), BYTES, &options) };
         let is_there = copier.sync(&token, 0..BYTES).is_ok() && own == all.sources[1];
         i32::from(!is_there || CALLED.load(Ordering::Relaxed) != 1 || !all.is_right())
     });

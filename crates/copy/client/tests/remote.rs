@@ -17,7 +17,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 use unlade_copy::{
-    Class, Copier, CopyError, How, Options, Refusal, Remote, RemoteError, TaskFailure,
+    Class, Copier, CopyError, CopyOptions, Options, Refusal, Remote, RemoteError, TaskFailure,
 };
 use unlade_copy_service::daemon::message::{Reply, Request};
 use unlade_copy_service::daemon::{Daemon, DaemonConfig, socket};
@@ -107,7 +107,7 @@ fn greeted(path: &Path) -> OwnedFd {
     socket
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 #[test]
 fn copies_between_shared_regions_are_made_by_the_daemon() {
@@ -172,13 +172,13 @@ fn what_the_daemon_leaves_at_its_end_is_done_and_handlers_run_once() {
         (remote.memory(1 << 20).unwrap(), remote.memory(1 << 20).unwrap());
     source.fill(5);
     let copier = Copier::new(remote);
-    let how = How { handler: Some((count as *const () as usize, 1)), ..QUEUED };
-    let lazy = How { lazy_us: Some(u32::MAX), ..how };
+    let options = CopyOptions { handler: Some((count as *const () as usize, 1)), ..QUEUED };
+    let lazy = CopyOptions { lazy_us: Some(u32::MAX), ..options };
     for part in 0..200 {
-        let (at, how) = (part * 5000, if part % 3 == 0 { &lazy } else { &how });
+        let (at, options) = (part * 5000, if part % 3 == 0 { &lazy } else { &options });
         let (dst, src) = (destination[at..].as_mut_ptr(), source[at..].as_ptr());
         // SAFETY: neither buffer is accessed before all are synced.
-        let _ = unsafe { copier.submit(dst, src, 5000, how) };
+        let _ = unsafe { copier.submit(dst, src, 5000, options) };
         if part == 120 {
             running.end();
         }
@@ -483,12 +483,13 @@ fn what_a_killed_daemon_had_claimed_is_taken_back_and_done_once() {
                 (remote.memory(1 << 20).unwrap(), remote.memory(1 << 20).unwrap());
             source.iter_mut().for_each(|byte| *byte = random.next() as u8);
             let copier = Copier::new(remote);
-            let how = How { handler: Some((count_due as *const () as usize, 1)), ..QUEUED };
+            let options =
+                CopyOptions { handler: Some((count_due as *const () as usize, 1)), ..QUEUED };
             for part in 0..TASKS {
                 let (at, len) = (part * 10_000, 1 + (random.next() % 10_000) as usize);
                 let (dst, src) = (end[at..].as_mut_ptr(), source[at..].as_ptr());
                 // SAFETY: neither buffer is accessed before all are synced.
-                let _ = unsafe { copier.submit(dst, src, len, &how) };
+                let _ = unsafe { copier.submit(dst, src, len, &options) };
                 // Bytes that are not copied are equal in source and destination.
                 end[at + len..at + 10_000].copy_from_slice(&source[at + len..at + 10_000]);
             }

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Polling, Service, TaskFailure, Token};
+use unlade_copy::{Config, Copier, CopyError, CopyOptions, Polling, Service, TaskFailure, Token};
 
 fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
@@ -15,13 +15,13 @@ fn client(service: &Service) -> Copier {
 }
 
 /// Submits without a scope, like C programs.
-fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> Token {
+fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], options: &CopyOptions) -> Token {
     assert_eq!(dst.len(), src.len());
     // SAFETY: every test syncs before it accesses either buffer.
-    unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+    unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), options) }
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 /// Waits for an asynchronous action of the service.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -44,7 +44,7 @@ fn handlers_run_once_each_whoever_looks_for_them() {
     let copier = client(&service);
     let source = vec![3u8; 20_000];
     let mut destinations = vec![vec![0u8; 20_000]; 200];
-    let how = How { handler: Some((count as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count as *const () as usize, 1)), ..QUEUED };
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -55,7 +55,7 @@ fn handlers_run_once_each_whoever_looks_for_them() {
             });
         }
         for destination in &mut destinations {
-            let _ = submit(&copier, destination, &source, &how);
+            let _ = submit(&copier, destination, &source, &options);
         }
     });
     copier.sync_all().unwrap();
@@ -75,10 +75,10 @@ fn handlers_run_though_the_service_tells_of_none() {
     let mut destinations = vec![vec![0u8; 20_000]; 90];
     let (first, rest) = destinations.split_at_mut(30);
     let (second, third) = rest.split_at_mut(30);
-    let how = How { handler: Some((count_left as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count_left as *const () as usize, 1)), ..QUEUED };
     let submit_all = |copier: &Copier, destinations: &mut [Vec<u8>]| {
         for destination in destinations {
-            let _ = submit(copier, destination, &source, &how);
+            let _ = submit(copier, destination, &source, &options);
         }
     };
     let service = service();
@@ -120,15 +120,20 @@ fn an_event_loop_is_told_of_handlers_and_of_the_services_end() {
     let event = copier.event().unwrap();
     let source = vec![8u8; 20_000];
     let mut destination = vec![0u8; 20_000];
-    let how = How { handler: Some((count_told as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count_told as *const () as usize, 1)), ..QUEUED };
     for round in 1..=50 {
-        let _ = submit(&copier, &mut destination, &source, &how);
+        let _ = submit(&copier, &mut destination, &source, &options);
         while TOLD.load(Ordering::SeqCst) < round {
             wait_for(event);
             copier.run_handlers();
         }
     }
-    let _ = submit(&copier, &mut destination, &source, &How { lazy_us: Some(u32::MAX), ..how });
+    let _ = submit(
+        &copier,
+        &mut destination,
+        &source,
+        &CopyOptions { lazy_us: Some(u32::MAX), ..options },
+    );
     drop(service);
     wait_for(event);
     copier.run_handlers();
@@ -148,10 +153,10 @@ fn a_handler_waits_for_what_is_still_written_to_its_source() {
     let source = vec![5u8; 20_000];
     let mut middle = vec![0u8; 20_000];
     let mut end = vec![0u8; 20_000];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let first = submit(&copier, &mut middle, &source, &lazy);
-    let how = How { handler: Some((free as *const () as usize, 7)), ..QUEUED };
-    let second = submit(&copier, &mut end, &middle, &how);
+    let options = CopyOptions { handler: Some((free as *const () as usize, 7)), ..QUEUED };
+    let second = submit(&copier, &mut end, &middle, &options);
     // Reads around the middle, which the lazy copy will overwrite.
     copier.sync(&second, 0..20_000).unwrap();
     assert_eq!(end, source);
@@ -184,10 +189,13 @@ fn a_handler_of_a_copy_made_at_once_waits_for_older_readers() {
     let mut source = vec![6u8; 500];
     let address = source.as_mut_ptr().expose_provenance();
     let (mut first, mut second) = (vec![0u8; 500], vec![0u8; 500]);
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let older = submit(&copier, &mut first, &source, &lazy);
-    let how = How { handler: Some((overwrite as *const () as usize, address)), ..How::default() };
-    assert!(!submit(&copier, &mut second, &source, &how).is_queued());
+    let options = CopyOptions {
+        handler: Some((overwrite as *const () as usize, address)),
+        ..CopyOptions::default()
+    };
+    assert!(!submit(&copier, &mut second, &source, &options).is_queued());
     assert_eq!(READ.load(Ordering::SeqCst), 1);
     copier.sync(&older, 0..500).unwrap();
     assert_eq!((first, second), (vec![6u8; 500], vec![6u8; 500]));
@@ -224,7 +232,7 @@ fn a_lazy_copy_in_between_is_read_past_and_can_be_given_up() {
     let kernel: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
     let mut input = vec![0u8; 100_000];
     let mut object = vec![0u8; 100_000];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let first = submit(&copier, &mut input, &kernel, &lazy);
     copier.sync(&first, 0..1000).unwrap();
     assert_eq!(input[..1000], kernel[..1000]);
@@ -246,7 +254,8 @@ fn a_lazy_copy_is_made_when_its_time_is_up() {
     let copier = client(&service);
     let source = vec![5u8; 30_000];
     let mut destination = vec![0u8; 30_000];
-    let token = submit(&copier, &mut destination, &source, &How { lazy_us: Some(1000), ..QUEUED });
+    let token =
+        submit(&copier, &mut destination, &source, &CopyOptions { lazy_us: Some(1000), ..QUEUED });
     eventually("it is copied", || copier.is_ready(&token, 0..30_000));
     assert_eq!(destination, source);
 }
@@ -298,7 +307,7 @@ fn a_full_queue_copies_at_once() {
     let copier = client(&service);
     let source = vec![7u8; 4096];
     let mut destinations = vec![vec![0u8; 4096]; 64];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let tokens: Vec<Token> = destinations
         .iter_mut()
         .map(|destination| submit(&copier, destination, &source, &lazy))
@@ -405,7 +414,7 @@ fn a_broken_socket_is_its_tasks_error() {
     let failed = copier.sync(&token, 0..1_000_000).unwrap_err();
     assert!(matches!(failed, CopyError::Failed(TaskFailure::Socket(_))), "{failed}");
     // SAFETY: as above.
-    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), 10, &How::default()) };
+    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), 10, &CopyOptions::default()) };
     assert!(token.is_err());
 }
 

@@ -53,8 +53,8 @@ fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
 }
 
 fn around_12(suite: &'static Tls12CipherSuite) -> SupportedCipherSuite {
-    let aead_alg: &'static Noting<dyn Tls12AeadAlgorithm> =
-        Box::leak(Box::new(Noting(suite.aead_alg)));
+    let aead_alg: &'static LocatingAlgorithm<dyn Tls12AeadAlgorithm> =
+        Box::leak(Box::new(LocatingAlgorithm(suite.aead_alg)));
     SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
         common: common(&suite.common),
         prf_provider: suite.prf_provider,
@@ -65,8 +65,8 @@ fn around_12(suite: &'static Tls12CipherSuite) -> SupportedCipherSuite {
 }
 
 fn around_13(suite: &'static Tls13CipherSuite) -> SupportedCipherSuite {
-    let aead_alg: &'static Noting<dyn Tls13AeadAlgorithm> =
-        Box::leak(Box::new(Noting(suite.aead_alg)));
+    let aead_alg: &'static LocatingAlgorithm<dyn Tls13AeadAlgorithm> =
+        Box::leak(Box::new(LocatingAlgorithm(suite.aead_alg)));
     SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
         common: common(&suite.common),
         hkdf_provider: suite.hkdf_provider,
@@ -84,15 +84,15 @@ fn common(common: &CipherSuiteCommon) -> CipherSuiteCommon {
 }
 
 /// A cipher algorithm whose decrypters record the place of application data.
-struct Noting<A: ?Sized + 'static>(&'static A);
+struct LocatingAlgorithm<A: ?Sized + 'static>(&'static A);
 
-impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
+impl Tls13AeadAlgorithm for LocatingAlgorithm<dyn Tls13AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
         self.0.encrypter(key, iv)
     }
 
     fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
-        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+        Box::new(LocatingDecrypter(self.0.decrypter(key, iv)))
     }
 
     fn key_len(&self) -> usize {
@@ -112,13 +112,13 @@ impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
     }
 }
 
-impl Tls12AeadAlgorithm for Noting<dyn Tls12AeadAlgorithm> {
+impl Tls12AeadAlgorithm for LocatingAlgorithm<dyn Tls12AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: &[u8], extra: &[u8]) -> Box<dyn MessageEncrypter> {
         self.0.encrypter(key, iv, extra)
     }
 
     fn decrypter(&self, key: AeadKey, iv: &[u8]) -> Box<dyn MessageDecrypter> {
-        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+        Box::new(LocatingDecrypter(self.0.decrypter(key, iv)))
     }
 
     fn key_block_shape(&self) -> KeyBlockShape {
@@ -139,9 +139,9 @@ impl Tls12AeadAlgorithm for Noting<dyn Tls12AeadAlgorithm> {
     }
 }
 
-struct NotingDecrypter(Box<dyn MessageDecrypter>);
+struct LocatingDecrypter(Box<dyn MessageDecrypter>);
 
-impl MessageDecrypter for NotingDecrypter {
+impl MessageDecrypter for LocatingDecrypter {
     fn decrypt<'a>(
         &mut self,
         message: InboundOpaqueMessage<'a>,
@@ -149,9 +149,12 @@ impl MessageDecrypter for NotingDecrypter {
     ) -> Result<InboundPlainMessage<'a>, Error> {
         let mut plain = self.0.decrypt(message, sequence)?;
         let is_data = plain.typ == ContentType::ApplicationData;
-        if is_data && !plain.payload.is_empty() && matches!(NOTE.get(), Note::Wanted) {
+        if is_data
+            && !plain.payload.is_empty()
+            && matches!(LOCATION_REQUEST.get(), LocationRequest::Pending)
+        {
             let (address, len) = (plain.payload.as_ptr().addr(), plain.payload.len());
-            NOTE.set(Note::Taken(Place { address, len }));
+            LOCATION_REQUEST.set(LocationRequest::Found(PlaintextLocation { address, len }));
             // One byte, not zero: rustls limits the number of empty records from a peer.
             plain.payload = &plain.payload[..1];
         }
@@ -161,41 +164,41 @@ impl MessageDecrypter for NotingDecrypter {
 
 /// Location of the plaintext of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct PlaintextLocation {
     pub(super) address: usize,
     pub(super) len: usize,
 }
 
 #[derive(Clone, Copy)]
-enum Note {
-    Unwanted,
-    Wanted,
-    Taken(Place),
+enum LocationRequest {
+    None,
+    Pending,
+    Found(PlaintextLocation),
 }
 
 thread_local! {
     /// A decrypter has no reference to its connection, but it is called on the thread that
     /// requests the location, and before that call returns.
-    static NOTE: Cell<Note> = const { Cell::new(Note::Unwanted) };
+    static LOCATION_REQUEST: Cell<LocationRequest> = const { Cell::new(LocationRequest::None) };
 }
 
 /// Runs `work`. Returns the location of the first application data that were decrypted meanwhile:
 /// rustls received one byte of these, and all bytes of later records.
-pub(super) fn noting<T>(work: impl FnOnce() -> T) -> (T, Option<Place>) {
+pub(super) fn with_location<T>(work: impl FnOnce() -> T) -> (T, Option<PlaintextLocation>) {
     /// Resets also after a panic of `work`: otherwise other connections of this thread would lose
     /// data.
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            NOTE.set(Note::Unwanted);
+            LOCATION_REQUEST.set(LocationRequest::None);
         }
     }
     let _reset = Reset;
-    NOTE.set(Note::Wanted);
+    LOCATION_REQUEST.set(LocationRequest::Pending);
     let done = work();
-    let place = match NOTE.get() {
-        Note::Taken(place) => Some(place),
-        Note::Wanted | Note::Unwanted => None,
+    let place = match LOCATION_REQUEST.get() {
+        LocationRequest::Found(place) => Some(place),
+        LocationRequest::Pending | LocationRequest::None => None,
     };
     (done, place)
 }

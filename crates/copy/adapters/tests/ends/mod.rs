@@ -91,7 +91,7 @@ pub fn inbound(service: &Service, socket: &UnixStream, capacity: usize) -> Inbou
     let copier = Arc::new(Copier::new(service.attach().unwrap()));
     let mut inbound = Inbound::new(copier, socket.try_clone().unwrap(), capacity);
     inbound.set_first_bytes(1000);
-    inbound.set_piece_bytes(5000);
+    inbound.set_chunk_bytes(5000);
     inbound.set_always_queued(true);
     inbound
 }

@@ -43,7 +43,7 @@ pub enum ChannelError {
     #[error("the other end has closed the channel")]
     Closed,
     /// The peer violates the protocol.
-    #[error("the other end breaks the channel's protocol: {0}; use the same build")]
+    #[error("the other end violates the channel's protocol: {0}; use the same build on both ends")]
     Wire(#[from] wire::WireError),
     /// Error from the daemon.
     #[error(transparent)]
@@ -58,7 +58,7 @@ pub enum ChannelError {
     #[error(transparent)]
     Copy(#[from] CopyError),
     /// The caller wrote too much into a message.
-    #[error("{bytes} bytes are more than the {most} of a message; send several")]
+    #[error("{bytes} bytes exceed the {most} of a message; send several messages")]
     TooLong {
         /// Bytes written.
         bytes: usize,
@@ -74,7 +74,7 @@ pub enum ChannelError {
         bytes: u32,
     },
     /// The sender or the daemon makes no progress.
-    #[error("nothing of the message came for {seconds} s; the sender does not wait for its reply")]
+    #[error("the message made no progress for {seconds} s; the sender does not wait for its reply")]
     Stalled {
         /// Time waited, in seconds.
         seconds: u64,

@@ -12,7 +12,7 @@ use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, Memory, Queue, Ticket, Until, WaitPolicy, Waited, segment};
 
 use super::ChannelError;
-use super::wire::{ReplyBytes, Said, TaskPlace, WireError};
+use super::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use crate::error::CopyError;
 
 /// Default limit for a message without progress.
@@ -43,11 +43,12 @@ impl MessageReceiver {
     pub fn accept(socket: impl Into<OwnedFd>) -> Result<MessageReceiver, ChannelError> {
         let socket = socket.into();
         let received = socket::receive(socket.as_fd())?.ok_or(ChannelError::Closed)?;
-        let Said::Hello { slots, slot_bytes } = Said::decode(received.bytes())? else {
-            return Err(WireError::Order("what is no greeting").into());
+        let ChannelMessage::Hello { slots, slot_bytes } = ChannelMessage::decode(received.bytes())?
+        else {
+            return Err(WireError::Order("a first message that is not HELLO").into());
         };
         let Ok([queue, inbox]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
-            return Err(WireError::Order("a greeting without two descriptors").into());
+            return Err(WireError::Order("HELLO without two descriptors").into());
         };
         let (queue, inbox) = (Memory::from(Arena::attach(queue)?), Arena::attach(inbox)?);
         let slot_bytes = slot_bytes as usize;
@@ -78,8 +79,9 @@ impl MessageReceiver {
             received => received?,
         };
         let Some(received) = received else { return Ok(None) };
-        let Said::Sent { slot, len, task } = Said::decode(received.bytes())? else {
-            return Err(WireError::Order("what is no message").into());
+        let ChannelMessage::Sent { slot, len, task } = ChannelMessage::decode(received.bytes())?
+        else {
+            return Err(WireError::Order("a message that is not SENT").into());
         };
         if slot >= self.slots || len as usize > self.slot_bytes {
             let (what, found) = ("a slot's or a message's size", len.into());
@@ -93,13 +95,13 @@ impl MessageReceiver {
         Ok(Some(Message { receiver: self, slot, len, task, is_released: false }))
     }
 
-    fn say(&self, said: &Said) -> io::Result<()> {
-        socket::send(self.socket.as_fd(), said.encode().as_slice(), &[])
+    fn send(&self, message: &ChannelMessage) -> io::Result<()> {
+        socket::send(self.socket.as_fd(), message.encode().as_slice(), &[])
     }
 
     fn release(&self, slot: u32, reply: ReplyBytes) -> io::Result<()> {
         self.taken.set(self.taken.get() & !(1 << slot));
-        self.say(&Said::Released { slot, reply })
+        self.send(&ChannelMessage::Released { slot, reply })
     }
 
     /// Returns true if the sender has not closed.
@@ -204,7 +206,7 @@ impl Message<'_> {
                 let seconds = self.receiver.stall_max.as_secs();
                 return Err(ChannelError::Stalled { seconds });
             }
-            self.receiver.say(&Said::Stalled { slot: self.slot })?;
+            self.receiver.send(&ChannelMessage::Stalled { slot: self.slot })?;
         }
     }
 

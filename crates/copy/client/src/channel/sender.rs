@@ -7,9 +7,9 @@ use std::sync::Arc;
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, Queue, Task, Ticket, segment};
 
-use super::wire::{ReplyBytes, Said, TaskPlace, WireError};
+use super::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use super::{ChannelError, SLOTS_MAX};
-use crate::copier::{Copier, How, TASK_BYTES_MAX};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX};
 use crate::pending::Kind;
 use crate::remote::Remote;
 
@@ -20,7 +20,7 @@ const WAKE_BYTES: usize = 256 << 10;
 
 /// State of a message slot.
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum SlotState {
     Free,
     Sent(Option<Ticket>, u32),
     Replied(ReplyBytes),
@@ -37,7 +37,7 @@ pub struct MessageSender {
     outbox: Arc<Arena>,
     inbox: Arc<Arena>,
     slot_bytes: usize,
-    slots: Vec<Slot>,
+    slots: Vec<SlotState>,
     socket: OwnedFd,
     is_offloading: bool,
     missed_bytes: usize,
@@ -67,14 +67,14 @@ impl MessageSender {
         let area_bytes = slots as usize * slot_bytes as usize;
         let (outbox, inbox) = (remote.arena(area_bytes)?, remote.arena(area_bytes)?);
         let queue = remote.queue().memory().fd().ok_or(ChannelError::Closed)?;
-        let hello = Said::Hello { slots, slot_bytes };
+        let hello = ChannelMessage::Hello { slots, slot_bytes };
         socket::send(socket.as_fd(), hello.encode().as_slice(), &[queue, inbox.fd()])?;
         Ok(MessageSender {
             copier: Copier::new(remote),
             outbox,
             inbox,
             slot_bytes: slot_bytes as usize,
-            slots: vec![Slot::Free; slots as usize],
+            slots: vec![SlotState::Free; slots as usize],
             socket,
             is_offloading: true,
             missed_bytes: 0,
@@ -98,14 +98,14 @@ impl MessageSender {
     /// [`ChannelError`]; also if all slots hold replies that were not waited for.
     pub fn draft(&mut self) -> Result<Draft<'_>, ChannelError> {
         loop {
-            if let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+            if let Some(slot) = self.slots.iter().position(|slot| matches!(slot, SlotState::Free)) {
                 return Ok(Draft { sender: self, slot, len: 0 });
             }
-            if !self.slots.iter().any(|slot| matches!(slot, Slot::Sent(..))) {
+            if !self.slots.iter().any(|slot| matches!(slot, SlotState::Sent(..))) {
                 let (slots, bytes) = (self.slots.len() as u32, self.slot_bytes as u32);
                 return Err(ChannelError::Shape { slots, bytes });
             }
-            self.hear()?;
+            self.process_message()?;
         }
     }
 
@@ -115,45 +115,45 @@ impl MessageSender {
     /// [`ChannelError`].
     pub fn wait(&mut self, reply: Reply) -> Result<ReplyBytes, ChannelError> {
         loop {
-            if let Slot::Replied(bytes) = self.slots[reply.0 as usize] {
-                self.slots[reply.0 as usize] = Slot::Free;
+            if let SlotState::Replied(bytes) = self.slots[reply.0 as usize] {
+                self.slots[reply.0 as usize] = SlotState::Free;
                 return Ok(bytes);
             }
-            self.hear()?;
+            self.process_message()?;
         }
     }
 
     /// Processes one message from the receiver.
-    fn hear(&mut self) -> Result<(), ChannelError> {
+    fn process_message(&mut self) -> Result<(), ChannelError> {
         let received = match socket::receive(self.socket.as_fd()) {
             // The receiver has closed without reading everything that was sent to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
             received => received?,
         };
         let received = received.ok_or(ChannelError::Closed)?;
-        let (slot, reply) = match Said::decode(received.bytes())? {
-            Said::Stalled { slot } => (slot, None),
-            Said::Released { slot, reply } => (slot, Some(reply)),
-            Said::Hello { .. } | Said::Sent { .. } => {
-                return Err(WireError::Order("a sender's word").into());
+        let (slot, reply) = match ChannelMessage::decode(received.bytes())? {
+            ChannelMessage::Stalled { slot } => (slot, None),
+            ChannelMessage::Released { slot, reply } => (slot, Some(reply)),
+            ChannelMessage::Hello { .. } | ChannelMessage::Sent { .. } => {
+                return Err(WireError::Order("a message of a sender").into());
             }
         };
-        let Some(&Slot::Sent(ticket, len)) = self.slots.get(slot as usize) else {
+        let Some(&SlotState::Sent(ticket, len)) = self.slots.get(slot as usize) else {
             let is_late = reply.is_none() && (slot as usize) < self.slots.len();
             // The stall report crossed the release of the message.
-            return if is_late { Ok(()) } else { Err(WireError::Order("a release").into()) };
+            return if is_late { Ok(()) } else { Err(WireError::Order("RELEASED").into()) };
         };
-        let settled = match ticket {
+        let completed = match ticket {
             Some(ticket) => {
                 let shift = segment::granule_shift_for(len);
-                self.copier.settle(ticket, segment::bits_for(len, shift))
+                self.copier.complete(ticket, segment::bits_for(len, shift))
             }
             None => Ok(()),
         };
         if let Some(reply) = reply {
-            self.slots[slot as usize] = Slot::Replied(reply);
+            self.slots[slot as usize] = SlotState::Replied(reply);
         }
-        Ok(settled?)
+        Ok(completed?)
     }
 
     fn send(&mut self, slot: usize, len: usize) -> Result<Reply, ChannelError> {
@@ -164,7 +164,7 @@ impl MessageSender {
         let ticket = self.queue(dst, src, len);
         if ticket.is_none() {
             // SAFETY: both areas are mapped as long as this value lives, and are two mappings. No
-            // copy of the slot is pending, since the last one was settled when the slot was
+            // copy of the slot is pending, since the last one was completed when the slot was
             // released. The copy allows other processes to write both areas.
             unsafe { unlade_copy_kernels::copy(dst, src, len, unlade_copy_kernels::Hint::Reuse) };
             self.missed_bytes += len;
@@ -177,8 +177,8 @@ impl MessageSender {
             ticket: ticket.0,
             granule_shift: segment::granule_shift_for(len as u32),
         });
-        self.slots[slot] = Slot::Sent(ticket, len as u32);
-        let sent = Said::Sent { slot: slot as u32, len: len as u32, task };
+        self.slots[slot] = SlotState::Sent(ticket, len as u32);
+        let sent = ChannelMessage::Sent { slot: slot as u32, len: len as u32, task };
         socket::send(self.socket.as_fd(), sent.encode().as_slice(), &[])?;
         Ok(Reply(slot as u32))
     }
@@ -193,7 +193,7 @@ impl MessageSender {
         let ticket = self.copier.queue().try_acquire()?;
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
         let task = Task::copy(dst as u64, src as u64, len as u32);
-        let _token = self.copier.publish(ticket, Kind::Copy, task, &How::default());
+        let _token = self.copier.publish(ticket, Kind::Copy, task, &CopyOptions::default());
         Some(ticket)
     }
 }

@@ -13,7 +13,7 @@ const MESSAGE_BYTES_MAX: usize = 40;
 
 /// A message on the channel's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
+pub enum ChannelMessage {
     /// From the sender: opens the channel; carries the descriptors of the queue's memory and the
     /// inbox.
     Hello {
@@ -79,7 +79,7 @@ impl ReplyBytes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// Length, kind or a reserved field violates the format.
-    #[error("a message of {bytes} bytes of kind {kind} makes no sense")]
+    #[error("a message of {bytes} bytes of kind {kind} is malformed")]
     Format {
         /// Length of the message.
         bytes: usize,
@@ -137,25 +137,25 @@ const STALLED: u32 = 4;
 /// Value of the granule field if no task copies the message.
 const NO_TASK: u32 = 0;
 
-impl Said {
+impl ChannelMessage {
     /// Encodes the message.
     pub fn encode(&self) -> Encoded {
         let encoded = Encoded::new();
         match *self {
-            Said::Hello { slots, slot_bytes } => {
+            ChannelMessage::Hello { slots, slot_bytes } => {
                 encoded.word(HELLO).word(VERSION).word(slots).word(slot_bytes)
             }
-            Said::Sent { slot, len, task } => {
+            ChannelMessage::Sent { slot, len, task } => {
                 let shift = task.map_or(NO_TASK, |task| task.granule_shift.into());
                 let ticket = task.map_or(0, |task| task.ticket);
                 let encoded = encoded.word(SENT).word(slot).word(len).word(shift);
                 encoded.with(&ticket.to_le_bytes())
             }
-            Said::Released { slot, reply } => {
+            ChannelMessage::Released { slot, reply } => {
                 let encoded = encoded.word(RELEASED).word(slot).word(reply.len.into());
                 encoded.with(&reply.bytes)
             }
-            Said::Stalled { slot } => encoded.word(STALLED).word(slot),
+            ChannelMessage::Stalled { slot } => encoded.word(STALLED).word(slot),
         }
     }
 
@@ -163,7 +163,7 @@ impl Said {
     ///
     /// # Errors
     /// [`WireError`].
-    pub fn decode(bytes: &[u8]) -> Result<Said, WireError> {
+    pub fn decode(bytes: &[u8]) -> Result<ChannelMessage, WireError> {
         let word = |at: usize| {
             let word = bytes.get(4 * at..4 * at + 4)?;
             Some(u32::from_le_bytes(word.try_into().ok()?))
@@ -183,9 +183,9 @@ impl Said {
                 if rest.iter().any(|byte| *byte != 0) {
                     return Err(format);
                 }
-                Ok(Said::Released { slot, reply: ReplyBytes::new(text).ok_or(format)? })
+                Ok(ChannelMessage::Released { slot, reply: ReplyBytes::new(text).ok_or(format)? })
             }
-            (STALLED, 8) => Ok(Said::Stalled { slot: slot(number(1)?)? }),
+            (STALLED, 8) => Ok(ChannelMessage::Stalled { slot: slot(number(1)?)? }),
             _ => Err(format),
         }
     }
@@ -204,22 +204,22 @@ fn range(
     if allowed.contains(&found) { Ok(found) } else { Err(error) }
 }
 
-fn hello(version: u32, slots: u32, slot_bytes: u32) -> Result<Said, WireError> {
+fn hello(version: u32, slots: u32, slot_bytes: u32) -> Result<ChannelMessage, WireError> {
     if version != VERSION {
         return Err(WireError::Version(version));
     }
     let slots = range("a number of slots", slots, 1..=SLOTS_MAX)?;
     let slot_bytes = range("a slot's size", slot_bytes, 1..=TASK_BYTES_MAX as u32)?;
-    Ok(Said::Hello { slots, slot_bytes })
+    Ok(ChannelMessage::Hello { slots, slot_bytes })
 }
 
-fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<Said, WireError> {
+fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<ChannelMessage, WireError> {
     let slot = slot(slot_number)?;
     let len = range("a length", len, 0..=TASK_BYTES_MAX as u32)?;
     if shift == NO_TASK {
         let out_of_range = WireError::Range { what: "a ticket", found: ticket };
         return if ticket == 0 {
-            Ok(Said::Sent { slot, len, task: None })
+            Ok(ChannelMessage::Sent { slot, len, task: None })
         } else {
             Err(out_of_range)
         };
@@ -229,7 +229,7 @@ fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<Said, Wir
     if segment::count_for(len, granule_shift) > SEGMENTS_MAX {
         return Err(WireError::Range { what: "a granule", found: shift.into() });
     }
-    Ok(Said::Sent { slot, len, task: Some(TaskPlace { ticket, granule_shift }) })
+    Ok(ChannelMessage::Sent { slot, len, task: Some(TaskPlace { ticket, granule_shift }) })
 }
 
 #[cfg(test)]
@@ -241,14 +241,14 @@ mod tests {
     fn what_is_said_comes_back() {
         let task = Some(TaskPlace { ticket: u64::MAX - 1, granule_shift: 15 });
         let reply = ReplyBytes::new(b"done").unwrap();
-        for said in [
-            Said::Hello { slots: 32, slot_bytes: 1 << 20 },
-            Said::Sent { slot: 31, len: 1 << 20, task },
-            Said::Sent { slot: 0, len: 0, task: None },
-            Said::Released { slot: 3, reply },
-            Said::Stalled { slot: 3 },
+        for message in [
+            ChannelMessage::Hello { slots: 32, slot_bytes: 1 << 20 },
+            ChannelMessage::Sent { slot: 31, len: 1 << 20, task },
+            ChannelMessage::Sent { slot: 0, len: 0, task: None },
+            ChannelMessage::Released { slot: 3, reply },
+            ChannelMessage::Stalled { slot: 3 },
         ] {
-            assert_eq!(Said::decode(said.encode().as_slice()), Ok(said));
+            assert_eq!(ChannelMessage::decode(message.encode().as_slice()), Ok(message));
         }
         assert_eq!(ReplyBytes::new(&[0; REPLY_BYTES_MAX + 1]), None);
     }
@@ -257,7 +257,7 @@ mod tests {
     fn what_is_out_of_range_is_refused() {
         let refused = |words: &[u32]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            Said::decode(&bytes).unwrap_err()
+            ChannelMessage::decode(&bytes).unwrap_err()
         };
         assert_eq!(refused(&[HELLO, 2, 1, 1]), WireError::Version(2));
         for words in [[HELLO, 1, 0, 1], [HELLO, 1, 33, 1], [HELLO, 1, 1, 0], [HELLO, 1, 1, 1 << 21]]
@@ -283,8 +283,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_mean_one_thing_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
-            if let Ok(said) = Said::decode(&bytes) {
-                let encoded = said.encode();
+            if let Ok(message) = ChannelMessage::decode(&bytes) {
+                let encoded = message.encode();
                 prop_assert_eq!(encoded.as_slice(), &bytes[..]);
             }
         }

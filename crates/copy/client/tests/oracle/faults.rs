@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Copier, CopyError, How, TaskFailure, Token};
+use unlade_copy::{Copier, CopyError, CopyOptions, TaskFailure, Token};
 use unlade_testkit::Random;
 
 use crate::shadow::Shadow;
@@ -52,14 +52,14 @@ impl Faults {
                 continue;
             }
             let lazy_us = self.random.once_in(4).then(|| self.random.below(500) as u32);
-            let how = How { queued: true, lazy_us, ..How::default() };
+            let options = CopyOptions { queued: true, lazy_us, ..CopyOptions::default() };
             let nowhere = std::ptr::without_provenance_mut::<u8>(NOWHERE);
             // SAFETY: the memory is not accessed before all is over; the service detects unmapped
             // addresses.
             let token = unsafe {
                 let to = if to_nowhere { nowhere } else { base.add(dst) };
                 let from = if from_nowhere { nowhere } else { base.add(src) };
-                self.copier.submit(to, from, len, &how)
+                self.copier.submit(to, from, len, &options)
             };
             assert!(token.is_queued(), "there are more slots than copies");
             // A good copy that reads around a failed one uses the same bad address, and fails,
@@ -73,11 +73,11 @@ impl Faults {
             }
             all.push(Submitted { token, len, is_bad: to_nowhere || from_nowhere, reads_unknown });
         }
-        self.settle(&all);
+        self.complete(&all);
         assert_eq!(shadow.difference(0, &self.memory), None, "beside bad addresses");
     }
 
-    fn settle(&mut self, all: &[Submitted]) {
+    fn complete(&mut self, all: &[Submitted]) {
         let begin = Instant::now();
         // Only the service, or also waiters.
         let waits = self.random.once_in(2);

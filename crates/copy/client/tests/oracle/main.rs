@@ -1,7 +1,7 @@
 //! Random copies, syncs, reads and writes against plain `memcpy`: every byte that a program may
 //! read is the same.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations: 100 million take some ten
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of operations: 100 million take some ten
 //! minutes of two cores, `cargo test --release -p unlade-copy --test oracle`.
 
 mod buffers;

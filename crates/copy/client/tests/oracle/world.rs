@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Copier, How, Token};
+use unlade_copy::{Copier, CopyOptions, Token};
 use unlade_testkit::Random;
 
 use crate::buffers::{BUFFER_BYTES, Buffer, FREED};
@@ -125,19 +125,20 @@ impl<'c> World<'c> {
         start.min(last)
     }
 
-    fn how(&mut self) -> How {
+    fn options(&mut self) -> CopyOptions {
         let lazy_us = self.random.once_in(4).then(|| match self.random.below(4) {
             0 => 60_000_000,
             _ => self.random.below(2000) as u32,
         });
         let site = self.random.below(8);
-        How { lazy_us, queued: !self.random.once_in(8), site, ..How::default() }
+        CopyOptions { lazy_us, queued: !self.random.once_in(8), site, ..CopyOptions::default() }
     }
 
-    fn submit(&mut self, dst: usize, src: usize, len: usize, how: &How) -> Recent {
+    fn submit(&mut self, dst: usize, src: usize, len: usize, options: &CopyOptions) -> Recent {
         // SAFETY: both ranges are in the memory, and do not overlap; they are accessed only after
         // a sync, and `finish`, or the copier's end, waits for all.
-        let token = unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, how) };
+        let token =
+            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, options) };
         let moment = self.shadow.copy(dst, src, len);
         Recent { token, dst, src, len, moment }
     }
@@ -158,8 +159,8 @@ impl<'c> World<'c> {
         if src.abs_diff(dst) < len {
             return;
         }
-        let how = self.how();
-        let recent = self.submit(dst, src, len, &how);
+        let options = self.options();
+        let recent = self.submit(dst, src, len, &options);
         self.remember(recent);
     }
 
@@ -238,17 +239,18 @@ impl<'c> World<'c> {
             let len = length(&mut self.random, BUFFER_BYTES);
             let inside = start + self.random.below(BUFFER_BYTES - len + 1);
             let outside = self.related(len);
-            let how = self.how();
+            let options = self.options();
             let into = self.random.once_in(2);
             let (dst, src) = if into { (inside, outside) } else { (outside, inside) };
-            let recent = self.submit(dst, src, len, &how);
+            let recent = self.submit(dst, src, len, &options);
             if self.random.once_in(8) {
                 self.abort(&recent);
             }
         }
-        let how = How { handler: Some(self.buffers[number].handler()), ..self.how() };
+        let options =
+            CopyOptions { handler: Some(self.buffers[number].handler()), ..self.options() };
         let dst = self.related(BUFFER_BYTES);
-        let recent = self.submit(dst, start, BUFFER_BYTES, &how);
+        let recent = self.submit(dst, start, BUFFER_BYTES, &options);
         // Sources of remembered copies are used again, so remove this one.
         if self.random.once_in(8) {
             self.abort(&recent);
@@ -271,7 +273,7 @@ impl<'c> World<'c> {
         };
         let Some(lost) = open.into_iter().map(since).collect::<Option<Vec<_>>>() else { return };
         self.copier.abort(&recent.token);
-        assert!(self.copier.is_ready(&recent.token, 0..recent.len), "settled");
+        assert!(self.copier.is_ready(&recent.token, 0..recent.len), "completed");
         lost.into_iter().flatten().for_each(|range| self.shadow.forget(range));
     }
 
@@ -294,8 +296,8 @@ impl<'c> World<'c> {
     fn give_up_scratch(&mut self) {
         let len = length(&mut self.random, SCRATCH_BYTES);
         let src = self.related(len);
-        let how = self.how();
-        let recent = self.submit(self.arena, src, len, &how);
+        let options = self.options();
+        let recent = self.submit(self.arena, src, len, &options);
         if self.random.once_in(4) {
             let part = self.part(&recent);
             self.copier.sync(&recent.token, part.clone()).unwrap();

@@ -23,18 +23,18 @@ struct Entry {
 
 /// The tasks of one queue, by slot.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct ClientTasks {
     entries: Box<[Entry]>,
     /// Held while segments are claimed or released, so that each claim is recorded in `own`.
     claiming: Mutex<()>,
     handlers: AtomicU64,
 }
 
-impl Ledger {
+impl ClientTasks {
     /// Creates the state of a queue of `slots` slots, a power of two.
-    pub fn new(slots: u32) -> Ledger {
+    pub fn new(slots: u32) -> ClientTasks {
         let entries = (0..slots).map(|_| Entry::default()).collect();
-        Ledger { entries, claiming: Mutex::new(()), handlers: AtomicU64::new(0) }
+        ClientTasks { entries, claiming: Mutex::new(()), handlers: AtomicU64::new(0) }
     }
 
     fn entry(&self, ticket: Ticket) -> &Entry {
@@ -118,36 +118,36 @@ mod tests {
 
     #[test]
     fn what_a_dead_daemon_claimed_is_taken_back_and_nothing_else() {
-        let (queue, ledger) = (queue(), Ledger::new(16));
+        let (queue, tasks) = (queue(), ClientTasks::new(16));
         let ticket = queue.try_acquire().unwrap();
-        ledger.begin(ticket, None);
+        tasks.begin(ticket, None);
         queue.publish(ticket, &Task::copy(0x1000, 0x9000, 8192));
         let progress = queue.progress(ticket);
         // The daemon: two segments, one of them done.
         assert_eq!(progress.claim(0b0011), 0b0011);
         progress.finish(0b0001);
         // A thread of this process, in the middle of a copy.
-        assert_eq!(ledger.claim(ticket, progress, 0b0110), 0b0100);
-        assert_eq!(ledger.take_back(ticket, progress), 1);
+        assert_eq!(tasks.claim(ticket, progress, 0b0110), 0b0100);
+        assert_eq!(tasks.take_back(ticket, progress), 1);
         assert_eq!(progress.claimed(), 0b0101);
-        assert_eq!(ledger.take_back(ticket, progress), 0);
-        assert_eq!(ledger.claim(ticket, progress, 0b0010), 0b0010);
-        assert_eq!(ledger.take_back(ticket, progress), 0);
+        assert_eq!(tasks.take_back(ticket, progress), 0);
+        assert_eq!(tasks.claim(ticket, progress, 0b0010), 0b0010);
+        assert_eq!(tasks.take_back(ticket, progress), 0);
         progress.finish(0b0110);
         assert_eq!(progress.done(), 0b0111);
     }
 
     #[test]
     fn a_handler_is_taken_once_and_by_its_own_ticket() {
-        let ledger = Ledger::new(16);
-        ledger.begin(Ticket(3), Some((7, 8)));
-        assert!(ledger.has_handlers());
-        assert_eq!(ledger.waiting().collect::<Vec<_>>(), [Ticket(3)]);
-        assert_eq!(ledger.take_handler(Ticket(19)), None);
-        assert_eq!(ledger.take_handler(Ticket(3)), Some((7, 8)));
-        assert_eq!(ledger.take_handler(Ticket(3)), None);
-        assert!(!ledger.has_handlers());
-        ledger.begin(Ticket(19), None);
-        assert_eq!(ledger.take_handler(Ticket(19)), None);
+        let tasks = ClientTasks::new(16);
+        tasks.begin(Ticket(3), Some((7, 8)));
+        assert!(tasks.has_handlers());
+        assert_eq!(tasks.waiting().collect::<Vec<_>>(), [Ticket(3)]);
+        assert_eq!(tasks.take_handler(Ticket(19)), None);
+        assert_eq!(tasks.take_handler(Ticket(3)), Some((7, 8)));
+        assert_eq!(tasks.take_handler(Ticket(3)), None);
+        assert!(!tasks.has_handlers());
+        tasks.begin(Ticket(19), None);
+        assert_eq!(tasks.take_handler(Ticket(19)), None);
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use unlade_copy_scheduler::admit::{Costs, Seen, Site, Verdict};
 
-use crate::site::nanos;
+use crate::admission::nanos;
 
 /// Times of rounds are scaled to this number of bytes.
 const UNIT_BYTES: u64 = 64 << 10;
@@ -16,7 +16,7 @@ const SAMPLE_EVERY: u8 = 8;
 
 /// Measurements of earlier rounds, and the current round.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct ReceiveTuner {
     site: Site,
     /// Decision for the current round; none between two rounds.
     way: Option<Verdict>,
@@ -26,7 +26,7 @@ pub(crate) struct Rounds {
     until_sample: u8,
 }
 
-impl Rounds {
+impl ReceiveTuner {
     /// Decision for the next bytes; it does not change within a round. `can_queue` returns true if
     /// the service is awake. It is called only if it matters, since it reads another core's cache.
     #[inline]
@@ -124,18 +124,18 @@ mod tests {
     /// Runs rounds of many lengths, with the given nanoseconds for 64 KiB. Returns how many of the
     /// later rounds were queued.
     fn queued(at_once_ns: u32, queued_ns: u32) -> usize {
-        let mut rounds = Rounds::default();
+        let mut tuner = ReceiveTuner::default();
         let mut queued = 0;
         for round in 0..20_000 {
-            let way = rounds.way(|| true);
+            let way = tuner.way(|| true);
             queued += usize::from(round >= 10_000 && way == Verdict::Queue);
-            if rounds.is_timed() {
+            if tuner.is_timed() {
                 let bytes = 20_000 + round * 7919 % 100_000;
                 let unit_ns = if way == Verdict::Queue { queued_ns } else { at_once_ns };
                 let took = u64::from(unit_ns) * bytes as u64 / UNIT_BYTES;
-                rounds.learn(way, took as u32, bytes);
+                tuner.learn(way, took as u32, bytes);
             }
-            (rounds.way, rounds.began) = (None, None);
+            (tuner.way, tuner.began) = (None, None);
         }
         queued
     }
@@ -149,20 +149,20 @@ mod tests {
 
     #[test]
     fn rounds_that_say_nothing_teach_nothing() {
-        let mut rounds = Rounds::default();
+        let mut tuner = ReceiveTuner::default();
         for round in 0..1000 {
-            assert_eq!(rounds.way(|| true), Verdict::Inline);
-            rounds.received(1000);
-            if rounds.is_timed() && round % 2 == 0 {
-                rounds.spoil();
+            assert_eq!(tuner.way(|| true), Verdict::Inline);
+            tuner.received(1000);
+            if tuner.is_timed() && round % 2 == 0 {
+                tuner.spoil();
             }
-            rounds.end(4000);
+            tuner.end(4000);
         }
-        assert_eq!(rounds.site.usual(UNIT_BYTES, true), None);
+        assert_eq!(tuner.site.usual(UNIT_BYTES, true), None);
         // A sleeping service is not used, and a round does not change its decision.
-        rounds.until_sample = 0;
-        assert_eq!(rounds.way(|| false), Verdict::Inline);
-        assert_eq!(rounds.way(|| unreachable!()), Verdict::Inline);
-        assert!(!rounds.is_timed());
+        tuner.until_sample = 0;
+        assert_eq!(tuner.way(|| false), Verdict::Inline);
+        assert_eq!(tuner.way(|| unreachable!()), Verdict::Inline);
+        assert!(!tuner.is_timed());
     }
 }

@@ -45,7 +45,7 @@ const WAKE_BYTES_NEW: u64 = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub queue: bool,
-    /// Report the time of the copy to [`Sites::learn_at_once`] or [`Sites::learn_queued`].
+    /// Report the time of the copy to [`Admission::learn_at_once`] or [`Admission::learn_queued`].
     pub timed: bool,
     /// Wake the sleeping service. Only for a timed copy.
     pub wake: bool,
@@ -55,15 +55,15 @@ pub(crate) struct Decision {
 
 /// Key of a hint: a site of a client, and a class of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(u64);
+struct HintKey(u64);
 
-impl Place {
+impl HintKey {
     #[inline]
-    fn of(client: u64, site: usize, len: usize) -> Place {
+    fn of(client: u64, site: usize, len: usize) -> HintKey {
         let class = u64::from((len | 1).ilog2());
         // Multiplied so that the high bits depend on all bits; 0 marks an empty hint.
         let client = client.rotate_left(48);
-        Place((site as u64 ^ client ^ class << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        HintKey((site as u64 ^ client ^ class << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     #[inline]
@@ -75,7 +75,7 @@ impl Place {
 /// Cached decision of a thread for one key. Plain cells keep the lookup cheap.
 #[derive(Debug)]
 struct Hint {
-    place: Cell<u64>,
+    key: Cell<u64>,
     /// Copies until the next one is timed.
     left: Cell<u8>,
     queue: Cell<bool>,
@@ -83,8 +83,8 @@ struct Hint {
 
 /// Arguments of a query to the table.
 #[derive(Clone, Copy, Debug)]
-struct Question {
-    place: Place,
+struct Query {
+    key: HintKey,
     site: usize,
     len: u64,
     /// The thread had a hint, and has used it up.
@@ -93,20 +93,20 @@ struct Question {
 
 /// Result of a lookup in the thread's hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
+enum HintLookup {
     /// The cached decision.
-    Usual { queue: bool },
+    Cached { queue: bool },
     /// The hint is used up: ask the table.
     Due,
     /// No hint: other keys have evicted it.
-    Nothing,
+    Missing,
 }
 
 thread_local! {
     static HINTS: [[Hint; WAYS]; SETS] = const {
         [const {
             [const {
-                Hint { place: Cell::new(0), left: Cell::new(0), queue: Cell::new(false) }
+                Hint { key: Cell::new(0), left: Cell::new(0), queue: Cell::new(false) }
             }; WAYS]
         }; SETS]
     };
@@ -116,20 +116,20 @@ thread_local! {
 #[derive(Debug, Default)]
 struct Entry {
     site: Site,
-    usual: [Usual; CLASSES],
+    usual: [CachedDecision; CLASSES],
     /// Number of the last query for the site.
     asked: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Usual {
+struct CachedDecision {
     left: u8,
     queue: bool,
 }
 
 /// The sites of a client's table.
 #[derive(Debug, Default)]
-struct Memory {
+struct SiteCache {
     sites: HashMap<usize, Box<Entry>>,
     /// Number of queries.
     asked: u64,
@@ -140,7 +140,7 @@ struct Memory {
 /// Measurements and wake-up state of a client.
 #[derive(Debug)]
 struct Table {
-    memory: Memory,
+    cache: SiteCache,
     missed_bytes: u64,
     wake_bytes: u64,
     /// Number of further copies during which the woken service may become awake.
@@ -152,7 +152,7 @@ struct Table {
 impl Default for Table {
     fn default() -> Table {
         Table {
-            memory: Memory::default(),
+            cache: SiteCache::default(),
             missed_bytes: 0,
             wake_bytes: WAKE_BYTES_MIN,
             eager: 0,
@@ -166,20 +166,20 @@ const QUEUE: Decision = Decision { queue: true, ..COPY_AT_ONCE };
 
 /// Admission state of a client.
 #[derive(Debug)]
-pub(crate) struct Sites {
+pub(crate) struct Admission {
     /// Number of the client, part of the keys of hints.
     client: u64,
     table: Mutex<Table>,
 }
 
-impl Default for Sites {
-    fn default() -> Sites {
+impl Default for Admission {
+    fn default() -> Admission {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Sites { client: NEXT.fetch_add(1, Ordering::Relaxed), table: Mutex::default() }
+        Admission { client: NEXT.fetch_add(1, Ordering::Relaxed), table: Mutex::default() }
     }
 }
 
-impl Sites {
+impl Admission {
     /// Decides for a copy of `len` bytes,
     /// [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, at `site`.
     /// `is_awake` returns true if the service is awake, `pending` the number of queued bytes,
@@ -193,31 +193,31 @@ impl Sites {
         pending: impl Fn() -> u64,
         costs: impl Fn() -> Costs,
     ) -> Decision {
-        let place = Place::of(self.client, site, len);
-        let known = Hint::known(place);
+        let key = HintKey::of(self.client, site, len);
+        let known = Hint::known(key);
         match known {
-            Known::Usual { queue: false } => COPY_AT_ONCE,
-            Known::Usual { queue: true } if is_awake() => QUEUE,
+            HintLookup::Cached { queue: false } => COPY_AT_ONCE,
+            HintLookup::Cached { queue: true } if is_awake() => QUEUE,
             _ => {
-                let is_due = known != Known::Nothing;
-                let question = Question { place, site, len: len as u64, is_due };
-                self.ask(&question, is_awake(), &pending, &costs)
+                let is_due = known != HintLookup::Missing;
+                let query = Query { key, site, len: len as u64, is_due };
+                self.query(&query, is_awake(), &pending, &costs)
             }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn ask(
+    fn query(
         &self,
-        question: &Question,
+        query: &Query,
         is_awake: bool,
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
     ) -> Decision {
         // Another thread uses the table: this copy does not wait for it.
         let Some(mut table) = self.table() else { return COPY_AT_ONCE };
-        table.ask(question, is_awake, pending, costs)
+        table.query(query, is_awake, pending, costs)
     }
 
     /// Locks the table if it is free. One sample is not worth a wait.
@@ -231,7 +231,7 @@ impl Sites {
 
     fn learn(&self, site: usize, learn: impl FnOnce(&mut Site)) {
         if let Some(mut table) = self.table()
-            && let Some(entry) = table.memory.sites.get_mut(&site)
+            && let Some(entry) = table.cache.sites.get_mut(&site)
         {
             learn(&mut entry.site);
         }
@@ -262,7 +262,7 @@ impl Sites {
     /// The usual decision for such copies while the service is awake; none before it is known.
     #[cfg(test)]
     pub fn usual(&self, site: usize, len: usize) -> Option<Verdict> {
-        self.table()?.memory.sites.get(&site)?.site.usual(len as u64, true)
+        self.table()?.cache.sites.get(&site)?.site.usual(len as u64, true)
     }
 }
 
@@ -286,33 +286,33 @@ fn clock_ns() -> u32 {
 impl Hint {
     /// Looks up the hint for a key.
     #[inline(always)]
-    fn known(place: Place) -> Known {
+    fn known(key: HintKey) -> HintLookup {
         HINTS.with(|hints| {
-            let set = &hints[place.set()];
-            let Some(hint) = set.iter().find(|hint| hint.place.get() == place.0) else {
-                return Known::Nothing;
+            let set = &hints[key.set()];
+            let Some(hint) = set.iter().find(|hint| hint.key.get() == key.0) else {
+                return HintLookup::Missing;
             };
             let left = hint.left.get();
             if left == 0 {
-                return Known::Due;
+                return HintLookup::Due;
             }
             hint.left.set(left - 1);
-            Known::Usual { queue: hint.queue.get() }
+            HintLookup::Cached { queue: hint.queue.get() }
         })
     }
 
     /// Stores the hint for a key; evicts the oldest hint of the set.
-    fn set(place: Place, usual: Usual) {
+    fn set(key: HintKey, usual: CachedDecision) {
         HINTS.with(|hints| {
-            let set = &hints[place.set()];
-            let found = set.iter().position(|hint| hint.place.get() == place.0);
+            let set = &hints[key.set()];
+            let found = set.iter().position(|hint| hint.key.get() == key.0);
             for way in (1..=found.unwrap_or(WAYS - 1)).rev() {
                 let (newer, older) = (&set[way - 1], &set[way]);
-                older.place.set(newer.place.get());
+                older.key.set(newer.key.get());
                 older.left.set(newer.left.get());
                 older.queue.set(newer.queue.get());
             }
-            set[0].place.set(place.0);
+            set[0].key.set(key.0);
             set[0].left.set(usual.left);
             set[0].queue.set(usual.queue);
         });
@@ -322,22 +322,22 @@ impl Hint {
 impl Entry {
     /// Stores the decision for the next `left` copies, of this thread and of threads without a
     /// hint.
-    fn say(&mut self, place: Place, len: u64, left: u8, queue: bool) {
-        let usual = Usual { left, queue };
+    fn store(&mut self, key: HintKey, len: u64, left: u8, queue: bool) {
+        let usual = CachedDecision { left, queue };
         self.usual[class_of(len)] = usual;
-        Hint::set(place, usual);
+        Hint::set(key, usual);
     }
 
     /// Reuses the stored decision for one more copy.
-    fn go_on(&mut self, place: Place, len: u64) -> Option<bool> {
-        let Usual { left, queue } = self.usual[class_of(len)];
+    fn reuse(&mut self, key: HintKey, len: u64) -> Option<bool> {
+        let CachedDecision { left, queue } = self.usual[class_of(len)];
         let left = left.checked_sub(1)?;
-        self.say(place, len, left, queue);
+        self.store(key, len, left, queue);
         Some(queue)
     }
 }
 
-impl Memory {
+impl SiteCache {
     /// Finds or inserts a site; none if there is no room.
     fn entry(&mut self, site: usize) -> Option<&mut Entry> {
         self.asked += 1;
@@ -361,16 +361,16 @@ impl Memory {
 }
 
 impl Table {
-    fn ask(
+    fn query(
         &mut self,
-        &Question { place, site, len, is_due }: &Question,
+        &Query { key, site, len, is_due }: &Query,
         is_awake: bool,
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
     ) -> Decision {
-        let Some(entry) = self.memory.entry(site) else { return COPY_AT_ONCE };
+        let Some(entry) = self.cache.entry(site) else { return COPY_AT_ONCE };
         if !is_due {
-            match entry.go_on(place, len) {
+            match entry.reuse(key, len) {
                 Some(false) => return COPY_AT_ONCE,
                 Some(true) if is_awake => return QUEUE,
                 _ => {}
@@ -382,7 +382,7 @@ impl Table {
         if !is_awake && len + pending < costs.wake_min_bytes {
             // A service that has to wake up first gives no measurement of an awake one.
             let copies = if self.eager > 0 || queue { 1 } else { ASLEEP_EVERY };
-            entry.say(place, len, copies - 1, queue);
+            entry.store(key, len, copies - 1, queue);
             self.eager = self.eager.saturating_sub(1);
             let wake = self.should_wake(usual, len * u64::from(copies));
             // A synchronous copy takes as long whether the service sleeps or not.
@@ -391,7 +391,7 @@ impl Table {
         }
         if !is_awake {
             // Waking the service may pay for long copies: that is measured separately.
-            entry.say(place, len, 0, queue);
+            entry.store(key, len, 0, queue);
             let queue = entry.site.decide(costs, len, false, pending) == Verdict::Queue;
             self.eager = self.eager.saturating_sub(1);
             let wake = self.should_wake(usual, len);
@@ -409,7 +409,7 @@ impl Table {
         let verdict = entry.site.decide(costs, len, true, pending);
         // Every copy is timed until both costs are known.
         let is_settled = usual.is_some() && !entry.site.is_trying(len, true);
-        entry.say(place, len, if is_settled { SAMPLE_EVERY - 1 } else { 0 }, queue);
+        entry.store(key, len, if is_settled { SAMPLE_EVERY - 1 } else { 0 }, queue);
         let queue = verdict == Verdict::Queue;
         Decision { queue, timed: true, wake: false, is_awake: true }
     }
@@ -418,15 +418,15 @@ impl Table {
     /// copies while it is awake. Returns true if the service should be woken.
     fn should_wake(&mut self, usual: Option<Verdict>, missed: u64) -> bool {
         match usual {
-            Some(Verdict::Inline) => self.miss(missed / 8, WAKE_BYTES_MAX),
-            Some(Verdict::Queue) => self.miss(missed, WAKE_BYTES_MAX),
-            None => self.miss(missed, WAKE_BYTES_NEW),
+            Some(Verdict::Inline) => self.count_missed(missed / 8, WAKE_BYTES_MAX),
+            Some(Verdict::Queue) => self.count_missed(missed, WAKE_BYTES_MAX),
+            None => self.count_missed(missed, WAKE_BYTES_NEW),
         }
     }
 
     /// Counts bytes that an awake service might have copied. Returns true if it should be woken,
     /// at the latest after `most` bytes.
-    fn miss(&mut self, len: u64, most: u64) -> bool {
+    fn count_missed(&mut self, len: u64, most: u64) -> bool {
         self.missed_bytes += len;
         if self.missed_bytes < self.wake_bytes.min(most) {
             return false;
@@ -445,11 +445,11 @@ mod tests {
     const LEN: usize = 64 << 10;
     const COPY_NS: u32 = 4_000;
 
-    fn decide(sites: &Sites, site: usize, len: usize) -> Decision {
+    fn decide(sites: &Admission, site: usize, len: usize) -> Decision {
         sites.decide(site, len, || true, || 0, Costs::default)
     }
 
-    fn learn(sites: &Sites, site: usize, len: usize, decision: Decision, window_ns: u32) {
+    fn learn(sites: &Admission, site: usize, len: usize, decision: Decision, window_ns: u32) {
         if decision.timed && decision.queue {
             let wait_ns = (COPY_NS + 200).saturating_sub(window_ns);
             let seen = Seen { submit_ns: 20, window_ns, wait_ns, line_ns: None };
@@ -461,20 +461,20 @@ mod tests {
 
     /// Simulates a copy at a site that takes [`COPY_NS`] and is used `window_ns` later. Returns
     /// the decision.
-    fn copy(sites: &Sites, site: usize, window_ns: u32) -> Decision {
+    fn copy(sites: &Admission, site: usize, window_ns: u32) -> Decision {
         let decision = decide(sites, site, LEN);
         learn(sites, site, LEN, decision, window_ns);
         decision
     }
 
     /// Number of queued copies among 4000 at one site.
-    fn run(sites: &Sites, site: usize, window_ns: u32) -> usize {
+    fn run(sites: &Admission, site: usize, window_ns: u32) -> usize {
         (0..4000).filter(|_| copy(sites, site, window_ns).queue).count()
     }
 
     #[test]
     fn sites_with_a_window_queue_and_others_do_not() {
-        let sites = Sites::default();
+        let sites = Admission::default();
         assert!(run(&sites, 0x1000, 10_000) > 3_800);
         assert!(run(&sites, 0x2000, 0) < 100);
     }
@@ -482,7 +482,7 @@ mod tests {
     #[test]
     fn sites_that_collide_keep_what_they_learnt() {
         // Three times as many as there are hints: some share a set, whatever the hash.
-        let sites = Sites::default();
+        let sites = Admission::default();
         let all = |round: usize| {
             let copies = (0..3 * SETS * WAYS).map(|number| (0x1000 + 16 * number, number % 2 == 0));
             let (mut timed, mut queued, mut count) = (0, [0, 0], 0);
@@ -512,14 +512,14 @@ mod tests {
 
     #[test]
     fn sites_beyond_those_that_are_remembered_are_copied_at_once() {
-        let sites = Sites::default();
+        let sites = Admission::default();
         let (mut timed, mut count) = (0, 0);
         for _ in 0..50 {
             for number in 0..4 * SITES_MAX {
                 timed += usize::from(copy(&sites, 0x1000 + 16 * number, 10_000).timed);
                 count += 1;
             }
-            assert!(sites.table().unwrap().memory.sites.len() <= SITES_MAX);
+            assert!(sites.table().unwrap().cache.sites.len() <= SITES_MAX);
         }
         // Sites in the table are timed until they are known.
         assert!(timed < count / 2, "{timed} of {count}");
@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn clients_do_not_learn_from_each_other() {
-        let (first, second) = (Sites::default(), Sites::default());
+        let (first, second) = (Admission::default(), Admission::default());
         run(&first, 0x1000, 10_000);
         assert_eq!(first.usual(0x1000, LEN), Some(Verdict::Queue));
         assert_eq!(second.usual(0x1000, LEN), None);
@@ -536,7 +536,7 @@ mod tests {
 
     #[test]
     fn what_another_thread_syncs_is_learnt() {
-        let sites = Sites::default();
+        let sites = Admission::default();
         for _ in 0..200 {
             let decision = decide(&sites, 0x1000, LEN);
             std::thread::scope(|scope| {
@@ -548,7 +548,7 @@ mod tests {
 
     #[test]
     fn a_service_that_sleeps_is_woken_when_it_was_missed_long_enough() {
-        let sites = Sites::default();
+        let sites = Admission::default();
         let mut woken = Vec::new();
         for number in 0..300 {
             if sites.decide(0x9000, 64 << 10, || false, || 0, Costs::default).wake {

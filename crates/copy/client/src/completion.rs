@@ -1,7 +1,7 @@
 //! Waiting for a task: check progress, copy unclaimed segments, wait for the rest.
 //!
 //! A waiter follows the service's rule: it claims a segment only when all older conflicting tasks
-//! are done. It settles these tasks first. If one of them is a lazy copy, it asks the service
+//! are done. It completes these tasks first. If one of them is a lazy copy, it asks the service
 //! instead, which can read around it.
 
 use std::num::NonZeroU16;
@@ -30,8 +30,8 @@ impl Copier {
     /// # Errors
     /// [`CopyError::Failed`] where the task failed.
     #[inline]
-    pub(crate) fn settle(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
-        match self.settle_untold(ticket, bits) {
+    pub(crate) fn complete(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
+        match self.complete_unreported(ticket, bits) {
             Ok(()) => Ok(()),
             Err(code) => {
                 self.failures().tell(ticket, code);
@@ -40,12 +40,12 @@ impl Copier {
         }
     }
 
-    /// As [`Copier::settle`], but does not mark the error as reported.
+    /// As [`Copier::complete`], but does not mark the error as reported.
     #[inline]
-    pub(crate) fn settle_untold(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
+    pub(crate) fn complete_unreported(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
         let progress = self.queue().progress(ticket);
         if !progress.is_done(bits) {
-            self.settle_slowly(ticket, bits, 0);
+            self.complete_slowly(ticket, bits, 0);
         }
         match progress.ending() {
             Some(ending) => ending,
@@ -55,8 +55,8 @@ impl Copier {
     }
 
     #[cold]
-    pub(crate) fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
-        self.adopt();
+    pub(crate) fn complete_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+        self.release_orphaned();
         let progress = self.queue().progress(ticket);
         // `None`: the task has retired, or another thread has not published it. There is nothing
         // to wait for.
@@ -122,7 +122,7 @@ impl Copier {
         let run = Run { first: run.first, count };
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
         let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
-        if !self.clear_the_way(ticket, queued.dst + start, queued.src + start, len, depth) {
+        if !self.complete_conflicting(ticket, queued.dst + start, queued.src + start, len, depth) {
             return false;
         }
         let mine = self.claim(ticket, run.bits());
@@ -143,7 +143,7 @@ impl Copier {
             let dst = (queued.dst + start) as *mut u8;
             let src = (queued.src + start) as *const u8;
             // SAFETY: the submitter promised that the mapped part of the ranges may be used, and
-            // is not touched by others, until the task is settled. It is not settled, as these
+            // is not touched by others, until the task is completed. It is not completed, as these
             // segments are not done. This thread holds their claim, and no older pending task
             // touches them. Ranges that overlap are not queued.
             if unsafe { self.copy_now(dst, src, len, hint) }.is_err() {
@@ -157,11 +157,11 @@ impl Copier {
 
     /// Receives or sends in place of an ended service, and waits for the socket.
     fn transfer_here(&self, ticket: Ticket, queued: &Queued, depth: u32) {
-        self.settle_at_socket_before(ticket, queued, depth);
+        self.complete_at_socket_before(ticket, queued, depth);
         let len = queued.len_bytes as usize;
         let _ = match queued.kind {
-            Kind::Receive => self.clear_the_way(ticket, queued.dst, 0, len, depth),
-            Kind::Copy | Kind::Send => self.clear_the_way(ticket, 0, queued.src, len, depth),
+            Kind::Receive => self.complete_conflicting(ticket, queued.dst, 0, len, depth),
+            Kind::Copy | Kind::Send => self.complete_conflicting(ticket, 0, queued.src, len, depth),
             Kind::Forward => true,
         };
         let progress = self.queue().progress(ticket);
@@ -169,16 +169,16 @@ impl Copier {
             return;
         }
         // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the task
-        // is settled, and no older task touches them.
+        // is completed, and no older task touches them.
         match unsafe { crate::stream::wait_for_all(queued) } {
             Ok(()) => progress.finish(queued.all()),
             Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
         };
     }
 
-    /// Settles every older task that conflicts with a copy of `len` bytes. Returns false if one of
-    /// them is lazy, or the dependencies are too deep, and the service should resolve it.
-    pub(crate) fn clear_the_way(
+    /// Completes every older task that conflicts with a copy of `len` bytes. Returns false if one
+    /// of them is lazy, or the dependencies are too deep, and the service should resolve it.
+    pub(crate) fn complete_conflicting(
         &self,
         ticket: Ticket,
         dst: usize,
@@ -195,7 +195,7 @@ impl Copier {
                     if (older.is_lazy || depth >= DEPTH_MAX) && self.is_served() {
                         return false;
                     }
-                    self.settle_slowly(at, ahead, depth + 1);
+                    self.complete_slowly(at, ahead, depth + 1);
                 }
             }
             at = at.next();
@@ -206,14 +206,14 @@ impl Copier {
     /// First ticket that may be pending, after skipping tasks that are over. Without this skip, a
     /// client that always syncs by token would search all tasks that it ever queued.
     pub(crate) fn oldest_pending(&self) -> Ticket {
-        let known = self.pending().settled().max(self.queue().tail());
+        let known = self.pending().completed().max(self.queue().tail());
         let mut at = known.min(self.queue().head());
         while at < self.queue().head()
             && self.pending().get(at).is_some_and(|queued| self.is_over(at, &queued))
         {
             at = at.next();
         }
-        self.pending().settle_below(at);
+        self.pending().complete_below(at);
         at
     }
 
@@ -243,16 +243,16 @@ impl Copier {
         }
     }
 
-    /// Settles `bits(task)` of every pending task, oldest first. Keeps errors for later syncs.
+    /// Completes `bits(task)` of every pending task, oldest first. Keeps errors for later syncs.
     pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
         let head = self.queue().head();
-        let mut at = self.pending().settled();
+        let mut at = self.pending().completed();
         let mut all_done = true;
         while at < head {
             if let Some(queued) = self.pending().get(at) {
                 let wanted = bits(&queued);
                 if wanted != 0
-                    && let Err(code) = self.settle_learning(at, &queued, wanted)
+                    && let Err(code) = self.complete_learning(at, &queued, wanted)
                 {
                     self.failures().keep(at, code, queued.written());
                 }
@@ -265,7 +265,7 @@ impl Copier {
             }
             at = at.next();
             if all_done {
-                self.pending().settle_below(at);
+                self.pending().complete_below(at);
             }
         }
     }
@@ -279,6 +279,6 @@ impl Copier {
 
 /// Converts an error code to the result of a sync.
 #[inline]
-pub(crate) fn told(code: Option<NonZeroU16>) -> Result<(), CopyError> {
+pub(crate) fn to_result(code: Option<NonZeroU16>) -> Result<(), CopyError> {
     code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
 }

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::site::nanos;
+use crate::admission::nanos;
 
 const LINE_BYTES: usize = 64;
 /// Number of lines read before the clock starts: the first ones only show latency.
