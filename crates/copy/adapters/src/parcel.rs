@@ -415,14 +415,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_values_or_an_error(bytes in proptest::collection::vec(0u8..6, 0..80)) {
+        fn arbitrary_bytes_are_values_or_an_error(bytes in proptest::collection::vec(0u8..6, 0..80)) {
             if let Ok(values) = read(&bytes) {
                 prop_assert_eq!(written(&values), bytes);
             }
         }
 
         #[test]
-        fn what_is_cut_off_is_no_value(values in values(), cut in 1usize..10) {
+        fn a_truncated_value_is_an_error(values in values(), cut in 1usize..10) {
             let parcel = written(&values);
             prop_assume!(!parcel.is_empty());
             let cut = &parcel[..parcel.len().saturating_sub(cut)];
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_and_leave_the_value() {
+    fn errors_have_an_offset_and_do_not_skip_the_value() {
         let parcel = written(&[Value::I32(1), Value::String("x".to_owned())]);
         let mut reader = ParcelReader::new(&parcel[..]);
         let wrong = ParcelError::Type { at: 0, found: Type::I32, wanted: Type::Bytes };

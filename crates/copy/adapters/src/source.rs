@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_comes_along_and_no_more() {
+    fn only_available_bytes_are_reached() {
         struct Half;
         impl Source for Half {
             fn len(&self) -> usize {

@@ -375,7 +375,7 @@ fn a_socket_that_does_not_wait_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_record_that_the_buffer_cannot_take_is_refused() {
+fn a_record_that_exceeds_the_buffer_is_refused() {
     let both = configs(in_place(default_provider()), &TLS13);
     let (mut near_socket, mut far_socket) = pair();
     let mut near = Opener::new(both.near_server(), plain(&near_socket, 10_000));

@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_message_is_the_same_error(bytes in proptest::collection::vec(any::<u8>(), 0..300),
+    fn a_malformed_message_gives_the_same_error(bytes in proptest::collection::vec(any::<u8>(), 0..300),
                                             piece in 1usize..64) {
         let expected = Order::decode(&bytes[..]);
         let found = decode::<Order>(&InPieces::new(bytes, piece));
@@ -246,7 +246,7 @@ fn messages_and_streams_are_read_while_they_are_copied() {
 }
 
 #[test]
-fn a_part_of_a_source_is_a_message_too() {
+fn a_range_of_a_source_is_decoded() {
     let order = Order { id: 7, names: vec!["seven".to_owned()], ..Order::default() };
     let mut bytes = vec![0xff; 10];
     bytes.extend(order.encode_to_vec());

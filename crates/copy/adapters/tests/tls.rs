@@ -175,7 +175,7 @@ fn a_byte_that_was_changed_gives_nothing_of_its_record() {
 }
 
 #[test]
-fn a_stream_that_ends_early_ends_early_here() {
+fn a_truncated_stream_ends_early() {
     let service = service();
     let copier = Arc::new(Copier::new(service.attach().unwrap()));
     let bytes = pattern(100_000);

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_given_up_are_over() {
+    fn skipped_parts_count_as_over() {
         let calls = AtomicUsize::new(0);
         let func = Func { function: Some(count), argument: (&raw const calls).cast_mut().cast() };
         let handler = handler(Some(func), 1 << 40, None).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn no_function_is_no_handler() {
+    fn without_a_function_there_is_no_handler() {
         assert!(handler(None, 3, None).is_none());
         let func = Func { function: None, argument: std::ptr::null_mut() };
         assert!(handler(Some(func), 1, Some(2)).is_none());

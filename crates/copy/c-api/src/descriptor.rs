@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn senseless_descriptors_are_refused() {
+    fn invalid_descriptors_are_refused() {
         assert_eq!(size(1000, 60), None);
         assert_eq!(size(1000, 96), None);
         assert_eq!(size(0, 64), None);

@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_can_be_released_elsewhere() {
+    fn a_held_lock_can_be_released_by_another_call() {
         let lock = Lock::new(());
         lock.hold_for_fork();
         lock.release_after_fork();

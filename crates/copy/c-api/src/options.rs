@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_says_what_to_do_and_mistakes_are_told() {
+    fn the_variable_is_parsed_and_errors_are_reported() {
         let (settings, complaints) =
             Settings::parse("threads=2:queue_len=64:polling=always:sanitize_sources=0");
         assert!(complaints.is_empty());

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_queues_and_no_more() {
+    fn the_number_of_queues_is_limited() {
         let queues = Queues::default();
         let fds: Vec<c_int> =
             (0..QUEUES_MAX).map(|_| queues.add(Channel::new(None)).unwrap()).collect();

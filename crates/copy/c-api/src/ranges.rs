@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_copy_needs_stays_closed() {
+    fn bytes_of_another_copy_stay_poisoned() {
         let mut ranges = Ranges::new();
         ranges.add(1, copy(2000, 1000, 64));
         let (second, _) = ranges.add(1, copy(3000, 2000, 64)).unwrap();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_can_be_left_alone() {
+    fn checks_of_sources_can_be_disabled() {
         let mut ranges = Ranges::new();
         ranges.set_watch_sources(false);
         assert!(ranges.add(1, copy(1000, 5000, 10)).unwrap().1.iter().eq([&(1000..1010)]));

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn overlapping_bytes_are_carried() {
+    fn overlapping_bytes_are_moved() {
         for (from, to) in [(0, 1), (1, 0), (0, 5000), (5000, 0), (100, 40_000), (7, 7)] {
             let mut bytes: Vec<u8> = (0..100_000u32).map(|n| ((n * 7) >> 3) as u8).collect();
             let mut expected = bytes.clone();

@@ -102,7 +102,7 @@ fn header() -> String {
     fs::read_to_string(Path::new(ROOT).join("include/unlade/copier.h")).unwrap()
 }
 
-fn the_header_is_what_the_sources_say() {
+fn the_checked_in_header_is_current() {
     let made = fs::read_to_string(concat!(env!("OUT_DIR"), "/copier.h")).unwrap();
     if std::env::var_os("UNLADE_WRITE_HEADER").is_some() {
         fs::write(Path::new(ROOT).join("include/unlade/copier.h"), &made).unwrap();
@@ -204,12 +204,12 @@ const WAYS: [&[(&str, &str)]; 3] = [
     &[("COPIER_OPTIONS", "polling=always:threads=2:queue_len=64")],
 ];
 
-fn good_programs_are_right_in_every_way() {
+fn good_programs_succeed_with_all_options() {
     WAYS.iter().for_each(|way| good_programs_are_right("cc", way));
 }
 
 /// Bad addresses and ranges fail as documented, in the service and in the caller.
-fn bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies() {
+fn bad_addresses_end_in_efault_and_bad_ranges_in_einval() {
     WAYS.iter().for_each(|way| programs_end_well("wrong", "cc", way));
 }
 
@@ -288,7 +288,7 @@ fn the_sanitizer_finds_mistakes_and_nothing_else() {
     }
 }
 
-fn threads_and_forks_are_stood() {
+fn threads_and_forks_are_supported() {
     let seed = std::env::var("UNLADE_SEED").unwrap_or_else(|_| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         (now.as_nanos() as u32).to_string()
@@ -309,13 +309,13 @@ fn programs() {
         println!("skipped: no {missing}");
         return;
     }
-    the_header_is_what_the_sources_say();
+    the_checked_in_header_is_current();
     let _remove = Remove;
     the_library_exports_what_the_header_declares();
     the_readme_compiles_and_runs();
     the_header_is_cpp_and_strict_c_too();
-    good_programs_are_right_in_every_way();
-    bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies();
-    threads_and_forks_are_stood();
+    good_programs_succeed_with_all_options();
+    bad_addresses_end_in_efault_and_bad_ranges_in_einval();
+    threads_and_forks_are_supported();
     the_sanitizer_finds_mistakes_and_nothing_else();
 }

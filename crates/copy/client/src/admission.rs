@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_beyond_those_that_are_remembered_are_copied_at_once() {
+    fn sites_beyond_the_table_are_synchronous() {
         let sites = Admission::default();
         let (mut timed, mut count) = (0, 0);
         for _ in 0..50 {
@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_syncs_is_learnt() {
+    fn a_sync_by_another_thread_is_recorded() {
         let sites = Admission::default();
         for _ in 0..200 {
             let decision = decide(&sites, 0x1000, LEN);
@@ -547,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_sleeps_is_woken_when_it_was_missed_long_enough() {
+    fn a_sleeping_service_is_woken_after_enough_bytes() {
         let sites = Admission::default();
         let mut woken = Vec::new();
         for number in 0..300 {

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_no_copy_can_have_are_refused() {
+    fn invalid_ranges_are_refused() {
         let far = 1 << 40;
         assert!(!is_refused(far, 2 * far, 100) && !is_refused(far, far + 100, 100));
         assert!(!is_refused(far + 100, far, 100) && !is_refused(far, far, 0));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_copies_at_once_are_told_once_for_each_byte() {
+    fn errors_of_synchronous_copies_are_reported_once_for_each_byte() {
         let at_once = AtOnce::guarded();
         at_once.keep(1000, 100, TaskFailure::BadAddress);
         at_once.keep(5000, 100, TaskFailure::Refused);

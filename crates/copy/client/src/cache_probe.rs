@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_bytes_say_nothing_and_many_do() {
+    fn short_ranges_are_not_measured() {
         let bytes = vec![1u8; (LINES_BEFORE + LINES_MIN) * LINE_BYTES];
         // SAFETY: the bytes of a vector.
         let (short, long) = unsafe {

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_daemon_claimed_is_taken_back_and_nothing_else() {
+    fn only_claims_of_a_dead_daemon_are_released() {
         let (queue, tasks) = (queue(), ClientTasks::new(16));
         let ticket = queue.try_acquire().unwrap();
         tasks.begin(ticket, None);

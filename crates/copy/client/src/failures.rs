@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn by_ticket_it_is_found_for_ever() {
+    fn an_error_is_found_for_ever_by_ticket() {
         let failures = Failures::default();
         assert_eq!(failures.find(Ticket(5)), None);
         failures.keep(Ticket(9), code(14), 100..200);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn by_address_it_is_told_once() {
+    fn an_error_is_reported_once_by_address() {
         let failures = Failures::default();
         failures.keep(Ticket(1), code(14), 100..200);
         assert_eq!(failures.take_written(200..300), None);
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_at_once_is_found_like_tasks_and_apart_from_them() {
+    fn failed_synchronous_copies_have_their_own_tickets() {
         let failures = Failures::default();
         failures.keep(Ticket(7), code(22), 0..10);
         let before = failures.next_at_once();

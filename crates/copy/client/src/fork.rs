@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_done_once_whoever_comes() {
+    fn the_action_runs_once() {
         let (once, count) = (OnceInChild::default(), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_behind_those_that_are_there() {
+    fn received_bytes_are_appended() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let socket = Arc::new(OwnedFd::from(socket));
         let bytes = pattern(50_000);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_early_is_told() {
+    fn a_truncated_stream_is_an_error() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let socket = Arc::new(OwnedFd::from(socket));
         peer.write_all(b"abc").unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_receives_what_it_is_offered() {
+    fn the_service_receives_offered_bytes() {
         let config = Config { polling: Polling::Always, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Arc::new(Copier::new(service.attach().unwrap()));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_while_the_service_has_it() {
+    fn a_receive_dropped_in_the_service_is_aborted() {
         let config = Config { polling: Polling::Always, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Arc::new(Copier::new(service.attach().unwrap()));

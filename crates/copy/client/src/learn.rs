@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_nobody_syncs_teach_when_their_slots_are_used_again() {
+    fn unsynced_copies_are_recorded_when_their_slots_are_reused() {
         let config = Config { polling: Polling::Always, slots: 16, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Copier::new(service.attach().unwrap());
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_long_copy_are_told_to_go_past_the_caches() {
+    fn parts_of_a_long_copy_have_the_stream_hint() {
         let (service, copier) = client();
         drop(service);
         let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_backlog_is_taken_to_go_on_as_it_begins() {
+    fn a_long_backlog_is_extrapolated() {
         let (service, copier) = client();
         drop(service);
         let (source, mut destinations) = (vec![1u8; 4096], vec![vec![0u8; 4096]; 100]);

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_knows_its_newest_task() {
+    fn a_slot_returns_only_its_newest_task() {
         let pending = Pending::new(16, Ticket(0));
         assert_eq!(pending.get(Ticket(3)), None);
         let (first, second) = (queued(10, 20, 5), queued(30, 40, 70_000));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_no_address() {
+    fn a_socket_number_is_not_an_address() {
         let pending = Pending::new(16, Ticket(0));
         let received = Queued { kind: Kind::Receive, is_lazy: true, ..queued(0x10000, 5, 4096) };
         let sent = Queued { kind: Kind::Send, ..queued(5, 0x10000, 4096) };
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waits_of_all_syncs_are_one_sample_of_their_own_task() {
+    fn all_syncs_of_a_task_give_one_sample() {
         let pending = Pending::new(16, Ticket(0));
         assert!(!pending.is_timed(Ticket(0)) && pending.timed_before(Ticket(3)).is_none());
         pending.note_timing(Ticket(3), 77, 0x1000);
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_stays_settled() {
+    fn the_completed_ticket_never_decreases() {
         let pending = Pending::new(16, Ticket(7));
         pending.complete_below(Ticket(9));
         pending.complete_below(Ticket(8));

@@ -55,7 +55,7 @@ fn csync_by_address_teaches_the_admission() {
 }
 
 #[test]
-fn csync_in_pieces_teaches_the_admission() {
+fn csync_in_parts_is_recorded() {
     teaches(|copier, address| {
         for at in (0..BYTES).step_by(4096) {
             copier.sync_range(address + at, 4096).unwrap();
@@ -77,7 +77,7 @@ fn csync_in_pieces_teaches_the_admission() {
 }
 
 #[test]
-fn csync_by_another_thread_teaches_the_admission() {
+fn csync_by_another_thread_is_recorded() {
     teaches(|copier, address| {
         std::thread::scope(|scope| {
             scope.spawn(|| copier.sync_range(address, BYTES).unwrap());
@@ -86,7 +86,7 @@ fn csync_by_another_thread_teaches_the_admission() {
 }
 
 #[test]
-fn csync_of_several_copies_teaches_the_admission() {
+fn csync_of_several_copies_is_recorded() {
     let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; 8 * BYTES]);
     with_client(|copier| {
         for _ in 0..500 {

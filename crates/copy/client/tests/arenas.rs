@@ -83,7 +83,7 @@ fn any_range_arrives_and_its_neighbours_stay() {
 }
 
 #[test]
-fn the_descriptor_tells_of_many_and_an_idle_service_sleeps() {
+fn one_event_covers_many_handlers_and_an_idle_service_sleeps() {
     let (service, copier) = service(64);
     let arena = arena(4 << 20);
     let shared = Rc::new(vec![7; 300_000]);
@@ -220,7 +220,7 @@ fn a_service_that_has_ended_leaves_copies_to_who_wants_them() {
 
 /// Any decision gives the same bytes; short copies are never queued.
 #[test]
-fn left_to_what_is_learnt() {
+fn any_decision_gives_the_same_bytes() {
     let (_service, copier) = service(64);
     let arena = arena(1 << 20);
     cases(40, |random| {

@@ -134,7 +134,7 @@ fn bad_addresses_end_in_efault_whoever_copies() {
 }
 
 #[test]
-fn a_bad_address_found_by_another_thread_or_under_a_younger_copy_is_told() {
+fn a_bad_address_found_by_another_thread_or_a_younger_copy_is_reported() {
     let copier = left_alone();
     let (middle, last) = (Pages::new(BYTES), Pages::new(BYTES));
     let nowhere = ptr::without_provenance::<u8>(64);
@@ -151,7 +151,7 @@ fn a_bad_address_found_by_another_thread_or_under_a_younger_copy_is_told() {
 }
 
 #[test]
-fn what_is_before_a_bad_address_is_copied_and_the_rest_is_as_it_was() {
+fn bytes_before_a_bad_address_are_copied_and_the_rest_is_unchanged() {
     let copier = left_alone();
     let (source, destination) = (Pages::new(2 * BYTES), Pages::new(2 * BYTES));
     // SAFETY: memory of this test.
@@ -225,7 +225,7 @@ fn handlers_of_copies_that_fail_at_once_run() {
 }
 
 #[test]
-fn a_scope_tells_of_a_file_that_was_truncated_under_it() {
+fn a_scope_reports_a_file_that_was_truncated() {
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
     let file = tempfile::tempfile().unwrap();

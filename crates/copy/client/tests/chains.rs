@@ -163,7 +163,7 @@ fn who_needs_bytes_that_did_not_come_is_told() {
 }
 
 #[test]
-fn who_needs_bytes_that_did_not_come_is_told_where_the_service_sleeps() {
+fn readers_of_missing_bytes_fail_while_the_service_sleeps() {
     falls_short(Polling::Scenario);
 }
 

@@ -108,7 +108,7 @@ fn messages_arrive_and_are_answered_with_a_daemon_and_without() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_the_draft_stays() {
+fn a_write_that_does_not_fit_is_refused_and_the_draft_stays() {
     let running = Running::start();
     let (near, far) = ends();
     let connect = |slots, bytes| {
@@ -217,7 +217,7 @@ fn a_message_that_does_not_come_is_asked_for_and_given_up() {
 }
 
 #[test]
-fn a_sender_that_goes_away_ends_the_wait() {
+fn a_sender_that_closes_ends_the_wait() {
     let (queue, near, receiver) = by_hand(1, 2048);
     let receiver = receiver.unwrap();
     let ticket = queue.try_acquire().unwrap();
@@ -231,7 +231,7 @@ fn a_sender_that_goes_away_ends_the_wait() {
 }
 
 #[test]
-fn a_sender_believes_no_release_of_what_was_not_sent() {
+fn a_sender_rejects_a_release_of_an_unsent_message() {
     let running = Running::start();
     for said in [
         ChannelMessage::Released { slot: 0, reply: ReplyBytes::default() },

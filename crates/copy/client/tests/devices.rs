@@ -128,7 +128,7 @@ fn small_copies_share_the_device() {
 }
 
 #[test]
-fn what_is_too_small_for_the_device_is_the_processors() {
+fn small_copies_are_made_by_the_processor() {
     let clock = Clock::default();
     let slow = Characteristics { start_ns: 1_000_000, ..UNIT };
     let (service, attachment) = paced(Model::new(slow, 1, &clock, guard()), &clock);
@@ -137,7 +137,7 @@ fn what_is_too_small_for_the_device_is_the_processors() {
 }
 
 #[test]
-fn a_unit_that_fails_costs_time_and_no_byte() {
+fn a_failing_unit_loses_no_byte() {
     let clock = Clock::default();
     let mut unit = Model::new(UNIT, 1, &clock, guard()).polled_in_ns(20);
     assert!(unit.fail(0, Failing::Batch) && unit.fail(2, Failing::Piece(1)));
@@ -150,7 +150,7 @@ fn a_unit_that_fails_costs_time_and_no_byte() {
 }
 
 #[test]
-fn a_unit_that_fails_always_is_not_asked_for_long() {
+fn a_unit_that_always_fails_is_disabled() {
     let clock = Clock::default();
     let mut unit = Model::new(UNIT, 1, &clock, guard()).polled_in_ns(20);
     assert!((0..1000).all(|number| unit.fail(number, Failing::Batch)));
@@ -241,7 +241,7 @@ fn a_service_ends_after_its_unit() {
 }
 
 #[test]
-fn a_bad_address_at_a_unit_is_its_clients_error() {
+fn a_bad_address_in_a_device_batch_fails_only_its_client() {
     let clock = Clock::default();
     let (service, bad) = beside(Model::new(UNIT, 1, &clock, guard()).polled_in_ns(50));
     let good = Copier::new(service.attach().unwrap());
@@ -284,7 +284,7 @@ impl Device for Full {
 }
 
 #[test]
-fn what_a_unit_refuses_the_processor_copies() {
+fn the_processor_copies_batches_that_a_unit_refuses() {
     let (service, copier) = beside(Full);
     let (from, mut to) = pair(1 << 20, 3);
     let token = submit(&copier, &mut to, &from);
@@ -296,7 +296,7 @@ fn what_a_unit_refuses_the_processor_copies() {
 }
 
 #[test]
-fn a_large_destination_that_is_new_is_mapped_ahead() {
+fn a_large_unmapped_destination_is_populated_ahead() {
     let service = Service::start(config()).unwrap();
     let copier = Copier::new(service.attach().unwrap());
     let from = vec![7u8; 1 << 20];

@@ -135,7 +135,7 @@ fn a_fork_with_a_queued_copy_pending_leaves_the_child_able_to_finish_it() {
 }
 
 #[test]
-fn a_client_that_is_dropped_in_a_child_settles_its_copies() {
+fn a_client_that_is_dropped_in_a_child_completes_its_copies() {
     let _alone = one_at_a_time();
     let service = service();
     let copier = Copier::new(service.attach().unwrap());

@@ -165,7 +165,7 @@ extern "C" fn count(argument: usize) {
 }
 
 #[test]
-fn what_the_daemon_leaves_at_its_end_is_done_and_handlers_run_once() {
+fn pending_copies_complete_after_the_daemons_end_and_handlers_run_once() {
     let mut running = Running::start(|_| {});
     let remote = running.connect();
     let (mut source, mut destination) =
@@ -366,7 +366,7 @@ proptest! {
 }
 
 #[test]
-fn a_client_on_the_copier_of_which_nothing_is_shared_works() {
+fn a_client_without_shared_memory_copies_synchronously() {
     let running = Running::start(|_| {});
     let copier = Copier::new(running.connect());
     let source = vec![1u8; 1 << 20];

@@ -183,7 +183,7 @@ extern "C" fn overwrite(address: usize) {
 }
 
 #[test]
-fn a_handler_of_a_copy_made_at_once_waits_for_older_readers() {
+fn the_handler_of_a_synchronous_copy_waits_for_older_readers() {
     let service = service();
     let copier = client(&service);
     let mut source = vec![6u8; 500];

@@ -238,7 +238,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_said_comes_back() {
+    fn encoded_messages_are_decoded() {
         let task = Some(TaskPlace { ticket: u64::MAX - 1, granule_shift: 15 });
         let reply = ReplyBytes::new(b"done").unwrap();
         for message in [
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn values_out_of_range_are_refused() {
         let refused = |words: &[u32]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             ChannelMessage::decode(&bytes).unwrap_err()
@@ -282,7 +282,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_mean_one_thing_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+        fn decoding_is_the_inverse_of_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
             if let Ok(message) = ChannelMessage::decode(&bytes) {
                 let encoded = message.encode();
                 prop_assert_eq!(encoded.as_slice(), &bytes[..]);

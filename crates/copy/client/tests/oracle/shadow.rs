@@ -97,7 +97,7 @@ impl Shadow {
 }
 
 #[test]
-fn what_was_written_since_is_cut_out() {
+fn later_writes_are_excluded() {
     let mut shadow = Shadow::of(&[1; 100]);
     let moment = shadow.copy(10, 50, 20);
     let since = |shadow: &Shadow, range| shadow.unwritten_since(moment, range).unwrap();
