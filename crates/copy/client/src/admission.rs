@@ -26,7 +26,7 @@ const WAYS: usize = 2;
 const SITES_MAX: usize = 512;
 /// If the table is full, one in this number of copies of unknown sites evicts the least recently
 /// used site. The other copies are synchronous.
-const GIVE_WAY_EVERY: u32 = 64;
+const EVICT_EVERY: u32 = 64;
 /// One in this number of copies is timed, which takes several times as long as an untimed one.
 const SAMPLE_EVERY: u8 = 128;
 /// While the service sleeps, the policy decides again after this number of copies.
@@ -351,7 +351,7 @@ impl SiteCache {
 
     fn make_room(&mut self) -> Option<()> {
         self.refused += 1;
-        if self.refused < GIVE_WAY_EVERY {
+        if self.refused < EVICT_EVERY {
             return None;
         }
         self.refused = 0;

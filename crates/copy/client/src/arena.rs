@@ -22,11 +22,11 @@ use crate::copier::{Copier, CopyOptions, Part, TASK_BYTES_MAX, Token};
 
 /// Cost of a notification in an event loop: the kernel wait returns, the eventfd is read, the task
 /// resumes. Counted as waiting time when the admission policy learns.
-const TOLD_NS: u32 = 8_000;
+const NOTIFY_NS: u32 = 8_000;
 /// A handler that does nothing. It makes the service signal the event.
 const NO_HANDLER: (usize, usize) = (0, 0);
 /// Interval between polls of a copy that is not over, while the thread can do nothing else.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Result of starting a copy from or to an arena.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ impl ArenaCopy {
             // Without a service, `sync` would copy here with loops that require memory that no
             // other process changes. So wait without helping.
             while !self.copier.is_ready(&token, all.clone()) && self.copier.is_served() {
-                self.copier.wait_until(token.ticket, token.bits(all.clone()), LOOK);
+                self.copier.wait_until(token.ticket, token.bits(all.clone()), POLL_INTERVAL);
             }
             match self.copier.is_ready(&token, all.clone()) {
                 true => is_whole &= self.copier.sync(&token, all.clone()).is_ok(),
@@ -300,7 +300,7 @@ impl ArenaCopy {
         }
         if let Some(Timing { site, is_awake, submit_ns, since }) = self.timing.take() {
             let window_ns = nanos(since);
-            let seen = Seen { submit_ns, window_ns, wait_ns: TOLD_NS, line_ns: None };
+            let seen = Seen { submit_ns, window_ns, wait_ns: NOTIFY_NS, line_ns: None };
             let part_bytes = self.bytes.min(TASK_BYTES_MAX) as u32;
             self.copier.learn_queued((site, is_awake), part_bytes, &seen);
         }

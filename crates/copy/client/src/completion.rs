@@ -34,7 +34,7 @@ impl Copier {
         match self.complete_unreported(ticket, bits) {
             Ok(()) => Ok(()),
             Err(code) => {
-                self.failures().tell(ticket, code);
+                self.failures().mark_reported(ticket, code);
                 Err(CopyError::Failed(TaskFailure::of(code)))
             }
         }

@@ -519,7 +519,7 @@ impl Copier {
     fn sync_failed(&self, token: &Token) -> Result<(), CopyError> {
         let code = self.failures().find(token.ticket);
         if let Some(code) = code {
-            self.failures().tell(token.ticket, code);
+            self.failures().mark_reported(token.ticket, code);
         }
         to_result(code)
     }
@@ -597,7 +597,7 @@ impl Copier {
     pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        to_result(self.failures().untold_since(since, at_once))
+        to_result(self.failures().unreported_since(since, at_once))
     }
 
     /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
@@ -637,7 +637,7 @@ impl Copier {
         }
         // The caller has given the copy up, so mark its error as reported.
         if let Some(code) = progress.error() {
-            self.failures().tell(token.ticket, code);
+            self.failures().mark_reported(token.ticket, code);
         }
     }
 

@@ -34,7 +34,7 @@ struct Failed {
     /// Bytes that were not written, except those already reported or overwritten since.
     bytes: Range<usize>,
     /// The error was not reported yet.
-    is_untold: bool,
+    is_unreported: bool,
 }
 
 impl Failed {
@@ -47,7 +47,7 @@ impl Failed {
             *end = off.start.clamp(*start, *end);
         }
         if start == end {
-            self.is_untold = false;
+            self.is_unreported = false;
         }
     }
 
@@ -58,7 +58,7 @@ impl Failed {
     /// Merges a younger entry.
     fn join(&mut self, younger: Failed) {
         self.last = self.last.max(younger.last);
-        self.is_untold |= younger.is_untold;
+        self.is_unreported |= younger.is_unreported;
         self.add(&younger.bytes);
     }
 
@@ -77,7 +77,7 @@ pub(crate) struct Failures {
     /// Number of entries, and number of unreported ones, so that a query takes no lock if nothing
     /// failed.
     count: AtomicUsize,
-    untold: AtomicUsize,
+    unreported: AtomicUsize,
     /// Number of failed synchronous copies.
     at_once: AtomicU64,
     /// Sorted by ticket.
@@ -87,8 +87,8 @@ pub(crate) struct Failures {
 impl Failures {
     /// Returns true if there is an unreported error.
     #[inline]
-    pub fn has_untold(&self) -> bool {
-        self.untold.load(Ordering::Relaxed) != 0
+    pub fn has_unreported(&self) -> bool {
+        self.unreported.load(Ordering::Relaxed) != 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Failed>> {
@@ -97,8 +97,8 @@ impl Failures {
 
     fn count(&self, failed: &[Failed]) {
         self.count.store(failed.len(), Ordering::Relaxed);
-        let untold = failed.iter().filter(|failed| failed.is_untold).count();
-        self.untold.store(untold, Ordering::Relaxed);
+        let unreported = failed.iter().filter(|failed| failed.is_unreported).count();
+        self.unreported.store(unreported, Ordering::Relaxed);
         // A thread that finds the slot reused must see this store.
         fence(Ordering::Release);
     }
@@ -106,7 +106,7 @@ impl Failures {
     /// Keeps the error of a task that did not write `bytes`, unless it is known.
     #[cold]
     pub fn keep(&self, ticket: Ticket, code: NonZeroU16, bytes: Range<usize>) {
-        self.note(Failed { first: ticket, last: ticket, code, bytes, is_untold: true });
+        self.note(Failed { first: ticket, last: ticket, code, bytes, is_unreported: true });
     }
 
     /// Keeps the error of a synchronous copy. Returns the ticket that finds it.
@@ -124,8 +124,8 @@ impl Failures {
 
     /// Marks the error of a task as reported.
     #[cold]
-    pub fn tell(&self, ticket: Ticket, code: NonZeroU16) {
-        self.note(Failed { first: ticket, last: ticket, code, bytes: 0..0, is_untold: false });
+    pub fn mark_reported(&self, ticket: Ticket, code: NonZeroU16) {
+        self.note(Failed { first: ticket, last: ticket, code, bytes: 0..0, is_unreported: false });
     }
 
     fn note(&self, new: Failed) {
@@ -134,12 +134,12 @@ impl Failures {
         match failed.get_mut(place).filter(|old| old.first <= new.first) {
             // A reported error stays reported.
             Some(known) if known.first == known.last => {
-                if !new.is_untold {
+                if !new.is_unreported {
                     *known = new;
                 }
             }
             Some(several) => {
-                several.is_untold |= new.is_untold;
+                several.is_unreported |= new.is_unreported;
                 several.add(&new.bytes);
             }
             None => failed.insert(place, new),
@@ -162,8 +162,8 @@ impl Failures {
 
     /// The unreported error of a task from `since` on, or of a synchronous copy from `at_once` on.
     /// It stays unreported.
-    pub fn untold_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
-        if !self.has_untold() {
+    pub fn unreported_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
+        if !self.has_unreported() {
             return None;
         }
         let failed = self.lock();
@@ -171,13 +171,16 @@ impl Failures {
             0 => failed.last >= since,
             _ => failed.last >= at_once,
         };
-        failed.iter().find(|failed| failed.is_untold && is_later(failed)).map(|found| found.code)
+        failed
+            .iter()
+            .find(|failed| failed.is_unreported && is_later(failed))
+            .map(|found| found.code)
     }
 
     /// Takes the oldest error of a task that should have written some of these bytes.
     #[inline]
     pub fn take_written(&self, bytes: Range<usize>) -> Option<NonZeroU16> {
-        if self.has_untold() { self.take_bytes(&bytes) } else { None }
+        if self.has_unreported() { self.take_bytes(&bytes) } else { None }
     }
 
     #[cold]
@@ -194,14 +197,14 @@ impl Failures {
 
     /// Takes the oldest error, and marks all as reported.
     pub fn take_all(&self) -> Option<NonZeroU16> {
-        if !self.has_untold() {
+        if !self.has_unreported() {
             return None;
         }
         let mut failed = self.lock();
         let mut code = None;
-        for found in failed.iter_mut().filter(|failed| failed.is_untold) {
+        for found in failed.iter_mut().filter(|failed| failed.is_unreported) {
             code = code.or(Some(found.code));
-            (found.is_untold, found.bytes) = (false, 0..0);
+            (found.is_unreported, found.bytes) = (false, 0..0);
         }
         self.count(&failed);
         code
@@ -210,7 +213,7 @@ impl Failures {
     /// Drops the errors for bytes that a new copy overwrites.
     #[inline]
     pub fn overwrite(&self, dst: usize, len: usize) {
-        if self.has_untold() {
+        if self.has_unreported() {
             self.take_bytes(&(dst..dst.saturating_add(len)));
         }
     }
@@ -242,11 +245,11 @@ mod tests {
         for _ in 0..2 {
             let found = [4, 5, 6, 9].map(|ticket| failures.find(Ticket(ticket)));
             assert_eq!(found, [None, Some(code(22)), None, Some(code(14))]);
-            let untold = failures.untold_since(Ticket(6), failures.next_at_once());
-            assert_eq!(untold, (failures.has_untold()).then(|| code(14)));
+            let unreported = failures.unreported_since(Ticket(6), failures.next_at_once());
+            assert_eq!(unreported, (failures.has_unreported()).then(|| code(14)));
             failures.take_all();
         }
-        assert!(!failures.has_untold());
+        assert!(!failures.has_unreported());
     }
 
     #[test]
@@ -263,7 +266,7 @@ mod tests {
         failures.overwrite(100, 80);
         assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
         failures.keep(Ticket(2), code(104), 100..200);
-        failures.tell(Ticket(2), code(104));
+        failures.mark_reported(Ticket(2), code(104));
         assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
         assert_eq!(failures.find(Ticket(2)), Some(code(104)));
         // A send writes no memory: only a sync of everything reports its error.
@@ -280,10 +283,10 @@ mod tests {
         let first = failures.keep_at_once(code(14), 100..200);
         let second = failures.keep_at_once(code(5), 300..400);
         assert_eq!((first, failures.find(first)), (before, Some(code(14))));
-        assert_eq!(failures.untold_since(Ticket(8), second), Some(code(5)));
-        assert_eq!(failures.untold_since(Ticket(8), failures.next_at_once()), None);
-        assert_eq!(failures.untold_since(Ticket(7), failures.next_at_once()), Some(code(22)));
-        failures.tell(second, code(5));
+        assert_eq!(failures.unreported_since(Ticket(8), second), Some(code(5)));
+        assert_eq!(failures.unreported_since(Ticket(8), failures.next_at_once()), None);
+        assert_eq!(failures.unreported_since(Ticket(7), failures.next_at_once()), Some(code(22)));
+        failures.mark_reported(second, code(5));
         assert_eq!((failures.take_written(300..400), failures.find(second)), (None, Some(code(5))));
         assert_eq!(failures.take_written(150..160), Some(code(14)));
     }
@@ -299,7 +302,7 @@ mod tests {
             let mut told = std::collections::BTreeMap::new();
             for &(ticket, how) in &noticed {
                 match how {
-                    0 => failures.tell(Ticket(ticket), code(5)),
+                    0 => failures.mark_reported(Ticket(ticket), code(5)),
                     _ => failures.keep(Ticket(ticket), code(5), bytes(ticket)),
                 }
                 *told.entry(ticket).or_insert(false) |= how == 0;

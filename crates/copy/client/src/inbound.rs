@@ -28,7 +28,7 @@ pub const CHUNK_BYTES_DEFAULT: usize = 32 << 10;
 const CHUNKS_MAX: usize = 32;
 /// Maximum number of bytes received synchronously at a time: more would leave the caches before
 /// they are used.
-const HERE_BYTES_MAX: usize = 128 << 10;
+const SYNCHRONOUS_BYTES_MAX: usize = 128 << 10;
 /// A sleeping service is woken after this number of bytes was received without it.
 const WAKE_BYTES_MIN: u64 = 256 << 10;
 /// Upper limit of this number, which doubles after each wake-up that did not lead to queued
@@ -171,7 +171,7 @@ impl Inbound {
         let is_ahead = way == Verdict::Queue && room >= self.worth_bytes() && can_queue();
         let count = match is_ahead {
             true => self.receive_ahead()?,
-            false => self.receive_first(room.min(HERE_BYTES_MAX))?,
+            false => self.receive_first(room.min(SYNCHRONOUS_BYTES_MAX))?,
         };
         self.tuner.received(count);
         Ok(count)

@@ -79,7 +79,7 @@ impl Copier {
             None => self.complete_unreported(ticket, bits),
         };
         completed.map_err(|code| {
-            self.failures().tell(ticket, code);
+            self.failures().mark_reported(ticket, code);
             to_result(Some(code))
                 .err()
                 .unwrap_or(CopyError::Failed(unlade_copy_service::TaskFailure::of(code)))
