@@ -472,7 +472,7 @@ int copier_create_mapped_queue(size_t len);
 /**
  * Waits for a queue's copies, runs its handlers, and closes it. Returns 0, or -1 with errno.
  *
- * A queue that is closed by close(2) is settled when the next one is created.
+ * A queue that is closed by close(2) is completed when the next one is created.
  *
  * # Errors
  * EBADF: fd is not a queue. As csync(), but the queue is closed.
