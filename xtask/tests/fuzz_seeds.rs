@@ -93,7 +93,7 @@ fn seeds_pass_the_first_check() {
             use unlade_copy_service::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()
         }
-        "channel_word" => unlade_copy::channel::wire::Said::decode(content).is_ok(),
+        "channel_word" => unlade_copy::channel::wire::ChannelMessage::decode(content).is_ok(),
         "parcel" => {
             let mut reader = unlade_copy_adapters::ParcelReader::new(content);
             while let Ok(Some(_)) = reader.value() {}

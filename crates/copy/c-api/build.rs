@@ -1,9 +1,9 @@
-//! Generates the C header from the sources, and names the shared library for the linker.
+//! Generates the C header from the sources, and sets the name of the shared library.
 
 use std::env;
 use std::path::PathBuf;
 
-/// The header's version of the interface: the number in the shared library's name.
+/// Interface version of the header: the number in the shared library's name.
 const SONAME: &str = "libunlade_copier.so.0";
 
 fn main() {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # Installs libunlade_copier: header, libraries, pkg-config file and manual.
 #   install.sh [--prefix DIR] [--libraries DIR]
-# DIR of --libraries is where cargo left libunlade_copier.so and .a (target/release if not given).
-# DESTDIR goes before every path, for packagers.
+# DIR of --libraries contains libunlade_copier.so and .a (default: target/release).
+# DESTDIR is a prefix of every path, for packagers.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -11,7 +11,7 @@ libraries=$here/../../target/release
 soname=libunlade_copier.so.0
 version=$(sed -n 's/^.define COPIER_VERSION_[A-Z]* \([0-9]*\)$/\1/p' \
     "$here/include/unlade/copier.h" | paste -sd.)
-# What a program needs that links the static library: `rustc --print native-static-libs`.
+# Libraries for static linking: output of `rustc --print native-static-libs`.
 libs_private='-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc'
 
 usage() {

@@ -3,7 +3,7 @@
 
 use super::lines::step;
 use super::pdus::{pdu_seeds, rx_seeds};
-use unlade_copy::channel::wire::{ReplyBytes, Said, TaskPlace};
+use unlade_copy::channel::wire::{ChannelMessage, ReplyBytes, TaskPlace};
 use unlade_copy_adapters::ParcelWriter;
 use unlade_copy_adapters::parcel::Value;
 use unlade_copy_service::daemon::message::{Class, Limits, Refusal, Reply, Request};
@@ -119,11 +119,11 @@ fn channel_words() -> [(&'static str, Vec<u8>); 5] {
     let task = Some(TaskPlace { ticket: 4711, granule_shift: 11 });
     let reply = ReplyBytes::new(b"seven").expect("it is short");
     [
-        ("hello", Said::Hello { slots: 4, slot_bytes: 64 << 10 }),
-        ("sent", Said::Sent { slot: 3, len: 60_000, task }),
-        ("there", Said::Sent { slot: 0, len: 100, task: None }),
-        ("released", Said::Released { slot: 3, reply }),
-        ("stalled", Said::Stalled { slot: 3 }),
+        ("hello", ChannelMessage::Hello { slots: 4, slot_bytes: 64 << 10 }),
+        ("sent", ChannelMessage::Sent { slot: 3, len: 60_000, task }),
+        ("there", ChannelMessage::Sent { slot: 0, len: 100, task: None }),
+        ("released", ChannelMessage::Released { slot: 3, reply }),
+        ("stalled", ChannelMessage::Stalled { slot: 3 }),
     ]
     .map(|(name, said)| (name, said.encode().as_slice().to_vec()))
 }

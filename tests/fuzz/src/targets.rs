@@ -1,7 +1,7 @@
 //! One function for each decoder. It panics if the decoder violates its contract, not only if the
 //! decoder itself panics.
 
-use unlade_copy::channel::wire::Said;
+use unlade_copy::channel::wire::ChannelMessage;
 use unlade_copy_adapters::{ParcelReader, ParcelWriter};
 use unlade_copy_service::daemon::message::{Reply, Request};
 use unlade_handoff_protocol::frame::{Deframer, Frame};
@@ -63,7 +63,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 
 /// A message on a channel's socket has one meaning.
 pub fn channel_word(data: &[u8]) {
-    if let Ok(said) = Said::decode(data) {
+    if let Ok(said) = ChannelMessage::decode(data) {
         assert_eq!(said.encode().as_slice(), data);
     }
 }

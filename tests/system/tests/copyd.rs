@@ -10,7 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use system_tests::variables::env_number;
 use system_tests::{said, unlade};
-use unlade_copy::{Copier, Remote, Shared};
+use unlade_copy::{Copier, Remote, SharedMemory};
 use unlade_testkit::{Random, seed};
 
 /// Size of each shared region, in bytes.
@@ -103,8 +103,13 @@ fn copy_in_pieces(
     });
 }
 
-/// Copies `rounds` times and compares with the result of `memcpy`.
-fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], random: &mut Random, rounds: u32) {
+/// Copies, `rounds` times, and compares with what `memcpy` would have done.
+fn copy_and_verify(
+    copier: &Copier,
+    regions: &mut [SharedMemory; 3],
+    random: &mut Random,
+    rounds: u32,
+) {
     for _ in 0..rounds {
         let [first, second, third] = regions;
         let (len, fill) = (1 + random.below(REGION_BYTES), random.next() as u8);
@@ -127,7 +132,7 @@ fn copy_and_verify(copier: &Copier, regions: &mut [Shared; 3], random: &mut Rand
     }
 }
 
-fn client(remote: Remote) -> (Copier, [Shared; 3]) {
+fn client(remote: Remote) -> (Copier, [SharedMemory; 3]) {
     let regions = [0; 3].map(|_| remote.memory(REGION_BYTES).unwrap());
     (Copier::new(remote), regions)
 }

@@ -1,4 +1,5 @@
-//! Protocol Buffers from bytes that are still on their way (Copier, SOSP 2025, §6.2.3).
+//! Decoding of Protocol Buffers from bytes that are still being copied or received (Copier, SOSP
+//! 2025, §6.2.3).
 
 use std::ops::Range;
 
@@ -8,13 +9,13 @@ use unlade_copy::CopyError;
 use crate::reader::Reader;
 use crate::source::Source;
 
-/// Why there is no message.
+/// Reason why a message was not decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Some of its bytes did not come.
+    /// Some of its bytes were not copied or received.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// They are no such message.
+    /// The bytes are not a valid message of this type.
     #[error("the bytes are no such message: {0}")]
     Message(#[from] prost::DecodeError),
 }
@@ -30,7 +31,7 @@ impl From<DecodeError> for std::io::Error {
     }
 }
 
-/// Decodes the message that all bytes of `source` are, each part as it comes.
+/// Decodes all bytes of `source` as one message; waits for each part when the decoder reads it.
 ///
 /// # Errors
 /// [`DecodeError`].
@@ -38,24 +39,24 @@ pub fn decode<M: Message + Default>(source: &(impl Source + ?Sized)) -> Result<M
     decode_range(source, 0..source.len())
 }
 
-/// As [`decode`], of the bytes of `range`.
+/// As [`decode`], for the bytes of `range`.
 ///
 /// # Errors
 /// [`DecodeError`].
 ///
 /// # Panics
-/// `range` is not within the source.
+/// Panics if `range` is not within the source.
 pub fn decode_range<M: Message + Default>(
     source: &(impl Source + ?Sized),
     range: Range<usize>,
 ) -> Result<M, DecodeError> {
     if source.is_ready(range.clone()) {
-        // In one piece decoders are a twentieth faster.
+        // Decoders are about 5 % faster on one contiguous slice.
         return Ok(M::decode(source.sync(range)?)?);
     }
     let mut reader = Reader::of(source, range);
     let decoded = M::decode(&mut reader);
-    // Bytes that did not come make any message of what was decoded.
+    // If bytes are missing, the decoded message is invalid, so check this first.
     reader.finish()?;
     Ok(decoded?)
 }

@@ -1,18 +1,18 @@
-//! Ordinary libraries at work on bytes that are still being copied or received, through what they
-//! offer to be extended with: no library is changed, and none knows of the copy service.
+//! Adapters that let unmodified libraries work on bytes that are still being copied or received.
+//! They use only the extension points of these libraries, which do not depend on the copy service.
 //!
-//! In the order in which bytes meet them:
+//! Modules, in the order of the data flow:
 //!
 //! - [`Source`]: bytes of which any range can be waited for: a copy of a scope, a receive;
-//! - [`Reader`]: a source from front to back, as `bytes::Buf`, `Read` and `BufRead`: for decoders
-//!   and compressors;
-//! - [`Stream`]: a socket as `Read`, received ahead of who reads;
-//! - [`tls`]: records opened in the buffer that they are received into, by rustls;
+//! - [`Reader`]: a source as sequential `bytes::Buf`, `Read` and `BufRead`: for decoders and
+//!   compressors;
+//! - [`Stream`]: a socket as `Read`, with receives ahead of the reader;
+//! - [`tls`]: TLS records decrypted by rustls in their receive buffer;
 //! - [`decode()`]: Protocol Buffers;
 //! - [`parcel`]: typed values, from a copy or from another process ([`unlade_copy::channel`]).
 //!
-//! Nothing here is about trust: bytes that are there are what they are in the source. A stream that
-//! decrypts (rustls) gives out nothing that is not authenticated, wherever its records come from.
+//! These adapters change no trust boundary: they return the bytes of the source unchanged. A
+//! stream that decrypts (rustls) returns only authenticated bytes, wherever its records come from.
 #![forbid(unsafe_code)]
 
 mod decode;

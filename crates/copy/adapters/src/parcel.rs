@@ -1,9 +1,8 @@
-//! Typed values in a row, as the messages of Binder have them (Copier, SOSP 2025, §5.2): written to
-//! anything that takes bytes, read from bytes that are still on their way and that nobody vouches
-//! for.
+//! Sequences of typed values, as in messages of Binder (Copier, SOSP 2025, §5.2). They are written
+//! to any byte sink, and read from untrusted bytes that may still be in transit.
 //!
-//! A value is a byte for its type and the value, little-endian; a string or bytes have their length
-//! before them, four bytes.
+//! A value is a type byte and the value, little-endian. Strings and byte arrays have a length of
+//! four bytes before them.
 
 use std::io::{self, Write};
 
@@ -17,20 +16,21 @@ const I64: u8 = 2;
 const STRING: u8 = 3;
 const BYTES: u8 = 4;
 
-/// Bytes that can be copied out of, at any place; who else has them may change them.
+/// Bytes that can be copied out at any offset. Another process may change them concurrently.
 pub trait ReadAt {
-    /// How many bytes there are, there or on their way.
+    /// Number of bytes, copied already or still in transit.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies out the bytes from `at` on, when they are there.
+    /// Waits for the bytes from `at` on, and copies them out.
     ///
     /// # Errors
-    /// They will not be there, or [`io::ErrorKind::UnexpectedEof`]: there are not so many.
+    /// The bytes were not copied, or [`io::ErrorKind::UnexpectedEof`]: the range ends after the
+    /// source.
     fn read_at(&self, at: usize, out: &mut [u8]) -> io::Result<()>;
 }
 
@@ -52,7 +52,7 @@ impl ReadAt for Pending<'_> {
     }
 }
 
-/// What was received.
+/// Bytes received from a socket.
 impl ReadAt for Inbound {
     fn len(&self) -> usize {
         Inbound::len(self)
@@ -63,7 +63,7 @@ impl ReadAt for Inbound {
     }
 }
 
-/// Bytes that are there.
+/// Bytes in memory.
 impl ReadAt for [u8] {
     fn len(&self) -> usize {
         <[u8]>::len(self)
@@ -74,7 +74,7 @@ impl ReadAt for [u8] {
     }
 }
 
-/// A message of another process.
+/// A message from another process.
 impl ReadAt for Message<'_> {
     fn len(&self) -> usize {
         Message::len(self)
@@ -99,7 +99,7 @@ pub enum Value {
     Bytes(Vec<u8>),
 }
 
-/// What a value is, for messages about it.
+/// Type of a value, for error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// 32 bits.
@@ -124,72 +124,72 @@ impl Type {
     }
 }
 
-/// Why a value is not read. All but [`ParcelError::Source`] are the sender's fault.
+/// Reason why a value cannot be read. All but [`ParcelError::Source`] are errors of the sender.
 #[derive(Debug, thiserror::Error)]
 pub enum ParcelError {
-    /// Another type was asked for.
+    /// The caller asked for another type.
     #[error("the value at byte {at} is {found:?}, not {wanted:?}")]
     Type {
-        /// Where.
+        /// Offset of the value.
         at: usize,
-        /// What is there.
+        /// Type of the value.
         found: Type,
-        /// What was asked for.
+        /// Type that the caller asked for.
         wanted: Type,
     },
-    /// No type has this number.
+    /// The type byte is unknown.
     #[error("byte {at} is {found}, which is no type")]
     NoType {
-        /// Where.
+        /// Offset of the type byte.
         at: usize,
-        /// What is there.
+        /// Value of the type byte.
         found: u8,
     },
     /// The parcel ends before the value does.
     #[error("the value at byte {at} ends after the parcel's {len} bytes")]
     Truncated {
-        /// Where.
+        /// Offset of the value.
         at: usize,
-        /// Bytes of the parcel.
+        /// Length of the parcel in bytes.
         len: usize,
     },
-    /// A string that is none.
+    /// A string is not UTF-8.
     #[error("the string at byte {at} is not UTF-8")]
     Utf8 {
-        /// Where.
+        /// Offset of the value.
         at: usize,
     },
-    /// The bytes did not come.
+    /// The bytes of the parcel were not copied or received.
     #[error("the bytes of the parcel: {0}")]
     Source(#[from] io::Error),
 }
 
-/// Writes values, one behind the other.
+/// Writes a sequence of values.
 #[derive(Debug)]
 pub struct ParcelWriter<W> {
     to: W,
 }
 
 impl<W: Write> ParcelWriter<W> {
-    /// Writes to `to`.
+    /// Creates a writer to `to`.
     pub fn new(to: W) -> ParcelWriter<W> {
         ParcelWriter { to }
     }
 
-    /// Writes a value.
+    /// Writes a 32-bit integer.
     ///
     /// # Errors
-    /// Those of what is written to.
+    /// Errors of the underlying writer.
     pub fn i32(&mut self, value: i32) -> io::Result<&mut Self> {
         let [a, b, c, d] = value.to_le_bytes();
         self.to.write_all(&[I32, a, b, c, d])?;
         Ok(self)
     }
 
-    /// Writes a value.
+    /// Writes a 64-bit integer.
     ///
     /// # Errors
-    /// Those of what is written to.
+    /// Errors of the underlying writer.
     pub fn i64(&mut self, value: i64) -> io::Result<&mut Self> {
         let mut bytes = [I64; 9];
         bytes[1..].copy_from_slice(&value.to_le_bytes());
@@ -197,15 +197,16 @@ impl<W: Write> ParcelWriter<W> {
         Ok(self)
     }
 
-    /// Writes a value.
+    /// Writes a string.
     ///
     /// # Errors
-    /// Those of what is written to; [`io::ErrorKind::InvalidInput`] where it is 4 GiB or more.
+    /// Errors of the underlying writer; [`io::ErrorKind::InvalidInput`] if the string is 4 GiB or
+    /// longer.
     pub fn string(&mut self, value: &str) -> io::Result<&mut Self> {
         self.with_length(STRING, value.as_bytes())
     }
 
-    /// Writes a value.
+    /// Writes a byte array.
     ///
     /// # Errors
     /// As [`ParcelWriter::string`].
@@ -213,7 +214,7 @@ impl<W: Write> ParcelWriter<W> {
         self.with_length(BYTES, value)
     }
 
-    /// Writes a value.
+    /// Writes a value of any type.
     ///
     /// # Errors
     /// As [`ParcelWriter::string`].
@@ -236,15 +237,15 @@ impl<W: Write> ParcelWriter<W> {
         Ok(self)
     }
 
-    /// What was written to.
+    /// Returns the underlying writer.
     pub fn into_inner(self) -> W {
         self.to
     }
 }
 
-/// Reads values in the order in which they were written; waits for those that it reads.
+/// Reads values in the order in which they were written, and waits for their bytes.
 ///
-/// A value that cannot be read is not skipped: the next attempt finds it again.
+/// A value that cannot be read is not skipped: the next call reads it again.
 ///
 /// ```
 /// use unlade_copy_adapters::{ParcelReader, ParcelWriter};
@@ -264,17 +265,17 @@ pub struct ParcelReader<'a, S: ?Sized> {
 }
 
 impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
-    /// Reads from the beginning of `source`.
+    /// Creates a reader at the beginning of `source`.
     pub fn new(source: &'a S) -> ParcelReader<'a, S> {
         ParcelReader { source, at: 0 }
     }
 
-    /// Whether all values are read.
+    /// Returns true if all values are read.
     pub fn is_at_end(&self) -> bool {
         self.at >= self.source.len()
     }
 
-    /// Reads a value.
+    /// Reads a 32-bit integer.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -283,7 +284,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         Ok(i32::from_le_bytes(value))
     }
 
-    /// Reads a value.
+    /// Reads a 64-bit integer.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -292,7 +293,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         Ok(i64::from_le_bytes(value))
     }
 
-    /// Reads a value.
+    /// Reads a string.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -303,7 +304,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         Ok(value)
     }
 
-    /// Reads a value.
+    /// Reads a byte array.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -313,7 +314,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         Ok(value)
     }
 
-    /// Reads whatever value comes next; none at the end.
+    /// Reads the next value of any type; none at the end.
     ///
     /// # Errors
     /// [`ParcelError`].
@@ -342,7 +343,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         }
     }
 
-    /// Where `len` bytes from the value's start end.
+    /// Offset of the end of `len` bytes from the value's start.
     fn end(&self, len: usize) -> Result<usize, ParcelError> {
         let (at, all) = (self.at, self.source.len());
         let end = at.checked_add(len).filter(|end| *end <= all);
@@ -351,7 +352,7 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
 
     fn head<const N: usize>(&self, wanted: Type) -> Result<[u8; N], ParcelError> {
         let mut head = [0; N];
-        // What is there of a value that is cut off may still say that it is the wrong one.
+        // Even a truncated value may have a type byte, which gives the more specific error.
         let most = N.min(self.source.len().saturating_sub(self.at));
         self.source.read_at(self.at, &mut head[..most])?;
         if most > 0 {
@@ -367,11 +368,11 @@ impl<'a, S: ReadAt + ?Sized> ParcelReader<'a, S> {
         Ok(value)
     }
 
-    /// The bytes of a value with a length, and where it ends.
+    /// The bytes of a value with a length, and the offset of its end.
     fn with_length(&self, wanted: Type) -> Result<(Vec<u8>, usize), ParcelError> {
         let [_, len @ ..] = self.head::<5>(wanted)?;
         let len = u32::from_le_bytes(len) as usize;
-        // No more is set aside than there are bytes.
+        // Check the length before the allocation.
         let end = self.end(len.saturating_add(5))?;
         let mut value = vec![0; len];
         self.source.read_at(self.at + 5, &mut value)?;
@@ -414,14 +415,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_values_or_an_error(bytes in proptest::collection::vec(0u8..6, 0..80)) {
+        fn arbitrary_bytes_are_values_or_an_error(bytes in proptest::collection::vec(0u8..6, 0..80)) {
             if let Ok(values) = read(&bytes) {
                 prop_assert_eq!(written(&values), bytes);
             }
         }
 
         #[test]
-        fn what_is_cut_off_is_no_value(values in values(), cut in 1usize..10) {
+        fn a_truncated_value_is_an_error(values in values(), cut in 1usize..10) {
             let parcel = written(&values);
             prop_assume!(!parcel.is_empty());
             let cut = &parcel[..parcel.len().saturating_sub(cut)];
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where_and_leave_the_value() {
+    fn errors_have_an_offset_and_do_not_skip_the_value() {
         let parcel = written(&[Value::I32(1), Value::String("x".to_owned())]);
         let mut reader = ParcelReader::new(&parcel[..]);
         let wrong = ParcelError::Type { at: 0, found: Type::I32, wanted: Type::Bytes };

@@ -1,4 +1,4 @@
-//! A reader of bytes that are still on their way: as [`bytes::Buf`], [`Read`] and [`BufRead`].
+//! Reader of bytes that are still in transit: implements [`bytes::Buf`], [`Read`] and [`BufRead`].
 
 use std::cell::Cell;
 use std::io::{self, BufRead, Read};
@@ -9,15 +9,15 @@ use unlade_copy::CopyError;
 
 use crate::source::{Source, reach, step_for};
 
-/// What a failed copy reads as, where there is no way to say so; see [`Reader`].
+/// Content that [`Buf`] returns in place of bytes that were not copied; see [`Reader`].
 static ZEROS: [u8; 4096] = [0; 4096];
 
-/// Reads a source from front to back, and waits for no more than it has come to.
+/// Reads a source sequentially, and waits only for the bytes that it has reached.
 ///
-/// As [`Read`] and [`BufRead`] it tells of a copy that failed as an error, whose cause is the
-/// [`CopyError`]. [`Buf`] has no errors: there the bytes that will not come read as zeros, as many
-/// as were promised, and [`Reader::finish`] tells. Who takes a `Buf` asks that before they believe
-/// what was read; [`crate::decode`] does.
+/// As [`Read`] and [`BufRead`] it returns an error for a failed copy; the error's source is the
+/// [`CopyError`]. [`Buf`] has no errors: it returns zeros for the missing bytes, and
+/// [`Reader::finish`] returns the error. A user of `Buf` must call it before using the result;
+/// [`crate::decode`] does.
 ///
 /// ```
 /// # use std::io::Read;
@@ -34,26 +34,26 @@ static ZEROS: [u8; 4096] = [0; 4096];
 #[derive(Debug)]
 pub struct Reader<'a, S: ?Sized> {
     source: &'a S,
-    /// Bytes that are there and not read yet.
+    /// Bytes that are synced and not read yet.
     ready: Cell<&'a [u8]>,
-    /// Bytes behind them.
+    /// Number of bytes behind them.
     rest: Cell<usize>,
-    /// Where in the source all of them end.
+    /// End of all bytes, as an offset in the source.
     end: usize,
     step: usize,
     error: Cell<Option<CopyError>>,
 }
 
 impl<'a, S: Source + ?Sized> Reader<'a, S> {
-    /// Of all bytes of `source`.
+    /// Creates a reader of all bytes of `source`.
     pub fn new(source: &'a S) -> Reader<'a, S> {
         Reader::of(source, 0..source.len())
     }
 
-    /// Of the bytes of `range`.
+    /// Creates a reader of the bytes of `range`.
     ///
     /// # Panics
-    /// `range` is not within the source.
+    /// Panics if `range` is not within the source.
     pub fn of(source: &'a S, range: Range<usize>) -> Reader<'a, S> {
         let len = source.len();
         assert!(range.start <= range.end && range.end <= len, "{range:?} of {len}");
@@ -62,22 +62,22 @@ impl<'a, S: Source + ?Sized> Reader<'a, S> {
         Reader { source, ready, rest, end: range.end, step, error: Cell::new(None) }
     }
 
-    /// Waits for so many bytes at a time, at least one.
+    /// Sets the number of bytes waited for at a time, at least one.
     pub fn with_step(mut self, bytes: usize) -> Reader<'a, S> {
         self.step = bytes.max(1);
         self
     }
 
-    /// Bytes that were not read yet.
+    /// Number of bytes that were not read yet.
     #[inline]
     pub fn left(&self) -> usize {
         self.ready.get().len() + self.rest.get()
     }
 
-    /// Whether all that was read was really there.
+    /// Checks that all bytes read so far were valid.
     ///
     /// # Errors
-    /// [`CopyError`]: it was not.
+    /// [`CopyError`]: some were not copied.
     pub fn finish(&self) -> Result<(), CopyError> {
         self.error.get().map_or(Ok(()), Err)
     }
@@ -96,7 +96,7 @@ impl<'a, S: Source + ?Sized> Reader<'a, S> {
     fn sync_next(&self) -> Result<&'a [u8], CopyError> {
         self.finish()?;
         let at = self.end - self.rest.get();
-        // Steps end where segments do.
+        // Steps end at segment boundaries.
         let first = self.end.min((at / self.step + 1).saturating_mul(self.step));
         let synced = self.source.sync(at..first).and_then(|ready| {
             let end = reach(self.source, first, self.end, self.step);
@@ -113,7 +113,7 @@ impl<'a, S: Source + ?Sized> Reader<'a, S> {
     #[cold]
     #[inline(never)]
     fn chunk_slowly(&self) -> &'a [u8] {
-        // An error stays, and is told by `finish`.
+        // The error stays, and `finish` returns it.
         self.sync_next().unwrap_or_else(|_| &ZEROS[..ZEROS.len().min(self.left())])
     }
 
@@ -122,11 +122,11 @@ impl<'a, S: Source + ?Sized> Reader<'a, S> {
     fn advance_slowly(&mut self, count: usize) {
         assert!(count <= self.left(), "{count} bytes of {}", self.left());
         let ready = self.ready.replace(&[]).len();
-        // Nobody looks at them, so nobody waits for them.
+        // Skipped bytes are not read, so do not wait for them.
         self.rest.set(self.rest.get() - (count - ready));
     }
 
-    /// Goes on behind `count` bytes, which are there.
+    /// Skips `count` bytes, which are synced.
     #[inline]
     fn skip_ready(&mut self, count: usize) {
         self.ready.set(&self.ready.get()[count..]);
@@ -146,7 +146,7 @@ impl<S: Source + ?Sized> Buf for Reader<'_, S> {
     }
 
     /// # Panics
-    /// `count` is more than remains.
+    /// Panics if `count` is more than remains.
     #[inline]
     fn advance(&mut self, count: usize) {
         match self.ready.get().get(count..) {

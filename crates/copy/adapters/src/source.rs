@@ -1,26 +1,26 @@
-//! What can be read while it is still on its way.
+//! Sources of bytes that can be read while they are still in transit.
 
 use std::ops::Range;
 
 use unlade_copy::{CopyError, Inbound, Pending};
 
-/// Bytes, of which any range can be waited for.
+/// Bytes of which any range can be waited for.
 pub trait Source {
-    /// How many bytes there are, there or on their way.
+    /// Number of bytes, available or in transit.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the bytes of `range` are there; does not wait.
+    /// Returns true if the bytes of `range` are available; does not wait.
     fn is_ready(&self, range: Range<usize>) -> bool;
 
-    /// Waits for the bytes of `range`, which is within [`Source::len`], and lends them.
+    /// Waits for the bytes of `range`, which is within [`Source::len`], and returns them.
     ///
     /// # Errors
-    /// [`CopyError`]: they will not be there.
+    /// [`CopyError`]: the bytes were not copied or received.
     fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError>;
 }
 
@@ -41,7 +41,7 @@ impl Source for Pending<'_> {
     }
 }
 
-/// What was received since the buffer was emptied.
+/// Bytes received since the buffer was last emptied.
 impl Source for Inbound {
     fn len(&self) -> usize {
         Inbound::len(self)
@@ -58,7 +58,7 @@ impl Source for Inbound {
     }
 }
 
-/// Bytes that are all there.
+/// Bytes in memory.
 impl Source for [u8] {
     fn len(&self) -> usize {
         <[u8]>::len(self)
@@ -75,7 +75,7 @@ impl Source for [u8] {
     }
 }
 
-/// Up to where the bytes from `at` on are there, looked at by `step`, without waiting.
+/// End of the available bytes from `at` on, checked in steps of `step`, without waiting.
 pub(crate) fn reach<S: Source + ?Sized>(source: &S, at: usize, end: usize, step: usize) -> usize {
     let mut reached = at;
     for _ in 0..LOOKS_MAX {
@@ -88,16 +88,16 @@ pub(crate) fn reach<S: Source + ?Sized>(source: &S, at: usize, end: usize, step:
     reached
 }
 
-/// Looks at progress, at most, after one wait.
+/// Maximum number of progress checks after one wait.
 const LOOKS_MAX: usize = 32;
-/// Fewer bytes are not waited for by themselves.
+/// Minimum number of bytes to wait for.
 const STEP_BYTES_MIN: usize = 2 << 10;
-/// Parts of a copy that are waited for one by one, at most: a task has as many segments.
+/// Maximum number of waits for one copy: a task has as many segments.
 const STEPS_MAX: usize = 32;
 
-/// How many bytes of `len` are waited for at a time.
+/// Number of bytes to wait for at a time, in a source of `len` bytes.
 pub(crate) fn step_for(len: usize) -> usize {
-    // As segments are: powers of two, so that no segment is waited for twice.
+    // Powers of two, like segment sizes, so that no segment is waited for twice.
     len.min(unlade_copy::TASK_BYTES_MAX).div_ceil(STEPS_MAX).next_power_of_two().max(STEP_BYTES_MIN)
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_comes_along_and_no_more() {
+    fn only_available_bytes_are_reached() {
         struct Half;
         impl Source for Half {
             fn len(&self) -> usize {

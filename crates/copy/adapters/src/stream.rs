@@ -1,5 +1,5 @@
-//! A socket that is read while the service receives from it: [`Read`] for TLS and other protocols
-//! (`SSL_read` of Copier, SOSP 2025, §6.2.3).
+//! A socket that is read while the service receives from it: implements [`Read`] for TLS and other
+//! protocols (`SSL_read` of Copier, SOSP 2025, §6.2.3).
 
 use std::io::{self, Read};
 
@@ -7,42 +7,42 @@ use unlade_copy::{CopyError, Inbound};
 
 use crate::source::{reach, step_for};
 
-/// Reads from a socket as [`Inbound`] receives.
+/// Reads from a socket through [`Inbound`].
 ///
-/// It is what `rustls::Connection::read_tls` and every other function that takes a [`Read`] reads
-/// from: the bytes of a record are waited for just before it is opened, while those of the next are
-/// being received.
+/// Use it with `rustls::Connection::read_tls` and any other function that takes a [`Read`]. The
+/// bytes of a record are waited for just before it is decrypted, while those of the next record
+/// are being received.
 #[derive(Debug)]
 pub struct Stream {
     inbound: Inbound,
     at: usize,
-    /// Bytes of which it is known that they are there.
+    /// End of the bytes that are known to be received.
     synced: usize,
-    /// The socket's bytes are no longer those that the peer sent next.
+    /// A receive failed, so the socket's next bytes are not what the peer sent next.
     broken: Option<CopyError>,
 }
 
 impl Stream {
-    /// Reads what `inbound` has, and then what it receives.
+    /// Creates a stream of what `inbound` has received and will receive.
     pub fn new(inbound: Inbound) -> Stream {
         Stream { inbound, at: 0, synced: 0, broken: None }
     }
 
-    /// Bytes that were received, or are on their way, and were not read yet.
+    /// Number of bytes that were received or are being received, and were not read yet.
     pub fn buffered(&self) -> usize {
         self.inbound.len() - self.at
     }
 
-    /// What it reads from.
+    /// The underlying receiver.
     pub fn inbound(&self) -> &Inbound {
         &self.inbound
     }
 
-    /// Bytes that are there and not read; none at the end of the stream. Receives where all is
+    /// Available bytes that were not read; empty at the end of the stream. Receives if all are
     /// read.
     ///
     /// # Errors
-    /// The socket's, and of a receive that failed.
+    /// The socket's error, or that of a failed receive.
     fn fill(&mut self) -> io::Result<&[u8]> {
         if let Some(error) = self.broken {
             return Err(error.into());
@@ -84,7 +84,7 @@ impl io::BufRead for Stream {
     fn consume(&mut self, count: usize) {
         self.at = self.synced.min(self.at + count);
         if self.at == self.inbound.len() && self.broken.is_none() {
-            // At once, so that it learns when its bytes are used.
+            // Immediately, so that `Inbound` measures when its bytes were used.
             self.broken = self.inbound.consume(self.at).err();
             (self.at, self.synced) = (0, 0);
         }

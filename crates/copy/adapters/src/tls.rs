@@ -1,5 +1,5 @@
-//! TLS records opened in place, in the buffer that they are received into (`SSL_read` of Copier,
-//! SOSP 2025, §6.2.3).
+//! TLS records decrypted in place, in their receive buffer (`SSL_read` of Copier, SOSP 2025,
+//! §6.2.3).
 //!
 //! ```text
 //!  socket ─► Feed (Inbound, Buffered) ─► Opener: rustls, one record at a time ─► BufRead
@@ -7,11 +7,11 @@
 //!                                            └─► output: what is to be sent
 //! ```
 //!
-//! A record is waited for only as far as it reaches, so that the service receives the next ones
-//! while it is opened. rustls does the handshake, keeps the keys and opens the records; nothing is
-//! lent that it has not authenticated. Over a configuration with the ciphers of [`in_place`] the
-//! plaintext is lent where it was opened; over any other, rustls copies it once, and it is copied
-//! once more to be lent.
+//! A record is waited for only up to its end, so that the service receives the next records during
+//! its decryption. rustls does the handshake, has the keys and decrypts the records; only
+//! authenticated bytes are returned. With a configuration that has the ciphers of [`in_place`],
+//! the plaintext is returned from the receive buffer. With any other configuration rustls copies
+//! it once, and this module copies it once more.
 
 mod error;
 mod feed;
@@ -29,17 +29,17 @@ pub use feed::{Buffered, Feed};
 pub use in_place::in_place;
 pub use session::Session;
 
-/// Capacity that a [`Feed`] should have at least: the largest record of TLS 1.2 (RFC 5246 §6.2.3)
-/// and its header. A handshake message that is longer needs more.
+/// Minimum capacity of a [`Feed`]: the largest record of TLS 1.2 (RFC 5246 §6.2.3) and its header.
+/// Longer handshake messages need more.
 pub const FEED_BYTES_MIN: usize = HEADER_BYTES + PAYLOAD_BYTES_MAX;
 
 const HEADER_BYTES: usize = 5;
 const PAYLOAD_BYTES_MAX: usize = (1 << 14) + 2048;
-/// Plaintext of one record.
+/// Maximum plaintext of one record.
 const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
-/// One end of a TLS connection, whose application data are read where they were received:
-/// [`BufRead`] lends the plaintext of one record at a time, [`Read`] copies it once. The end of
-/// the stream is the peer's close_notify; an end without is [`TlsError::Truncated`].
+/// One end of a TLS connection, whose application data are read from the receive buffer.
+/// [`BufRead`] lends the plaintext of one record at a time, [`Read`] copies it once. The stream
+/// ends with the peer's close_notify; an end without it is [`TlsError::Truncated`].
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -67,12 +67,12 @@ const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
 pub struct Opener<S, F> {
     session: S,
     feed: F,
-    /// What rustls is given next, of the feed: whole records, as a rule one.
+    /// Range of the feed that rustls processes next: whole records, usually one.
     at: usize,
     end: usize,
-    /// Plaintext that is not read yet, of the feed; it is before `at`.
+    /// Range of the plaintext in the feed that is not read yet; it is before `at`.
     plain: Range<usize>,
-    /// Plaintext that rustls has copied, and how much of it is read.
+    /// Plaintext that rustls has copied, and the number of bytes read of it.
     copied: Vec<u8>,
     copied_read: usize,
     output: Vec<u8>,
@@ -82,7 +82,7 @@ pub struct Opener<S, F> {
 }
 
 impl<S, F> std::fmt::Debug for Opener<S, F> {
-    /// Without plaintext.
+    /// Omits the plaintext.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Opener")
             .field("plain_bytes", &(self.plain.len() + self.copied.len() - self.copied_read))
@@ -93,29 +93,29 @@ impl<S, F> std::fmt::Debug for Opener<S, F> {
     }
 }
 
-/// What to send when rustls lets us.
+/// Data to send when rustls allows it.
 #[derive(Clone, Copy)]
-enum Say<'a> {
+enum Outgoing<'a> {
     Nothing,
     Data(&'a [u8]),
     CloseNotify,
 }
 
-/// How it stands after one state of rustls.
+/// Result of one state of rustls.
 enum Step {
-    /// It has more to do with what it has.
+    /// rustls can process more without further records.
     Again,
-    /// It wants another record.
+    /// rustls needs another record.
     More,
-    /// What was to be said is in the output.
-    Said,
-    /// The peer sends nothing more.
+    /// The data to send are in the output.
+    Encoded,
+    /// The peer has closed its side.
     Closed,
 }
 
 impl<S: Session, F: Feed> Opener<S, F> {
-    /// Joins a connection that has not begun and its socket's bytes. `feed` should take
-    /// [`FEED_BYTES_MIN`] bytes, and several records where they are to be received ahead.
+    /// Combines a new connection and its socket's bytes. `feed` should have a capacity of at least
+    /// [`FEED_BYTES_MIN`] bytes, and of several records to receive them ahead.
     pub fn new(session: S, feed: F) -> Opener<S, F> {
         Opener {
             session,
@@ -132,30 +132,30 @@ impl<S: Session, F: Feed> Opener<S, F> {
         }
     }
 
-    /// The connection, e.g. to ask what was agreed on.
+    /// The connection, for example to query the negotiated parameters.
     pub fn session(&self) -> &S {
         &self.session
     }
 
-    /// Where its records come from.
+    /// The source of the records.
     pub fn feed(&self) -> &F {
         &self.feed
     }
 
-    /// Whether the peer has said that it sends nothing more.
+    /// Returns true if the peer has sent close_notify.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Does the handshake, and sends what it takes to `socket`.
+    /// Does the handshake, and sends its messages to `socket`.
     ///
     /// # Errors
-    /// Any [`TlsError`]; an alert was sent where one is due. After
-    /// [`io::ErrorKind::WouldBlock`] it goes on where it was.
+    /// Any [`TlsError`]; a required alert was sent. After [`io::ErrorKind::WouldBlock`] the
+    /// handshake can be continued.
     pub fn handshake(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
         let done = self.drive_handshake(socket);
         if done.is_err() {
-            // What is wrong is said by the first error.
+            // Return the first error, not a later one of the socket.
             let _ = self.send(socket);
         }
         self.keep(done)
@@ -164,9 +164,9 @@ impl<S: Session, F: Feed> Opener<S, F> {
     fn drive_handshake(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
         self.check()?;
         loop {
-            let step = self.step(Say::Nothing)?;
+            let step = self.step(Outgoing::Nothing)?;
             match step {
-                Step::Again | Step::Said => continue,
+                Step::Again | Step::Encoded => continue,
                 Step::More => self.send(socket)?,
                 Step::Closed => return Err(TlsError::Truncated),
             }
@@ -177,27 +177,27 @@ impl<S: Session, F: Feed> Opener<S, F> {
         }
     }
 
-    /// Seals `plaintext` and appends it to [`Opener::output`].
+    /// Encrypts `plaintext` and appends the records to [`Opener::output`].
     ///
     /// # Errors
-    /// [`TlsError::Closed`] after [`Opener::close_notify`]; what rustls finds in the peer's bytes;
+    /// [`TlsError::Closed`] after [`Opener::close_notify`]; errors of rustls in the peer's bytes;
     /// [`TlsError::Tls`] with `HandshakeNotComplete` before the end of the handshake.
     pub fn seal(&mut self, plaintext: &[u8]) -> Result<(), TlsError> {
         for part in plaintext.chunks(PLAINTEXT_BYTES_MAX) {
-            self.say(Say::Data(part))?;
+            self.encode_outgoing(Outgoing::Data(part))?;
         }
         Ok(())
     }
 
-    /// Appends close_notify to [`Opener::output`]: nothing more will be sent.
+    /// Appends close_notify to [`Opener::output`]. Nothing can be sent afterwards.
     ///
     /// # Errors
     /// As for [`Opener::seal`].
     pub fn close_notify(&mut self) -> Result<(), TlsError> {
-        self.say(Say::CloseNotify)
+        self.encode_outgoing(Outgoing::CloseNotify)
     }
 
-    fn say(&mut self, what: Say<'_>) -> Result<(), TlsError> {
+    fn encode_outgoing(&mut self, what: Outgoing<'_>) -> Result<(), TlsError> {
         self.check()?;
         if self.closed_sending {
             return Err(TlsError::Closed);
@@ -205,8 +205,8 @@ impl<S: Session, F: Feed> Opener<S, F> {
         loop {
             let step = self.step(what);
             match self.keep(step)? {
-                Step::Said => {
-                    self.closed_sending = matches!(what, Say::CloseNotify);
+                Step::Encoded => {
+                    self.closed_sending = matches!(what, Outgoing::CloseNotify);
                     return Ok(());
                 }
                 Step::Again => {}
@@ -216,8 +216,9 @@ impl<S: Session, F: Feed> Opener<S, F> {
         }
     }
 
-    /// What is to be sent, in this order and whole: take out what was. Besides what was sealed,
-    /// these are alerts and answers to KeyUpdates, which come with what is sealed next.
+    /// Bytes to send, in order and completely; the caller removes what it has sent. Besides
+    /// encrypted data these are alerts and answers to KeyUpdates, which precede the next encrypted
+    /// data.
     pub fn output(&mut self) -> &mut Vec<u8> {
         &mut self.output
     }
@@ -225,7 +226,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
     /// Sends the output to `socket`.
     ///
     /// # Errors
-    /// The socket's; what was not sent stays.
+    /// The socket's error; unsent bytes stay in the output.
     pub fn send(&mut self, socket: &mut impl Write) -> Result<(), TlsError> {
         while !self.output.is_empty() {
             match socket.write(&self.output) {
@@ -238,15 +239,15 @@ impl<S: Session, F: Feed> Opener<S, F> {
         Ok(socket.flush()?)
     }
 
-    /// Opens records until there is plaintext, or there will be none.
+    /// Decrypts records until there is plaintext, or the stream ends.
     fn open(&mut self) -> Result<(), TlsError> {
         self.check()?;
         while !self.has_plaintext() && !self.closed {
             if self.at == self.end {
                 self.next_record()?;
             }
-            match self.step(Say::Nothing)? {
-                Step::Again | Step::Said | Step::Closed => {}
+            match self.step(Outgoing::Nothing)? {
+                Step::Again | Step::Encoded | Step::Closed => {}
                 // Part of a handshake message: the rest is in the next record.
                 Step::More if self.at < self.end => self.next_record()?,
                 Step::More => {}
@@ -259,25 +260,25 @@ impl<S: Session, F: Feed> Opener<S, F> {
         !self.plain.is_empty() || self.copied_read < self.copied.len()
     }
 
-    /// Lets rustls have the records from `at` to `end`, until its next state, and does what that
-    /// asks for.
-    fn step(&mut self, what: Say<'_>) -> Result<Step, TlsError> {
+    /// Passes the records from `at` to `end` to rustls, and handles its next state.
+    fn step(&mut self, what: Outgoing<'_>) -> Result<Step, TlsError> {
         let records = self.feed.bytes(self.at..self.end)?;
         let (base, len) = (records.as_ptr().addr(), records.len());
-        // Early data would be noted too, and taken for data of a client that is known.
+        // During the handshake do not record the place: early data would be mistaken for
+        // application data of an authenticated client.
         let (UnbufferedStatus { discard, state }, place) = if self.session.common().is_handshaking()
         {
             (self.session.process(records), None)
         } else {
             let session = &mut self.session;
-            in_place::noting(move || session.process(records))
+            in_place::with_location(move || session.process(records))
         };
         let mut discard = discard;
         let step = match state {
             Ok(ConnectionState::ReadTraffic(mut traffic)) => {
                 self.copied.clear();
                 self.copied_read = 0;
-                // Of a record whose place is known there is one byte here.
+                // If the place is known, rustls returns one byte of this record.
                 let mut is_known = place.is_some();
                 while let Some(record) = traffic.next_record() {
                     let record = record?;
@@ -298,14 +299,14 @@ impl<S: Session, F: Feed> Opener<S, F> {
                 Step::Again
             }
             Ok(ConnectionState::WriteTraffic(mut traffic)) => match what {
-                Say::Nothing => Step::More,
-                Say::Data(plaintext) => {
+                Outgoing::Nothing => Step::More,
+                Outgoing::Data(plaintext) => {
                     output::seal(&mut traffic, plaintext, &mut self.output)?;
-                    Step::Said
+                    Step::Encoded
                 }
-                Say::CloseNotify => {
+                Outgoing::CloseNotify => {
                     output::close(&mut traffic, &mut self.output)?;
-                    Step::Said
+                    Step::Encoded
                 }
             },
             Ok(ConnectionState::BlockedHandshake) => Step::More,
@@ -335,7 +336,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
         Ok(step)
     }
 
-    /// The alert that an error has left.
+    /// Appends the alert after an error to the output.
     #[cold]
     fn put_alert(&mut self) {
         while self.session.common().wants_write() {
@@ -351,13 +352,13 @@ impl<S: Session, F: Feed> Opener<S, F> {
         }
     }
 
-    /// Adds the next record to what rustls is given; receives as far as it reaches.
+    /// Adds the next record to the range for rustls; receives up to its end.
     fn next_record(&mut self) -> Result<(), TlsError> {
         self.reach(HEADER_BYTES)?;
         let header = self.feed.bytes(self.end..self.end + HEADER_BYTES)?;
         let payload_bytes = usize::from(u16::from_be_bytes([header[3], header[4]]));
         let bytes = if payload_bytes > PAYLOAD_BYTES_MAX {
-            // Of this rustls needs the header only, to refuse it.
+            // rustls needs only the header to refuse the record.
             HEADER_BYTES
         } else {
             HEADER_BYTES + payload_bytes
@@ -367,11 +368,11 @@ impl<S: Session, F: Feed> Opener<S, F> {
         Ok(())
     }
 
-    /// Receives until `bytes` are in the buffer, or on their way, behind `end`.
+    /// Receives until `bytes` bytes behind `end` are received or being received.
     fn reach(&mut self, bytes: usize) -> Result<(), TlsError> {
         while self.feed.received() - self.end < bytes {
             let have = self.feed.received() - self.end;
-            // Part of a record is moved to the front where there would be little room behind it.
+            // A partial record is moved to the front if there is little room behind it.
             let is_done = self.at == self.feed.received();
             if self.at > 0 && (is_done || self.feed.room() < (bytes - have).max(self.at)) {
                 self.empty()?;
@@ -387,7 +388,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
         Ok(())
     }
 
-    /// Moves what is not done with to the front of the buffer.
+    /// Moves the bytes from `at` on to the front of the buffer.
     fn empty(&mut self) -> Result<(), TlsError> {
         self.feed.consume(self.at)?;
         self.end -= self.at;
@@ -399,7 +400,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Notes an error that stays.
+    /// Stores a permanent error.
     fn keep<T>(&mut self, done: Result<T, TlsError>) -> Result<T, TlsError> {
         if let Some(error) = done.as_ref().err().filter(|error| !error.may_pass()) {
             self.failed = Some(error.clone());
@@ -409,7 +410,7 @@ impl<S: Session, F: Feed> Opener<S, F> {
 }
 
 impl<S: Session, F: Feed> BufRead for Opener<S, F> {
-    /// The plaintext of one record, or what is left of it; none after close_notify.
+    /// The plaintext of one record, or the rest of it; empty after close_notify.
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
         if !self.has_plaintext() {
             let opened = self.open();
@@ -427,7 +428,8 @@ impl<S: Session, F: Feed> BufRead for Opener<S, F> {
         } else {
             self.plain.start = self.plain.end.min(self.plain.start + count);
         }
-        // The feed learns when its bytes are used; an error comes with the next ones.
+        // Immediately, so that the feed measures when its bytes were used. The next call returns
+        // an error.
         if self.plain.is_empty() && self.at > 0 && self.at == self.feed.received() {
             let emptied = self.empty();
             let _ = self.keep(emptied);

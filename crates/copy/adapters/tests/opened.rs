@@ -1,4 +1,4 @@
-//! TLS records opened in the buffer that they are received into, with the service and without.
+//! TLS records decrypted in their receive buffer, with the service and without.
 
 mod ends;
 
@@ -17,7 +17,7 @@ use rustls::{AlertDescription, Connection};
 use unlade_copy::{Copier, Inbound};
 use unlade_copy_adapters::tls::{FEED_BYTES_MIN, Feed, Opener, Session, TlsError, in_place};
 
-/// What comes before the end or an error.
+/// Bytes read before the end or an error.
 fn all(tls: &mut impl BufRead) -> (Vec<u8>, Option<io::Error>) {
     let mut bytes = Vec::new();
     loop {
@@ -33,8 +33,7 @@ fn all(tls: &mut impl BufRead) -> (Vec<u8>, Option<io::Error>) {
     }
 }
 
-/// The far end sends back all that it gets, in writes of many lengths, with a key of its own now
-/// and then.
+/// The far end echoes all data, in writes of many lengths, with occasional key updates.
 fn echo(mut far: Connection, mut socket: UnixStream) {
     far.set_buffer_limit(None);
     while far.is_handshaking() {
@@ -100,7 +99,7 @@ fn every_way_gives_what_was_sent() {
         let (near, far) = pair();
         let feed = inbound(&service, &near, capacity);
         there_and_back(both.near_server(), feed, both.far_client(), near, far);
-        // As it likes best, in the service and not.
+        // With automatic selection, in the service and without.
         let (near, far) = pair();
         let mut feed = inbound(&service, &near, capacity);
         feed.set_always_queued(false);
@@ -140,7 +139,7 @@ fn plaintext_is_lent_where_it_was_received() {
         near.consume(RECORD_BYTES);
     }
     writer.join().unwrap();
-    // Only where the buffer was emptied between them, once or twice with the tickets, they are not.
+    // Not in place only if the buffer was emptied between them, once or twice with the tickets.
     assert!(neighbours >= 5, "{neighbours}");
     let stats = copier.stats().read();
     assert!(stats.queued > 0, "{stats:?}");
@@ -169,10 +168,10 @@ fn a_record_that_was_changed_is_not_lent() {
         assert!(bytes == sent[..2 * RECORD_BYTES], "{place}: {} bytes", bytes.len());
         let error = error.unwrap();
         assert!(matches!(cause(&error), TlsError::Tls(_)), "{place}: {error:?}");
-        // It stays, whatever comes.
+        // The error is permanent.
         let again = near.fill_buf().unwrap_err();
         assert!(matches!(cause(&again), TlsError::Tls(_)), "{place}: {again:?}");
-        // And the peer is told.
+        // And the peer gets an alert.
         near.send(&mut near_socket).unwrap();
         writer.join().unwrap();
         let mut told = &far_socket;
@@ -226,7 +225,7 @@ fn what_comes_behind_close_notify_is_nothing() {
     assert_eq!(bytes, b"all");
     assert!(error.is_none(), "{error:?}");
     assert_eq!(near.read(&mut [0; 10]).unwrap(), 0);
-    // This end may still speak.
+    // This end may still send.
     near.seal(b"good bye").unwrap();
     near.send(&mut near_socket).unwrap();
     assert_eq!(hear(&mut far, &mut far_socket, 8), b"good bye");
@@ -241,7 +240,7 @@ fn an_alert_of_the_peer_is_an_error() {
     let mut near = Opener::new(both.near_server(), feed);
     let mut far = join(&mut near, &mut near_socket, both.far_client(), &far_socket);
     let mut wire = records(&mut far, b"before");
-    // The peer gets a record that is none, and says so.
+    // The peer receives an invalid record, and sends an alert.
     far.read_tls(
         &mut &[23, 3, 3, 0, 20, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0][..],
     )
@@ -320,7 +319,7 @@ fn a_key_update_is_followed_and_answered() {
     }
 }
 
-/// Sends `wire` in pieces of many lengths, and reads after each.
+/// Sends `wire` in chunks of many lengths, and reads after each.
 fn drip<S: Session, F: Feed>(near: &mut Opener<S, F>, wire: &[u8], to: &mut UnixStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let (mut at, mut round) = (0, 1);
@@ -333,7 +332,7 @@ fn drip<S: Session, F: Feed>(near: &mut Opener<S, F>, wire: &[u8], to: &mut Unix
             match near.fill_buf() {
                 Ok([]) => return bytes,
                 Ok(part) => {
-                    // Not all that is lent is taken at once.
+                    // Not all available bytes are consumed at once.
                     let taken = part.len().min(5000);
                     bytes.extend_from_slice(&part[..taken]);
                     near.consume(taken);
@@ -376,7 +375,7 @@ fn a_socket_that_does_not_wait_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_record_that_the_buffer_cannot_take_is_refused() {
+fn a_record_that_exceeds_the_buffer_is_refused() {
     let both = configs(in_place(default_provider()), &TLS13);
     let (mut near_socket, mut far_socket) = pair();
     let mut near = Opener::new(both.near_server(), plain(&near_socket, 10_000));

@@ -1,4 +1,4 @@
-//! What is read of bytes on their way is what is read of bytes that are there, however they come.
+//! Bytes read in transit are equal to bytes read in memory, however they arrive.
 
 use std::cell::Cell;
 use std::io::{self, BufRead, Read, Write};
@@ -12,7 +12,7 @@ use prost::Message;
 use unlade_copy::{Config, Copier, CopyError, Service, TaskFailure};
 use unlade_copy_adapters::{DecodeError, Reader, Source, decode, decode_range};
 
-/// Messages of every kind of field that is decoded differently.
+/// Messages with every kind of field that is decoded differently.
 #[derive(Clone, PartialEq, Message)]
 struct Order {
     #[prost(uint64, tag = "1")]
@@ -35,8 +35,8 @@ struct Order {
     prices: std::collections::HashMap<String, f64>,
 }
 
-/// Bytes that come in pieces: after a sync all is there up to the end of the piece, and no more;
-/// and from `fails_at` on nothing comes.
+/// Bytes that arrive in chunks: a sync makes all bytes up to the end of a chunk available, and no
+/// more; and from `fails_at` on none arrive.
 struct InPieces {
     bytes: Vec<u8>,
     piece: usize,
@@ -122,7 +122,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_message_is_the_same_error(bytes in proptest::collection::vec(any::<u8>(), 0..300),
+    fn a_malformed_message_gives_the_same_error(bytes in proptest::collection::vec(any::<u8>(), 0..300),
                                             piece in 1usize..64) {
         let expected = Order::decode(&bytes[..]);
         let found = decode::<Order>(&InPieces::new(bytes, piece));
@@ -196,7 +196,7 @@ proptest! {
         DeflateEncoder::new(Reader::new(&source), Compression::fast())
             .read_to_end(&mut packed)
             .unwrap();
-        // Where pieces end may change where blocks end, not what comes out again.
+        // Chunk boundaries may change block boundaries, but not the decompressed bytes.
         let mut back = Vec::new();
         let source = InPieces::new(packed, piece);
         DeflateDecoder::new(Reader::new(&source)).read_to_end(&mut back).unwrap();
@@ -246,7 +246,7 @@ fn messages_and_streams_are_read_while_they_are_copied() {
 }
 
 #[test]
-fn a_part_of_a_source_is_a_message_too() {
+fn a_range_of_a_source_is_decoded() {
     let order = Order { id: 7, names: vec!["seven".to_owned()], ..Order::default() };
     let mut bytes = vec![0xff; 10];
     bytes.extend(order.encode_to_vec());
@@ -266,7 +266,7 @@ fn a_copy_that_fails_is_an_error_with_its_cause() {
     assert_eq!(cause, Some(&FAILURE));
     assert_eq!(read, source.bytes[..read.len()]);
     assert!(read.len() >= 4_096, "what came before is read: {}", read.len());
-    // Nothing hangs that believes what was promised, and nothing is left unsaid.
+    // No read hangs, and every error is returned.
     let mut reader = Reader::new(&source);
     assert_eq!(reader.copy_to_bytes(10_000).len(), 10_000);
     assert_eq!(reader.finish(), Err(FAILURE));

@@ -1,4 +1,4 @@
-//! TLS 1.3 whose records are received by the service and opened as they come.
+//! TLS 1.3 whose records are received by the service and decrypted as they arrive.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use unlade_copy::{Config, Copier, CopyError, Inbound, Polling, Service};
 use unlade_copy_adapters::Stream;
 
-/// A socket whose reading side the service receives.
+/// A socket whose receives the service makes.
 struct Joined {
     reading: Stream,
     writing: UnixStream,
@@ -20,7 +20,7 @@ impl Joined {
     fn new(copier: &Arc<Copier>, socket: UnixStream, capacity: usize) -> Joined {
         let mut inbound = Inbound::new(Arc::clone(copier), socket.try_clone().unwrap(), capacity);
         inbound.set_first_bytes(1000);
-        inbound.set_piece_bytes(4096);
+        inbound.set_chunk_bytes(4096);
         inbound.set_always_queued(true);
         Joined { reading: Stream::new(inbound), writing: socket }
     }
@@ -72,7 +72,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// A service that is always there, so that receives are queued.
+/// A service that is always awake, so that receives are queued.
 fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
 }
@@ -132,7 +132,7 @@ fn records(bytes: &[u8]) -> (ClientConnection, Vec<u8>) {
     (near, wire)
 }
 
-/// What comes out before an error or the end.
+/// Bytes read before an error or the end.
 fn open(mut tls: ClientConnection, socket: &mut impl Read) -> (Vec<u8>, Option<io::Error>) {
     let mut plain = Vec::new();
     loop {
@@ -162,7 +162,7 @@ fn a_byte_that_was_changed_gives_nothing_of_its_record() {
     let changed = 2 * (16_384 + 22) + 1000;
     wire[changed] ^= 1;
     let writer = std::thread::spawn(move || {
-        // The other end may be gone before all is written.
+        // The other end may close before all is written.
         let _ = near.write_all(&wire);
     });
     let mut stream = Stream::new(Inbound::new(copier, far, 256 << 10));
@@ -175,7 +175,7 @@ fn a_byte_that_was_changed_gives_nothing_of_its_record() {
 }
 
 #[test]
-fn a_stream_that_ends_early_ends_early_here() {
+fn a_truncated_stream_ends_early() {
     let service = service();
     let copier = Arc::new(Copier::new(service.attach().unwrap()));
     let bytes = pattern(100_000);
@@ -187,7 +187,8 @@ fn a_stream_that_ends_early_ends_early_here() {
     });
     let (plain, error) = open(connection, &mut Stream::new(Inbound::new(copier, far, 30_000)));
     writer.join().unwrap();
-    // A short count is the end, which TLS knows to be none: there was no close_notify.
+    // A short count is the end of the stream, which TLS detects as a truncation: there was no
+    // close_notify.
     assert!(error.is_none(), "{error:?}");
     assert_eq!(plain, bytes[..3 * 16_384]);
 }
@@ -206,7 +207,7 @@ fn a_service_that_stops_leaves_the_stream_as_it_is() {
     drop(service);
     match stream.read_to_end(&mut received) {
         Ok(_) => assert_eq!(received, bytes),
-        // A receive that the stop has ended: nothing behind it is believed.
+        // The stop has ended a receive: nothing behind it is used.
         Err(error) => {
             assert_eq!(received, bytes[..received.len()]);
             assert!(error.get_ref().is_some_and(|cause| cause.is::<CopyError>()), "{error:?}");

@@ -1,4 +1,4 @@
-/* What the programs of the corpus have in common. */
+/* Common functions of the corpus programs. */
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
@@ -11,7 +11,7 @@
 
 enum { N = 64 << 10 };
 
-/* Memory whose bytes depend on their place and on the seed. */
+/* Allocates memory whose bytes depend on their index and on the seed. */
 static inline unsigned char *filled(size_t n, unsigned seed)
 {
     unsigned char *bytes = malloc(n);

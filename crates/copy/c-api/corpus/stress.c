@@ -1,4 +1,4 @@
-/* Threads and forks at once, in the default queue and in others; argv[1] is the seed. */
+/* Concurrent threads and forks, in the default queue and in others; argv[1] is the seed. */
 #include "corpus.h"
 #include <sys/wait.h>
 
@@ -14,7 +14,7 @@ static unsigned long draw(unsigned long *state)
     return *state;
 }
 
-/* Random copies among some buffers, beside a model that uses memmove. */
+/* Random copies between some buffers, compared with a model that uses memmove. */
 static void *work(void *number)
 {
     unsigned long state = seed * 977 + (unsigned long)number * 7919 + 1;

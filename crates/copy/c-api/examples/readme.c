@@ -14,7 +14,7 @@ int main(void)
     if (!received || !kept)
         return 1;
     memset(received, 7, MESSAGE);
-    amemcpy(kept, received, MESSAGE); /* as memcpy, but the program goes on */
+    amemcpy(kept, received, MESSAGE); /* as memcpy, but the program continues */
 
     for (size_t at = 0; at < MESSAGE; at += PIECE) {
         if (csync(kept + at, PIECE) != 0) { /* before these bytes are used */

@@ -1,4 +1,4 @@
-//! One queue of the library: a client of the service, or none, where everything is copied at once.
+//! One queue of the library: a client of the service, or, without a service, synchronous copies.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -6,40 +6,40 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use unlade_copy::{AtOnce, Attachment, Copier, How, StatsRead, Token};
+use unlade_copy::{AtOnce, Attachment, Copier, CopyOptions, StatsRead, Token};
 
 use crate::errno;
 
-/// Number of the queue that everybody uses; the same in a child after a fork.
+/// Number of the default queue; the same in a child after a fork.
 pub(crate) const DEFAULT_ID: u64 = 1;
 static NEXT_ID: AtomicU64 = AtomicU64::new(DEFAULT_ID + 1);
 
 /// A queue.
 pub(crate) struct Channel {
-    /// Distinct among all queues of the process and of those it was forked from.
+    /// Unique among all queues of the process and of its ancestors.
     pub id: u64,
-    /// Distinct also among the default queues of a process and of those it was forked from.
+    /// Unique also among the default queues of the process and of its ancestors.
     pub incarnation: u64,
     copier: Option<Copier>,
-    /// What makes the copies where there is no service.
+    /// Makes the copies if there is no service.
     at_once: AtOnce,
 }
 
-/// What became of a submission.
+/// Result of a submission.
 pub(crate) struct Submitted {
-    /// Nothing where there is no service.
+    /// `None` without a service.
     pub token: Option<Token>,
-    /// It was made at once, and failed: the sync of its bytes says how.
+    /// The copy was synchronous and failed: the sync of its bytes returns the error.
     pub has_failed: bool,
 }
 
 impl Channel {
-    /// The default queue.
+    /// Creates the default queue.
     pub fn default_queue(attachment: Option<Attachment>) -> Channel {
         Channel::numbered(DEFAULT_ID, attachment)
     }
 
-    /// Another queue.
+    /// Creates another queue.
     pub fn new(attachment: Option<Attachment>) -> Channel {
         Channel::numbered(NEXT_ID.fetch_add(1, Ordering::Relaxed), attachment)
     }
@@ -56,13 +56,13 @@ impl Channel {
         self.copier.as_ref().map_or(&self.at_once, Copier::at_once)
     }
 
-    /// Whether a service copies.
+    /// Returns true if a service copies.
     pub fn is_served(&self) -> bool {
         self.copier.is_some()
     }
 
-    /// Submits a copy, a part of one of `whole_bytes`. Where there is no service it is made at once,
-    /// and a handler run.
+    /// Submits a copy, which is all or part of `whole_bytes`. Without a service the copy is
+    /// synchronous, and its handler runs.
     ///
     /// # Safety
     /// As for [`Copier::submit_part`].
@@ -73,16 +73,16 @@ impl Channel {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Submitted {
         if let Some(copier) = &self.copier {
             // SAFETY: the caller's promise.
-            let token = unsafe { copier.submit_part(dst, src, len, whole_bytes, how) };
+            let token = unsafe { copier.submit_part(dst, src, len, whole_bytes, options) };
             return Submitted { token: Some(token), has_failed: token.has_failed_at_once() };
         }
         // SAFETY: the caller's promise.
         let has_failed = unsafe { self.at_once.copy(dst, src, len, whole_bytes) }.is_err();
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             // SAFETY: the caller promises that it is the address of such a function.
             let function = unsafe {
                 std::mem::transmute::<*const (), extern "C" fn(usize)>(function as *const ())
@@ -95,7 +95,7 @@ impl Channel {
     /// Waits for copies into the bytes; with `readers`, also for copies out of them.
     ///
     /// # Errors
-    /// The number of the error that one ended with.
+    /// The error number of a failed copy.
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize, readers: bool) -> Result<(), c_int> {
         let synced = match &self.copier {
@@ -106,15 +106,15 @@ impl Channel {
         synced.map_err(errno::of_copy)
     }
 
-    /// Waits for copies into the bytes and out of them. Errors are left to who syncs.
-    pub fn settle_for_write(&self, address: usize, len: usize) {
-        self.copier.iter().for_each(|copier| copier.settle_for_write(address, len));
+    /// Waits for copies into the bytes and out of them. Keeps errors for a later sync.
+    pub fn complete_for_write(&self, address: usize, len: usize) {
+        self.copier.iter().for_each(|copier| copier.complete_for_write(address, len));
     }
 
-    /// Waits for everything, and runs all handlers.
+    /// Waits for all copies, and runs all handlers.
     ///
     /// # Errors
-    /// The number of the error that one ended with.
+    /// The error number of a failed copy.
     pub fn sync_all(&self) -> Result<(), c_int> {
         let synced = match &self.copier {
             None => self.at_once.sync_all(),
@@ -123,23 +123,23 @@ impl Channel {
         synced.map_err(errno::of_copy)
     }
 
-    /// A descriptor of the caller's that is readable when handlers are due. Nothing where there is
-    /// no service, so that they run at once; or no descriptor.
+    /// A new descriptor that is readable when handlers are due. `None` without a service, where
+    /// handlers run at once, or if no descriptor is available.
     pub fn event(&self) -> Option<OwnedFd> {
         self.copier.as_ref()?.event().ok()?.try_clone_to_owned().ok()
     }
 
-    /// Wakes the service, where it sleeps.
+    /// Wakes the service if it sleeps.
     pub fn ring(&self) {
         self.copier.iter().for_each(Copier::ring);
     }
 
-    /// Runs the handlers that are due; how many.
+    /// Runs the handlers that are due. Returns their number.
     pub fn run_handlers(&self) -> usize {
         self.copier.as_ref().map_or(0, Copier::run_handlers)
     }
 
-    /// What the queue has done.
+    /// Statistics of the queue.
     pub fn stats(&self) -> StatsRead {
         self.copier.as_ref().map_or_else(StatsRead::default, |copier| copier.stats().read())
     }
@@ -150,7 +150,7 @@ impl Channel {
 pub(crate) struct Parts {
     pub tokens: SmallVec<[Token; 1]>,
     pub part_bytes: usize,
-    /// Bytes that no token tells of could not be copied: the number of the error.
+    /// Error number of bytes that have no token and could not be copied.
     pub failure: Option<c_int>,
 }
 
@@ -165,12 +165,12 @@ impl Parts {
         })
     }
 
-    /// Whether the tokens tell of all of the range.
-    pub fn know(&self, range: &Range<usize>) -> bool {
+    /// Returns true if the tokens cover all of the range.
+    pub fn covers(&self, range: &Range<usize>) -> bool {
         range.end <= self.tokens.len().saturating_mul(self.part_bytes)
     }
 
-    /// Whether the bytes are there.
+    /// Returns true if the bytes are copied.
     pub fn is_ready(&self, channel: &Channel, range: Range<usize>) -> bool {
         let Some(copier) = &channel.copier else { return true };
         self.over(range).all(|(token, part)| copier.is_ready(token, part))
@@ -179,21 +179,21 @@ impl Parts {
     /// Waits for the bytes.
     ///
     /// # Errors
-    /// The number of the error that the copy ended with.
+    /// The error number of the failed copy.
     pub fn sync(&self, channel: &Channel, range: Range<usize>) -> Result<(), c_int> {
         let mut result = match self.failure {
-            Some(failure) if !self.know(&range) => Err(failure),
+            Some(failure) if !self.covers(&range) => Err(failure),
             _ => Ok(()),
         };
         let Some(copier) = &channel.copier else { return result };
         for (token, part) in self.over(range) {
-            // All of them, whatever becomes of the first.
+            // Wait for all parts, even after a failure.
             result = result.and(copier.sync(token, part).map_err(errno::of_copy));
         }
         result
     }
 
-    /// Asks for the copy not to be made.
+    /// Aborts the copy.
     pub fn abort(&self, channel: &Channel) {
         let Some(copier) = &channel.copier else { return };
         self.tokens.iter().for_each(|token| copier.abort(token));
@@ -207,17 +207,18 @@ mod tests {
     #[test]
     fn without_a_service_copies_are_made_at_once() {
         extern "C" fn note(argument: usize) {
-            // SAFETY: the test below gives the address of a live atomic.
+            // SAFETY: the test below passes the address of a live atomic.
             unsafe { &*(argument as *const AtomicU64) }.fetch_add(1, Ordering::Relaxed);
         }
         let channel = Channel::new(None);
         let called = AtomicU64::new(0);
         let handler = Some((note as *const () as usize, &raw const called as usize));
         let (source, mut destination) = ([5u8; 100], [0u8; 100]);
-        let how = How { handler, lazy_us: Some(1000), ..How::default() };
-        // SAFETY: two arrays that live; the handler is one.
-        let submitted =
-            unsafe { channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, 100, &how) };
+        let options = CopyOptions { handler, lazy_us: Some(1000), ..CopyOptions::default() };
+        // SAFETY: two live arrays; the handler is a valid function.
+        let submitted = unsafe {
+            channel.submit(destination.as_mut_ptr(), source.as_ptr(), 100, 100, &options)
+        };
         assert!(submitted.token.is_none() && !submitted.has_failed);
         assert_eq!((destination, called.into_inner()), (source, 1));
         assert_eq!(channel.sync_all(), Ok(()));

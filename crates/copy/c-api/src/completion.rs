@@ -1,4 +1,4 @@
-//! What happens when a copy is over: its handler runs once, after the last part.
+//! Handlers of copies in several parts: a handler runs once, after the last part.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::abi::Func;
 use crate::sanitize;
 
-/// What the parts of a copy share; the last one frees it.
+/// State shared by the parts of a copy; the last part frees it.
 struct Completion {
     parts_left: AtomicUsize,
     func: Func,
-    /// The sanitizer's record.
+    /// Number of the sanitizer's record.
     record: Option<u64>,
 }
 
-/// A handler for each of `parts` parts, as [`unlade_copy::How`] wants it. Nothing where there is no
-/// function.
+/// Creates a handler for each of `parts` parts, as in [`unlade_copy::CopyOptions`]. `None` if there
+/// is no function.
 pub(crate) fn handler(
     func: Option<Func>,
     parts: usize,
@@ -27,22 +27,23 @@ pub(crate) fn handler(
     Some((part_is_over as *const () as usize, shared as usize))
 }
 
-/// Calls a handler as [`handler`] gave it.
+/// Calls a handler created by [`handler`].
 ///
 /// # Safety
-/// It is one that [`handler`] gave, and this is one of its parts.
+/// The handler is from [`handler`], and this call is for one of its parts.
 pub(crate) unsafe fn call((function, argument): (usize, usize)) {
-    // SAFETY: `handler` gives addresses of functions that take one address; the caller's promise.
+    // SAFETY: `handler` returns addresses of functions that take one address; the caller's
+    // promise.
     let function =
         unsafe { std::mem::transmute::<*const (), extern "C" fn(usize)>(function as *const ()) };
     function(argument);
 }
 
-/// Takes `parts` of a handler's parts for over that will never be submitted.
+/// Ends `parts` parts of a handler that will never be submitted.
 ///
 /// # Safety
-/// As for [`call`], of so many parts.
-pub(crate) unsafe fn give_up((_, shared): (usize, usize), parts: usize) {
+/// As for [`call`], for `parts` parts.
+pub(crate) unsafe fn skip_parts((_, shared): (usize, usize), parts: usize) {
     end_parts(shared as *mut Completion, parts);
 }
 
@@ -50,14 +51,13 @@ extern "C" fn part_is_over(shared: usize) {
     end_parts(shared as *mut Completion, 1);
 }
 
-/// `shared` is [`handler`]'s, and this ends `parts` of its parts.
+/// Ends `parts` parts of the copy of `shared`, which [`handler`] has created.
 fn end_parts(shared: *mut Completion, parts: usize) {
-    // SAFETY: `handler` made it, for as many parts as there are; these are some of them, so it
-    // is not freed yet.
+    // SAFETY: `handler` created it for all parts; these are some of them, so it is not freed yet.
     if unsafe { &*shared }.parts_left.fetch_sub(parts, Ordering::AcqRel) > parts {
         return;
     }
-    // SAFETY: made by `Box::into_raw`; this is the last call.
+    // SAFETY: created by `Box::into_raw`; this is the last use.
     let Completion { func, record, .. } = *unsafe { Box::from_raw(shared) };
     if let Some(record) = record {
         sanitize::over(|other, _| other == record);
@@ -68,7 +68,7 @@ fn end_parts(shared: *mut Completion, parts: usize) {
 fn run(Func { function, argument }: Func) {
     let Some(function) = function else { return };
     let function: unsafe extern "C" fn(*mut c_void) = function;
-    // SAFETY: who submitted the copy promised that it may be called with this argument now.
+    // SAFETY: the submitter promised that the function may be called with this argument now.
     unsafe { function(argument) };
 }
 
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     unsafe extern "C" fn count(argument: *mut c_void) {
-        // SAFETY: the tests give a live counter.
+        // SAFETY: the tests pass a live counter.
         unsafe { &*argument.cast::<AtomicUsize>() }.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_given_up_are_over() {
+    fn skipped_parts_count_as_over() {
         let calls = AtomicUsize::new(0);
         let func = Func { function: Some(count), argument: (&raw const calls).cast_mut().cast() };
         let handler = handler(Some(func), 1 << 40, None).unwrap();
@@ -105,12 +105,12 @@ mod tests {
         unsafe { call(handler) };
         assert_eq!(calls.load(Ordering::Relaxed), 0);
         // SAFETY: as above.
-        unsafe { give_up(handler, (1 << 40) - 1) };
+        unsafe { skip_parts(handler, (1 << 40) - 1) };
         assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 
     #[test]
-    fn no_function_is_no_handler() {
+    fn without_a_function_there_is_no_handler() {
         assert!(handler(None, 3, None).is_none());
         let func = Func { function: None, argument: std::ptr::null_mut() };
         assert!(handler(Some(func), 1, Some(2)).is_none());

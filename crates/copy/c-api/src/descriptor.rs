@@ -1,8 +1,8 @@
-//! The shared memory of descriptors that says which bytes of another shared memory are on their
-//! way: a word for each segment, with how many copies into it are pending.
+//! Descriptors in shared memory of the pending copies into another shared memory: one word for
+//! each segment, with the number of pending copies into it.
 //!
-//! Two processes that trust each other as far as the bytes write it, so nothing is made of a word
-//! but waiting: a wrong one ends a wait too early or never, and touches nothing else.
+//! Two processes write it, which trust each other with the content of the shared memory. A word is
+//! used only to wait: a wrong one ends a wait too early or never, and has no other effect.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -10,16 +10,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::lock::{Scope, futex_wait, futex_wake};
 
-/// Most segments of a shared memory.
+/// Maximum number of segments of a shared memory.
 pub(crate) const SEGMENTS_MAX: usize = 1 << 24;
-/// How small a segment may be, and how large.
+/// Range of segment sizes in bytes.
 const SEGMENT_BYTES: Range<usize> = 64..(1 << 30) + 1;
 const MAGIC: u64 = 0x7263_7365_6465_6c75;
-/// In a segment's word: the newest copy into it failed. The rest counts pending copies.
+/// Bit of a segment's word: the newest copy into it failed. The other bits count pending copies.
 const FAILED: u32 = 1 << 31;
-/// Looks before sleeping.
+/// Number of spins before sleeping.
 const SPINS: u32 = 2_000;
-/// Between looks whether the writer lives.
+/// Interval between checks that the writer lives.
 const SLICE_MS: u32 = 50;
 
 #[repr(C, align(8))]
@@ -27,14 +27,14 @@ struct Header {
     magic: AtomicU64,
     shm_bytes: AtomicU64,
     segment_bytes: AtomicU64,
-    /// The process that copied last.
+    /// Process that copied last.
     writer: AtomicU32,
-    /// How many threads sleep on words.
+    /// Number of threads that sleep on words.
     waiters: AtomicU32,
     reserved: [AtomicU64; 4],
 }
 
-/// Bytes of the descriptors of `shm_bytes` in segments of `segment_bytes`.
+/// Size of the descriptors of `shm_bytes` bytes in segments of `segment_bytes`.
 pub(crate) fn size(shm_bytes: usize, segment_bytes: usize) -> Option<usize> {
     let fits = SEGMENT_BYTES.contains(&segment_bytes) && segment_bytes.is_power_of_two();
     let segments = shm_bytes.div_ceil(if fits { segment_bytes } else { return None });
@@ -42,8 +42,8 @@ pub(crate) fn size(shm_bytes: usize, segment_bytes: usize) -> Option<usize> {
     Some(size_of::<Header>() + words * size_of::<AtomicU32>())
 }
 
-/// The descriptors of a shared memory. Where it lies and how long it is was read once: what others
-/// write there later changes nothing here.
+/// The descriptors of a shared memory. Its layout was read once: later changes by other processes
+/// have no effect here.
 #[derive(Clone, Copy)]
 pub(crate) struct Descriptors {
     header: *const Header,
@@ -52,25 +52,25 @@ pub(crate) struct Descriptors {
     segment_bytes: usize,
 }
 
-// SAFETY: the memory is reached through atomics only; who bound it promised to keep it mapped.
+// SAFETY: the memory is accessed through atomics only; `open`'s caller promised to keep it mapped.
 unsafe impl Send for Descriptors {}
 // SAFETY: as above.
 unsafe impl Sync for Descriptors {}
 
 impl Descriptors {
-    /// Makes memory into descriptors; all bytes are there.
+    /// Initialises memory as descriptors of a shared memory without pending copies.
     ///
     /// # Errors
-    /// EINVAL: the lengths make no sense, or the address is not a multiple of 8.
+    /// EINVAL: the lengths are invalid, or the address is not a multiple of 8.
     ///
     /// # Safety
-    /// `at` is valid for reads and writes of [`size`] bytes, and nobody else uses them yet.
+    /// `at` is valid for reads and writes of [`size`] bytes, and nothing else uses them yet.
     pub unsafe fn init(at: *mut u8, shm_bytes: usize, segment_bytes: usize) -> Result<(), c_int> {
         let bytes = size(shm_bytes, segment_bytes).ok_or(libc::EINVAL)?;
         if at.is_null() || !at.addr().is_multiple_of(align_of::<Header>()) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the caller says that so many bytes can be written; zeroes are atomics.
+        // SAFETY: the caller promises that `bytes` bytes are writable; zeroes are valid atomics.
         let header = unsafe {
             at.write_bytes(0, bytes);
             &*at.cast::<Header>()
@@ -81,19 +81,19 @@ impl Descriptors {
         Ok(())
     }
 
-    /// Descriptors that somebody made.
+    /// Opens initialised descriptors.
     ///
     /// # Errors
-    /// EINVAL: they are none, or for other segments.
+    /// EINVAL: this is no descriptor memory, or it has other segments.
     ///
     /// # Safety
-    /// `at` is what [`Descriptors::init`] was given, here or in another process, and stays mapped
-    /// for reading and writing as long as the value, or a copy of it, is used.
+    /// `at` was passed to [`Descriptors::init`], here or in another process, and stays mapped for
+    /// reading and writing while the value, or a copy of it, is used.
     pub unsafe fn open(at: *mut u8, segment_bytes: usize) -> Result<Descriptors, c_int> {
         if at.is_null() || !at.addr().is_multiple_of(align_of::<Header>()) {
             return Err(libc::EINVAL);
         }
-        // SAFETY: the caller says that it is mapped; its fields are atomics.
+        // SAFETY: the caller promises that it is mapped; its fields are atomics.
         let header = unsafe { &*at.cast::<Header>() };
         let shm_bytes = header.shm_bytes.load(Ordering::Relaxed) as usize;
         let known = header.segment_bytes.load(Ordering::Relaxed) as usize;
@@ -101,7 +101,7 @@ impl Descriptors {
         if !is_ours || size(shm_bytes, segment_bytes).is_none() {
             return Err(libc::EINVAL);
         }
-        // SAFETY: within what the caller says is mapped.
+        // SAFETY: within the memory that the caller promises to be mapped.
         let words = unsafe { at.add(size_of::<Header>()) }.cast::<AtomicU32>();
         Ok(Descriptors { header, words, shm_bytes, segment_bytes })
     }
@@ -113,11 +113,11 @@ impl Descriptors {
 
     fn word(&self, segment: usize) -> &AtomicU32 {
         debug_assert!(segment < self.shm_bytes.div_ceil(self.segment_bytes));
-        // SAFETY: as `header`; callers take segments from `segments`, which ends with the last.
+        // SAFETY: as `header`; callers take segments from `segments`, which are in range.
         unsafe { &*self.words.add(segment) }
     }
 
-    /// The segments that hold the bytes.
+    /// The segments that contain the bytes.
     pub fn segments(&self, bytes: &Range<usize>) -> Range<usize> {
         let end = bytes.end.min(self.shm_bytes);
         if bytes.start >= end {
@@ -132,7 +132,7 @@ impl Descriptors {
         start..(start + self.segment_bytes).min(self.shm_bytes)
     }
 
-    /// A copy of this process into these segments begins.
+    /// Records that a copy of this process into these segments begins.
     pub fn begin(&self, segments: Range<usize>) {
         self.header().writer.store(std::process::id(), Ordering::Relaxed);
         for segment in segments {
@@ -143,7 +143,7 @@ impl Descriptors {
         }
     }
 
-    /// A copy is over in this segment.
+    /// Records that a copy into this segment is over.
     pub fn end(&self, segment: usize, has_failed: bool) {
         let after = self.change(segment, |word| {
             let failed = if has_failed { FAILED } else { word & FAILED };
@@ -166,10 +166,10 @@ impl Descriptors {
         }
     }
 
-    /// Whether no copy into the segment is pending.
+    /// Returns true if no copy into the segment is pending.
     ///
     /// # Errors
-    /// EFAULT: the newest one failed.
+    /// EFAULT: the newest copy failed.
     pub fn is_ready(&self, segment: usize) -> Result<bool, c_int> {
         match self.word(segment).load(Ordering::SeqCst) {
             FAILED => Err(libc::EFAULT),
@@ -180,7 +180,8 @@ impl Descriptors {
     /// Waits until no copy into the segment is pending.
     ///
     /// # Errors
-    /// EFAULT: the newest one failed. EOWNERDEAD: who copied is no more, and did not finish.
+    /// EFAULT: the newest copy failed. EOWNERDEAD: the copying process died before the copy was
+    /// over.
     pub fn wait(&self, segment: usize) -> Result<(), c_int> {
         for _ in 0..SPINS {
             if self.is_ready(segment)? {
@@ -196,7 +197,7 @@ impl Descriptors {
                 futex_wait(self.word(segment), word, Some(SLICE_MS), Scope::Shared);
             }
             header.waiters.fetch_sub(1, Ordering::SeqCst);
-            // Asked before the word is looked at: what it finished before it died is finished.
+            // Check the process before the word: copies that it finished before its death count.
             let is_alive = is_alive(header.writer.load(Ordering::Relaxed));
             match self.is_ready(segment)? {
                 true => return Ok(()),
@@ -209,7 +210,7 @@ impl Descriptors {
 
 fn is_alive(process: u32) -> bool {
     let Ok(process) = libc::pid_t::try_from(process) else { return false };
-    // SAFETY: signal 0 is none: the call only looks.
+    // SAFETY: signal 0 sends nothing: the call only checks that the process exists.
     let found = unsafe { libc::kill(process, 0) } == 0;
     process > 0 && (found || crate::errno::last() != libc::ESRCH)
 }
@@ -222,7 +223,7 @@ mod tests {
         let bytes = size(shm_bytes, segment_bytes).unwrap();
         assert!(bytes <= size_of_val(memory));
         let at = memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: as large as asserted, and the tests keep it.
+        // SAFETY: the size is asserted above, and the tests keep the memory.
         unsafe {
             Descriptors::init(at, shm_bytes, segment_bytes).unwrap();
             Descriptors::open(at, segment_bytes).unwrap()
@@ -267,20 +268,20 @@ mod tests {
         let mut memory = [0u64; 100];
         let shm = open(&mut memory, 64, 64);
         shm.begin(0..1);
-        // No process has this number: pid_max is 2^22.
+        // No process has this number: the maximum of pid_max is 2^22.
         shm.header().writer.store(i32::MAX as u32, Ordering::Relaxed);
         assert_eq!(shm.wait(0), Err(libc::EOWNERDEAD));
     }
 
     #[test]
-    fn senseless_descriptors_are_refused() {
+    fn invalid_descriptors_are_refused() {
         assert_eq!(size(1000, 60), None);
         assert_eq!(size(1000, 96), None);
         assert_eq!(size(0, 64), None);
         assert_eq!(size(usize::MAX, 64), None);
         let mut memory = [0u64; 100];
         let at = memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: enough memory for all that is looked at.
+        // SAFETY: the memory is large enough for all that is read.
         unsafe {
             assert_eq!(Descriptors::open(at, 64).err(), Some(libc::EINVAL));
             assert_eq!(Descriptors::init(at.add(1), 64, 64), Err(libc::EINVAL));

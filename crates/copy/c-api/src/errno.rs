@@ -1,12 +1,12 @@
-//! Errors as C programs expect them: -1, and the reason in `errno`.
+//! Errors in C style: return value -1, and the reason in `errno`.
 
 use std::ffi::c_int;
 
 use unlade_copy::CopyError;
 
-/// The number for what a copy ended with.
+/// Error number of a failed copy.
 pub(crate) fn of_copy(error: CopyError) -> c_int {
-    // More variants may come; a copy that failed otherwise is an I/O error.
+    // More variants may be added; another failure is an I/O error.
     #[allow(unreachable_patterns)]
     match error {
         CopyError::Failed(failure) => c_int::from(failure.code().get()),
@@ -14,12 +14,12 @@ pub(crate) fn of_copy(error: CopyError) -> c_int {
     }
 }
 
-/// 0, or -1 with `errno` set.
+/// Returns 0, or -1 with `errno` set.
 pub(crate) fn status(result: Result<(), c_int>) -> c_int {
     value(result.map(|()| 0))
 }
 
-/// The value, or -1 with `errno` set.
+/// Returns the value, or -1 with `errno` set.
 pub(crate) fn value(result: Result<c_int, c_int>) -> c_int {
     result.unwrap_or_else(|errno| {
         set(errno);
@@ -28,7 +28,7 @@ pub(crate) fn value(result: Result<c_int, c_int>) -> c_int {
 }
 
 fn set(errno: c_int) {
-    // SAFETY: the C library says that the address is this thread's `errno`.
+    // SAFETY: the C library returns the address of this thread's `errno`.
     unsafe { *libc::__errno_location() = errno };
 }
 

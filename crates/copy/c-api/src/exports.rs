@@ -1,22 +1,22 @@
-//! The functions that C programs call.
+//! The exported C functions.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
 use unlade_copy::TASK_BYTES_MAX;
 
-use crate::abi::{CopierStats, Descr, Func, Opt, Site, SyncOpts, TaskOpts, read_sized};
+use crate::abi::{CallSite, CopierStats, Descr, Func, Opt, SyncOpts, TaskOpts, read_sized};
 use crate::descriptor::{self, Descriptors};
 use crate::process::{self, Process};
 use crate::ranges::Access;
-use crate::submit::{self, Job};
+use crate::submit::{self, CopyRequest};
 use crate::{errno, sanitize, shm, sync};
 
-/// Copies n bytes, as memcpy(3) does, but perhaps later; returns dst.
+/// Copies n bytes, as memcpy(3) does, possibly later; returns dst.
 ///
-/// Before bytes of dst are read or written csync() them; before bytes of src are written, or memory
-/// of either is freed, csync_write() them. A bad address, or ranges that overlap, are told by
-/// csync(), whoever copies, and whether it is done before this returns or not.
+/// Call csync() on bytes of dst before reading or writing them. Call csync_write() on bytes of src
+/// before writing them, and on bytes of either range before freeing their memory. csync() reports
+/// bad addresses and overlapping ranges, for synchronous and for queued copies.
 ///
 /// # Safety
 /// As memcpy(3), until the bytes are synced.
@@ -26,7 +26,7 @@ pub unsafe extern "C" fn amemcpy(dst: *mut c_void, src: *const c_void, n: usize)
     unsafe { copier_amemcpy_at(dst, src, n, std::ptr::null()) }
 }
 
-/// Copies n bytes between ranges that may overlap, as memmove(3) does, but perhaps later; returns
+/// Copies n bytes between ranges that may overlap, as memmove(3) does, possibly later; returns
 /// dst. Otherwise as amemcpy().
 ///
 /// # Safety
@@ -37,76 +37,77 @@ pub unsafe extern "C" fn amemmove(dst: *mut c_void, src: *const c_void, n: usize
     unsafe { copier_amemmove_at(dst, src, n, std::ptr::null()) }
 }
 
-/// amemcpy(), from a place in the program, or NULL. The macro amemcpy calls this.
+/// amemcpy() with a call site, or NULL. The macro amemcpy calls this.
 ///
 /// # Safety
-/// As amemcpy(). The place is static.
+/// As amemcpy(). The call site is static.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copier_amemcpy_at(
     dst: *mut c_void,
     src: *const c_void,
     n: usize,
-    site: *const Site,
+    site: *const CallSite,
 ) -> *mut c_void {
     let channel = &process::get().default;
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     if n <= TASK_BYTES_MAX && !sanitize::is_on() && !shm::is_used() {
         // SAFETY: the caller's promise.
-        let _ = unsafe { channel.submit(job.dst, job.src, n, n, &job.how) };
+        let _ = unsafe { channel.submit(request.dst, request.src, n, n, &request.options) };
     } else {
         // SAFETY: the caller's promise.
-        unsafe { submit::copy(channel, job) };
+        unsafe { submit::copy(channel, request) };
     }
     dst
 }
 
-/// amemmove(), from a place in the program, or NULL. The macro amemmove calls this.
+/// amemmove() with a call site, or NULL. The macro amemmove calls this.
 ///
 /// # Safety
-/// As amemmove(). The place is static.
+/// As amemmove(). The call site is static.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copier_amemmove_at(
     dst: *mut c_void,
     src: *const c_void,
     n: usize,
-    site: *const Site,
+    site: *const CallSite,
 ) -> *mut c_void {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
-    unsafe { submit::move_bytes(&process::get().default, job) };
+    unsafe { submit::move_bytes(&process::get().default, request) };
     dst
 }
 
-/// Waits until n bytes from addr on are what the copies submitted before, by amemcpy() and
-/// amemmove(), make of them. 0, or -1 with errno.
+/// Waits until all earlier copies, by amemcpy() and amemmove(), have written their part of the n
+/// bytes from addr on. Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// EFAULT: a copy met an address that is not mapped, or may not be accessed. EINVAL: its ranges
-/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied.
-/// EOWNERDEAD: the process that copies into this shared memory has died. A copy's error is
-/// told however late, once for each byte, unless a later copy writes that.
+/// EFAULT: a copy used an address that is not mapped, or not accessible. EINVAL: its ranges
+/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. EOWNERDEAD: the
+/// process that copies into this shared memory has died. A copy's error does not expire; it is
+/// reported once for each byte, unless a later copy writes that byte.
 ///
 /// # Safety
-/// None is needed: the address is only compared.
+/// No requirements: the address is only compared.
 #[unsafe(no_mangle)]
 pub extern "C" fn csync(addr: *const c_void, n: usize) -> c_int {
     errno::status(sync::range(&process::get().default, addr.addr(), n, Access::Read))
 }
 
-/// As csync(), and until no copy reads the bytes any more: before they are changed or freed. 0, or
-/// -1 with errno.
+/// As csync(), and also waits until no copy reads the bytes: call it before they are changed or
+/// freed. Returns 0, or -1 with errno.
 ///
 /// # Errors
 /// As csync().
 ///
 /// # Safety
-/// None is needed: the address is only compared.
+/// No requirements: the address is only compared.
 #[unsafe(no_mangle)]
 pub extern "C" fn csync_write(addr: *const c_void, n: usize) -> c_int {
     errno::status(sync::range(&process::get().default, addr.addr(), n, Access::Write))
 }
 
-/// Waits for all copies of all queues of the process, and runs their handlers. 0, or -1 with errno.
+/// Waits for all copies of all queues of the process, and runs their handlers. Returns 0, or -1
+/// with errno.
 ///
 /// # Errors
 /// As csync().
@@ -115,13 +116,13 @@ pub extern "C" fn csync_all() -> c_int {
     let Some(process) = process::started() else { return 0 };
     let mut result = Ok(());
     for channel in process.channels() {
-        // All of them, whatever becomes of the first.
+        // Sync all queues, even after a failure.
         result = result.and(sync::all(&channel));
     }
     errno::status(result)
 }
 
-/// Runs the handlers that are due, of all queues, in the calling thread; how many.
+/// Runs the handlers that are due, of all queues, in the calling thread. Returns their number.
 #[unsafe(no_mangle)]
 pub extern "C" fn post_handlers() -> c_int {
     let Some(process) = process::started() else { return 0 };
@@ -129,16 +130,16 @@ pub extern "C" fn post_handlers() -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }
 
-/// amemcpy() with everything that can be said: the queue (fd, or -1 for the default one), a handler
-/// (or NULL), a descriptor to be filled (or NULL), options (or NULL). 0, or -1 with errno: then
-/// nothing is copied.
+/// amemcpy() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
+/// descriptor to be filled (or NULL), options (or NULL). Returns 0, or -1 with errno if nothing is
+/// copied.
 ///
 /// # Errors
-/// EBADF: fd is no queue. EINVAL, E2BIG: the options make no sense.
+/// EBADF: fd is not a queue. EINVAL, E2BIG: the options are invalid.
 ///
 /// # Safety
-/// As amemcpy(); func, desc and opts are NULL or such structures, and the handler may be called
-/// with its argument.
+/// As amemcpy(). func, desc and opts are NULL or point to such structures, and the handler may be
+/// called with its argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _amemcpy(
     dst: *mut c_void,
@@ -153,14 +154,14 @@ pub unsafe extern "C" fn _amemcpy(
     unsafe { copier_amemcpy_on(dst, src, n, fd, func, desc, opts, std::ptr::null()) }
 }
 
-/// amemmove() with everything that can be said; see _amemcpy(). A move has no tokens in its
-/// descriptor: _csync() finds it by address, and it cannot be given up.
+/// amemmove() with all options; see _amemcpy(). A move has no tokens in its descriptor: _csync()
+/// finds it by address, and it cannot be aborted.
 ///
 /// # Errors
 /// As _amemcpy().
 ///
 /// # Safety
-/// As _amemcpy(), but that the ranges may overlap.
+/// As _amemcpy(), except that the ranges may overlap.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _amemmove(
     dst: *mut c_void,
@@ -175,10 +176,10 @@ pub unsafe extern "C" fn _amemmove(
     unsafe { copier_amemmove_on(dst, src, n, fd, func, desc, opts, std::ptr::null()) }
 }
 
-/// _amemcpy(), from a place in the program, or NULL. The macro _amemcpy calls this.
+/// _amemcpy() with a call site, or NULL. The macro _amemcpy calls this.
 ///
 /// # Safety
-/// As _amemcpy(). The place is static.
+/// As _amemcpy(). The call site is static.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn copier_amemcpy_on(
@@ -189,19 +190,19 @@ pub unsafe extern "C" fn copier_amemcpy_on(
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    site: *const Site,
+    site: *const CallSite,
 ) -> c_int {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
     errno::status(unsafe {
-        submit_on(job, fd, func, desc, opts, |channel, job| submit::copy(channel, job))
+        submit_on(request, fd, func, desc, opts, |channel, request| submit::copy(channel, request))
     })
 }
 
-/// _amemmove(), from a place in the program, or NULL. The macro _amemmove calls this.
+/// _amemmove() with a call site, or NULL. The macro _amemmove calls this.
 ///
 /// # Safety
-/// As _amemmove(). The place is static.
+/// As _amemmove(). The call site is static.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)]
 pub unsafe extern "C" fn copier_amemmove_on(
@@ -212,45 +213,48 @@ pub unsafe extern "C" fn copier_amemmove_on(
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    site: *const Site,
+    site: *const CallSite,
 ) -> c_int {
-    let job = Job::plain(dst.cast(), src.cast(), n, site.addr());
+    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
     // SAFETY: the caller's promise.
     errno::status(unsafe {
-        submit_on(job, fd, func, desc, opts, |channel, job| submit::move_bytes(channel, job))
+        submit_on(request, fd, func, desc, opts, |channel, request| {
+            submit::move_bytes(channel, request)
+        })
     })
 }
 
 /// # Safety
 /// `func`, `desc` and `opts` are null or point to such structures.
 unsafe fn submit_on(
-    job: Job<'static>,
+    request: CopyRequest<'static>,
     fd: c_int,
     func: *const Func,
     desc: *mut Descr,
     opts: *const TaskOpts,
-    submit: impl FnOnce(&Arc<crate::channel::Channel>, Job<'_>),
+    submit: impl FnOnce(&Arc<crate::channel::Channel>, CopyRequest<'_>),
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let (opts, func, descr) = unsafe { (read_sized(opts)?, func.as_ref().copied(), desc.as_mut()) };
-    let job = job.with(&opts)?;
+    let request = request.with(&opts)?;
     let channel = process::get().channel(fd)?;
-    submit(&channel, Job { func, descr, ..job });
+    submit(&channel, CopyRequest { func, descr, ..request });
     Ok(())
 }
 
 /// Waits for size bytes from offset on, of the copy that filled the descriptor, on its queue (fd,
-/// or -1 for the default one). With NULL for the descriptor the offset is an address. 0, or -1 with
-/// errno.
+/// or -1 for the default one). If the descriptor is NULL, offset is an address. Returns 0, or -1
+/// with errno.
 ///
 /// # Errors
-/// As csync(). EBADF: fd is no queue. EINVAL: the descriptor is of another queue, the offset is
-/// beyond the copy, or the options make no sense (also E2BIG). EAGAIN: with COPIER_SYNC_TRY, the
-/// bytes are not there. ENOTSUP: with COPIER_SYNC_TRY, that cannot be said without waiting: for
-/// moves, for readers, without a descriptor, and beyond 4 MiB of a copy.
+/// As csync(). EBADF: fd is not a queue. EINVAL: the descriptor is of another queue, the offset is
+/// beyond the copy, or the options are invalid (also E2BIG). EAGAIN: with COPIER_SYNC_TRY, the
+/// bytes are not copied yet. ENOTSUP: with COPIER_SYNC_TRY, the state cannot be determined without
+/// waiting: for moves, for readers, without a descriptor, and beyond 4 MiB of a copy.
 ///
 /// # Safety
-/// The descriptor is NULL, zeroed, or was filled by the library; opts is NULL or such a structure.
+/// The descriptor is NULL, zeroed, or was filled by the library; opts is NULL or points to such a
+/// structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _csync(
     offset: usize,
@@ -274,31 +278,32 @@ pub unsafe extern "C" fn _csync(
     errno::status(sync())
 }
 
-/// csync_all() of one queue (fd, or -1 for the default one). 0, or -1 with errno.
+/// csync_all() for one queue (fd, or -1 for the default one). Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// As csync(). EBADF: fd is no queue.
+/// As csync(). EBADF: fd is not a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn _csync_all(fd: c_int) -> c_int {
     errno::status(process::get().channel(fd).and_then(|channel| sync::all(&channel)))
 }
 
-/// post_handlers() of one queue (fd, or -1 for the default one). How many, or -1 with errno.
+/// post_handlers() for one queue (fd, or -1 for the default one). Returns the number of handlers,
+/// or -1 with errno.
 ///
 /// # Errors
-/// EBADF: fd is no queue.
+/// EBADF: fd is not a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn _post_handlers(fd: c_int) -> c_int {
     let count = process::get().channel(fd).map(|channel| channel.run_handlers());
     errno::value(count.map(|count| c_int::try_from(count).unwrap_or(c_int::MAX)))
 }
 
-/// Gives up the copy that filled the descriptor: what nobody depends on is not made, and its
-/// destination holds anything. Neither range is touched any more when this returns. Its handler
-/// runs nevertheless. 0, or -1 with errno.
+/// Aborts the copy that filled the descriptor. Bytes on which no other copy depends are not
+/// copied, and the content of the destination is undefined. When this returns, neither range is
+/// accessed any more. The handler runs nevertheless. Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// EBADF: fd is no queue. EINVAL: the descriptor is NULL, or of another queue.
+/// EBADF: fd is not a queue. EINVAL: the descriptor is NULL, or of another queue.
 ///
 /// # Safety
 /// As _csync().
@@ -315,20 +320,21 @@ pub unsafe extern "C" fn copier_abort(desc: *const Descr, fd: c_int) -> c_int {
     errno::status(abort())
 }
 
-/// Makes a queue that holds len tasks at least; its file descriptor, or -1 with errno. Order is
-/// kept within a queue only. Where no service runs, copies of the queue are made at once. The
-/// descriptor is readable when handlers of the queue may be due, until _post_handlers(fd).
+/// Creates a queue with a capacity of at least len tasks. Returns its file descriptor, or -1 with
+/// errno. Copies are ordered within a queue only. Without a service, copies of the queue are
+/// synchronous. The descriptor is readable when handlers of the queue may be due, until
+/// _post_handlers(fd).
 ///
 /// # Errors
-/// EINVAL: len is 0, or more than the process's queues hold (queue_len, 1024 if not set). EMFILE:
-/// there are 256 queues, or the process has no descriptors left. ENOMEM: no memory.
+/// EINVAL: len is 0, or exceeds the capacity of the process's queues (queue_len, 1024 if not set).
+/// EMFILE: there are 256 queues, or the process has no descriptors left. ENOMEM: no memory.
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_create_queue(len: usize) -> c_int {
     let add = |process: &Process| process.queues.add(process.new_channel(len)?);
     errno::value(add(process::get()))
 }
 
-/// copier_create_queue(): a queue is in the program's memory anyway.
+/// Same as copier_create_queue(), since queues are in the program's memory.
 ///
 /// # Errors
 /// As copier_create_queue().
@@ -337,33 +343,33 @@ pub extern "C" fn copier_create_mapped_queue(len: usize) -> c_int {
     copier_create_queue(len)
 }
 
-/// Waits for a queue's copies, runs its handlers, and closes it. 0, or -1 with errno.
+/// Waits for a queue's copies, runs its handlers, and closes it. Returns 0, or -1 with errno.
 ///
-/// A queue that is closed by close(2) is settled when the next one is made.
+/// A queue that is closed by close(2) is completed when the next one is created.
 ///
 /// # Errors
-/// EBADF: fd is no queue. As csync(), but the queue is closed.
+/// EBADF: fd is not a queue. As csync(), but the queue is closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_close_queue(fd: c_int) -> c_int {
     let removed = process::get().queues.remove(fd);
     errno::status(removed.and_then(|channel| sync::all(&channel)))
 }
 
-/// Sets what concerns the whole process. 0, or -1 with errno: then nothing is set.
+/// Sets options of the whole process. Returns 0, or -1 with errno if nothing is set.
 ///
 /// # Errors
-/// EINVAL, E2BIG: the options make no sense. EBUSY: one of them can be set only before the first
+/// EINVAL, E2BIG: the options are invalid. EBUSY: one of them can be set only before the first
 /// copy.
 ///
 /// # Safety
-/// opts is NULL or such a structure.
+/// opts is NULL or points to such a structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn set_copier_opt(opts: *const Opt) -> c_int {
     // SAFETY: the caller's promise.
     errno::status(unsafe { read_sized(opts) }.and_then(|opt| process::set(&opt)))
 }
 
-/// Wakes the service's threads: copies are coming. 0, or -1 with errno.
+/// Wakes the service's threads before copies are submitted. Returns 0, or -1 with errno.
 ///
 /// # Errors
 /// EBADF: fd is neither -1 nor a queue.
@@ -373,14 +379,14 @@ pub extern "C" fn copier_awaken(fd: c_int) -> c_int {
     errno::status(process.channel(fd).map(|channel| channel.ring()))
 }
 
-/// What a queue (fd, or -1 for the default one) has done. stats->size is set by the caller. 0, or
-/// -1 with errno.
+/// Gets the statistics of a queue (fd, or -1 for the default one). The caller sets stats->size.
+/// Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// EBADF: fd is no queue. EINVAL: stats is NULL, or smaller than this structure.
+/// EBADF: fd is not a queue. EINVAL: stats is NULL, or smaller than this structure.
 ///
 /// # Safety
-/// stats is NULL, or as large as its size says.
+/// stats is NULL, or has the size in its first field.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copier_get_stats(fd: c_int, stats: *mut CopierStats) -> c_int {
     let get = || {
@@ -406,21 +412,22 @@ pub unsafe extern "C" fn copier_get_stats(fd: c_int, stats: *mut CopierStats) ->
     errno::status(get())
 }
 
-/// Bytes that the descriptors of shm_len bytes in segments of segment_len take; 0 where the lengths
-/// make no sense: segments are powers of two, 64 to 2^30, at most 2^24 of them.
+/// Size in bytes of the descriptors of shm_len bytes in segments of segment_len. 0 if the lengths
+/// are invalid: the segment size is a power of two, 64 to 2^30, and there are at most 2^24
+/// segments.
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_shm_descr_size(shm_len: usize, segment_len: usize) -> usize {
     descriptor::size(shm_len, segment_len).unwrap_or(0)
 }
 
-/// Makes zeroed or used memory into descriptors of shm_len bytes in segments of segment_len; one of
-/// the processes does it, before any binds them. 0, or -1 with errno.
+/// Initialises memory as descriptors of shm_len bytes in segments of segment_len. One of the
+/// processes does this, before any of them binds the descriptors. Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// EINVAL: the lengths make no sense, or the address is not a multiple of 8.
+/// EINVAL: the lengths are invalid, or the address is not a multiple of 8.
 ///
 /// # Safety
-/// There are copier_shm_descr_size() bytes at descr, and nobody uses them.
+/// There are copier_shm_descr_size() bytes at descr, and they are not in use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn copier_shm_descr_init(
     descr: *mut c_void,
@@ -432,12 +439,12 @@ pub unsafe extern "C" fn copier_shm_descr_init(
 }
 
 /// Binds descriptors, in shared memory, to the shared memory at shm. From then on copies into it
-/// are told to all processes that have bound it, and csync() of its bytes waits for them, whichever
-/// process makes them; one process copies at a time. 0, or -1 with errno.
+/// are visible to all processes that have bound it: csync() of its bytes waits for the copies of
+/// all these processes. One process may copy at a time. Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// EINVAL: descr is not what copier_shm_descr_init() made for such segments, or shm overlaps
-/// another memory that is bound. ENOSPC: 64 memories are bound.
+/// EINVAL: descr was not initialised by copier_shm_descr_init() for such segments, or shm overlaps
+/// another bound memory. ENOSPC: 64 memories are bound.
 ///
 /// # Safety
 /// Both stay mapped until shm_descr_unbind().
@@ -451,8 +458,8 @@ pub unsafe extern "C" fn shm_descr_bind(
     errno::status(unsafe { shm::bind(shm.addr(), descr.cast(), segment_len) })
 }
 
-/// Undoes shm_descr_bind(), when the copies of this process into the memory are over. 0, or -1 with
-/// errno.
+/// Undoes shm_descr_bind(), after the copies of this process into the memory are over. Returns 0,
+/// or -1 with errno.
 ///
 /// # Errors
 /// EINVAL: nothing is bound there.
@@ -461,21 +468,21 @@ pub extern "C" fn shm_descr_unbind(shm: *mut c_void) -> c_int {
     errno::status(shm::unbind(shm.addr()))
 }
 
-/// What an error number of this library means, in words; a constant string.
+/// Describes an error number of this library; returns a constant string.
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_strerror(errnum: c_int) -> *const c_char {
     let text = match errnum {
         0 => c"no error",
-        libc::EFAULT => c"a copy met an address that is not mapped, or may not be accessed",
-        libc::EINVAL => c"an argument makes no sense, or a copy's ranges overlap or wrap",
-        libc::E2BIG => c"a structure asks for what this version of the library does not know",
-        libc::EBADF => c"the file descriptor is no queue of this process",
+        libc::EFAULT => c"a copy used an address that is not mapped, or not accessible",
+        libc::EINVAL => c"an argument is invalid, or a copy's ranges overlap or wrap",
+        libc::E2BIG => c"a structure uses fields that this version of the library does not have",
+        libc::EBADF => c"the file descriptor is not a queue of this process",
         libc::EBUSY => c"this can be set only before the first copy",
-        libc::EAGAIN => c"the bytes are not there yet",
-        libc::ENOTSUP => c"whether the bytes are there cannot be said without waiting",
-        libc::EMFILE => c"there are as many queues, or open files, as there may be",
-        libc::ENOSPC => c"there are as many bound shared memories as there may be",
-        libc::ENOMEM => c"no memory, or the service has as many queues as it may have",
+        libc::EAGAIN => c"the bytes are not copied yet",
+        libc::ENOTSUP => c"the state of the bytes cannot be determined without waiting",
+        libc::EMFILE => c"the limit of queues, or of open files, is reached",
+        libc::ENOSPC => c"the limit of bound shared memories is reached",
+        libc::ENOMEM => c"no memory, or the limit of queues of the service is reached",
         libc::EOWNERDEAD => c"the process that copied into the shared memory has died",
         libc::EIO => c"the copy failed",
         _ => c"not an error of this library: see strerror(3)",
@@ -483,7 +490,7 @@ pub extern "C" fn copier_strerror(errnum: c_int) -> *const c_char {
     text.as_ptr()
 }
 
-/// The library's version, as a constant string: "0.1.0".
+/// The version of the library, as a constant string: "0.1.0".
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

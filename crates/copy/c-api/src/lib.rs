@@ -1,18 +1,18 @@
 //! The copy service for C programs: `libunlade_copier`, with the interface of Copier (SOSP 2025,
 //! Table 2).
 //!
-//! In the order that a copy meets them:
-//! - `abi`: structures and constants, as C programs see them;
+//! Modules, in the order in which a copy uses them:
+//! - `abi`: structures and constants of the C interface;
 //! - `exports`: the functions;
-//! - `options`: what is set for the process; `process`: the service, made when the first copy needs
-//!   it, and forks; `channel`: one queue; `queues`: those that a program made, by descriptor;
-//! - `submit`: copies in; `completion`: handlers of copies of several parts;
-//! - `sync`: bytes out;
+//! - `options`: options of the process; `process`: the service, started with the first copy, and
+//!   forks; `channel`: one queue; `queues`: queues created by the program, by descriptor;
+//! - `submit`: submission of copies; `completion`: handlers of copies in several parts;
+//! - `sync`: waiting for copies;
 //! - `descriptor`, `shm`: copies into memory shared with other processes;
-//! - `ranges`, `sanitize`: what AddressSanitizer is told;
-//! - `errno`, `lock`: what all of them use.
+//! - `ranges`, `sanitize`: support for AddressSanitizer;
+//! - `errno`, `lock`: shared helpers.
 //!
-//! The C header is made from `abi` and `exports` and is checked in as
+//! The C header is generated from `abi` and `exports` and is checked in as
 //! `include/unlade/copier.h`; the manual is `man/unlade_copier.3`.
 
 mod abi;

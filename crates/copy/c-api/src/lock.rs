@@ -1,6 +1,7 @@
-//! A lock that survives a fork: it can be held over one, and released on both sides.
+//! A lock that can be held across a fork, and released in parent and child.
 //!
-//! The standard library's locks cannot: a child whose parent's other thread held one waits forever.
+//! Locks of the standard library cannot: if another thread of the parent held one, the child waits
+//! for ever.
 
 use std::cell::UnsafeCell;
 use std::ptr;
@@ -9,16 +10,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
-/// Looks before sleeping.
+/// Number of spins before sleeping.
 const SPINS: u32 = 100;
 
-/// A value that one thread at a time may use.
+/// A value that one thread at a time can use.
 pub(crate) struct Lock<T> {
     state: AtomicU32,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is reached by `with` only, by one thread at a time.
+// SAFETY: only `with` accesses the value, by one thread at a time.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
@@ -26,7 +27,7 @@ impl<T> Lock<T> {
         Lock { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// Runs `f` with the value. Not to be called within `f`: that waits for itself.
+    /// Runs `f` with the value. Calling this within `f` deadlocks.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
         /// Releases also when `f` panics.
         struct Held<'l>(&'l AtomicU32);
@@ -73,7 +74,7 @@ fn release(state: &AtomicU32) {
     }
 }
 
-/// Whether other processes sleep on the word, too.
+/// Selects whether other processes also sleep on the word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     Private,
@@ -86,7 +87,7 @@ impl Scope {
     }
 }
 
-/// Sleeps while the word has this value, up to `timeout_ms`; may wake without a reason.
+/// Sleeps while the word has this value, up to `timeout_ms`; spurious wake-ups are possible.
 pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>, scope: Scope) {
     let timeout = timeout_ms.map(|ms| libc::timespec {
         tv_sec: (ms / 1000).into(),
@@ -101,7 +102,7 @@ pub(crate) fn futex_wait(word: &AtomicU32, value: u32, timeout_ms: Option<u32>, 
 /// Wakes up to `count` sleepers.
 pub(crate) fn futex_wake(word: &AtomicU32, count: i32, scope: Scope) {
     let operation = libc::FUTEX_WAKE | scope.flag();
-    // SAFETY: the word is only an address to the kernel.
+    // SAFETY: the kernel uses the word only as an address.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, count) };
 }
 
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_can_be_released_elsewhere() {
+    fn a_held_lock_can_be_released_by_another_call() {
         let lock = Lock::new(());
         lock.hold_for_fork();
         lock.release_after_fork();

@@ -1,4 +1,4 @@
-//! What is set for the whole process: `COPIER_OPTIONS`, and `set_copier_opt`.
+//! Options of the whole process: `COPIER_OPTIONS`, and `set_copier_opt`.
 
 use std::ffi::c_int;
 
@@ -6,28 +6,28 @@ use unlade_copy::{Config, Polling};
 
 use crate::abi;
 
-/// The environment variable: `KEY=VALUE`, several with colons in between.
+/// The environment variable: `KEY=VALUE` items, separated by colons.
 pub(crate) const VARIABLE: &str = "COPIER_OPTIONS";
-/// Most threads of a service.
+/// Maximum number of threads of a service.
 const THREADS_MAX: u32 = 64;
-/// What lengths a queue may have.
+/// Range of queue lengths.
 const QUEUE_LENGTHS: std::ops::RangeInclusive<u32> = 16..=4096;
-/// So many mistakes in the variable are told.
+/// Maximum number of reported errors in the variable.
 const COMPLAINTS_MAX: usize = 8;
 
-/// How the library works in this process.
+/// Settings of the library in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub is_enabled: bool,
     pub config: Config,
-    /// Look for the address sanitizer, and tell it of copies.
+    /// Look for AddressSanitizer, and report copies to it.
     pub sanitize: bool,
-    /// Reading a source that is not synced is told, too.
+    /// Also report reads of a source that is not synced.
     pub sanitize_sources: bool,
 }
 
 impl Settings {
-    /// The defaults, changed by the variable's text; and what was wrong with it.
+    /// Returns the defaults, changed by the variable's text, and messages for its errors.
     pub fn parse(text: &str) -> (Settings, Vec<String>) {
         let mut settings = Settings {
             is_enabled: true,
@@ -80,7 +80,7 @@ impl Settings {
         Some(())
     }
 
-    /// With what `opt` says about the start of the service.
+    /// Applies the start options in `opt`.
     ///
     /// # Errors
     /// EINVAL: a field is out of range.
@@ -105,10 +105,10 @@ impl Settings {
     }
 }
 
-/// What a field says that switches; nothing where it is 0.
+/// Value of a switch; `None` if it is 0.
 ///
 /// # Errors
-/// EINVAL: it is something else.
+/// EINVAL: the value is unknown.
 pub(crate) fn on_or_off(field: u32) -> Result<Option<bool>, c_int> {
     match field {
         0 => Ok(None),
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_variable_says_what_to_do_and_mistakes_are_told() {
+    fn the_variable_is_parsed_and_errors_are_reported() {
         let (settings, complaints) =
             Settings::parse("threads=2:queue_len=64:polling=always:sanitize_sources=0");
         assert!(complaints.is_empty());

@@ -1,9 +1,9 @@
-//! The library's state in this process: the service, its queues, and what becomes of them in a
-//! fork.
+//! The library's state in this process: the service, its queues, and their handling in a fork.
 //!
-//! All of it is made when the first copy needs it. A child after fork(2) has the parent's memory
-//! but none of its threads. So before a fork everything is settled, as if the copies had been
-//! `memcpy`s; and the child forgets the parent's state, without touching it, and starts anew.
+//! The state is created with the first copy. A child after fork(2) has the parent's memory but
+//! none of its threads. Therefore all copies are completed before a fork, as if they had been
+//! `memcpy`s. The child drops its pointer to the parent's state, without touching it, and creates
+//! a new state.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -19,25 +19,25 @@ use crate::options::{Settings, VARIABLE, on_or_off};
 use crate::queues::Queues;
 use crate::{sanitize, shm};
 
-/// What this process has.
+/// State of the library.
 pub(crate) struct Process {
     service: Option<Service>,
-    /// As it started.
+    /// Settings at the start.
     settings: Settings,
-    /// The queue that everybody uses.
+    /// The default queue.
     pub default: Arc<Channel>,
-    /// The others.
+    /// The other queues.
     pub queues: Queues,
     scenario: Mutex<Option<Scenario>>,
 }
 
-/// Never freed: other threads may be using it at any time, also while the process ends.
+/// Never freed: other threads may use it at any time, even while the process ends.
 static PROCESS: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
-/// What a service is to be started with; nothing until the environment was looked at. Whoever
-/// starts one holds the lock.
+/// Settings for the start of the service; none until the environment was read. Locked during the
+/// start.
 static SETTINGS: Lock<Option<Settings>> = Lock::new(None);
 static FORKS_ARE_WATCHED: AtomicBool = AtomicBool::new(false);
-/// Forks are watched before any thread can hold a lock of the library.
+/// Forks are observed before any thread can hold a lock of the library.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = at_load;
@@ -46,7 +46,7 @@ extern "C" fn at_load() {
     watch_forks();
 }
 
-/// The state, made where there is none.
+/// Returns the state; creates it if there is none.
 #[inline]
 pub(crate) fn get() -> &'static Process {
     match started() {
@@ -55,10 +55,10 @@ pub(crate) fn get() -> &'static Process {
     }
 }
 
-/// The state, if there is one.
+/// Returns the state, if there is one.
 #[inline]
 pub(crate) fn started() -> Option<&'static Process> {
-    // SAFETY: null, or what `start` leaked.
+    // SAFETY: null, or a value leaked by `start`.
     unsafe { PROCESS.load(Ordering::Acquire).as_ref() }
 }
 
@@ -90,8 +90,8 @@ fn from_environment() -> Settings {
 
 impl Process {
     fn new(settings: Settings) -> Process {
-        // Without a service every copy is made at once, which is right, too: who wants to know
-        // asks copier_get_stats.
+        // Without a service every copy is synchronous, which is correct, too. Programs can detect
+        // it with copier_get_stats.
         let may_start = settings.is_enabled && FORKS_ARE_WATCHED.load(Ordering::Relaxed);
         let service = may_start.then(|| Service::start(settings.config).ok()).flatten();
         let attachment = service.as_ref().and_then(|service| service.attach().ok());
@@ -104,10 +104,10 @@ impl Process {
         }
     }
 
-    /// Another queue for `len` tasks.
+    /// Creates another queue for `len` tasks.
     ///
     /// # Errors
-    /// EINVAL: queues are shorter, or `len` is 0. ENOMEM: the service takes no more.
+    /// EINVAL: `len` is 0 or too large. ENOMEM: the service has too many queues.
     pub fn new_channel(&self, len: usize) -> Result<Channel, c_int> {
         if !(1..=self.settings.config.slots as usize).contains(&len) {
             return Err(libc::EINVAL);
@@ -117,10 +117,10 @@ impl Process {
         Ok(Channel::new(Some(service.attach_with(1, slots).map_err(|_| libc::ENOMEM)?)))
     }
 
-    /// The queue of a file descriptor; the default one for -1.
+    /// Returns the queue of a file descriptor; the default one for -1.
     ///
     /// # Errors
-    /// EBADF: it has none.
+    /// EBADF: it is not a queue.
     #[inline]
     pub fn channel(&self, fd: c_int) -> Result<Arc<Channel>, c_int> {
         if fd == -1 {
@@ -148,7 +148,7 @@ impl Process {
     }
 }
 
-/// Changes what is set for the process.
+/// Changes options of the process.
 ///
 /// # Errors
 /// EINVAL: a field is out of range. EBUSY: it can only be set before the first copy.
@@ -170,23 +170,24 @@ pub(crate) fn set(opt: &abi::Opt) -> Result<(), c_int> {
     Ok(())
 }
 
-/// Where forks cannot be watched no threads are started, that could be lost in one.
+/// Observes forks. If that fails, no service is started, since a fork would lose its threads.
 fn watch_forks() {
     if FORKS_ARE_WATCHED.swap(true, Ordering::Relaxed) {
         return;
     }
-    // SAFETY: the three functions live as long as the process, as the library is never unloaded.
+    // SAFETY: the three functions live as long as the process, since the library is never
+    // unloaded.
     let failed = unsafe {
         libc::pthread_atfork(Some(before_fork), Some(after_fork_parent), Some(after_fork_child))
     } != 0;
     FORKS_ARE_WATCHED.store(!failed, Ordering::Relaxed);
 }
 
-/// Settles what is pending, and takes the locks, so that the child finds them consistent.
+/// Completes all pending copies, and takes the locks, so that the child finds a consistent state.
 extern "C" fn before_fork() {
     if let Some(process) = started() {
         for channel in process.channels() {
-            channel.settle_for_write(0, usize::MAX);
+            channel.complete_for_write(0, usize::MAX);
         }
         shm::publish_all();
     }

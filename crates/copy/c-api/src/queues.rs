@@ -1,9 +1,9 @@
-//! The queues that a program made, by their file descriptors.
+//! Queues created by the program, by their file descriptors.
 //!
-//! Each is an eventfd, so that it is a number that nothing else in the process has, which close(2)
-//! takes back; and it is readable when handlers of the queue are due. The library is not told of
-//! its end: a queue whose descriptor is closed, or is another file by now, is found and settled
-//! when the next one is made.
+//! Each has an eventfd as a number that is unique in the process and can be closed by close(2).
+//! The eventfd is readable when handlers of the queue are due. The library does not observe
+//! close(2): a queue whose descriptor was closed, or was reused for another file, is found and
+//! completed when the next queue is created.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -15,25 +15,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::channel::Channel;
 use crate::sync;
 
-/// Most queues beside the default one.
+/// Maximum number of queues besides the default one.
 pub(crate) const QUEUES_MAX: usize = 256;
 
 struct Entry {
     fd: c_int,
-    /// The kernel's number of the eventfd; nothing where it does not tell.
+    /// The kernel's identifier of the eventfd; `None` if it is not available.
     event: Option<u64>,
     channel: Arc<Channel>,
 }
 
-/// The table.
+/// Table of queues.
 #[derive(Default)]
 pub(crate) struct Queues {
     entries: Mutex<Vec<Entry>>,
-    /// Counts changes, for what threads remember.
+    /// Counts changes, to invalidate the per-thread cache.
     changes: AtomicU64,
 }
 
-/// What a thread used last: whose table, at which change, which descriptor.
+/// Cache of a thread's last lookup: table, change counter, and descriptor.
 struct Last {
     table: usize,
     change: u64,
@@ -53,8 +53,8 @@ impl Queues {
     /// Adds a queue.
     ///
     /// # Errors
-    /// EMFILE: there are [`QUEUES_MAX`], or the process has no descriptors left; and whatever
-    /// eventfd(2) says.
+    /// EMFILE: there are [`QUEUES_MAX`], or the process has no descriptors left; and errors of
+    /// eventfd(2).
     pub fn add(&self, channel: Channel) -> Result<c_int, c_int> {
         let fd = match channel.event() {
             Some(event) => event.into_raw_fd(),
@@ -66,7 +66,7 @@ impl Queues {
         }
         let event = event_of(fd);
         let mut entries = self.entries();
-        // Its number is new, so whoever had it is closed.
+        // The number is new, so an old queue with it has been closed.
         let (kept, closed): (Vec<Entry>, Vec<Entry>) =
             entries.drain(..).partition(|entry| entry.fd != fd && entry.is_open());
         *entries = kept;
@@ -79,18 +79,19 @@ impl Queues {
             Err(libc::EMFILE)
         };
         drop(entries);
-        // That takes a while, and handlers may use the table.
+        // Complete without the lock: it may take long, and handlers may use the table.
         for entry in closed {
-            // Nobody is left to be told of an error.
+            // The error belongs to no caller.
             let _ = sync::all(&entry.channel);
         }
         added
     }
 
-    /// The queue of a descriptor. `table` tells this table from those of other processes.
+    /// Returns the queue of a descriptor. `table` distinguishes this table from those of ancestor
+    /// processes.
     ///
     /// # Errors
-    /// EBADF: it has none.
+    /// EBADF: it is not a queue.
     #[inline]
     pub fn find(&self, table: usize, fd: c_int) -> Result<Arc<Channel>, c_int> {
         let change = self.changes.load(Ordering::Acquire);
@@ -111,16 +112,16 @@ impl Queues {
         let found = self.entries().iter().find(|entry| entry.fd == fd).map(|e| e.channel.clone());
         let channel = found.ok_or(libc::EBADF)?;
         let last = Last { table, change, fd, channel: Arc::clone(&channel) };
-        // What it was before is dropped when nothing is borrowed: that may run handlers.
+        // Drop the old value after the borrow: the drop may run handlers.
         let before = LAST.try_with(|slot| slot.try_borrow_mut().ok()?.replace(last));
         drop(before);
         Ok(channel)
     }
 
-    /// Takes a queue out, and closes its descriptor.
+    /// Removes a queue, and closes its descriptor.
     ///
     /// # Errors
-    /// EBADF: it has none.
+    /// EBADF: it is not a queue.
     pub fn remove(&self, fd: c_int) -> Result<Arc<Channel>, c_int> {
         let mut entries = self.entries();
         let place = entries.iter().position(|entry| entry.fd == fd).ok_or(libc::EBADF)?;
@@ -132,14 +133,14 @@ impl Queues {
         Ok(entry.channel)
     }
 
-    /// All of them.
+    /// All queues of the table.
     pub fn all(&self) -> Vec<Arc<Channel>> {
         self.entries().iter().map(|entry| Arc::clone(&entry.channel)).collect()
     }
 }
 
 impl Entry {
-    /// Whether the descriptor is the one that was made for the queue.
+    /// Returns true if the descriptor is still the one created for the queue.
     fn is_open(&self) -> bool {
         // SAFETY: no memory is involved.
         let is_open = unsafe { libc::fcntl(self.fd, libc::F_GETFD) } >= 0;
@@ -147,7 +148,7 @@ impl Entry {
     }
 }
 
-/// What /proc says: `eventfd-id`, since Linux 5.2.
+/// Reads `eventfd-id` from /proc, which exists since Linux 5.2.
 fn event_of(fd: c_int) -> Option<u64> {
     let info = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("eventfd-id:"))?;
@@ -155,7 +156,7 @@ fn event_of(fd: c_int) -> Option<u64> {
 }
 
 fn close(fd: c_int) {
-    // SAFETY: the descriptor is this table's.
+    // SAFETY: this table owns the descriptor.
     unsafe { libc::close(fd) };
 }
 
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_so_many_queues_and_no_more() {
+    fn the_number_of_queues_is_limited() {
         let queues = Queues::default();
         let fds: Vec<c_int> =
             (0..QUEUES_MAX).map(|_| queues.add(Channel::new(None)).unwrap()).collect();

@@ -1,42 +1,42 @@
-//! Which bytes belong to copies that are not synced: the sanitizer's table.
+//! Byte ranges of copies that are not synced: the sanitizer's table.
 //!
-//! A copy is one piece at first; syncs of parts of it cut pieces up.
+//! A copy is one entry at first; syncs of parts split entries.
 
 use std::ops::Range;
 
-/// Most pieces; copies beyond are not watched.
-pub(crate) const PIECES_MAX: usize = 1 << 16;
+/// Maximum number of entries; further copies are not checked.
+pub(crate) const ENTRIES_MAX: usize = 1 << 16;
 
-/// A copy as it was submitted.
+/// A submitted copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Submitted {
     pub dst: usize,
     pub src: usize,
     pub len: usize,
-    /// Where the allocation begins that the destination is in; 0 if it is not on the heap.
+    /// Start of the heap allocation of the destination; 0 if it is not on the heap.
     pub dst_heap: usize,
-    /// That of the source.
+    /// Start of the heap allocation of the source; 0 if it is not on the heap.
     pub src_heap: usize,
-    /// The address of the place's description, or 0.
+    /// Address of the call site's description, or 0.
     pub site: usize,
-    /// An address in the function that submitted it, or 0.
+    /// An address in the submitting function, or 0.
     pub caller: usize,
 }
 
-/// What of a copy is not synced.
+/// An unsynced part of a copy.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Entry {
     record: u64,
     queue: u64,
-    /// Its first byte, from the copy's start.
+    /// Offset of its first byte from the copy's start.
     start: usize,
     len: usize,
-    /// Whether reading the source is an error.
+    /// Set if reading the source is an error.
     is_source_watched: bool,
     submitted: Submitted,
 }
 
-impl Piece {
+impl Entry {
     fn dst(&self) -> Range<usize> {
         span(self.submitted.dst.wrapping_add(self.start), self.len)
     }
@@ -45,20 +45,25 @@ impl Piece {
         span(self.submitted.src.wrapping_add(self.start), self.len)
     }
 
-    /// What may not be touched.
-    fn closed(&self) -> impl Iterator<Item = Range<usize>> {
+    /// Ranges that must not be accessed.
+    fn poisoned(&self) -> impl Iterator<Item = Range<usize>> {
         [Some(self.dst()), self.is_source_watched.then(|| self.src())].into_iter().flatten()
     }
 
-    /// The part of which `side` is in `range`, and those before and behind it.
-    fn cut(&self, side: Range<usize>, range: &Range<usize>) -> (Option<Piece>, [Option<Piece>; 2]) {
+    /// Splits the entry into the part of which `side` is in `range`, and the parts before and
+    /// behind it.
+    fn split(
+        &self,
+        side: Range<usize>,
+        range: &Range<usize>,
+    ) -> (Option<Entry>, [Option<Entry>; 2]) {
         let met = side.start.max(range.start)..side.end.min(range.end);
         if met.start >= met.end {
             return (None, [Some(*self), None]);
         }
         let part = |from: usize, to: usize| {
             let start = self.start + (from - side.start);
-            (from < to).then_some(Piece { start, len: to - from, ..*self })
+            (from < to).then_some(Entry { start, len: to - from, ..*self })
         };
         (part(met.start, met.end), [part(side.start, met.start), part(met.end, side.end)])
     }
@@ -68,7 +73,7 @@ fn span(start: usize, len: usize) -> Range<usize> {
     start..start.saturating_add(len)
 }
 
-/// Which copies a release is about.
+/// Access that a sync permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// The bytes are read next.
@@ -77,10 +82,10 @@ pub(crate) enum Access {
     Write,
 }
 
-/// The table.
+/// Table of unsynced copies.
 #[derive(Debug)]
 pub(crate) struct Ranges {
-    pieces: Vec<Piece>,
+    entries: Vec<Entry>,
     next_record: u64,
     watch_sources: bool,
 }
@@ -88,29 +93,30 @@ pub(crate) struct Ranges {
 impl Ranges {
     /// An empty table.
     pub const fn new() -> Ranges {
-        Ranges { pieces: Vec::new(), next_record: 1, watch_sources: true }
+        Ranges { entries: Vec::new(), next_record: 1, watch_sources: true }
     }
 
-    /// Whether sources are to be watched from now on.
+    /// Selects whether sources of later copies are checked.
     pub fn set_watch_sources(&mut self, watch: bool) {
         self.watch_sources = watch;
     }
 
-    /// A copy of `queue`; its record's number, and what is closed now. Nothing where the table is
-    /// full.
+    /// Adds a copy of `queue`. Returns its record number, and the ranges to poison. `None` if the
+    /// table is full.
     pub fn add(&mut self, queue: u64, copy: Submitted) -> Option<(u64, Vec<Range<usize>>)> {
-        if copy.len == 0 || self.pieces.len() >= PIECES_MAX {
+        if copy.len == 0 || self.entries.len() >= ENTRIES_MAX {
             return None;
         }
         let record = self.next_record;
         self.next_record += 1;
         let (len, is_source_watched) = (copy.len, self.watch_sources);
-        let piece = Piece { record, queue, start: 0, len, is_source_watched, submitted: copy };
-        self.pieces.push(piece);
-        Some((record, piece.closed().collect()))
+        let entry = Entry { record, queue, start: 0, len, is_source_watched, submitted: copy };
+        self.entries.push(entry);
+        Some((record, entry.poisoned().collect()))
     }
 
-    /// The bytes were synced in their queue. What may be open now: see [`Ranges::still_closed`].
+    /// Records a sync of bytes in their queue. Returns ranges that may be unpoisoned: see
+    /// [`Ranges::still_poisoned`].
     pub fn release(
         &mut self,
         queue: u64,
@@ -118,71 +124,71 @@ impl Ranges {
         access: Access,
     ) -> Vec<Range<usize>> {
         let (mut kept, mut freed) = (Vec::new(), Vec::new());
-        for piece in std::mem::take(&mut self.pieces) {
-            if piece.queue != queue {
-                kept.push(piece);
+        for entry in std::mem::take(&mut self.entries) {
+            if entry.queue != queue {
+                kept.push(entry);
                 continue;
             }
-            let (synced, rest) = piece.cut(piece.dst(), range);
-            freed.extend(synced.iter().flat_map(Piece::closed));
-            for piece in rest.into_iter().flatten() {
-                let (read, rest) = piece.cut(piece.src(), range);
+            let (synced, rest) = entry.split(entry.dst(), range);
+            freed.extend(synced.iter().flat_map(Entry::poisoned));
+            for entry in rest.into_iter().flatten() {
+                let (read, rest) = entry.split(entry.src(), range);
                 kept.extend(rest.into_iter().flatten());
                 let Some(read) = read else { continue };
-                freed.extend(read.closed());
+                freed.extend(read.poisoned());
                 if access == Access::Read {
-                    // Who syncs them may read them; they must not change yet.
-                    kept.push(Piece { is_source_watched: false, ..read });
+                    // After a sync for reading the source may be read, but not changed.
+                    kept.push(Entry { is_source_watched: false, ..read });
                 }
             }
         }
-        self.pieces = kept;
+        self.entries = kept;
         freed
     }
 
-    /// All that `whose` says of record and queue is synced.
-    pub fn release_all(&mut self, whose: impl Fn(u64, u64) -> bool) -> Vec<Range<usize>> {
+    /// Records a sync of all entries for which `is_over_for(record, queue)` returns true.
+    pub fn release_all(&mut self, is_over_for: impl Fn(u64, u64) -> bool) -> Vec<Range<usize>> {
         let mut freed = Vec::new();
-        self.pieces.retain(|piece| {
-            let is_over = whose(piece.record, piece.queue);
+        self.entries.retain(|entry| {
+            let is_over = is_over_for(entry.record, entry.queue);
             if is_over {
-                freed.extend(piece.closed());
+                freed.extend(entry.poisoned());
             }
             !is_over
         });
         freed
     }
 
-    /// What touches `freed` and is closed nevertheless.
-    pub fn still_closed(&self, freed: &[Range<usize>]) -> Vec<Range<usize>> {
-        let touches = |closed: &Range<usize>| {
-            freed.iter().any(|freed| freed.start < closed.end && closed.start < freed.end)
+    /// Ranges that overlap `freed` and must stay poisoned.
+    pub fn still_poisoned(&self, freed: &[Range<usize>]) -> Vec<Range<usize>> {
+        let touches = |poisoned: &Range<usize>| {
+            freed.iter().any(|freed| freed.start < poisoned.end && poisoned.start < freed.end)
         };
-        self.pieces.iter().flat_map(Piece::closed).filter(touches).collect()
+        self.entries.iter().flat_map(Entry::poisoned).filter(touches).collect()
     }
 
-    /// Up to where the byte's neighbours are closed, too; nothing where it is not closed.
-    pub fn closed_until(&self, address: usize) -> Option<usize> {
-        let closed = self.pieces.iter().flat_map(Piece::closed);
-        closed.filter(|range| range.contains(&address)).map(|range| range.end).max()
+    /// End of the poisoned range that contains the byte; `None` if it is not poisoned.
+    pub fn poisoned_until(&self, address: usize) -> Option<usize> {
+        let poisoned = self.entries.iter().flat_map(Entry::poisoned);
+        poisoned.filter(|range| range.contains(&address)).map(|range| range.end).max()
     }
 
-    /// The newest copy that the byte belongs to, and whether it is in the destination.
+    /// The newest copy is_over_for range contains the byte, and true if that is the destination.
     pub fn at(&self, address: usize) -> Option<(Submitted, bool)> {
-        self.pieces.iter().rev().find_map(|piece| {
-            let is_destination = piece.dst().contains(&address);
-            let is_met = is_destination || piece.src().contains(&address);
-            is_met.then_some((piece.submitted, is_destination))
+        self.entries.iter().rev().find_map(|entry| {
+            let is_destination = entry.dst().contains(&address);
+            let is_met = is_destination || entry.src().contains(&address);
+            is_met.then_some((entry.submitted, is_destination))
         })
     }
 
     /// A copy from or to an allocation, and one of its bytes there.
     pub fn in_allocation(&self, heap: usize) -> Option<(Submitted, bool, usize)> {
-        self.pieces.iter().rev().find_map(|piece| {
-            let Submitted { dst_heap, src_heap, .. } = piece.submitted;
+        self.entries.iter().rev().find_map(|entry| {
+            let Submitted { dst_heap, src_heap, .. } = entry.submitted;
             match heap {
-                heap if heap == dst_heap => Some((piece.submitted, true, piece.dst().start)),
-                heap if heap == src_heap => Some((piece.submitted, false, piece.src().start)),
+                heap if heap == dst_heap => Some((entry.submitted, true, entry.dst().start)),
+                heap if heap == src_heap => Some((entry.submitted, false, entry.src().start)),
                 _ => None,
             }
         })
@@ -200,15 +206,15 @@ mod tests {
     #[test]
     fn a_sync_of_a_part_leaves_the_rest() {
         let mut ranges = Ranges::new();
-        let (_, closed) = ranges.add(1, copy(1000, 5000, 100)).unwrap();
-        assert_eq!(closed, [1000..1100, 5000..5100]);
+        let (_, poisoned) = ranges.add(1, copy(1000, 5000, 100)).unwrap();
+        assert_eq!(poisoned, [1000..1100, 5000..5100]);
         let freed = ranges.release(1, &(1010..1020), Access::Read);
         assert_eq!(freed, [1010..1020, 5010..5020]);
         for (address, is_closed) in [(1009, true), (1010, false), (1019, false), (1020, true)] {
             assert_eq!(ranges.at(address).is_some(), is_closed, "{address}");
             assert_eq!(ranges.at(address + 4000).is_some(), is_closed, "{address}");
         }
-        assert_eq!(ranges.closed_until(1020), Some(1100));
+        assert_eq!(ranges.poisoned_until(1020), Some(1100));
         assert!(ranges.release(2, &(0..9000), Access::Read).is_empty());
         ranges.release(1, &(0..2000), Access::Read);
         assert_eq!(ranges.at(1050), None);
@@ -220,7 +226,7 @@ mod tests {
         let mut ranges = Ranges::new();
         ranges.add(1, copy(1000, 5000, 100));
         assert_eq!(ranges.release(1, &(5000..5050), Access::Read), [1000..1050, 5000..5050]);
-        assert!(ranges.still_closed(&[1000..1050, 5000..5050]).iter().eq([&(1000..1050)]));
+        assert!(ranges.still_poisoned(&[1000..1050, 5000..5050]).iter().eq([&(1000..1050)]));
         assert!(ranges.in_allocation(5000).is_some_and(|(_, is_dst, _)| !is_dst));
         ranges.release(1, &(5000..5100), Access::Write);
         assert_eq!(ranges.in_allocation(5000), None);
@@ -228,17 +234,17 @@ mod tests {
     }
 
     #[test]
-    fn what_another_copy_needs_stays_closed() {
+    fn bytes_of_another_copy_stay_poisoned() {
         let mut ranges = Ranges::new();
         ranges.add(1, copy(2000, 1000, 64));
         let (second, _) = ranges.add(1, copy(3000, 2000, 64)).unwrap();
         let freed = ranges.release_all(|record, _| record == second);
         assert_eq!(freed, [3000..3064, 2000..2064]);
-        assert!(ranges.still_closed(&freed).iter().eq([&(2000..2064)]));
+        assert!(ranges.still_poisoned(&freed).iter().eq([&(2000..2064)]));
     }
 
     #[test]
-    fn sources_can_be_left_alone() {
+    fn checks_of_sources_can_be_disabled() {
         let mut ranges = Ranges::new();
         ranges.set_watch_sources(false);
         assert!(ranges.add(1, copy(1000, 5000, 10)).unwrap().1.iter().eq([&(1000..1010)]));

@@ -1,10 +1,11 @@
-//! CopierSanitizer (SOSP 2025, §5.1.2): with AddressSanitizer in the process, bytes of a copy that
-//! is not synced are poisoned, and what touches them is reported with the place that submitted it.
+//! CopierSanitizer (SOSP 2025, §5.1.2): if AddressSanitizer is in the process, the bytes of an
+//! unsynced copy are poisoned, and accesses to them are reported with the place that submitted the
+//! copy.
 //!
-//! AddressSanitizer's functions are looked up when the first copy is made, so that one library
-//! serves programs with and without it. It does not see frees of poisoned memory; for those it
-//! calls a hook. The service and the waiters copy with loops of their own, which nobody
-//! instruments.
+//! AddressSanitizer's functions are looked up at the first copy, so that one library serves
+//! programs with and without it. AddressSanitizer does not detect the free of poisoned memory; for
+//! this its free hook is used. The service and waiters copy with their own loops, which are not
+//! instrumented.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -15,11 +16,11 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use crate::abi::Site;
+use crate::abi::CallSite;
 use crate::lock::Lock;
 use crate::ranges::{Access, Ranges, Submitted};
 
-/// How far up the stack the caller is looked for.
+/// Maximum depth of the stack walk for the caller.
 const FRAMES_MAX: usize = 16;
 
 type Region = unsafe extern "C" fn(*const c_void, usize);
@@ -54,11 +55,11 @@ struct Asan {
 
 static ASAN: AtomicPtr<Asan> = AtomicPtr::new(ptr::null_mut());
 static TABLE: Lock<Ranges> = Lock::new(Ranges::new());
-/// Whether a copy was ever watched: frees before are nobody's concern.
+/// Set with the first checked copy: earlier frees need no check.
 static HAS_WATCHED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Whether the thread is in here: what it frees then is the table's own.
+    /// Set while the thread is in this module: its frees then belong to the table.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -70,7 +71,7 @@ fn with_table<R>(f: impl FnOnce(&mut Ranges) -> R) -> R {
     result
 }
 
-/// Takes the table until [`release_after_fork`]; what fork itself frees is not looked up.
+/// Takes the table until [`release_after_fork`]; frees by fork itself are not checked.
 pub(crate) fn hold_for_fork() {
     INSIDE.set(true);
     TABLE.hold_for_fork();
@@ -81,30 +82,30 @@ pub(crate) fn release_after_fork() {
     INSIDE.set(false);
 }
 
-/// Whether copies are watched.
+/// Returns true if copies are checked.
 #[inline]
 pub(crate) fn is_on() -> bool {
     !ASAN.load(Ordering::Relaxed).is_null()
 }
 
 fn asan() -> Option<&'static Asan> {
-    // SAFETY: null, or what `start` leaked.
+    // SAFETY: null, or a value leaked by `start`.
     unsafe { ASAN.load(Ordering::Acquire).as_ref() }
 }
 
-/// A function of the process, if it has one of this name.
+/// Looks up a function of the process by name.
 ///
 /// # Safety
-/// `F` is the type of that function, a function pointer.
+/// `F` is the function pointer type of that function.
 unsafe fn function<F: Copy>(name: &CStr) -> Option<F> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: a name that ends with 0.
+    // SAFETY: the name is null-terminated.
     let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    // SAFETY: as large as an address; the caller says that it is such a function.
+    // SAFETY: `F` has the size of an address; the caller promises that it is such a function.
     (!address.is_null()).then(|| unsafe { transmute_copy::<*mut c_void, F>(&address) })
 }
 
-/// Looks for AddressSanitizer, once.
+/// Detects AddressSanitizer, once.
 pub(crate) fn start(watch_sources: bool) {
     if is_on() {
         return;
@@ -142,7 +143,8 @@ pub(crate) fn start(watch_sources: bool) {
     }
 }
 
-/// A copy is about to be submitted: checks its ranges, and closes them. Its record's number.
+/// Checks and poisons the ranges of a copy that is about to be submitted. Returns its record
+/// number.
 pub(crate) fn submitted(
     queue: u64,
     dst: usize,
@@ -157,22 +159,22 @@ pub(crate) fn submitted(
     let (dst_heap, src_heap) = (heap(asan, dst), heap(asan, src));
     let copy = Submitted { dst, src, len, dst_heap, src_heap, site, caller };
     with_table(|table| {
-        let (record, closed) = table.add(queue, copy)?;
+        let (record, poisoned) = table.add(queue, copy)?;
         HAS_WATCHED.store(true, Ordering::Relaxed);
-        closed.iter().for_each(|range| poison(asan, range));
+        poisoned.iter().for_each(|range| poison(asan, range));
         Some(record)
     })
 }
 
-/// Bytes of a queue's copies were synced.
+/// Unpoisons bytes of a queue's copies that were synced.
 pub(crate) fn synced(queue: u64, address: usize, len: usize, access: Access) {
     let range = address..address.saturating_add(len);
     open(|table| table.release(queue, &range, access));
 }
 
-/// Copies are over altogether; `whose` is asked for their record and queue.
-pub(crate) fn over(whose: impl Fn(u64, u64) -> bool) {
-    open(|table| table.release_all(whose));
+/// Unpoisons all copies for which `is_over_for(record, queue)` returns true.
+pub(crate) fn over(is_over_for: impl Fn(u64, u64) -> bool) {
+    open(|table| table.release_all(is_over_for));
 }
 
 fn open(release: impl FnOnce(&mut Ranges) -> Vec<Range<usize>>) {
@@ -180,13 +182,13 @@ fn open(release: impl FnOnce(&mut Ranges) -> Vec<Range<usize>>) {
     with_table(|table| {
         let freed = release(table);
         freed.iter().for_each(|range| unpoison(asan, range));
-        table.still_closed(&freed).iter().for_each(|range| poison(asan, range));
+        table.still_poisoned(&freed).iter().for_each(|range| poison(asan, range));
     });
 }
 
 fn poison(asan: &Asan, range: &Range<usize>) {
     // SAFETY: the bytes belong to the program, which promised to keep them until they are synced;
-    // only AddressSanitizer's own shadow of them is written.
+    // only AddressSanitizer's shadow of them is written.
     unsafe { (asan.poison)(range.start as *const c_void, range.len()) };
 }
 
@@ -195,56 +197,56 @@ fn unpoison(asan: &Asan, range: &Range<usize>) {
     unsafe { (asan.unpoison)(range.start as *const c_void, range.len()) };
 }
 
-/// Reports what of a copy's range was not the program's to begin with, as the interceptor of
-/// `memcpy` would.
+/// Reports bytes of a copy's range that were already poisoned by AddressSanitizer, as its
+/// interceptor of `memcpy` would.
 fn check(asan: &Asan, address: usize, len: usize, report: Option<ReportAccess>) {
     let (Some(is_poisoned), Some(report)) = (asan.region_is_poisoned, report) else { return };
     let end = address.saturating_add(len);
     let mut at = address;
     while at < end {
-        // SAFETY: only looks at the shadow.
+        // SAFETY: only reads the shadow.
         let bad = unsafe { is_poisoned(at as *const c_void, end - at) } as usize;
         if bad == 0 {
             return;
         }
-        match with_table(|table| table.closed_until(bad)) {
+        match with_table(|table| table.poisoned_until(bad)) {
             Some(until) => at = until.max(bad + 1),
-            // SAFETY: reports, and ends the process unless that was switched off.
+            // SAFETY: reports, and ends the process unless that was disabled.
             None => return unsafe { report(bad as *const c_void, end - bad) },
         }
     }
 }
 
-/// Where the allocation begins that holds the byte; 0 where it is not on the heap.
+/// Start of the heap allocation that contains the byte; 0 if it is not on the heap.
 fn heap(asan: &Asan, address: usize) -> usize {
     let Some(locate) = asan.locate else { return 0 };
     let (mut begin, mut size) = (ptr::null_mut(), 0);
     let mut name = [0 as c_char; 8];
-    // SAFETY: the name's space is as large as said, and both results are written to locals.
+    // SAFETY: the buffer for the name has the given size, and both results are written to locals.
     let kind = unsafe {
         locate(address as *const c_void, name.as_mut_ptr(), name.len(), &mut begin, &mut size)
     };
-    // SAFETY: a constant text of the sanitizer, or null.
+    // SAFETY: a constant string of the sanitizer, or null.
     let is_heap = !kind.is_null() && unsafe { CStr::from_ptr(kind) } == c"heap";
     if is_heap { begin as usize } else { 0 }
 }
 
-/// The first address on the stack above this library. Below it there may be the sanitizer's.
+/// The first address on the stack above this library. Frames of the sanitizer may be below it.
 fn caller() -> usize {
     let mut frames = [ptr::null_mut::<c_void>(); FRAMES_MAX];
-    // SAFETY: room for as many as said.
+    // SAFETY: the array has the given length.
     let count = unsafe { libc::backtrace(frames.as_mut_ptr(), FRAMES_MAX as c_int) };
     let own = module(caller as *const c_void);
     let frames = &frames[..count.clamp(0, FRAMES_MAX as c_int) as usize];
     let inside = frames.iter().skip_while(|frame| module(**frame) != own);
     let outside = inside.into_iter().find(|frame| module(**frame) != own);
-    // A program that this library is linked into: the frames above are the library's functions.
+    // If the library is linked statically, the frames above are the library's functions.
     outside.or(frames.get(4)).map_or(0, |frame| *frame as usize)
 }
 
-/// Where the module is loaded that the address is in.
+/// Load address of the module that contains the address.
 fn module(address: *const c_void) -> usize {
-    // SAFETY: all zeroes are a `Dl_info`.
+    // SAFETY: all zeroes are a valid `Dl_info`.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: any address; the result is written to a local.
     let found = unsafe { libc::dladdr(address, &mut info) };
@@ -264,12 +266,12 @@ extern "C" fn on_free(heap: *const c_void) {
         return;
     };
     let side = if is_destination { "destination" } else { "source" };
-    tell(&format!(
+    report(&format!(
         "==unlade== ERROR: memory is freed that is the {side} of a copy which is not synced\n{}",
         describe(asan, &copy)
     ));
     match asan.report_store {
-        // SAFETY: reports, with the stack, and ends the process unless that was switched off.
+        // SAFETY: reports, with the stack, and ends the process unless that was disabled.
         Some(report) => unsafe { report(byte as *const c_void, 1) },
         None => std::process::abort(),
     }
@@ -279,7 +281,7 @@ extern "C" fn on_free(heap: *const c_void) {
 extern "C" fn explain(_: *const c_char) {
     let Some(asan) = asan() else { return };
     let Some(address) = asan.report_address else { return };
-    // SAFETY: this is called while a report is made.
+    // SAFETY: this function is called while a report is made.
     let address = unsafe { address() } as usize;
     if INSIDE.get() {
         return;
@@ -294,7 +296,7 @@ extern "C" fn explain(_: *const c_char) {
              read; see sanitize_sources in unlade_copier(3))",
         ),
     };
-    tell(&format!(
+    report(&format!(
         "==unlade== the address is byte {} of the {side} of an unsynced copy\n{}\
          ==unlade==   {cure}\n",
         address.wrapping_sub(base),
@@ -307,25 +309,25 @@ fn describe(asan: &Asan, copy: &Submitted) -> String {
     let mut text =
         format!("==unlade==   unsynced copy of {len} bytes, {src:#x} to {dst:#x}, submitted at ");
     let place = place(asan, copy).unwrap_or_else(|| format!("{:#x}", copy.caller));
-    // A string takes everything.
+    // Writing to a string does not fail.
     let _ = writeln!(text, "{place}");
     text
 }
 
-/// File and line.
+/// File and line of the submission.
 fn place(asan: &Asan, copy: &Submitted) -> Option<String> {
     if copy.site != 0 {
-        // SAFETY: who submitted the copy promised that a place is static.
-        let site = unsafe { &*(copy.site as *const Site) };
-        // SAFETY: as above; the file's name is a string of the program, or null.
+        // SAFETY: the submitter promised that the call site is static.
+        let site = unsafe { &*(copy.site as *const CallSite) };
+        // SAFETY: as above; the file name is a string of the program, or null.
         let file = (!site.file.is_null()).then(|| unsafe { CStr::from_ptr(site.file) })?;
         return Some(format!("{}:{}", file.to_string_lossy(), site.line));
     }
     let symbolize = asan.symbolize?;
     let mut text = [0 as c_char; 512];
-    // The call is before the address that it returns to.
+    // The call instruction is before the return address.
     let pc = copy.caller.checked_sub(1)? as *const c_void;
-    // SAFETY: the space is as large as said, and what is written ends with 0.
+    // SAFETY: the buffer has the given size, and the result is null-terminated.
     let text = unsafe {
         symbolize(pc, c"%S in %f".as_ptr(), text.as_mut_ptr(), text.len());
         CStr::from_ptr(text.as_ptr())
@@ -333,7 +335,7 @@ fn place(asan: &Asan, copy: &Submitted) -> Option<String> {
     Some(format!("{} ({:#x})", text.to_string_lossy(), copy.caller))
 }
 
-fn tell(text: &str) {
-    // Nobody is left to tell of an error.
+fn report(text: &str) {
+    // A failed write cannot be reported.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

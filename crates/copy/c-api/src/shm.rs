@@ -1,9 +1,9 @@
 //! Copies into shared memory that another process reads: their progress is mirrored into the
-//! descriptors that both have bound.
+//! descriptors that both processes have bound.
 //!
-//! The service tells progress in the queue, which other processes do not see. So a helper thread,
-//! started with the first such copy, waits for them in turn, and marks segments as they are done;
-//! whoever syncs here marks what is done, too.
+//! The service reports progress in the queue, which other processes cannot read. A helper thread,
+//! started with the first such copy, waits for the copies in turn, and marks their segments as
+//! done. Threads that sync mark segments, too.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -15,9 +15,9 @@ use crate::channel::{Channel, Parts};
 use crate::descriptor::Descriptors;
 use crate::lock::{Lock, Scope, futex_wait, futex_wake};
 
-/// Most bound shared memories.
+/// Maximum number of bound shared memories.
 pub(crate) const BINDINGS_MAX: usize = 64;
-/// Most copies whose progress is being mirrored; others are made before the call returns.
+/// Maximum number of mirrored copies; further ones complete before the call returns.
 pub(crate) const MIRRORED_MAX: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -27,7 +27,7 @@ struct Binding {
 }
 
 impl Binding {
-    /// The bytes of the range that are in the shared memory, from its start.
+    /// The part of the range in the shared memory, as offsets from its start.
     fn meet(&self, range: &Range<usize>) -> Option<Range<usize>> {
         let end = range.end.min(self.start.saturating_add(self.descriptors.shm_bytes));
         let start = range.start.max(self.start);
@@ -38,27 +38,27 @@ impl Binding {
 /// A copy into a bound memory.
 struct Mirrored {
     binding: Binding,
-    /// The destination, from the start of the shared memory; segments done are left out.
+    /// Unmarked part of the destination, as offsets in the shared memory.
     left: Range<usize>,
-    /// Its first byte.
+    /// Offset of the destination's first byte.
     start: usize,
     channel: Arc<Channel>,
     parts: Arc<Parts>,
 }
 
-struct State {
+struct MirrorState {
     bindings: Vec<Binding>,
     mirrored: VecDeque<Mirrored>,
     has_helper: bool,
 }
 
-static STATE: Lock<State> =
-    Lock::new(State { bindings: Vec::new(), mirrored: VecDeque::new(), has_helper: false });
+static STATE: Lock<MirrorState> =
+    Lock::new(MirrorState { bindings: Vec::new(), mirrored: VecDeque::new(), has_helper: false });
 static IS_USED: AtomicBool = AtomicBool::new(false);
-/// Counts what the helper should look at.
+/// Counts new work for the helper.
 static NEWS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether anything was ever bound.
+/// Returns true if a shared memory was ever bound.
 #[inline]
 pub(crate) fn is_used() -> bool {
     IS_USED.load(Ordering::Relaxed)
@@ -67,12 +67,12 @@ pub(crate) fn is_used() -> bool {
 /// Binds descriptors to a shared memory; replaces a binding of the same address.
 ///
 /// # Errors
-/// EINVAL: the descriptors are not for such segments, or the memory overlaps another one that is
-/// bound. ENOSPC: [`BINDINGS_MAX`] are bound.
+/// EINVAL: the descriptors have other segments, or the memory overlaps another bound memory.
+/// ENOSPC: [`BINDINGS_MAX`] are bound.
 ///
 /// # Safety
-/// As for [`Descriptors::open`]; and `shm` is where the shared memory is that they were made for.
-/// Both stay mapped until [`unbind`], also in children.
+/// As for [`Descriptors::open`]; and `shm` is the address of the shared memory for which they were
+/// made. Both stay mapped until [`unbind`], also in children.
 pub(crate) unsafe fn bind(shm: usize, descr: *mut u8, segment_bytes: usize) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
     let descriptors = unsafe { Descriptors::open(descr, segment_bytes) }?;
@@ -81,7 +81,7 @@ pub(crate) unsafe fn bind(shm: usize, descr: *mut u8, segment_bytes: usize) -> R
     if shm == 0 {
         return Err(libc::EINVAL);
     }
-    // A failure is for who syncs.
+    // A failed copy is reported by its sync.
     let _ = unbind(shm);
     STATE.with(|state| {
         if state.bindings.iter().any(|binding| binding.meet(&range).is_some()) {
@@ -96,7 +96,7 @@ pub(crate) unsafe fn bind(shm: usize, descr: *mut u8, segment_bytes: usize) -> R
     })
 }
 
-/// Forgets a binding, when the copies into it are over.
+/// Removes a binding, after the copies into it are over.
 ///
 /// # Errors
 /// EINVAL: nothing is bound there.
@@ -113,11 +113,11 @@ pub(crate) fn unbind(shm: usize) -> Result<(), c_int> {
     Ok(())
 }
 
-/// A copy is about to be submitted: its bytes in bound memories are on their way from now on.
-pub(crate) struct Begun(Vec<(Binding, Range<usize>)>, usize);
+/// A copy about to be submitted, whose bytes in bound memories are marked as pending.
+pub(crate) struct PendingMark(Vec<(Binding, Range<usize>)>, usize);
 
-/// See [`Begun`].
-pub(crate) fn begin(dst: usize, len: usize) -> Option<Begun> {
+/// Marks a copy as pending; see [`PendingMark`].
+pub(crate) fn begin(dst: usize, len: usize) -> Option<PendingMark> {
     let range = dst..dst.saturating_add(len);
     let met: Vec<_> = STATE.with(|state| {
         let meet = |binding: &Binding| Some((*binding, binding.meet(&range)?));
@@ -126,12 +126,12 @@ pub(crate) fn begin(dst: usize, len: usize) -> Option<Begun> {
     for (binding, bytes) in &met {
         binding.descriptors.begin(binding.descriptors.segments(bytes));
     }
-    (!met.is_empty()).then_some(Begun(met, dst))
+    (!met.is_empty()).then_some(PendingMark(met, dst))
 }
 
-/// The copy was submitted.
-pub(crate) fn submitted(begun: Begun, channel: &Arc<Channel>, parts: Parts) {
-    let Begun(met, dst) = begun;
+/// Records the submitted copy, and starts to mirror it.
+pub(crate) fn submitted(begun: PendingMark, channel: &Arc<Channel>, parts: Parts) {
+    let PendingMark(met, dst) = begun;
     let parts = Arc::new(parts);
     let over = STATE.with(|state| {
         for (binding, left) in met {
@@ -148,17 +148,17 @@ pub(crate) fn submitted(begun: Begun, channel: &Arc<Channel>, parts: Parts) {
     drop(over);
     NEWS.fetch_add(1, Ordering::SeqCst);
     futex_wake(&NEWS, 1, Scope::Private);
-    while let Some(work) = STATE.with(State::surplus) {
+    while let Some(work) = STATE.with(MirrorState::surplus) {
         work.make();
     }
 }
 
-/// Marks what is done.
+/// Marks completed segments.
 pub(crate) fn publish_all() {
-    drop(STATE.with(State::publish));
+    drop(STATE.with(MirrorState::publish));
 }
 
-/// Waits for copies into the bytes, of whichever process.
+/// Waits for copies into the bytes, by any process.
 ///
 /// # Errors
 /// As for [`Descriptors::wait`].
@@ -178,7 +178,7 @@ pub(crate) fn wait(address: usize, len: usize) -> Result<(), c_int> {
     result
 }
 
-/// The next segment of a copy.
+/// The next segment of a copy to wait for.
 struct Work {
     channel: Arc<Channel>,
     parts: Arc<Parts>,
@@ -186,26 +186,26 @@ struct Work {
 }
 
 impl Work {
-    /// Waits until it is there, and marks it.
+    /// Waits for the segment, and marks it.
     fn make(self) {
-        // The error is found, and marked, when the segment is.
+        // The error is found when the segment is marked.
         let _ = self.parts.sync(&self.channel, self.range);
         publish_all();
     }
 }
 
 impl Mirrored {
-    /// The first segment that is not marked; its bytes from the copy's start.
+    /// The first unmarked segment, and its bytes as offsets from the copy's start.
     fn next(&self) -> Option<(usize, Range<usize>)> {
         let descriptors = &self.binding.descriptors;
         let segment = descriptors.segments(&self.left).next()?;
         let end = descriptors.bytes(segment).end.min(self.left.end);
-        // The copy may begin before the shared memory does: then `start` is negative.
+        // If the copy begins before the shared memory, `start` has wrapped around.
         let from = |at: usize| at.wrapping_sub(self.start);
         Some((segment, from(self.left.start)..from(end)))
     }
 
-    /// Marks what is done. True where that is all.
+    /// Marks completed segments. Returns true if all are marked.
     fn publish(&mut self) -> bool {
         while let Some((segment, range)) = self.next() {
             let len = range.len();
@@ -225,8 +225,9 @@ impl Mirrored {
     }
 }
 
-impl State {
-    /// Marks what is done. What is over is to be dropped without the lock: a queue may go with it.
+impl MirrorState {
+    /// Marks completed segments. The caller drops the result without the lock, since that may drop
+    /// a queue.
     fn publish(&mut self) -> Vec<Mirrored> {
         let all = std::mem::take(&mut self.mirrored);
         let (over, left): (Vec<_>, VecDeque<_>) = {
@@ -249,14 +250,14 @@ impl State {
         self.mirrored.iter().find(|copy| is_meant(copy))?.work()
     }
 
-    /// Work that does not wait for the helper: there is too much, or no helper.
+    /// Work for the calling thread: there are too many copies, or no helper.
     fn surplus(&mut self) -> Option<Work> {
         let limit = if self.has_helper { MIRRORED_MAX } else { 0 };
         if self.mirrored.len() > limit { self.oldest(|_| true) } else { None }
     }
 }
 
-/// False where the system has no more threads.
+/// Starts the helper thread. Returns false if that fails.
 fn start_helper() -> bool {
     let thread = std::thread::Builder::new().name("copier-shm".to_owned());
     thread.spawn(help).is_ok()
@@ -276,14 +277,13 @@ pub(crate) fn hold_for_fork() {
     STATE.hold_for_fork();
 }
 
-/// The child has no helper, and what the parent is copying is the parent's to mark.
+/// The child has no helper, and the parent marks its own copies.
 pub(crate) fn release_after_fork(is_child: bool) {
     STATE.release_after_fork();
     if is_child {
         STATE.with(|state| {
             state.has_helper = false;
-            // Their queues are the parent's: nothing of them is touched here, so they are not
-            // dropped.
+            // Their queues belong to the parent and must not be touched, so they are leaked.
             std::mem::forget(std::mem::take(&mut state.mirrored));
         });
     }

@@ -1,4 +1,4 @@
-//! Bytes out: waiting for copies by address or by descriptor, and giving copies up.
+//! Waiting for copies by address or by descriptor, and aborting copies.
 
 use std::ffi::c_int;
 use std::ops::Range;
@@ -12,14 +12,13 @@ use crate::ranges::Access;
 use crate::submit::FILLED;
 use crate::{sanitize, shm};
 
-/// How often it is looked whether a copy that was given up is over, before it is waited for, which
-/// may make it after all.
+/// Number of polls of an aborted copy before waiting for it: a waiter may copy it after all.
 const ABORT_LOOKS_MAX: u32 = 1_000;
 
-/// Waits for copies into the bytes; for writing also for copies out of them.
+/// Waits for copies into the bytes; for a write also for copies out of them.
 ///
 /// # Errors
-/// The number of the error that a copy into them ended with.
+/// The error number of a failed copy into them.
 #[inline]
 pub(crate) fn range(
     channel: &Channel,
@@ -28,12 +27,12 @@ pub(crate) fn range(
     access: Access,
 ) -> Result<(), c_int> {
     let synced = channel.sync_range(address, len, access == Access::Write);
-    synced.and(settled(channel, address, len, access))
+    synced.and(completed(channel, address, len, access))
 }
 
-/// Tells the sanitizer, and waits for other processes.
+/// Reports the sync to the sanitizer, and waits for copies of other processes.
 #[inline]
-fn settled(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {
+fn completed(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {
     if sanitize::is_on() {
         sanitize::synced(channel.id, address, len, access);
     }
@@ -43,7 +42,7 @@ fn settled(channel: &Channel, address: usize, len: usize, access: Access) -> Res
 /// Waits for all copies of a queue, and runs its handlers.
 ///
 /// # Errors
-/// The number of the error that one ended with.
+/// The error number of a failed copy.
 pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
     let synced = channel.sync_all();
     sanitize::over(|_, queue| queue == channel.id);
@@ -53,50 +52,50 @@ pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
     synced
 }
 
-/// What a descriptor says.
-struct Known {
+/// Content of a descriptor.
+struct DescriptorContent {
     dst: usize,
     len: usize,
     parts: Parts,
 }
 
-/// Reads a descriptor; nothing where there is nothing to wait for.
+/// Reads a descriptor; `None` if there is nothing to wait for.
 ///
 /// # Errors
-/// EINVAL: it is none, or of another queue.
+/// EINVAL: it is invalid, or of another queue.
 ///
 /// # Safety
-/// It is zeroed, or was filled by [`crate::submit`] in this process or one that it was forked from.
+/// It is zeroed, or was filled by [`crate::submit`] in this process or in an ancestor.
 unsafe fn read(
     process: &Process,
     channel: &Channel,
     descr: &Descr,
-) -> Result<Option<Known>, c_int> {
+) -> Result<Option<DescriptorContent>, c_int> {
     match descr.state {
         0 => return Ok(None),
         FILLED => {}
         _ => return Err(libc::EINVAL),
     }
     if descr.queue != channel.incarnation {
-        // The queue is gone, or stayed behind in a fork: its copies are settled. Otherwise the
-        // caller has the wrong one.
+        // The queue was closed, or belongs to the parent of a fork: its copies are completed.
+        // Otherwise the caller passed the wrong queue.
         let is_elsewhere = process.channels().iter().any(|one| one.incarnation == descr.queue);
         return if is_elsewhere { Err(libc::EINVAL) } else { Ok(None) };
     }
     let count = (descr.tokens as usize).min(DESCR_TOKENS);
     let tokens = descr.data.as_ptr().cast::<Token>();
-    // SAFETY: so many were written there, when it was filled.
+    // SAFETY: `fill` has written this number of tokens.
     let tokens = (0..count).map(|place| unsafe { tokens.add(place).read() }).collect();
     let parts = Parts { tokens, part_bytes: descr.part_bytes, failure: None };
-    Ok(Some(Known { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
+    Ok(Some(DescriptorContent { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
 }
 
-/// Waits for bytes of a descriptor's copy, as `flags` say.
+/// Waits for bytes of a descriptor's copy, as selected by `flags`.
 ///
 /// # Errors
-/// EINVAL: the descriptor is none or of another queue, a flag is unknown, or the offset is beyond
-/// the copy. EAGAIN: they are not there, and are not to be waited for. ENOTSUP: that cannot be said
-/// without waiting. Otherwise the number of the error that the copy ended with.
+/// EINVAL: the descriptor is invalid or of another queue, a flag is unknown, or the offset is
+/// beyond the copy. EAGAIN: the bytes are not copied, and the flags forbid waiting. ENOTSUP: the
+/// state cannot be determined without waiting. Otherwise the error number of the copy.
 ///
 /// # Safety
 /// As for [`read`].
@@ -109,30 +108,31 @@ pub(crate) unsafe fn descr(
     flags: u32,
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
-    if offset > known.len {
+    let Some(content) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    if offset > content.len {
         return Err(libc::EINVAL);
     }
-    let range = offset..offset.saturating_add(size).min(known.len);
-    let address = known.dst.wrapping_add(range.start);
+    let range = offset..offset.saturating_add(size).min(content.len);
+    let address = content.dst.wrapping_add(range.start);
     let access = access_of(flags)?;
     if flags & abi::COPIER_SYNC_TRY != 0 {
-        try_range(channel, &known.parts, &range, access)?;
+        try_range(channel, &content.parts, &range, access)?;
     }
-    let synced = match known.parts.know(&clipped(&range, &known)) {
-        true => known.parts.sync(channel, range.clone()),
+    let synced = match content.parts.covers(&clipped(&range, &content)) {
+        true => content.parts.sync(channel, range.clone()),
         false => channel.sync_range(address, range.len(), false),
     };
     if access == Access::Write {
         synced?;
         return self::range(channel, address, range.len(), access);
     }
-    synced.and(settled(channel, address, range.len(), access))
+    synced.and(completed(channel, address, range.len(), access))
 }
 
-/// What the last token stands for is shorter than a part.
-fn clipped(range: &Range<usize>, known: &Known) -> Range<usize> {
-    let is_whole = known.parts.tokens.len().saturating_mul(known.parts.part_bytes) >= known.len;
+/// The last token covers less than a part, so a complete set of tokens covers any range.
+fn clipped(range: &Range<usize>, content: &DescriptorContent) -> Range<usize> {
+    let is_whole =
+        content.parts.tokens.len().saturating_mul(content.parts.part_bytes) >= content.len;
     if is_whole { 0..0 } else { range.clone() }
 }
 
@@ -153,16 +153,16 @@ fn try_range(
     if !channel.is_served() {
         return Ok(());
     }
-    if access == Access::Write || !parts.know(range) {
+    if access == Access::Write || !parts.covers(range) {
         return Err(libc::ENOTSUP);
     }
     if parts.is_ready(channel, range.clone()) { Ok(()) } else { Err(libc::EAGAIN) }
 }
 
-/// Waits by address, as `flags` say.
+/// Waits by address, as selected by `flags`.
 ///
 /// # Errors
-/// ENOTSUP: it is not to be waited; for that a descriptor is needed. Otherwise as for [`descr`].
+/// ENOTSUP: the flags forbid waiting, which requires a descriptor. Otherwise as for [`descr`].
 pub(crate) fn address(
     channel: &Channel,
     address: usize,
@@ -176,10 +176,10 @@ pub(crate) fn address(
     range(channel, address, size, access)
 }
 
-/// Gives a copy up, and waits until neither its source nor its destination is touched any more.
+/// Aborts a copy, and waits until neither its source nor its destination is accessed any more.
 ///
 /// # Errors
-/// EINVAL: the descriptor is none, or of another queue.
+/// EINVAL: the descriptor is invalid, or of another queue.
 ///
 /// # Safety
 /// As for [`read`].
@@ -189,19 +189,20 @@ pub(crate) unsafe fn abort(
     descr: &Descr,
 ) -> Result<(), c_int> {
     // SAFETY: the caller's promise.
-    let Some(known) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
-    let told = 0..known.len.min(known.parts.tokens.len().saturating_mul(known.parts.part_bytes));
-    known.parts.abort(channel);
+    let Some(content) = (unsafe { read(process, channel, descr) })? else { return Ok(()) };
+    let covered =
+        0..content.len.min(content.parts.tokens.len().saturating_mul(content.parts.part_bytes));
+    content.parts.abort(channel);
     for _ in 0..ABORT_LOOKS_MAX {
-        if known.parts.is_ready(channel, told.clone()) {
+        if content.parts.is_ready(channel, covered.clone()) {
             break;
         }
         std::thread::yield_now();
     }
-    // The bytes are of no use to anybody, so an error is not, either.
-    let _ = known.parts.sync(channel, told);
-    let _ = channel.sync_range(known.dst, known.len, false);
-    let _ = settled(channel, known.dst, known.len, Access::Read);
+    // The caller has given the copy up, so its error is dropped.
+    let _ = content.parts.sync(channel, covered);
+    let _ = channel.sync_range(content.dst, content.len, false);
+    let _ = completed(channel, content.dst, content.len, Access::Read);
     Ok(())
 }
 
@@ -210,18 +211,20 @@ mod tests {
     use super::*;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
-    use unlade_copy::{Config, How, Polling, Service};
+    use unlade_copy::{Config, CopyOptions, Polling, Service};
 
-    use crate::submit::{self, Job};
+    use crate::submit::{self, CopyRequest};
 
     const BYTES: usize = 4000;
 
-    /// A copy that its caller syncs by address.
+    /// Submits a copy that the caller syncs by address.
     fn copy(channel: &Arc<Channel>, dst: *mut u8, src: *const u8) {
-        let how = How { queued: true, ..How::default() };
-        // SAFETY: the tests' buffers live until the end, and nobody looks at what is not synced.
-        // What is mapped nowhere only the service touches, which finds that.
-        unsafe { submit::copy(channel, Job { how, ..Job::plain(dst, src, BYTES, 0) }) };
+        let options = CopyOptions { queued: true, ..CopyOptions::default() };
+        // SAFETY: the tests' buffers live until the end, and unsynced bytes are not read. Only the
+        // service uses the unmapped addresses, and it detects the fault.
+        unsafe {
+            submit::copy(channel, CopyRequest { options, ..CopyRequest::plain(dst, src, BYTES, 0) })
+        };
     }
 
     fn eventually(what: &str, is_so: &dyn Fn() -> bool) {
@@ -247,7 +250,7 @@ mod tests {
         go_round();
         let nowhere = [1usize, 2].map(|page| page << 16);
         for address in nowhere {
-            // A queue that is full would have it made here.
+            // A full queue would make the copy synchronous.
             eventually("the queue is empty", &|| {
                 service.counts().completed == channel.stats().queued
             });

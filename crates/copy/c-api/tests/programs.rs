@@ -1,4 +1,4 @@
-//! C programs against the installed library: the header, pkg-config, the corpus with and without
+//! C programs with the installed library: the header, pkg-config, the corpus with and without
 //! AddressSanitizer, stress.
 
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
-/// What marks the line in a bad program that the report must name.
+/// Marks the line in a bad program that the report must name.
 const MARK: &str = "/* submitted here */";
 
-/// Where cargo left the libraries of this build.
+/// Directory of the libraries of this build.
 fn libraries() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let deps = program.parent().unwrap();
@@ -22,7 +22,7 @@ fn libraries() -> PathBuf {
     found.expect("cargo builds the library before its tests").to_path_buf()
 }
 
-/// The library, installed.
+/// Prefix of the installed library.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<TempDir> = OnceLock::new();
     let installed = PREFIX.get_or_init(|| {
@@ -34,7 +34,7 @@ fn prefix() -> &'static Path {
     installed.path()
 }
 
-/// Leaves no installation behind: statics are not dropped.
+/// Removes the installation: statics are not dropped.
 struct Remove;
 impl Drop for Remove {
     fn drop(&mut self) {
@@ -59,14 +59,14 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// A program of ours, that is ended if it hangs: as a failure.
+/// Runs a test program; a hang is ended and counts as a failure.
 fn program(path: &Path) -> Command {
     let mut command = Command::new("timeout");
     command.args(["--signal=ABRT", "120"]).arg(path);
     command
 }
 
-/// What pkg-config says, as words.
+/// Output of pkg-config, as words.
 fn flags(arguments: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(arguments).arg("unlade-copier");
@@ -102,7 +102,7 @@ fn header() -> String {
     fs::read_to_string(Path::new(ROOT).join("include/unlade/copier.h")).unwrap()
 }
 
-fn the_header_is_what_the_sources_say() {
+fn the_checked_in_header_is_current() {
     let made = fs::read_to_string(concat!(env!("OUT_DIR"), "/copier.h")).unwrap();
     if std::env::var_os("UNLADE_WRITE_HEADER").is_some() {
         fs::write(Path::new(ROOT).join("include/unlade/copier.h"), &made).unwrap();
@@ -113,7 +113,7 @@ fn the_header_is_what_the_sources_say() {
     );
 }
 
-/// Functions that the header declares: the word before the first parenthesis of a prototype.
+/// Functions declared in the header: the word before the first parenthesis of a prototype.
 fn declared() -> BTreeSet<String> {
     let text = header();
     let code = text.lines().filter(|line| !line.starts_with([' ', '#', '/', '}']));
@@ -147,7 +147,7 @@ fn the_readme_compiles_and_runs() {
     run(&mut cc);
     let output = run(Command::new(&program).env("LD_LIBRARY_PATH", prefix().join("lib")));
     assert_eq!(output.stdout, b"7340032\n");
-    // Statically: the archive alone, and what pkg-config says that it needs.
+    // Static linking: only the archive, and the libraries listed by pkg-config.
     let program = directory.path().join("static");
     let all = flags(&["--static", "--cflags", "--libs"]);
     let archive = prefix().join("lib/libunlade_copier.a");
@@ -197,23 +197,23 @@ fn programs_end_well(part: &str, compiler: &str, environment: &[(&str, &str)]) {
     }
 }
 
-/// Options that make other ways through the library.
+/// Options that select other code paths of the library.
 const WAYS: [&[(&str, &str)]; 3] = [
     &[],
     &[("COPIER_OPTIONS", "enabled=0")],
     &[("COPIER_OPTIONS", "polling=always:threads=2:queue_len=64")],
 ];
 
-fn good_programs_are_right_in_every_way() {
+fn good_programs_succeed_with_all_options() {
     WAYS.iter().for_each(|way| good_programs_are_right("cc", way));
 }
 
-/// Addresses and ranges that are wrong are told as the manual says, whoever copies.
-fn bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies() {
+/// Bad addresses and ranges fail as documented, in the service and in the caller.
+fn bad_addresses_end_in_efault_and_bad_ranges_in_einval() {
     WAYS.iter().for_each(|way| programs_end_well("wrong", "cc", way));
 }
 
-/// Compilers that make programs with AddressSanitizer here. `UNLADE_ASAN_CC` names another one.
+/// Compilers that support AddressSanitizer here. `UNLADE_ASAN_CC` adds another one.
 fn sanitizers() -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let source = directory.path().join("probe.c");
@@ -251,7 +251,7 @@ fn bad_programs_are_reported(compiler: &str) {
     }
 }
 
-/// Sources can be exempt from being read, not from being freed.
+/// Checks of sources can be disabled for reads, but not for frees.
 fn sources_can_be_exempt(compiler: &str) {
     let directory = tempfile::tempdir().unwrap();
     let exempt = [("COPIER_OPTIONS", "sanitize_sources=0")];
@@ -265,7 +265,7 @@ fn sources_can_be_exempt(compiler: &str) {
     }
 }
 
-/// Without the header's macros the caller's address is told.
+/// Without the header's macros the report has the caller's address.
 fn plain_calls_are_placed(compiler: &str) {
     let directory = tempfile::tempdir().unwrap();
     let source = Path::new(ROOT).join("corpus/bad/write_src.c");
@@ -288,7 +288,7 @@ fn the_sanitizer_finds_mistakes_and_nothing_else() {
     }
 }
 
-fn threads_and_forks_are_stood() {
+fn threads_and_forks_are_supported() {
     let seed = std::env::var("UNLADE_SEED").unwrap_or_else(|_| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         (now.as_nanos() as u32).to_string()
@@ -302,20 +302,20 @@ fn threads_and_forks_are_stood() {
     }
 }
 
-/// All of them are one test: they share an installation, and the last one removes it.
+/// One test for all checks: they share an installation, and the last one removes it.
 #[test]
 fn programs() {
     if let Some(missing) = ["cc", "pkg-config", "nm"].into_iter().find(|program| !has(program)) {
         println!("skipped: no {missing}");
         return;
     }
-    the_header_is_what_the_sources_say();
+    the_checked_in_header_is_current();
     let _remove = Remove;
     the_library_exports_what_the_header_declares();
     the_readme_compiles_and_runs();
     the_header_is_cpp_and_strict_c_too();
-    good_programs_are_right_in_every_way();
-    bad_addresses_end_in_efault_and_bad_ranges_in_einval_whoever_copies();
-    threads_and_forks_are_stood();
+    good_programs_succeed_with_all_options();
+    bad_addresses_end_in_efault_and_bad_ranges_in_einval();
+    threads_and_forks_are_supported();
     the_sanitizer_finds_mistakes_and_nothing_else();
 }

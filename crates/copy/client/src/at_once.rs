@@ -1,7 +1,8 @@
-//! Copies that the calling thread makes: at once, or while it waits for a queued one.
+//! Copies that the calling thread makes: synchronous ones, and those it makes while it waits for a
+//! queued copy.
 //!
-//! A bad address ends such a copy with the error that the service would end it with. The error is
-//! kept for the sync of the bytes, as that of a queued copy is.
+//! A bad address ends such a copy with the same error as in the service. The error is kept for the
+//! sync of the bytes, like the error of a queued copy.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -11,39 +12,39 @@ use unlade_copy_kernels::{Fault, Guard, Hint};
 use unlade_copy_service::TaskFailure;
 use unlade_shm::Ticket;
 
+use crate::completion::to_result;
 use crate::error::CopyError;
 use crate::failures::Failures;
-use crate::settle::told;
 
 /// Copies by the calling thread, and the errors of copies.
 #[derive(Debug, Default)]
 pub struct AtOnce {
-    /// None where bad addresses cannot be caught: they end in the signal that `memcpy` ends in.
+    /// `None` if bad addresses cannot be caught. They then raise a signal, as in `memcpy`.
     guard: Option<Guard>,
     failures: Failures,
 }
 
-/// Bytes that are carried at a time where source and destination overlap.
+/// Size of the bounce buffer for overlapping moves.
 const BOUNCE_BYTES: usize = 16 << 10;
 
-/// Whether no copy can have these ranges: they overlap, go beyond the last address, or are longer
-/// than any memory.
+/// Returns true if no copy can have these ranges: they overlap, wrap around the address space, or
+/// are longer than any allocation.
 #[inline(always)]
 pub fn is_refused(dst: usize, src: usize, len: usize) -> bool {
-    // Ranges that do not overlap and go around the end of the address space leave one of the two
-    // starts within `len` bytes of the end.
+    // If two disjoint ranges wrap around the end of the address space, one of the two starts is
+    // within `len` bytes of the end.
     dst.abs_diff(src) < len || dst.max(src) > usize::MAX - len || len > isize::MAX as usize
 }
 
-/// What a copy of `whole_bytes` wants of the caches, of which this may be a part.
+/// Cache hint for a copy of `whole_bytes`, or for one part of it.
 #[inline]
 pub(crate) fn hint_for(whole_bytes: usize) -> Hint {
     if whole_bytes >= STREAM_BYTES_MIN { Hint::Stream } else { Hint::Reuse }
 }
 
 impl AtOnce {
-    /// Copies whose bad addresses are caught, where this processor and the kernel let them be. For
-    /// that SIGSEGV and SIGBUS get handlers, which pass on every other fault.
+    /// Creates copies that catch bad addresses where the processor and the kernel support it.
+    /// Installs handlers for SIGSEGV and SIGBUS, which pass on all other faults.
     pub fn guarded() -> AtOnce {
         AtOnce { guard: unlade_copy_kernels::guard::install().ok(), failures: Failures::default() }
     }
@@ -53,15 +54,15 @@ impl AtOnce {
         &self.failures
     }
 
-    /// Copies. The error is the caller's to keep.
+    /// Copies. The caller keeps the error.
     ///
     /// # Errors
     /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
     ///
     /// # Safety
-    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten; the ranges do not
-    /// overlap, and nobody else writes either or reads `dst` meanwhile. Where bad addresses cannot
-    /// be caught, all of both is mapped.
+    /// The mapped part of `src` may be read, and the mapped part of `dst` may be overwritten. The
+    /// ranges do not overlap. No other thread writes either range or reads `dst` during the call.
+    /// Where bad addresses cannot be caught, both ranges are fully mapped.
     #[inline(always)]
     pub(crate) unsafe fn copy_now(
         &self,
@@ -71,9 +72,9 @@ impl AtOnce {
         hint: Hint,
     ) -> Result<(), Fault> {
         match &self.guard {
-            // SAFETY: the caller's promise. Where the thread has the signals blocked, or somebody
-            // has replaced the handlers, a fault does what it does in `memcpy`: the kernel ends the
-            // process, or that handler runs.
+            // SAFETY: the caller's promise. If the thread blocks the signals, or the handlers were
+            // replaced, a fault has the same effect as in `memcpy`: the kernel ends the process,
+            // or the other handler runs.
             Some(guard) => unsafe { guard.copy_guarded(dst, src, len, hint) },
             None => {
                 // SAFETY: the caller's promise.
@@ -83,16 +84,17 @@ impl AtOnce {
         }
     }
 
-    /// Copies `len` bytes, a part of `whole_bytes` or all. An error is kept for who syncs the bytes.
+    /// Copies `len` bytes, which are all or part of `whole_bytes`. An error is also kept for the
+    /// sync of the bytes.
     ///
     /// # Errors
-    /// What is kept: [`TaskFailure::BadAddress`]; [`TaskFailure::Refused`] where the ranges overlap
-    /// or wrap, and then nothing was copied.
+    /// [`TaskFailure::BadAddress`]; [`TaskFailure::Refused`] where the ranges overlap or wrap:
+    /// then nothing was copied.
     ///
     /// # Safety
-    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten, and nobody else
-    /// writes either or reads `dst` meanwhile. Where bad addresses cannot be caught, all of both is
-    /// mapped.
+    /// The mapped part of `src` may be read, and the mapped part of `dst` may be overwritten. No
+    /// other thread writes either range or reads `dst` during the call. Where bad addresses cannot
+    /// be caught, both ranges are fully mapped.
     pub unsafe fn copy(
         &self,
         dst: *mut u8,
@@ -113,8 +115,8 @@ impl AtOnce {
         })
     }
 
-    /// Moves `len` bytes between ranges that may overlap, in pieces through a buffer of its own: the
-    /// C library's `memmove` would be stopped by a sanitizer. Otherwise as [`AtOnce::copy`].
+    /// Moves `len` bytes between ranges that may overlap, through a bounce buffer. The C library's
+    /// `memmove` is not used because sanitizers intercept it. Otherwise as [`AtOnce::copy`].
     ///
     /// # Errors
     /// As for [`AtOnce::copy`].
@@ -133,7 +135,8 @@ impl AtOnce {
         let mut carry = |done: usize, count: usize| {
             let at = if is_up { len - done - count } else { done };
             let (from, to) = (src.wrapping_add(at), dst.wrapping_add(at));
-            // SAFETY: within the ranges, as the caller promises them; the buffer is neither of them.
+            // SAFETY: within the ranges that the caller promises; the bounce buffer overlaps
+            // neither.
             unsafe {
                 self.copy_now(bounce.as_mut_ptr(), from, count, Hint::Reuse)?;
                 self.copy_now(to, bounce.as_ptr(), count, Hint::Reuse)
@@ -156,24 +159,24 @@ impl AtOnce {
         Ok(())
     }
 
-    /// Keeps the error of a copy that should have written `len` bytes from `dst` on, for who syncs
-    /// them; under a ticket that no task has.
+    /// Keeps the error of a copy that did not write `len` bytes from `dst` on, for the sync of
+    /// these bytes. Returns a ticket that no task has.
     #[cold]
     pub(crate) fn fail(&self, dst: usize, len: usize, failure: TaskFailure) -> Ticket {
         self.failures.keep_at_once(failure.code(), dst..dst.saturating_add(len))
     }
 
-    /// Keeps an error for who syncs `len` bytes from `dst` on.
+    /// Keeps an error for the sync of `len` bytes from `dst` on.
     pub fn keep(&self, dst: usize, len: usize, failure: TaskFailure) {
         let _ = self.fail(dst, len, failure);
     }
 
-    /// Tells of the error of a copy into these bytes, once.
+    /// Returns the error of a copy into these bytes, once.
     ///
     /// # Errors
-    /// [`CopyError`]: one failed, and no later copy has written the bytes.
+    /// [`CopyError`]: a copy failed, and no later copy has written the bytes.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        told(self.take_written(address..address.saturating_add(len)))
+        to_result(self.take_written(address..address.saturating_add(len)))
     }
 
     #[inline]
@@ -181,12 +184,12 @@ impl AtOnce {
         self.failures.take_written(bytes)
     }
 
-    /// Tells of the error of any copy, once.
+    /// Returns the error of any copy, once.
     ///
     /// # Errors
-    /// [`CopyError`]: one failed of which nobody was told.
+    /// [`CopyError`]: a copy failed, and its error was not reported yet.
     pub fn sync_all(&self) -> Result<(), CopyError> {
-        told(self.failures.take_all())
+        to_result(self.failures.take_all())
     }
 }
 
@@ -195,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_that_no_copy_can_have_are_refused() {
+    fn invalid_ranges_are_refused() {
         let far = 1 << 40;
         assert!(!is_refused(far, 2 * far, 100) && !is_refused(far, far + 100, 100));
         assert!(!is_refused(far + 100, far, 100) && !is_refused(far, far, 0));
@@ -211,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_copies_at_once_are_told_once_for_each_byte() {
+    fn errors_of_synchronous_copies_are_reported_once_for_each_byte() {
         let at_once = AtOnce::guarded();
         at_once.keep(1000, 100, TaskFailure::BadAddress);
         at_once.keep(5000, 100, TaskFailure::Refused);

@@ -1,11 +1,11 @@
-//! Receives that are put off, so that their bytes go straight to where they are needed
+//! Deferred receives, so that bytes go straight from the socket to their final destination
 //! (Copier, SOSP 2025, §4.4).
 //!
-//! A program that receives into an input buffer, looks at a head and copies the body on, moves the
-//! body twice. Here it promises the bytes to the buffer ([`Copier::receive_lazily`]), looks at the
-//! head ([`Copier::sync`]: only that is received), and has the body delivered
-//! ([`Copier::deliver`]): one system call then puts the body where it belongs and what is left into
-//! the buffer.
+//! A program that receives into an input buffer, parses a header and copies the body elsewhere,
+//! copies the body twice. With this module the program reserves the bytes for the buffer
+//! ([`Copier::receive_lazily`]), syncs the header ([`Copier::sync`]: only the header is received),
+//! and requests delivery of the body ([`Copier::deliver`]). One system call then receives the body
+//! into its destination and the rest into the buffer.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -21,16 +21,17 @@ use unlade_copy_service::TaskFailure;
 use unlade_shm::segment::{self, Run};
 use unlade_shm::{Flags, Task, Ticket};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::completion::DEPTH_MAX;
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
-use crate::settle::DEPTH_MAX;
 use crate::stream::wait_for;
 
-/// A receive is put off for so long, unless something needs its bytes: they are safe where they are.
+/// Delay of a deferred receive, unless a sync or a copy needs its bytes. The bytes are safe in the
+/// socket.
 const DELAY_US: u32 = 10_000_000;
 
-/// Bytes that a socket has and that are promised to a buffer.
+/// Bytes that are in a socket's queue and reserved for a buffer.
 #[derive(Debug)]
 #[must_use = "the bytes are there only after they are synced"]
 pub struct Received {
@@ -40,12 +41,12 @@ pub struct Received {
 }
 
 impl Received {
-    /// How many bytes; 0 is the end of the stream.
+    /// Number of bytes; 0 is the end of the stream.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// The task: sync what of the buffer you look at.
+    /// The task. Sync each part of the buffer before reading it.
     pub fn token(&self) -> &Token {
         &self.token
     }
@@ -53,22 +54,23 @@ impl Received {
 
 impl Copier {
     /// Receives what socket `fd` has, at most `len` bytes, when something needs it: a sync of its
-    /// bytes, a copy or a send from them, or a later receive. What a sync needs is received, and
-    /// no more.
+    /// bytes, a copy or a send from them, or a later receive. A sync receives only the bytes that
+    /// it needs.
     ///
-    /// `FIONREAD` says how many bytes there are. Where it finds none they are received at once.
-    /// So a count is what there was, and mostly less than `len`; and what is promised comes, whatever
-    /// the peer does afterwards: Linux hands out what a socket has before it tells of its end or a
-    /// reset, which are the next receive's.
+    /// `FIONREAD` gives the number of bytes. Where it gives 0, the receive is synchronous. The
+    /// count is what the socket had, mostly less than `len`. Reserved bytes always arrive,
+    /// whatever the peer does afterwards: Linux returns the bytes in a socket's queue before it
+    /// reports the end of the stream or a reset, which the next receive reports.
     ///
-    /// Where it does not come, since somebody else has taken some of it and the stream has ended,
-    /// what came is there, and a sync of the rest, or of what copies or sends from it, fails.
+    /// If another reader took some of the bytes and the stream ended, the bytes that arrived stay
+    /// valid. A sync of the rest, and any copy or send from the rest, fails.
     ///
     /// # Errors
-    /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] where it has no bytes and is
+    /// non-blocking.
     ///
     /// # Safety
-    /// As for [`Copier::receive`], of `buffer`.
+    /// As for [`Copier::receive`], with `buffer` as the destination.
     pub unsafe fn receive_lazily(
         &self,
         fd: BorrowedFd<'_>,
@@ -83,14 +85,13 @@ impl Copier {
             let mut task = Task::copy(buffer.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = fd.as_raw_fd();
-            let how = How { lazy_us: Some(DELAY_US), ..How::default() };
-            let token = self.publish(ticket, Kind::Receive, task, &how);
+            let options = CopyOptions { lazy_us: Some(DELAY_US), ..CopyOptions::default() };
+            let token = self.publish(ticket, Kind::Receive, task, &options);
             return Ok(Received { buffer, count, token });
         }
-        self.settle_socket(fd, buffer.addr(), 0, len);
-        // SAFETY: `buffer` is valid for writes of `len` bytes, and nobody else touches them: the
-        // caller's promise, and what is pending is settled. Bytes that are not initialised are not
-        // read.
+        self.complete_socket(fd, buffer.addr(), 0, len);
+        // SAFETY: `buffer` is valid for writes of `len` bytes, and no other thread touches them:
+        // the caller's promise, and pending tasks are completed. Uninitialised bytes are not read.
         let bytes: &mut [MaybeUninit<u8>] =
             unsafe { slice::from_raw_parts_mut(buffer.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, bytes, RecvFlags::empty())?;
@@ -98,19 +99,20 @@ impl Copier {
         Ok(Received { buffer, count: received.len(), token: Token::DONE })
     }
 
-    /// Copies the bytes `range` of what was received to `dst`, for good: what the buffer holds there
-    /// is not defined afterwards. So what is not in the buffer yet need never come there.
+    /// Moves the bytes `range` of what was received to `dst`. Afterwards the content of the buffer
+    /// in this range is undefined, so that bytes that are not in the buffer yet need not pass
+    /// through it.
     ///
     /// # Errors
-    /// [`CopyError`]: the bytes are lost, as the receive has failed. Where it fails later, the sync
-    /// of the copy tells.
+    /// [`CopyError`]: the bytes are lost, as the receive has failed. If it fails later, the sync
+    /// of the copy returns the error.
     ///
     /// # Safety
-    /// As for [`Copier::submit`] of a copy from the buffer; and nobody reads these bytes of the
-    /// buffer until something has been written there.
+    /// As for [`Copier::submit`] of a copy from the buffer; and these bytes of the buffer are not
+    /// read until something has been written there.
     ///
     /// # Panics
-    /// `range` is not within what was received.
+    /// Panics if `range` is not within the received bytes.
     pub unsafe fn deliver(
         &self,
         received: &Received,
@@ -124,7 +126,7 @@ impl Copier {
         let len = range.len();
         if !received.token.is_queued() || self.is_ready(&received.token, range.clone()) {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+            return Ok(unsafe { self.submit(dst, src, len, &CopyOptions::default()) });
         }
         if !self.is_awake() {
             // SAFETY: the caller's promise.
@@ -134,30 +136,30 @@ impl Copier {
         }
         let Some(ticket) = self.acquire_for(dst, src, len) else {
             // SAFETY: the caller's promise.
-            return Ok(unsafe { self.submit(dst, src, len, &How::default()) });
+            return Ok(unsafe { self.submit(dst, src, len, &CopyOptions::default()) });
         };
         let mut task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
         task.flags = Flags::LAST_USE;
-        Ok(self.publish(ticket, Kind::Copy, task, &How::default()))
+        Ok(self.publish(ticket, Kind::Copy, task, &CopyOptions::default()))
     }
 
-    /// Sends the bytes `range` of what was received to socket `to`, for good: as
-    /// [`Copier::deliver`]. Where they are its last ones, those that are not in the buffer yet go
-    /// from socket to socket, behind those that are.
+    /// Sends the bytes `range` of what was received to socket `to`, and gives them up as
+    /// [`Copier::deliver`] does. If they are the last bytes received, those that are not in the
+    /// buffer yet go from socket to socket, after those that are.
     ///
-    /// Where `to` breaks, or the send is given up, the bytes are out of their stream all the same: the
-    /// receive succeeds, and the next one begins behind them. A peer that takes nothing holds nobody
-    /// up but who sends to it, and the receives behind.
+    /// If `to` breaks, or the send is aborted, the bytes are out of their stream all the same: the
+    /// receive succeeds, and the next receive begins behind them. A peer that does not read delays
+    /// only later sends to it, and later receives from the same source.
     ///
     /// # Errors
-    /// The socket's, where they are sent at once.
+    /// The socket's error, if the send is synchronous.
     ///
     /// # Safety
-    /// As for [`Copier::send`] from the buffer; and nobody reads these bytes of the buffer until
+    /// As for [`Copier::send`] from the buffer; and these bytes of the buffer are not read until
     /// something has been written there.
     ///
     /// # Panics
-    /// `range` is not within what was received.
+    /// Panics if `range` is not within the received bytes.
     pub unsafe fn send_on(
         &self,
         received: &Received,
@@ -172,21 +174,21 @@ impl Copier {
         let ticket = if is_there { None } else { self.acquire(range.len()) };
         let Some(ticket) = ticket else {
             // SAFETY: the caller's promise.
-            return unsafe { self.send(to, src, range.len(), &How::default()) };
+            return unsafe { self.send(to, src, range.len(), &CopyOptions::default()) };
         };
         let mut task = Task::copy(0, src.addr() as u64, range.len() as u32);
         (task.kind, task.flags, task.fd) =
             (unlade_shm::Kind::Send, Flags::LAST_USE, to.as_raw_fd());
-        let token = self.publish(ticket, Kind::Send, task, &How::default());
-        // Nobody need ever wait for it.
+        let token = self.publish(ticket, Kind::Send, task, &CopyOptions::default());
+        // The caller may never wait for this send, so wake the service here.
         if !self.is_awake() {
             self.ring();
         }
         Ok(token)
     }
 
-    /// As [`Copier::deliver`], in this thread: for a service that sleeps, waking which takes longer.
-    /// Nothing, where somebody else has a part in it.
+    /// As [`Copier::deliver`], in this thread: used while the service sleeps, because waking it
+    /// takes longer. Returns `None` if another task or thread is involved.
     ///
     /// # Safety
     /// As for [`Copier::deliver`].
@@ -211,15 +213,15 @@ impl Copier {
         let split = range.start.max(from).min(range.end);
         let there = split - range.start;
         self.failures().overwrite(dst.addr(), range.len());
-        // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
-        // destination; they do not overlap.
+        // SAFETY: this thread holds the claim, and no other thread uses these bytes of the buffer
+        // or of the destination; they do not overlap.
         let copied = unsafe { self.copy_now(dst, buffer.add(range.start), there, Hint::Reuse) };
         if copied.is_err() {
             progress.release(rest);
             return Some(Err(CopyError::Failed(TaskFailure::BadAddress)));
         }
-        // SAFETY: the claim is ours, and nobody else has these bytes of the buffer or of the
-        // destination, which the caller promises to be valid: they do not overlap.
+        // SAFETY: this thread holds the claim, and no other thread uses these bytes of the buffer
+        // or of the destination. The caller promises that both are valid; they do not overlap.
         let mut parts = unsafe {
             let part = |at: usize, end: usize| {
                 slice::from_raw_parts_mut(buffer.add(at), end.saturating_sub(at))
@@ -230,18 +232,18 @@ impl Copier {
                 part(range.end.max(from), count),
             ]
         };
-        let received = receive_all(socket(queued.inlet()), &mut parts);
-        Some(self.end_receive(ticket, &queued, run, received))
+        let received = receive_all(socket(queued.source_socket()), &mut parts);
+        Some(self.finish_receive(ticket, &queued, run, received))
     }
 
-    /// Whether something else that is pending touches a receive's buffer or `len` bytes from `dst`
-    /// on, or receives before it.
+    /// Returns true if another pending task touches the receive's buffer or `len` bytes from `dst`
+    /// on, or shares its socket.
     fn is_in_use(&self, ticket: Ticket, queued: &Queued, dst: usize, len: usize) -> bool {
         let head = self.queue().head();
         let (buffer, buffer_len) = (queued.dst, queued.len_bytes as usize);
-        let mut at = self.pending().settled();
+        let mut at = self.pending().completed();
         while at < head {
-            // One that another thread is about to note is younger.
+            // A task that another thread has not noted yet is younger.
             if let Some(other) = self.pending().get(at).filter(|_| at != ticket) {
                 let touching = other.writing(dst, len)
                     | other.reading(dst, len)
@@ -257,8 +259,9 @@ impl Copier {
         false
     }
 
-    /// Receives what of a task is needed, and what comes before it, in this thread. False where
-    /// somebody else has some of it, or the service had better sort it out.
+    /// Receives the needed segments of a task, and those before them, in this thread. Returns
+    /// false if another thread has claimed some of them, or the service should resolve the
+    /// dependencies.
     pub(crate) fn receive_here(
         &self,
         ticket: Ticket,
@@ -275,40 +278,40 @@ impl Copier {
         let run = Run { first, count: behind - first };
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
         let (dst, len) = (queued.dst + bytes.start as usize, bytes.len());
-        self.settle_at_socket_before(ticket, queued, depth);
-        if !self.clear_the_way(ticket, dst, 0, len, depth) {
+        self.complete_at_socket_before(ticket, queued, depth);
+        if !self.complete_conflicting(ticket, dst, 0, len, depth) {
             return false;
         }
         if !progress.claim_all_or_none(run.bits()) {
             return false;
         }
         let start = std::ptr::with_exposed_provenance_mut::<u8>(dst);
-        // SAFETY: who queued the task promised that its bytes stay valid, and that nobody else
-        // touches them, until it is settled; these are not. The claim is ours, and nobody older
-        // that is pending touches them.
+        // SAFETY: the submitter promised that the task's bytes stay valid and unused by others
+        // until the task is completed; these segments are not. This thread holds the claim, and no
+        // older pending task touches the bytes.
         let mut parts = [unsafe { slice::from_raw_parts_mut(start, len) }];
-        let received = receive_all(socket(queued.inlet()), &mut parts);
-        // Who waits finds the error.
-        let _ = self.end_receive(ticket, queued, run, received);
+        let received = receive_all(socket(queued.source_socket()), &mut parts);
+        // The waiter reads the error from the progress line.
+        let _ = self.finish_receive(ticket, queued, run, received);
         true
     }
 
-    /// Tasks at one socket follow one another.
-    pub(crate) fn settle_at_socket_before(&self, ticket: Ticket, queued: &Queued, depth: u32) {
-        let mut at = self.pending().settled();
+    /// Completes older tasks at the same socket: they run in order.
+    pub(crate) fn complete_at_socket_before(&self, ticket: Ticket, queued: &Queued, depth: u32) {
+        let mut at = self.pending().completed();
         while at < ticket {
             if let Some(older) = self.pending().get(at)
                 && older.shares_socket(queued)
             {
-                self.settle_slowly(at, older.all(), depth + 1);
+                self.complete_slowly(at, older.all(), depth + 1);
             }
             at = at.next();
         }
     }
 
-    /// Marks segments that were claimed and received, or were not. Those that copy or send from what
-    /// did not come fail too, before.
-    fn end_receive(
+    /// Marks claimed segments as done or failed after a receive. First fails the tasks that copy
+    /// or send from segments that were not received.
+    fn finish_receive(
         &self,
         ticket: Ticket,
         queued: &Queued,
@@ -325,16 +328,16 @@ impl Copier {
         let whole = (bytes.start as usize + count) >> queued.granule_shift;
         let there = Run { first: 0, count: whole as u32 }.bits() & run.bits();
         progress.finish(there);
-        self.lose_here(ticket, queued, run.bits() & !there, failure);
+        self.fail_readers(ticket, queued, run.bits() & !there, failure);
         progress.fail(failure.code(), run.bits() & !there);
         Err(CopyError::Failed(failure))
     }
 
-    /// Ends what reads these segments of a task, and what reads that, unless something else is
-    /// written there in between.
-    fn lose_here(&self, ticket: Ticket, queued: &Queued, bits: u32, failure: TaskFailure) {
+    /// Fails the tasks that read these segments, and transitively their readers, unless another
+    /// task overwrites the bytes in between.
+    fn fail_readers(&self, ticket: Ticket, queued: &Queued, bits: u32, failure: TaskFailure) {
         let head = self.queue().head();
-        // Each segment of what is pending comes here once at most: it is claimed for it.
+        // Each segment of a pending task is pushed once at most, since it is claimed first.
         let mut lost: SmallVec<[(Ticket, Range<usize>); 8]> = SmallVec::new();
         lost.extend(written(ticket, queued, bits));
         while let Some((writer, span)) = lost.pop() {
@@ -358,7 +361,7 @@ impl Copier {
     }
 }
 
-/// The memory that segments of a task write.
+/// Memory ranges that segments of a task write.
 fn written(
     ticket: Ticket,
     queued: &Queued,
@@ -376,14 +379,15 @@ fn written(
 pub(crate) fn socket(number: Option<usize>) -> io::Result<BorrowedFd<'static>> {
     let socket = number.and_then(|socket| i32::try_from(socket).ok());
     match socket.filter(|socket| *socket >= 0) {
-        // SAFETY: who queued the task promised that the socket stays open until it is settled; it
-        // is used before that only.
+        // SAFETY: the submitter promised that the socket stays open until the task is completed; it
+        // is used only before that.
         Some(socket) => Ok(unsafe { BorrowedFd::borrow_raw(socket) }),
         None => Err(rustix::io::Errno::BADF.into()),
     }
 }
 
-/// Fills the parts, and waits for the socket; how many bytes came, and whether all did.
+/// Fills the parts, and waits for the socket. Returns the number of bytes received, and an error
+/// if not all came.
 fn receive_all(fd: io::Result<BorrowedFd<'_>>, parts: &mut [&mut [u8]]) -> (usize, io::Result<()>) {
     let mut count = 0;
     let received = fd.and_then(|fd| receive_into(fd, parts, &mut count));
@@ -394,7 +398,7 @@ fn receive_into(fd: BorrowedFd<'_>, parts: &mut [&mut [u8]], count: &mut usize) 
     let mut parts: SmallVec<[IoSliceMut<'_>; 3]> =
         parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
     let mut left = &mut parts[..];
-    // Parts without bytes at the beginning.
+    // Skips empty parts at the beginning.
     IoSliceMut::advance_slices(&mut left, 0);
     while !left.is_empty() {
         match rustix::io::readv(fd, left) {

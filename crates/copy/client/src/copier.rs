@@ -1,4 +1,4 @@
-//! A client of the copy service: submits, settles, runs handlers.
+//! Client of the copy service: submits and completes copies, and runs handlers.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,85 +9,85 @@ use unlade_copy_scheduler::admit::{Costs, INLINE_MAX_BYTES};
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
+use crate::admission::{Admission, Decision, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
+use crate::cache_probe::line_ns;
+use crate::completion::to_result;
 use crate::error::CopyError;
 use crate::failures::Failures;
 use crate::fork::OnceInChild;
-use crate::glance::line_ns;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
-use crate::settle::told;
-use crate::site::{Decision, Sites, nanos};
 use crate::stats::Stats;
 
-/// One task has at most so many bytes; longer copies are several.
+/// Maximum number of bytes of one task; longer copies are several tasks.
 pub const TASK_BYTES_MAX: usize = 1 << 20;
-/// So many bytes are worth waking a service that sleeps: that takes as long as copying them.
+/// Waking a sleeping service takes as long as copying this number of bytes.
 const WAKE_BYTES: usize = 128 << 10;
-/// A queue of the copy service, for any number of threads that share it.
+/// A queue of the copy service, shared by any number of threads.
 ///
-/// Order is kept among the copies of one `Copier`: each sees the bytes as the ones submitted before
-/// it leave them, as if all were `memcpy`. Copies of two `Copier`s know nothing of each other.
+/// Copies of one `Copier` are ordered: each sees the bytes as the earlier ones leave them, as if
+/// all were `memcpy`. Copies of two `Copier`s are not ordered with each other.
 pub struct Copier {
     attachment: Link,
     pending: Pending,
     /// Copies by the threads of the program.
     at_once: AtOnce,
-    sites: Sites,
+    admission: Admission,
     stats: Stats,
-    /// When this client began.
+    /// Creation time of this client.
     origin: Instant,
-    /// Bytes queued since the service was last seen awake, or rung.
+    /// Bytes queued since the service was last seen awake, or woken.
     unserved_bytes: AtomicU64,
-    /// In a child: what the parent's threads had is given back.
-    adopted: OnceInChild,
+    /// In a child after a fork: the claims of the parent's threads have been released.
+    orphaned: OnceInChild,
 }
 
-/// How a copy is to be made.
+/// Options of a copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct How {
-    /// Put off for so many microseconds, or until something needs it.
+pub struct CopyOptions {
+    /// Defers the copy for this number of microseconds, or until something needs it.
     pub lazy_us: Option<u32>,
-    /// Never at once, however small.
+    /// Queues the copy even if it is small.
     pub queued: bool,
-    /// What to run when all is copied and nobody reads the source any more, and its argument: the
-    /// address of an `extern "C" fn(usize)`.
+    /// Handler and its argument: the address of an `extern "C" fn(usize)`. It runs when all bytes
+    /// are copied and the source is no longer read.
     pub handler: Option<(usize, usize)>,
-    /// Where in the program the copy is asked for; 0 for nowhere.
+    /// Identifies the call site in the program; 0 if unknown.
     pub site: usize,
 }
 
-/// A copy that was submitted.
+/// A submitted copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the bytes are there only after it is settled"]
+#[must_use = "the bytes are there only after it is completed"]
 pub struct Token {
-    /// Of one that was made at once: 0, or, where that failed, what its error is kept under.
+    /// For a synchronous copy: 0, or, if it failed, the ticket under which its error is kept.
     pub(crate) ticket: Ticket,
-    /// 0: it was made at once.
+    /// 0 for a synchronous copy.
     len_bytes: u32,
     granule_shift: u8,
     is_timed: bool,
 }
 
 impl Token {
-    /// A copy that was made at once.
+    /// A synchronous copy.
     pub(crate) const DONE: Token =
         Token { ticket: Ticket(0), len_bytes: 0, granule_shift: 0, is_timed: false };
 
-    /// Whether the copy is in a queue, or was made at once.
+    /// Returns true if the copy is queued, false if it was synchronous.
     #[inline]
     pub fn is_queued(&self) -> bool {
         self.len_bytes != 0
     }
 
-    /// Whether the copy was made at once, and failed: a sync says how.
+    /// Returns true if the copy was synchronous and failed; a sync returns the error.
     #[inline]
     pub fn has_failed_at_once(&self) -> bool {
         self.len_bytes == 0 && self.ticket.0 != 0
     }
 
-    /// The segments of a range from the copy's start.
+    /// The segments of a range, relative to the copy's start.
     #[inline]
     pub(crate) fn bits(&self, range: Range<usize>) -> u32 {
         let end = range.end.min(self.len_bytes as usize) as u32;
@@ -95,33 +95,33 @@ impl Token {
     }
 }
 
-/// Where a copy is from and to.
+/// Source and destination of a copy.
 #[derive(Clone, Copy)]
 pub(crate) struct Part {
     pub dst: *mut u8,
     pub src: *const u8,
     pub len: usize,
-    /// What the whole copy wants of the caches.
+    /// Cache hint of the whole copy.
     pub hint: Hint,
 }
 
 impl Copier {
-    /// A client of the service that is behind `link`: an [`Attachment`](unlade_copy_service::Attachment), or a
-    /// [`Remote`](crate::Remote).
+    /// Creates a client of the service behind `link`: an
+    /// [`Attachment`](unlade_copy_service::Attachment), or a [`Remote`](crate::Remote).
     pub fn new(link: impl Into<Link>) -> Copier {
         let attachment = link.into();
         let queue = attachment.queue();
         let pending = Pending::new(queue.slots(), queue.tail());
-        // What is shared with a daemon stays mapped.
+        // Memory shared with a daemon stays mapped, so it needs no guard.
         let is_local = attachment.local().is_some();
         Copier {
             pending,
             at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
-            sites: Sites::default(),
+            admission: Admission::default(),
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
-            adopted: OnceInChild::default(),
+            orphaned: OnceInChild::default(),
             attachment,
         }
     }
@@ -131,7 +131,7 @@ impl Copier {
         self.attachment.queue()
     }
 
-    /// The service of this process, if that is who serves.
+    /// The service of this process, or `None` if a daemon serves.
     #[inline]
     pub(crate) fn local(&self) -> Option<&Attachment> {
         self.attachment.local()
@@ -153,21 +153,21 @@ impl Copier {
     }
 
     #[inline]
-    pub(crate) fn sites(&self) -> &Sites {
-        &self.sites
+    pub(crate) fn admission(&self) -> &Admission {
+        &self.admission
     }
 
-    /// What copies cost on this machine, as far as it is known.
+    /// Measured costs of copies on this machine.
     pub(crate) fn costs(&self) -> Costs {
         self.attachment.costs()
     }
 
-    /// Nanoseconds since this client began.
+    /// Nanoseconds since the creation of this client.
     pub(crate) fn since_origin_ns(&self, now: Instant) -> u64 {
         now.saturating_duration_since(self.origin).as_nanos() as u64
     }
 
-    /// What this client has done.
+    /// Counters of this client.
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -176,56 +176,64 @@ impl Copier {
         self.attachment.is_awake()
     }
 
-    /// Whether this process is a child of the one that made the client: nobody serves it here.
+    /// Returns true if this process is a child of the one that created the client. No service runs
+    /// for it here.
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         self.attachment.is_orphan()
     }
 
-    /// Whether somebody serves the queue. Where not, copies are made by whoever waits for them. A
-    /// system call where a daemon serves.
+    /// Returns true if a service serves the queue. Otherwise the waiter makes the copies. This is
+    /// a system call for a client of a daemon.
     pub fn is_served(&self) -> bool {
         self.attachment.is_served()
     }
 
-    /// Wakes the service where it sleeps: it looks at what is queued. Without it, it does so when
-    /// enough is queued, when somebody waits, or after a while.
+    /// Wakes the service if it sleeps, so that it polls the queue. Without this call it wakes up
+    /// when enough is queued, when a thread waits, or after a while.
     pub fn ring(&self) {
         self.attachment.ring();
     }
 
-    /// Submits a copy of `len` bytes, at most [`TASK_BYTES_MAX`], or makes it at once where that
-    /// is better.
+    /// Submits a copy of `len` bytes, at most [`TASK_BYTES_MAX`], or copies synchronously if that
+    /// is cheaper.
     ///
-    /// An address that is not mapped, or may not be read or written, is the error of the copy
-    /// ([`TaskFailure::BadAddress`]), told by its syncs, and so are ranges that overlap or wrap
-    /// ([`TaskFailure::Refused`]): who copies makes no difference. For that the service of this
-    /// process handles SIGSEGV and SIGBUS. A thread that has them blocked, or a program that has
-    /// replaced the handlers, gets what `memcpy` would get it.
+    /// An address that is not mapped or not accessible fails the copy with
+    /// [`TaskFailure::BadAddress`], which its syncs return. Ranges that overlap or wrap fail with
+    /// [`TaskFailure::Refused`]. This does not depend on which thread copies. For this purpose the
+    /// service of this process handles SIGSEGV and SIGBUS. In a thread that blocks these signals,
+    /// or in a program that has replaced the handlers, a bad address has the same effect as in
+    /// `memcpy`.
     ///
     /// # Safety
-    /// Until the copy is settled ([`Copier::sync`], [`Copier::sync_range`], [`Copier::sync_all`]):
-    /// `src` is valid for reads of `len` bytes, and nobody writes them; `dst` is valid for writes,
-    /// and nobody reads, writes or frees them; except by copies submitted here. They do not
-    /// overlap. A handler is an `extern "C" fn(usize)` that may be called with its argument from
-    /// any thread that calls [`Copier::run_handlers`].
+    /// Until the copy is completed ([`Copier::sync`], [`Copier::sync_range`],
+    /// [`Copier::sync_all`]): `src` is valid for reads of `len` bytes and is not written; `dst` is
+    /// valid for writes and is not read, written or freed; except by copies submitted here. They
+    /// do not overlap. A handler is an `extern "C" fn(usize)` that may be called with its argument
+    /// from any thread that calls [`Copier::run_handlers`].
     ///
     /// # Panics
-    /// `len` is above [`TASK_BYTES_MAX`].
+    /// Panics if `len` is above [`TASK_BYTES_MAX`].
     #[inline(always)]
-    pub unsafe fn submit(&self, dst: *mut u8, src: *const u8, len: usize, how: &How) -> Token {
+    pub unsafe fn submit(
+        &self,
+        dst: *mut u8,
+        src: *const u8,
+        len: usize,
+        options: &CopyOptions,
+    ) -> Token {
         // SAFETY: the caller's promise.
-        unsafe { self.submit_part(dst, src, len, len, how) }
+        unsafe { self.submit_part(dst, src, len, len, options) }
     }
 
-    /// As [`Copier::submit`], of a part of a copy of `whole_bytes`, which is submitted in parts: one
-    /// that is too long for the caches goes past them.
+    /// As [`Copier::submit`], for one part of a copy of `whole_bytes` that is submitted in parts.
+    /// If the whole copy exceeds the caches, its parts use non-temporal stores.
     ///
     /// # Safety
     /// As for [`Copier::submit`].
     ///
     /// # Panics
-    /// `len` is above [`TASK_BYTES_MAX`].
+    /// Panics if `len` is above [`TASK_BYTES_MAX`].
     #[inline(always)]
     pub unsafe fn submit_part(
         &self,
@@ -233,72 +241,72 @@ impl Copier {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
         let part = Part { dst, src, len, hint: hint_for(whole_bytes) };
         if is_refused(dst.addr(), src.addr(), len) {
             // SAFETY: the caller's promise.
-            return unsafe { self.fail_at_once(part, TaskFailure::Refused, how) };
+            return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
         }
-        if how.queued || how.lazy_us.is_some() {
+        if options.queued || options.lazy_us.is_some() {
             // SAFETY: the caller's promise.
-            return unsafe { self.submit_queued(part, how) };
+            return unsafe { self.submit_queued(part, options) };
         }
         if len >= INLINE_MAX_BYTES as usize {
-            let decision = self.decide(len, how.site);
+            let decision = self.decide(len, options.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_timed(part, how, decision) };
+                return unsafe { self.submit_timed(part, options, decision) };
             }
             if decision.queue {
                 // SAFETY: the caller's promise.
-                return unsafe { self.submit_queued(part, how) };
+                return unsafe { self.submit_queued(part, options) };
             }
         }
         // SAFETY: the caller's promise.
-        unsafe { self.make_at_once(part, how) }
+        unsafe { self.make_at_once(part, options) }
     }
 
-    /// Queues a copy, or makes it at once where the queue is full.
+    /// Queues a copy, or copies synchronously if the queue is full.
     ///
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline]
-    unsafe fn submit_queued(&self, part: Part, how: &How) -> Token {
+    unsafe fn submit_queued(&self, part: Part, options: &CopyOptions) -> Token {
         match self.acquire_for(part.dst, part.src, part.len) {
-            Some(ticket) => self.enqueue(ticket, part, how),
+            Some(ticket) => self.enqueue(ticket, part, options),
             // SAFETY: the caller's promise.
-            None => unsafe { self.make_at_once(part, how) },
+            None => unsafe { self.make_at_once(part, options) },
         }
     }
 
     #[inline(always)]
     pub(crate) fn decide(&self, len: usize, site: usize) -> Decision {
         let (is_awake, costs) = (|| self.attachment.is_awake(), || self.attachment.costs());
-        self.sites.decide(site, len, is_awake, || self.backlog_bytes(), costs)
+        self.admission.decide(site, len, is_awake, || self.backlog_bytes(), costs)
     }
 
-    /// A ticket for what only a service of this process can do.
+    /// Acquires a ticket for a task that only a service of this process can execute.
     #[inline]
     pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
         let is_here = self.local().is_some() && !self.is_orphan();
         if len > 0 && is_here { self.queue().try_acquire() } else { None }
     }
 
-    /// A ticket for a copy, if the service can reach its bytes.
+    /// Acquires a ticket for a copy, if the service can access its bytes.
     #[inline]
     pub(crate) fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
         let is_shared = self.attachment.reaches(dst.addr(), src.addr(), len);
         if len > 0 && is_shared { self.queue().try_acquire() } else { None }
     }
 
-    /// A copy of which it is to be learnt what it costs.
+    /// Submits a copy and measures its cost.
     ///
     /// # Safety
     /// As for [`Copier::submit`].
     #[cold]
-    unsafe fn submit_timed(&self, part: Part, how: &How, decision: Decision) -> Token {
+    unsafe fn submit_timed(&self, part: Part, options: &CopyOptions, decision: Decision) -> Token {
         let Part { dst, src, len, .. } = part;
         if decision.wake {
             self.ring();
@@ -307,52 +315,57 @@ impl Copier {
         if decision.queue
             && let Some(ticket) = self.acquire_for(dst, src, len)
         {
-            let token = self.enqueue(ticket, part, how);
-            self.note_timing(ticket, how.site, began, decision.is_awake);
+            let token = self.enqueue(ticket, part, options);
+            self.note_timing(ticket, options.site, began, decision.is_awake);
             return Token { is_timed: true, ..token };
         }
         // SAFETY: the caller's promise.
-        let token = unsafe { self.make_at_once(part, how) };
+        let token = unsafe { self.make_at_once(part, options) };
         if token.has_failed_at_once() {
             return token;
         }
         let copy_ns = nanos(began);
-        // SAFETY: the bytes were just written, and nobody else writes them before the copy is
-        // settled.
+        // SAFETY: the bytes were just written, and no other thread writes them before the copy is
+        // completed.
         let line_ns = unsafe { line_ns(dst, len) };
-        self.sites.learn_at_once((how.site, decision.is_awake), len, copy_ns, line_ns);
+        self.admission.learn_at_once((options.site, decision.is_awake), len, copy_ns, line_ns);
         token
     }
 
     /// # Safety
     /// As for [`Copier::submit`].
     #[inline(always)]
-    unsafe fn make_at_once(&self, part: Part, how: &How) -> Token {
+    unsafe fn make_at_once(&self, part: Part, options: &CopyOptions) -> Token {
         self.stats.count_at_once(part.len);
         // SAFETY: the caller's promise.
         if unsafe { self.copy_at_once(part) }.is_err() {
             // SAFETY: the caller's promise.
-            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, how) };
+            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, options) };
         }
-        if let Some((function, argument)) = how.handler {
-            // It may free the source, which older copies may still read.
-            self.settle_for_write(part.src.addr(), part.len);
+        if let Some((function, argument)) = options.handler {
+            // The handler may free the source, which older copies may still read.
+            self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
         Token::DONE
     }
 
-    /// A copy that cannot be made: its error is kept for who syncs, and its handler runs.
+    /// Fails a copy that cannot be made: keeps its error for the sync, and runs its handler.
     ///
     /// # Safety
-    /// As for [`Copier::submit`], of the handler.
+    /// As for [`Copier::submit`], for the handler.
     #[cold]
-    unsafe fn fail_at_once(&self, part: Part, failure: TaskFailure, how: &How) -> Token {
+    unsafe fn fail_at_once(
+        &self,
+        part: Part,
+        failure: TaskFailure,
+        options: &CopyOptions,
+    ) -> Token {
         let ticket = self.at_once.fail(part.dst.addr(), part.len, failure);
-        if let Some((function, argument)) = how.handler {
-            // It may free the source, which older copies may still read.
-            self.settle_for_write(part.src.addr(), part.len);
+        if let Some((function, argument)) = options.handler {
+            // The handler may free the source, which older copies may still read.
+            self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
             unsafe { crate::handler::call(function, argument) };
         }
@@ -360,16 +373,22 @@ impl Copier {
     }
 
     #[inline]
-    pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, how: &How) -> Token {
+    pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, options: &CopyOptions) -> Token {
         let Part { dst, src, len, hint } = part;
         let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
-        self.publish_with(ticket, Kind::Copy, task, how, hint == Hint::Stream)
+        self.publish_with(ticket, Kind::Copy, task, options, hint == Hint::Stream)
     }
 
-    /// Notes and publishes a task, and wakes the service where that is worth it.
+    /// Notes and publishes a task, and wakes the service if enough is queued.
     #[inline]
-    pub(crate) fn publish(&self, ticket: Ticket, kind: Kind, task: Task, how: &How) -> Token {
-        self.publish_with(ticket, kind, task, how, false)
+    pub(crate) fn publish(
+        &self,
+        ticket: Ticket,
+        kind: Kind,
+        task: Task,
+        options: &CopyOptions,
+    ) -> Token {
+        self.publish_with(ticket, kind, task, options, false)
     }
 
     #[inline]
@@ -378,11 +397,11 @@ impl Copier {
         ticket: Ticket,
         kind: Kind,
         mut task: Task,
-        how: &How,
+        options: &CopyOptions,
         streams: bool,
     ) -> Token {
         let (len_bytes, granule_shift) = (task.len_bytes, task.granule_shift);
-        let is_lazy = how.lazy_us.is_some();
+        let is_lazy = options.lazy_us.is_some();
         let (dst, src) = match kind {
             Kind::Copy => (task.dst as usize, task.src as usize),
             Kind::Receive => (task.dst as usize, task.fd as usize),
@@ -396,14 +415,14 @@ impl Copier {
             self.failures().overwrite(dst, len_bytes as usize);
         }
         self.pending().note(ticket, &queued);
-        if let Some(delay_us) = how.lazy_us {
+        if let Some(delay_us) = options.lazy_us {
             task.flags = task.flags | Flags::LAZY;
             task.delay_us = delay_us;
         }
         if streams && self.local().is_some() {
             task.flags = task.flags | Flags::STREAMS;
         }
-        if let Some((function, argument)) = how.handler {
+        if let Some((function, argument)) = options.handler {
             task.flags = task.flags | Flags::HANDLER;
             (task.handler, task.argument) = (function as u64, argument as u64);
         }
@@ -416,7 +435,7 @@ impl Copier {
         Token { ticket, len_bytes, granule_shift, is_timed: false }
     }
 
-    /// Wakes the service where it sleeps, and so much is queued that it is worth it.
+    /// Wakes a sleeping service if the queued bytes are worth it.
     #[inline]
     pub(crate) fn wake_for(&self, len: usize) {
         if self.attachment.is_awake() {
@@ -430,17 +449,17 @@ impl Copier {
         }
     }
 
-    /// Copies now, after what is pending and touches the bytes.
+    /// Copies synchronously, after pending tasks that touch the bytes.
     ///
-    /// # Safety
+    /// As for [`Copier::submit`], for the duration of the call.
     /// As for [`Copier::submit`], for as long as this takes.
     #[inline(always)]
     unsafe fn copy_at_once(&self, Part { dst, src, len, hint }: Part) -> Result<(), Fault> {
-        if self.pending().settled() != self.queue().head() {
-            self.settle_touching(dst.addr(), src.addr(), len);
+        if self.pending().completed() != self.queue().head() {
+            self.complete_touching(dst.addr(), src.addr(), len);
         }
         self.failures().overwrite(dst.addr(), len);
-        // SAFETY: the caller's promise; and what is pending does not touch these bytes now.
+        // SAFETY: the caller's promise; and no pending task touches these bytes now.
         unsafe { self.copy_now(dst, src, len, hint) }
     }
 
@@ -448,9 +467,9 @@ impl Copier {
     /// [`Fault`]: a byte cannot be read or written.
     ///
     /// # Safety
-    /// What is mapped of `src` may be read, what is mapped of `dst` overwritten; they do not
-    /// overlap, and nobody else writes either or reads `dst` meanwhile. Of a client of a daemon both
-    /// are mapped.
+    /// The mapped part of `src` may be read, and the mapped part of `dst` may be overwritten. They
+    /// do not overlap, and no other thread writes either or reads `dst` during the call. For a
+    /// client of a daemon both are fully mapped.
     #[inline(always)]
     pub(crate) unsafe fn copy_now(
         &self,
@@ -463,27 +482,27 @@ impl Copier {
         unsafe { self.at_once.copy_now(dst, src, len, hint) }
     }
 
-    /// Settles what a copy must come after. A pending copy that failed is no concern of this one:
-    /// its destination is what it is, as after a `memcpy` that did not happen.
+    /// Completes the tasks that must precede a copy. The failure of a pending copy does not affect
+    /// this one: its destination is unchanged, as after a `memcpy` that did not happen.
     #[cold]
-    fn settle_touching(&self, dst: usize, src: usize, len: usize) {
+    fn complete_touching(&self, dst: usize, src: usize, len: usize) {
         self.each_pending(|queued| {
             queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
         });
     }
 
-    /// Whether the bytes are there, without waiting: those of `range`, from the copy's start.
+    /// Returns true if the bytes of `range`, from the copy's start, are copied; does not wait.
     #[inline]
     pub fn is_ready(&self, token: &Token, range: Range<usize>) -> bool {
         !token.is_queued() || self.queue().progress(token.ticket).is_done(token.bits(range))
     }
 
-    /// Waits until the bytes of `range`, from the copy's start, are there.
+    /// Waits until the bytes of `range`, from the copy's start, are copied.
     ///
     /// # Errors
-    /// [`CopyError`]: they will not be, or others of the copy. So it is however late this is asked.
-    /// A client tells some hundred failures apart whose slots serve others; of more, a copy between
-    /// two of them may be taken for one that failed, never the other way round.
+    /// [`CopyError`]: these bytes, or others of the copy, were not copied. The error does not
+    /// expire. A client keeps some hundred failures of tasks whose slots were reused. If there are
+    /// more, a copy between two failed ones may also be reported as failed, but never the reverse.
     #[inline]
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
         if token.is_queued() {
@@ -495,21 +514,21 @@ impl Copier {
         }
     }
 
-    /// Tells of the error of a copy that was made at once.
+    /// Returns the error of a failed synchronous copy.
     #[cold]
     fn sync_failed(&self, token: &Token) -> Result<(), CopyError> {
         let code = self.failures().find(token.ticket);
         if let Some(code) = code {
-            self.failures().tell(token.ticket, code);
+            self.failures().mark_reported(token.ticket, code);
         }
-        told(code)
+        to_result(code)
     }
 
-    /// As [`Copier::sync`], for about `timeout` at most: false where the bytes are not there yet.
-    /// Then wait again, or give the task up ([`Copier::abort`]): the peer of a socket may never
-    /// take what is sent, nor send what is to be forwarded.
+    /// As [`Copier::sync`], for about `timeout` at most. Returns false if the bytes are not there
+    /// yet. Then wait again, or abort the task ([`Copier::abort`]): the peer of a socket may never
+    /// read what is sent, nor send what is to be forwarded.
     ///
-    /// Where nobody serves, nobody sends or receives meanwhile.
+    /// Without a service no bytes are sent or received during this call.
     ///
     /// # Errors
     /// As for [`Copier::sync`].
@@ -529,99 +548,100 @@ impl Copier {
         let bits = token.bits(range);
         match token.is_timed {
             true => self.sync_timed(token.ticket, bits),
-            false => self.settle(token.ticket, bits),
+            false => self.complete(token.ticket, bits),
         }
     }
 
-    /// Waits until every copy submitted before has written its share of the `len` bytes from
-    /// `address` on (`csync` of the paper).
+    /// Waits until every earlier copy has written its part of the `len` bytes from `address` on
+    /// (`csync` of the paper).
     ///
     /// # Errors
-    /// [`CopyError`] where one failed, however long ago, unless somebody was told of it for these
-    /// bytes, or a later copy writes them.
+    /// [`CopyError`] if a copy failed, however long ago, unless its error was already reported for
+    /// these bytes, or a later copy writes them.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().settled() != self.queue().head() {
+        if self.pending().completed() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len));
         }
         self.at_once.sync_range(address, len)
     }
 
-    /// As [`Copier::sync_range`], and until nobody reads the bytes any more: before they are
-    /// changed or freed.
+    /// As [`Copier::sync_range`], and waits until no copy reads the bytes: call this before they
+    /// are changed or freed.
     ///
     /// # Errors
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        self.settle_for_write(address, len);
+        self.complete_for_write(address, len);
         self.at_once.sync_range(address, len)
     }
 
-    /// As [`Copier::sync_for_write`], for who has no use for an error: it is left to who syncs.
-    pub fn settle_for_write(&self, address: usize, len: usize) {
-        if self.pending().settled() != self.queue().head() {
+    /// As [`Copier::sync_for_write`], but leaves the error for a later sync.
+    pub fn complete_for_write(&self, address: usize, len: usize) {
+        if self.pending().completed() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
         }
     }
 
-    /// Waits for every copy submitted before, and runs the handlers that are due (`csync_all`).
+    /// Waits for every earlier copy, and runs the handlers that are due (`csync_all`).
     ///
     /// # Errors
-    /// [`CopyError`] where one failed of which nobody was told.
+    /// [`CopyError`] if a copy failed whose error was not reported yet.
     pub fn sync_all(&self) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        told(self.failures().take_all())
+        to_result(self.failures().take_all())
     }
 
-    /// As [`Copier::sync_all`], with the error of a task from `since` on, or of a copy made at once
-    /// from `at_once` on, that is left for who asks for it.
+    /// As [`Copier::sync_all`]. Returns the error of a task from `since` on, or of a synchronous
+    /// copy from `at_once` on, and keeps it for a later sync.
     pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
         self.run_handlers();
-        told(self.failures().untold_since(since, at_once))
+        to_result(self.failures().unreported_since(since, at_once))
     }
 
-    /// Gives up a copy: what of it nobody depends on is not made, and what its destination holds
-    /// there is not defined. When this returns the copy is settled: its bytes may be used again.
+    /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
+    /// their destination is undefined. When this returns the copy is completed: its bytes may be
+    /// used again.
     ///
     /// A send or a forward that waits for its socket ends with
-    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED): what has gone has gone, and who
-    /// receives cannot tell how much that was meant to be. A receive takes its bytes out of the
-    /// stream all the same; it ends so where they are not there, since somebody else took them.
+    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED). Bytes already sent stay sent,
+    /// and the receiver cannot detect the abort. A receive still takes its bytes out of the
+    /// stream; it ends with this error if another reader took them.
     pub fn abort(&self, token: &Token) {
         if !token.is_queued() {
-            // An error is nobody's concern any more.
+            // The caller has given the copy up, so its error is dropped.
             let _ = self.sync(token, 0..0);
             return;
         }
-        self.adopt();
+        self.release_orphaned();
         let all = token.bits(0..token.len_bytes as usize);
         let progress = self.queue().progress(token.ticket);
         let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
-        // A ring that is full stays so only as long as the service does not look.
+        // A full ring drains as soon as the service polls it.
         while self.queue().push_sync(wish).is_err() && self.is_served() {
             self.ring();
             std::thread::yield_now();
         }
         self.ring();
-        // Without help, which would copy what is not wanted.
+        // Do not help: that would copy the aborted bytes.
         let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
         if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
-            // Nobody is there to give it up.
+            // No service runs that could abort the task.
             let queued = self.pending().get(token.ticket);
-            if queued.is_some_and(|queued| queued.outlet().is_some()) {
-                // Nothing depends on it.
+            if queued.is_some_and(|queued| queued.destination_socket().is_some()) {
+                // No task depends on a send or a forward.
                 progress.abort_rest(all);
             }
-            self.settle_slowly(token.ticket, all, 0);
+            self.complete_slowly(token.ticket, all, 0);
         }
-        // An error is nobody's concern any more.
+        // The caller has given the copy up, so mark its error as reported.
         if let Some(code) = progress.error() {
-            self.failures().tell(token.ticket, code);
+            self.failures().mark_reported(token.ticket, code);
         }
     }
 
-    /// As [`Copier::abort`], and where nobody serves what is not copied stays so.
+    /// As [`Copier::abort`]. Without a service, segments that are not copied stay so.
     pub(crate) fn abandon(&self, token: &Token) {
         if token.is_queued() && !self.is_served() {
             self.take_back();
@@ -630,10 +650,10 @@ impl Copier {
         self.abort(token);
     }
 
-    /// Runs the handlers that are due, in this thread; how many.
+    /// Runs the handlers that are due in this thread. Returns their number.
     pub fn run_handlers(&self) -> usize {
         if self.is_orphan() {
-            // They are run in the parent.
+            // The parent runs them.
             return 0;
         }
         if let Some(remote) = self.attachment.remote() {
@@ -644,8 +664,8 @@ impl Copier {
         while let Some(ticket) = self.queue().pop_handler() {
             let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
             if self.queue().progress(ticket).take_handler() {
-                // SAFETY: the line is this process's own: the service in this process does not
-                // write lines. Who submitted the task promised that the handler may be called.
+                // SAFETY: only this process writes its lines: the service in this process does
+                // not. The submitter promised that the handler may be called.
                 unsafe { crate::handler::call(task.handler as usize, task.argument as usize) };
                 count += 1;
             }
@@ -656,67 +676,67 @@ impl Copier {
         count
     }
 
-    /// As [`Copier::run_handlers`], where the lines are not only this process's. Of a daemon that
-    /// is gone no word comes: what its handlers wait for is made here.
+    /// As [`Copier::run_handlers`], for lines in memory shared with a daemon. A dead daemon
+    /// reports no handlers, so complete their tasks here.
     fn run_remote_handlers(&self, remote: &Remote) -> usize {
         let mut count = 0;
         while let Some(ticket) = self.queue().pop_handler() {
             count += usize::from(self.run_remote_handler(remote, ticket));
         }
-        if remote.ledger().has_handlers() && !self.is_served() {
+        if remote.tasks().has_handlers() && !self.is_served() {
             count += self.run_left_handlers();
         }
         count
     }
 
-    /// Runs the handler of a task, if it waits and the task is over.
+    /// Runs the handler of a task, if it is waiting and the task is over.
     pub(crate) fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
         let progress = self.queue().progress(ticket);
         let queued = self.pending().get(ticket);
         if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
             return false;
         }
-        let Some((function, argument)) = remote.ledger().take_handler(ticket) else { return false };
+        let Some((function, argument)) = remote.tasks().take_handler(ticket) else { return false };
         progress.take_handler();
-        // SAFETY: both are from this process's own memory. Who submitted the task promised that
-        // the handler may be called; it is taken once.
+        // SAFETY: both are from this process's own memory. The submitter promised that the handler
+        // may be called; it is taken once.
         unsafe { crate::handler::call(function, argument) };
         true
     }
 
-    /// The daemon, if one serves this client.
+    /// The connection to the daemon, if one serves this client.
     pub fn remote(&self) -> Option<&Remote> {
         self.attachment.remote()
     }
 
-    /// Claims what nobody has of `wanted`.
+    /// Claims the segments of `wanted` that are not claimed.
     #[inline]
     pub(crate) fn claim(&self, ticket: Ticket, wanted: u32) -> u32 {
         self.attachment.claim(ticket, wanted)
     }
 
-    /// Nobody serves the queue any more: frees what was claimed and is not done. A service of this
-    /// process ends between two copies, with none of its claims left; a daemon may be killed.
+    /// Releases claimed segments that are not done, after the service has ended. A service of this
+    /// process ends between two copies without claims; a daemon may be killed.
     pub(crate) fn take_back(&self) {
         if let Some(remote) = self.attachment.remote() {
             remote.take_back();
         }
-        self.adopt();
+        self.release_orphaned();
     }
 
-    /// In a child: gives back what threads of the parent had claimed and not done at the fork, so
-    /// that whoever waits copies it. What they had at sockets ends: they do it in the parent.
-    pub(crate) fn adopt(&self) {
+    /// In a child: releases what threads of the parent had claimed and not done at the fork, so
+    /// that the waiter copies it. Transfers at sockets are cancelled: the parent makes them.
+    pub(crate) fn release_orphaned(&self) {
         if self.is_orphan() {
-            self.adopted.run(|| self.disown_threads());
+            self.orphaned.run(|| self.release_parent_claims());
         }
     }
 
     #[cold]
-    fn disown_threads(&self) {
+    fn release_parent_claims(&self) {
         let (tail, head) = (self.queue().tail().0, self.queue().head().0);
         for ticket in (tail..head).map(Ticket) {
-            // None where another thread of the parent was about to submit it.
+            // `None` if another thread of the parent was about to submit it.
             let Some(queued) = self.pending().get(ticket) else { continue };
             let progress = self.queue().progress(ticket);
             let left = queued.all() & !progress.done();
@@ -734,15 +754,15 @@ impl Copier {
 
 impl std::fmt::Debug for Copier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let pending = self.queue().head().0 - self.pending().settled().0;
+        let pending = self.queue().head().0 - self.pending().completed().0;
         f.debug_struct("Copier").field("pending_max", &pending).finish_non_exhaustive()
     }
 }
 
 impl Drop for Copier {
-    /// Settles everything: what the service still had to copy may go with the caller's stack.
+    /// Completes everything: pending copies may refer to the caller's stack.
     fn drop(&mut self) {
-        // An error has nobody to tell it to.
+        // The error cannot be returned from `drop`.
         let _ = self.sync_handlers();
     }
 }

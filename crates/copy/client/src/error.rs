@@ -1,10 +1,10 @@
-//! What a copy ends with that was not made.
+//! Error of a copy.
 
 use std::io;
 
 use unlade_copy_service::TaskFailure;
 
-/// Why bytes are not there.
+/// Reason why bytes were not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CopyError {
     /// The service could not make the copy.
@@ -12,7 +12,7 @@ pub enum CopyError {
     Failed(TaskFailure),
 }
 
-/// With the failure as its cause; a stream that ended early is an unexpected end.
+/// The failure becomes the source; a stream that ended early is `UnexpectedEof`.
 impl From<CopyError> for io::Error {
     fn from(error: CopyError) -> io::Error {
         let CopyError::Failed(failure) = error;

@@ -1,11 +1,12 @@
-//! Errors of tasks, for longer than their slots keep them.
+//! Errors of tasks, kept longer than the tasks' slots.
 //!
-//! A task's progress line says how it ended until its slot serves another one. Who takes the slot
-//! moves the error here first, and so does who sees that a task is over without being asked for it.
-//! Few tasks fail: one that did not costs a look at a word of a line that is written next.
+//! A task's progress line holds its result until the slot is reused. The thread that reuses the
+//! slot first moves the error here, and so does a thread that finds a task over during another
+//! operation. Few tasks fail: for a task without error this costs one read of a word in a line
+//! that is written next.
 //!
-//! An error is found by its ticket for ever. By address, and by who asks for everything, it is told
-//! once: the bytes are the program's again, and may be the next copy's.
+//! By ticket an error is found for ever. By address, or by a sync of everything, it is reported
+//! once: afterwards the program may reuse the bytes for another copy.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -14,29 +15,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unlade_shm::Ticket;
 
-/// So many are told apart. Of more, those that are nearest to each other become one, with whatever
-/// is between them: a late sync may then fail that need not, and none succeeds that should not.
+/// Maximum number of distinct failures. Beyond it, the two nearest failures are merged with the
+/// tickets between them: a late sync may then fail although its copy succeeded, but never the
+/// reverse.
 pub(crate) const FAILURES_MAX: usize = 512;
 
-/// Copies that were made at once have no tickets: those that failed get tickets from here on, which
-/// no queue comes to.
+/// Base of the tickets of failed synchronous copies, which have no tickets of a queue. No queue
+/// reaches it.
 const AT_ONCE: u64 = 1 << 63;
 
-/// A task that failed, or several and what is between them.
+/// A failed task, or several and the tickets between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Failed {
     first: Ticket,
     last: Ticket,
-    /// Of one of them.
+    /// Error code of one of them.
     code: NonZeroU16,
-    /// What they should have written, as far as nobody was told, or has written it since.
+    /// Bytes that were not written, except those already reported or overwritten since.
     bytes: Range<usize>,
-    /// Nobody has asked yet.
-    is_untold: bool,
+    /// The error was not reported yet.
+    is_unreported: bool,
 }
 
 impl Failed {
-    /// Takes bytes off; those in the middle of others stay.
+    /// Removes bytes from the range; a hole in the middle is ignored.
     fn trim(&mut self, off: &Range<usize>) {
         let Range { start, end } = &mut self.bytes;
         if off.start <= *start {
@@ -45,7 +47,7 @@ impl Failed {
             *end = off.start.clamp(*start, *end);
         }
         if start == end {
-            self.is_untold = false;
+            self.is_unreported = false;
         }
     }
 
@@ -53,10 +55,10 @@ impl Failed {
         self.bytes.start.max(bytes.start) < self.bytes.end.min(bytes.end)
     }
 
-    /// Takes in a younger one.
+    /// Merges a younger entry.
     fn join(&mut self, younger: Failed) {
         self.last = self.last.max(younger.last);
-        self.is_untold |= younger.is_untold;
+        self.is_unreported |= younger.is_unreported;
         self.add(&younger.bytes);
     }
 
@@ -72,21 +74,21 @@ impl Failed {
 /// The errors of one queue's tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// How many there are, and how many of which nobody was told: so that who asks takes no lock
-    /// where nothing failed.
+    /// Number of entries, and number of unreported ones, so that a query takes no lock if nothing
+    /// failed.
     count: AtomicUsize,
-    untold: AtomicUsize,
-    /// How many copies that were made at once have failed.
+    unreported: AtomicUsize,
+    /// Number of failed synchronous copies.
     at_once: AtomicU64,
-    /// By ticket.
+    /// Sorted by ticket.
     failed: Mutex<Vec<Failed>>,
 }
 
 impl Failures {
-    /// Whether a task has failed of which nobody was told.
+    /// Returns true if there is an unreported error.
     #[inline]
-    pub fn has_untold(&self) -> bool {
-        self.untold.load(Ordering::Relaxed) != 0
+    pub fn has_unreported(&self) -> bool {
+        self.unreported.load(Ordering::Relaxed) != 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Failed>> {
@@ -95,19 +97,19 @@ impl Failures {
 
     fn count(&self, failed: &[Failed]) {
         self.count.store(failed.len(), Ordering::Relaxed);
-        let untold = failed.iter().filter(|failed| failed.is_untold).count();
-        self.untold.store(untold, Ordering::Relaxed);
-        // Who finds the slot in other hands, finds this.
+        let unreported = failed.iter().filter(|failed| failed.is_unreported).count();
+        self.unreported.store(unreported, Ordering::Relaxed);
+        // A thread that finds the slot reused must see this store.
         fence(Ordering::Release);
     }
 
-    /// Keeps the error of a task that should have written `bytes`, unless it is known.
+    /// Keeps the error of a task that did not write `bytes`, unless it is known.
     #[cold]
     pub fn keep(&self, ticket: Ticket, code: NonZeroU16, bytes: Range<usize>) {
-        self.note(Failed { first: ticket, last: ticket, code, bytes, is_untold: true });
+        self.note(Failed { first: ticket, last: ticket, code, bytes, is_unreported: true });
     }
 
-    /// Keeps the error of a copy that was made at once; the ticket that it is found by.
+    /// Keeps the error of a synchronous copy. Returns the ticket that finds it.
     #[cold]
     pub fn keep_at_once(&self, code: NonZeroU16, bytes: Range<usize>) -> Ticket {
         let ticket = Ticket(AT_ONCE | self.at_once.fetch_add(1, Ordering::Relaxed));
@@ -115,29 +117,29 @@ impl Failures {
         ticket
     }
 
-    /// The ticket of the next copy made at once that fails.
+    /// Ticket of the next synchronous copy that fails.
     pub fn next_at_once(&self) -> Ticket {
         Ticket(AT_ONCE | self.at_once.load(Ordering::Relaxed))
     }
 
-    /// Somebody is being told of the error of a task.
+    /// Marks the error of a task as reported.
     #[cold]
-    pub fn tell(&self, ticket: Ticket, code: NonZeroU16) {
-        self.note(Failed { first: ticket, last: ticket, code, bytes: 0..0, is_untold: false });
+    pub fn mark_reported(&self, ticket: Ticket, code: NonZeroU16) {
+        self.note(Failed { first: ticket, last: ticket, code, bytes: 0..0, is_unreported: false });
     }
 
     fn note(&self, new: Failed) {
         let mut failed = self.lock();
         let place = failed.partition_point(|older| older.last < new.first);
         match failed.get_mut(place).filter(|old| old.first <= new.first) {
-            // Told of once is told of.
+            // A reported error stays reported.
             Some(known) if known.first == known.last => {
-                if !new.is_untold {
+                if !new.is_unreported {
                     *known = new;
                 }
             }
             Some(several) => {
-                several.is_untold |= new.is_untold;
+                several.is_unreported |= new.is_unreported;
                 several.add(&new.bytes);
             }
             None => failed.insert(place, new),
@@ -148,7 +150,7 @@ impl Failures {
         self.count(&failed);
     }
 
-    /// The error that a task ended with whose slot serves another one.
+    /// The error of a task whose slot was reused.
     pub fn find(&self, ticket: Ticket) -> Option<NonZeroU16> {
         if self.count.load(Ordering::Relaxed) == 0 {
             return None;
@@ -158,10 +160,10 @@ impl Failures {
         failed.get(place).filter(|found| found.first <= ticket).map(|found| found.code)
     }
 
-    /// The error of a task of `since` or later, or of a copy made at once, of `at_once` or later, of
-    /// which nobody was told, and nobody is now.
-    pub fn untold_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
-        if !self.has_untold() {
+    /// The unreported error of a task from `since` on, or of a synchronous copy from `at_once` on.
+    /// It stays unreported.
+    pub fn unreported_since(&self, since: Ticket, at_once: Ticket) -> Option<NonZeroU16> {
+        if !self.has_unreported() {
             return None;
         }
         let failed = self.lock();
@@ -169,13 +171,16 @@ impl Failures {
             0 => failed.last >= since,
             _ => failed.last >= at_once,
         };
-        failed.iter().find(|failed| failed.is_untold && is_later(failed)).map(|found| found.code)
+        failed
+            .iter()
+            .find(|failed| failed.is_unreported && is_later(failed))
+            .map(|found| found.code)
     }
 
-    /// Tells of the oldest error of a task that should have written some of these bytes.
+    /// Takes the oldest error of a task that should have written some of these bytes.
     #[inline]
     pub fn take_written(&self, bytes: Range<usize>) -> Option<NonZeroU16> {
-        if self.has_untold() { self.take_bytes(&bytes) } else { None }
+        if self.has_unreported() { self.take_bytes(&bytes) } else { None }
     }
 
     #[cold]
@@ -190,32 +195,31 @@ impl Failures {
         code
     }
 
-    /// Tells of the oldest error.
+    /// Takes the oldest error, and marks all as reported.
     pub fn take_all(&self) -> Option<NonZeroU16> {
-        if !self.has_untold() {
+        if !self.has_unreported() {
             return None;
         }
         let mut failed = self.lock();
         let mut code = None;
-        for found in failed.iter_mut().filter(|failed| failed.is_untold) {
+        for found in failed.iter_mut().filter(|failed| failed.is_unreported) {
             code = code.or(Some(found.code));
-            (found.is_untold, found.bytes) = (false, 0..0);
+            (found.is_unreported, found.bytes) = (false, 0..0);
         }
         self.count(&failed);
         code
     }
 
-    /// A copy that is being submitted writes these bytes: what should have been there is nobody's
-    /// concern any more.
+    /// Drops the errors for bytes that a new copy overwrites.
     #[inline]
     pub fn overwrite(&self, dst: usize, len: usize) {
-        if self.has_untold() {
+        if self.has_unreported() {
             self.take_bytes(&(dst..dst.saturating_add(len)));
         }
     }
 }
 
-/// Makes one of two.
+/// Merges the two nearest entries.
 fn merge_nearest(failed: &mut Vec<Failed>) {
     let gap = |place: &usize| failed[*place].first.0 - failed[place - 1].last.0;
     if let Some(place) = (1..failed.len()).min_by_key(gap) {
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn by_ticket_it_is_found_for_ever() {
+    fn an_error_is_found_for_ever_by_ticket() {
         let failures = Failures::default();
         assert_eq!(failures.find(Ticket(5)), None);
         failures.keep(Ticket(9), code(14), 100..200);
@@ -241,20 +245,20 @@ mod tests {
         for _ in 0..2 {
             let found = [4, 5, 6, 9].map(|ticket| failures.find(Ticket(ticket)));
             assert_eq!(found, [None, Some(code(22)), None, Some(code(14))]);
-            let untold = failures.untold_since(Ticket(6), failures.next_at_once());
-            assert_eq!(untold, (failures.has_untold()).then(|| code(14)));
+            let unreported = failures.unreported_since(Ticket(6), failures.next_at_once());
+            assert_eq!(unreported, (failures.has_unreported()).then(|| code(14)));
             failures.take_all();
         }
-        assert!(!failures.has_untold());
+        assert!(!failures.has_unreported());
     }
 
     #[test]
-    fn by_address_it_is_told_once() {
+    fn an_error_is_reported_once_by_address() {
         let failures = Failures::default();
         failures.keep(Ticket(1), code(14), 100..200);
         assert_eq!(failures.take_written(200..300), None);
         assert_eq!(failures.take_written(0..120), Some(code(14)));
-        // Who was told of it is not told again as somebody sees it.
+        // An error that was reported is not reported again when it is noticed later.
         failures.keep(Ticket(1), code(14), 100..200);
         assert_eq!(failures.take_written(0..120), None);
         assert_eq!(failures.take_written(130..140), Some(code(14)));
@@ -262,33 +266,33 @@ mod tests {
         failures.overwrite(100, 80);
         assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
         failures.keep(Ticket(2), code(104), 100..200);
-        failures.tell(Ticket(2), code(104));
+        failures.mark_reported(Ticket(2), code(104));
         assert_eq!((failures.take_written(0..1000), failures.take_all()), (None, None));
         assert_eq!(failures.find(Ticket(2)), Some(code(104)));
-        // What sends writes nothing: who asks for everything is told.
+        // A send writes no memory: only a sync of everything reports its error.
         failures.keep(Ticket(3), code(32), 0..0);
         assert_eq!(failures.take_written(0..usize::MAX), None);
         assert_eq!((failures.take_all(), failures.take_all()), (Some(code(32)), None));
     }
 
     #[test]
-    fn what_failed_at_once_is_found_like_tasks_and_apart_from_them() {
+    fn failed_synchronous_copies_have_their_own_tickets() {
         let failures = Failures::default();
         failures.keep(Ticket(7), code(22), 0..10);
         let before = failures.next_at_once();
         let first = failures.keep_at_once(code(14), 100..200);
         let second = failures.keep_at_once(code(5), 300..400);
         assert_eq!((first, failures.find(first)), (before, Some(code(14))));
-        assert_eq!(failures.untold_since(Ticket(8), second), Some(code(5)));
-        assert_eq!(failures.untold_since(Ticket(8), failures.next_at_once()), None);
-        assert_eq!(failures.untold_since(Ticket(7), failures.next_at_once()), Some(code(22)));
-        failures.tell(second, code(5));
+        assert_eq!(failures.unreported_since(Ticket(8), second), Some(code(5)));
+        assert_eq!(failures.unreported_since(Ticket(8), failures.next_at_once()), None);
+        assert_eq!(failures.unreported_since(Ticket(7), failures.next_at_once()), Some(code(22)));
+        failures.mark_reported(second, code(5));
         assert_eq!((failures.take_written(300..400), failures.find(second)), (None, Some(code(5))));
         assert_eq!(failures.take_written(150..160), Some(code(14)));
     }
 
     proptest::proptest! {
-        /// However many fail, in whatever order that is noticed.
+        /// Any number of failures, noticed in any order.
         #[test]
         fn beyond_the_bound_none_that_failed_is_found_well(
             noticed in proptest::collection::vec((0u64..20_000, 0u16..3), 1..1500),
@@ -298,7 +302,7 @@ mod tests {
             let mut told = std::collections::BTreeMap::new();
             for &(ticket, how) in &noticed {
                 match how {
-                    0 => failures.tell(Ticket(ticket), code(5)),
+                    0 => failures.mark_reported(Ticket(ticket), code(5)),
                     _ => failures.keep(Ticket(ticket), code(5), bytes(ticket)),
                 }
                 *told.entry(ticket).or_insert(false) |= how == 0;

@@ -1,23 +1,24 @@
-//! What becomes of clients in a child after fork(2).
+//! Clients in a child after fork(2).
 //!
-//! The child has the parent's memory, with queues and copies in it, and none of its service's
-//! threads. So a client counts how often the process it is in was forked: one that was made before
-//! the last fork is an *orphan*. Nobody serves it; what the parent's threads had claimed and not
-//! done at the fork is given back once, and done by whoever waits, from the child's memory.
+//! The child has a copy of the parent's memory, with queues and copies in it, but none of the
+//! service's threads. A client therefore records the fork generation of its process: one that was
+//! created before the last fork is an *orphan*. No service serves it. Segments that the parent's
+//! threads had claimed and not done at the fork are released once, and the waiter copies them,
+//! from the child's memory.
 
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// How often this process and those it was forked from were forked, plus one.
+/// Number of forks from the first process to this one, plus one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 static IS_WATCHED: AtomicBool = AtomicBool::new(false);
 
-/// Has forks counted from now on.
+/// Starts counting forks.
 ///
 /// # Errors
-/// The C library's: no memory.
+/// The C library has no memory.
 pub(crate) fn watch() -> io::Result<()> {
     extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
@@ -25,8 +26,8 @@ pub(crate) fn watch() -> io::Result<()> {
     if IS_WATCHED.load(Ordering::Acquire) {
         return Ok(());
     }
-    // SAFETY: the function lives as long as the process, and adds to an atomic only. Two threads
-    // that come here together register it twice, which counts a fork twice and does no harm.
+    // SAFETY: the function lives as long as the process, and only adds to an atomic. Two threads
+    // that race here register it twice, which counts a fork twice and is harmless.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => {
             IS_WATCHED.store(true, Ordering::Release);
@@ -36,8 +37,8 @@ pub(crate) fn watch() -> io::Result<()> {
     }
 }
 
-/// A value of the process that made it, with its threads and locks: in a child it is not dropped,
-/// since that would wait for threads that are not there.
+/// A value that owns threads and locks of the process that created it. In a child it is not
+/// dropped, since that would wait for threads that do not exist.
 pub(crate) struct OfProcess<T> {
     value: ManuallyDrop<T>,
     born: u32,
@@ -49,7 +50,7 @@ impl<T> OfProcess<T> {
         OfProcess { value: ManuallyDrop::new(value), born }
     }
 
-    /// Whether this process is a child of the one that made the value.
+    /// Returns true if this process is a child of the one that created the value.
     #[inline]
     pub fn is_orphan(&self) -> bool {
         GENERATION.load(Ordering::Relaxed) != self.born
@@ -68,23 +69,24 @@ impl<T> Deref for OfProcess<T> {
 impl<T> Drop for OfProcess<T> {
     fn drop(&mut self) {
         if !self.is_orphan() {
-            // SAFETY: once, and nobody uses the value afterwards.
+            // SAFETY: dropped once, and not used afterwards.
             unsafe { ManuallyDrop::drop(&mut self.value) };
         }
     }
 }
 
-/// What is to be done once in each child.
+/// An action that runs once in each child.
 #[derive(Debug, Default)]
 pub(crate) struct OnceInChild {
-    /// The generation for which it is done, or, with the high bit, being done.
+    /// The generation for which the action has run, or, with the high bit set, is running.
     state: AtomicU32,
 }
 
 impl OnceInChild {
     const BUSY: u32 = 1 << 31;
 
-    /// Does it, or waits until another thread of this process has. Only in an orphan.
+    /// Runs the action, or waits until another thread of this process has run it. Only in an
+    /// orphan.
     pub fn run(&self, work: impl FnOnce()) {
         let generation = GENERATION.load(Ordering::Relaxed) & !OnceInChild::BUSY;
         let busy = generation | OnceInChild::BUSY;
@@ -93,7 +95,8 @@ impl OnceInChild {
             if state == generation {
                 return;
             }
-            // A thread of this process is at it; one of the parent's would have its generation.
+            // A thread of this process is running it; a thread of the parent would have its
+            // generation.
             if state == busy {
                 std::thread::yield_now();
                 continue;
@@ -114,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_done_once_whoever_comes() {
+    fn the_action_runs_once() {
         let (once, count) = (OnceInChild::default(), AtomicU32::new(0));
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! From socket to socket: the service passes bytes on, and the program never has them.
+//! Forwarding from socket to socket by the service, without passing the bytes to the program.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,53 +7,53 @@ use std::time::Duration;
 
 use unlade_shm::Task;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::Kind;
 
-/// A forward that was asked for. When it is dropped it is ended: what was not begun is not made.
+/// A requested forward. Dropping it aborts the rest.
 #[derive(Debug)]
 #[must_use = "dropped, it is ended"]
 pub struct Forwarding<'a> {
     copier: &'a Copier,
     token: Token,
     len: usize,
-    /// Given and taken, of one that failed. The service writes here before it is done; so the
-    /// memory stays until then, whatever becomes of this value.
+    /// Bytes given and taken, if the forward failed. The service writes this memory before the
+    /// task is done, so it stays allocated until then.
     report: Box<[AtomicU64; 2]>,
-    /// Of one that was made at once.
+    /// Result of a synchronous forward.
     at_once: Result<(), CopyError>,
 }
 
-/// A forward that did not come to its end.
+/// A forward that did not complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given_bytes} bytes were forwarded and {taken_bytes} taken: {error}")]
 pub struct ForwardError {
-    /// Why.
+    /// The cause.
     #[source]
     pub error: CopyError,
     /// Bytes that the second socket took.
     pub given_bytes: usize,
-    /// Bytes that are out of the first one; above the others, those in between are lost with the
-    /// second.
+    /// Bytes taken from the first socket. Those above `given_bytes` are lost with the second
+    /// socket.
     pub taken_bytes: usize,
 }
 
 impl Copier {
-    /// Passes the next `len` bytes of `from`, at most [`TASK_BYTES_MAX`], on to `to`, behind what
-    /// was received and sent here before. The service waits for both: for `from` to have something,
-    /// and for `to` to take it, however long that is; so it takes no more than fits in between. Where
-    /// one of them ends or breaks, the forward does, with what was under way counted
-    /// ([`ForwardError`]): an end of `from` is [`TaskFailure::Ended`](crate::TaskFailure::Ended), a
-    /// reset of either [`TaskFailure::Socket`](crate::TaskFailure::Socket). What is still in `from`
-    /// then is the next receive's.
+    /// Forwards the next `len` bytes of `from`, at most [`TASK_BYTES_MAX`], to `to`, after earlier
+    /// receives and sends of these sockets. The service waits for both: for `from` to have bytes,
+    /// and for `to` to accept them, without a time limit; it buffers only a bounded number of
+    /// bytes. If one of them ends or breaks, the forward ends with the number of bytes in flight
+    /// ([`ForwardError`]): an end of `from` is [`TaskFailure::Ended`](crate::TaskFailure::Ended),
+    /// a reset of either socket is [`TaskFailure::Socket`](crate::TaskFailure::Socket). The bytes
+    /// still in `from` then belong to the next receive.
     ///
-    /// Long ones go by splice where `to` is a socket that does not wait (`O_NONBLOCK`), which is faster.
+    /// Long forwards use splice(2), which is faster, if `to` is non-blocking (`O_NONBLOCK`).
     ///
-    /// Nobody else receives from the one or sends to the other until it is over.
+    /// No other thread receives from `from` or sends to `to` until the forward is over.
     ///
     /// # Panics
-    /// `len` is above [`TASK_BYTES_MAX`].
+    /// Panics if `len` is above [`TASK_BYTES_MAX`].
     pub fn forward<'a>(
         &'a self,
         from: BorrowedFd<'a>,
@@ -70,15 +70,15 @@ impl Copier {
             task.kind = unlade_shm::Kind::Forward;
             task.fd = from.as_raw_fd();
             task.extra = to.as_raw_fd() as u64;
-            forwarding.token = self.publish(ticket, Kind::Forward, task, &How::default());
-            // Nobody need ever wait for it.
+            forwarding.token = self.publish(ticket, Kind::Forward, task, &CopyOptions::default());
+            // The caller may never wait for this forward, so wake the service here.
             if !self.is_awake() {
                 self.ring();
             }
             return forwarding;
         }
-        self.settle_socket(from, 0, 0, 0);
-        self.settle_socket(to, 0, 0, 0);
+        self.complete_socket(from, 0, 0, 0);
+        self.complete_socket(to, 0, 0, 0);
         let (given, taken, made) = crate::stream::forward_all(from, to, len);
         forwarding.note(given, taken, made);
         forwarding
@@ -94,13 +94,13 @@ impl Forwarding<'_> {
         self.at_once = made.map_err(failure);
     }
 
-    /// Whether it is over; does not wait.
+    /// Returns true if the forward is over; does not wait.
     pub fn is_over(&self) -> bool {
         self.copier.is_ready(&self.token, 0..self.len)
     }
 
-    /// Waits until the first `len` bytes have been forwarded, as far as progress is told: in up to
-    /// 32 steps.
+    /// Waits until the first `len` bytes have been forwarded. Progress is reported in up to 32
+    /// steps.
     ///
     /// # Errors
     /// [`ForwardError`].
@@ -109,8 +109,8 @@ impl Forwarding<'_> {
         synced.and(self.at_once).map_err(|error| self.failed(error))
     }
 
-    /// As [`Forwarding::wait_for`] all bytes, for about `timeout` at most: false where they have not
-    /// been forwarded yet. Who has waited enough drops the value.
+    /// As [`Forwarding::wait_for`] for all bytes, for about `timeout` at most. Returns false if
+    /// they have not been forwarded yet. Drop the value to stop the forward.
     ///
     /// # Errors
     /// [`ForwardError`].

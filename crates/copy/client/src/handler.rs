@@ -1,18 +1,19 @@
 //! Handlers: functions of this process that run when a copy is over (UFUNC of Copier, SOSP 2025,
 //! §4.1).
 //!
-//! Most often the service says which are due. Where everything older is over this side can say so
-//! as well: nobody reads or writes the source of a copy any more. Whoever takes a handler, runs it.
+//! Usually the service reports which handlers are due. Once all older tasks are over, the client
+//! can decide that itself: the source of a copy is no longer in use. The thread that takes a
+//! handler runs it.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use unlade_shm::{Flags, Ticket};
 
+use crate::completion::to_result;
 use crate::copier::Copier;
 use crate::error::CopyError;
 use crate::pending::Queued;
-use crate::settle::told;
 
 /// Calls a handler.
 ///
@@ -22,22 +23,23 @@ pub(crate) unsafe fn call(function: usize, argument: usize) {
     if function == 0 {
         return;
     }
-    // SAFETY: the caller says that it is the address of such a function, and it is not null.
+    // SAFETY: the caller promises that it is the address of such a function, and it is not null.
     let function: extern "C" fn(usize) =
         unsafe { core::mem::transmute::<usize, extern "C" fn(usize)>(function) };
     function(argument);
 }
 
 impl Copier {
-    /// A descriptor that is readable when handlers are due: for event loops, which call
-    /// [`Copier::run_handlers`] then. That makes it unreadable, until the next is due. It is also
-    /// readable where there may be some: at first, and when the service has ended.
+    /// A descriptor that is readable when handlers are due, for event loops. Then call
+    /// [`Copier::run_handlers`], which makes it unreadable until the next handler is due. The
+    /// descriptor is also readable if handlers may be due: at first, and when the service has
+    /// ended.
     ///
-    /// Who wants to know that a copy is complete, gives it a handler.
+    /// To be notified of the end of a copy, give the copy a handler.
     ///
     /// # Errors
-    /// There are no descriptors left. [`io::ErrorKind::Unsupported`]: a daemon serves, who tells
-    /// of handlers in shared memory only.
+    /// The process has no descriptors left. [`io::ErrorKind::Unsupported`]: a daemon serves, which
+    /// reports handlers in shared memory only.
     pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
         match self.local() {
             Some(attachment) => attachment.event(),
@@ -45,18 +47,20 @@ impl Copier {
         }
     }
 
-    /// Before a look for handlers.
+    /// Clears the event before handlers are run.
     pub(crate) fn clear_event(&self) {
         if let Some(attachment) = self.local() {
             attachment.clear_event();
         }
     }
 
-    /// As [`Copier::sync_all`], and runs the handlers of all these copies: when it returns, each
-    /// has run, or runs in another thread that has taken it. The service need not be awake.
+    /// As [`Copier::sync_all`], and runs the handlers of all these copies. When it returns, each
+    /// handler has run, or runs in another thread that has taken it. The service need not be
+    /// awake.
     ///
     /// # Errors
-    /// [`CopyError`] where a copy failed of which nobody was told. Handlers have run nevertheless.
+    /// [`CopyError`] if a copy failed whose error was not reported yet. Handlers have run
+    /// nevertheless.
     pub fn sync_handlers(&self) -> Result<(), CopyError> {
         let head = self.queue().head();
         self.each_pending(Queued::all);
@@ -64,13 +68,13 @@ impl Copier {
             self.run_handlers();
             self.run_handlers_below(head);
         }
-        told(self.failures().take_all())
+        to_result(self.failures().take_all())
     }
 
-    /// Runs the handlers that a service left behind which has ended; how many.
+    /// Runs the handlers that an ended service has left. Returns their number.
     pub(crate) fn run_left_handlers(&self) -> usize {
         let head = self.queue().head();
-        // Handlers run also after an error, which is told to who syncs.
+        // Handlers run also after an error; a later sync reports it.
         self.each_pending(Queued::all);
         self.run_handlers_below(head)
     }
@@ -79,7 +83,7 @@ impl Copier {
     fn run_handlers_below(&self, head: Ticket) -> usize {
         let mut count = 0;
         if let Some(remote) = self.remote() {
-            for ticket in remote.ledger().waiting().filter(|ticket| *ticket < head) {
+            for ticket in remote.tasks().waiting().filter(|ticket| *ticket < head) {
                 self.queue().progress(ticket).handler_due();
                 count += usize::from(self.run_remote_handler(remote, ticket));
             }
@@ -93,11 +97,11 @@ impl Copier {
         count
     }
 
-    /// Runs the handler of a task that is over, if it has one that nobody has taken.
+    /// Runs the handler of a task that is over, unless another thread has taken it.
     fn run_local_handler(&self, ticket: Ticket) -> bool {
         let Some(Ok(task)) = self.queue().peek(ticket) else { return false };
         let progress = self.queue().progress(ticket);
-        // Of another thread, which has published it only now.
+        // Not over if another thread has just published it.
         let is_over = progress.is_done(task.bits());
         if !is_over || !task.flags.contains(Flags::HANDLER) {
             return false;
@@ -105,9 +109,8 @@ impl Copier {
         progress.handler_due();
         let is_mine = progress.take_handler();
         if is_mine {
-            // SAFETY: the line is this process's own: the service in this process does not write
-            // lines. Who submitted the task promised that the handler may be called; it is taken
-            // once.
+            // SAFETY: only this process writes its lines: the service in this process does not.
+            // The submitter promised that the handler may be called; it is taken once.
             unsafe { call(task.handler as usize, task.argument as usize) };
         }
         is_mine

@@ -1,5 +1,5 @@
-//! What a socket has, received by the service while its bytes are already being used: a buffer of
-//! its own, so that safe code can hold it as long as it likes.
+//! Receives by the service into a buffer that this module owns, so that safe code can use the
+//! first bytes while the rest is still being received.
 
 use std::io;
 use std::ops::Range;
@@ -12,43 +12,44 @@ use unlade_copy_scheduler::admit::Verdict;
 use unlade_copy_service::TaskFailure;
 use unlade_shm::{Task, Ticket, segment};
 
-use crate::copier::{Copier, How};
+use crate::copier::{Copier, CopyOptions};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
-use crate::rounds::Rounds;
+use crate::receive_tuner::ReceiveTuner;
 
-/// Fewer bytes are received at once: asking how many there are is a system call too.
+/// Fewer bytes are received synchronously, since asking for their number is a system call, too.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
-/// So many bytes are received at once, unless it is told otherwise; the rest is queued.
+/// Default number of bytes received synchronously; the rest is queued.
 pub const FIRST_BYTES_DEFAULT: usize = 8 << 10;
-/// One task receives so many bytes, unless it is told otherwise: they are there all together, so
-/// smaller ones overlap better and cost more system calls.
-pub const PIECE_BYTES_DEFAULT: usize = 32 << 10;
-/// Most tasks of one receive; pieces are larger where that would be exceeded.
-const PIECES_MAX: usize = 32;
-/// So many bytes are received at once by who uses them next, at most: more would leave the caches
-/// before they are used.
-const HERE_BYTES_MAX: usize = 128 << 10;
-/// A service that sleeps is woken after so many bytes that were received without it, ...
+/// Default number of bytes that one task receives. They become available together, so smaller
+/// tasks overlap better and cost more system calls.
+pub const CHUNK_BYTES_DEFAULT: usize = 32 << 10;
+/// Maximum number of tasks of one receive; beyond it the tasks are larger.
+const CHUNKS_MAX: usize = 32;
+/// Maximum number of bytes received synchronously at a time: more would leave the caches before
+/// they are used.
+const SYNCHRONOUS_BYTES_MAX: usize = 128 << 10;
+/// A sleeping service is woken after this number of bytes was received without it.
 const WAKE_BYTES_MIN: u64 = 256 << 10;
-/// ... and later if it never came to anything, up to so many.
+/// Upper limit of this number, which doubles after each wake-up that did not lead to queued
+/// receives.
 const WAKE_BYTES_MAX: u64 = 64 << 20;
 
-/// A task, and the bytes of the buffer that it brings.
+/// A task, and the part of the buffer that it fills.
 #[derive(Clone, Copy, Debug)]
-struct Piece {
+struct Chunk {
     ticket: Ticket,
     start: usize,
     len: usize,
 }
 
-impl Piece {
+impl Chunk {
     fn all(&self) -> u32 {
         segment::bits_for(self.len as u32, segment::granule_shift_for(self.len as u32))
     }
 }
 
-/// A socket's receiving side, and a buffer.
+/// The receiving side of a socket, and a buffer.
 ///
 /// ```
 /// # use std::io::Write;
@@ -65,29 +66,29 @@ impl Piece {
 pub struct Inbound {
     copier: Arc<Copier>,
     socket: OwnedFd,
-    /// Of `capacity` initialised bytes, allocated as a boxed slice. Not kept as one: the service
-    /// writes while this value is moved about.
+    /// `capacity` initialised bytes, allocated as a boxed slice. Kept as a pointer because the
+    /// service writes while this value is moved.
     base: NonNull<u8>,
     capacity: usize,
     filled: usize,
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
     first_bytes: usize,
-    piece_bytes: usize,
+    chunk_bytes: usize,
     missed_bytes: u64,
     wake_bytes: u64,
-    rounds: Rounds,
+    tuner: ReceiveTuner,
     always_queued: bool,
 }
 
-// SAFETY: the buffer is this value's alone, but for pending tasks, which belong to no thread; all
-// else is `Send`.
+// SAFETY: only this value and pending tasks use the buffer, and tasks belong to no thread; all
+// other fields are `Send`.
 unsafe impl Send for Inbound {}
 
 impl Inbound {
     /// Receives from `socket` into a buffer of `capacity` bytes, at least one.
     ///
-    /// Nobody else should receive from the socket: their bytes would be missing here, and waited
-    /// for.
+    /// No other reader should receive from the socket: this value would miss those bytes and wait
+    /// for them.
     pub fn new(copier: Arc<Copier>, socket: impl Into<OwnedFd>, capacity: usize) -> Inbound {
         let buffer = vec![0u8; capacity.max(1)].into_boxed_slice();
         let capacity = buffer.len();
@@ -98,44 +99,45 @@ impl Inbound {
             base,
             capacity,
             filled: 0,
-            pieces: Vec::with_capacity(PIECES_MAX),
+            chunks: Vec::with_capacity(CHUNKS_MAX),
             first_bytes: FIRST_BYTES_DEFAULT,
-            piece_bytes: PIECE_BYTES_DEFAULT,
+            chunk_bytes: CHUNK_BYTES_DEFAULT,
             missed_bytes: 0,
             wake_bytes: WAKE_BYTES_MIN,
-            rounds: Rounds::default(),
+            tuner: ReceiveTuner::default(),
             always_queued: false,
         }
     }
 
-    /// Bytes that are received at once, before the rest is queued: what is needed to begin.
-    /// [`FIRST_BYTES_DEFAULT`] otherwise; at least one.
+    /// Sets the number of bytes that are received synchronously before the rest is queued: the
+    /// bytes that the caller needs to start. Default [`FIRST_BYTES_DEFAULT`]; at least one.
     pub fn set_first_bytes(&mut self, bytes: usize) {
         self.first_bytes = bytes.clamp(1, crate::TASK_BYTES_MAX);
     }
 
-    /// Bytes that one task brings, [`PIECE_BYTES_DEFAULT`] otherwise; 4 KiB to 1 MiB.
-    pub fn set_piece_bytes(&mut self, bytes: usize) {
-        self.piece_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
+    /// Sets the number of bytes that one task receives: 4 KiB to 1 MiB, default
+    /// [`CHUNK_BYTES_DEFAULT`].
+    pub fn set_chunk_bytes(&mut self, bytes: usize) {
+        self.chunk_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
     }
 
-    /// Has the service receive whenever it is awake, also where that was seen to take longer until
-    /// the bytes are used: for measurements and tests.
+    /// Makes the service receive whenever it is awake, even if measurements show that this is
+    /// slower. For measurements and tests.
     pub fn set_always_queued(&mut self, always: bool) {
         self.always_queued = always;
     }
 
-    /// Bytes received since the buffer was last emptied, there or on their way.
+    /// Number of bytes received or being received since the buffer was last emptied.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Whether nothing was received since the buffer was last emptied.
+    /// Returns true if nothing was received since the buffer was last emptied.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 
-    /// Bytes that the buffer still takes.
+    /// Number of free bytes in the buffer.
     pub fn room(&self) -> usize {
         self.capacity - self.filled
     }
@@ -145,78 +147,79 @@ impl Inbound {
         &self.socket
     }
 
-    /// Receives what the socket has, behind what is in the buffer: says at once how many bytes,
-    /// while they are still on their way. Waits where there are none yet and the socket is
-    /// blocking; 0 is the end of the stream.
+    /// Receives what the socket has, behind the bytes in the buffer. Returns the number of bytes
+    /// at once, while the service is still receiving them. Waits if there are none yet and the
+    /// socket is blocking; 0 is the end of the stream.
     ///
     /// # Errors
-    /// The socket's; [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
-    /// [`io::ErrorKind::StorageFull`] where there is no room: take bytes out first.
+    /// The socket's error; [`io::ErrorKind::WouldBlock`] if the socket has no bytes and is
+    /// non-blocking. [`io::ErrorKind::StorageFull`] if the buffer is full: consume bytes first.
     pub fn receive(&mut self) -> io::Result<usize> {
         let room = self.room();
         if room == 0 {
             let why = "the buffer is full: use its bytes and empty it, or make it larger";
             return Err(io::Error::new(io::ErrorKind::StorageFull, why));
         }
-        // Of what an earlier task has still to bring, the kernel's count would be wrong.
-        self.settle_all().map_err(io::Error::from)?;
+        // While a task still has to receive, the kernel's count includes its bytes.
+        self.complete_all().map_err(io::Error::from)?;
         let copier = &self.copier;
         let can_queue = || copier.remote().is_none() && copier.is_awake();
         let way = match self.always_queued {
             true => Verdict::Queue,
-            false => self.rounds.way(can_queue),
+            false => self.tuner.way(can_queue),
         };
         let is_ahead = way == Verdict::Queue && room >= self.worth_bytes() && can_queue();
         let count = match is_ahead {
             true => self.receive_ahead()?,
-            false => self.receive_first(room.min(HERE_BYTES_MAX))?,
+            false => self.receive_first(room.min(SYNCHRONOUS_BYTES_MAX))?,
         };
-        self.rounds.received(count);
+        self.tuner.received(count);
         Ok(count)
     }
 
-    /// Fewer bytes are received at once.
+    /// Receives of fewer bytes are synchronous.
     fn worth_bytes(&self) -> usize {
         self.first_bytes + QUEUE_BYTES_MIN
     }
 
-    /// Receives some bytes, and has the rest of what the socket has received by the service.
+    /// Receives the first bytes synchronously, and queues the rest of what the socket has.
     fn receive_ahead(&mut self) -> io::Result<usize> {
-        // They are wanted now, and nothing that can be done meanwhile: so they are received here.
-        // Who sends no more than that is served as without a service.
+        // The caller needs these bytes now and cannot overlap anything with them. A peer that
+        // sends only so few bytes is served as without a service.
         let first = self.receive_first(self.first_bytes)?;
         if first < self.first_bytes {
             return Ok(first);
         }
-        // An error comes again with the next receive.
+        // The next receive reports the error again.
         let ready = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let rest = usize::try_from(ready).unwrap_or(usize::MAX).min(self.room());
         if rest < QUEUE_BYTES_MIN {
             return Ok(first);
         }
-        if self.always_queued || self.rounds.usual() == Verdict::Queue {
+        if self.always_queued || self.tuner.usual() == Verdict::Queue {
             self.wake_bytes = WAKE_BYTES_MIN;
         }
         Ok(first + self.submit(rest))
     }
 
-    /// As [`Inbound::receive_here`]; a round in which that waits for the peer is not timed.
+    /// As [`Inbound::receive_here`]; a round that waits for the peer is not timed.
     fn receive_first(&mut self, most: usize) -> io::Result<usize> {
-        if self.rounds.is_timed() {
+        if self.tuner.is_timed() {
             match self.receive_some(most, RecvFlags::DONTWAIT) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.rounds.spoil(),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.tuner.spoil(),
                 received => return received,
             }
         }
         self.receive_here(most)
     }
 
-    /// Queues the receipt of `count` bytes, or of fewer where the queue is full; of how many.
+    /// Queues receives of `count` bytes, or of fewer if the queue is full. Returns the number
+    /// queued.
     fn submit(&mut self, count: usize) -> usize {
-        let step = self.piece_bytes.max(count.div_ceil(PIECES_MAX));
+        let step = self.chunk_bytes.max(count.div_ceil(CHUNKS_MAX));
         let (begin, end) = (self.filled, self.filled + count);
         while self.filled < end {
-            // The last one takes a small rest with it.
+            // The last task includes a small remainder.
             let left = end - self.filled;
             let len = if left < step + step / 2 { left } else { step };
             let len = len.min(crate::TASK_BYTES_MAX);
@@ -225,21 +228,21 @@ impl Inbound {
             let mut task = Task::copy(dst as u64, 0, len as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();
-            let _token = self.copier.publish(ticket, Kind::Receive, task, &How::default());
-            self.pieces.push(Piece { ticket, start: self.filled, len });
+            let _token = self.copier.publish(ticket, Kind::Receive, task, &CopyOptions::default());
+            self.chunks.push(Chunk { ticket, start: self.filled, len });
             self.filled += len;
         }
         self.filled - begin
     }
 
-    /// Receives up to `most` bytes, for which there is room; all tasks are settled.
+    /// Receives up to `most` bytes, which fit in the buffer; all tasks are completed.
     fn receive_here(&mut self, most: usize) -> io::Result<usize> {
         self.receive_some(most, RecvFlags::empty())
     }
 
     fn receive_some(&mut self, most: usize, flags: RecvFlags) -> io::Result<usize> {
-        // SAFETY: these bytes are within the buffer and initialised; no task touches them, for all
-        // are settled, and nobody has borrowed them, for `self` is borrowed exclusively.
+        // SAFETY: these bytes are within the buffer and initialised. All tasks are completed, so no
+        // task touches them, and `self` is borrowed exclusively, so no reference to them exists.
         let buffer =
             unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr().add(self.filled), most) };
         let (_, count) = rustix::net::recv(&self.socket, &mut *buffer, flags)?;
@@ -254,110 +257,111 @@ impl Inbound {
         Ok(count)
     }
 
-    /// The first error of all, which stays until the buffer is emptied.
-    fn settle_all(&self) -> Result<(), CopyError> {
-        self.settle(0..self.filled)
+    /// Completes all tasks. Returns the first error, which stays until the buffer is emptied.
+    fn complete_all(&self) -> Result<(), CopyError> {
+        self.complete(0..self.filled)
     }
 
     #[inline]
-    fn settle(&self, range: Range<usize>) -> Result<(), CopyError> {
-        // All was received at once.
-        if self.pieces.is_empty() { Ok(()) } else { self.settle_pieces(range) }
+    fn complete(&self, range: Range<usize>) -> Result<(), CopyError> {
+        // Without tasks all bytes were received synchronously.
+        if self.chunks.is_empty() { Ok(()) } else { self.complete_chunks(range) }
     }
 
-    fn settle_pieces(&self, range: Range<usize>) -> Result<(), CopyError> {
-        let mut settled = Ok(());
-        for (piece, bits) in self.touching(range) {
-            if !self.copier.queue().progress(piece.ticket).is_done(bits) {
-                self.help(piece.start + piece.len);
+    fn complete_chunks(&self, range: Range<usize>) -> Result<(), CopyError> {
+        let mut completed = Ok(());
+        for (chunk, bits) in self.touching(range) {
+            if !self.copier.queue().progress(chunk.ticket).is_done(bits) {
+                self.help(chunk.start + chunk.len);
             }
-            settled = settled.and(self.copier.settle(piece.ticket, bits));
+            completed = completed.and(self.copier.complete(chunk.ticket, bits));
         }
-        settled
+        completed
     }
 
-    /// Receives what nobody has begun to receive, of the pieces that end at `end` or before: the
-    /// service may be busy, or off its processor.
+    /// Receives the unclaimed tasks that end at `end` or before: the service may be busy, or its
+    /// thread preempted.
     #[cold]
     fn help(&self, end: usize) {
-        let wanted = self.pieces.iter().take_while(|piece| piece.start + piece.len <= end);
-        for (number, piece) in wanted.enumerate() {
-            let all = piece.all();
-            let progress = self.copier.queue().progress(piece.ticket);
+        let wanted = self.chunks.iter().take_while(|chunk| chunk.start + chunk.len <= end);
+        for (number, chunk) in wanted.enumerate() {
+            let all = chunk.all();
+            let progress = self.copier.queue().progress(chunk.ticket);
             if !progress.is_done(all) && progress.claim_all_or_none(all) {
-                // SAFETY: the bytes are within the buffer, and the socket is open. The claim makes
-                // them this thread's; all that came before on the socket is done.
-                match unsafe { crate::stream::wait_for_all(&self.queued(piece)) } {
+                // SAFETY: the bytes are within the buffer, and the socket is open. The claim gives
+                // them to this thread; all earlier tasks at the socket are done.
+                match unsafe { crate::stream::wait_for_all(&self.queued(chunk)) } {
                     Ok(()) => progress.finish(all),
                     Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), all),
                 };
             }
-            if self.copier.settle(piece.ticket, all).is_err() {
-                return self.give_up_behind(number);
+            if self.copier.complete(chunk.ticket, all).is_err() {
+                return self.fail_behind(number);
             }
         }
     }
 
-    /// A piece failed: what comes behind it is not what the peer sent next, and may never come.
-    fn give_up_behind(&self, number: usize) {
-        for piece in &self.pieces[number + 1..] {
-            let progress = self.copier.queue().progress(piece.ticket);
-            if !progress.is_done(piece.all()) && progress.claim_all_or_none(piece.all()) {
-                progress.fail(TaskFailure::Ended.code(), piece.all());
+    /// Fails the tasks behind a failed one: their bytes are not what the peer sent next, and may
+    /// never come.
+    fn fail_behind(&self, number: usize) {
+        for chunk in &self.chunks[number + 1..] {
+            let progress = self.copier.queue().progress(chunk.ticket);
+            if !progress.is_done(chunk.all()) && progress.claim_all_or_none(chunk.all()) {
+                progress.fail(TaskFailure::Ended.code(), chunk.all());
             }
         }
     }
 
-    fn queued(&self, piece: &Piece) -> Queued {
+    fn queued(&self, chunk: &Chunk) -> Queued {
         Queued {
             kind: Kind::Receive,
-            dst: self.base.as_ptr().addr() + piece.start,
+            dst: self.base.as_ptr().addr() + chunk.start,
             src: self.socket.as_raw_fd() as usize,
-            len_bytes: piece.len as u32,
-            granule_shift: segment::granule_shift_for(piece.len as u32),
+            len_bytes: chunk.len as u32,
+            granule_shift: segment::granule_shift_for(chunk.len as u32),
             is_lazy: false,
             streams: false,
         }
     }
 
-    /// The pieces that `range` goes over, each with its segments.
+    /// The tasks that overlap `range`, each with the segments that do.
     #[inline]
-    fn touching(&self, range: Range<usize>) -> impl Iterator<Item = (&Piece, u32)> {
-        let first = self.pieces.partition_point(|piece| piece.start + piece.len <= range.start);
-        let rest = self.pieces[first..].iter();
-        rest.take_while(move |piece| piece.start < range.end).map(move |piece| {
-            let start = range.start.max(piece.start) - piece.start;
-            let end = range.end.min(piece.start + piece.len) - piece.start;
-            let (len, shift) = (piece.len as u32, segment::granule_shift_for(piece.len as u32));
-            (piece, segment::bits_of_range(start as u32..end as u32, len, shift))
+    fn touching(&self, range: Range<usize>) -> impl Iterator<Item = (&Chunk, u32)> {
+        let first = self.chunks.partition_point(|chunk| chunk.start + chunk.len <= range.start);
+        let rest = self.chunks[first..].iter();
+        rest.take_while(move |chunk| chunk.start < range.end).map(move |chunk| {
+            let start = range.start.max(chunk.start) - chunk.start;
+            let end = range.end.min(chunk.start + chunk.len) - chunk.start;
+            let (len, shift) = (chunk.len as u32, segment::granule_shift_for(chunk.len as u32));
+            (chunk, segment::bits_of_range(start as u32..end as u32, len, shift))
         })
     }
 
-    /// Whether the bytes of `range` are there; does not wait.
+    /// Returns true if the bytes of `range` were received; does not wait.
     #[inline]
     pub fn is_ready(&self, range: Range<usize>) -> bool {
         let queue = self.copier.queue();
-        self.touching(range).all(|(piece, bits)| queue.progress(piece.ticket).is_done(bits))
+        self.touching(range).all(|(chunk, bits)| queue.progress(chunk.ticket).is_done(bits))
     }
 
-    /// Waits for the bytes of `range`, and lends them.
+    /// Waits for the bytes of `range`, and returns them.
     ///
     /// # Errors
-    /// [`CopyError`]: they will not come. What comes behind them on the socket is not what the
-    /// peer sent next: the stream is of no use any more.
+    /// [`CopyError`]: the bytes were not received. The following bytes in the socket are not what
+    /// the peer sent next: the stream is unusable.
     ///
     /// # Panics
-    /// `range` is not within [`Inbound::len`].
+    /// Panics if `range` is not within [`Inbound::len`].
     #[inline]
     pub fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
         self.check(&range);
-        self.settle(range.clone())?;
-        // SAFETY: within the buffer and initialised; the tasks that write these bytes are over,
-        // later ones write behind `filled`, and whoever changes the bytes borrows exclusively.
+        self.complete(range.clone())?;
+        // SAFETY: within the buffer and initialised. The tasks that write these bytes are over,
+        // later ones write behind `filled`, and changing the bytes requires an exclusive borrow.
         Ok(unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) })
     }
 
-    /// As [`Inbound::sync`], to be changed: for decryption in place.
+    /// As [`Inbound::sync`], but mutable: for decryption in place.
     ///
     /// # Errors
     /// As for [`Inbound::sync`].
@@ -367,7 +371,7 @@ impl Inbound {
     #[inline]
     pub fn sync_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], CopyError> {
         self.check(&range);
-        self.settle(range.clone())?;
+        self.complete(range.clone())?;
         let start = self.base.as_ptr();
         // SAFETY: as in `sync`, and `self` is borrowed exclusively.
         Ok(unsafe { std::slice::from_raw_parts_mut(start.add(range.start), range.len()) })
@@ -379,33 +383,34 @@ impl Inbound {
         assert!(range.start <= range.end && range.end <= len, "{range:?} of {len}");
     }
 
-    /// Empties the buffer, but for the bytes from `used` on, which move to its front; waits for
-    /// those that are on their way.
+    /// Removes the bytes before `used` from the buffer, and moves the rest to its front. Waits for
+    /// pending receives.
     ///
     /// # Errors
     /// As for [`Inbound::sync`]; the buffer is empty then.
     ///
     /// # Panics
-    /// `used` is beyond [`Inbound::len`].
+    /// Panics if `used` is beyond [`Inbound::len`].
     pub fn consume(&mut self, used: usize) -> Result<(), CopyError> {
         self.check(&(used..self.filled));
-        let settled = self.settle_all();
-        self.rounds.end(self.worth_bytes());
-        self.pieces.clear();
-        let kept = if settled.is_ok() { self.filled - used } else { 0 };
+        let completed = self.complete_all();
+        self.tuner.end(self.worth_bytes());
+        self.chunks.clear();
+        let kept = if completed.is_ok() { self.filled - used } else { 0 };
         if kept > 0 && used > 0 {
-            // SAFETY: both ranges are within the buffer, and no task touches it: all are settled.
+            // SAFETY: both ranges are within the buffer, and all tasks are completed, so none
+            // touches it.
             unsafe { std::ptr::copy(self.base.as_ptr().add(used), self.base.as_ptr(), kept) };
         }
         self.filled = kept;
-        settled
+        completed
     }
 }
 
 impl Drop for Inbound {
     fn drop(&mut self) {
-        // An error has nobody to tell it to.
-        let _ = self.settle_all();
+        // The error cannot be returned from `drop`.
+        let _ = self.complete_all();
         let buffer = std::ptr::slice_from_raw_parts_mut(self.base.as_ptr(), self.capacity);
         // SAFETY: allocated by `new` as a boxed slice of this length, freed once, and no task
         // touches it any more.

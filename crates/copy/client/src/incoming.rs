@@ -1,9 +1,8 @@
-//! Receives whose destination belongs to the receive until it is over: for buffers that outlive the
-//! function that asks for the bytes, in safe code.
+//! Receives that own their destination until they are over: for buffers that outlive the function
+//! that requests the bytes, in safe code.
 //!
-//! The bytes stay in the socket's queue until somebody wants them: there is no copy of them in
-//! between that would have to be absorbed. They are received by the service, where it is awake, or
-//! by whoever syncs.
+//! The bytes stay in the socket's queue until they are needed, so there is no intermediate copy to
+//! absorb. The service receives them if it is awake; otherwise the thread that syncs does.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,15 +14,15 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use unlade_shm::Task;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::Kind;
 
-/// Fewer bytes are not given to the service: whoever syncs has them sooner.
+/// Fewer bytes are not offered to the service: the thread that syncs receives them faster.
 const QUEUE_BYTES_MIN: usize = 16 << 10;
 
-/// Bytes that are on their way from a socket to the end of a buffer, which both belong to this value
-/// until [`Incoming::sync`] gives the buffer back.
+/// Bytes that are to be received from a socket and appended to a buffer. This value owns the
+/// buffer until [`Incoming::sync`] returns it.
 ///
 /// ```
 /// # use std::{io::Write, os::unix::net::UnixStream, sync::Arc};
@@ -32,7 +31,7 @@ const QUEUE_BYTES_MIN: usize = 16 << 10;
 /// let socket = Arc::new(socket.into());
 /// let mut incoming = unlade_copy::Incoming::new(&socket, Vec::with_capacity(64), 5);
 /// assert!(incoming.has_arrived()?);
-/// // ... whoever waits for word of it is told, and then:
+/// // ... other work; the bytes are needed now:
 /// assert_eq!(incoming.sync()?, b"value");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -46,7 +45,7 @@ const QUEUE_BYTES_MIN: usize = 16 << 10;
 /// buffer.push(1); // error: `buffer` was moved
 /// # drop(incoming);
 /// ```
-/// Nor can a part of it be lent before it is synced: there is nothing that lends it.
+/// No part of it can be borrowed before the sync, either: there is no such method.
 /// ```compile_fail,E0599
 /// # use std::{os::unix::net::UnixStream, sync::Arc};
 /// # let (_, socket) = UnixStream::pair().unwrap();
@@ -58,13 +57,13 @@ const QUEUE_BYTES_MIN: usize = 16 << 10;
 #[must_use = "the bytes are in the way of those behind them until they are received"]
 pub struct Incoming {
     socket: Arc<OwnedFd>,
-    /// What has been received; behind it is room for the rest.
+    /// The received bytes; its spare capacity is for the rest.
     buffer: Vec<u8>,
-    /// Bytes still to come.
+    /// Number of bytes not received yet.
     left: usize,
-    /// They were seen in the socket's queue.
+    /// All remaining bytes were seen in the socket's queue.
     has_arrived: bool,
-    /// The first of them, if the service receives them.
+    /// The tasks for the first of them, if the service receives.
     queued: Option<Queued>,
 }
 
@@ -75,42 +74,42 @@ struct Queued {
     len: usize,
 }
 
-/// Why the bytes of an [`Incoming`] are not there.
+/// Reason why the bytes of an [`Incoming`] were not received.
 #[derive(Debug, thiserror::Error)]
 pub enum ReceiveError {
-    /// The peer sent fewer.
+    /// The peer sent fewer bytes.
     #[error("the stream ended {0} bytes early")]
     Ended(usize),
     /// The socket's error.
     #[error("the socket: {0}")]
     Socket(#[from] io::Error),
-    /// The service's.
+    /// Error of the service.
     #[error(transparent)]
     Service(#[from] CopyError),
 }
 
 impl Incoming {
-    /// The next `len` bytes of `socket`, to be received behind those in `buffer` when they are
-    /// wanted. Nobody else should receive from the socket meanwhile.
+    /// Prepares to receive the next `len` bytes of `socket` and append them to `buffer`. No other
+    /// reader should receive from the socket meanwhile.
     ///
     /// # Panics
-    /// `buffer` has no room for them.
+    /// Panics if `buffer` has no room for them.
     pub fn new(socket: &Arc<OwnedFd>, buffer: Vec<u8>, len: usize) -> Incoming {
         assert!(len <= buffer.capacity() - buffer.len(), "no room for {len} bytes");
         Incoming { socket: Arc::clone(socket), buffer, left: len, has_arrived: false, queued: None }
     }
 
-    /// Bytes that this value knows to be still to come.
+    /// Number of bytes that were not received yet, as far as this value has observed.
     pub fn left(&self) -> usize {
         self.left
     }
 
-    /// Whether all bytes that are left wait in the socket's queue. If so nothing that the peer does
-    /// keeps them from being received: Linux hands out what a socket has queued before it tells of
-    /// an end, a reset or another error.
+    /// Returns true if all remaining bytes are in the socket's queue. Then the peer can no longer
+    /// prevent their receipt: Linux returns queued bytes before it reports the end of the stream,
+    /// a reset or another error.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     pub fn has_arrived(&mut self) -> io::Result<bool> {
         if !self.has_arrived {
             let waiting = rustix::io::ioctl_fionread(&*self.socket)?;
@@ -119,7 +118,7 @@ impl Incoming {
         Ok(self.has_arrived)
     }
 
-    /// Whether nothing is left to be waited for: [`Incoming::sync`] returns at once.
+    /// Returns true if [`Incoming::sync`] would return without waiting.
     pub fn is_ready(&self) -> bool {
         match &self.queued {
             None => self.left == 0,
@@ -130,15 +129,15 @@ impl Incoming {
         }
     }
 
-    /// Has the service of `copier` receive the bytes, if it is awake, they have arrived
-    /// ([`Incoming::has_arrived`]) and are worth it. True where it does.
+    /// Lets the service of `copier` receive the bytes, if it is awake, they have arrived
+    /// ([`Incoming::has_arrived`]) and there are enough of them. Returns true if it does.
     pub fn offer(&mut self, copier: &Arc<Copier>) -> bool {
-        // What has not arrived might never: then nobody could free the buffer.
+        // Bytes that have not arrived may never arrive: the buffer could then not be freed.
         if !self.has_arrived || self.left < QUEUE_BYTES_MIN || self.queued.is_some() {
             return false;
         }
         if !copier.is_awake() {
-            // So that it is, for those that come, if there are many.
+            // Counts the bytes, so that enough traffic wakes the service for later receives.
             copier.wake_for(self.left);
             return false;
         }
@@ -147,14 +146,14 @@ impl Incoming {
         let room = self.buffer.spare_capacity_mut()[..self.left].as_mut_ptr().expose_provenance();
         while at < self.left {
             let part = (self.left - at).min(TASK_BYTES_MAX);
-            // What is published here is settled before the buffer is used, given back or freed; or
-            // never, if the value is forgotten: then both live on, and the socket. Only this value
-            // has the buffer, and a `Vec` that is moved does not touch what it points to.
+            // The tasks published here are completed before the buffer is used, returned or freed.
+            // If the value is forgotten, the buffer and the socket are leaked and stay valid. Only
+            // this value has the buffer, and moving a `Vec` does not move its heap memory.
             let Some(ticket) = copier.acquire(part) else { break };
             let mut task = Task::copy((room + at) as u64, 0, part as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();
-            tokens.push(copier.publish(ticket, Kind::Receive, task, &How::default()));
+            tokens.push(copier.publish(ticket, Kind::Receive, task, &CopyOptions::default()));
             at += part;
         }
         if at > 0 {
@@ -163,15 +162,15 @@ impl Incoming {
         at > 0
     }
 
-    /// Whether the service receives the bytes.
+    /// Returns true if the service receives the bytes.
     pub fn is_queued(&self) -> bool {
         self.queued.is_some()
     }
 
-    /// Receives what has arrived, without waiting for more. True where nothing is left.
+    /// Receives what has arrived, without waiting for more. Returns true if nothing is left.
     ///
     /// # Errors
-    /// [`ReceiveError`]; what had been received is kept.
+    /// [`ReceiveError`]; bytes already received are kept.
     pub fn advance(&mut self) -> Result<bool, ReceiveError> {
         if self.queued.is_some() {
             return Ok(self.is_ready());
@@ -188,7 +187,7 @@ impl Incoming {
         Ok(true)
     }
 
-    /// One receive of what is left.
+    /// Receives once.
     fn receive(&mut self) -> Result<(), ReceiveError> {
         match receive_some(self.socket.as_fd(), &mut self.buffer, self.left) {
             Ok(0) => Err(ReceiveError::Ended(self.left)),
@@ -201,31 +200,31 @@ impl Incoming {
         }
     }
 
-    /// Waits for all bytes, receives those that nobody has received yet, and gives the buffer back.
+    /// Waits for all bytes, receives the remaining ones in this thread, and returns the buffer.
     ///
     /// # Errors
-    /// [`ReceiveError`]. The buffer is gone then, with what was received of them.
+    /// [`ReceiveError`]. The buffer is dropped then, with the received bytes.
     pub fn sync(mut self) -> Result<Vec<u8>, ReceiveError> {
-        self.settle()?;
+        self.complete()?;
         while !self.advance()? {
             wait_for_input(self.socket.as_fd())?;
         }
         Ok(std::mem::take(&mut self.buffer))
     }
 
-    /// Waits for what the service receives. Nobody but this value touches the buffer afterwards.
-    fn settle(&mut self) -> Result<(), CopyError> {
+    /// Waits for the service's tasks. Afterwards only this value touches the buffer.
+    fn complete(&mut self) -> Result<(), CopyError> {
         let Some(Queued { copier, tokens, len }) = &self.queued else { return Ok(()) };
         let len = *len;
-        let mut settled = Ok(());
+        let mut completed = Ok(());
         for token in tokens {
-            // Each is waited for, whatever the others came to: it may still be written to.
-            settled = settled.and(copier.sync(token, 0..TASK_BYTES_MAX));
+            // Wait for each task, even after a failure: it may still write to the buffer.
+            completed = completed.and(copier.sync(token, 0..TASK_BYTES_MAX));
         }
         self.queued = None;
-        settled?;
-        // SAFETY: each task has written its share of the `len` bytes behind the buffer's, for which
-        // there is room; the syncs made them visible.
+        completed?;
+        // SAFETY: each task has written its part of the `len` bytes behind the buffer's content,
+        // within its capacity; the syncs made them visible.
         unsafe { self.buffer.set_len(self.buffer.len() + len) };
         self.left -= len;
         Ok(())
@@ -233,31 +232,31 @@ impl Incoming {
 }
 
 impl Drop for Incoming {
-    /// Gives up what is queued, and waits until nobody writes to the buffer any more. A value that
-    /// is forgotten is never dropped, and neither are its buffer and its socket.
+    /// Aborts what is queued, and waits until no task writes to the buffer. A forgotten value is
+    /// never dropped, and neither are its buffer and its socket.
     fn drop(&mut self) {
         if let Some(Queued { copier, tokens, .. }) = &self.queued {
             tokens.iter().rev().for_each(|token| copier.abort(token));
         }
-        // The error has nobody to tell it to.
-        let _ = self.settle();
+        // The error cannot be returned from `drop`.
+        let _ = self.complete();
     }
 }
 
-/// Receives up to `len` bytes behind those in `buffer`, without waiting and without filling the room
-/// for them first: how many; 0 is the end of the stream.
+/// Receives up to `len` bytes and appends them to `buffer`, without waiting and without
+/// initialising the spare capacity. Returns their number; 0 is the end of the stream.
 ///
 /// # Errors
-/// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing.
+/// The socket's error: [`io::ErrorKind::WouldBlock`] if it has no bytes.
 ///
 /// # Panics
-/// `buffer` has no room for them.
+/// Panics if `buffer` has no room for them.
 pub fn receive_some(socket: BorrowedFd<'_>, buffer: &mut Vec<u8>, len: usize) -> io::Result<usize> {
     let room: &mut [MaybeUninit<u8>] = &mut buffer.spare_capacity_mut()[..len];
     let ((received, _), _) = rustix::net::recv(socket, room, RecvFlags::DONTWAIT)?;
     let count = received.len();
-    // SAFETY: the kernel has written `count` bytes behind the buffer's, and there is room for them, as
-    // `room` was within its capacity.
+    // SAFETY: the kernel has written `count` bytes behind the buffer's content. They fit, since
+    // `room` is within its capacity.
     unsafe { buffer.set_len(buffer.len() + count) };
     Ok(count)
 }
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_behind_those_that_are_there() {
+    fn received_bytes_are_appended() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let socket = Arc::new(OwnedFd::from(socket));
         let bytes = pattern(50_000);
@@ -309,7 +308,8 @@ mod tests {
         assert_eq!(&behind, b"behind");
     }
 
-    /// What a reply that goes out before its bytes are received rests on.
+    /// A reply may be sent before its request body is received: this relies on the property tested
+    /// here.
     #[test]
     fn what_has_arrived_outlives_a_reset() {
         let (mut peer, socket) = tcp();
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_ends_early_is_told() {
+    fn a_truncated_stream_is_an_error() {
         let (mut peer, socket) = UnixStream::pair().unwrap();
         let socket = Arc::new(OwnedFd::from(socket));
         peer.write_all(b"abc").unwrap();
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_service_receives_what_it_is_offered() {
+    fn the_service_receives_offered_bytes() {
         let config = Config { polling: Polling::Always, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Arc::new(Copier::new(service.attach().unwrap()));
@@ -362,14 +362,14 @@ mod tests {
                 assert_eq!(incoming.sync().unwrap(), bytes[at..at + len]);
                 at += len;
             }
-            // The peer is not kept waiting for the rest.
+            // Receive the rest, so that the peer's write completes.
             let rest = Incoming::new(&socket, Vec::with_capacity(bytes.len()), bytes.len() - at);
             assert_eq!(rest.sync().unwrap(), bytes[at..]);
         });
     }
 
     #[test]
-    fn dropped_while_the_service_has_it() {
+    fn a_receive_dropped_in_the_service_is_aborted() {
         let config = Config { polling: Polling::Always, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Arc::new(Copier::new(service.attach().unwrap()));

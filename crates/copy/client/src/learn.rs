@@ -1,9 +1,9 @@
-//! What is learnt of queued copies that are timed: how long submitting took, how long it was until
-//! somebody synced them, and how long all syncs of them waited.
+//! Samples from timed copies that are queued: the time of the submission, the time until the first
+//! sync, and the time that all syncs waited.
 //!
-//! A copy may be synced by its token or by address, in pieces, together with others, by any thread,
-//! or not at all. It is learnt from once: when a sync finds all of it done, when somebody sees that
-//! it is over, or at the latest when its slot serves another copy.
+//! A copy may be synced by token or by address, in parts, together with others, by any thread, or
+//! not at all. It yields one sample: when a sync finds all of it done, when another operation
+//! notices that it is over, or at the latest when its slot is reused.
 
 use std::num::NonZeroU16;
 use std::ops::Range;
@@ -12,31 +12,30 @@ use std::time::Instant;
 use unlade_copy_scheduler::admit::Seen;
 use unlade_shm::{Ticket, segment};
 
+use crate::admission::nanos;
+use crate::cache_probe::line_ns;
+use crate::completion::to_result;
 use crate::copier::Copier;
 use crate::error::CopyError;
-use crate::glance::line_ns;
 use crate::pending::{Kind, Queued, Timed};
-use crate::settle::told;
-use crate::site::nanos;
 
-/// The longest submission that is told apart from longer ones, nanoseconds: 15 bits.
+/// Upper limit of a recorded submission time, in nanoseconds: 15 bits.
 const SUBMIT_NS_MAX: u32 = 0x7fff;
-/// Tasks that are looked at for how many bytes are queued; what is behind them is taken to be like
-/// them.
+/// Number of tasks that are inspected to compute the backlog; the rest is extrapolated.
 const BACKLOG_LOOKS_MAX: u64 = 32;
 
 impl Copier {
-    /// A copy that was to be timed was made at once.
+    /// Records a timed copy that was synchronous.
     pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
-        self.sites().learn_at_once(site, len, copy_ns, None);
+        self.admission().learn_at_once(site, len, copy_ns, None);
     }
 
-    /// A copy that was to be timed was queued, and is over.
+    /// Records a timed copy that was queued and is over.
     pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &Seen) {
-        self.sites().learn_queued(site, len, seen, &self.costs());
+        self.admission().learn_queued(site, len, seen, &self.costs());
     }
 
-    /// Bytes that the service has to copy before what is queued now.
+    /// Number of bytes that the service must copy before a task that is queued now.
     pub(crate) fn backlog_bytes(&self) -> u64 {
         let head = self.queue().head().0;
         let oldest = self.oldest_pending().0;
@@ -47,7 +46,7 @@ impl Copier {
                 return bytes + (head - at).saturating_mul(bytes) / looks;
             }
             let ticket = Ticket(at);
-            // What waits for a socket, or is put off, is not in the way.
+            // A task that waits for a socket, or is deferred, does not delay others.
             let queued = self.pending().get(ticket);
             if let Some(queued) = queued.filter(|it| it.kind == Kind::Copy && !it.is_lazy) {
                 let left = queued.all() & !self.queue().progress(ticket).done();
@@ -58,63 +57,63 @@ impl Copier {
         bytes
     }
 
-    /// Notes that a copy is to be learnt from, which was submitted from `began` to now.
+    /// Marks a copy as timed, with a submission from `began` to now.
     pub(crate) fn note_timing(&self, ticket: Ticket, site: usize, began: Instant, is_awake: bool) {
         let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
         let since = self.since_origin_ns(Instant::now());
         self.pending().note_timing(ticket, since << 16 | submit_ns, site);
     }
 
-    /// Nanoseconds from the submission of a copy, as it was noted, to `now`.
+    /// Nanoseconds from the recorded submission of a copy to `now`.
     fn window_ns(&self, timing: u64, now: Instant) -> u32 {
-        // Both are cut to 48 bits.
+        // Both are truncated to 48 bits.
         let window_ns = (self.since_origin_ns(now) << 16).wrapping_sub(timing & !0xffff) >> 16;
         window_ns.try_into().unwrap_or(u32::MAX)
     }
 
-    /// The sync of a copy by its token that is timed.
+    /// Syncs a timed copy by its token.
     #[cold]
     pub(crate) fn sync_timed(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
-        let settled = match self.pending().get(ticket) {
-            Some(queued) => self.settle_learning(ticket, &queued, bits),
-            None => self.settle_untold(ticket, bits),
+        let completed = match self.pending().get(ticket) {
+            Some(queued) => self.complete_learning(ticket, &queued, bits),
+            None => self.complete_unreported(ticket, bits),
         };
-        settled.map_err(|code| {
-            self.failures().tell(ticket, code);
-            told(Some(code))
+        completed.map_err(|code| {
+            self.failures().mark_reported(ticket, code);
+            to_result(Some(code))
                 .err()
                 .unwrap_or(CopyError::Failed(unlade_copy_service::TaskFailure::of(code)))
         })
     }
 
-    /// Waits until `bits` of a task are done, helps, and learns.
+    /// Waits until `bits` of a task are done, helps, and records the times.
     #[inline]
-    pub(crate) fn settle_learning(
+    pub(crate) fn complete_learning(
         &self,
         ticket: Ticket,
         queued: &Queued,
         bits: u32,
     ) -> Result<(), NonZeroU16> {
         match self.pending().is_timed(ticket) {
-            true => self.settle_timed(ticket, queued, bits),
-            false => self.settle_untold(ticket, bits),
+            true => self.complete_timed(ticket, queued, bits),
+            false => self.complete_unreported(ticket, bits),
         }
     }
 
     #[cold]
-    fn settle_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
+    fn complete_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
         let began = Instant::now();
         let window_ns = self.window_ns(self.pending().timing(ticket), began);
-        let settled = self.settle_untold(ticket, bits);
+        let completed = self.complete_unreported(ticket, bits);
         self.pending().add_wait(ticket, window_ns, nanos(began));
         // Later syncs may have to wait for the rest.
-        if settled.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
+        if completed.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
             self.learn_from(ticket, queued, Some(bits));
         }
-        settled
+        completed
     }
 
-    /// A task is over that may be one to learn from: nobody need sync it any more, or come to it.
+    /// Records a task that is over, if it is timed: it may never be synced.
     #[inline]
     pub(crate) fn learn_over(&self, ticket: Ticket, queued: &Queued) {
         if self.pending().is_timed(ticket) {
@@ -122,7 +121,7 @@ impl Copier {
         }
     }
 
-    /// The slot of a task that is to be learnt from is about to serve `next`.
+    /// Records the timed task whose slot `next` is about to reuse.
     #[inline]
     pub(crate) fn learn_before(&self, next: Ticket) {
         if let Some(before) = self.pending().timed_before(next) {
@@ -138,7 +137,7 @@ impl Copier {
         }
     }
 
-    /// Learns from a copy that is over; `synced` has the segments that the caller has just synced.
+    /// Records a copy that is over; `synced` has the segments that the caller has just synced.
     #[cold]
     fn learn_from(&self, ticket: Ticket, queued: &Queued, synced: Option<u32>) {
         let progress = self.queue().progress(ticket);
@@ -147,7 +146,7 @@ impl Copier {
         if error.is_some() || is_aborted {
             return;
         }
-        // Nobody has waited for it so far, and nobody will.
+        // No sync has waited for it, and none will.
         let never_synced = || (self.window_ns(timing, Instant::now()), 0);
         let (window_ns, wait_ns) = seen.unwrap_or_else(never_synced);
         let line_ns = synced.and_then(|bits| self.line_ns_of(ticket, queued, bits));
@@ -156,7 +155,7 @@ impl Copier {
         self.learn_queued((site, timing & 1 != 0), queued.len_bytes, &seen);
     }
 
-    /// What it takes to read a line of what was just synced; none where other copies touch it.
+    /// Time to read a line of the bytes just synced; none if other copies write them.
     fn line_ns_of(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Option<f32> {
         let run = segment::runs(bits & queued.all()).next().filter(|_| queued.writes())?;
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
@@ -170,9 +169,9 @@ impl Copier {
             }
             at = at.next();
         }
-        // SAFETY: whoever queued the copy promised that its destination is valid until it is
-        // settled, which it is not before the sync returns that has this learnt; these bytes are
-        // there, and no copy writes them.
+        // SAFETY: the submitter promised that the destination stays valid until the copy is
+        // completed, which happens when the current sync returns. These bytes are copied, and no
+        // other copy writes them.
         unsafe { line_ns(dst as *const u8, len) }
     }
 }
@@ -180,13 +179,13 @@ impl Copier {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Config, How, Polling, Service};
+    use crate::{Config, CopyOptions, Polling, Service};
     use std::time::Duration;
 
     const BYTES: usize = 64 << 10;
     const SITE: usize = 0x1000;
-    const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
-    const PUT_OFF: How = How { lazy_us: Some(u32::MAX), ..QUEUED };
+    const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
+    const PUT_OFF: CopyOptions = CopyOptions { lazy_us: Some(u32::MAX), ..QUEUED };
 
     fn client() -> (Service, Copier) {
         let config = Config { polling: Polling::Always, ..Config::default() };
@@ -200,22 +199,22 @@ mod tests {
         (service, copier)
     }
 
-    fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> crate::Token {
-        // SAFETY: the tests sync before they look at either, or let them go.
-        unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+    fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], options: &CopyOptions) -> crate::Token {
+        // SAFETY: the tests sync before they read, change or free either buffer.
+        unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), options) }
     }
 
-    /// Both ways are known after some copies that are synced like this.
+    /// Checks that both costs are known after some copies that are synced like this.
     fn is_learnt(sync: impl Fn(&Copier, usize)) {
         let (_service, copier) = client();
         let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
-        let how = How { site: SITE, ..How::default() };
+        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
         for _ in 0..40 {
-            let _token = submit(&copier, &mut destination, &source, &how);
+            let _token = submit(&copier, &mut destination, &source, &options);
             sync(&copier, destination.as_ptr().addr());
         }
         copier.sync_all().unwrap();
-        assert!(copier.sites().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
+        assert!(copier.admission().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
     }
 
     #[test]
@@ -235,17 +234,17 @@ mod tests {
     }
 
     #[test]
-    fn copies_that_nobody_syncs_teach_when_their_slots_are_used_again() {
+    fn unsynced_copies_are_recorded_when_their_slots_are_reused() {
         let config = Config { polling: Polling::Always, slots: 16, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Copier::new(service.attach().unwrap());
         let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 16]);
-        let how = How { site: SITE, ..How::default() };
+        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
         let begin = Instant::now();
-        while copier.sites().usual(SITE, BYTES).is_none() {
+        while copier.admission().usual(SITE, BYTES).is_none() {
             assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", copier.stats().read());
             for destination in &mut destinations {
-                let token = submit(&copier, destination, &source, &how);
+                let token = submit(&copier, destination, &source, &options);
                 while !copier.is_ready(&token, 0..BYTES) {
                     std::thread::yield_now();
                 }
@@ -262,7 +261,7 @@ mod tests {
             copier.sync(&token, 0..BYTES).unwrap();
             assert_eq!(copier.backlog_bytes(), 0, "copy {number}");
         }
-        // From here on nobody copies but who waits.
+        // From here on only waiting threads copy.
         drop(service);
         let put_off = submit(&copier, &mut destinations[0], &source, &PUT_OFF);
         assert_eq!(copier.backlog_bytes(), 0, "nobody is at it");
@@ -271,7 +270,7 @@ mod tests {
             .zip([BYTES, 4096, 20_000, BYTES])
             .map(|(dst, len)| submit(&copier, &mut dst[..len], &source[..len], &QUEUED))
             .collect();
-        // Whole segments count.
+        // Whole segments are counted.
         let most = 2 * BYTES + 4096 + (20 << 10);
         let left = copier.backlog_bytes() as usize;
         assert!((most - 1024..=most).contains(&left), "{left} of {most}");
@@ -285,13 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_long_copy_are_told_to_go_past_the_caches() {
+    fn parts_of_a_long_copy_have_the_stream_hint() {
         let (service, copier) = client();
         drop(service);
         let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
         for (whole_bytes, streams) in [(BYTES, false), (64 << 20, true)] {
             let (dst, src) = (destination.as_mut_ptr(), source.as_ptr());
-            // SAFETY: nobody looks at either before it is synced.
+            // SAFETY: neither buffer is used before the sync.
             let token = unsafe { copier.submit_part(dst, src, BYTES, whole_bytes, &QUEUED) };
             let task = copier.queue().peek(token.ticket).unwrap().unwrap();
             assert_eq!(task.flags.contains(unlade_shm::Flags::STREAMS), streams);
@@ -302,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_backlog_is_taken_to_go_on_as_it_begins() {
+    fn a_long_backlog_is_extrapolated() {
         let (service, copier) = client();
         drop(service);
         let (source, mut destinations) = (vec![1u8; 4096], vec![vec![0u8; 4096]; 100]);

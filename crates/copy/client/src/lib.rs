@@ -1,13 +1,19 @@
 //! Copies that the copy service makes: submit, go on, sync what you touch.
 #![deny(unsafe_code)]
+mod admission;
 #[allow(unsafe_code)]
 mod arena;
 #[allow(unsafe_code)]
 mod at_once;
 #[allow(unsafe_code)]
+mod cache_probe;
+#[allow(unsafe_code)]
 mod chain;
 #[allow(unsafe_code)]
 pub mod channel;
+mod client_tasks;
+#[allow(unsafe_code)]
+mod completion;
 #[allow(unsafe_code)]
 mod copier;
 mod error;
@@ -16,8 +22,6 @@ mod failures;
 mod fork;
 mod forward;
 #[allow(unsafe_code)]
-mod glance;
-#[allow(unsafe_code)]
 mod handler;
 #[allow(unsafe_code)]
 mod inbound;
@@ -25,39 +29,35 @@ mod inbound;
 mod incoming;
 #[allow(unsafe_code)]
 mod learn;
-mod ledger;
 mod link;
 #[allow(unsafe_code)]
 mod owned;
 mod pending;
 #[allow(unsafe_code)]
 mod process;
+mod receive_tuner;
 #[allow(unsafe_code)]
 mod remote;
-mod rounds;
 #[allow(unsafe_code)]
 pub mod scope;
-#[allow(unsafe_code)]
-mod settle;
-mod site;
 #[allow(unsafe_code)]
 mod sockets;
 mod stats;
 #[allow(unsafe_code)]
 mod stream;
 
-pub use arena::{ArenaCopy, Begun, Ended, Why};
+pub use arena::{ArenaCopy, AtOnceReason, FinishedCopy, StartedCopy};
 pub use at_once::{AtOnce, is_refused};
 pub use chain::Received;
-pub use copier::{Copier, How, TASK_BYTES_MAX, Token};
+pub use copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 pub use error::CopyError;
 pub use forward::{ForwardError, Forwarding};
-pub use inbound::{FIRST_BYTES_DEFAULT, Inbound, PIECE_BYTES_DEFAULT};
+pub use inbound::{CHUNK_BYTES_DEFAULT, FIRST_BYTES_DEFAULT, Inbound};
 pub use incoming::{Incoming, ReceiveError, receive_some};
 pub use link::Link;
 pub use owned::Owned;
 pub use process::{Service, StartError};
-pub use remote::{Options, Remote, RemoteError, Shared};
+pub use remote::{Options, Remote, RemoteError, SharedMemory};
 pub use scope::{Pending, Scope};
 pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};

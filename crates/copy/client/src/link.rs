@@ -1,4 +1,4 @@
-//! Where the service is: in this process, or behind shared memory.
+//! Connection to the service: in this process, or through shared memory.
 
 use unlade_copy_scheduler::admit::Costs;
 use unlade_copy_service::Attachment;
@@ -7,7 +7,7 @@ use unlade_shm::{Queue, Task, Ticket};
 use crate::fork::OfProcess;
 use crate::remote::Remote;
 
-/// A queue and whoever serves it; see [`Copier::new`](crate::Copier::new).
+/// A queue and its service; see [`Copier::new`](crate::Copier::new).
 pub struct Link(Server);
 
 enum Server {
@@ -46,7 +46,7 @@ impl Link {
         }
     }
 
-    /// What copies cost on this machine, as far as it is known.
+    /// Measured costs of copies on this machine.
     pub(crate) fn costs(&self) -> Costs {
         match &self.0 {
             Server::Local(attachment) => attachment.costs(),
@@ -54,8 +54,8 @@ impl Link {
         }
     }
 
-    /// Whether somebody serves the queue; where not, nothing is claimed any more but by a daemon
-    /// that is dead. A system call with a daemon.
+    /// Returns true if a service serves the queue. Otherwise no service claims segments any more,
+    /// though a dead daemon may have left claims. This is a system call with a daemon.
     pub(crate) fn is_served(&self) -> bool {
         match &self.0 {
             Server::Local(local) => !local.is_orphan() && local.is_served(),
@@ -71,7 +71,7 @@ impl Link {
         }
     }
 
-    /// Whether the threads that serve are the parent's, and this is a child.
+    /// Returns true if this process is a child, and the service's threads are the parent's.
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         match &self.0 {
@@ -80,7 +80,7 @@ impl Link {
         }
     }
 
-    /// The service of this process, if that is who serves.
+    /// The service of this process, or `None` if a daemon serves.
     #[inline]
     pub(crate) fn local(&self) -> Option<&Attachment> {
         match &self.0 {
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    /// The daemon, if that is who serves.
+    /// The connection to the daemon, or `None` if this process serves.
     #[inline]
     pub(crate) fn remote(&self) -> Option<&Remote> {
         match &self.0 {
@@ -98,7 +98,7 @@ impl Link {
         }
     }
 
-    /// Whether the service can reach both ranges of a copy.
+    /// Returns true if the service can access both ranges of a copy.
     #[inline]
     pub(crate) fn reaches(&self, dst: usize, src: usize, len: usize) -> bool {
         match &self.0 {
@@ -107,8 +107,7 @@ impl Link {
         }
     }
 
-    /// Turns a task of this process's addresses into one that the service understands, and keeps
-    /// what is not for others.
+    /// Converts the addresses of a task for the service, and removes private data from it.
     #[inline]
     pub(crate) fn translate(&self, ticket: Ticket, task: &mut Task) {
         if let Server::Remote(remote) = &self.0 {
@@ -116,13 +115,13 @@ impl Link {
         }
     }
 
-    /// Claims what nobody has of `wanted`.
+    /// Claims the segments of `wanted` that are not claimed.
     #[inline]
     pub(crate) fn claim(&self, ticket: Ticket, wanted: u32) -> u32 {
         let progress = self.queue().progress(ticket);
         match &self.0 {
             Server::Local(_) => progress.claim(wanted),
-            Server::Remote(remote) => remote.ledger().claim(ticket, progress, wanted),
+            Server::Remote(remote) => remote.tasks().claim(ticket, progress, wanted),
         }
     }
 }

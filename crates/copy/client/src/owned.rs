@@ -1,25 +1,26 @@
-//! Copies that own their buffers: for who does not stay in one function until they are made.
+//! Copies that own their buffers, so that they can outlive the submitting function.
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 
-/// A copy under way, and its buffers.
+/// A pending copy and its buffers.
 ///
-/// Dropped, it waits. Forgotten, it leaks the buffers: nobody else gets them while they are copied.
+/// Dropping it waits for the copy. Forgetting it leaks the buffers, so that they are not reused
+/// during the copy.
 #[derive(Debug)]
 #[must_use = "the bytes are there only after `wait`"]
 pub struct Owned<'c> {
     copier: &'c Copier,
     source: Vec<u8>,
     destination: Vec<u8>,
-    /// One task for each [`TASK_BYTES_MAX`].
+    /// One token for each [`TASK_BYTES_MAX`] bytes.
     first: Token,
     rest: Vec<Token>,
 }
 
 impl Copier {
-    /// Queues a copy of `source` into `destination`, and keeps both until it is made. Where the
-    /// queue is full it is made at once.
+    /// Queues a copy of `source` into `destination`, and owns both until it is complete. If the
+    /// queue is full, the copy is synchronous.
     ///
     /// ```
     /// # let service = unlade_copy::Service::start(unlade_copy::Config::default())?;
@@ -32,17 +33,17 @@ impl Copier {
     /// ```
     ///
     /// # Panics
-    /// They differ in length.
+    /// Panics if the lengths differ.
     pub fn queue_owned(&self, source: Vec<u8>, mut destination: Vec<u8>) -> Owned<'_> {
         assert_eq!(source.len(), destination.len(), "source and destination differ in length");
-        let how = How { queued: true, ..How::default() };
+        let options = CopyOptions { queued: true, ..CopyOptions::default() };
         let (src, dst, len) = (source.as_ptr(), destination.as_mut_ptr(), source.len());
         let submit = |at: usize| {
             let part = (len - at).min(TASK_BYTES_MAX);
-            // SAFETY: two vectors of `len` bytes, so they do not overlap. Nobody touches or frees
-            // them until the copy is settled: `Owned` has both, gives them away in `wait` only,
-            // and settles before that and before it drops them.
-            unsafe { self.submit_part(dst.add(at), src.add(at), part, len, &how) }
+            // SAFETY: two vectors of `len` bytes, so they do not overlap. `Owned` has both,
+            // returns them only from `wait`, and completes the copy before that and before it drops
+            // them. Until then no other code touches or frees them.
+            unsafe { self.submit_part(dst.add(at), src.add(at), part, len, &options) }
         };
         let first = submit(0);
         let rest = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX).map(submit).collect();
@@ -51,7 +52,7 @@ impl Copier {
 }
 
 impl Owned<'_> {
-    /// Whether all bytes are there; does not wait, and does not help.
+    /// Returns true if all bytes are copied; does not wait, and does not help.
     #[inline]
     pub fn is_ready(&self) -> bool {
         let all = 0..TASK_BYTES_MAX;
@@ -59,17 +60,17 @@ impl Owned<'_> {
             && self.rest.iter().all(|token| self.copier.is_ready(token, all.clone()))
     }
 
-    /// Waits, and gives the buffers back: source and destination.
+    /// Waits for the copy, and returns the buffers: source and destination.
     ///
     /// # Errors
     /// [`CopyError`]: the copy could not be made. The buffers are lost then.
     pub fn wait(mut self) -> Result<(Vec<u8>, Vec<u8>), CopyError> {
-        self.settle()?;
+        self.complete()?;
         Ok((std::mem::take(&mut self.source), std::mem::take(&mut self.destination)))
     }
 
-    /// Settles every task, also behind one that failed.
-    fn settle(&self) -> Result<(), CopyError> {
+    /// Completes every task, even after a failed one.
+    fn complete(&self) -> Result<(), CopyError> {
         let all = 0..TASK_BYTES_MAX;
         let first = self.copier.sync(&self.first, all.clone());
         self.rest
@@ -80,7 +81,7 @@ impl Owned<'_> {
 
 impl Drop for Owned<'_> {
     fn drop(&mut self) {
-        // Nobody asks for the bytes any more, so an error is nobody's concern.
-        let _ = self.settle();
+        // The error cannot be returned from `drop`.
+        let _ = self.complete();
     }
 }

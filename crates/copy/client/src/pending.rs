@@ -1,7 +1,7 @@
-//! What this process has queued and not settled: where each task's bytes are, by slot.
+//! Tasks that this process has queued and not completed, with their addresses, by slot.
 //!
-//! It is this process's own memory, so that a service in another process cannot change what a
-//! waiter copies.
+//! This memory is private to the process, so that a service in another process cannot change what
+//! a waiter copies.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unlade_shm::Ticket;
 use unlade_shm::segment;
 
-/// What a task's two sides are.
+/// Kind of a task: source and destination are memory or sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -17,13 +17,13 @@ pub(crate) enum Kind {
     Copy,
     /// The source is a socket.
     Receive,
-    /// The destination is one.
+    /// The destination is a socket.
     Send,
-    /// Both are.
+    /// Both are sockets.
     Forward,
 }
 
-/// One task as its client knows it.
+/// One task, as recorded by its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Queued {
     pub kind: Kind,
@@ -33,24 +33,24 @@ pub(crate) struct Queued {
     pub src: usize,
     pub len_bytes: u32,
     pub granule_shift: u8,
-    /// Nobody wants it soon: whoever needs its bytes better has the service read past it.
+    /// The task is deferred. A waiter that needs its bytes asks the service to read around it.
     pub is_lazy: bool,
-    /// It is part of a copy that is too long for the caches.
+    /// The task is part of a copy that exceeds the caches.
     pub streams: bool,
 }
 
 impl Queued {
-    /// All its segments.
+    /// All segments of the task.
     pub fn all(&self) -> u32 {
         segment::bits_for(self.len_bytes, self.granule_shift)
     }
 
-    /// Whether its destination is memory.
+    /// Returns true if the destination is memory.
     pub fn writes(&self) -> bool {
         matches!(self.kind, Kind::Copy | Kind::Receive)
     }
 
-    /// The memory that it writes; none of one whose destination is a socket.
+    /// Memory written by the task; empty if the destination is a socket.
     pub fn written(&self) -> Range<usize> {
         let len = if self.writes() { self.len_bytes as usize } else { 0 };
         let start = if self.writes() { self.dst } else { 0 };
@@ -68,20 +68,21 @@ impl Queued {
         if reads { self.meeting(self.src, address, len) } else { 0 }
     }
 
-    /// The socket that it takes from, if there is one.
-    pub fn inlet(&self) -> Option<usize> {
+    /// The source socket, if there is one.
+    pub fn source_socket(&self) -> Option<usize> {
         matches!(self.kind, Kind::Receive | Kind::Forward).then_some(self.src)
     }
 
-    /// The socket that it gives to, if there is one.
-    pub fn outlet(&self) -> Option<usize> {
+    /// The destination socket, if there is one.
+    pub fn destination_socket(&self) -> Option<usize> {
         matches!(self.kind, Kind::Send | Kind::Forward).then_some(self.dst)
     }
 
-    /// Whether both take from, or both give to, one socket.
+    /// Returns true if both have the same source socket, or the same destination socket.
     pub fn shares_socket(&self, other: &Queued) -> bool {
         let is_same = |one: Option<usize>, other| one.is_some() && one == other;
-        is_same(self.inlet(), other.inlet()) || is_same(self.outlet(), other.outlet())
+        is_same(self.source_socket(), other.source_socket())
+            || is_same(self.destination_socket(), other.destination_socket())
     }
 
     fn meeting(&self, side: usize, address: usize, len: usize) -> u32 {
@@ -95,7 +96,7 @@ impl Queued {
     }
 }
 
-/// One slot. Whoever acquired the ticket writes; the ticket comes last.
+/// One slot. Only the thread that acquired the ticket writes; the ticket is stored last.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Slot {
@@ -105,25 +106,25 @@ struct Slot {
     src: AtomicU64,
     /// Length, granule shift, lazy, streams, kind.
     shape: AtomicU64,
-    /// The ticket plus one of the copy that the words below are about; 0 where none is timed. It is
-    /// not that of `ticket` where that one came later and is not timed.
+    /// The ticket plus one of the timed copy that the words below describe; 0 if none is timed. It
+    /// may be older than `ticket`, if the newer task is not timed.
     timed: AtomicU64,
-    /// When its submission was over, what that took (48 and 15 bits of nanoseconds), and whether the
-    /// service was awake (1 bit). Written by who submits, read by who syncs.
+    /// End of the submission, its duration (48 and 15 bits of nanoseconds), and a flag that the
+    /// service was awake (1 bit). Written by the submitter, read by syncs.
     timing: AtomicU64,
-    /// Where in the program it is.
+    /// The call site.
     site: AtomicU64,
-    /// 0 before the first sync; then the nanoseconds until that plus one, and those that syncs have
-    /// waited (32 bits each).
+    /// 0 before the first sync; then the nanoseconds until that sync plus one, and those that
+    /// syncs have waited (32 bits each).
     seen: AtomicU64,
 }
 
-/// What is to be learnt of a copy that is timed.
+/// Measurements of a timed copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timed {
     pub timing: u64,
     pub site: usize,
-    /// Until the first sync, and in syncs; none before there was one.
+    /// Time until the first sync, and time in syncs; none before the first sync.
     pub seen: Option<(u32, u32)>,
 }
 
@@ -131,15 +132,15 @@ pub(crate) struct Timed {
 #[derive(Debug)]
 pub(crate) struct Pending {
     slots: Box<[Slot]>,
-    /// All tickets below are done: where a search begins.
-    settled: AtomicU64,
+    /// All tickets below are done; searches begin here.
+    completed: AtomicU64,
 }
 
 impl Pending {
-    /// For a queue of so many slots, a power of two.
+    /// Creates the table of a queue of `slots` slots, a power of two.
     pub fn new(slots: u32, tail: Ticket) -> Pending {
         let slots = (0..slots).map(|_| Slot::default()).collect();
-        Pending { slots, settled: AtomicU64::new(tail.0) }
+        Pending { slots, completed: AtomicU64::new(tail.0) }
     }
 
     #[inline]
@@ -147,12 +148,12 @@ impl Pending {
         &self.slots[ticket.0 as usize & (self.slots.len() - 1)]
     }
 
-    /// Notes a task, before its line is published.
+    /// Records a task, before its line is published.
     #[inline]
     pub fn note(&self, ticket: Ticket, queued: &Queued) {
         let slot = self.slot(ticket);
         slot.ticket.store(0, Ordering::Relaxed);
-        // Readers that see a new word see that the ticket is no longer the old one.
+        // A reader that sees a new word must not see the old ticket afterwards.
         std::sync::atomic::fence(Ordering::Release);
         slot.dst.store(queued.dst as u64, Ordering::Relaxed);
         slot.src.store(queued.src as u64, Ordering::Relaxed);
@@ -165,8 +166,7 @@ impl Pending {
         slot.ticket.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
 
-    /// The task of a ticket; nothing where another thread is about to note it, or its slot serves
-    /// another one.
+    /// The task of a ticket; none if another thread is about to record it, or its slot was reused.
     #[inline]
     pub fn get(&self, ticket: Ticket) -> Option<Queued> {
         let slot = self.slot(ticket);
@@ -195,7 +195,7 @@ impl Pending {
         })
     }
 
-    /// Notes when a task was submitted, for its syncs.
+    /// Records the submission time of a task, for its syncs.
     pub fn note_timing(&self, ticket: Ticket, timing: u64, site: usize) {
         let slot = self.slot(ticket);
         slot.timing.store(timing, Ordering::Relaxed);
@@ -204,25 +204,25 @@ impl Pending {
         slot.timed.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
 
-    /// Whether something is to be learnt of a task.
+    /// Returns true if the task is timed.
     #[inline]
     pub fn is_timed(&self, ticket: Ticket) -> bool {
         self.slot(ticket).timed.load(Ordering::Acquire) == ticket.0.wrapping_add(1)
     }
 
-    /// The task of which something is to be learnt still, in the slot that is to serve `next`.
+    /// The timed task in the slot that `next` is about to reuse.
     #[inline]
     pub fn timed_before(&self, next: Ticket) -> Option<Ticket> {
         self.slot(next).timed.load(Ordering::Acquire).checked_sub(1).map(Ticket)
     }
 
-    /// When the submission of a task that is timed was over, as it was noted.
+    /// The recorded submission time of a timed task.
     pub fn timing(&self, ticket: Ticket) -> u64 {
         self.slot(ticket).timing.load(Ordering::Relaxed)
     }
 
-    /// A sync of a task that is timed waited so long; if it was the first one, `window_ns` after the
-    /// submission.
+    /// Adds the waiting time of a sync of a timed task. `window_ns` is the time since the
+    /// submission; only the first sync stores it.
     pub fn add_wait(&self, ticket: Ticket, window_ns: u32, wait_ns: u32) {
         let add = |seen: u64| {
             let first = match seen >> 32 {
@@ -234,7 +234,7 @@ impl Pending {
         let _ = self.slot(ticket).seen.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 
-    /// What was noted of a task, once.
+    /// Takes the measurements of a task, once.
     pub fn take_timing(&self, ticket: Ticket) -> Option<Timed> {
         let slot = self.slot(ticket);
         let expected = ticket.0.wrapping_add(1);
@@ -249,13 +249,13 @@ impl Pending {
 
     /// All tickets below this one are done.
     #[inline]
-    pub fn settled(&self) -> Ticket {
-        Ticket(self.settled.load(Ordering::Acquire))
+    pub fn completed(&self) -> Ticket {
+        Ticket(self.completed.load(Ordering::Acquire))
     }
 
-    /// All tickets below `ticket` were seen done.
-    pub fn settle_below(&self, ticket: Ticket) {
-        self.settled.fetch_max(ticket.0, Ordering::AcqRel);
+    /// Records that all tickets below `ticket` are done.
+    pub fn complete_below(&self, ticket: Ticket) {
+        self.completed.fetch_max(ticket.0, Ordering::AcqRel);
     }
 }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_knows_its_newest_task() {
+    fn a_slot_returns_only_its_newest_task() {
         let pending = Pending::new(16, Ticket(0));
         assert_eq!(pending.get(Ticket(3)), None);
         let (first, second) = (queued(10, 20, 5), queued(30, 40, 70_000));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_no_address() {
+    fn a_socket_number_is_not_an_address() {
         let pending = Pending::new(16, Ticket(0));
         let received = Queued { kind: Kind::Receive, is_lazy: true, ..queued(0x10000, 5, 4096) };
         let sent = Queued { kind: Kind::Send, ..queued(5, 0x10000, 4096) };
@@ -301,8 +301,8 @@ mod tests {
             pending.note(ticket, &queued);
             assert_eq!(pending.get(ticket), Some(queued));
         }
-        assert_eq!((received.inlet(), received.outlet()), (Some(5), None));
-        assert_eq!((sent.inlet(), sent.outlet()), (None, Some(5)));
+        assert_eq!((received.source_socket(), received.destination_socket()), (Some(5), None));
+        assert_eq!((sent.source_socket(), sent.destination_socket()), (None, Some(5)));
         let forward = Queued { kind: Kind::Forward, ..queued(5, 6, 4096) };
         pending.note(Ticket(3), &forward);
         assert_eq!(pending.get(Ticket(3)), Some(forward));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waits_of_all_syncs_are_one_sample_of_their_own_task() {
+    fn all_syncs_of_a_task_give_one_sample() {
         let pending = Pending::new(16, Ticket(0));
         assert!(!pending.is_timed(Ticket(0)) && pending.timed_before(Ticket(3)).is_none());
         pending.note_timing(Ticket(3), 77, 0x1000);
@@ -330,10 +330,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_stays_settled() {
+    fn the_completed_ticket_never_decreases() {
         let pending = Pending::new(16, Ticket(7));
-        pending.settle_below(Ticket(9));
-        pending.settle_below(Ticket(8));
-        assert_eq!(pending.settled(), Ticket(9));
+        pending.complete_below(Ticket(9));
+        pending.complete_below(Ticket(8));
+        assert_eq!(pending.completed(), Ticket(9));
     }
 }

@@ -1,4 +1,4 @@
-//! The service in this process.
+//! The copy service in this process.
 
 use std::io;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use unlade_copy_service::{AttachError, Attachment, Config, Counts, Devices, Scen
 
 use crate::fork::{self, OfProcess};
 
-/// Why a service does not start.
+/// Reason why a service does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Bad addresses could not be caught.
     #[error("the copy service cannot catch bad addresses: {0}")]
     Guard(#[from] unlade_copy_kernels::guard::InstallError),
-    /// The threads.
+    /// The threads of the service do not start.
     #[error(transparent)]
     Service(#[from] unlade_copy_service::StartError),
-    /// A child after fork(2) could wait for threads that it does not have.
+    /// Forks cannot be observed. A child could then wait for threads that it does not have.
     #[error("the copy service cannot be told of forks: {0}; is there no memory left?")]
     Forks(#[source] io::Error),
 }
 
-/// Threads of this process that copy for it; they end with this value.
+/// Threads that copy for this process. They end when this value is dropped.
 ///
-/// A child after fork(2) does not have them. There every [`Copier`](crate::Copier) of the parent's
-/// copies at once; what was pending at the fork is copied by whoever waits for it, and handlers of
-/// it run in the parent only, as sends and receives are made there only (in the child they end with
-/// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED)). The value need not be dropped there,
-/// and a child may start a service of its own. Not for children by vfork(2) or a bare clone(2), nor
-/// for handlers of signals.
+/// A child after fork(2) does not have these threads. There every [`Copier`](crate::Copier) of the
+/// parent copies synchronously, and the waiter makes the copies that were pending at the fork.
+/// Handlers, sends and receives of the parent's tasks run in the parent only: in the child,
+/// pending sends and receives end with [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED).
+/// The value need not be dropped in the child, and the child may start its own service. Children
+/// by vfork(2) or a bare clone(2), and signal handlers, must not use this type.
 pub struct Service {
     service: OfProcess<unlade_copy_service::Service>,
     memory: Arc<dyn Space>,
@@ -45,8 +45,8 @@ impl Service {
         Service::start_with(config, unlade_copy_service::Service::start, |memory| memory)
     }
 
-    /// Starts a service that copies with these devices beside the processor, whatever `config`
-    /// says.
+    /// Starts a service that copies with these devices in addition to the processor, whatever
+    /// `config` selects.
     ///
     /// # Errors
     /// [`StartError`].
@@ -55,8 +55,8 @@ impl Service {
         Service::start_with(config, start, |memory| memory)
     }
 
-    /// As [`Service::start_beside`], with copies by the processor in the time of a model, at
-    /// `bytes_per_us`: for what is to be known of devices that are not there.
+    /// As [`Service::start_beside`], with copies by the processor in simulated time, at
+    /// `bytes_per_us`: to model devices that this machine does not have.
     ///
     /// # Errors
     /// [`StartError`].
@@ -79,16 +79,16 @@ impl Service {
             -> Result<unlade_copy_service::Service, unlade_copy_service::StartError>,
         wrap: impl FnOnce(Arc<dyn Space>) -> Arc<dyn Space>,
     ) -> Result<Service, StartError> {
-        // Before there is a thread that a fork could lose.
+        // Observe forks before the first thread starts.
         fork::watch().map_err(StartError::Forks)?;
         let guard = unlade_copy_kernels::guard::install()?;
-        // SAFETY: copies get into a queue of this service by `Copier::submit` only, whose callers
-        // promise just that.
+        // SAFETY: copies enter a queue of this service only through `Copier::submit`, whose
+        // callers promise exactly this.
         let memory = wrap(Arc::new(unsafe { OwnMemory::new(guard) }));
         Ok(Service { service: OfProcess::new(start(config)?), memory })
     }
 
-    /// A new client.
+    /// Attaches a new client.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -96,8 +96,8 @@ impl Service {
         self.attach_weighted(1)
     }
 
-    /// A new client that gets `weight` times as many bytes copied as one of weight 1, where both
-    /// want more than there is.
+    /// Attaches a new client with a weight. Under contention it gets `weight` times as many bytes
+    /// copied as a client of weight 1.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -108,7 +108,7 @@ impl Service {
         self.service.attach(Arc::clone(&self.memory), weight)
     }
 
-    /// As [`Service::attach_weighted`], with a queue for so many tasks: a power of two, 16 to 4096.
+    /// As [`Service::attach_weighted`], with a queue of `slots` tasks: a power of two, 16 to 4096.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -119,17 +119,18 @@ impl Service {
         self.service.attach_with(Arc::clone(&self.memory) as _, weight, slots)
     }
 
-    /// Keeps the threads awake while the value lives; see [`unlade_copy_service::Service::scenario`].
+    /// Keeps the threads awake while the returned value lives; see
+    /// [`unlade_copy_service::Service::scenario`].
     pub fn scenario(&self) -> Scenario {
         self.service.scenario()
     }
 
-    /// How many threads run.
+    /// Number of threads.
     pub fn threads(&self) -> usize {
         self.service.threads()
     }
 
-    /// What the service has done.
+    /// Counters of the service.
     pub fn counts(&self) -> Counts {
         self.service.counts()
     }

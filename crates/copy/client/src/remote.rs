@@ -10,9 +10,9 @@
 //! })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
-//! Memory that is not shared is copied at once, by the caller. So is everything when the daemon
-//! is gone: what it had claimed is taken back and done here. For a new daemon make a new
-//! [`Remote`].
+//! Memory that is not shared is copied synchronously by the caller. The same holds for all memory
+//! once the daemon is gone: segments that it had claimed are released and copied here. To use a
+//! new daemon, make a new [`Remote`].
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -29,11 +29,11 @@ use unlade_copy_service::daemon::message::{Class, Limits, MessageError, Refusal,
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, LayoutError, Memory, Queue, Task, Ticket};
 
-use crate::ledger::Ledger;
+use crate::client_tasks::ClientTasks;
 
-/// How long the daemon may take to answer.
+/// Timeout of a request to the daemon.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Slots of a queue, unless it is told otherwise.
+/// Default number of slots of a queue.
 const SLOTS_DEFAULT: u32 = 1024;
 
 /// How to connect; [`Options::default`] is what [`Remote::connect`] uses.
@@ -41,9 +41,9 @@ const SLOTS_DEFAULT: u32 = 1024;
 pub struct Options {
     /// Tasks that may be pending: a power of two, 16 to 4096.
     pub slots: u32,
-    /// How to be served beside others of the same weight.
+    /// Service class among clients of the same weight.
     pub class: Class,
-    /// A user whose daemon is trusted with what is shared, beside root and this process's own.
+    /// User whose daemon is trusted with the shared memory, besides root and this process's user.
     pub trusted_uid: Option<u32>,
 }
 
@@ -53,40 +53,40 @@ impl Default for Options {
     }
 }
 
-/// Why there is no connection, or no memory to share.
+/// Reason why there is no connection, or no shared memory.
 #[derive(Debug, thiserror::Error)]
 pub enum RemoteError {
-    /// The kernel's: most often nobody listens.
+    /// A system call failed; most often no daemon listens.
     #[error("{call}: {source}; does the copy daemon run, and listen there?")]
     System {
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The error of the call.
         source: io::Error,
     },
-    /// The daemon's.
+    /// The daemon refused the request.
     #[error("the copy daemon refuses: {0}")]
     Refused(#[from] Refusal),
-    /// Whoever listens could read and change what is shared.
+    /// The daemon could read and change the shared memory.
     #[error("the copy daemon runs as user {uid}, neither root nor this user; trust it expressly")]
     Untrusted {
-        /// Its user.
+        /// User of the daemon.
         uid: u32,
     },
-    /// The daemon said what makes no sense.
-    #[error("the copy daemon's answer makes no sense: {0}")]
+    /// The daemon's answer is malformed.
+    #[error("the copy daemon's answer is malformed: {0}; use the same build")]
     Message(#[from] MessageError),
-    /// The daemon said something else than was asked, or closed.
-    #[error("the copy daemon did not answer as it should; use the same build")]
+    /// The daemon gave an unexpected answer, or closed the connection.
+    #[error("the copy daemon gave an unexpected answer; use the same build")]
     Answer,
-    /// The machine's, or the caller's length.
+    /// The machine has no memory, or the caller's length is invalid.
     #[error("no memory to share: {0}")]
     Memory(#[from] unlade_shm::MemoryError),
-    /// The caller's.
+    /// The caller's number of slots is invalid.
     #[error("the queue: {0}")]
     Layout(#[from] LayoutError),
-    /// The caller's: share fewer and larger regions.
-    #[error("{0} regions are shared: the daemon takes no more of this client")]
+    /// Too many shared regions: share fewer and larger ones.
+    #[error("{0} regions are shared, which is the daemon's limit; share fewer and larger ones")]
     Regions(u16),
 }
 
@@ -94,22 +94,22 @@ fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> RemoteError {
     move |errno| RemoteError::System { call, source: errno.into() }
 }
 
-/// A connection to the daemon: a queue, and memory that both have.
+/// A connection to the daemon: a queue and shared memory.
 #[derive(Debug)]
 pub struct Remote {
     queue: Queue,
-    ledger: Ledger,
+    tasks: ClientTasks,
     /// Wakes the daemon.
     bell: OwnedFd,
     limits: Limits,
-    /// What the daemon has mapped, by number less one. Never unmapped here before the end, so that
-    /// an address means one thing.
+    /// Regions that the daemon has mapped, by number minus one. They are not unmapped before the
+    /// end of the connection, so that an address stays unique.
     regions: Box<[OnceLock<Arc<Arena>>]>,
     regions_count: AtomicUsize,
-    /// Where the last address was found.
+    /// Index of the region that was found last.
     regions_hint: AtomicUsize,
     socket: OwnedFd,
-    /// Held while something is asked on the socket.
+    /// Held during a request on the socket.
     asking: Mutex<()>,
     /// The daemon is gone.
     is_lost: AtomicBool,
@@ -126,7 +126,7 @@ impl Remote {
         Remote::connect_with(path, &Options::default())
     }
 
-    /// As [`Remote::connect`].
+    /// As [`Remote::connect`], with options.
     ///
     /// # Errors
     /// [`RemoteError`].
@@ -149,7 +149,7 @@ impl Remote {
             _ => return Err(RemoteError::Answer),
         }
         Ok(Remote {
-            ledger: Ledger::new(queue.slots()),
+            tasks: ClientTasks::new(queue.slots()),
             queue,
             bell,
             limits,
@@ -163,27 +163,28 @@ impl Remote {
         })
     }
 
-    /// What the daemon allows, and which it is.
+    /// Limits and identity of the daemon.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// Segments that were taken back from a daemon that died at them.
+    /// Number of segments that were released after the daemon had died while copying them.
     pub fn taken_back(&self) -> u64 {
         self.taken_back.load(Ordering::Relaxed)
     }
 
-    /// Makes `len` bytes of zeros that the daemon can copy from and to. They stay shared until the
-    /// connection ends, also when the value is dropped: ask for large ones, seldom. When the daemon
-    /// is gone, it is memory like any other.
+    /// Allocates `len` zeroed bytes that the daemon can copy from and to. They stay shared until
+    /// the connection ends, even if the value is dropped: allocate few and large areas. Once the
+    /// daemon is gone, this is ordinary memory.
     ///
     /// # Errors
     /// [`RemoteError::Memory`], [`RemoteError::Regions`], or the daemon's refusal.
-    pub fn memory(&self, len: usize) -> Result<Shared, RemoteError> {
-        self.arena(len).map(Shared)
+    pub fn memory(&self, len: usize) -> Result<SharedMemory, RemoteError> {
+        self.arena(len).map(SharedMemory)
     }
 
-    /// As [`Remote::memory`], and not to be lent as a reference: others may have it, too.
+    /// As [`Remote::memory`], for memory that other processes may have and that is not lent as a
+    /// reference.
     pub(crate) fn arena(&self, len: usize) -> Result<Arc<Arena>, RemoteError> {
         let arena = Arc::new(Arena::create("unlade-shared", len)?);
         let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
@@ -198,7 +199,7 @@ impl Remote {
         let request = Request::Segment { region, bytes: len as u64 };
         match ask(&self.socket, &request, &[arena.fd()]) {
             Ok(Reply::Added { region: added }) if added == region => {
-                // Nobody else adds while we ask.
+                // Set once: the lock is held.
                 let _ = place.set(Arc::clone(&arena));
                 self.regions_count.store(count + 1, Ordering::Release);
                 Ok(arena)
@@ -216,26 +217,26 @@ impl Remote {
     }
 
     #[inline]
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(crate) fn tasks(&self) -> &ClientTasks {
+        &self.tasks
     }
 
-    /// Whether the daemon looks at the queue by itself; a hint.
+    /// Returns true if the daemon polls the queue; a hint.
     #[inline]
     pub fn is_awake(&self) -> bool {
         !self.is_lost.load(Ordering::Relaxed) && self.queue.doorbell().is_awake()
     }
 
-    /// Whether the daemon lives. The kernel closes the socket of a process that was killed after
-    /// the last of its threads has run, and the daemon closes it when no thread of it touches the
-    /// queue any more: so who sees it closed finds nothing changing.
+    /// Returns true if the daemon lives. The kernel closes the socket of a killed process after
+    /// the last of its threads has run, and a daemon that stops closes it when none of its threads
+    /// touches the queue any more. So nothing changes after the socket is seen closed.
     pub fn is_served(&self) -> bool {
         if self.is_lost.load(Ordering::Acquire) {
             return false;
         }
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An error of the call itself says nothing of the daemon.
+        // An error of the call itself gives no information about the daemon.
         let found = poll(&mut polled, Some(&now)).unwrap_or(0);
         let is_closed =
             found > 0 && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
@@ -247,12 +248,12 @@ impl Remote {
 
     pub(crate) fn ring(&self) {
         if !self.is_lost.load(Ordering::Relaxed) && self.queue.doorbell().ring() {
-            // Full: the daemon has not heard the last 2^64 yet. It is awake, or dead.
+            // The counter is full if the daemon has not read it: the daemon is awake, or dead.
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         }
     }
 
-    /// Where `len` bytes from `address` on are shared: the region, and the offset in it.
+    /// The region of `len` bytes from `address` on, and the offset in it.
     fn find(&self, address: usize, len: usize) -> Option<(u16, u64)> {
         let count = self.regions_count.load(Ordering::Acquire);
         let at = |number: usize| {
@@ -275,9 +276,10 @@ impl Remote {
             && self.find(src, len).is_some()
     }
 
-    /// Regions and offsets instead of addresses, and no handler: see [`crate::ledger`].
+    /// Replaces addresses by regions and offsets, and removes the handler: see
+    /// [`crate::client_tasks`].
     pub(crate) fn translate(&self, ticket: Ticket, task: &mut Task) {
-        // What is not shared the daemon refuses, as region 0; it was asked for before.
+        // The daemon refuses region 0. The caller has checked that the memory is shared.
         let len = task.len_bytes as usize;
         let place = |address: u64| self.find(address as usize, len).unwrap_or((0, 0));
         (task.dst_region, task.dst) = place(task.dst);
@@ -285,22 +287,22 @@ impl Remote {
         let has_handler = task.flags.contains(unlade_shm::Flags::HANDLER);
         let handler = has_handler.then_some((task.handler as usize, task.argument as usize));
         (task.handler, task.argument) = (0, 0);
-        self.ledger.begin(ticket, handler);
+        self.tasks.begin(ticket, handler);
     }
 
-    /// Takes back all that the dead daemon had claimed and not done.
+    /// Releases all segments that the dead daemon had claimed and not done.
     pub(crate) fn take_back(&self) {
         let (tail, head) = (self.queue.tail().0, self.queue.head().0);
         let count = head.wrapping_sub(tail).min(self.queue.slots().into());
         for ticket in (0..count).map(|at| Ticket(tail.wrapping_add(at))) {
             let progress = self.queue.progress(ticket);
-            let segments = self.ledger.take_back(ticket, progress);
+            let segments = self.tasks.take_back(ticket, progress);
             self.taken_back.fetch_add(segments.into(), Ordering::Relaxed);
         }
     }
 }
 
-/// A socket that is connected to whoever listens at `path`.
+/// Connects a socket to the listener at `path`.
 fn reach(path: &Path) -> Result<OwnedFd, RemoteError> {
     let address = SocketAddrUnix::new(path).map_err(system("the socket's path"))?;
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
@@ -313,7 +315,8 @@ fn reach(path: &Path) -> Result<OwnedFd, RemoteError> {
     Ok(socket)
 }
 
-/// Whoever listens gets to read and write what is shared: only users that could do so anyway.
+/// Checks the daemon's user: it can read and write the shared memory, so allow only users that
+/// could do so anyway.
 fn check_peer(socket: &OwnedFd, trusted_uid: Option<u32>) -> Result<(), RemoteError> {
     let peer = sockopt::socket_peercred(socket).map_err(system("SO_PEERCRED"))?;
     let uid = peer.uid.as_raw();
@@ -324,7 +327,7 @@ fn check_peer(socket: &OwnedFd, trusted_uid: Option<u32>) -> Result<(), RemoteEr
     }
 }
 
-/// One request, one reply.
+/// Sends one request and receives its reply.
 fn ask(
     socket: &OwnedFd,
     request: &Request,
@@ -332,8 +335,8 @@ fn ask(
 ) -> Result<Reply, RemoteError> {
     let failed = |call| move |source| RemoteError::System { call, source };
     let sent = socket::send(socket.as_fd(), request.encode().as_slice(), descriptors);
-    // A refusal may be there already: it says more than the broken pipe, and than the reset, which
-    // the kernel tells of first, and once.
+    // A refusal may already be queued. It is more specific than the broken pipe, and than the
+    // reset, which the kernel reports first, and once.
     let received = match socket::receive(socket.as_fd()) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
             socket::receive(socket.as_fd())
@@ -346,29 +349,29 @@ fn ask(
     }
 }
 
-/// Bytes that the daemon can copy from and to; they are like any others, and slower nowhere.
+/// Memory that the daemon can copy from and to; access is as fast as to ordinary memory.
 ///
-/// Others have them too: the daemon, which changes them only as it is asked to. It is root's or
-/// this user's, or was trusted expressly, see [`Options::trusted_uid`]; such a process can change
-/// any byte of this one.
+/// The daemon has this memory, too, and changes it only for submitted copies. The daemon runs as
+/// root or as this process's user, or was trusted explicitly, see [`Options::trusted_uid`]; such a
+/// process can change any byte of this one anyway.
 #[derive(Debug)]
-pub struct Shared(Arc<Arena>);
+pub struct SharedMemory(Arc<Arena>);
 
-impl Deref for Shared {
+impl Deref for SharedMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the mapping is as long and lives as long as the arena; the bytes are initialised,
-        // as zeros. Who writes them are copies, whose submitters promise that nobody looks
-        // meanwhile, and the daemon on behalf of these.
+        // SAFETY: the mapping is as long and lives as long as the arena; the bytes are
+        // initialised, as zeros. Only copies write them, whose submitters promise that the bytes
+        // are not used meanwhile, and the daemon on behalf of these copies.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), self.0.len_bytes()) }
     }
 }
 
-impl DerefMut for Shared {
+impl DerefMut for SharedMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; and no other value lends these bytes: what a connection keeps of the
-        // arena is there to know its address.
+        // SAFETY: as above; and no other value lends these bytes: a connection keeps the arena
+        // only for its address.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len_bytes()) }
     }
 }
@@ -377,7 +380,7 @@ impl DerefMut for Shared {
 mod tests {
     use super::*;
     use crate::copier::Part;
-    use crate::{Copier, CopyError, How, TaskFailure};
+    use crate::{Copier, CopyError, CopyOptions, TaskFailure};
     use std::time::Instant;
     use unlade_copy_service::daemon::{Daemon, DaemonConfig};
 
@@ -397,12 +400,12 @@ mod tests {
         let copier = Copier::new(remote);
         let base = memory.as_mut_ptr();
         let made = |dst: usize, src: usize| {
-            let how = How { queued: true, ..How::default() };
-            // Past the checks of `submit`.
+            let options = CopyOptions { queued: true, ..CopyOptions::default() };
+            // Bypasses the checks of `submit`.
             let (dst, src) = (base.wrapping_add(dst), base.wrapping_add(src).cast_const());
             let ticket = copier.acquire_for(dst, src, 4000).unwrap();
             let part = Part { dst, src, len: 4000, hint: unlade_copy_kernels::Hint::Reuse };
-            let token = copier.enqueue(ticket, part, &how);
+            let token = copier.enqueue(ticket, part, &options);
             copier.ring();
             let begin = Instant::now();
             while !copier.is_ready(&token, 0..4000) {

@@ -1,5 +1,5 @@
-//! Copies that safe code can ask for: a destination is borrowed until the scope ends, and its bytes
-//! are seen only through [`Pending`], which syncs them.
+//! Copies for safe code: a destination is borrowed until the scope ends, and its bytes are
+//! accessible only through [`Pending`], which syncs them.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -8,34 +8,34 @@ use std::panic::{Location, RefUnwindSafe};
 
 use unlade_shm::Ticket;
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 
-/// Where copies may be submitted; see [`Copier::scope`].
+/// A scope in which copies may be submitted; see [`Copier::scope`].
 ///
-/// Lifetimes are those of [`std::thread::scope`]: `'env` is what was borrowed before, `'scope` what
-/// the copies may use.
+/// The lifetimes are those of [`std::thread::scope`]: `'env` is that of the borrowed data,
+/// `'scope` that of the scope.
 #[derive(Debug)]
 pub struct Scope<'scope, 'env: 'scope> {
     pub(crate) copier: &'scope Copier,
-    /// From here on there may be something to wait for at the end.
+    /// First queued task of the scope; the end of the scope waits from here on.
     pub(crate) first_queued: Cell<Option<Ticket>>,
-    /// Copies made at once that fail from here on are the scope's.
+    /// Synchronous copies that fail from this ticket on belong to the scope.
     at_once: Ticket,
-    /// Some of it is at sockets, and may fail without anybody's mistake.
+    /// Some tasks are at sockets, and may fail without a programming error.
     pub(crate) has_sockets: Cell<bool>,
     scope: PhantomData<&'scope mut &'scope ()>,
     env: PhantomData<&'env mut &'env ()>,
 }
 
-/// A destination whose bytes may still be on their way.
+/// A destination whose bytes may still be being copied.
 #[derive(Debug)]
 #[must_use = "sync the bytes that you use; the rest is there when the scope ends"]
 pub struct Pending<'scope> {
     copier: &'scope Copier,
     dst: *mut u8,
     len: usize,
-    /// One task for each [`TASK_BYTES_MAX`].
+    /// One token for each [`TASK_BYTES_MAX`] bytes.
     first: Token,
     rest: Option<Box<[Token]>>,
     bytes: PhantomData<&'scope mut [u8]>,
@@ -58,7 +58,7 @@ impl Copier {
     /// assert_eq!(destination, source);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    /// A destination cannot be read before the scope ends, but through what the copy returned:
+    /// A destination cannot be read before the scope ends, except through the returned value:
     /// ```compile_fail
     /// # let service = unlade_copy::Service::start(unlade_copy::Config::default()).unwrap();
     /// # let copier = unlade_copy::Copier::new(service.attach().unwrap());
@@ -71,8 +71,8 @@ impl Copier {
     /// });
     /// ```
     /// # Panics
-    /// A copy failed although its bytes are valid references: the service is out of order. So does
-    /// `f`'s own panic go on, after all copies are settled.
+    /// Panics if a copy failed although its bytes are valid references: then the service is
+    /// defective. A panic of `f` continues after all copies are completed.
     pub fn scope<'env, T>(
         &'env self,
         f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
@@ -85,24 +85,24 @@ impl Copier {
             scope: PhantomData,
             env: PhantomData,
         };
-        let settle = Settle(&scope);
+        let complete = CompleteOnDrop(&scope);
         let value = f(&scope);
-        drop(settle);
+        drop(complete);
         value
     }
 }
 
-/// Settles a scope's copies, also when it ends by a panic.
-struct Settle<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
+/// Completes a scope's copies, even after a panic.
+struct CompleteOnDrop<'s, 'scope, 'env>(&'s Scope<'scope, 'env>);
 
-impl Drop for Settle<'_, '_, '_> {
+impl Drop for CompleteOnDrop<'_, '_, '_> {
     #[inline]
     fn drop(&mut self) {
         let Some(first) = self.0.first_queued.get() else { return };
-        let settled = self.0.copier.sync_since(first, self.0.at_once);
-        // What failed at a socket is told to whoever syncs it.
+        let completed = self.0.copier.sync_since(first, self.0.at_once);
+        // Failures at a socket are returned by the sync of their task.
         if !std::thread::panicking() && !self.0.has_sockets.get() {
-            settled.unwrap_or_else(|error| panic!("{error}"));
+            completed.unwrap_or_else(|error| panic!("{error}"));
         }
     }
 }
@@ -111,34 +111,38 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     /// Submits a copy of `source` into `destination`.
     ///
     /// # Panics
-    /// They differ in length.
+    /// Panics if the lengths differ.
     #[track_caller]
     #[inline(always)]
     pub fn copy(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
         let site = std::ptr::from_ref(Location::caller()).addr();
-        self.copy_how(source, destination, &How { site, ..How::default() })
+        self.copy_how(source, destination, &CopyOptions { site, ..CopyOptions::default() })
     }
 
-    /// Submits a copy that is not made at once, whatever has been learnt of copies from here.
+    /// Submits a copy that is always queued, whatever was learned about the call site.
     ///
     /// # Panics
-    /// They differ in length.
+    /// Panics if the lengths differ.
     #[inline]
     pub fn queue(&'scope self, source: &'env [u8], destination: &'env mut [u8]) -> Pending<'scope> {
-        self.copy_how(source, destination, &How { queued: true, ..How::default() })
+        self.copy_how(source, destination, &CopyOptions { queued: true, ..CopyOptions::default() })
     }
 
-    /// Submits a copy that is made when something needs it, or after `delay_us` microseconds.
+    /// Submits a copy that is deferred until something needs it, or for `delay_us` microseconds.
     ///
     /// # Panics
-    /// They differ in length.
+    /// Panics if the lengths differ.
     pub fn copy_lazily(
         &'scope self,
         source: &'env [u8],
         destination: &'env mut [u8],
         delay_us: u32,
     ) -> Pending<'scope> {
-        self.copy_how(source, destination, &How { lazy_us: Some(delay_us), ..How::default() })
+        self.copy_how(
+            source,
+            destination,
+            &CopyOptions { lazy_us: Some(delay_us), ..CopyOptions::default() },
+        )
     }
 
     #[inline(always)]
@@ -146,20 +150,19 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         &'scope self,
         source: &'env [u8],
         destination: &'env mut [u8],
-        how: &How,
+        options: &CopyOptions,
     ) -> Pending<'scope> {
         assert_eq!(source.len(), destination.len(), "source and destination differ in length");
-        // SAFETY: both are borrowed for `'env`, which goes beyond the scope. A shared and an
-        // exclusive borrow do not overlap. Nobody writes the source; the destination is touched
-        // through `Pending` only.
-        unsafe { self.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), how) }
+        // SAFETY: both are borrowed for `'env`, which outlives the scope. A shared and an
+        // exclusive borrow do not overlap. The source cannot be written; the destination is
+        // accessible only through `Pending`.
+        unsafe { self.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), options) }
     }
 
-    /// Goes on with the bytes of a copy as the source of another one, whether they are there yet or
-    /// not.
+    /// Submits a copy whose source is the destination of another copy, which may still be pending.
     ///
     /// # Panics
-    /// They differ in length.
+    /// Panics if the lengths differ.
     pub fn copy_on(
         &'scope self,
         source: &Pending<'scope>,
@@ -167,30 +170,30 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> Pending<'scope> {
         assert_eq!(source.len, destination.len(), "source and destination differ in length");
         let (dst, len) = (destination.as_mut_ptr(), source.len);
-        // SAFETY: both are borrowed exclusively for the scope, so they do not overlap. Nobody
-        // writes the source: `Pending` lends it for reading only, except through `sync_mut`, which
-        // waits until nobody reads it.
-        unsafe { self.submit(dst, source.dst, len, &How::default()) }
+        // SAFETY: both are borrowed exclusively for the scope, so they do not overlap. The source
+        // is not written: `Pending` lends it for reading only, except through `sync_mut`, which
+        // waits for all readers.
+        unsafe { self.submit(dst, source.dst, len, &CopyOptions::default()) }
     }
 
     /// # Safety
     /// `src` is valid for reads and `dst` for writes of `len` bytes until the scope ends; they do
-    /// not overlap. Until then `src` is not written but by copies, and `dst` neither read nor
-    /// written but through the [`Pending`]. `how` has no handler.
+    /// not overlap. Until then only copies write `src`, and `dst` is read and written only through
+    /// the [`Pending`]. `options` has no handler.
     #[inline(always)]
     unsafe fn submit(
         &'scope self,
         dst: *mut u8,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Pending<'scope> {
         // SAFETY: the caller's promise.
-        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, how) };
+        let first = unsafe { self.submit_part(dst, src, len.min(TASK_BYTES_MAX), len, options) };
         let rest = match len {
             0..=TASK_BYTES_MAX => None,
             // SAFETY: the caller's promise.
-            _ => unsafe { Some(self.submit_rest(dst, src, len, how)) },
+            _ => unsafe { Some(self.submit_rest(dst, src, len, options)) },
         };
         Pending { copier: self.copier, dst, len, first, rest, bytes: PhantomData }
     }
@@ -204,20 +207,21 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         src: *const u8,
         len: usize,
         whole_bytes: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Token {
-        // SAFETY: the caller's promise; and the scope settles all copies before it ends, whatever
-        // happens.
-        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, how) };
+        // SAFETY: the caller's promise; and the scope completes all copies before it ends, even
+        // after a panic.
+        let token = unsafe { self.copier.submit_part(dst, src, len, whole_bytes, options) };
         self.note(&token);
         token
     }
 
     #[inline(always)]
     pub(crate) fn note(&self, token: &Token) {
-        let is_settled = !token.is_queued() && !token.has_failed_at_once();
-        if !is_settled && self.first_queued.get().is_none() {
-            // One that failed at once has no place in the queue: all of the scope comes later.
+        let is_completed = !token.is_queued() && !token.has_failed_at_once();
+        if !is_completed && self.first_queued.get().is_none() {
+            // A synchronous copy that failed has no ticket in the queue: later tasks of the scope
+            // have.
             let head = self.copier.queue().head();
             self.first_queued.set(Some(if token.is_queued() { token.ticket } else { head }));
         }
@@ -231,25 +235,25 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         dst: *mut u8,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> Box<[Token]> {
         let starts = (TASK_BYTES_MAX..len).step_by(TASK_BYTES_MAX);
         starts
             .map(|at| {
                 let part = (len - at).min(TASK_BYTES_MAX);
                 // SAFETY: the caller's promise: the part is within the bytes.
-                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, how) }
+                unsafe { self.submit_part(dst.add(at), src.add(at), part, len, options) }
             })
             .collect()
     }
 }
 
 impl<'scope> Pending<'scope> {
-    /// The first `len` bytes of a destination that one task fills.
+    /// Wraps the first `len` bytes of a destination that one task fills.
     ///
     /// # Safety
     /// `dst` is valid and initialised for `len` bytes until the scope ends, and borrowed
-    /// exclusively for it; the task of `token` writes them, and they are touched by nobody else but
+    /// exclusively for it. The task of `token` writes them; otherwise they are accessed only
     /// through this value.
     pub(crate) unsafe fn of_task(
         copier: &'scope Copier,
@@ -262,17 +266,17 @@ impl<'scope> Pending<'scope> {
 }
 
 impl Pending<'_> {
-    /// How many bytes the copy has.
+    /// Length of the copy in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the copy has no bytes.
+    /// Returns true if the copy is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the bytes of `range` are there; does not wait.
+    /// Returns true if the bytes of `range` are copied; does not wait.
     #[inline]
     pub fn is_ready(&self, range: Range<usize>) -> bool {
         if self.rest.is_none() {
@@ -281,13 +285,13 @@ impl Pending<'_> {
         self.parts(range).all(|(token, range)| self.copier.is_ready(token, range))
     }
 
-    /// Waits for the bytes of `range`, and lends them.
+    /// Waits for the bytes of `range`, and returns them.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy could not be made.
+    /// [`CopyError`]: the copy failed.
     ///
     /// # Panics
-    /// `range` is not within the copy.
+    /// Panics if `range` is not within the copy.
     #[inline]
     pub fn sync(&self, range: Range<usize>) -> Result<&[u8], CopyError> {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
@@ -297,28 +301,28 @@ impl Pending<'_> {
             self.parts(range.clone())
                 .try_for_each(|(token, part)| self.copier.sync(token, part))?;
         }
-        // SAFETY: the destination is borrowed exclusively for the scope, and is initialised; of
-        // these bytes every write is over, which the sync made visible. Later copies only read
+        // SAFETY: the destination is borrowed exclusively for the scope, and is initialised. All
+        // writes of these bytes are over, and the sync made them visible. Later copies only read
         // them.
         Ok(unsafe { std::slice::from_raw_parts(self.dst.add(range.start), range.len()) })
     }
 
-    /// Waits for the bytes of `range`, and for copies that read them, and lends them to be changed.
+    /// Waits for the bytes of `range`, and for copies that read them, and returns them mutably.
     ///
     /// # Errors
-    /// [`CopyError`]: the copy could not be made.
+    /// [`CopyError`]: the copy failed.
     ///
     /// # Panics
-    /// `range` is not within the copy.
+    /// Panics if `range` is not within the copy.
     pub fn sync_mut(&mut self, range: Range<usize>) -> Result<&mut [u8], CopyError> {
         self.sync(range.clone())?;
         let start = self.dst.addr() + range.start;
         self.copier.sync_for_write(start, range.len())?;
-        // SAFETY: as in `sync`; and nobody reads them any more, so that a change is not seen.
+        // SAFETY: as in `sync`; and no copy reads them any more, so that a change is not observed.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.dst.add(range.start), range.len()) })
     }
 
-    /// The tasks that `range` goes over, each with its part.
+    /// The tasks that overlap `range`, each with its part.
     fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&Token, Range<usize>)> {
         let tokens = std::iter::once(&self.first).chain(self.rest.as_deref().unwrap_or_default());
         tokens.enumerate().filter_map(move |(number, token)| {
@@ -329,5 +333,5 @@ impl Pending<'_> {
     }
 }
 
-/// A panic in between leaves destinations as a panic in `copy_from_slice` would.
+/// A panic in a scope leaves destinations as a panic in `copy_from_slice` would.
 impl RefUnwindSafe for Copier {}

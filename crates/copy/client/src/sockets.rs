@@ -1,14 +1,14 @@
-//! Receives and sends that safe code can ask for, in a [`Scope`].
+//! Receives and sends for safe code, in a [`Scope`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::scope::{Pending, Scope};
 
-/// A send whose bytes may still be on their way to the socket.
+/// A send whose bytes may still be queued for the socket.
 #[derive(Debug)]
 #[must_use = "an error is told by `wait` only"]
 pub struct Sent<'scope> {
@@ -17,16 +17,15 @@ pub struct Sent<'scope> {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// Receives what socket `fd` has, at most [`TASK_BYTES_MAX`] and as much as `destination` takes.
-    /// How many bytes those are is known at once, [`Pending::len`], while they are still on their
-    /// way; 0 is the end of the stream.
+    /// Receives what socket `fd` has, at most [`TASK_BYTES_MAX`] and at most the length of
+    /// `destination`. The number of bytes is known at once ([`Pending::len`]), while they are
+    /// still being received; 0 is the end of the stream.
     ///
-    /// Receives and sends of one socket are made in the order in which they are asked for. Nobody
-    /// else should receive from it before the scope ends: the service would wait for as many bytes
-    /// as it found.
+    /// Receives and sends of one socket run in submission order. No other reader should receive
+    /// from it before the scope ends: the service would wait for as many bytes as it found.
     ///
     /// # Errors
-    /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it has no bytes and is non-blocking.
     pub fn receive(
         &'scope self,
         fd: BorrowedFd<'env>,
@@ -34,20 +33,21 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> io::Result<Pending<'scope>> {
         let dst = destination.as_mut_ptr();
         let len = destination.len().min(TASK_BYTES_MAX);
-        // SAFETY: `dst` is borrowed exclusively for `'env`, which goes beyond the scope, and the
-        // scope settles everything before it ends. `fd` is borrowed as long, so it is open. Bytes
-        // that somebody else receives are missing, nothing worse.
-        let (count, token) = unsafe { self.copier.receive(fd, dst, len, &How::default())? };
+        // SAFETY: `dst` is borrowed exclusively for `'env`, which outlives the scope, and the
+        // scope completes everything before it ends. `fd` is borrowed as long, so it is open. If
+        // another reader takes bytes, they are missing, which is memory-safe.
+        let (count, token) = unsafe { self.copier.receive(fd, dst, len, &CopyOptions::default())? };
         self.note_at_socket(&token);
-        // SAFETY: of the bytes borrowed for `'env` the first `count`, initialised as all are.
+        // SAFETY: the first `count` of the bytes borrowed for `'env`, all of which are
+        // initialised.
         Ok(unsafe { Pending::of_task(self.copier, dst, count, token) })
     }
 
-    /// Sends all of `source` to socket `fd`; the service waits for the socket, and the scope for
-    /// the service, for as long as the peer takes: see [`Sent::wait_timeout`] and [`Sent::abort`].
+    /// Sends all of `source` to socket `fd`. The service waits for the socket, and the scope for
+    /// the service, without a time limit: see [`Sent::wait_timeout`] and [`Sent::abort`].
     ///
     /// # Errors
-    /// The socket's, as far as it is known at once; what is found later is told by [`Sent::wait`].
+    /// The socket's error, if the send is synchronous; [`Sent::wait`] returns later ones.
     pub fn send(
         &'scope self,
         fd: BorrowedFd<'env>,
@@ -55,10 +55,10 @@ impl<'scope, 'env> Scope<'scope, 'env> {
     ) -> io::Result<Sent<'scope>> {
         let mut tokens = Vec::with_capacity(source.len().div_ceil(TASK_BYTES_MAX));
         for part in source.chunks(TASK_BYTES_MAX) {
-            let how = How::default();
-            // SAFETY: `part` is borrowed for `'env`, so nobody writes or frees it before the scope
-            // ends, which settles everything. `fd` is borrowed as long, so it is open.
-            let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &how)? };
+            let options = CopyOptions::default();
+            // SAFETY: `part` is borrowed for `'env`, so it is not written or freed before the
+            // scope ends, which completes everything. `fd` is borrowed as long, so it is open.
+            let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &options)? };
             self.note_at_socket(&token);
             tokens.push(token);
         }
@@ -74,12 +74,12 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 }
 
 impl Sent<'_> {
-    /// Whether the socket has all bytes; does not wait.
+    /// Returns true if the socket has taken all bytes; does not wait.
     pub fn is_ready(&self) -> bool {
         self.tokens.iter().all(|token| self.copier.is_ready(token, 0..TASK_BYTES_MAX))
     }
 
-    /// Waits until the socket has all bytes.
+    /// Waits until the socket has taken all bytes.
     ///
     /// # Errors
     /// [`CopyError`]: the socket did not take them.
@@ -87,8 +87,8 @@ impl Sent<'_> {
         self.tokens.iter().try_for_each(|token| self.copier.sync(token, 0..TASK_BYTES_MAX))
     }
 
-    /// As [`Sent::wait`], for about `timeout` at most: false where the socket has not taken all
-    /// bytes yet. Its peer may never do so: then [`Sent::abort`], without which the scope waits.
+    /// As [`Sent::wait`], for about `timeout` at most. Returns false if the socket has not taken
+    /// all bytes yet. If its peer does not read, call [`Sent::abort`]; otherwise the scope waits.
     ///
     /// # Errors
     /// As for [`Sent::wait`].
@@ -103,9 +103,9 @@ impl Sent<'_> {
         Ok(true)
     }
 
-    /// Gives up what the socket has not taken; what has gone has gone, see [`Copier::abort`].
+    /// Aborts what the socket has not taken. Bytes already sent stay sent, see [`Copier::abort`].
     pub fn abort(&self) {
-        // The last ones first: none of them is begun for the one before it having ended.
+        // Last ones first, so that no task starts because its predecessor has ended.
         self.tokens.iter().rev().for_each(|token| self.copier.abort(token));
     }
 }

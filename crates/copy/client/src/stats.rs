@@ -1,4 +1,4 @@
-//! What a client has done, and who copied.
+//! Counters of a client.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,8 +6,8 @@ use unlade_shm::segment;
 
 use crate::pending::Queued;
 
-/// Counters of one client; several threads may lose a count now and then in those of copies made at
-/// once, since an exact one would cost as much as a small copy.
+/// Counters of one client. Counters of synchronous copies may lose updates if several threads
+/// copy: exact ones would cost as much as a small copy.
 #[derive(Debug, Default)]
 pub struct Stats {
     at_once: AtomicU64,
@@ -21,22 +21,22 @@ pub struct Stats {
 /// A reading of [`Stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsRead {
-    /// Copies made at once, by who asked for them.
+    /// Synchronous copies.
     pub at_once: u64,
-    /// Their bytes.
+    /// Bytes of synchronous copies.
     pub at_once_bytes: u64,
     /// Copies that were queued.
     pub queued: u64,
-    /// Their bytes.
+    /// Bytes of queued copies.
     pub queued_bytes: u64,
-    /// Bytes of queued copies that a waiter copied itself.
+    /// Bytes of queued copies that a waiting thread copied itself.
     pub helped_bytes: u64,
-    /// Times that a waiter had to wait for the service.
+    /// Number of waits for the service.
     pub waits: u64,
 }
 
 impl Stats {
-    /// What they are now.
+    /// Reads the counters.
     pub fn read(&self) -> StatsRead {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         StatsRead {
@@ -74,7 +74,7 @@ impl Stats {
     }
 }
 
-/// Not a read-modify-write: see [`Stats`].
+/// Adds without an atomic read-modify-write: see [`Stats`].
 #[inline]
 fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Receives and sends as tasks: the system call is made by the service, the bytes are synced like
+//! Receives and sends as tasks: the service makes the system call, and the bytes are synced like
 //! those of a copy.
 
 use std::io;
@@ -10,117 +10,117 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{RecvFlags, SendFlags};
 use unlade_shm::{Task, segment};
 
-use crate::copier::{Copier, How, TASK_BYTES_MAX, Token};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::{Kind, Queued};
 
-/// Fewer bytes are received and sent at once: asking how many there are is a system call too.
+/// Fewer bytes are received and sent synchronously, since asking for their number is a system
+/// call, too.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
 
 impl Copier {
-    /// Receives what socket `fd` has, at most `len` bytes: says at once how many, while the bytes
-    /// are still on their way to `dst`. 0 is the end of the stream.
+    /// Receives what socket `fd` has, at most `len` bytes. Returns their number at once, while the
+    /// bytes are still being received into `dst`. 0 is the end of the stream.
     ///
-    /// What comes at once is what `FIONREAD` says; small receives, and those that find nothing,
-    /// are made at once. Behind that it is as for [`Copier::receive_lazily`]: the end of a stream and
-    /// a reset are the next receive's.
+    /// `FIONREAD` gives the number. Small receives, and those for which it gives 0, are
+    /// synchronous. Otherwise as for [`Copier::receive_lazily`]: the next receive reports the end
+    /// of a stream or a reset.
     ///
     /// # Errors
-    /// The socket's: [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it has no bytes and is non-blocking.
     ///
     /// # Safety
-    /// As for [`Copier::submit`], of `dst`. Nobody else receives from the socket, and it is not
-    /// closed, until the bytes are synced.
+    /// As for [`Copier::submit`], for `dst`. No other thread receives from the socket, and it is
+    /// not closed, until the bytes are synced.
     pub unsafe fn receive(
         &self,
         fd: BorrowedFd<'_>,
         dst: *mut u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> io::Result<(usize, Token)> {
-        let ready = match self.is_worth_asking(len, how) {
+        let ready = match self.is_worth_asking(len, options) {
             true => self.unpromised(fd)?,
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= QUEUE_BYTES_MIN || how.queued && count > 0)
+        if (count >= QUEUE_BYTES_MIN || options.queued && count > 0)
             && let Some(ticket) = self.acquire(count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = fd.as_raw_fd();
-            return Ok((count, self.publish(ticket, Kind::Receive, task, how)));
+            return Ok((count, self.publish(ticket, Kind::Receive, task, options)));
         }
-        self.settle_socket(fd, dst.addr(), 0, len);
-        // SAFETY: `dst` is valid for writes of `len` bytes, and nobody else touches them: the
-        // caller's promise, and what is pending is settled. Bytes that are not initialised are not
-        // read.
+        self.complete_socket(fd, dst.addr(), 0, len);
+        // SAFETY: `dst` is valid for writes of `len` bytes, and no other thread touches them: the
+        // caller's promise, and pending tasks are completed. Uninitialised bytes are not read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
         self.failures().overwrite(dst.addr(), received.len());
         Ok((received.len(), Token::DONE))
     }
 
-    /// Sends `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`, in the end all of them; the
-    /// service waits for the socket, however long its peer takes nothing. Others do not wait for it;
-    /// up to 48 tasks of a client wait for sockets at a time, and those behind them for these. See
+    /// Sends all of `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`. The service waits for
+    /// the socket without a time limit if its peer does not read. Other tasks continue: up to 48
+    /// tasks of a client wait for sockets at a time, and further ones wait for these. See
     /// [`Copier::sync_timeout`] and [`Copier::abort`].
     ///
     /// # Errors
-    /// The socket's, where it is sent at once. Otherwise a sync fails, with
-    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), also where some bytes were sent.
+    /// The socket's error, if the send is synchronous. Otherwise a sync fails with
+    /// [`TaskFailure::Socket`](crate::TaskFailure::Socket), even if some bytes were sent.
     ///
     /// # Safety
-    /// As for [`Copier::submit`], of `src`. Nobody else sends to the socket, and it is not closed,
-    /// until the copy is synced.
+    /// As for [`Copier::submit`], for `src`. No other thread sends to the socket, and it is not
+    /// closed, until the copy is synced.
     ///
     /// # Panics
-    /// `len` is above [`TASK_BYTES_MAX`].
+    /// Panics if `len` is above [`TASK_BYTES_MAX`].
     pub unsafe fn send(
         &self,
         fd: BorrowedFd<'_>,
         src: *const u8,
         len: usize,
-        how: &How,
+        options: &CopyOptions,
     ) -> io::Result<Token> {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
-        if (len >= QUEUE_BYTES_MIN || how.queued)
+        if (len >= QUEUE_BYTES_MIN || options.queued)
             && let Some(ticket) = self.acquire(len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
             task.kind = unlade_shm::Kind::Send;
             task.fd = fd.as_raw_fd();
-            return Ok(self.publish(ticket, Kind::Send, task, how));
+            return Ok(self.publish(ticket, Kind::Send, task, options));
         }
-        self.settle_socket(fd, 0, src.addr(), len);
-        // SAFETY: the caller's promise, and what is pending and writes the bytes is settled.
+        self.complete_socket(fd, 0, src.addr(), len);
+        // SAFETY: the caller's promise, and pending tasks that write the bytes are completed.
         send_all(fd, unsafe { slice::from_raw_parts(src, len) })?;
         Ok(Token::DONE)
     }
 
-    fn is_worth_asking(&self, len: usize, how: &How) -> bool {
-        how.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
+    fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
+        options.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
     }
 
-    /// How many bytes the socket has. What is promised to older tasks is in it still, and counted,
-    /// but must not be promised twice.
+    /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are
+    /// still counted by the kernel, and must not be reserved twice.
     pub(crate) fn unpromised(&self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let socket = Some(fd.as_raw_fd() as usize);
-        // First, so that what is taken meanwhile counts less, not more.
+        // First, so that bytes taken meanwhile reduce the result.
         let promised = self.promised(socket);
         let ready = usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0);
         if promised == 0 || ready > promised {
             return Ok(ready - promised);
         }
-        self.settle_receives(socket);
+        self.complete_receives(socket);
         Ok(usize::try_from(rustix::io::ioctl_fionread(fd)?).unwrap_or(0))
     }
 
-    /// Bytes of a socket that pending tasks have still to take.
+    /// Number of bytes of a socket that pending tasks have reserved.
     fn promised(&self, socket: Option<usize>) -> usize {
-        let (mut at, head) = (self.pending().settled(), self.queue().head());
+        let (mut at, head) = (self.pending().completed(), self.queue().head());
         let mut bytes = 0;
         while at < head {
-            let queued = self.pending().get(at).filter(|queued| queued.inlet() == socket);
+            let queued = self.pending().get(at).filter(|queued| queued.source_socket() == socket);
             if let Some(queued) = queued {
                 let left = queued.all() & !self.queue().progress(at).done();
                 let runs = segment::runs(left);
@@ -132,27 +132,29 @@ impl Copier {
         bytes
     }
 
-    fn settle_receives(&self, socket: Option<usize>) {
-        // A pending task that failed is told to whoever syncs it.
-        self.each_pending(|queued| if queued.inlet() == socket { queued.all() } else { 0 });
+    fn complete_receives(&self, socket: Option<usize>) {
+        // The sync of a failed pending task returns its error.
+        self.each_pending(|queued| if queued.source_socket() == socket { queued.all() } else { 0 });
     }
 
-    /// What must come before a receive or a send that is made at once.
-    pub(crate) fn settle_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
+    /// Completes the tasks that must precede a synchronous receive or send.
+    pub(crate) fn complete_socket(&self, fd: BorrowedFd<'_>, dst: usize, src: usize, len: usize) {
         let socket = Some(fd.as_raw_fd() as usize);
-        // A pending task that failed is told to whoever syncs it.
+        // The sync of a failed pending task returns its error.
         self.each_pending(|queued| match () {
-            () if queued.inlet() == socket || queued.outlet() == socket => queued.all(),
+            () if queued.source_socket() == socket || queued.destination_socket() == socket => {
+                queued.all()
+            }
             () if src == 0 => queued.writing(dst, len) | queued.reading(dst, len),
             () => queued.writing(src, len),
         });
     }
 }
 
-/// Bytes on their way between two sockets, in a program that has no service.
+/// Buffer size for a synchronous forward between two sockets.
 const FORWARD_BYTES: usize = 16 << 10;
 
-/// Passes `len` bytes on, and waits for both sockets: how many were given, how many taken.
+/// Forwards `len` bytes, and waits for both sockets. Returns the numbers of bytes given and taken.
 pub(crate) fn forward_all(
     from: BorrowedFd<'_>,
     to: BorrowedFd<'_>,
@@ -203,16 +205,16 @@ pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
     }
 }
 
-/// Does a task at a socket in this thread, and waits for the socket.
+/// Executes a task at a socket in this thread, and waits for the socket.
 ///
 /// # Safety
-/// The task's bytes are valid, and nobody else touches them; its socket is open.
+/// The task's bytes are valid, and no other thread touches them; its socket is open.
 pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
     let len = queued.len_bytes as usize;
-    let socket = queued.inlet().or(queued.outlet());
+    let socket = queued.source_socket().or(queued.destination_socket());
     let fd = crate::chain::socket(socket)?;
     if queued.kind == Kind::Forward {
-        let to = crate::chain::socket(queued.outlet())?;
+        let to = crate::chain::socket(queued.destination_socket())?;
         return forward_all(fd, to, len).2;
     }
     if queued.kind == Kind::Send {

@@ -1,15 +1,15 @@
-//! What the admission learns from, by what a client can see of it.
+//! Samples of the admission policy, observed through a client.
 
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, How, Polling, Service};
+use unlade_copy::{Config, Copier, CopyOptions, Polling, Service};
 
 const BYTES: usize = 64 << 10;
-/// Copies that are made at once until that way is known; then queueing is tried, and only that
-/// until something is learnt of it.
+/// Copies are synchronous until that cost is known. Then queueing is tried, exclusively until its
+/// cost is known.
 const FIRST_AT_ONCE: u64 = 6;
 
-/// A client of a service that is awake, and stays so.
+/// A client of a service that stays awake.
 fn with_client(work: impl FnOnce(&Copier)) {
     let config = Config { polling: Polling::Always, ..Config::default() };
     let service = Service::start(config).unwrap();
@@ -24,16 +24,16 @@ fn with_client(work: impl FnOnce(&Copier)) {
     work(&copier);
 }
 
-/// A copy from a site that queues or does not, as it has learnt.
+/// Submits a copy whose site decides, from its measurements, if the copy is queued.
 fn copy(copier: &Copier, destination: &mut [u8], source: &[u8]) {
-    let how = How { site: 0x1000, ..How::default() };
-    // SAFETY: all tests sync before they look at either.
+    let options = CopyOptions { site: 0x1000, ..CopyOptions::default() };
+    // SAFETY: all tests sync before they access either buffer.
     let _token =
-        unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &how) };
+        unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &options) };
 }
 
-/// Copies, and syncs them by address as `sync` says. While nothing is learnt of queued copies all
-/// copies are queued; after that the other way is used, or tried again.
+/// Copies, and syncs by address through `sync`. Until queued copies are measured all copies are
+/// queued; afterwards synchronous copies occur, or are tried again.
 fn teaches(sync: impl Fn(&Copier, usize)) {
     let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; BYTES]);
     with_client(|copier| {
@@ -55,13 +55,13 @@ fn csync_by_address_teaches_the_admission() {
 }
 
 #[test]
-fn csync_in_pieces_teaches_the_admission() {
+fn csync_in_parts_is_recorded() {
     teaches(|copier, address| {
         for at in (0..BYTES).step_by(4096) {
             copier.sync_range(address + at, 4096).unwrap();
         }
     });
-    // The rest is never asked for.
+    // The rest is never synced.
     let (source, mut destinations) = (vec![7u8; BYTES], vec![vec![0u8; BYTES]; 64]);
     with_client(|copier| {
         for round in 0..40 {
@@ -77,7 +77,7 @@ fn csync_in_pieces_teaches_the_admission() {
 }
 
 #[test]
-fn csync_by_another_thread_teaches_the_admission() {
+fn csync_by_another_thread_is_recorded() {
     teaches(|copier, address| {
         std::thread::scope(|scope| {
             scope.spawn(|| copier.sync_range(address, BYTES).unwrap());
@@ -86,7 +86,7 @@ fn csync_by_another_thread_teaches_the_admission() {
 }
 
 #[test]
-fn csync_of_several_copies_teaches_the_admission() {
+fn csync_of_several_copies_is_recorded() {
     let (source, mut destination) = (vec![7u8; BYTES], vec![0u8; 8 * BYTES]);
     with_client(|copier| {
         for _ in 0..500 {

@@ -1,20 +1,23 @@
-//! Copies from and to regions that others may be changing: as if made at once, whoever makes them,
-//! and nothing is touched once they are over or given up.
+//! Copies from and to regions that other processes may change: the result is that of a synchronous
+//! copy, and neither range is accessed after the copy is over or aborted.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use unlade_copy::{ArenaCopy, Begun, Config, Copier, How, Polling, Service, Why};
+use unlade_copy::{
+    ArenaCopy, AtOnceReason, Config, Copier, CopyOptions, Polling, Service, StartedCopy,
+};
 use unlade_shm::Arena;
 use unlade_testkit::cases;
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
-/// Not made unless somebody needs it.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
+/// A copy deferred until it is needed.
+const PUT_OFF: CopyOptions =
+    CopyOptions { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
 
 fn service(slots: u32) -> (Service, Arc<Copier>) {
     let sleep_max = Duration::from_secs(3600);
@@ -28,7 +31,7 @@ fn arena(bytes: usize) -> Rc<Arena> {
     Rc::new(Arena::create("arenas-test", bytes).unwrap())
 }
 
-/// As an event loop waits: for the descriptor.
+/// Waits like an event loop: for the descriptor.
 fn told(copier: &Copier, copies: &[&ArenaCopy]) {
     let event = copier.event().unwrap();
     let begin = Instant::now();
@@ -40,10 +43,10 @@ fn told(copier: &Copier, copies: &[&ArenaCopy]) {
     }
 }
 
-fn queued<T>(begun: Begun<T>) -> ArenaCopy {
+fn queued<T>(begun: StartedCopy<T>) -> ArenaCopy {
     match begun {
-        Begun::Queued(copy) => copy,
-        Begun::AtOnce(_, why) => panic!("at once: {why:?}"),
+        StartedCopy::Queued(copy) => copy,
+        StartedCopy::AtOnce(_, why) => panic!("at once: {why:?}"),
     }
 }
 
@@ -80,7 +83,7 @@ fn any_range_arrives_and_its_neighbours_stay() {
 }
 
 #[test]
-fn the_descriptor_tells_of_many_and_an_idle_service_sleeps() {
+fn one_event_covers_many_handlers_and_an_idle_service_sleeps() {
     let (service, copier) = service(64);
     let arena = arena(4 << 20);
     let shared = Rc::new(vec![7; 300_000]);
@@ -129,13 +132,13 @@ fn given_up_at_any_moment() {
         drop(copy);
         let mut before = vec![0; 1 << 20];
         arena.copy_out(0, &mut before).unwrap();
-        // The next owner's.
+        // The bytes now belong to the next owner.
         arena.copy_in(0, &vec![5; 1 << 20]).unwrap();
         copier.sync_all().unwrap();
         let mut after = vec![0; 1 << 20];
         arena.copy_out(0, &mut after).unwrap();
         assert!(after.iter().all(|&byte| byte == 5));
-        // Of what was there, each byte was copied or was not touched.
+        // Each byte of the old content was copied or is unchanged.
         assert!(before.iter().zip(shared.iter()).all(|(is, due)| is == due || *is == 0));
     });
 }
@@ -145,24 +148,24 @@ fn a_full_queue_and_a_range_outside_are_told_and_nothing_is_half_done() {
     let (_service, copier) = service(16);
     let arena = arena(32 << 20);
     let shared = Rc::new(vec![3; 32 << 20]);
-    // Sixteen tasks fill it.
+    // Sixteen tasks fill the queue.
     let begun = copier.copy_into(&arena, 0, &shared, 0..12 << 20, &PUT_OFF).unwrap();
     let first = queued(begun);
     match copier.append_from(&arena, 20 << 20, 6 << 20, vec![1], &QUEUED).unwrap() {
-        Begun::AtOnce(content, Why::Full) => {
+        StartedCopy::AtOnce(content, AtOnceReason::Full) => {
             assert_eq!(content.len(), (6 << 20) + 1);
             assert!(content[0] == 1 && content[1..].iter().all(|&byte| byte == 0));
         }
         other => panic!("{other:?}"),
     }
     match copier.copy_into(&arena, 13 << 20, &shared, 0..6 << 20, &QUEUED).unwrap() {
-        Begun::AtOnce((), Why::Full) => {}
+        StartedCopy::AtOnce((), AtOnceReason::Full) => {}
         other => panic!("{other:?}"),
     }
     drop(first);
     let mut out = vec![0; 32 << 20];
     arena.copy_out(0, &mut out).unwrap();
-    // A service whose queue is full may have made what was put off.
+    // A service whose queue is full may have made deferred copies.
     assert!(out[..12 << 20].iter().all(|&byte| byte == 0 || byte == 3));
     assert!(out[12 << 20..13 << 20].iter().all(|&byte| byte == 0));
     assert!(out[13 << 20..19 << 20].iter().all(|&byte| byte == 3));
@@ -172,15 +175,15 @@ fn a_full_queue_and_a_range_outside_are_told_and_nothing_is_half_done() {
     }
 }
 
-/// A page that cannot be read while the service is at it, and can be afterwards.
+/// A page that is unreadable while the service copies it, and readable afterwards.
 #[test]
 fn what_the_service_cannot_copy_is_copied_again() {
     let (_service, copier) = service(64);
     let arena = arena(1 << 20);
     arena.copy_in(0, &vec![8; 1 << 20]).unwrap();
     let protect = |flags| {
-        // SAFETY: the arena's own mapping; nobody touches it meanwhile but the service, whose
-        // guard finds that it cannot.
+        // SAFETY: the arena's own mapping; meanwhile only the service accesses it, and its guard
+        // catches the fault.
         unsafe { rustix::mm::mprotect(arena.as_ptr().cast(), 1 << 20, flags) }.unwrap();
     };
     use rustix::mm::MprotectFlags as Flags;
@@ -215,25 +218,25 @@ fn a_service_that_has_ended_leaves_copies_to_who_wants_them() {
     assert_eq!(Rc::strong_count(&arena), 1);
 }
 
-/// Whatever it decides, the bytes are the same; short ones are never queued.
+/// Any decision gives the same bytes; short copies are never queued.
 #[test]
-fn left_to_what_is_learnt() {
+fn any_decision_gives_the_same_bytes() {
     let (_service, copier) = service(64);
     let arena = arena(1 << 20);
     cases(40, |random| {
         let bytes = random.pick(&[1usize, 500, 4096, 65_536, 262_144, 1 << 20]);
         let shared = Rc::new(random.bytes(bytes));
-        let how = How { site: 0x1234, ..How::default() };
-        match copier.copy_into(&arena, 0, &shared, 0..bytes, &how).unwrap() {
-            Begun::AtOnce((), why) => assert_eq!(why, Why::Better),
-            Begun::Queued(copy) => {
+        let options = CopyOptions { site: 0x1234, ..CopyOptions::default() };
+        match copier.copy_into(&arena, 0, &shared, 0..bytes, &options).unwrap() {
+            StartedCopy::AtOnce((), why) => assert_eq!(why, AtOnceReason::Better),
+            StartedCopy::Queued(copy) => {
                 assert!(bytes >= 4096, "{bytes}");
                 assert!(!copy.finish().failed);
             }
         }
-        let content = match copier.append_from(&arena, 0, bytes, Vec::new(), &how).unwrap() {
-            Begun::AtOnce(content, _) => content,
-            Begun::Queued(copy) => copy.finish().bytes,
+        let content = match copier.append_from(&arena, 0, bytes, Vec::new(), &options).unwrap() {
+            StartedCopy::AtOnce(content, _) => content,
+            StartedCopy::Queued(copy) => copy.finish().bytes,
         };
         assert!(content == *shared);
     });

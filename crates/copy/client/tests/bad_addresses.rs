@@ -1,19 +1,20 @@
-//! Bad addresses are the error of the copy that names them, whoever copies: the service, who waits
-//! for it, or who submits.
+//! A bad address is the error of the copy that uses it, in the service, in a waiter, and in the
+//! submitter.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::ptr;
 
 use unlade_copy::{
-    Config, Copier, CopyError, How, Polling, Service, TASK_BYTES_MAX, TaskFailure, Token,
+    Config, Copier, CopyError, CopyOptions, Polling, Service, TASK_BYTES_MAX, TaskFailure, Token,
 };
 
 const EFAULT: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::BadAddress));
 const EINVAL: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Refused));
-/// Nothing touches it before it is synced, or for an hour.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: true, handler: None, site: 0 };
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+/// Deferred for an hour, or until the sync.
+const PUT_OFF: CopyOptions =
+    CopyOptions { lazy_us: Some(u32::MAX), queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const BYTES: usize = 64 << 10;
 
 /// Memory that can be made inaccessible; unmapped at the end.
@@ -38,7 +39,7 @@ impl Pages {
 
     fn protected(bytes: usize, protection: i32) -> Pages {
         let pages = Pages::new(bytes);
-        // SAFETY: this mapping, which no reference points into.
+        // SAFETY: this mapping, to which no reference exists.
         assert_eq!(unsafe { libc::mprotect(pages.0.cast(), bytes, protection) }, 0);
         pages
     }
@@ -46,7 +47,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: this mapping, which nobody uses any more.
+        // SAFETY: this mapping, which is no longer in use.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }
@@ -55,7 +56,7 @@ fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
 }
 
-/// A client whose copies whoever waits makes: its service has ended.
+/// A client whose service has ended, so that waiters make the copies.
 fn left_alone() -> Copier {
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
@@ -63,7 +64,7 @@ fn left_alone() -> Copier {
     copier
 }
 
-/// What bad addresses there are: a destination, a source, and whether that is the bad one.
+/// All bad addresses: a destination, a source, and true if the source is the bad one.
 fn bad_places(good: &Pages, file: &File) -> Vec<(&'static str, *mut u8, *const u8, Option<Pages>)> {
     let nowhere = ptr::without_provenance_mut::<u8>(64);
     let hidden = Pages::protected(BYTES, libc::PROT_NONE);
@@ -81,18 +82,18 @@ fn bad_places(good: &Pages, file: &File) -> Vec<(&'static str, *mut u8, *const u
     ]
 }
 
-/// Submits one copy; what syncing it by token says, then by address.
+/// Submits one copy. Returns the results of the sync by token and of the sync by address.
 ///
 /// # Safety
-/// Nobody looks at what is mapped of the destination.
+/// The mapped part of the destination is not accessed meanwhile.
 unsafe fn outcome(
     copier: &Copier,
     (dst, src): (*mut u8, *const u8),
     len: usize,
-    how: &How,
+    options: &CopyOptions,
 ) -> [Result<(), CopyError>; 3] {
     // SAFETY: the caller's promise.
-    let submit = || unsafe { copier.submit(dst, src, len, how) };
+    let submit = || unsafe { copier.submit(dst, src, len, options) };
     let token: Token = submit();
     let by_token = copier.sync(&token, 0..len);
     let _other = submit();
@@ -109,15 +110,20 @@ fn bad_addresses_end_in_efault_whoever_copies() {
     let at_waiter = left_alone();
     for (what, dst, src, _pages) in &bad_places(&good, &file) {
         for len in [1, 100, 1000, 3000, 4096, 20_000, BYTES] {
-            for (who, copier, how) in [
+            for (who, copier, options) in [
                 ("the waiter", &at_waiter, PUT_OFF),
                 ("the waiter, of what was not put off", &at_waiter, QUEUED),
                 ("the service, or the waiter", &at_service, QUEUED),
-                ("the submitter", &at_service, How::default()),
-                ("the submitter at a site", &at_service, How { site: 0x1000, ..How::default() }),
+                ("the submitter", &at_service, CopyOptions::default()),
+                (
+                    "the submitter at a site",
+                    &at_service,
+                    CopyOptions { site: 0x1000, ..CopyOptions::default() },
+                ),
             ] {
-                // SAFETY: what is mapped of these is the test's alone, and is not looked at.
-                let told = unsafe { outcome(copier, (*dst, *src), len, &how) };
+                // SAFETY: the mapped part of these ranges belongs to the test, and is not
+                // accessed.
+                let told = unsafe { outcome(copier, (*dst, *src), len, &options) };
                 assert_eq!(told, [EFAULT, EFAULT, Ok(())], "{who}, {len} bytes, {what}");
             }
         }
@@ -128,16 +134,16 @@ fn bad_addresses_end_in_efault_whoever_copies() {
 }
 
 #[test]
-fn a_bad_address_found_by_another_thread_or_under_a_younger_copy_is_told() {
+fn a_bad_address_found_by_another_thread_or_a_younger_copy_is_reported() {
     let copier = left_alone();
     let (middle, last) = (Pages::new(BYTES), Pages::new(BYTES));
     let nowhere = ptr::without_provenance::<u8>(64);
-    // SAFETY: memory of this test, which is not looked at.
+    // SAFETY: memory of this test, which is not accessed.
     let (bad, good) = unsafe {
         let bad = copier.submit(middle.0, nowhere, BYTES, &PUT_OFF);
         (bad, copier.submit(last.0, middle.0, BYTES, &PUT_OFF))
     };
-    // Whoever needs the younger one copies the older one first.
+    // A waiter for the younger copy makes the older one first.
     let synced = std::thread::scope(|scope| scope.spawn(|| copier.sync(&good, 0..100)).join());
     assert_eq!(synced.unwrap(), Ok(()), "its own source is mapped");
     assert_eq!(copier.sync_range(middle.0.addr(), 10), EFAULT);
@@ -145,7 +151,7 @@ fn a_bad_address_found_by_another_thread_or_under_a_younger_copy_is_told() {
 }
 
 #[test]
-fn what_is_before_a_bad_address_is_copied_and_the_rest_is_as_it_was() {
+fn bytes_before_a_bad_address_are_copied_and_the_rest_is_unchanged() {
     let copier = left_alone();
     let (source, destination) = (Pages::new(2 * BYTES), Pages::new(2 * BYTES));
     // SAFETY: memory of this test.
@@ -176,17 +182,17 @@ fn ranges_that_overlap_or_wrap_end_in_einval_whoever_copies() {
         ("a destination that goes around", end, memory.0),
     ];
     for (what, dst, src) in cases {
-        for (copier, how) in [
+        for (copier, options) in [
             (&at_waiter, PUT_OFF),
             (&at_waiter, QUEUED),
             (&at_service, QUEUED),
-            (&at_service, How::default()),
+            (&at_service, CopyOptions::default()),
         ] {
-            // SAFETY: memory of this test; what makes no sense is not copied.
-            let told = unsafe { outcome(copier, (dst, src), BYTES, &how) };
+            // SAFETY: memory of this test; invalid ranges are not copied.
+            let told = unsafe { outcome(copier, (dst, src), BYTES, &options) };
             assert_eq!(told, [EINVAL, EINVAL, Ok(())], "{what}");
         }
-        // Nothing is no range.
+        // An empty range is always valid.
         // SAFETY: no byte is touched.
         let told = unsafe { outcome(&at_service, (dst, src), 0, &QUEUED) };
         assert_eq!(told, [Ok(()); 3], "{what}");
@@ -196,18 +202,18 @@ fn ranges_that_overlap_or_wrap_end_in_einval_whoever_copies() {
 #[test]
 fn handlers_of_copies_that_fail_at_once_run() {
     extern "C" fn count(counter: usize) {
-        // SAFETY: the test below gives a counter that lives.
+        // SAFETY: the test below passes a live counter.
         unsafe { *(counter as *mut u32) += 1 };
     }
     let copier = left_alone();
     let (mut count_of, memory) = (0u32, Pages::new(BYTES));
     let handler = Some((count as *const () as usize, (&raw mut count_of).addr()));
-    let how = How { handler, ..How::default() };
-    // SAFETY: memory of this test; the handler is one.
+    let options = CopyOptions { handler, ..CopyOptions::default() };
+    // SAFETY: memory of this test; the handler is a valid function.
     let tokens = unsafe {
         [
-            copier.submit(memory.0, ptr::without_provenance(64), 100, &how),
-            copier.submit(memory.0, memory.0, 100, &how),
+            copier.submit(memory.0, ptr::without_provenance(64), 100, &options),
+            copier.submit(memory.0, memory.0, 100, &options),
         ]
     };
     assert!(tokens.iter().all(Token::has_failed_at_once));
@@ -219,13 +225,13 @@ fn handlers_of_copies_that_fail_at_once_run() {
 }
 
 #[test]
-fn a_scope_tells_of_a_file_that_was_truncated_under_it() {
+fn a_scope_reports_a_file_that_was_truncated() {
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
     let file = tempfile::tempfile().unwrap();
     let cut = Pages::of_file(&file, TASK_BYTES_MAX);
-    // SAFETY: a mapping of this test, which nobody writes; that it has no file behind it is what is
-    // tested.
+    // SAFETY: a mapping of this test, which is not written; the test is that the file behind it is
+    // too short.
     let source = unsafe { std::slice::from_raw_parts(cut.0, 1000) };
     let mut destination = vec![0u8; 1000];
     copier.scope(|scope| {

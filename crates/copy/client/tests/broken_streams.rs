@@ -1,5 +1,5 @@
-//! Streams that end, break or stand still in the middle of what is received, sent and passed on: what
-//! was promised comes, what is missing is told, and nobody waits for ever.
+//! Streams that end, break or stall during a receive, a send or a forward: reserved bytes arrive,
+//! missing ones are reported, and no wait is endless.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::{set_socket_linger, set_socket_send_buffer_size};
 use unlade_copy::{
-    Config, Copier, CopyError, How, Inbound, Polling, Received, Service, TaskFailure,
+    Config, Copier, CopyError, CopyOptions, Inbound, Polling, Received, Service, TaskFailure,
 };
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const CANCELLED: CopyError = CopyError::Failed(TaskFailure::CANCELLED);
-/// Longer than anything here takes; shorter than for ever.
+/// Longer than anything here takes, but finite.
 const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -35,7 +35,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Does what might wait for ever.
+/// Runs work that might wait for ever.
 fn in_time<T>(what: &'static str, f: impl FnOnce() -> T) -> T {
     let (over, is_over) = std::sync::mpsc::channel::<()>();
     let watch = std::thread::spawn(move || {
@@ -76,17 +76,17 @@ fn is_broken(error: CopyError) -> bool {
 }
 
 /// # Safety
-/// The buffer stays where it is, and is not looked at where it is not synced.
+/// The buffer stays where it is, and unsynced bytes are not read.
 unsafe fn receive(copier: &Copier, near: &impl AsFd, buffer: &mut [u8]) -> Received {
-    // SAFETY: the caller's promise; nobody else receives.
+    // SAFETY: the caller's promise; no other reader receives.
     unsafe { copier.receive_lazily(near.as_fd(), buffer.as_mut_ptr(), buffer.len()) }.unwrap()
 }
 
-/// The bytes after those that a task was to take.
+/// The bytes after those reserved for a task.
 fn goes_on_with(copier: &Copier, far: &mut impl Write, near: &impl AsFd, expected: &[u8]) {
     let mut buffer = vec![0u8; 100];
     far.write_all(expected).unwrap();
-    // SAFETY: synced before it is looked at.
+    // SAFETY: synced before it is read.
     let received = unsafe { receive(copier, near, &mut buffer) };
     copier.sync(received.token(), 0..received.count()).unwrap();
     assert_eq!(&buffer[..received.count()], expected);
@@ -102,7 +102,7 @@ fn what_was_promised_comes_though_the_peer_resets() {
         far.write_all(&sent).unwrap();
         has(&near, 50_000);
         let (mut buffer, mut object) = (vec![0u8; 100_000], vec![0u8; 40_000]);
-        // SAFETY: both stay where they are; of neither is anything looked at that is not synced.
+        // SAFETY: both stay where they are; unsynced bytes are not read.
         let next = unsafe {
             let received = receive(&copier, &near, &mut buffer);
             assert_eq!(received.count(), 50_000, "fewer than there is room for");
@@ -232,14 +232,14 @@ fn what_a_reset_keeps_from_being_sent_on_is_out_of_its_stream() {
     let mut buffer = vec![0u8; 1 << 20];
     let sent = some_bytes(100_000);
     far.write_all(&sent).unwrap();
-    // The sink's queue is full before.
+    // The queue of the sink is full before.
     let filled = fill(&out);
     // SAFETY: as above.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
         let token = copier.send_on(&received, 0..received.count(), out.as_fd()).unwrap();
         assert_eq!(copier.sync_timeout(&token, 0..100_000, SHORT), Ok(false));
-        // Some of it goes, and no more.
+        // A part of it is sent, and no more.
         let mut some = vec![0u8; filled + 1000];
         sink.read_exact(&mut some).unwrap();
         reset(sink);
@@ -250,11 +250,11 @@ fn what_a_reset_keeps_from_being_sent_on_is_out_of_its_stream() {
     goes_on_with(&copier, &mut far, &near, b"next");
 }
 
-/// Until a peer that takes nothing has no room for more.
+/// Writes until the peer, which does not read, has no room for more.
 fn fill(out: &TcpStream) -> usize {
     out.set_nonblocking(true).unwrap();
     let (some, mut filled, mut quiet) = (vec![9u8; 64 << 10], 0, 0);
-    // What is on its way makes room once more.
+    // Bytes in flight make room once more.
     while quiet < 20 {
         match { out }.write(&some) {
             Ok(count) => (filled, quiet) = (filled + count, 0),
@@ -276,7 +276,7 @@ fn a_send_that_nobody_takes_is_waited_for_in_bounds_and_given_up() {
         let (mut far, near) = UnixStream::pair().unwrap();
         let sent = some_bytes(1 << 20);
         let [first, second] = [0, 1].map(|_| {
-            // SAFETY: what is sent stays as it is.
+            // SAFETY: the source is not changed.
             unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap()
         });
         assert_eq!(copier.sync_timeout(&first, 0..1 << 20, SHORT), Ok(false));
@@ -287,7 +287,7 @@ fn a_send_that_nobody_takes_is_waited_for_in_bounds_and_given_up() {
         });
         assert_eq!(copier.sync(&first, 0..1 << 20), Err(CANCELLED));
         assert_eq!(copier.sync_timeout(&second, 0..1 << 20, SHORT), Ok(true), "never begun");
-        // What had gone is the beginning, and nothing follows it.
+        // The bytes that were sent are the beginning, and nothing follows.
         far.set_nonblocking(true).unwrap();
         let mut received = Vec::new();
         let blocked = far.read_to_end(&mut received).unwrap_err();
@@ -326,7 +326,7 @@ fn a_forward_that_nobody_takes_holds_back_its_source_and_is_given_up() {
         let sent = some_bytes(4 << 20);
         far.set_nonblocking(true).unwrap();
         let forward = copier.forward(near.as_fd(), out.as_fd(), len);
-        // What fits is taken, and no more.
+        // Only as much as fits is taken.
         let (mut pushed, mut quiet) = (0, 0);
         while quiet < 20 {
             match { &far }.write(&sent[pushed..]) {
@@ -340,7 +340,7 @@ fn a_forward_that_nobody_takes_holds_back_its_source_and_is_given_up() {
         assert!(pushed < 3 << 20, "{pushed} bytes went into a forward that nobody takes");
         assert_eq!(forward.wait_timeout(SHORT), Ok(false));
         in_time("giving up", || drop(forward));
-        // All that is given is the beginning; what was not taken is in the source.
+        // All bytes given are the beginning; untaken ones are in the source.
         drop(out);
         let mut given = Vec::new();
         sink.read_to_end(&mut given).unwrap();
@@ -387,12 +387,12 @@ fn a_receive_whose_bytes_somebody_took_can_be_given_up() {
     let (mut far, mut near) = UnixStream::pair().unwrap();
     far.write_all(&some_bytes(60_000)).unwrap();
     let (mut buffer, mut object) = (vec![0u8; 60_000], vec![0u8; 1000]);
-    // SAFETY: as above; that nobody else receives is broken on purpose.
+    // SAFETY: as above; the exclusive receive is violated on purpose.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
         near.read_exact(&mut vec![0u8; 20_000]).unwrap();
         let body = copier.submit(object.as_mut_ptr(), buffer[59_000..].as_ptr(), 1000, &QUEUED);
-        // The stream is open: more may come. The service receives, for this thread does not help.
+        // The stream is open: more may come. The service receives, as this thread does not help.
         assert_eq!(copier.sync_timeout(received.token(), 0..60_000, SHORT), Ok(false));
         in_time("giving up", || copier.abort(received.token()));
         assert_eq!(copier.sync(&body, 0..1000), Err(CANCELLED));
@@ -414,7 +414,7 @@ fn a_service_that_stops_says_how_far_its_forward_came() {
     let failed = in_time("a stopped forward", || forward.wait()).unwrap_err();
     assert_eq!(failed.error, CANCELLED);
     assert_eq!((failed.given_bytes, failed.taken_bytes), (5000, 5000));
-    // Without a service it can be given up as well.
+    // The task can also be aborted without a service.
     let forward = copier.forward(near.as_fd(), out.as_fd(), 1000);
     assert_eq!(forward.wait_timeout(SHORT), Ok(false));
     in_time("giving up", || drop(forward));

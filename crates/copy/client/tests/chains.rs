@@ -1,17 +1,19 @@
-//! Chains through sockets: what is received goes on to where it is needed, once, in order, and
-//! every byte that the program may look at is the one it would have seen with `recv` and `memcpy`.
+//! Chains through sockets: received bytes go on to their destination, once, in order, and every
+//! byte that the program may read is the same as with `recv` and `memcpy`.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Polling, Received, Service, TaskFailure, Token};
+use unlade_copy::{
+    Config, Copier, CopyError, CopyOptions, Polling, Received, Service, TaskFailure, Token,
+};
 use unlade_testkit::{Random, seeds};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 fn service(polling: Polling) -> Service {
     Service::start(Config { polling, ..Config::default() }).unwrap()
@@ -21,12 +23,12 @@ fn client(service: &Service) -> Copier {
     Copier::new(service.attach().unwrap())
 }
 
-/// Until the service's thread looks at the queue by itself.
+/// Waits until the service's thread polls the queue.
 fn wake(copier: &Copier) {
     let (source, mut destination) = ([1u8; 64], [0u8; 64]);
-    // SAFETY: neither goes before the bytes are there.
+    // SAFETY: both live until the bytes are copied.
     let token = unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), 64, &QUEUED) };
-    // Without help: so it is the service that makes it.
+    // Does not help, so that the service makes the copy.
     eventually("a copy is made", || copier.is_ready(&token, 0..64));
     assert_eq!(destination, source);
 }
@@ -44,9 +46,9 @@ fn some_bytes(len: usize) -> Vec<u8> {
 }
 
 /// # Safety
-/// The buffer stays where it is, and is not looked at where it is not synced.
+/// The buffer stays where it is, and unsynced bytes are not read.
 unsafe fn receive(copier: &Copier, near: &UnixStream, buffer: &mut [u8]) -> Received {
-    // SAFETY: the caller's promise; nobody else receives.
+    // SAFETY: the caller's promise; no other reader receives.
     unsafe { copier.receive_lazily(near.as_fd(), buffer.as_mut_ptr(), buffer.len()) }.unwrap()
 }
 
@@ -60,7 +62,7 @@ fn delivers(polling: Polling) -> Service {
     let sent = some_bytes(60_000);
     far.write_all(&sent).unwrap();
     let (mut buffer, mut object) = (vec![0u8; 100_000], vec![0u8; 50_000]);
-    // SAFETY: both stay where they are; of neither is anything looked at that is not synced.
+    // SAFETY: both stay where they are; unsynced bytes are not read.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
         assert_eq!(received.count(), 60_000);
@@ -72,7 +74,7 @@ fn delivers(polling: Polling) -> Service {
         assert_eq!(buffer[50_040..60_000], sent[50_040..]);
     }
     assert_eq!(object, sent[40..50_040]);
-    // What went straight to the object never came to the buffer.
+    // Bytes delivered to the object never came to the buffer.
     assert_eq!(buffer[10_000..50_000], [0u8; 40_000]);
     far.write_all(b"next").unwrap();
     // SAFETY: as above.
@@ -103,7 +105,7 @@ fn an_aborted_receive_still_serves_those_who_copy_from_it() {
     let sent = some_bytes(60_000);
     far.write_all(&sent).unwrap();
     let (mut buffer, mut object) = (vec![0u8; 60_000], vec![0u8; 30_000]);
-    let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
     // SAFETY: as in `delivers`.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
@@ -125,7 +127,7 @@ fn an_aborted_receive_still_serves_those_who_copy_from_it() {
     assert!(counts.absorbed_bytes >= 30_000, "{counts:?}");
 }
 
-/// A stream that brings less than it promised: somebody else took some of it, and it ended.
+/// A stream that has fewer bytes than were reserved: another reader took some, and it ended.
 fn falls_short(polling: Polling) {
     let service = service(polling);
     let copier = client(&service);
@@ -136,12 +138,12 @@ fn falls_short(polling: Polling) {
         (vec![0u8; 60_000], vec![0u8; 20_000], vec![0u8; 20_000]);
     let mut third = vec![0u8; 1000];
     let ended = Err(CopyError::Failed(TaskFailure::Ended));
-    // SAFETY: as in `delivers`; the last promise is broken on purpose, before anything is made.
+    // SAFETY: as in `delivers`; the last promise is violated on purpose, before any copy.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
         let mut stolen = vec![0u8; 20_000];
         near.read_exact(&mut stolen).unwrap();
-        let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+        let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
         let early = copier.submit(first.as_mut_ptr(), buffer.as_ptr(), 20_000, &lazy);
         let source = buffer[30_000..].as_ptr();
         let late = copier.submit(second.as_mut_ptr(), source, 20_000, &lazy);
@@ -161,7 +163,7 @@ fn who_needs_bytes_that_did_not_come_is_told() {
 }
 
 #[test]
-fn who_needs_bytes_that_did_not_come_is_told_where_the_service_sleeps() {
+fn readers_of_missing_bytes_fail_while_the_service_sleeps() {
     falls_short(Polling::Scenario);
 }
 
@@ -173,10 +175,10 @@ fn a_bad_place_is_its_copys_error_and_the_stream_goes_on() {
     let sent = some_bytes(60_000);
     far.write_all(&sent).unwrap();
     let mut buffer = vec![0u8; 60_000];
-    // SAFETY: as in `delivers`; nothing is mapped at the destination, which the kernel finds.
+    // SAFETY: as in `delivers`; the destination is not mapped, which the kernel detects.
     unsafe {
         let received = receive(&copier, &near, &mut buffer);
-        let lazy = How { lazy_us: Some(60_000_000), ..QUEUED };
+        let lazy = CopyOptions { lazy_us: Some(60_000_000), ..QUEUED };
         let nowhere = std::ptr::without_provenance_mut(64);
         let bad = copier.submit(nowhere, buffer[10_000..].as_ptr(), 30_000, &lazy);
         copier.abort(received.token());
@@ -206,15 +208,15 @@ const BUFFER: usize = 48 << 10;
 const ARENA: usize = 96 << 10;
 const STREAM: usize = 1 << 20;
 
-/// A program as it is, and as it would be.
+/// A program and its model.
 struct Program<'a> {
     copier: &'a Copier,
     random: Random,
     near: UnixStream,
     out: UnixStream,
-    /// What was received so far.
+    /// Bytes received so far.
     position: usize,
-    /// The input buffer, and behind it where things are copied to.
+    /// The input buffer, and behind it the destinations of copies.
     memory: Vec<u8>,
     truth: Vec<Option<u8>>,
     sent: Vec<Option<u8>>,
@@ -227,11 +229,11 @@ impl Program<'_> {
         self.memory.as_mut_ptr()
     }
 
-    /// False at the end of the stream.
+    /// Returns false at the end of the stream.
     fn receive(&mut self) -> bool {
         let len = 1 + self.random.below(BUFFER);
         let (buffer, fd) = (self.base(), self.near.as_fd());
-        // SAFETY: the memory stays; only what is synced is looked at; nobody else receives.
+        // SAFETY: the memory stays; only synced bytes are read; no other reader receives.
         match unsafe { self.copier.receive_lazily(fd, buffer, len) } {
             Ok(received) if received.count() == 0 => return false,
             Ok(received) => {
@@ -253,7 +255,8 @@ impl Program<'_> {
         let at = BUFFER + self.random.below(ARENA - range.len());
         let base = self.base();
         let lazy_us = (self.random.below(2) == 0).then_some(60_000_000);
-        let how = How { lazy_us, queued: self.random.below(4) != 0, ..How::default() };
+        let options =
+            CopyOptions { lazy_us, queued: self.random.below(4) != 0, ..CopyOptions::default() };
         for offset in 0..range.len() {
             self.truth[at + offset] = self.truth[range.start + offset];
             if deliver {
@@ -266,7 +269,7 @@ impl Program<'_> {
             if deliver {
                 let _ = self.copier.deliver(&received, range, dst).unwrap();
             } else {
-                let _ = self.copier.submit(dst, base.add(range.start), range.len(), &how);
+                let _ = self.copier.submit(dst, base.add(range.start), range.len(), &options);
             }
         }
         self.last = Some(received);
@@ -274,19 +277,19 @@ impl Program<'_> {
 
     fn send(&mut self) {
         let range = range(&mut self.random, BUFFER);
-        // What is sent must be known, for nobody can say else what was.
+        // The content of a send must be known, to check it at the receiver.
         if self.truth[range.clone()].iter().any(Option::is_none) {
             return;
         }
         self.sent.extend_from_slice(&self.truth[range.clone()]);
         let src = self.memory[range.start..].as_ptr();
-        // SAFETY: as above; nobody else sends.
+        // SAFETY: as above; no other thread sends.
         let token =
             unsafe { self.copier.send(self.out.as_fd(), src, range.len(), &QUEUED) }.unwrap();
         self.sends.push((token, range.len()));
     }
 
-    /// The last bytes of what was received go on.
+    /// Sends the last received bytes on.
     fn send_on(&mut self) {
         let Some(received) = self.last.take() else { return };
         let range = self.random.below(received.count())..received.count();
@@ -294,7 +297,7 @@ impl Program<'_> {
             self.sent.extend_from_slice(&self.truth[range.clone()]);
             self.truth[range.clone()].fill(None);
             let len = range.len();
-            // SAFETY: as above; nobody else sends.
+            // SAFETY: as above; no other thread sends.
             let token = unsafe { self.copier.send_on(&received, range, self.out.as_fd()) }.unwrap();
             self.sends.push((token, len));
         }
@@ -327,7 +330,7 @@ impl Program<'_> {
                 10 if self.random.below(3) == 0 => {
                     let Some(received) = self.last.take() else { continue };
                     self.copier.abort(received.token());
-                    // What had come is not known.
+                    // The number of received bytes is unknown.
                     self.truth[..received.count()].fill(None);
                 }
                 11 => {
@@ -344,7 +347,7 @@ impl Program<'_> {
     }
 }
 
-/// The stream in pieces of any size, with pauses.
+/// Sends the stream in chunks of any size, with pauses.
 fn feed(mut far: UnixStream, mut random: Random) {
     let bytes: Vec<u8> = (0..STREAM).map(stream_byte).collect();
     let mut left = &bytes[..];
@@ -416,7 +419,7 @@ fn proxy() -> Proxy {
     let (far, near) = UnixStream::pair().unwrap();
     let (out, sink) = UnixStream::pair().unwrap();
     rustix::net::sockopt::set_socket_send_buffer_size(&out, 4096).unwrap();
-    // So that long ones go by splice.
+    // Lets long forwards use splice.
     out.set_nonblocking(true).unwrap();
     Proxy { far, near, out, sink }
 }
@@ -434,7 +437,7 @@ fn forwards_come_out_in_order_and_others_do_not_wait_for_them() {
         let forwards: Vec<_> =
             lens.iter().map(|len| copier.forward(near.as_fd(), out.as_fd(), *len)).collect();
         let (source, mut destination) = (vec![7u8; 50_000], vec![0u8; 50_000]);
-        // SAFETY: neither goes before it is synced.
+        // SAFETY: both live until the sync.
         let token = unsafe {
             copier.submit(destination.as_mut_ptr(), source.as_ptr(), source.len(), &QUEUED)
         };
@@ -445,10 +448,10 @@ fn forwards_come_out_in_order_and_others_do_not_wait_for_them() {
         sink.read_exact(&mut received).unwrap();
         assert!(received == all[..all.len() - 4]);
         forwards.into_iter().for_each(|forward| forward.wait().unwrap());
-        // The stream goes on at the right byte.
+        // The stream continues at the right byte.
         let mut buffer = vec![0u8; 4];
         let _far = feeder.join().unwrap().unwrap();
-        // SAFETY: synced before it is looked at.
+        // SAFETY: synced before it is read.
         let received = unsafe { receive(&copier, &near, &mut buffer) };
         copier.sync(received.token(), 0..4).unwrap();
         assert_eq!(buffer, all[all.len() - 4..]);
@@ -473,7 +476,7 @@ fn a_forward_that_fails_says_how_far_it_came() {
         let failed = forward.wait().unwrap_err();
         assert_eq!(failed.error, CopyError::Failed(TaskFailure::Ended));
         assert_eq!((failed.given_bytes, failed.taken_bytes), (sent.len(), sent.len()));
-        // The sink goes.
+        // The sink closes.
         let Proxy { mut far, mut near, out, sink } = proxy();
         let bytes = sent.clone();
         let feeder = std::thread::spawn(move || far.write_all(&bytes));
@@ -497,11 +500,11 @@ fn a_forward_that_nobody_wants_any_more_is_ended() {
     let forward = copier.forward(near.as_fd(), out.as_fd(), 1000);
     let mut received = [0; 5];
     sink.read_exact(&mut received).unwrap();
-    // It waits for more, which does not come.
+    // It waits for more bytes, which do not come.
     drop(forward);
     far.write_all(b"next").unwrap();
     let mut buffer = [0u8; 4];
-    // SAFETY: synced before it is looked at.
+    // SAFETY: synced before it is read.
     let token = unsafe { receive(&copier, &near, &mut buffer) };
     copier.sync(token.token(), 0..4).unwrap();
     assert_eq!((&received, &buffer), (b"hello", b"next"));
@@ -524,7 +527,7 @@ fn what_is_received_and_sent_on_goes_from_socket_to_socket() {
         let mut buffer = vec![0u8; 64 << 10];
         let (mut count, mut tokens) = (0, Vec::new());
         while count < len {
-            // SAFETY: as in `delivers`; the head is changed when it is there.
+            // SAFETY: as in `delivers`; the head is changed after its sync.
             unsafe {
                 let received = receive(&copier, &near, &mut buffer);
                 copier.sync(received.token(), 0..1).unwrap();

@@ -1,5 +1,5 @@
-//! Messages through shared memory, with a daemon in this process and with ends that do not keep to
-//! the protocol.
+//! Messages through shared memory, with a daemon in this process and with peers that violate the
+//! protocol.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use unlade_copy::Remote;
-use unlade_copy::channel::wire::{ReplyBytes, Said, TaskPlace, WireError};
+use unlade_copy::channel::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use unlade_copy::channel::{ChannelError, MessageReceiver, MessageSender};
 use unlade_copy_service::daemon::{Daemon, DaemonConfig, socket};
 use unlade_shm::{Arena, Memory, Queue, Task};
@@ -61,7 +61,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(seed | 1) >> 3) as u8).collect()
 }
 
-/// Receives all, in pieces of `piece` bytes, and answers with the sum of the bytes.
+/// Receives all messages, in chunks of `piece` bytes, and replies with the sum of the bytes.
 fn add_up(socket: OwnedFd, piece: usize) {
     let receiver = MessageReceiver::accept(socket).unwrap();
     while let Some(message) = receiver.receive().unwrap() {
@@ -108,7 +108,7 @@ fn messages_arrive_and_are_answered_with_a_daemon_and_without() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_and_the_draft_stays() {
+fn a_write_that_does_not_fit_is_refused_and_the_draft_stays() {
     let running = Running::start();
     let (near, far) = ends();
     let connect = |slots, bytes| {
@@ -128,29 +128,29 @@ fn what_does_not_fit_is_refused_and_the_draft_stays() {
     assert_eq!(draft.len(), 90);
     draft.write_all(&[1; 10]).unwrap();
     let reply = draft.send().unwrap();
-    // Its slot is the only one.
+    // The channel has a single slot.
     assert_eq!(sender.wait(reply).unwrap().as_slice(), 100u64.to_le_bytes());
-    // Nobody waits for the next one, so there is no slot left.
+    // The reply was not waited for, so no slot is free.
     let _ = sender.draft().unwrap().send().unwrap();
     assert!(matches!(sender.draft(), Err(ChannelError::Shape { .. })));
     drop(sender);
     receiving.join().unwrap();
 }
 
-/// A sender made by hand: its queue, its inbox, its socket, and what it says first.
+/// A sender made by hand: its queue, inbox and socket, and its first message.
 fn by_hand(slots: u32, slot_bytes: u32) -> (Queue, OwnedFd, Result<MessageReceiver, ChannelError>) {
     let bytes = Queue::bytes_for(16).unwrap();
     let arena = Arena::create("test-queue", bytes).unwrap();
     let queue = Queue::create(Memory::from(arena), 16).unwrap();
     let inbox = Arena::create("test-inbox", 4096).unwrap();
     let (near, far) = ends();
-    let hello = Said::Hello { slots, slot_bytes };
+    let hello = ChannelMessage::Hello { slots, slot_bytes };
     let shared = [queue.memory().fd().unwrap(), inbox.fd()];
     socket::send(near.as_fd(), hello.encode().as_slice(), &shared).unwrap();
     (queue, near, MessageReceiver::accept(far))
 }
 
-fn say(socket: &OwnedFd, said: Said) {
+fn say(socket: &OwnedFd, said: ChannelMessage) {
     socket::send(socket.as_fd(), said.encode().as_slice(), &[]).unwrap();
 }
 
@@ -159,27 +159,27 @@ fn a_receiver_believes_nothing() {
     let (_queue, _near, refused) = by_hand(2, 4096);
     assert!(matches!(refused, Err(ChannelError::Wire(WireError::Range { .. }))));
     let (near, far) = ends();
-    say(&near, Said::Hello { slots: 1, slot_bytes: 1 });
+    say(&near, ChannelMessage::Hello { slots: 1, slot_bytes: 1 });
     assert!(matches!(MessageReceiver::accept(far), Err(ChannelError::Wire(WireError::Order(_)))));
     for (slot, len) in [(2, 10), (31, 10), (0, 2049)] {
         let (_queue, near, receiver) = by_hand(2, 2048);
-        say(&near, Said::Sent { slot, len, task: None });
+        say(&near, ChannelMessage::Sent { slot, len, task: None });
         let received = receiver.as_ref().unwrap().receive();
         assert!(matches!(received, Err(ChannelError::Wire(WireError::Range { .. }))));
     }
     let (_queue, near, receiver) = by_hand(2, 2048);
     let receiver = receiver.unwrap();
-    say(&near, Said::Sent { slot: 1, len: 10, task: None });
+    say(&near, ChannelMessage::Sent { slot: 1, len: 10, task: None });
     let message = receiver.receive().unwrap().unwrap();
     let mut out = [1; 11];
     assert!(message.read_at(0, &mut out).is_err());
     assert!(message.read_at(usize::MAX, &mut out).is_err());
     message.read_at(3, &mut out[..7]).unwrap();
     assert_eq!(out[..7], [0; 7]);
-    say(&near, Said::Sent { slot: 1, len: 10, task: None });
+    say(&near, ChannelMessage::Sent { slot: 1, len: 10, task: None });
     assert!(matches!(receiver.receive(), Err(ChannelError::Wire(WireError::Order(_)))));
     assert!(matches!(message.reply(&[0; 25]), Err(ChannelError::TooLong { .. })));
-    say(&near, Said::Stalled { slot: 1 });
+    say(&near, ChannelMessage::Stalled { slot: 1 });
     assert!(matches!(receiver.receive(), Err(ChannelError::Wire(WireError::Order(_)))));
     drop(near);
     assert!(receiver.receive().unwrap().is_none());
@@ -193,7 +193,7 @@ fn a_message_that_does_not_come_is_asked_for_and_given_up() {
     let ticket = queue.try_acquire().unwrap();
     queue.publish(ticket, &Task::copy(0x1000, 0x9000, 2048));
     let task = Some(TaskPlace { ticket: ticket.0, granule_shift: 10 });
-    say(&near, Said::Sent { slot: 0, len: 2048, task });
+    say(&near, ChannelMessage::Sent { slot: 0, len: 2048, task });
     let message = receiver.receive().unwrap().unwrap();
     let progress = queue.progress(ticket);
     progress.finish(progress.claim(0b01));
@@ -202,28 +202,28 @@ fn a_message_that_does_not_come_is_asked_for_and_given_up() {
     let given_up = message.read_at(1000, &mut [0; 100]);
     assert!(matches!(given_up, Err(ChannelError::Stalled { .. })), "{given_up:?}");
     let asked = socket::receive(near.as_fd()).unwrap().unwrap();
-    assert_eq!(Said::decode(asked.bytes()), Ok(Said::Stalled { slot: 0 }));
-    // An error of the task is the message's.
+    assert_eq!(ChannelMessage::decode(asked.bytes()), Ok(ChannelMessage::Stalled { slot: 0 }));
+    // An error of the task is an error of the message.
     progress.fail(unlade_copy::TaskFailure::BadAddress.code(), progress.claim(0b10));
     assert!(matches!(message.read_at(1024, &mut [0; 1]), Err(ChannelError::Copy(_))));
     drop(message);
-    let said: Vec<Said> = std::iter::from_fn(|| {
+    let said: Vec<ChannelMessage> = std::iter::from_fn(|| {
         let word = socket::receive(near.as_fd()).unwrap().unwrap();
-        let said = Said::decode(word.bytes()).unwrap();
-        matches!(said, Said::Stalled { .. }).then_some(said)
+        let said = ChannelMessage::decode(word.bytes()).unwrap();
+        matches!(said, ChannelMessage::Stalled { .. }).then_some(said)
     })
     .collect();
-    assert!(said.iter().all(|said| *said == Said::Stalled { slot: 0 }));
+    assert!(said.iter().all(|said| *said == ChannelMessage::Stalled { slot: 0 }));
 }
 
 #[test]
-fn a_sender_that_goes_away_ends_the_wait() {
+fn a_sender_that_closes_ends_the_wait() {
     let (queue, near, receiver) = by_hand(1, 2048);
     let receiver = receiver.unwrap();
     let ticket = queue.try_acquire().unwrap();
     queue.publish(ticket, &Task::copy(0x1000, 0x9000, 2048));
     let task = Some(TaskPlace { ticket: ticket.0, granule_shift: 10 });
-    say(&near, Said::Sent { slot: 0, len: 2048, task });
+    say(&near, ChannelMessage::Sent { slot: 0, len: 2048, task });
     let message = receiver.receive().unwrap().unwrap();
     drop(near);
     let ended = message.read_at(0, &mut [0; 10]);
@@ -231,27 +231,28 @@ fn a_sender_that_goes_away_ends_the_wait() {
 }
 
 #[test]
-fn a_sender_believes_no_release_of_what_was_not_sent() {
+fn a_sender_rejects_a_release_of_an_unsent_message() {
     let running = Running::start();
     for said in [
-        Said::Released { slot: 0, reply: ReplyBytes::default() },
-        Said::Released { slot: 31, reply: ReplyBytes::default() },
-        Said::Stalled { slot: 31 },
-        Said::Sent { slot: 0, len: 1, task: None },
+        ChannelMessage::Released { slot: 0, reply: ReplyBytes::default() },
+        ChannelMessage::Released { slot: 31, reply: ReplyBytes::default() },
+        ChannelMessage::Stalled { slot: 31 },
+        ChannelMessage::Sent { slot: 0, len: 1, task: None },
     ] {
         let (near, far) = ends();
         let remote = Remote::connect(&running.path()).unwrap();
         let mut sender = MessageSender::connect(remote, near, 2, 100).unwrap();
         let reply = sender.draft().unwrap().send().unwrap();
-        say(&far, Said::Released { slot: 0, reply: ReplyBytes::default() });
+        say(&far, ChannelMessage::Released { slot: 0, reply: ReplyBytes::default() });
         sender.wait(reply).unwrap();
         let second = sender.draft().unwrap().send().unwrap();
-        say(&far, Said::Released { slot: 0, reply: ReplyBytes::default() });
+        say(&far, ChannelMessage::Released { slot: 0, reply: ReplyBytes::default() });
         say(&far, said);
         sender.wait(second).unwrap();
         let third = sender.draft().unwrap().send().unwrap();
         let heard = sender.wait(third);
-        let is_release_of_third = said == Said::Released { slot: 0, reply: ReplyBytes::default() };
+        let is_release_of_third =
+            said == ChannelMessage::Released { slot: 0, reply: ReplyBytes::default() };
         assert_eq!(heard.is_ok(), is_release_of_third, "{said:?}: {heard:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! Random copies, syncs, reads and writes against plain `memcpy`: every byte that a program may
-//! look at is the one it would have seen.
+//! read is the same.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of operations.
 
-use unlade_copy::{Config, Copier, Devices, How, Service};
+use unlade_copy::{Config, Copier, CopyOptions, Devices, Service};
 use unlade_copy_kernels::device::{Characteristics, Device};
 use unlade_copy_kernels::model::{Clock, Failing, Model};
 use unlade_testkit::{Random, setting};
@@ -16,7 +16,7 @@ fn length(random: &mut Random) -> usize {
     1 + random.below(most)
 }
 
-/// Memory that copies go around in, and what it would be by `memcpy`.
+/// Memory of the copies, and its expected content by `memcpy`.
 struct World {
     memory: Box<[u8]>,
     base: *mut u8,
@@ -47,11 +47,12 @@ impl World {
             return;
         }
         let lazy_us = (self.random.below(4) == 0).then(|| self.random.below(2000) as u32);
-        let how = How { lazy_us, queued: self.random.below(8) != 0, ..How::default() };
-        // SAFETY: both ranges are in the arena, which lives as long as the copier; it is looked at
-        // and changed only after a sync.
+        let options =
+            CopyOptions { lazy_us, queued: self.random.below(8) != 0, ..CopyOptions::default() };
+        // SAFETY: both ranges are in the arena, which lives as long as the copier; it is accessed
+        // only after a sync.
         let token =
-            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, &how) };
+            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, &options) };
         self.oracle.copy_within(src..src + len, dst);
         if self.random.below(6) == 0 {
             self.copier.sync(&token, 0..len).unwrap();
@@ -70,7 +71,7 @@ impl World {
         let (at, len) = self.range();
         self.copier.sync_for_write(self.base.addr() + at, len).unwrap();
         let value = self.random.next() as u8;
-        // SAFETY: in the arena, and nobody reads or writes it any more.
+        // SAFETY: in the arena, and no copy reads or writes it any more.
         unsafe { std::ptr::write_bytes(self.base.add(at), value, len) };
         self.oracle[at..at + len].fill(value);
     }
@@ -85,7 +86,7 @@ impl World {
     }
 }
 
-/// A unit that gets about half of everything, and fails or comes late with one batch in five.
+/// A unit that gets about half of all bytes, and fails or delays one batch in five.
 fn unit(seed: u64) -> Box<dyn Device + Send> {
     let characteristics = Characteristics {
         name: "model",

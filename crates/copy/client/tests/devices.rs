@@ -1,10 +1,10 @@
-//! A device beside the processor: the time that both take together, in the time of the model; what
-//! fails, stalls, or comes late.
+//! A device beside the processor: the simulated time of both together; failures, stalls and
+//! delays.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Service, TaskFailure, Token};
+use unlade_copy::{Config, Copier, CopyError, CopyOptions, Service, TaskFailure, Token};
 use unlade_copy_kernels::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
 use unlade_copy_kernels::model::{Clock, Failing, Model, Paced};
 use unlade_copy_kernels::{Guard, OwnMemory};
@@ -12,7 +12,7 @@ use unlade_copy_scheduler::dispatch;
 use unlade_copy_service::{Attachment, Devices, Polling};
 use unlade_shm::{Task, Ticket};
 
-/// Bytes a microsecond, of the processor and of the device.
+/// Bytes per microsecond, of the processor and of the device.
 const CPU_RATE: u64 = 10_000;
 const UNIT: Characteristics = Characteristics {
     name: "model",
@@ -54,25 +54,25 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A service whose copies take the model's time, and its client.
+/// A service whose copies take simulated time, and its client.
 fn paced(unit: Model, clock: &Clock) -> (unlade_copy_service::Service, Attachment) {
     let service = unlade_copy_service::Service::start_with(config(), devices(unit)).unwrap();
-    // SAFETY: the tests ask for copies between vectors of their own only, which they leave alone
-    // until these are done.
+    // SAFETY: the tests copy only between their own vectors, which they do not access until the
+    // copies are done.
     let memory = Arc::new(unsafe { OwnMemory::new(guard()) });
     let space = Paced::new(memory, clock, 0, CPU_RATE);
     let attachment = service.attach(Arc::new(space), 1).unwrap();
     (service, attachment)
 }
 
-/// Has copies made, all of which are there when the service sees the first; how long they took in
-/// the model's time.
+/// Makes copies, all of which are queued when the service sees the first one. Returns their
+/// duration in simulated time.
 fn copy_all(attachment: &Attachment, clock: &Clock, buffers: &mut [(Vec<u8>, Vec<u8>)]) -> u64 {
     let queue = attachment.queue();
     let tickets: Vec<Ticket> = buffers.iter().map(|_| queue.try_acquire().unwrap()).collect();
     let begin_ns = clock.now_ns();
     let mut bits = Vec::new();
-    // The first is published last.
+    // The first one is published last.
     for (ticket, (from, to)) in tickets.iter().zip(buffers.iter_mut()).rev() {
         let (src, dst) = (from.as_ptr().expose_provenance(), to.as_mut_ptr().expose_provenance());
         let task = Task::copy(dst as u64, src as u64, from.len() as u32);
@@ -102,7 +102,8 @@ fn a_large_copy_is_divided_so_that_both_finish_together() {
     let mut buffers = [pair(1 << 20, 1)];
     let took_ns = copy_all(&attachment, &clock, &mut buffers);
     let alone_ns = (1 << 20) * 1000 / CPU_RATE;
-    // Both are equally fast, but for the device's start: once in each batch of 4 pieces of 64 KiB.
+    // Both are equally fast, except for the device's start cost: once for each batch of 4 pieces
+    // of 64 KiB.
     let ideal_ns = (1 << 20) * 1000 / (CPU_RATE + UNIT.bytes_per_us);
     assert!(took_ns < alone_ns * 55 / 100, "{took_ns} of {alone_ns}");
     assert!((ideal_ns..ideal_ns * 105 / 100).contains(&took_ns), "{took_ns} for {ideal_ns}");
@@ -119,14 +120,15 @@ fn small_copies_share_the_device() {
     let mut buffers: Vec<_> = (0..16).map(|number| pair(8 << 10, number)).collect();
     let took_ns = copy_all(&attachment, &clock, &mut buffers);
     let alone_ns = 16 * (8 << 10) * 1000 / CPU_RATE;
-    // Every piece is expected to cost a start, so the device gets a little less than half.
+    // The model charges the start cost for every piece, so the device gets a little less than
+    // half.
     assert!((alone_ns / 2..alone_ns * 7 / 10).contains(&took_ns), "{took_ns} of {alone_ns}");
     let counts = service.counts();
     assert!(counts.unit_bytes >= 5 * (8 << 10), "{counts:?}");
 }
 
 #[test]
-fn what_is_too_small_for_the_device_is_the_processors() {
+fn small_copies_are_made_by_the_processor() {
     let clock = Clock::default();
     let slow = Characteristics { start_ns: 1_000_000, ..UNIT };
     let (service, attachment) = paced(Model::new(slow, 1, &clock, guard()), &clock);
@@ -135,7 +137,7 @@ fn what_is_too_small_for_the_device_is_the_processors() {
 }
 
 #[test]
-fn a_unit_that_fails_costs_time_and_no_byte() {
+fn a_failing_unit_loses_no_byte() {
     let clock = Clock::default();
     let mut unit = Model::new(UNIT, 1, &clock, guard()).polled_in_ns(20);
     assert!(unit.fail(0, Failing::Batch) && unit.fail(2, Failing::Piece(1)));
@@ -148,7 +150,7 @@ fn a_unit_that_fails_costs_time_and_no_byte() {
 }
 
 #[test]
-fn a_unit_that_fails_always_is_not_asked_for_long() {
+fn a_unit_that_always_fails_is_disabled() {
     let clock = Clock::default();
     let mut unit = Model::new(UNIT, 1, &clock, guard()).polled_in_ns(20);
     assert!((0..1000).all(|number| unit.fail(number, Failing::Batch)));
@@ -161,9 +163,9 @@ fn a_unit_that_fails_always_is_not_asked_for_long() {
     assert_eq!((counts.unit_bytes, counts.copied_bytes), (0, 4 << 20));
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
-/// A service of this process, and a client; its copies take no time of the model's.
+/// A service of this process, and a client; its copies take no simulated time.
 fn beside(unit: impl Device + Send + 'static) -> (Service, Copier) {
     let service = Service::start_beside(config(), devices(unit)).unwrap();
     let copier = Copier::new(service.attach().unwrap());
@@ -172,7 +174,7 @@ fn beside(unit: impl Device + Send + 'static) -> (Service, Copier) {
 
 fn submit(copier: &Copier, dst: &mut [u8], src: &[u8]) -> Token {
     assert_eq!(dst.len(), src.len());
-    // SAFETY: every test waits before it looks at either, or lets them go.
+    // SAFETY: every test waits before it accesses either buffer.
     unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), &QUEUED) }
 }
 
@@ -206,7 +208,7 @@ fn nobody_writes_where_a_unit_may_still_write() {
     assert!(!copier.is_ready(&token, 0..200_000));
     let begun = service.counts().copied_bytes;
     assert!((50_000..200_000).contains(&begun), "the processor's part is there: {begun}");
-    // The thread goes on with others meanwhile.
+    // Meanwhile the thread makes other copies.
     let (other_from, mut other_to) = pair(100_000, 2);
     let other = submit(&copier, &mut other_to, &other_from);
     eventually("the other one is copied", || copier.is_ready(&other, 0..100_000));
@@ -239,13 +241,13 @@ fn a_service_ends_after_its_unit() {
 }
 
 #[test]
-fn a_bad_address_at_a_unit_is_its_clients_error() {
+fn a_bad_address_in_a_device_batch_fails_only_its_client() {
     let clock = Clock::default();
     let (service, bad) = beside(Model::new(UNIT, 1, &clock, guard()).polled_in_ns(50));
     let good = Copier::new(service.attach().unwrap());
     let mut nowhere = vec![0u8; 300_000];
-    // SAFETY: nothing is mapped at the source, which is found; the destination is not looked at
-    // before it is done.
+    // SAFETY: the source is not mapped, which is detected; the destination is not accessed before
+    // the copy is done.
     let token = unsafe {
         bad.submit(nowhere.as_mut_ptr(), std::ptr::without_provenance(64), 300_000, &QUEUED)
     };
@@ -260,7 +262,7 @@ fn a_bad_address_at_a_unit_is_its_clients_error() {
     assert!(counts.faults >= 1 && counts.unit_failures >= 1, "{counts:?}");
 }
 
-/// A unit that takes nothing.
+/// A unit that accepts no batch.
 struct Full;
 
 impl Device for Full {
@@ -282,7 +284,7 @@ impl Device for Full {
 }
 
 #[test]
-fn what_a_unit_refuses_the_processor_copies() {
+fn the_processor_copies_batches_that_a_unit_refuses() {
     let (service, copier) = beside(Full);
     let (from, mut to) = pair(1 << 20, 3);
     let token = submit(&copier, &mut to, &from);
@@ -294,24 +296,24 @@ fn what_a_unit_refuses_the_processor_copies() {
 }
 
 #[test]
-fn a_large_destination_that_is_new_is_mapped_ahead() {
+fn a_large_unmapped_destination_is_populated_ahead() {
     let service = Service::start(config()).unwrap();
     let copier = Copier::new(service.attach().unwrap());
     let from = vec![7u8; 1 << 20];
     for round in 0..2 {
         let mut to: Vec<u8> = Vec::with_capacity(1 << 20);
-        // SAFETY: there is room for all of it; it is read when it is copied.
+        // SAFETY: all of it is allocated; it is read after the copy.
         let token = unsafe { copier.submit(to.as_mut_ptr(), from.as_ptr(), 1 << 20, &QUEUED) };
         eventually("it is copied", || copier.is_ready(&token, 0..1 << 20));
         copier.sync(&token, 0..1 << 20).unwrap();
-        // SAFETY: all of it is.
+        // SAFETY: all of it is initialised.
         unsafe { to.set_len(1 << 20) };
         assert!(from == to);
         let counts = service.counts();
         let windows = counts.populated_bytes / (128 << 10) + counts.populate_hits;
         assert_eq!(windows, 8 * (round + 1), "{counts:?}");
         if round == 0 {
-            // The kernel may map more than it is asked for, a huge page at a time.
+            // The kernel may map more than requested, a huge page at a time.
             assert!(counts.populated_bytes >= 128 << 10, "{counts:?}");
         }
     }

@@ -1,6 +1,7 @@
-//! A task that failed is found by whoever syncs it, however late: its slot may long serve others.
+//! The sync of a failed task returns its error, however late: its slot may have been reused long
+//! ago.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many there are.
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of runs.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -8,14 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Inbound, Polling, Service, TaskFailure, Token};
+use unlade_copy::{
+    Config, Copier, CopyError, CopyOptions, Inbound, Polling, Service, TaskFailure, Token,
+};
 use unlade_testkit::{Random, seeds};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 const ENDED: Result<(), CopyError> = Err(CopyError::Failed(TaskFailure::Ended));
 /// Bytes of each copy and receive.
 const BYTES: usize = 64;
-/// Tasks of a run; one of ten fails, fewer than are told apart.
+/// Tasks of a run; one in ten fails, which is below the limit of distinct failures.
 const TASKS: usize = 3000;
 
 fn service() -> Service {
@@ -30,32 +33,33 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// What was submitted: at most one destination of the arena each.
+/// A submitted task: at most one destination in the arena each.
 struct Submitted {
     token: Token,
     expected: Result<(), CopyError>,
-    /// The program was told, and is not again by address.
+    /// The error was reported, and is not reported again by address.
     is_told: bool,
 }
 
-/// A receive of which somebody takes the bytes before it is made, and whether he did.
+/// A receive whose bytes another reader takes before it is made. Returns true if it took them.
 ///
 /// # Safety
-/// The destination has [`BYTES`], and stays.
+/// The destination has [`BYTES`] bytes, and stays.
 unsafe fn fall_short(copier: &Copier, dst: *mut u8) -> (Token, bool) {
     let (mut far, mut near) = UnixStream::pair().unwrap();
     far.write_all(&[1; BYTES]).unwrap();
-    // SAFETY: the caller's promise; that nobody else receives is broken on purpose.
+    // SAFETY: the caller's promise; the exclusive receive is violated on purpose.
     let received = unsafe { copier.receive_lazily(near.as_fd(), dst, BYTES) }.unwrap();
     drop(far);
-    // Nothing, where it was made at once, or the queue is full and the service in a hurry.
+    // Empty if the receive was synchronous, or the queue is full and the service has received
+    // early.
     let stolen = near.read(&mut [0; BYTES]).unwrap();
-    // Before the socket is closed; and nobody is told.
-    copier.settle_for_write(dst.addr(), BYTES);
+    // Waits before the socket is closed, without reporting the error.
+    copier.complete_for_write(dst.addr(), BYTES);
     (*received.token(), stolen == BYTES)
 }
 
-/// Copies, receives that fall short and sends that nobody takes; syncs of all of them, at any time.
+/// Copies, receives that fall short and sends to closed peers; syncs of all of them, at any time.
 fn one_run(slots: u32, seed: u64) {
     let service = service();
     let copier = Copier::new(service.attach_with(1, slots).unwrap());
@@ -66,7 +70,7 @@ fn one_run(slots: u32, seed: u64) {
     let (base, source) = (arena.as_mut_ptr(), source.as_ptr());
     let mut submitted: Vec<Submitted> = Vec::new();
     for number in 0..TASKS {
-        // SAFETY: source and arena stay until all is settled; each copy has its own destination.
+        // SAFETY: source and arena stay until all is completed; each copy has its own destination.
         let (token, failed) = unsafe {
             let dst = base.add(number * BYTES);
             match random.below(20) {
@@ -79,7 +83,7 @@ fn one_run(slots: u32, seed: u64) {
                         let pipe = std::num::NonZeroU16::new(32).unwrap();
                         (token, Err(CopyError::Failed(TaskFailure::Socket(pipe))))
                     }
-                    // The queue is full: it was made at once.
+                    // The queue is full: the copy was synchronous.
                     Err(_) => continue,
                 },
                 _ => (copier.submit(dst, source, BYTES, &QUEUED), Ok(())),
@@ -94,7 +98,7 @@ fn one_run(slots: u32, seed: u64) {
             old.is_told = true;
         }
     }
-    copier.settle_for_write(base.addr(), TASKS * BYTES);
+    copier.complete_for_write(base.addr(), TASKS * BYTES);
     for _ in 0..2 {
         for (number, old) in submitted.iter().enumerate() {
             if !old.is_told && random.below(2) == 0 {
@@ -116,12 +120,12 @@ fn an_error_is_found_however_late_it_is_asked_for() {
     }
 }
 
-/// So many other tasks that no slot serves what it served, and all are settled.
+/// Submits enough tasks to reuse every slot, and completes all.
 fn go_round(copier: &Copier, slots: usize) {
     let (source, mut destination) = ([7u8; BYTES], [0u8; BYTES]);
     let mut queued = 0;
     while queued < slots + 1 {
-        // SAFETY: both are there until the sync.
+        // SAFETY: both live until the sync.
         let token =
             unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), BYTES, &QUEUED) };
         copier.sync(&token, 0..BYTES).unwrap();
@@ -137,14 +141,14 @@ fn who_asks_by_address_is_told_once_and_of_what_was_not_written_since() {
     let mut buffers = vec![0u8; 4 * BYTES];
     let base = buffers.as_mut_ptr();
     let place = |number: usize| base.addr() + number * BYTES;
-    // SAFETY: the buffers are there until the end; all is synced before.
+    // SAFETY: the buffers live until the end; all is synced before.
     unsafe {
         let tokens = [0, 1, 2, 3].map(|number| {
             let (token, failed) = fall_short(&copier, base.add(number * BYTES));
             assert!(failed);
             token
         });
-        // Others' syncs go past it.
+        // Syncs of other tasks do not report it.
         copier.sync_range(source.as_ptr().addr(), BYTES).unwrap();
         go_round(&copier, 1024);
         assert_eq!(copier.sync_range(place(0), 10), ENDED);
@@ -152,8 +156,8 @@ fn who_asks_by_address_is_told_once_and_of_what_was_not_written_since() {
         assert_eq!(copier.sync_for_write(place(0) + 10, 10), ENDED);
         assert_eq!(copier.sync(&tokens[1], 0..BYTES), ENDED);
         assert_eq!(copier.sync_range(place(1), BYTES), Ok(()), "the token told it");
-        for how in [QUEUED, How::default()] {
-            let token = copier.submit(base.add(2 * BYTES), source.as_ptr(), BYTES, &how);
+        for options in [QUEUED, CopyOptions::default()] {
+            let token = copier.submit(base.add(2 * BYTES), source.as_ptr(), BYTES, &options);
             assert_eq!(copier.sync_range(place(2), BYTES), Ok(()));
             assert_eq!(copier.sync(&token, 0..BYTES), Ok(()));
             assert_eq!(copier.sync(&tokens[2], 0..BYTES), ENDED);
@@ -164,7 +168,7 @@ fn who_asks_by_address_is_told_once_and_of_what_was_not_written_since() {
     }
 }
 
-/// Receives until something of what was queued is taken away before it is received.
+/// Receives until some queued bytes are taken away before they are received.
 fn inbound_that_falls_short(service: &Service, copier: &Arc<Copier>) -> (Inbound, usize) {
     let mut stolen = vec![0u8; 64 << 10];
     for _ in 0..10_000 {

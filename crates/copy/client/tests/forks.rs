@@ -1,19 +1,19 @@
-//! What a child after fork(2) finds of its parent's copies. One test at a time: whoever forks while
-//! another test allocates or installs something has half of that.
+//! Copies of a parent, seen from its child after fork(2). One test at a time: a fork while another
+//! test allocates or installs something would copy a half-done state.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{AttachError, Config, Copier, How, Polling, Service, Token};
+use unlade_copy::{AttachError, Config, Copier, CopyOptions, Polling, Service, Token};
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
-/// So late that nobody makes it of itself.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), ..QUEUED };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
+/// A delay so long that the copy is made only when it is needed.
+const PUT_OFF: CopyOptions = CopyOptions { lazy_us: Some(u32::MAX), ..QUEUED };
 const BYTES: usize = 1 << 20;
-/// Copies that are pending at a fork: more than the service makes meanwhile.
+/// Copies that are pending at a fork: more than the service can make before it.
 const COPIES: usize = 16;
-/// A child that takes longer hangs.
+/// A child that takes longer is considered hung.
 const CHILD_MAX: Duration = Duration::from_secs(60);
 
 fn one_at_a_time() -> MutexGuard<'static, ()> {
@@ -25,11 +25,11 @@ fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
 }
 
-/// Forks. The child does `work` and ends with its result, 0 if all is well; it neither prints nor
+/// Forks. The child runs `work` and ends with its result, 0 on success; it neither prints nor
 /// unwinds into the test.
 fn in_child(work: impl FnOnce() -> i32) -> Child {
-    // SAFETY: the child uses the clients, which are made for it, allocates, which the C library
-    // makes possible, and ends without the test's clean-up.
+    // SAFETY: the child uses the clients, which support this, and allocates, which the C library
+    // supports, and ends without the test's clean-up.
     match unsafe { libc::fork() } {
         0 => {
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
@@ -46,7 +46,7 @@ fn in_child(work: impl FnOnce() -> i32) -> Child {
 struct Child(i32);
 
 impl Child {
-    /// Waits for its end; one that hangs is ended, and is a failure.
+    /// Waits for its end; a hung child is killed, and is a failure.
     #[track_caller]
     fn ends_well(self) {
         assert_eq!(self.status(), Some(0), "what the child says; None: it was ended");
@@ -77,20 +77,20 @@ fn filled(number: usize) -> Vec<u8> {
     (0..BYTES).map(|at| (at / 3 + number * 7) as u8).collect()
 }
 
-/// Copies that are submitted and not synced.
+/// Submitted copies that are not synced.
 struct Pending {
     sources: Vec<Vec<u8>>,
     destinations: Vec<Vec<u8>>,
     tokens: Vec<Token>,
 }
 
-fn submit(copier: &Copier, how: &How) -> Pending {
+fn submit(copier: &Copier, options: &CopyOptions) -> Pending {
     let sources: Vec<_> = (0..COPIES).map(filled).collect();
     let mut destinations = vec![vec![0u8; BYTES]; COPIES];
     let copies = sources.iter().zip(&mut destinations);
     let tokens = copies
-        // SAFETY: the tests sync before they look at either, or let them go.
-        .map(|(src, dst)| unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), BYTES, how) })
+        // SAFETY: the tests sync before they access either buffer.
+        .map(|(src, dst)| unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), BYTES, options) })
         .collect();
     Pending { sources, destinations, tokens }
 }
@@ -109,9 +109,9 @@ impl Pending {
 fn a_fork_with_a_queued_copy_pending_leaves_the_child_able_to_finish_it() {
     let _alone = one_at_a_time();
     let service = service();
-    for how in [QUEUED, PUT_OFF] {
+    for options in [QUEUED, PUT_OFF] {
         let copier = Copier::new(service.attach().unwrap());
-        let all = submit(&copier, &how);
+        let all = submit(&copier, &options);
         let by_token = in_child(|| match (0..COPIES).rev().all(|n| all.sync(&copier, n)) {
             true => i32::from(!all.is_right()),
             false => 2,
@@ -135,7 +135,7 @@ fn a_fork_with_a_queued_copy_pending_leaves_the_child_able_to_finish_it() {
 }
 
 #[test]
-fn a_client_that_is_dropped_in_a_child_settles_its_copies() {
+fn a_client_that_is_dropped_in_a_child_completes_its_copies() {
     let _alone = one_at_a_time();
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
@@ -148,7 +148,7 @@ fn a_client_that_is_dropped_in_a_child_settles_its_copies() {
     child.ends_well();
     drop(copier);
     assert!(all.is_right(), "the parent's copies");
-    // The service, too: its threads are not the child's to wait for.
+    // The service, too: the child must not wait for its threads.
     let mut service = Some(service);
     in_child(|| {
         drop(service.take());
@@ -165,10 +165,10 @@ fn new_copies_in_a_child_work_with_the_parents_client_and_with_its_own() {
     let before = submit(&copier, &QUEUED);
     let work = |copier: &Copier| {
         let all = submit(copier, &QUEUED);
-        // One that depends on what was pending at the fork.
+        // A copy that depends on one that was pending at the fork.
         let mut last = vec![0u8; BYTES];
         let (dst, src) = (last.as_mut_ptr(), before.destinations[COPIES - 1].as_ptr());
-        // SAFETY: both live, and are looked at when they are synced.
+        // SAFETY: both live, and are read after the sync.
         let token = unsafe { copier.submit(dst, src, BYTES, &QUEUED) };
         let is_there = copier.sync(&token, 0..BYTES).is_ok() && last == before.sources[COPIES - 1];
         let source = vec![5u8; BYTES];
@@ -189,7 +189,7 @@ fn new_copies_in_a_child_work_with_the_parents_client_and_with_its_own() {
         }
         let Ok(own) = Service::start(Config::default()) else { return 3 };
         let Ok(attachment) = own.attach() else { return 4 };
-        // What the parent's client has to do is done, so another client may use the bytes.
+        // The tasks of the parent's client are done, so another client may use the bytes.
         if !work(&Copier::new(attachment)) {
             return 5;
         }
@@ -211,18 +211,18 @@ fn handlers_of_what_was_pending_at_a_fork_run_in_the_parent_only() {
     let _alone = one_at_a_time();
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
-    let how = How { handler: Some((count as *const () as usize, 0)), ..PUT_OFF };
-    let all = submit(&copier, &how);
+    let options = CopyOptions { handler: Some((count as *const () as usize, 0)), ..PUT_OFF };
+    let all = submit(&copier, &options);
     let child = in_child(|| {
         let is_over = copier.sync_handlers().is_ok() && copier.run_handlers() == 0;
         if !is_over || CALLED.load(Ordering::Relaxed) != 0 {
             return 1;
         }
-        // Those of its own copies do run.
+        // Handlers of the child's own copies do run.
         let mut own = vec![0u8; BYTES];
         // SAFETY: both live until it is synced, below.
         let token =
-            unsafe { copier.submit(own.as_mut_ptr(), all.sources[1].as_ptr(), BYTES, &how) };
+            unsafe { copier.submit(own.as_mut_ptr(), all.sources[1].as_ptr(), BYTES, &options) };
         let is_there = copier.sync(&token, 0..BYTES).is_ok() && own == all.sources[1];
         i32::from(!is_there || CALLED.load(Ordering::Relaxed) != 1 || !all.is_right())
     });
@@ -239,7 +239,7 @@ fn forks_at_any_moment_of_copies_and_threads() {
     let copier = Copier::new(service.attach().unwrap());
     for round in 0..12 {
         let all = submit(&copier, &QUEUED);
-        // Somebody else waits, and has claims, at the fork.
+        // Another thread waits, and holds claims, at the fork.
         std::thread::scope(|scope| {
             scope.spawn(|| (0..COPIES).all(|number| all.sync(&copier, number)));
             for number in 0..round % 4 {

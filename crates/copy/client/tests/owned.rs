@@ -1,4 +1,4 @@
-//! Copies that own their buffers, and receives and sends that safe code asks for.
+//! Copies that own their buffers, and receives and sends of safe code.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -61,7 +61,7 @@ fn a_scope_receives_what_there_is() {
 }
 
 #[test]
-fn a_scope_sends_all_of_it_also_what_is_more_than_a_task() {
+fn a_scope_sends_more_than_one_task() {
     let service = service();
     let copier = Copier::new(service.attach().unwrap());
     let (near, mut far) = UnixStream::pair().unwrap();

@@ -1,5 +1,5 @@
-//! A client and a daemon in one process, over the socket: what is refused, what is isolated, and
-//! what is left when the daemon ends. Daemons that are killed are in the system tests.
+//! A client and a daemon in one process, over the socket: refusals, isolation, and the state after
+//! the daemon's end. Killed daemons are in the system tests.
 
 use std::fs::File;
 use std::io::IoSlice;
@@ -17,7 +17,7 @@ use rustix::net::{
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
 use unlade_copy::{
-    Class, Copier, CopyError, How, Options, Refusal, Remote, RemoteError, TaskFailure,
+    Class, Copier, CopyError, CopyOptions, Options, Refusal, Remote, RemoteError, TaskFailure,
 };
 use unlade_copy_service::daemon::message::{Reply, Request};
 use unlade_copy_service::daemon::{Daemon, DaemonConfig, socket};
@@ -53,7 +53,7 @@ impl Running {
         Remote::connect(&self.path()).unwrap()
     }
 
-    /// Ends as on SIGTERM.
+    /// Ends the daemon as SIGTERM does.
     fn end(&mut self) {
         (self.stop)();
         if let Some(thread) = self.thread.take() {
@@ -94,7 +94,7 @@ fn say(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
     let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
 }
 
-/// The next reply; none where the daemon has closed.
+/// The next reply; none if the daemon has closed.
 fn reply(socket: &OwnedFd) -> Option<Reply> {
     let received = socket::receive(socket.as_fd()).ok().flatten()?;
     Some(Reply::decode(received.bytes()).expect("the daemon makes sense"))
@@ -107,7 +107,7 @@ fn greeted(path: &Path) -> OwnedFd {
     socket
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
 #[test]
 fn copies_between_shared_regions_are_made_by_the_daemon() {
@@ -148,9 +148,9 @@ fn the_daemon_copies_by_itself_and_wakes_from_sleep() {
     let destination = destination.as_mut().unwrap();
     let copier = Copier::new(remote);
     for _ in 0..5 {
-        // It never wakes by itself in time.
+        // It does not wake up by itself in time.
         eventually("the daemon sleeps", || !copier.remote().unwrap().is_awake());
-        // SAFETY: nobody looks at either before the copy is there.
+        // SAFETY: neither buffer is accessed before the copy is done.
         let token =
             unsafe { copier.submit(destination.as_mut_ptr(), source.as_ptr(), 1 << 19, &QUEUED) };
         eventually("the copy is made", || copier.is_ready(&token, 0..1 << 19));
@@ -165,20 +165,20 @@ extern "C" fn count(argument: usize) {
 }
 
 #[test]
-fn what_the_daemon_leaves_at_its_end_is_done_and_handlers_run_once() {
+fn pending_copies_complete_after_the_daemons_end_and_handlers_run_once() {
     let mut running = Running::start(|_| {});
     let remote = running.connect();
     let (mut source, mut destination) =
         (remote.memory(1 << 20).unwrap(), remote.memory(1 << 20).unwrap());
     source.fill(5);
     let copier = Copier::new(remote);
-    let how = How { handler: Some((count as *const () as usize, 1)), ..QUEUED };
-    let lazy = How { lazy_us: Some(u32::MAX), ..how };
+    let options = CopyOptions { handler: Some((count as *const () as usize, 1)), ..QUEUED };
+    let lazy = CopyOptions { lazy_us: Some(u32::MAX), ..options };
     for part in 0..200 {
-        let (at, how) = (part * 5000, if part % 3 == 0 { &lazy } else { &how });
+        let (at, options) = (part * 5000, if part % 3 == 0 { &lazy } else { &options });
         let (dst, src) = (destination[at..].as_mut_ptr(), source[at..].as_ptr());
-        // SAFETY: nobody looks at either before all are synced.
-        let _ = unsafe { copier.submit(dst, src, 5000, how) };
+        // SAFETY: neither buffer is accessed before all are synced.
+        let _ = unsafe { copier.submit(dst, src, 5000, options) };
         if part == 120 {
             running.end();
         }
@@ -195,7 +195,7 @@ fn what_the_daemon_leaves_at_its_end_is_done_and_handlers_run_once() {
     assert!(matches!(Remote::connect(&running.path()), Err(RemoteError::System { .. })));
 }
 
-/// A queue whose lines the test writes itself, as a hostile client would.
+/// A queue whose lines the test writes itself, like a hostile client.
 struct Hostile {
     queue: Queue,
     bell: OwnedFd,
@@ -213,7 +213,7 @@ impl Hostile {
         Hostile { queue, bell, _socket: socket }
     }
 
-    /// How the task ends: the error's code, if any.
+    /// Waits for the end of the task; returns its error code, if any.
     fn end_of(&self, task: &Task) -> Option<u16> {
         let ticket = self.queue.try_acquire().unwrap();
         self.queue.publish(ticket, task);
@@ -366,7 +366,7 @@ proptest! {
 }
 
 #[test]
-fn a_client_on_the_copier_of_which_nothing_is_shared_works() {
+fn a_client_without_shared_memory_copies_synchronously() {
     let running = Running::start(|_| {});
     let copier = Copier::new(running.connect());
     let source = vec![1u8; 1 << 20];
@@ -386,7 +386,7 @@ fn ranges_that_overlap_are_refused_before_a_daemon_sees_them() {
     let copier = Copier::new(remote);
     let base = memory.as_mut_ptr();
     let refused = Err(CopyError::Failed(TaskFailure::Refused));
-    // SAFETY: that they do not overlap is broken on purpose: nobody copies.
+    // SAFETY: the ranges overlap on purpose: nothing is copied.
     let bad = unsafe { copier.submit(base.add(100), base, 4000, &QUEUED) };
     assert!(bad.has_failed_at_once());
     assert_eq!(copier.sync_range(base.addr() + 100, 4000), refused);
@@ -395,8 +395,8 @@ fn ranges_that_overlap_are_refused_before_a_daemon_sees_them() {
     assert_eq!(copier.sync_all(), Ok(()));
 }
 
-/// A daemon that serves one client, takes in `tasks` tasks, and dies: of each it has claimed some
-/// segments at random, and done some of these. Returns how many it left claimed.
+/// A daemon that serves one client, accepts `tasks` tasks, and dies: of each it has claimed random
+/// segments, and done some of these. Returns the number of segments left claimed.
 fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
     let socket = rustix::net::accept(listening).unwrap();
     let answer = |reply: Reply| say(&socket, reply.encode().as_slice(), &[]);
@@ -438,7 +438,7 @@ fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
                 let bytes = unlade_shm::segment::bytes_of(run, task.len_bytes, task.granule_shift);
                 let (dst, src) =
                     (place(task.dst_region, task.dst), place(task.src_region, task.src));
-                // SAFETY: the client is ours, and means what it says; it waits meanwhile.
+                // SAFETY: the client is the test's own and honest; it waits meanwhile.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         src.add(bytes.start as usize),
@@ -483,13 +483,14 @@ fn what_a_killed_daemon_had_claimed_is_taken_back_and_done_once() {
                 (remote.memory(1 << 20).unwrap(), remote.memory(1 << 20).unwrap());
             source.iter_mut().for_each(|byte| *byte = random.next() as u8);
             let copier = Copier::new(remote);
-            let how = How { handler: Some((count_due as *const () as usize, 1)), ..QUEUED };
+            let options =
+                CopyOptions { handler: Some((count_due as *const () as usize, 1)), ..QUEUED };
             for part in 0..TASKS {
                 let (at, len) = (part * 10_000, 1 + (random.next() % 10_000) as usize);
                 let (dst, src) = (end[at..].as_mut_ptr(), source[at..].as_ptr());
-                // SAFETY: nobody looks at either before all are synced.
-                let _ = unsafe { copier.submit(dst, src, len, &how) };
-                // What is not copied is the same as what is.
+                // SAFETY: neither buffer is accessed before all are synced.
+                let _ = unsafe { copier.submit(dst, src, len, &options) };
+                // Bytes that are not copied are equal in source and destination.
                 end[at + len..at + 10_000].copy_from_slice(&source[at + len..at + 10_000]);
             }
             let claimed = daemon.join().unwrap();

@@ -1,10 +1,10 @@
-//! What the service promises besides the bytes: handlers once, aborts, bad addresses, chains,
-//! several clients.
+//! Properties of the service besides the copied bytes: handlers run once, aborts, bad addresses,
+//! chains, several clients.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Config, Copier, CopyError, How, Polling, Service, TaskFailure, Token};
+use unlade_copy::{Config, Copier, CopyError, CopyOptions, Polling, Service, TaskFailure, Token};
 
 fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
@@ -14,16 +14,16 @@ fn client(service: &Service) -> Copier {
     Copier::new(service.attach().unwrap())
 }
 
-/// Submits without a scope, as C programs do.
-fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], how: &How) -> Token {
+/// Submits without a scope, like C programs.
+fn submit(copier: &Copier, dst: &mut [u8], src: &[u8], options: &CopyOptions) -> Token {
     assert_eq!(dst.len(), src.len());
-    // SAFETY: every test syncs before it looks at either, or lets them go.
-    unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), how) }
+    // SAFETY: every test syncs before it accesses either buffer.
+    unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), options) }
 }
 
-const QUEUED: How = How { lazy_us: None, queued: true, handler: None, site: 0 };
+const QUEUED: CopyOptions = CopyOptions { lazy_us: None, queued: true, handler: None, site: 0 };
 
-/// Waits for something that the service does when it gets to it.
+/// Waits for an asynchronous action of the service.
 fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -44,7 +44,7 @@ fn handlers_run_once_each_whoever_looks_for_them() {
     let copier = client(&service);
     let source = vec![3u8; 20_000];
     let mut destinations = vec![vec![0u8; 20_000]; 200];
-    let how = How { handler: Some((count as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count as *const () as usize, 1)), ..QUEUED };
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -55,7 +55,7 @@ fn handlers_run_once_each_whoever_looks_for_them() {
             });
         }
         for destination in &mut destinations {
-            let _ = submit(&copier, destination, &source, &how);
+            let _ = submit(&copier, destination, &source, &options);
         }
     });
     copier.sync_all().unwrap();
@@ -75,14 +75,14 @@ fn handlers_run_though_the_service_tells_of_none() {
     let mut destinations = vec![vec![0u8; 20_000]; 90];
     let (first, rest) = destinations.split_at_mut(30);
     let (second, third) = rest.split_at_mut(30);
-    let how = How { handler: Some((count_left as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count_left as *const () as usize, 1)), ..QUEUED };
     let submit_all = |copier: &Copier, destinations: &mut [Vec<u8>]| {
         for destination in destinations {
-            let _ = submit(copier, destination, &source, &how);
+            let _ = submit(copier, destination, &source, &options);
         }
     };
     let service = service();
-    // Asked for expressly; at the client's end; and after that of the service.
+    // On request; at the client's end; and after the end of the service.
     let copier = client(&service);
     submit_all(&copier, first);
     copier.sync_handlers().unwrap();
@@ -120,15 +120,20 @@ fn an_event_loop_is_told_of_handlers_and_of_the_services_end() {
     let event = copier.event().unwrap();
     let source = vec![8u8; 20_000];
     let mut destination = vec![0u8; 20_000];
-    let how = How { handler: Some((count_told as *const () as usize, 1)), ..QUEUED };
+    let options = CopyOptions { handler: Some((count_told as *const () as usize, 1)), ..QUEUED };
     for round in 1..=50 {
-        let _ = submit(&copier, &mut destination, &source, &how);
+        let _ = submit(&copier, &mut destination, &source, &options);
         while TOLD.load(Ordering::SeqCst) < round {
             wait_for(event);
             copier.run_handlers();
         }
     }
-    let _ = submit(&copier, &mut destination, &source, &How { lazy_us: Some(u32::MAX), ..how });
+    let _ = submit(
+        &copier,
+        &mut destination,
+        &source,
+        &CopyOptions { lazy_us: Some(u32::MAX), ..options },
+    );
     drop(service);
     wait_for(event);
     copier.run_handlers();
@@ -148,11 +153,11 @@ fn a_handler_waits_for_what_is_still_written_to_its_source() {
     let source = vec![5u8; 20_000];
     let mut middle = vec![0u8; 20_000];
     let mut end = vec![0u8; 20_000];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let first = submit(&copier, &mut middle, &source, &lazy);
-    let how = How { handler: Some((free as *const () as usize, 7)), ..QUEUED };
-    let second = submit(&copier, &mut end, &middle, &how);
-    // Read past the middle, into which the lazy copy will write.
+    let options = CopyOptions { handler: Some((free as *const () as usize, 7)), ..QUEUED };
+    let second = submit(&copier, &mut end, &middle, &options);
+    // Reads around the middle, which the lazy copy will overwrite.
     copier.sync(&second, 0..20_000).unwrap();
     assert_eq!(end, source);
     for _ in 0..100 {
@@ -171,23 +176,26 @@ static READ: AtomicUsize = AtomicUsize::new(0);
 
 extern "C" fn overwrite(address: usize) {
     let source = std::ptr::with_exposed_provenance_mut::<u8>(address);
-    // SAFETY: the test below gives the address of 500 bytes that are its own, and syncs before it
-    // looks at them; who reads them must have done so when a handler runs.
+    // SAFETY: the test below passes the address of its own 500 bytes, and syncs before it reads
+    // them; all readers are done when a handler runs.
     unsafe { std::ptr::write_bytes(source, 0, 500) };
     READ.store(1, Ordering::SeqCst);
 }
 
 #[test]
-fn a_handler_of_a_copy_made_at_once_waits_for_older_readers() {
+fn the_handler_of_a_synchronous_copy_waits_for_older_readers() {
     let service = service();
     let copier = client(&service);
     let mut source = vec![6u8; 500];
     let address = source.as_mut_ptr().expose_provenance();
     let (mut first, mut second) = (vec![0u8; 500], vec![0u8; 500]);
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let older = submit(&copier, &mut first, &source, &lazy);
-    let how = How { handler: Some((overwrite as *const () as usize, address)), ..How::default() };
-    assert!(!submit(&copier, &mut second, &source, &how).is_queued());
+    let options = CopyOptions {
+        handler: Some((overwrite as *const () as usize, address)),
+        ..CopyOptions::default()
+    };
+    assert!(!submit(&copier, &mut second, &source, &options).is_queued());
     assert_eq!(READ.load(Ordering::SeqCst), 1);
     copier.sync(&older, 0..500).unwrap();
     assert_eq!((first, second), (vec![6u8; 500], vec![6u8; 500]));
@@ -198,12 +206,12 @@ fn a_bad_address_is_its_clients_error_and_nobody_elses() {
     let service = service();
     let (good, bad) = (client(&service), client(&service));
     let mut destination = vec![0u8; 50_000];
-    // SAFETY: nothing is mapped at the source, which the service finds; the destination is not
-    // looked at before the sync.
+    // SAFETY: the source is not mapped, which the service detects; the destination is not accessed
+    // before the sync.
     let token = unsafe {
         bad.submit(destination.as_mut_ptr(), std::ptr::without_provenance(64), 50_000, &QUEUED)
     };
-    // Without help: a client that copies itself gets its signal, as from memcpy.
+    // Does not help: the test is about the service.
     eventually("the fault is found", || bad.is_ready(&token, 0..50_000));
     let failed = Err(CopyError::Failed(TaskFailure::BadAddress));
     assert_eq!(bad.sync(&token, 0..50_000), failed);
@@ -224,7 +232,7 @@ fn a_lazy_copy_in_between_is_read_past_and_can_be_given_up() {
     let kernel: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
     let mut input = vec![0u8; 100_000];
     let mut object = vec![0u8; 100_000];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let first = submit(&copier, &mut input, &kernel, &lazy);
     copier.sync(&first, 0..1000).unwrap();
     assert_eq!(input[..1000], kernel[..1000]);
@@ -236,7 +244,7 @@ fn a_lazy_copy_in_between_is_read_past_and_can_be_given_up() {
     let counts = service.counts();
     assert!(counts.absorbed_bytes > 90_000, "{counts:?}");
     assert!(counts.aborted_segments > 0, "{counts:?}");
-    // What nobody synced or read was never copied.
+    // Bytes that were neither synced nor read were never copied.
     assert_eq!(input[50_000..60_000], [0u8; 10_000]);
 }
 
@@ -246,7 +254,8 @@ fn a_lazy_copy_is_made_when_its_time_is_up() {
     let copier = client(&service);
     let source = vec![5u8; 30_000];
     let mut destination = vec![0u8; 30_000];
-    let token = submit(&copier, &mut destination, &source, &How { lazy_us: Some(1000), ..QUEUED });
+    let token =
+        submit(&copier, &mut destination, &source, &CopyOptions { lazy_us: Some(1000), ..QUEUED });
     eventually("it is copied", || copier.is_ready(&token, 0..30_000));
     assert_eq!(destination, source);
 }
@@ -298,7 +307,7 @@ fn a_full_queue_copies_at_once() {
     let copier = client(&service);
     let source = vec![7u8; 4096];
     let mut destinations = vec![vec![0u8; 4096]; 64];
-    let lazy = How { lazy_us: Some(60_000_000), ..How::default() };
+    let lazy = CopyOptions { lazy_us: Some(60_000_000), ..CopyOptions::default() };
     let tokens: Vec<Token> = destinations
         .iter_mut()
         .map(|destination| submit(&copier, destination, &source, &lazy))
@@ -350,11 +359,11 @@ fn what_a_socket_has_is_received_behind_the_callers_back() {
     let sent: Vec<u8> = (0..60_000).map(|at| (at % 249) as u8).collect();
     far.write_all(&sent).unwrap();
     let mut buffer = vec![0u8; 100_000];
-    // SAFETY: synced below, before it is looked at; nobody else receives.
+    // SAFETY: synced below, before it is read; no other reader receives.
     let (count, token) =
         unsafe { copier.receive(near.as_fd(), buffer.as_mut_ptr(), 100_000, &QUEUED) }.unwrap();
     assert_eq!((count, token.is_queued()), (60_000, true));
-    // Goes on as the source of a copy before it is there.
+    // The source of a further copy before it has arrived.
     let mut object = vec![0u8; 30_000];
     let body = submit(&copier, &mut object, &buffer[10_000..40_000], &QUEUED);
     copier.sync(&body, 0..30_000).unwrap();
@@ -377,7 +386,7 @@ fn a_send_waits_for_its_socket_and_others_do_not_wait_for_it() {
     let (mut far, near) = sockets();
     let sent: Vec<u8> = (0..1_000_000).map(|at| (at % 241) as u8).collect();
     let more = vec![9u8; 500_000];
-    // SAFETY: neither is changed or freed before the end; nobody else sends.
+    // SAFETY: neither is changed or freed before the end; no other thread sends.
     let first = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
     // SAFETY: as above.
     let second = unsafe { copier.send(near.as_fd(), more.as_ptr(), more.len(), &QUEUED) }.unwrap();
@@ -399,13 +408,13 @@ fn a_broken_socket_is_its_tasks_error() {
     let copier = client(&service);
     let (far, near) = sockets();
     let sent = vec![1u8; 1_000_000];
-    // SAFETY: not changed or freed before the end; nobody else sends.
+    // SAFETY: not changed or freed before the end; no other thread sends.
     let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
     drop(far);
     let failed = copier.sync(&token, 0..1_000_000).unwrap_err();
     assert!(matches!(failed, CopyError::Failed(TaskFailure::Socket(_))), "{failed}");
     // SAFETY: as above.
-    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), 10, &How::default()) };
+    let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), 10, &CopyOptions::default()) };
     assert!(token.is_err());
 }
 
@@ -416,7 +425,7 @@ fn a_service_that_stops_ends_what_waits_for_sockets() {
     let copier = client(&service);
     let (_far, near) = sockets();
     let sent = vec![1u8; 1_000_000];
-    // SAFETY: not changed or freed before the end; nobody else sends.
+    // SAFETY: not changed or freed before the end; no other thread sends.
     let token = unsafe { copier.send(near.as_fd(), sent.as_ptr(), sent.len(), &QUEUED) }.unwrap();
     eventually("some of it is sent", || service.counts().copied_bytes > 0);
     drop(service);

@@ -20,7 +20,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use unlade_copy::{ArenaCopy, Begun, Config, Copier, Ended, How, Polling, Service, Units, Why};
+use unlade_copy::{
+    ArenaCopy, AtOnceReason, Config, Copier, CopyOptions, FinishedCopy, Polling, Service,
+    StartedCopy, Units,
+};
 use unlade_metrics::{CopyBy, CopyFallback, Event, Meter};
 use unlade_shm::Arena;
 use unlade_shm::shared::OutOfRegion;
@@ -101,8 +104,8 @@ pub struct Copies {
     client: OnceCell<Option<Client>>,
     under_way: RefCell<HashMap<u64, ArenaCopy>>,
     next: Cell<u64>,
-    /// Queueing of copies that are not decided by measured cost.
-    how: Cell<How>,
+    /// How copies are queued that are not left to what is learnt.
+    how: Cell<CopyOptions>,
 }
 
 /// A copy that was begun.
@@ -138,7 +141,7 @@ impl Copies {
             client: OnceCell::new(),
             under_way: RefCell::default(),
             next: Cell::new(0),
-            how: Cell::new(How { queued: true, ..How::default() }),
+            how: Cell::new(CopyOptions { queued: true, ..CopyOptions::default() }),
         })
     }
 
@@ -214,8 +217,8 @@ impl Copies {
         Ok(Copy::Over(to))
     }
 
-    /// Returns the service, and how to queue, if the service may make a copy of this length.
-    fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, How)> {
+    /// The service, if it may make a copy of so many bytes, and how.
+    fn service_for(&self, bytes: usize, site: usize) -> Option<(&Arc<Copier>, CopyOptions)> {
         let how = match self.service {
             CopyService::Off => return None,
             CopyService::Always => self.how.get(),
@@ -224,7 +227,7 @@ impl Copies {
             CopyService::Auto if bytes < SERVICE_BYTES_MIN || self.quota.calls() < 2 => {
                 return None;
             }
-            CopyService::Auto => How { site, ..How::default() },
+            CopyService::Auto => CopyOptions { site, ..CopyOptions::default() },
         };
         if bytes == 0 {
             return None;
@@ -264,19 +267,19 @@ impl Copies {
 
     fn begun<T>(
         self: &Rc<Self>,
-        begun: Begun<T>,
+        begun: StartedCopy<T>,
         bytes: usize,
         content: impl FnOnce(T) -> Vec<u8>,
     ) -> Copy {
         match begun {
-            Begun::AtOnce(made, why) => {
+            StartedCopy::AtOnce(made, why) => {
                 self.count(CopyBy::Worker, bytes);
-                if why == Why::Full {
+                if why == AtOnceReason::Full {
                     self.meter.add(Event::HostioCopyFallback(CopyFallback::Full));
                 }
                 Copy::Over(content(made))
             }
-            Begun::Queued(copy) => {
+            StartedCopy::Queued(copy) => {
                 let number = self.next.get();
                 self.next.set(number + 1);
                 self.under_way.borrow_mut().insert(number, copy);
@@ -290,7 +293,7 @@ impl Copies {
             Copy::Over(content) => return Ok(content),
             Copy::UnderWay(under_way) => under_way,
         };
-        let Ended { bytes: content, failed } = under_way.ended().await.ok_or(EpochEnded)?;
+        let FinishedCopy { bytes: content, failed } = under_way.ended().await.ok_or(EpochEnded)?;
         if failed {
             self.meter.add(Event::HostioCopyFallback(CopyFallback::Failed));
         }
@@ -300,8 +303,8 @@ impl Copies {
 }
 
 impl UnderWay {
-    /// Waits for the end; `None` if the epoch ended earlier.
-    async fn ended(&self) -> Option<Ended> {
+    /// Waits for the end; nothing where the epoch ended before.
+    async fn ended(&self) -> Option<FinishedCopy> {
         let told = self.copies.client.get()?.as_ref()?.ended.clone();
         loop {
             let ended = told.notified();

@@ -1,34 +1,34 @@
-//! What can be wrong with a stream of records, and whose fault it is.
+//! Errors of a stream of TLS records, and their causes.
 
 use std::io;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Why there is no more plaintext.
+/// Reason why there is no more plaintext.
 #[derive(Clone, Debug, Error)]
 pub enum TlsError {
-    /// The peer is at fault, or gave up: as rustls says.
+    /// Error of the peer, or alert from the peer, as reported by rustls.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
-    /// The stream ended, and the peer did not say that it would.
+    /// The stream ended without close_notify.
     #[error("the stream ended without close_notify: what was received may not be all")]
     Truncated,
-    /// A record, or a handshake message, does not fit.
+    /// A record, or a handshake message, exceeds the buffer.
     #[error("{bytes} bytes must be there together, the buffer takes {capacity}: make it larger")]
     TooLarge {
-        /// Length of all records that make up the message.
+        /// Length of all records of the message.
         bytes: usize,
-        /// Of the buffer.
+        /// Capacity of the buffer.
         capacity: usize,
     },
-    /// The configuration allows 0-RTT data, which are not taken here.
+    /// The configuration allows 0-RTT data, which are not supported.
     #[error("early data are not taken: set max_early_data_size to 0")]
     EarlyData,
-    /// Nothing can be sent any more: close_notify was.
+    /// close_notify was sent: no more data can be sent.
     #[error("the connection is closed for sending")]
     Closed,
-    /// The socket's, or of a receive that failed.
+    /// Error of the socket or of a failed receive.
     #[error(transparent)]
     Io(Arc<io::Error>),
 }
@@ -58,7 +58,7 @@ impl From<TlsError> for io::Error {
 }
 
 impl TlsError {
-    /// The same call may do better later.
+    /// Returns true for temporary errors: a later call may succeed.
     pub(super) fn may_pass(&self) -> bool {
         use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
         match self {

@@ -1,35 +1,35 @@
-//! Where the bytes of records come from: a buffer that is received into, and changed in place.
+//! Source of the bytes of records: a receive buffer that is modified in place.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
 use unlade_copy::Inbound;
 
-/// Bytes of a stream, from the first that is not done with, in one piece of memory.
+/// Unprocessed bytes of a stream, contiguous in memory.
 pub trait Feed {
-    /// Bytes received since the buffer was last emptied, there or on their way.
+    /// Number of bytes received or being received since the buffer was last emptied.
     fn received(&self) -> usize;
 
-    /// Bytes that the buffer still takes.
+    /// Number of free bytes in the buffer.
     fn room(&self) -> usize;
 
-    /// Waits for the bytes of `range`, which is within [`Feed::received`], and lends them.
+    /// Waits for the bytes of `range`, which is within [`Feed::received`], and returns them.
     ///
     /// # Errors
-    /// They will not come; the stream is of no use any more.
+    /// The bytes were not received; the stream is unusable.
     fn bytes(&mut self, range: Range<usize>) -> io::Result<&mut [u8]>;
 
-    /// Receives behind what is in the buffer, for which there is room; gives how many bytes, 0 at
+    /// Receives behind the bytes in the buffer, which has room. Returns the number of bytes, 0 at
     /// the end of the stream.
     ///
     /// # Errors
-    /// The source's; [`io::ErrorKind::WouldBlock`] where it has nothing and does not wait.
+    /// The source's error; [`io::ErrorKind::WouldBlock`] if it has no bytes and is non-blocking.
     fn receive(&mut self) -> io::Result<usize>;
 
-    /// Drops the bytes before `used`; the others move to the front.
+    /// Removes the bytes before `used`; the others move to the front.
     ///
     /// # Errors
-    /// As for [`Feed::bytes`], of any byte in the buffer.
+    /// As for [`Feed::bytes`], for any byte in the buffer.
     fn consume(&mut self, used: usize) -> io::Result<()>;
 }
 
@@ -58,7 +58,7 @@ impl Feed for Inbound {
     }
 }
 
-/// A reader and a buffer: what is read is there at once, without a service.
+/// A reader and a buffer, for use without a service: bytes are available as soon as they are read.
 pub struct Buffered<R> {
     reader: R,
     buffer: Box<[u8]>,
@@ -66,19 +66,19 @@ pub struct Buffered<R> {
 }
 
 impl<R> std::fmt::Debug for Buffered<R> {
-    /// Without plaintext.
+    /// Omits the plaintext.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Buffered").field("filled", &self.filled).finish_non_exhaustive()
     }
 }
 
 impl<R: Read> Buffered<R> {
-    /// Reads from `reader` into a buffer of `capacity` bytes.
+    /// Creates a feed that reads from `reader` into a buffer of `capacity` bytes.
     pub fn new(reader: R, capacity: usize) -> Buffered<R> {
         Buffered { reader, buffer: vec![0; capacity].into_boxed_slice(), filled: 0 }
     }
 
-    /// What it reads from.
+    /// The underlying reader.
     pub fn reader(&self) -> &R {
         &self.reader
     }

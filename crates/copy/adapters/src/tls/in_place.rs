@@ -1,9 +1,9 @@
-//! A crypto provider whose application data stay where they were opened.
+//! A crypto provider that leaves decrypted application data in the receive buffer.
 //!
-//! rustls opens a record in the caller's buffer, and copies what it holds into a `Vec` of its own
-//! before it lends it. A provider may bring its own ciphers: these are another provider's, around
-//! which each says where the plaintext of a record lies, and shows rustls its first byte only.
-//! They do so only while an [`Opener`](super::Opener) asks for it, and after authentication.
+//! rustls decrypts a record in the caller's buffer, and copies the plaintext into its own `Vec`
+//! before it lends it. The cipher suites here wrap those of another provider: they record where
+//! the plaintext of a record lies, and return only its first byte to rustls. They do so only while
+//! an [`Opener`](super::Opener) requests it, and after authentication.
 
 use std::cell::Cell;
 use std::sync::{Mutex, PoisonError};
@@ -18,8 +18,8 @@ use rustls::{
     Tls12CipherSuite, Tls13CipherSuite,
 };
 
-/// `provider`, for configurations of connections that an [`Opener`](super::Opener) will have.
-/// Other connections may share them, and see no difference.
+/// Wraps `provider`, for configurations of connections that an [`Opener`](super::Opener) uses.
+/// Other connections may share these configurations; nothing changes for them.
 pub fn in_place(mut provider: CryptoProvider) -> CryptoProvider {
     for suite in &mut provider.cipher_suites {
         *suite = wrapped(*suite);
@@ -27,7 +27,7 @@ pub fn in_place(mut provider: CryptoProvider) -> CryptoProvider {
     provider
 }
 
-/// The suite around `suite`, made once: rustls wants suites that live for ever.
+/// The wrapper of `suite`, created once, since rustls requires suites with static lifetime.
 fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
     static MADE: Mutex<Vec<(usize, SupportedCipherSuite)>> = Mutex::new(Vec::new());
     let address = match suite {
@@ -42,7 +42,7 @@ fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
         SupportedCipherSuite::Tls12(suite) => around_12(suite),
         SupportedCipherSuite::Tls13(suite) => around_13(suite),
     };
-    // A suite that is one of these already stays as it is.
+    // A suite that is a wrapper already is not wrapped again.
     let of_around = match around {
         SupportedCipherSuite::Tls12(suite) => std::ptr::from_ref(suite).addr(),
         SupportedCipherSuite::Tls13(suite) => std::ptr::from_ref(suite).addr(),
@@ -53,8 +53,8 @@ fn wrapped(suite: SupportedCipherSuite) -> SupportedCipherSuite {
 }
 
 fn around_12(suite: &'static Tls12CipherSuite) -> SupportedCipherSuite {
-    let aead_alg: &'static Noting<dyn Tls12AeadAlgorithm> =
-        Box::leak(Box::new(Noting(suite.aead_alg)));
+    let aead_alg: &'static LocatingAlgorithm<dyn Tls12AeadAlgorithm> =
+        Box::leak(Box::new(LocatingAlgorithm(suite.aead_alg)));
     SupportedCipherSuite::Tls12(Box::leak(Box::new(Tls12CipherSuite {
         common: common(&suite.common),
         prf_provider: suite.prf_provider,
@@ -65,8 +65,8 @@ fn around_12(suite: &'static Tls12CipherSuite) -> SupportedCipherSuite {
 }
 
 fn around_13(suite: &'static Tls13CipherSuite) -> SupportedCipherSuite {
-    let aead_alg: &'static Noting<dyn Tls13AeadAlgorithm> =
-        Box::leak(Box::new(Noting(suite.aead_alg)));
+    let aead_alg: &'static LocatingAlgorithm<dyn Tls13AeadAlgorithm> =
+        Box::leak(Box::new(LocatingAlgorithm(suite.aead_alg)));
     SupportedCipherSuite::Tls13(Box::leak(Box::new(Tls13CipherSuite {
         common: common(&suite.common),
         hkdf_provider: suite.hkdf_provider,
@@ -83,16 +83,16 @@ fn common(common: &CipherSuiteCommon) -> CipherSuiteCommon {
     }
 }
 
-/// An algorithm whose decrypters note where they leave application data.
-struct Noting<A: ?Sized + 'static>(&'static A);
+/// A cipher algorithm whose decrypters record the place of application data.
+struct LocatingAlgorithm<A: ?Sized + 'static>(&'static A);
 
-impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
+impl Tls13AeadAlgorithm for LocatingAlgorithm<dyn Tls13AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageEncrypter> {
         self.0.encrypter(key, iv)
     }
 
     fn decrypter(&self, key: AeadKey, iv: Iv) -> Box<dyn MessageDecrypter> {
-        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+        Box::new(LocatingDecrypter(self.0.decrypter(key, iv)))
     }
 
     fn key_len(&self) -> usize {
@@ -112,13 +112,13 @@ impl Tls13AeadAlgorithm for Noting<dyn Tls13AeadAlgorithm> {
     }
 }
 
-impl Tls12AeadAlgorithm for Noting<dyn Tls12AeadAlgorithm> {
+impl Tls12AeadAlgorithm for LocatingAlgorithm<dyn Tls12AeadAlgorithm> {
     fn encrypter(&self, key: AeadKey, iv: &[u8], extra: &[u8]) -> Box<dyn MessageEncrypter> {
         self.0.encrypter(key, iv, extra)
     }
 
     fn decrypter(&self, key: AeadKey, iv: &[u8]) -> Box<dyn MessageDecrypter> {
-        Box::new(NotingDecrypter(self.0.decrypter(key, iv)))
+        Box::new(LocatingDecrypter(self.0.decrypter(key, iv)))
     }
 
     fn key_block_shape(&self) -> KeyBlockShape {
@@ -139,9 +139,9 @@ impl Tls12AeadAlgorithm for Noting<dyn Tls12AeadAlgorithm> {
     }
 }
 
-struct NotingDecrypter(Box<dyn MessageDecrypter>);
+struct LocatingDecrypter(Box<dyn MessageDecrypter>);
 
-impl MessageDecrypter for NotingDecrypter {
+impl MessageDecrypter for LocatingDecrypter {
     fn decrypt<'a>(
         &mut self,
         message: InboundOpaqueMessage<'a>,
@@ -149,52 +149,56 @@ impl MessageDecrypter for NotingDecrypter {
     ) -> Result<InboundPlainMessage<'a>, Error> {
         let mut plain = self.0.decrypt(message, sequence)?;
         let is_data = plain.typ == ContentType::ApplicationData;
-        if is_data && !plain.payload.is_empty() && matches!(NOTE.get(), Note::Wanted) {
+        if is_data
+            && !plain.payload.is_empty()
+            && matches!(LOCATION_REQUEST.get(), LocationRequest::Pending)
+        {
             let (address, len) = (plain.payload.as_ptr().addr(), plain.payload.len());
-            NOTE.set(Note::Taken(Place { address, len }));
-            // Not none: rustls limits how many empty records a peer may send.
+            LOCATION_REQUEST.set(LocationRequest::Found(PlaintextLocation { address, len }));
+            // One byte, not zero: rustls limits the number of empty records from a peer.
             plain.payload = &plain.payload[..1];
         }
         Ok(plain)
     }
 }
 
-/// Where the plaintext of a record lies.
+/// Location of the plaintext of a record.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct PlaintextLocation {
     pub(super) address: usize,
     pub(super) len: usize,
 }
 
 #[derive(Clone, Copy)]
-enum Note {
-    Unwanted,
-    Wanted,
-    Taken(Place),
+enum LocationRequest {
+    None,
+    Pending,
+    Found(PlaintextLocation),
 }
 
 thread_local! {
-    /// A decrypter does not know which connection it belongs to, but is called on the thread that
-    /// wants its note, and before that call returns.
-    static NOTE: Cell<Note> = const { Cell::new(Note::Unwanted) };
+    /// A decrypter has no reference to its connection, but it is called on the thread that
+    /// requests the location, and before that call returns.
+    static LOCATION_REQUEST: Cell<LocationRequest> = const { Cell::new(LocationRequest::None) };
 }
 
-/// Does `work`, and says where the first application data lie that were opened meanwhile; of those
-/// rustls has seen one byte, of further ones all.
-pub(super) fn noting<T>(work: impl FnOnce() -> T) -> (T, Option<Place>) {
-    /// Also where `work` panics: other connections of this thread would lose data.
+/// Runs `work`. Returns the location of the first application data that were decrypted meanwhile:
+/// rustls received one byte of these, and all bytes of later records.
+pub(super) fn with_location<T>(work: impl FnOnce() -> T) -> (T, Option<PlaintextLocation>) {
+    /// Resets also after a panic of `work`: otherwise other connections of this thread would lose
+    /// data.
     struct Reset;
     impl Drop for Reset {
         fn drop(&mut self) {
-            NOTE.set(Note::Unwanted);
+            LOCATION_REQUEST.set(LocationRequest::None);
         }
     }
     let _reset = Reset;
-    NOTE.set(Note::Wanted);
+    LOCATION_REQUEST.set(LocationRequest::Pending);
     let done = work();
-    let place = match NOTE.get() {
-        Note::Taken(place) => Some(place),
-        Note::Wanted | Note::Unwanted => None,
+    let place = match LOCATION_REQUEST.get() {
+        LocationRequest::Found(place) => Some(place),
+        LocationRequest::Pending | LocationRequest::None => None,
     };
     (done, place)
 }

@@ -1,13 +1,13 @@
-//! What is to be sent: rustls writes into a slice, and says how long it must be.
+//! Encoding of records to send. rustls writes into a slice, and reports the required length.
 
 use rustls::unbuffered::{EncodeError, EncodeTlsData, EncryptError, WriteTraffic};
 
 use super::TlsError;
 
-/// What a record adds to its plaintext at most, and a KeyUpdate in front of it.
+/// Maximum overhead of a record, and of a KeyUpdate before it.
 const SEALED_EXTRA_BYTES: usize = 256;
 
-/// Appends a message of the handshake to `output`.
+/// Appends a handshake message to `output`.
 pub(super) fn encode<D>(
     mut message: EncodeTlsData<'_, D>,
     output: &mut Vec<u8>,
@@ -26,7 +26,7 @@ pub(super) fn encode<D>(
     Ok(())
 }
 
-/// Appends a record of `plaintext`, or what rustls makes of it, to `output`.
+/// Appends a record with `plaintext` to `output`.
 pub(super) fn seal<D>(
     traffic: &mut WriteTraffic<'_, D>,
     plaintext: &[u8],
@@ -43,7 +43,7 @@ pub(super) fn close<D>(
     append(0, output, |out| traffic.queue_close_notify(out))
 }
 
-/// Appends to `output` what `write` makes of `bytes` of plaintext.
+/// Appends to `output` the result of `write` for `bytes` bytes of plaintext.
 fn append(
     bytes: usize,
     output: &mut Vec<u8>,

@@ -1,20 +1,20 @@
-//! Both sides of a connection, as rustls drives them without buffers of its own.
+//! Client and server connections of rustls without internal buffers.
 
 use rustls::CommonState;
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::UnbufferedStatus;
 
-/// An unbuffered connection of rustls: a client's or a server's.
+/// An unbuffered connection of rustls, of a client or a server.
 pub trait Session: sealed::Sealed {
-    /// What rustls keeps for that side.
+    /// State type of rustls for this side.
     type Data;
 
-    /// `process_tls_records` of that side.
+    /// Calls `process_tls_records` of this side.
     fn process<'c, 'i>(&'c mut self, records: &'i mut [u8])
     -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// What both sides have.
+    /// State common to both sides.
     fn common(&self) -> &CommonState;
 }
 

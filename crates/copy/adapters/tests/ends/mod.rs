@@ -1,5 +1,5 @@
-//! Both ends of a TLS connection: the near one opens records in place, the far one is rustls with
-//! its own buffers.
+//! Both ends of a TLS connection: the near one decrypts records in place, the far one is rustls
+//! with its own buffers.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -81,17 +81,17 @@ pub fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
 }
 
-/// A service that is always there, so that receives are queued.
+/// A service that is always awake, so that receives are queued.
 pub fn service() -> Service {
     Service::start(Config { polling: Polling::Always, ..Config::default() }).unwrap()
 }
 
-/// Pieces that are smaller than a record, and no multiple of anything of it.
+/// Chunks that are smaller than a record, and not a multiple of its parts.
 pub fn inbound(service: &Service, socket: &UnixStream, capacity: usize) -> Inbound {
     let copier = Arc::new(Copier::new(service.attach().unwrap()));
     let mut inbound = Inbound::new(copier, socket.try_clone().unwrap(), capacity);
     inbound.set_first_bytes(1000);
-    inbound.set_piece_bytes(5000);
+    inbound.set_chunk_bytes(5000);
     inbound.set_always_queued(true);
     inbound
 }
@@ -109,7 +109,7 @@ pub fn pair() -> (UnixStream, UnixStream) {
     (near, far)
 }
 
-/// The far end after its handshake, with the near one's on this thread meanwhile.
+/// The far end after its handshake; the near end's handshake runs on this thread meanwhile.
 pub fn join<S: Session, F: Feed>(
     near: &mut Opener<S, F>,
     near_socket: &mut UnixStream,
@@ -131,7 +131,7 @@ pub fn join<S: Session, F: Feed>(
     shaken.join().unwrap()
 }
 
-/// What `far` has to send.
+/// Encoded output of `far`.
 pub fn wire(far: &mut Connection) -> Vec<u8> {
     let mut wire = Vec::new();
     while far.wants_write() {
@@ -145,7 +145,7 @@ pub fn records(far: &mut Connection, bytes: &[u8]) -> Vec<u8> {
     wire(far)
 }
 
-/// What `far` receives, until it is `bytes` long or ends.
+/// Data received by `far`, until it is `bytes` long or ends.
 pub fn hear(far: &mut Connection, socket: &mut UnixStream, bytes: usize) -> Vec<u8> {
     let mut heard = Vec::new();
     while heard.len() < bytes {
@@ -161,7 +161,7 @@ pub fn hear(far: &mut Connection, socket: &mut UnixStream, bytes: usize) -> Vec<
     heard
 }
 
-/// The error of TLS that `error` is made of.
+/// The TLS error inside `error`.
 pub fn cause(error: &io::Error) -> &TlsError {
     error.get_ref().and_then(|cause| cause.downcast_ref()).expect("an error of TLS")
 }

@@ -1,4 +1,4 @@
-/* A chain of copies; only its end is used, then the rest. */
+/* A chain of copies: its end is used first, then the rest. */
 #include "../corpus.h"
 
 int main(void)

@@ -1,4 +1,4 @@
-/* A child has the copies of its parent, and can copy itself. */
+/* A child has the copied bytes of its parent, and can make copies. */
 #include "../corpus.h"
 
 #include <sys/wait.h>

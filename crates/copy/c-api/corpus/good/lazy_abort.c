@@ -1,4 +1,4 @@
-/* A lazy copy is given up, and the memory is used for something else. */
+/* A lazy copy is aborted, and its memory is used for something else. */
 #include "../corpus.h"
 
 int main(void)

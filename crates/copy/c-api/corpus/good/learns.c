@@ -1,4 +1,4 @@
-/* Copies that are used at once: what csync() waits for is learnt. */
+/* Copies that are used immediately: the library measures the waits of csync(). */
 #include "../corpus.h"
 
 enum { COPIES = 4000, FIRST_AT_ONCE = 6 };
@@ -10,7 +10,7 @@ int main(void)
     struct copier_task_opts opts = {.size = sizeof(opts), .flags = COPIER_QUEUED};
     struct copier_stats before = {.size = sizeof(before)}, after = {.size = sizeof(after)};
     struct copier_descr descr = {0};
-    /* The service is awake when it has made a copy, if there is one. */
+    /* If there is a service, it is awake after its first copy. */
     assert(_amemcpy(dst, src, N, -1, NULL, &descr, &opts) == 0);
     assert(copier_awaken(-1) == 0);
     while (_csync(0, N, -1, &descr, &try) != 0)
@@ -23,7 +23,7 @@ int main(void)
         assert(csync(dst, N) == 0);
     }
     assert(copier_get_stats(-1, &after) == 0 && holds(dst, 0, N, 1));
-    /* Nobody would copy at once any more who has learnt nothing of queued copies. */
+    /* Without measurements of queued copies the library would keep queueing. */
     assert(!after.served || after.at_once - before.at_once > FIRST_AT_ONCE);
     free(src);
     free(dst);

@@ -1,4 +1,4 @@
-/* An event loop: the queue's descriptor says when handlers are due, and again for the next ones. */
+/* An event loop: the queue's descriptor becomes readable when handlers are due, repeatedly. */
 #include "../corpus.h"
 #include <poll.h>
 
@@ -21,7 +21,7 @@ int main(void)
         struct copier_descr descr = {0};
         assert(_amemcpy(dst, src, N, fd, &func, &descr, &opts) == 0);
         assert(copier_awaken(fd) == 0);
-        /* A copy that was made at once has run its handler. */
+        /* A synchronous copy has run its handler. */
         while (counted < round) {
             struct pollfd polled = {.fd = fd, .events = POLLIN};
             assert(poll(&polled, 1, 30000) == 1);

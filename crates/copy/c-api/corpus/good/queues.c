@@ -1,4 +1,4 @@
-/* Queues of their own, closed both ways; descriptors; handlers of a queue. */
+/* Queues of the program, closed in both ways; descriptors; handlers of a queue. */
 #include "../corpus.h"
 
 static int counted;

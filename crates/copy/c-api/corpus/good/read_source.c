@@ -1,4 +1,4 @@
-/* A source is synced, read, and then freed when nobody needs it. */
+/* A source is synced and read, and freed after csync_write(). */
 #include "../corpus.h"
 
 int main(void)

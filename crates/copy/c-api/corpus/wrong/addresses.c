@@ -1,4 +1,4 @@
-/* Bad addresses end in EFAULT, whoever copies: the service, who waits, or who submits. */
+/* Bad addresses end in EFAULT, in the service, in a waiter, and in the submitter. */
 #include "../corpus.h"
 #include <signal.h>
 
@@ -7,7 +7,7 @@ enum { PAGE = 4096 };
 static volatile sig_atomic_t faults;
 static volatile unsigned char *volatile faulty;
 
-/* The program's own handler, from before the first copy: it gets the program's own faults. */
+/* The program's handler, installed before the first copy: it gets the program's faults. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     (void)number;
@@ -45,7 +45,7 @@ static void fails(const void *dst, size_t n)
 {
     errno = 0;
     assert(csync(dst, n) == -1 && errno == EFAULT);
-    /* It is told once for each byte. */
+    /* The error is reported once for each byte. */
     assert(csync(dst, n) == 0);
 }
 
@@ -112,18 +112,18 @@ int main(void)
         wrong(good, cut_file(), n);
         wrong(cut_file(), good, n);
     }
-    /* Long ones, in several tasks; what is behind the bad address fails, too. */
+    /* Long copies of several tasks: the bytes behind the bad address fail, too. */
     amemcpy(good, nowhere, 8 << 20);
     assert(csync(good + (7 << 20), 100) == -1 && errno == EFAULT);
     assert(csync(good, 100) == -1 && errno == EFAULT);
     assert(csync_all() == 0 || errno == EFAULT);
-    /* More than there is memory behind any address. */
+    /* More bytes than are mapped behind any address. */
     amemcpy(nowhere, good, (size_t)1 << 46);
     assert(csync(nowhere, (size_t)1 << 46) == -1 && errno == EFAULT);
     assert(csync_all() == 0 || errno == EFAULT);
     assert(csync_all() == 0);
 
-    /* Another thread waits than the one that copied. */
+    /* The sync is in another thread than the submission. */
     free(good);
     good = filled(N, 1);
     shared_dst = good;
@@ -131,7 +131,7 @@ int main(void)
     assert(pthread_create(&thread, NULL, wait_for_it, NULL) == 0);
     assert(pthread_join(thread, NULL) == 0);
 
-    /* What is before the bad address is copied; good copies go on. */
+    /* Bytes before the bad address are copied; other copies are not affected. */
     memset(half, 9, N);
     assert(mprotect(half + N, N, PROT_NONE) == 0);
     amemcpy(good, half + N - 100, 200);
@@ -139,7 +139,7 @@ int main(void)
     amemcpy(good, half, N);
     assert(csync(good, N) == 0 && good[0] == 9 && good[N - 1] == 9);
 
-    /* A fault of the program's own still is its own. */
+    /* The program still gets its own faults. */
     faulty = mapped(PAGE, PROT_NONE);
     assert(faults == 0);
     *faulty = 1;

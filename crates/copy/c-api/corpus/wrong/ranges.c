@@ -1,4 +1,4 @@
-/* Ranges that overlap, go around the address space, or are longer than it, end in EINVAL. */
+/* Ranges that overlap, wrap around the address space, or are longer than it, end in EINVAL. */
 #include "../corpus.h"
 
 static struct copier_task_opts queued = {.size = sizeof(queued), .flags = COPIER_QUEUED};
@@ -48,7 +48,7 @@ int main(void)
     wrong(a, a, N);
     wrong(a + 1, a, N);
     wrong(a, a + N - 1, N);
-    /* Longer than a task: no two parts of the same number overlap. */
+    /* Longer than a task: parts with the same index do not overlap. */
     wrong(a + (1 << 20), a, LONG);
     wrong(a, a + (2 << 20), LONG);
     wrong(a, end, N);
@@ -64,7 +64,7 @@ int main(void)
     }
     assert(holds(a, 0, 2 * LONG, 1) && holds(b, 0, N, 2));
 
-    /* Moves may overlap, and of nothing there is nothing wrong. */
+    /* Moves may overlap, and copies of 0 bytes are always valid. */
     amemmove(a + 1, a, N);
     assert(csync(a, 2 * N) == 0 && holds(a + 1, 0, N, 1));
     amemcpy(a, a, 0);

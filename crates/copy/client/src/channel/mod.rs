@@ -1,6 +1,6 @@
-//! Messages to another process through memory that both have, copied by the daemon, with the
-//! descriptor ahead of the message: the receiver wakes up and reads while the rest is still being
-//! copied (Binder in Copier, SOSP 2025, §5.2).
+//! Messages to another process through shared memory, copied by the daemon. The descriptor of a
+//! message is sent ahead of its bytes: the receiver wakes up and reads while the daemon still
+//! copies the rest (Binder in Copier, SOSP 2025, §5.2).
 //!
 //! ```text
 //!  sender                          daemon                         receiver
@@ -9,13 +9,14 @@
 //!                                     └► done bits in the queue ──► what it reads, copies out
 //!    ◄───────────────────────────────────── RELEASED slot, reply
 //! ```
-//! The descriptor is the task's progress line: the sender shares its queue with the receiver, and
-//! has it for this channel only. So **a receiver can spoil or stall this channel**, as it could by
-//! not answering, and change no other byte than the channel's areas. **A sender is believed
-//! nothing**: what a receiver reads it copies out, waits for no longer than it says, and checks.
+//! The descriptor is the progress line of the task. The sender shares its queue with the receiver,
+//! and uses this queue for this channel only. **A receiver can corrupt or stall this channel**, as
+//! it could by not answering, but it can change no memory except the channel's areas. **A receiver
+//! does not trust the sender**: it copies out the bytes before it uses them, bounds its waits, and
+//! validates all values.
 //!
-//! A receiver that sees no progress says so (STALLED): then the sender, who waits for the reply,
-//! settles the copy, whether the daemon is slow or dead.
+//! A receiver that sees no progress sends STALLED. The sender, which waits for the reply, then
+//! completes the copy itself, in case the daemon is slow or dead.
 
 mod receiver;
 mod sender;
@@ -29,53 +30,53 @@ use std::io;
 use crate::error::CopyError;
 use crate::remote::RemoteError;
 
-/// Most messages that a channel may have under way.
+/// Maximum number of messages in flight in a channel.
 pub const SLOTS_MAX: u32 = 32;
 
-/// Why a channel is of no use.
+/// Error of a channel.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// The kernel's: the peer is gone, or never came.
+    /// Error of the channel's socket: the peer is gone, or never came.
     #[error("the channel's socket: {0}")]
     Socket(#[from] io::Error),
-    /// The peer closed it.
+    /// The peer closed the channel.
     #[error("the other end has closed the channel")]
     Closed,
-    /// The peer's.
-    #[error("the other end breaks the channel's protocol: {0}; use the same build")]
+    /// The peer violates the protocol.
+    #[error("the other end violates the channel's protocol: {0}; use the same build on both ends")]
     Wire(#[from] wire::WireError),
-    /// The daemon's.
+    /// Error from the daemon.
     #[error(transparent)]
     Remote(#[from] RemoteError),
-    /// The peer's memory.
+    /// The peer's shared memory cannot be mapped.
     #[error("the other end's memory: {0}")]
     Memory(#[from] unlade_shm::MemoryError),
-    /// The peer's memory.
+    /// The peer's queue has a bad layout.
     #[error("the other end's queue: {0}")]
     Layout(#[from] unlade_shm::LayoutError),
     /// A message could not be copied.
     #[error(transparent)]
     Copy(#[from] CopyError),
-    /// The caller's.
-    #[error("{bytes} bytes are more than the {most} of a message; send several")]
+    /// The caller wrote too much into a message.
+    #[error("{bytes} bytes exceed the {most} of a message; send several messages")]
     TooLong {
-        /// What was written.
+        /// Bytes written.
         bytes: usize,
-        /// What fits.
+        /// Capacity of a message.
         most: usize,
     },
-    /// The caller's.
+    /// The caller asked for unsupported channel dimensions.
     #[error("a channel of {slots} messages of {bytes} bytes: 1 to 32, of 1 to 1 MiB")]
     Shape {
-        /// Messages under way.
+        /// Messages in flight.
         slots: u32,
-        /// Bytes of each.
+        /// Bytes of each message.
         bytes: u32,
     },
-    /// The sender's, or the daemon's.
-    #[error("nothing of the message came for {seconds} s; the sender does not wait for its reply")]
+    /// The sender or the daemon makes no progress.
+    #[error("the message made no progress for {seconds} s; the sender does not wait for its reply")]
     Stalled {
-        /// How long was waited.
+        /// Time waited, in seconds.
         seconds: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! The receiving end.
+//! The receiving end of a channel.
 
 use std::cell::Cell;
 use std::io;
@@ -12,12 +12,12 @@ use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, Memory, Queue, Ticket, Until, WaitPolicy, Waited, segment};
 
 use super::ChannelError;
-use super::wire::{ReplyBytes, Said, TaskPlace, WireError};
+use super::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use crate::error::CopyError;
 
-/// How long a message may stall, unless it is told otherwise.
+/// Default limit for a message without progress.
 const STALL_MAX_DEFAULT: Duration = Duration::from_secs(10);
-/// Looks, then sleeps, before the sender is told that nothing comes.
+/// Spins, then sleeps, before the receiver reports a stall to the sender.
 const PATIENCE: WaitPolicy =
     WaitPolicy { until: Until::Done, spins_max: 2_000, slice_us: 1_000, slices_max: 2 };
 
@@ -29,24 +29,26 @@ pub struct MessageReceiver {
     inbox: Arena,
     slots: u32,
     slot_bytes: usize,
-    /// Slots whose messages are not released.
+    /// Bit set of slots whose messages are not released.
     taken: Cell<u32>,
     stall_max: Duration,
 }
 
 impl MessageReceiver {
-    /// The other end of [`MessageSender::connect`](super::MessageSender::connect); waits for it.
+    /// Accepts the channel that [`MessageSender::connect`](super::MessageSender::connect) opens;
+    /// waits for it.
     ///
     /// # Errors
     /// [`ChannelError`].
     pub fn accept(socket: impl Into<OwnedFd>) -> Result<MessageReceiver, ChannelError> {
         let socket = socket.into();
         let received = socket::receive(socket.as_fd())?.ok_or(ChannelError::Closed)?;
-        let Said::Hello { slots, slot_bytes } = Said::decode(received.bytes())? else {
-            return Err(WireError::Order("what is no greeting").into());
+        let ChannelMessage::Hello { slots, slot_bytes } = ChannelMessage::decode(received.bytes())?
+        else {
+            return Err(WireError::Order("a first message that is not HELLO").into());
         };
         let Ok([queue, inbox]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
-            return Err(WireError::Order("a greeting without two descriptors").into());
+            return Err(WireError::Order("HELLO without two descriptors").into());
         };
         let (queue, inbox) = (Memory::from(Arena::attach(queue)?), Arena::attach(inbox)?);
         let slot_bytes = slot_bytes as usize;
@@ -59,25 +61,27 @@ impl MessageReceiver {
         Ok(MessageReceiver { socket, queue, inbox, slots, slot_bytes, taken, stall_max })
     }
 
-    /// How long nothing of a message may come before reading it fails; ten seconds otherwise.
+    /// Sets how long a message may make no progress before a read fails. The default is ten
+    /// seconds.
     pub fn set_stall_max(&mut self, stall_max: Duration) {
         self.stall_max = stall_max;
     }
 
-    /// The next message; none where the sender has closed. Most often its bytes are still on their
-    /// way.
+    /// Returns the next message, or none if the sender has closed. Its bytes are usually still
+    /// being copied.
     ///
     /// # Errors
     /// [`ChannelError`].
     pub fn receive(&self) -> Result<Option<Message<'_>>, ChannelError> {
         let received = match socket::receive(self.socket.as_fd()) {
-            // It has closed without having read all that was said to it.
+            // The sender has closed without reading everything that was sent to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
             received => received?,
         };
         let Some(received) = received else { return Ok(None) };
-        let Said::Sent { slot, len, task } = Said::decode(received.bytes())? else {
-            return Err(WireError::Order("what is no message").into());
+        let ChannelMessage::Sent { slot, len, task } = ChannelMessage::decode(received.bytes())?
+        else {
+            return Err(WireError::Order("a message that is not SENT").into());
         };
         if slot >= self.slots || len as usize > self.slot_bytes {
             let (what, found) = ("a slot's or a message's size", len.into());
@@ -91,16 +95,16 @@ impl MessageReceiver {
         Ok(Some(Message { receiver: self, slot, len, task, is_released: false }))
     }
 
-    fn say(&self, said: &Said) -> io::Result<()> {
-        socket::send(self.socket.as_fd(), said.encode().as_slice(), &[])
+    fn send(&self, message: &ChannelMessage) -> io::Result<()> {
+        socket::send(self.socket.as_fd(), message.encode().as_slice(), &[])
     }
 
     fn release(&self, slot: u32, reply: ReplyBytes) -> io::Result<()> {
         self.taken.set(self.taken.get() & !(1 << slot));
-        self.say(&Said::Released { slot, reply })
+        self.send(&ChannelMessage::Released { slot, reply })
     }
 
-    /// Whether the sender has not closed.
+    /// Returns true if the sender has not closed.
     fn is_open(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::empty())];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -109,9 +113,9 @@ impl MessageReceiver {
     }
 }
 
-/// A message in the inbox: released when dropped, or by [`Message::reply`].
+/// A message in the inbox. It is released when dropped, or by [`Message::reply`].
 ///
-/// Its bytes are only copied out, for the sender can write there at any time.
+/// Its bytes can only be copied out, since the sender can write there at any time.
 #[derive(Debug)]
 pub struct Message<'a> {
     receiver: &'a MessageReceiver,
@@ -122,17 +126,17 @@ pub struct Message<'a> {
 }
 
 impl Message<'_> {
-    /// Bytes of the message.
+    /// Length of the message in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether it has none.
+    /// Returns true if the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the bytes of `range` are there; does not wait.
+    /// Returns true if the bytes of `range` have been copied; does not wait.
     #[inline]
     pub fn is_ready(&self, range: Range<usize>) -> bool {
         let Some(task) = self.task else { return true };
@@ -148,11 +152,11 @@ impl Message<'_> {
         )
     }
 
-    /// Copies bytes from `at` on out of the message, when they are there.
+    /// Waits for the bytes from `at` on, and copies them out of the message.
     ///
     /// # Errors
-    /// [`ChannelError`]: they will not be. [`io::ErrorKind::UnexpectedEof`]: they are not within
-    /// the message.
+    /// [`ChannelError`]: the copy failed or stalled. [`io::ErrorKind::UnexpectedEof`]: the range
+    /// is not within the message.
     #[inline]
     pub fn read_at(&self, at: usize, out: &mut [u8]) -> Result<(), ChannelError> {
         let end = at.checked_add(out.len()).filter(|end| *end <= self.len());
@@ -161,9 +165,9 @@ impl Message<'_> {
             self.wait(task, self.bits(task, &(at..end)))?;
         }
         let start = self.slot as usize * self.receiver.slot_bytes + at;
-        // SAFETY: within the slot, hence within the inbox (`accept`), which is mapped; `out` is
-        // other memory. The sender may write there meanwhile: what was copied is bytes that nobody
-        // believes.
+        // SAFETY: the range is within the slot, hence within the inbox (checked in `accept`),
+        // which is mapped; `out` is other memory. The sender may write there during the copy: the
+        // result is untrusted bytes.
         unsafe {
             let src = self.receiver.inbox.as_ptr().add(start);
             unlade_copy_kernels::copy(
@@ -202,7 +206,7 @@ impl Message<'_> {
                 let seconds = self.receiver.stall_max.as_secs();
                 return Err(ChannelError::Stalled { seconds });
             }
-            self.receiver.say(&Said::Stalled { slot: self.slot })?;
+            self.receiver.send(&ChannelMessage::Stalled { slot: self.slot })?;
         }
     }
 
@@ -210,7 +214,7 @@ impl Message<'_> {
     /// for its sender.
     ///
     /// # Errors
-    /// The reply is too long, or the socket's.
+    /// The reply is too long, or the socket's error.
     pub fn reply(mut self, reply: &[u8]) -> Result<(), ChannelError> {
         let most = super::wire::REPLY_BYTES_MAX;
         let too_long = ChannelError::TooLong { bytes: reply.len(), most };
@@ -223,7 +227,7 @@ impl Message<'_> {
 impl Drop for Message<'_> {
     fn drop(&mut self) {
         if !self.is_released {
-            // A sender that is gone need not know.
+            // A sender that is gone needs no release.
             let _ = self.receiver.release(self.slot, ReplyBytes::default());
         }
     }

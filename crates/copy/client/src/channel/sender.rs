@@ -1,4 +1,4 @@
-//! The sending end.
+//! The sending end of a channel.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, Queue, Task, Ticket, segment};
 
-use super::wire::{ReplyBytes, Said, TaskPlace, WireError};
+use super::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use super::{ChannelError, SLOTS_MAX};
-use crate::copier::{Copier, How, TASK_BYTES_MAX};
+use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX};
 use crate::pending::Kind;
 use crate::remote::Remote;
 
-/// Shorter messages are copied at once.
+/// Shorter messages are copied synchronously.
 const QUEUE_BYTES_MIN: usize = 4 << 10;
-/// A daemon that sleeps is woken after so many bytes that were copied without it.
+/// A sleeping daemon is woken after this number of bytes was copied without it.
 const WAKE_BYTES: usize = 256 << 10;
 
-/// What a slot is used for.
+/// State of a message slot.
 #[derive(Clone, Copy, Debug)]
-enum Slot {
+enum SlotState {
     Free,
     Sent(Option<Ticket>, u32),
     Replied(ReplyBytes),
 }
 
-/// Which message; what [`MessageSender::wait`] waits for.
+/// Identifies a sent message, for [`MessageSender::wait`].
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "the receiver's reply is waited for by it; until then its slot is taken"]
 pub struct Reply(u32);
@@ -37,18 +37,18 @@ pub struct MessageSender {
     outbox: Arc<Arena>,
     inbox: Arc<Arena>,
     slot_bytes: usize,
-    slots: Vec<Slot>,
+    slots: Vec<SlotState>,
     socket: OwnedFd,
     is_offloading: bool,
     missed_bytes: usize,
 }
 
 impl MessageSender {
-    /// Begins a channel on a connected socket (`SOCK_SEQPACKET`), with a connection to the daemon
-    /// that is used for nothing else: the receiver sees its queue.
+    /// Opens a channel on a connected socket (`SOCK_SEQPACKET`). `remote` is a connection to the
+    /// daemon that is used for nothing else, because the receiver sees its queue.
     ///
-    /// `slots` messages of up to `slot_bytes` may be under way, 1 to [`SLOTS_MAX`] and 1 byte to
-    /// 1 MiB.
+    /// Up to `slots` messages of up to `slot_bytes` bytes may be in flight: 1 to [`SLOTS_MAX`]
+    /// messages, and 1 byte to 1 MiB.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -67,93 +67,93 @@ impl MessageSender {
         let area_bytes = slots as usize * slot_bytes as usize;
         let (outbox, inbox) = (remote.arena(area_bytes)?, remote.arena(area_bytes)?);
         let queue = remote.queue().memory().fd().ok_or(ChannelError::Closed)?;
-        let hello = Said::Hello { slots, slot_bytes };
+        let hello = ChannelMessage::Hello { slots, slot_bytes };
         socket::send(socket.as_fd(), hello.encode().as_slice(), &[queue, inbox.fd()])?;
         Ok(MessageSender {
             copier: Copier::new(remote),
             outbox,
             inbox,
             slot_bytes: slot_bytes as usize,
-            slots: vec![Slot::Free; slots as usize],
+            slots: vec![SlotState::Free; slots as usize],
             socket,
             is_offloading: true,
             missed_bytes: 0,
         })
     }
 
-    /// Whether messages are left to the daemon, which they are unless told otherwise, or are copied
-    /// before they are sent.
+    /// Selects whether the daemon copies messages (the default), or this thread copies them before
+    /// it sends them.
     pub fn set_offloading(&mut self, is_offloading: bool) {
         self.is_offloading = is_offloading;
     }
 
-    /// The daemon.
+    /// The connection to the daemon.
     pub fn remote(&self) -> Option<&Remote> {
         self.copier.remote()
     }
 
-    /// Begins a message; waits for the receiver where all slots are taken.
+    /// Begins a message; waits for the receiver if all slots are taken.
     ///
     /// # Errors
-    /// [`ChannelError`]; also where all slots hold replies that nobody has waited for.
+    /// [`ChannelError`]; also if all slots hold replies that were not waited for.
     pub fn draft(&mut self) -> Result<Draft<'_>, ChannelError> {
         loop {
-            if let Some(slot) = self.slots.iter().position(|slot| matches!(slot, Slot::Free)) {
+            if let Some(slot) = self.slots.iter().position(|slot| matches!(slot, SlotState::Free)) {
                 return Ok(Draft { sender: self, slot, len: 0 });
             }
-            if !self.slots.iter().any(|slot| matches!(slot, Slot::Sent(..))) {
+            if !self.slots.iter().any(|slot| matches!(slot, SlotState::Sent(..))) {
                 let (slots, bytes) = (self.slots.len() as u32, self.slot_bytes as u32);
                 return Err(ChannelError::Shape { slots, bytes });
             }
-            self.hear()?;
+            self.process_message()?;
         }
     }
 
-    /// Waits until the receiver has released a message: its reply.
+    /// Waits until the receiver has released a message, and returns its reply.
     ///
     /// # Errors
     /// [`ChannelError`].
     pub fn wait(&mut self, reply: Reply) -> Result<ReplyBytes, ChannelError> {
         loop {
-            if let Slot::Replied(bytes) = self.slots[reply.0 as usize] {
-                self.slots[reply.0 as usize] = Slot::Free;
+            if let SlotState::Replied(bytes) = self.slots[reply.0 as usize] {
+                self.slots[reply.0 as usize] = SlotState::Free;
                 return Ok(bytes);
             }
-            self.hear()?;
+            self.process_message()?;
         }
     }
 
-    /// Takes in one word of the receiver.
-    fn hear(&mut self) -> Result<(), ChannelError> {
+    /// Processes one message from the receiver.
+    fn process_message(&mut self) -> Result<(), ChannelError> {
         let received = match socket::receive(self.socket.as_fd()) {
-            // It has closed without having read all that was said to it.
+            // The receiver has closed without reading everything that was sent to it.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => None,
             received => received?,
         };
         let received = received.ok_or(ChannelError::Closed)?;
-        let (slot, reply) = match Said::decode(received.bytes())? {
-            Said::Stalled { slot } => (slot, None),
-            Said::Released { slot, reply } => (slot, Some(reply)),
-            Said::Hello { .. } | Said::Sent { .. } => {
-                return Err(WireError::Order("a sender's word").into());
+        let (slot, reply) = match ChannelMessage::decode(received.bytes())? {
+            ChannelMessage::Stalled { slot } => (slot, None),
+            ChannelMessage::Released { slot, reply } => (slot, Some(reply)),
+            ChannelMessage::Hello { .. } | ChannelMessage::Sent { .. } => {
+                return Err(WireError::Order("a message of a sender").into());
             }
         };
-        let Some(&Slot::Sent(ticket, len)) = self.slots.get(slot as usize) else {
+        let Some(&SlotState::Sent(ticket, len)) = self.slots.get(slot as usize) else {
             let is_late = reply.is_none() && (slot as usize) < self.slots.len();
-            // It came while the message was being released.
-            return if is_late { Ok(()) } else { Err(WireError::Order("a release").into()) };
+            // The stall report crossed the release of the message.
+            return if is_late { Ok(()) } else { Err(WireError::Order("RELEASED").into()) };
         };
-        let settled = match ticket {
+        let completed = match ticket {
             Some(ticket) => {
                 let shift = segment::granule_shift_for(len);
-                self.copier.settle(ticket, segment::bits_for(len, shift))
+                self.copier.complete(ticket, segment::bits_for(len, shift))
             }
             None => Ok(()),
         };
         if let Some(reply) = reply {
-            self.slots[slot as usize] = Slot::Replied(reply);
+            self.slots[slot as usize] = SlotState::Replied(reply);
         }
-        Ok(settled?)
+        Ok(completed?)
     }
 
     fn send(&mut self, slot: usize, len: usize) -> Result<Reply, ChannelError> {
@@ -163,9 +163,9 @@ impl MessageSender {
             unsafe { (self.inbox.as_ptr().add(at), self.outbox.as_ptr().add(at).cast_const()) };
         let ticket = self.queue(dst, src, len);
         if ticket.is_none() {
-            // SAFETY: both areas are mapped as long as this value lives, and are two mappings; no
-            // copy of the slot is pending, for its last one was settled when it was released. That
-            // others can write both is nothing that this copy relies on.
+            // SAFETY: both areas are mapped as long as this value lives, and are two mappings. No
+            // copy of the slot is pending, since the last one was completed when the slot was
+            // released. The copy allows other processes to write both areas.
             unsafe { unlade_copy_kernels::copy(dst, src, len, unlade_copy_kernels::Hint::Reuse) };
             self.missed_bytes += len;
             if self.is_offloading && self.missed_bytes >= WAKE_BYTES && !self.copier.is_awake() {
@@ -177,13 +177,13 @@ impl MessageSender {
             ticket: ticket.0,
             granule_shift: segment::granule_shift_for(len as u32),
         });
-        self.slots[slot] = Slot::Sent(ticket, len as u32);
-        let sent = Said::Sent { slot: slot as u32, len: len as u32, task };
+        self.slots[slot] = SlotState::Sent(ticket, len as u32);
+        let sent = ChannelMessage::Sent { slot: slot as u32, len: len as u32, task };
         socket::send(self.socket.as_fd(), sent.encode().as_slice(), &[])?;
         Ok(Reply(slot as u32))
     }
 
-    /// Leaves a copy to the daemon, where it is there and it is worth it.
+    /// Queues the copy for the daemon, if the daemon is awake and the copy is large enough.
     fn queue(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
         let is_worth_it = self.is_offloading && len >= QUEUE_BYTES_MIN && self.copier.is_awake();
         let remote = self.copier.remote().filter(|_| is_worth_it)?;
@@ -193,7 +193,7 @@ impl MessageSender {
         let ticket = self.copier.queue().try_acquire()?;
         let (dst, src) = (dst.expose_provenance(), src.expose_provenance());
         let task = Task::copy(dst as u64, src as u64, len as u32);
-        let _token = self.copier.publish(ticket, Kind::Copy, task, &How::default());
+        let _token = self.copier.publish(ticket, Kind::Copy, task, &CopyOptions::default());
         Some(ticket)
     }
 }
@@ -204,7 +204,7 @@ impl std::fmt::Debug for MessageSender {
     }
 }
 
-/// A message that is being written, in memory that the daemon copies from.
+/// A message being written, in memory that the daemon copies from.
 #[derive(Debug)]
 #[must_use = "it is sent by `send`"]
 pub struct Draft<'a> {
@@ -214,17 +214,17 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// Bytes written.
+    /// Number of bytes written.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is written.
+    /// Returns true if nothing is written.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Sends it. What the reply is waited for by.
+    /// Sends the message. Returns the handle to wait for its reply.
     ///
     /// # Errors
     /// [`ChannelError`].
@@ -233,15 +233,16 @@ impl Draft<'_> {
     }
 }
 
-/// Whether the next task would take the slot of one that failed. The receiver may have its message
-/// still, and looks for the error there and nowhere else: so from then on messages are copied at
-/// once.
+/// Returns true if the next task would reuse the slot of a failed one. The receiver may still have
+/// that message, and reads the error only from this slot. From then on messages are copied
+/// synchronously.
 fn is_next_kept(queue: &Queue) -> bool {
     let before = Ticket(queue.head().0.wrapping_sub(queue.slots().into()));
     queue.progress(before).error().is_some()
 }
 
-/// Appends. More than fits is [`ChannelError::TooLong`], and leaves the draft as it was.
+/// Appends to the message. More bytes than fit are [`ChannelError::TooLong`], and the draft is
+/// unchanged.
 impl Write for Draft<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let most = self.sender.slot_bytes;
@@ -250,9 +251,9 @@ impl Write for Draft<'_> {
             return Err(ChannelError::TooLong { bytes, most }.into());
         }
         let at = self.slot * most + self.len;
-        // SAFETY: within the slot, hence within the area, which is mapped; nothing of it is lent
-        // out as a reference, and no copy of the slot is pending. The daemon, or a receiver that
-        // plays with the queue, can write there too: then the message is spoilt.
+        // SAFETY: within the slot, hence within the area, which is mapped. No reference into it
+        // exists, and no copy of the slot is pending. The daemon, or a receiver that tampers with
+        // the queue, can write there too: that only corrupts the message.
         unsafe {
             let dst = self.sender.outbox.as_ptr().add(at);
             unlade_copy_kernels::copy(

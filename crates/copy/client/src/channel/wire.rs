@@ -1,55 +1,56 @@
-//! What the two ends of a channel say on its socket; all numbers little-endian.
+//! Wire format of the messages on a channel's socket; all numbers are little-endian.
 
 use unlade_shm::segment::{self, SEGMENTS_MAX};
 
 use super::SLOTS_MAX;
 use crate::TASK_BYTES_MAX;
 
-/// Of this format.
+/// Version of this format.
 pub const VERSION: u32 = 1;
-/// Bytes of a reply, at most.
+/// Maximum length of a reply.
 pub const REPLY_BYTES_MAX: usize = 24;
 const MESSAGE_BYTES_MAX: usize = 40;
 
-/// Something said.
+/// A message on the channel's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Said {
-    /// Sender: begins; with the queue's memory and the inbox.
+pub enum ChannelMessage {
+    /// From the sender: opens the channel; carries the descriptors of the queue's memory and the
+    /// inbox.
     Hello {
-        /// Messages under way, at most.
+        /// Maximum number of messages in flight.
         slots: u32,
-        /// Bytes of each.
+        /// Bytes of each message.
         slot_bytes: u32,
     },
-    /// Sender: a message is there, or on its way.
+    /// From the sender: a message is in the inbox, or is being copied there.
     Sent {
-        /// Where in the inbox.
+        /// Slot in the inbox.
         slot: u32,
-        /// Its length.
+        /// Length of the message.
         len: u32,
-        /// The task that copies it; none where it is there.
+        /// The task that copies the message; none if the copy is complete.
         task: Option<TaskPlace>,
     },
-    /// Receiver: the slot is free again.
+    /// From the receiver: the slot is free again.
     Released {
-        /// Which.
+        /// The slot.
         slot: u32,
-        /// What the receiver has to say.
+        /// The receiver's reply.
         reply: ReplyBytes,
     },
-    /// Receiver: it waits, and nothing comes.
+    /// From the receiver: it waits for a message that makes no progress.
     Stalled {
-        /// For which message.
+        /// The slot of the message.
         slot: u32,
     },
 }
 
-/// Where the progress of a message is told.
+/// Location of the progress of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskPlace {
     /// The task's ticket.
     pub ticket: u64,
-    /// Its segments.
+    /// Segment size of the task, as a shift.
     pub granule_shift: u8,
 }
 
@@ -61,7 +62,7 @@ pub struct ReplyBytes {
 }
 
 impl ReplyBytes {
-    /// Of at most [`REPLY_BYTES_MAX`] bytes.
+    /// Creates a reply of at most [`REPLY_BYTES_MAX`] bytes.
     pub fn new(bytes: &[u8]) -> Option<ReplyBytes> {
         let mut reply = ReplyBytes { len: u8::try_from(bytes.len()).ok()?, ..Self::default() };
         reply.bytes.get_mut(..bytes.len())?.copy_from_slice(bytes);
@@ -74,34 +75,34 @@ impl ReplyBytes {
     }
 }
 
-/// The peer's fault.
+/// Protocol error of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Not what the format has, in length, kind or a field that is not free.
-    #[error("a message of {bytes} bytes of kind {kind} makes no sense")]
+    /// Length, kind or a reserved field violates the format.
+    #[error("a message of {bytes} bytes of kind {kind} is malformed")]
     Format {
-        /// Its length.
+        /// Length of the message.
         bytes: usize,
-        /// Its first word; 0 where there is none.
+        /// First word of the message; 0 if there is none.
         kind: u32,
     },
-    /// Another version.
+    /// Unsupported version.
     #[error("version {0}, not {VERSION}")]
     Version(u32),
-    /// A number beyond its limit, or beyond what was agreed on.
+    /// A number exceeds its limit, or the limit that was agreed on.
     #[error("{what} of {found} is out of range")]
     Range {
-        /// Which number.
+        /// Name of the number.
         what: &'static str,
         /// Its value.
         found: u64,
     },
-    /// Not what comes now.
+    /// Message at the wrong time.
     #[error("{0} comes at the wrong time")]
     Order(&'static str),
 }
 
-/// Bytes to be sent.
+/// An encoded message.
 #[derive(Clone, Copy, Debug)]
 pub struct Encoded {
     bytes: [u8; MESSAGE_BYTES_MAX],
@@ -133,36 +134,36 @@ const HELLO: u32 = 1;
 const SENT: u32 = 2;
 const RELEASED: u32 = 3;
 const STALLED: u32 = 4;
-/// In place of a granule: the message is there.
+/// Value of the granule field if no task copies the message.
 const NO_TASK: u32 = 0;
 
-impl Said {
-    /// As bytes.
+impl ChannelMessage {
+    /// Encodes the message.
     pub fn encode(&self) -> Encoded {
         let encoded = Encoded::new();
         match *self {
-            Said::Hello { slots, slot_bytes } => {
+            ChannelMessage::Hello { slots, slot_bytes } => {
                 encoded.word(HELLO).word(VERSION).word(slots).word(slot_bytes)
             }
-            Said::Sent { slot, len, task } => {
+            ChannelMessage::Sent { slot, len, task } => {
                 let shift = task.map_or(NO_TASK, |task| task.granule_shift.into());
                 let ticket = task.map_or(0, |task| task.ticket);
                 let encoded = encoded.word(SENT).word(slot).word(len).word(shift);
                 encoded.with(&ticket.to_le_bytes())
             }
-            Said::Released { slot, reply } => {
+            ChannelMessage::Released { slot, reply } => {
                 let encoded = encoded.word(RELEASED).word(slot).word(reply.len.into());
                 encoded.with(&reply.bytes)
             }
-            Said::Stalled { slot } => encoded.word(STALLED).word(slot),
+            ChannelMessage::Stalled { slot } => encoded.word(STALLED).word(slot),
         }
     }
 
-    /// From bytes, with every number in its limits.
+    /// Decodes a message, and checks the limits of every number.
     ///
     /// # Errors
     /// [`WireError`].
-    pub fn decode(bytes: &[u8]) -> Result<Said, WireError> {
+    pub fn decode(bytes: &[u8]) -> Result<ChannelMessage, WireError> {
         let word = |at: usize| {
             let word = bytes.get(4 * at..4 * at + 4)?;
             Some(u32::from_le_bytes(word.try_into().ok()?))
@@ -182,9 +183,9 @@ impl Said {
                 if rest.iter().any(|byte| *byte != 0) {
                     return Err(format);
                 }
-                Ok(Said::Released { slot, reply: ReplyBytes::new(text).ok_or(format)? })
+                Ok(ChannelMessage::Released { slot, reply: ReplyBytes::new(text).ok_or(format)? })
             }
-            (STALLED, 8) => Ok(Said::Stalled { slot: slot(number(1)?)? }),
+            (STALLED, 8) => Ok(ChannelMessage::Stalled { slot: slot(number(1)?)? }),
             _ => Err(format),
         }
     }
@@ -203,22 +204,22 @@ fn range(
     if allowed.contains(&found) { Ok(found) } else { Err(error) }
 }
 
-fn hello(version: u32, slots: u32, slot_bytes: u32) -> Result<Said, WireError> {
+fn hello(version: u32, slots: u32, slot_bytes: u32) -> Result<ChannelMessage, WireError> {
     if version != VERSION {
         return Err(WireError::Version(version));
     }
     let slots = range("a number of slots", slots, 1..=SLOTS_MAX)?;
     let slot_bytes = range("a slot's size", slot_bytes, 1..=TASK_BYTES_MAX as u32)?;
-    Ok(Said::Hello { slots, slot_bytes })
+    Ok(ChannelMessage::Hello { slots, slot_bytes })
 }
 
-fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<Said, WireError> {
+fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<ChannelMessage, WireError> {
     let slot = slot(slot_number)?;
     let len = range("a length", len, 0..=TASK_BYTES_MAX as u32)?;
     if shift == NO_TASK {
         let out_of_range = WireError::Range { what: "a ticket", found: ticket };
         return if ticket == 0 {
-            Ok(Said::Sent { slot, len, task: None })
+            Ok(ChannelMessage::Sent { slot, len, task: None })
         } else {
             Err(out_of_range)
         };
@@ -228,7 +229,7 @@ fn sent(slot_number: u32, len: u32, shift: u32, ticket: u64) -> Result<Said, Wir
     if segment::count_for(len, granule_shift) > SEGMENTS_MAX {
         return Err(WireError::Range { what: "a granule", found: shift.into() });
     }
-    Ok(Said::Sent { slot, len, task: Some(TaskPlace { ticket, granule_shift }) })
+    Ok(ChannelMessage::Sent { slot, len, task: Some(TaskPlace { ticket, granule_shift }) })
 }
 
 #[cfg(test)]
@@ -237,26 +238,26 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_is_said_comes_back() {
+    fn encoded_messages_are_decoded() {
         let task = Some(TaskPlace { ticket: u64::MAX - 1, granule_shift: 15 });
         let reply = ReplyBytes::new(b"done").unwrap();
-        for said in [
-            Said::Hello { slots: 32, slot_bytes: 1 << 20 },
-            Said::Sent { slot: 31, len: 1 << 20, task },
-            Said::Sent { slot: 0, len: 0, task: None },
-            Said::Released { slot: 3, reply },
-            Said::Stalled { slot: 3 },
+        for message in [
+            ChannelMessage::Hello { slots: 32, slot_bytes: 1 << 20 },
+            ChannelMessage::Sent { slot: 31, len: 1 << 20, task },
+            ChannelMessage::Sent { slot: 0, len: 0, task: None },
+            ChannelMessage::Released { slot: 3, reply },
+            ChannelMessage::Stalled { slot: 3 },
         ] {
-            assert_eq!(Said::decode(said.encode().as_slice()), Ok(said));
+            assert_eq!(ChannelMessage::decode(message.encode().as_slice()), Ok(message));
         }
         assert_eq!(ReplyBytes::new(&[0; REPLY_BYTES_MAX + 1]), None);
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused() {
+    fn values_out_of_range_are_refused() {
         let refused = |words: &[u32]| {
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-            Said::decode(&bytes).unwrap_err()
+            ChannelMessage::decode(&bytes).unwrap_err()
         };
         assert_eq!(refused(&[HELLO, 2, 1, 1]), WireError::Version(2));
         for words in [[HELLO, 1, 0, 1], [HELLO, 1, 33, 1], [HELLO, 1, 1, 0], [HELLO, 1, 1, 1 << 21]]
@@ -281,9 +282,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_mean_one_thing_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
-            if let Ok(said) = Said::decode(&bytes) {
-                let encoded = said.encode();
+        fn decoding_is_the_inverse_of_encoding(bytes in proptest::collection::vec(any::<u8>(), 0..48)) {
+            if let Ok(message) = ChannelMessage::decode(&bytes) {
+                let encoded = message.encode();
                 prop_assert_eq!(encoded.as_slice(), &bytes[..]);
             }
         }

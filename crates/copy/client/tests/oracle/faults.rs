@@ -1,9 +1,9 @@
-//! Bad addresses between good copies: who meets them is told, others are not, and every byte that
-//! does not come from there is right.
+//! Bad addresses between good copies: only affected copies fail, and every byte that does not
+//! depend on them is right.
 
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Copier, CopyError, How, TaskFailure, Token};
+use unlade_copy::{Copier, CopyError, CopyOptions, TaskFailure, Token};
 use unlade_testkit::Random;
 
 use crate::shadow::Shadow;
@@ -11,7 +11,7 @@ use crate::shadow::Shadow;
 const BYTES: usize = 16 << 10;
 /// Copies of a scene: far fewer than slots.
 const COPIES_MAX: usize = 6;
-/// Nothing is ever mapped there.
+/// An address that is never mapped.
 const NOWHERE: usize = 64;
 
 struct Submitted {
@@ -21,7 +21,7 @@ struct Submitted {
     reads_unknown: bool,
 }
 
-/// A client whose copies the service makes, or whoever waits for them.
+/// A client whose copies are made by the service, or by waiters.
 pub struct Faults {
     copier: Copier,
     memory: Box<[u8]>,
@@ -35,7 +35,7 @@ impl Faults {
         Faults { copier, memory, random }
     }
 
-    /// A few copies, some of them from or to nowhere; all are over at its end.
+    /// Submits a few copies, some with unmapped addresses; all are over at its end.
     pub fn scene(&mut self) {
         let mut shadow = Shadow::of(&self.memory);
         let base = self.memory.as_mut_ptr();
@@ -52,17 +52,18 @@ impl Faults {
                 continue;
             }
             let lazy_us = self.random.once_in(4).then(|| self.random.below(500) as u32);
-            let how = How { queued: true, lazy_us, ..How::default() };
+            let options = CopyOptions { queued: true, lazy_us, ..CopyOptions::default() };
             let nowhere = std::ptr::without_provenance_mut::<u8>(NOWHERE);
-            // SAFETY: what is in the memory is not looked at before all is over; what is nowhere
-            // the service finds.
+            // SAFETY: the memory is not accessed before all is over; the service detects unmapped
+            // addresses.
             let token = unsafe {
                 let to = if to_nowhere { nowhere } else { base.add(dst) };
                 let from = if from_nowhere { nowhere } else { base.add(src) };
-                self.copier.submit(to, from, len, &how)
+                self.copier.submit(to, from, len, &options)
             };
             assert!(token.is_queued(), "there are more slots than copies");
-            // Read past a copy that fails, one that is good meets the same address, and ends there.
+            // A good copy that reads around a failed one uses the same bad address, and fails,
+            // too.
             let reads_unknown = !from_nowhere && !shadow.is_known(src..src + len);
             if !to_nowhere {
                 shadow.copy(dst, src, len);
@@ -72,20 +73,20 @@ impl Faults {
             }
             all.push(Submitted { token, len, is_bad: to_nowhere || from_nowhere, reads_unknown });
         }
-        self.settle(&all);
+        self.complete(&all);
         assert_eq!(shadow.difference(0, &self.memory), None, "beside bad addresses");
     }
 
-    fn settle(&mut self, all: &[Submitted]) {
+    fn complete(&mut self, all: &[Submitted]) {
         let begin = Instant::now();
-        // The service alone, or who waits, too.
+        // Only the service, or also waiters.
         let waits = self.random.once_in(2);
         for copy in all {
             while !waits && !self.copier.is_ready(&copy.token, 0..copy.len) {
                 assert!(begin.elapsed() < Duration::from_secs(60), "every copy comes to an end");
                 std::thread::yield_now();
             }
-            // A ticket that has retired has no error any more.
+            // A retired ticket has no error any more.
             match self.copier.sync(&copy.token, 0..copy.len) {
                 Ok(()) => {}
                 Err(CopyError::Failed(TaskFailure::BadAddress)) => {

@@ -1,7 +1,7 @@
 //! Random copies, syncs, reads and writes against plain `memcpy`: every byte that a program may
-//! look at is the one it would have seen.
+//! read is the same.
 //!
-//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` says how many operations: 100 million take some ten
+//! `UNLADE_SEED` repeats a run, `UNLADE_CASES` sets the number of operations: 100 million take some ten
 //! minutes of two cores, `cargo test --release -p unlade-copy --test oracle`.
 
 mod buffers;
@@ -20,12 +20,12 @@ use world::World;
 
 /// Operations with the same service and clients.
 const EPOCH_STEPS: u64 = 50_000;
-/// Threads that share a client, at most.
+/// Maximum number of threads that share a client.
 const THREADS_MAX: usize = 3;
-/// One operation in so many is a scene of bad addresses, where there are any.
+/// One operation in this number is a scene of bad addresses, if these are enabled.
 const FAULTS_EVERY: u64 = 500;
 
-/// Some service.
+/// Random service configuration.
 fn config(random: &mut Random) -> Config {
     let threads_max = random.pick(&[1, 1, 2]);
     Config {
@@ -41,11 +41,11 @@ fn config(random: &mut Random) -> Config {
     }
 }
 
-/// What a number of threads does with one service: each has a memory behind the client that all
-/// share, and one behind a client of its own.
+/// Runs threads with one service: each has one memory with a shared client, and one with its own
+/// client.
 struct Epoch<'t> {
     totals: &'t Mutex<Totals>,
-    /// Dropped in the middle, by one of the threads, where it is to stop.
+    /// Dropped in the middle by one of the threads, if the service is to stop.
     service: Mutex<Option<Service>>,
     stops: bool,
     threads: usize,
@@ -53,7 +53,7 @@ struct Epoch<'t> {
     arena: usize,
 }
 
-/// What services have done: to see that there was something to check.
+/// Counts of the services, to check that the test was effective.
 #[derive(Debug, Default)]
 struct Totals {
     epochs: u64,

@@ -1,20 +1,20 @@
-//! What memory would be by `memcpy`, kept up with each operation, so that only what is looked at
-//! has to be compared.
+//! Model of a memory by `memcpy`, updated with each operation, so that only the read bytes have to
+//! be compared.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Writes that are remembered: to know what an aborted copy was the last to write.
+/// Number of remembered writes: to determine the last writes of an aborted copy.
 const LOG_MAX: usize = 256;
-/// Mask of a byte that is known.
+/// Mask of a known byte.
 const KNOWN: u8 = 0xff;
 
-/// Names a write.
+/// Identifies a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment(u64);
 
-/// A memory's contents. Bytes that an aborted or failed copy did not write are not known, nor is
-/// what was copied from them later.
+/// A memory's content. Bytes that an aborted or failed copy did not write are unknown, and so are
+/// later copies of them.
 #[derive(Debug)]
 pub struct Shadow {
     bytes: Vec<u8>,
@@ -25,7 +25,7 @@ pub struct Shadow {
 }
 
 impl Shadow {
-    /// As the memory is now.
+    /// Current content.
     pub fn of(bytes: &[u8]) -> Shadow {
         let masks = vec![KNOWN; bytes.len()];
         Shadow { bytes: bytes.to_vec(), masks, log: VecDeque::new(), begin: 0 }
@@ -40,27 +40,27 @@ impl Shadow {
         Moment(self.begin + self.log.len() as u64 - 1)
     }
 
-    /// A `memcpy` within the memory.
+    /// Models a `memcpy` within the memory.
     pub fn copy(&mut self, dst: usize, src: usize, len: usize) -> Moment {
         self.bytes.copy_within(src..src + len, dst);
         self.masks.copy_within(src..src + len, dst);
         self.note(dst..dst + len)
     }
 
-    /// The program writes.
+    /// Models a write by the program.
     pub fn fill(&mut self, range: Range<usize>, value: u8) -> Moment {
         self.bytes[range.clone()].fill(value);
         self.masks[range.clone()].fill(KNOWN);
         self.note(range)
     }
 
-    /// Nobody knows what is there.
+    /// Marks bytes as unknown.
     pub fn forget(&mut self, range: Range<usize>) {
         self.masks[range].fill(0);
     }
 
-    /// What of `range`, which was written at `moment`, nobody has written since; none where that
-    /// is too long ago to say.
+    /// Parts of `range`, written at `moment`, that were not overwritten since; none if the log is
+    /// too short.
     pub fn unwritten_since(
         &self,
         moment: Moment,
@@ -79,25 +79,25 @@ impl Shadow {
         Some(left)
     }
 
-    /// The first byte from `at` on that is known and not the one that was `seen`.
+    /// The first byte from `at` on that is known and differs from `seen`.
     pub fn difference(&self, at: usize, seen: &[u8]) -> Option<usize> {
         let (bytes, masks) = (&self.bytes[at..][..seen.len()], &self.masks[at..][..seen.len()]);
         let differ = |((byte, mask), seen): ((&u8, &u8), &u8)| (byte ^ seen) & mask != 0;
-        // The whole first: that is done many bytes at a time.
+        // Compares the whole first, which is faster.
         let wrong = |((byte, mask), seen): ((&u8, &u8), &u8)| (byte ^ seen) & mask;
         let any = bytes.iter().zip(masks).zip(seen).map(wrong).fold(0, |all, wrong| all | wrong);
         let place = || bytes.iter().zip(masks).zip(seen).position(differ);
         if any == 0 { None } else { place().map(|offset| at + offset) }
     }
 
-    /// Whether all these bytes are known.
+    /// Returns true if all these bytes are known.
     pub fn is_known(&self, range: Range<usize>) -> bool {
         self.masks[range].iter().all(|mask| *mask == KNOWN)
     }
 }
 
 #[test]
-fn what_was_written_since_is_cut_out() {
+fn later_writes_are_excluded() {
     let mut shadow = Shadow::of(&[1; 100]);
     let moment = shadow.copy(10, 50, 20);
     let since = |shadow: &Shadow, range| shadow.unwritten_since(moment, range).unwrap();
@@ -124,7 +124,7 @@ fn a_wrong_byte_is_found_where_it_is_known() {
     shadow.forget(27..28);
     assert_eq!(shadow.difference(20, &seen), None);
     assert!(!shadow.is_known(20..28) && shadow.is_known(0..27));
-    // Copied on, it is known as little.
+    // A copy of unknown bytes is unknown, too.
     shadow.copy(50, 25, 5);
     seen = [1; 50];
     seen[2] = 9;

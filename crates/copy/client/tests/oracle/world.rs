@@ -1,23 +1,23 @@
-//! A program's memory, what it would be by `memcpy`, and a client of the service that is to keep
-//! the two alike.
+//! A program's memory, its model by `memcpy`, and a client of the service that must keep the two
+//! equal.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use unlade_copy::{Copier, How, Token};
+use unlade_copy::{Copier, CopyOptions, Token};
 use unlade_testkit::Random;
 
 use crate::buffers::{BUFFER_BYTES, Buffer, FREED};
 use crate::shadow::{Moment, Shadow};
 
-/// Buffers of a world that handlers free.
+/// Number of buffers of a world that handlers free.
 const BUFFERS: usize = 6;
-/// What only copies that are given up go to.
+/// Size of the scratch memory, the destination of aborted copies.
 const SCRATCH_BYTES: usize = 2048;
-/// Copies that are remembered: to overlap with, to sync, to give up.
+/// Number of remembered copies: to overlap with, to sync, to abort.
 const RECENT_MAX: usize = 24;
-/// Progress of a copy is asked in so many pieces.
+/// Progress of a copy is queried in this number of parts.
 const PIECES: usize = 8;
 
 /// A copy that was submitted.
@@ -30,7 +30,7 @@ struct Recent {
     moment: Moment,
 }
 
-/// See the [module](self). Layout of the memory: what copies go around in, scratch, buffers.
+/// See the [module](self). Layout of the memory: arena of the copies, scratch, buffers.
 pub struct World<'c> {
     copier: &'c Copier,
     base: *mut u8,
@@ -46,14 +46,14 @@ pub struct World<'c> {
 unsafe impl Send for World<'_> {}
 
 impl<'c> World<'c> {
-    /// With `arena` bytes for copies to go around in.
+    /// Creates a world with `arena` bytes for copies.
     pub fn new(copier: &'c Copier, arena: usize, seed: u64) -> World<'c> {
         let mut random = Random::new(seed);
         let bytes = arena + SCRATCH_BYTES + BUFFERS * BUFFER_BYTES;
         let mut memory: Box<[u8]> = (0..bytes).map(|_| random.next() as u8).collect();
         let base = memory.as_mut_ptr();
-        // SAFETY: behind the scratch, and only here, are so many bytes; `finish` waits for the
-        // buffers' handlers.
+        // SAFETY: the bytes behind the scratch are used only here; `finish` waits for the buffers'
+        // handlers.
         let buffer = |number| unsafe {
             Buffer::new(base.add(arena + SCRATCH_BYTES + number * BUFFER_BYTES))
         };
@@ -62,7 +62,7 @@ impl<'c> World<'c> {
         World { copier, base, memory, arena, shadow, buffers, recent: VecDeque::new(), random }
     }
 
-    /// One operation.
+    /// Runs one operation.
     pub fn step(&mut self) {
         match self.random.below(1000) {
             0..500 => self.copy(),
@@ -80,9 +80,9 @@ impl<'c> World<'c> {
         }
     }
 
-    /// Everything comes to its end, and is as the oracle has it.
+    /// Completes everything, and compares it with the model.
     pub fn finish(mut self) {
-        // Another thread may be in the middle of a handler that it took.
+        // Another thread may be running a handler that it took.
         let is_told = self.random.once_in(2);
         if is_told { self.copier.sync_all() } else { self.copier.sync_handlers() }.unwrap();
         let begin = Instant::now();
@@ -108,7 +108,7 @@ impl<'c> World<'c> {
         start..start + len
     }
 
-    /// Where copies were of late, or not quite: chains and overlaps are what is wanted.
+    /// A range near recent copies, to create chains and overlaps.
     fn related(&mut self, len: usize) -> usize {
         let last = self.arena - len;
         if self.recent.is_empty() || self.random.once_in(4) {
@@ -125,19 +125,20 @@ impl<'c> World<'c> {
         start.min(last)
     }
 
-    fn how(&mut self) -> How {
+    fn options(&mut self) -> CopyOptions {
         let lazy_us = self.random.once_in(4).then(|| match self.random.below(4) {
             0 => 60_000_000,
             _ => self.random.below(2000) as u32,
         });
         let site = self.random.below(8);
-        How { lazy_us, queued: !self.random.once_in(8), site, ..How::default() }
+        CopyOptions { lazy_us, queued: !self.random.once_in(8), site, ..CopyOptions::default() }
     }
 
-    fn submit(&mut self, dst: usize, src: usize, len: usize, how: &How) -> Recent {
-        // SAFETY: both ranges are in the memory, and do not overlap; they are looked at and changed
-        // only after a sync, and `finish`, or the copier's end, waits for all.
-        let token = unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, how) };
+    fn submit(&mut self, dst: usize, src: usize, len: usize, options: &CopyOptions) -> Recent {
+        // SAFETY: both ranges are in the memory, and do not overlap; they are accessed only after
+        // a sync, and `finish`, or the copier's end, waits for all.
+        let token =
+            unsafe { self.copier.submit(self.base.add(dst), self.base.add(src), len, options) };
         let moment = self.shadow.copy(dst, src, len);
         Recent { token, dst, src, len, moment }
     }
@@ -158,14 +159,14 @@ impl<'c> World<'c> {
         if src.abs_diff(dst) < len {
             return;
         }
-        let how = self.how();
-        let recent = self.submit(dst, src, len, &how);
+        let options = self.options();
+        let recent = self.submit(dst, src, len, &options);
         self.remember(recent);
     }
 
-    /// What a program sees there. Everything that writes there has been waited for.
+    /// Bytes that a program reads there, after a wait for all writes.
     fn look(&self, range: Range<usize>, why: &str) {
-        // SAFETY: in the memory, and nobody writes it.
+        // SAFETY: in the memory, and no copy writes it.
         let seen = unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) };
         let wrong = self.shadow.difference(range.start, seen);
         assert_eq!(wrong, None, "{why} of {range:?}");
@@ -177,10 +178,10 @@ impl<'c> World<'c> {
         self.look(range, "sync");
     }
 
-    /// Fills a range that nobody touches any more.
+    /// Fills a range that no copy accesses any more.
     fn fill(&mut self, range: Range<usize>) {
         let value = self.random.next() as u8;
-        // SAFETY: in the memory, and nobody reads or writes it.
+        // SAFETY: in the memory, and no copy reads or writes it.
         unsafe { std::ptr::write_bytes(self.base.add(range.start), value, range.len()) };
         self.shadow.fill(range, value);
     }
@@ -197,13 +198,13 @@ impl<'c> World<'c> {
         (count > 0).then(|| self.recent[self.random.below(count)])
     }
 
-    /// Some bytes of a copy, from its start.
+    /// A random part of a copy, as offsets from its start.
     fn part(&mut self, of: &Recent) -> Range<usize> {
         let start = self.random.below(of.len);
         start..start + 1 + self.random.below(of.len - start)
     }
 
-    /// What a part of a copy has written, and nobody else since.
+    /// Ranges written by a part of a copy, and not overwritten since.
     fn look_at_part(&self, recent: &Recent, part: Range<usize>, why: &str) {
         let range = recent.dst + part.start..recent.dst + part.end;
         let left = self.shadow.unwritten_since(recent.moment, range).unwrap_or_default();
@@ -238,24 +239,25 @@ impl<'c> World<'c> {
             let len = length(&mut self.random, BUFFER_BYTES);
             let inside = start + self.random.below(BUFFER_BYTES - len + 1);
             let outside = self.related(len);
-            let how = self.how();
+            let options = self.options();
             let into = self.random.once_in(2);
             let (dst, src) = if into { (inside, outside) } else { (outside, inside) };
-            let recent = self.submit(dst, src, len, &how);
+            let recent = self.submit(dst, src, len, &options);
             if self.random.once_in(8) {
                 self.abort(&recent);
             }
         }
-        let how = How { handler: Some(self.buffers[number].handler()), ..self.how() };
+        let options =
+            CopyOptions { handler: Some(self.buffers[number].handler()), ..self.options() };
         let dst = self.related(BUFFER_BYTES);
-        let recent = self.submit(dst, start, BUFFER_BYTES, &how);
-        // Of what is remembered the sources are used again: this one is gone.
+        let recent = self.submit(dst, start, BUFFER_BYTES, &options);
+        // Sources of remembered copies are used again, so remove this one.
         if self.random.once_in(8) {
             self.abort(&recent);
         }
     }
 
-    /// Gives a copy up, or what of it is not made yet.
+    /// Aborts a copy, or its part that is not made yet.
     fn abort(&mut self, recent: &Recent) {
         if !recent.token.is_queued() {
             return;
@@ -271,7 +273,7 @@ impl<'c> World<'c> {
         };
         let Some(lost) = open.into_iter().map(since).collect::<Option<Vec<_>>>() else { return };
         self.copier.abort(&recent.token);
-        assert!(self.copier.is_ready(&recent.token, 0..recent.len), "settled");
+        assert!(self.copier.is_ready(&recent.token, 0..recent.len), "completed");
         lost.into_iter().flatten().for_each(|range| self.shadow.forget(range));
     }
 
@@ -281,8 +283,8 @@ impl<'c> World<'c> {
         }
     }
 
-    /// More lines than the service takes in at a time, and one of the last is given up: others that
-    /// depend on it come behind.
+    /// More lines than the service accepts at a time, and an abort of one of the last: tasks that
+    /// depend on it follow.
     fn burst(&mut self) {
         for _ in 0..64 + self.random.below(64) {
             self.copy();
@@ -290,12 +292,12 @@ impl<'c> World<'c> {
         self.give_up();
     }
 
-    /// After an abort the bytes are the program's again, at once and for good.
+    /// After an abort the program owns the bytes again, immediately and permanently.
     fn give_up_scratch(&mut self) {
         let len = length(&mut self.random, SCRATCH_BYTES);
         let src = self.related(len);
-        let how = self.how();
-        let recent = self.submit(self.arena, src, len, &how);
+        let options = self.options();
+        let recent = self.submit(self.arena, src, len, &options);
         if self.random.once_in(4) {
             let part = self.part(&recent);
             self.copier.sync(&recent.token, part.clone()).unwrap();

@@ -5,8 +5,9 @@ use unlade_metrics::Meter;
 use unlade_testkit::{Random, cases};
 
 const ARENA_BYTES: usize = 4 << 20;
-/// Executed only when its result is needed.
-const PUT_OFF: How = How { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
+/// Not made unless somebody needs it.
+const PUT_OFF: CopyOptions =
+    CopyOptions { lazy_us: Some(u32::MAX), queued: false, handler: None, site: 0 };
 
 fn local<T>(work: impl AsyncFnOnce() -> T) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -128,7 +129,7 @@ fn an_epoch_that_ends_takes_its_copies_along_and_no_others() {
         while copies.under_way() < 2 {
             tokio::task::yield_now().await;
         }
-        copies.how.set(How { queued: true, ..How::default() });
+        copies.how.set(CopyOptions { queued: true, ..CopyOptions::default() });
         copies.end(&ending);
         assert_eq!(copies.under_way(), 1);
         // The memory of the next epoch, unaffected by the tasks of the previous one.

@@ -1,34 +1,34 @@
-//! Whether it pays to have the service receive for an [`Inbound`](crate::Inbound): from the first
-//! receive into its buffer until that is emptied, whole rounds are compared. What the other core's
-//! cache costs who reads is in there too, which neither the receive nor a sync would show.
+//! Decides if the service should receive for an [`Inbound`](crate::Inbound). It compares whole
+//! rounds: a round is the time from the first receive into the buffer until the buffer is emptied.
+//! This includes the cost of reading bytes from another core's cache, which neither a receive nor
+//! a sync shows.
 
 use std::time::Instant;
 
 use unlade_copy_scheduler::admit::{Costs, Seen, Site, Verdict};
 
-use crate::site::nanos;
+use crate::admission::nanos;
 
-/// Rounds count by what they take for so many bytes.
+/// Times of rounds are scaled to this number of bytes.
 const UNIT_BYTES: u64 = 64 << 10;
-/// Of rounds of which enough is known, or that say nothing, one in so many is looked at.
+/// If the costs are known, or rounds cannot be measured, one round in this number is timed.
 const SAMPLE_EVERY: u8 = 8;
 
-/// What was seen of earlier rounds, and the one that is under way.
+/// Measurements of earlier rounds, and the current round.
 #[derive(Debug, Default)]
-pub(crate) struct Rounds {
+pub(crate) struct ReceiveTuner {
     site: Site,
-    /// How it is received; none between two rounds.
+    /// Decision for the current round; none between two rounds.
     way: Option<Verdict>,
-    /// Where it is timed.
+    /// Start of the current round, if it is timed.
     began: Option<Instant>,
     bytes: usize,
     until_sample: u8,
 }
 
-impl Rounds {
-    /// How the next bytes are to be received: all of a round in the same way. `can_queue`: whether
-    /// the service is awake; that is not asked where it is known not to matter, for it is in
-    /// another core's cache.
+impl ReceiveTuner {
+    /// Decision for the next bytes; it does not change within a round. `can_queue` returns true if
+    /// the service is awake. It is called only if it matters, since it reads another core's cache.
     #[inline]
     pub(crate) fn way(&mut self, can_queue: impl FnOnce() -> bool) -> Verdict {
         if let Some(way) = self.way {
@@ -39,7 +39,7 @@ impl Rounds {
         way
     }
 
-    /// Whether a round is received at once without further thought.
+    /// Returns true if this round is synchronous without a new decision.
     fn passes(&mut self) -> bool {
         let passes = self.until_sample > 0 && self.usual() == Verdict::Inline;
         self.until_sample -= u8::from(passes);
@@ -60,32 +60,32 @@ impl Rounds {
         way
     }
 
-    /// What is usually better; at once while that is not known.
+    /// The usually better decision; synchronous while that is unknown.
     pub(crate) fn usual(&self) -> Verdict {
         self.site.usual(UNIT_BYTES, true).unwrap_or_default()
     }
 
-    /// Whether the round is timed.
+    /// Returns true if the round is timed.
     #[inline]
     pub(crate) fn is_timed(&self) -> bool {
         self.began.is_some()
     }
 
-    /// So many bytes more are there, or on their way.
+    /// Adds bytes that were received or queued.
     #[inline]
     pub(crate) fn received(&mut self, bytes: usize) {
         self.bytes += bytes;
     }
 
-    /// The round says nothing: how long the peer takes is the same either way. The next ones may be
-    /// like it.
+    /// Stops timing the round, and the next ones: they measure mainly the peer.
     #[cold]
     pub(crate) fn spoil(&mut self) {
         self.began = None;
         self.until_sample = SAMPLE_EVERY - 1;
     }
 
-    /// The bytes were used; a round of fewer than `worth_bytes` says nothing.
+    /// Ends a round, when its bytes were used. A round of fewer than `worth_bytes` is not
+    /// measured.
     #[inline]
     pub(crate) fn end(&mut self, worth_bytes: usize) {
         if let Some((way, began)) = self.way.zip(self.began.take()) {
@@ -104,7 +104,7 @@ impl Rounds {
         match way {
             Verdict::Inline => self.site.observe_inline(UNIT_BYTES, true, unit_ns, None),
             Verdict::Queue => {
-                // It is all in one figure, and nothing of it was a window.
+                // The sample contains all costs, so there is no separate window.
                 let seen = Seen {
                     submit_ns: unit_ns,
                     window_ns: u32::MAX,
@@ -121,20 +121,21 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    /// Rounds of many lengths, at so many nanoseconds for 64 KiB; how many were queued at the end.
+    /// Runs rounds of many lengths, with the given nanoseconds for 64 KiB. Returns how many of the
+    /// later rounds were queued.
     fn queued(at_once_ns: u32, queued_ns: u32) -> usize {
-        let mut rounds = Rounds::default();
+        let mut tuner = ReceiveTuner::default();
         let mut queued = 0;
         for round in 0..20_000 {
-            let way = rounds.way(|| true);
+            let way = tuner.way(|| true);
             queued += usize::from(round >= 10_000 && way == Verdict::Queue);
-            if rounds.is_timed() {
+            if tuner.is_timed() {
                 let bytes = 20_000 + round * 7919 % 100_000;
                 let unit_ns = if way == Verdict::Queue { queued_ns } else { at_once_ns };
                 let took = u64::from(unit_ns) * bytes as u64 / UNIT_BYTES;
-                rounds.learn(way, took as u32, bytes);
+                tuner.learn(way, took as u32, bytes);
             }
-            (rounds.way, rounds.began) = (None, None);
+            (tuner.way, tuner.began) = (None, None);
         }
         queued
     }
@@ -148,20 +149,20 @@ mod tests {
 
     #[test]
     fn rounds_that_say_nothing_teach_nothing() {
-        let mut rounds = Rounds::default();
+        let mut tuner = ReceiveTuner::default();
         for round in 0..1000 {
-            assert_eq!(rounds.way(|| true), Verdict::Inline);
-            rounds.received(1000);
-            if rounds.is_timed() && round % 2 == 0 {
-                rounds.spoil();
+            assert_eq!(tuner.way(|| true), Verdict::Inline);
+            tuner.received(1000);
+            if tuner.is_timed() && round % 2 == 0 {
+                tuner.spoil();
             }
-            rounds.end(4000);
+            tuner.end(4000);
         }
-        assert_eq!(rounds.site.usual(UNIT_BYTES, true), None);
-        // A service that sleeps is not counted on, and a round goes on as it began.
-        rounds.until_sample = 0;
-        assert_eq!(rounds.way(|| false), Verdict::Inline);
-        assert_eq!(rounds.way(|| unreachable!()), Verdict::Inline);
-        assert!(!rounds.is_timed());
+        assert_eq!(tuner.site.usual(UNIT_BYTES, true), None);
+        // A sleeping service is not used, and a round does not change its decision.
+        tuner.until_sample = 0;
+        assert_eq!(tuner.way(|| false), Verdict::Inline);
+        assert_eq!(tuner.way(|| unreachable!()), Verdict::Inline);
+        assert!(!tuner.is_timed());
     }
 }

@@ -1,8 +1,8 @@
-//! Until the bytes are there: look, copy what nobody has, wait for the rest.
+//! Waiting for a task: check progress, copy unclaimed segments, wait for the rest.
 //!
-//! A waiter follows the rule of the service: a segment is claimed only when everything older that
-//! touches its bytes is done. What is in the way it settles first, unless that is a lazy copy: then
-//! it asks the service, who can read past it.
+//! A waiter follows the service's rule: it claims a segment only when all older conflicting tasks
+//! are done. It completes these tasks first. If one of them is a lazy copy, it asks the service
+//! instead, which can read around it.
 
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
@@ -16,49 +16,50 @@ use crate::copier::Copier;
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
 
-/// A waiter claims about so many bytes at a time, and leaves the others to the service.
+/// A waiter claims about this number of bytes at a time, and leaves the others to the service.
 const RUN_BYTES: u32 = 32 << 10;
-/// How deep one copy may wait for another before the service is asked to sort it out.
+/// Maximum depth of dependencies that a waiter resolves itself; beyond it the service does.
 pub(crate) const DEPTH_MAX: u32 = 32;
-/// While the service has a segment.
+/// Wait policy while the service has claimed a segment.
 const PATIENCE: WaitPolicy =
     WaitPolicy { until: Until::DoneOrFree, spins_max: 2_000, slice_us: 1_000, slices_max: 1 };
 
 impl Copier {
-    /// Waits until `bits` of a task are done, and helps.
+    /// Waits until `bits` of a task are done, and helps to copy them.
     ///
     /// # Errors
     /// [`CopyError::Failed`] where the task failed.
     #[inline]
-    pub(crate) fn settle(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
-        match self.settle_untold(ticket, bits) {
+    pub(crate) fn complete(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
+        match self.complete_unreported(ticket, bits) {
             Ok(()) => Ok(()),
             Err(code) => {
-                self.failures().tell(ticket, code);
+                self.failures().mark_reported(ticket, code);
                 Err(CopyError::Failed(TaskFailure::of(code)))
             }
         }
     }
 
-    /// As [`Copier::settle`], for who does not tell the error to whoever submitted the task.
+    /// As [`Copier::complete`], but does not mark the error as reported.
     #[inline]
-    pub(crate) fn settle_untold(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
+    pub(crate) fn complete_unreported(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
         let progress = self.queue().progress(ticket);
         if !progress.is_done(bits) {
-            self.settle_slowly(ticket, bits, 0);
+            self.complete_slowly(ticket, bits, 0);
         }
         match progress.ending() {
             Some(ending) => ending,
-            // Its slot serves another task, whose client has moved the error.
+            // The slot was reused, and the error was moved to `failures`.
             None => self.failures().find(ticket).map_or(Ok(()), Err),
         }
     }
 
     #[cold]
-    pub(crate) fn settle_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
-        self.adopt();
+    pub(crate) fn complete_slowly(&self, ticket: Ticket, bits: u32, depth: u32) {
+        self.release_orphaned();
         let progress = self.queue().progress(ticket);
-        // Retired, or in another thread's hands that has not published it: nothing to wait for.
+        // `None`: the task has retired, or another thread has not published it. There is nothing
+        // to wait for.
         let Some(queued) = self.pending().get(ticket) else { return };
         while !progress.is_done(bits) {
             let free = bits & !progress.claimed();
@@ -92,7 +93,7 @@ impl Copier {
         }
     }
 
-    /// Waits for about `timeout` until `bits` of a task are done, and does not help at sockets.
+    /// Waits for about `timeout` until `bits` of a task are done; does not help at sockets.
     pub(crate) fn wait_until(&self, ticket: Ticket, bits: u32, timeout: Duration) -> bool {
         let progress = self.queue().progress(ticket);
         let begin = Instant::now();
@@ -113,15 +114,15 @@ impl Copier {
         true
     }
 
-    /// Claims and copies some of `free`, once what is in the way is settled. False where the
-    /// service had better do it.
+    /// Claims and copies some of `free`, after conflicting older tasks. Returns false if the
+    /// service should do it.
     fn copy_here(&self, ticket: Ticket, queued: &Queued, free: u32, depth: u32) -> bool {
         let Some(run) = segment::runs(free).next() else { return true };
         let count = (RUN_BYTES >> queued.granule_shift).max(1).min(run.count);
         let run = Run { first: run.first, count };
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
         let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
-        if !self.clear_the_way(ticket, queued.dst + start, queued.src + start, len, depth) {
+        if !self.complete_conflicting(ticket, queued.dst + start, queued.src + start, len, depth) {
             return false;
         }
         let mine = self.claim(ticket, run.bits());
@@ -131,8 +132,8 @@ impl Copier {
         true
     }
 
-    /// Copies segments that this thread has claimed. Where an address is bad they end with the
-    /// error that the service would end them with.
+    /// Copies segments that this thread has claimed. A bad address ends them with the same error
+    /// as in the service.
     fn copy_claimed(&self, ticket: Ticket, queued: &Queued, mine: u32) {
         let progress = self.queue().progress(ticket);
         let hint = if queued.streams { Hint::Stream } else { Hint::Reuse };
@@ -141,10 +142,10 @@ impl Copier {
             let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
             let dst = (queued.dst + start) as *mut u8;
             let src = (queued.src + start) as *const u8;
-            // SAFETY: who queued the task promised that what is mapped of its ranges may be used,
-            // and that nobody else touches it, until it is settled; it is not, as these segments are
-            // undone. They are ours: the claim says so, and nobody older that is pending touches
-            // them. Ranges that overlap are not queued.
+            // SAFETY: the submitter promised that the mapped part of the ranges may be used, and
+            // is not touched by others, until the task is completed. It is not completed, as these
+            // segments are not done. This thread holds their claim, and no older pending task
+            // touches them. Ranges that overlap are not queued.
             if unsafe { self.copy_now(dst, src, len, hint) }.is_err() {
                 progress.fail(TaskFailure::BadAddress.code(), mine);
                 return;
@@ -154,30 +155,30 @@ impl Copier {
         self.stats().count_helped(mine, queued);
     }
 
-    /// Receives or sends in the place of a service that is gone, and waits for the socket.
+    /// Receives or sends in place of an ended service, and waits for the socket.
     fn transfer_here(&self, ticket: Ticket, queued: &Queued, depth: u32) {
-        self.settle_at_socket_before(ticket, queued, depth);
+        self.complete_at_socket_before(ticket, queued, depth);
         let len = queued.len_bytes as usize;
         let _ = match queued.kind {
-            Kind::Receive => self.clear_the_way(ticket, queued.dst, 0, len, depth),
-            Kind::Copy | Kind::Send => self.clear_the_way(ticket, 0, queued.src, len, depth),
+            Kind::Receive => self.complete_conflicting(ticket, queued.dst, 0, len, depth),
+            Kind::Copy | Kind::Send => self.complete_conflicting(ticket, 0, queued.src, len, depth),
             Kind::Forward => true,
         };
         let progress = self.queue().progress(ticket);
         if !progress.claim_all_or_none(queued.all()) {
             return;
         }
-        // SAFETY: as for a copy: whoever queued the task promised that its bytes stay valid until
-        // it is settled, and nobody who is older touches them.
+        // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the task
+        // is completed, and no older task touches them.
         match unsafe { crate::stream::wait_for_all(queued) } {
             Ok(()) => progress.finish(queued.all()),
             Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
         };
     }
 
-    /// Settles every older task that conflicts with a copy of `len` bytes. False where one had
-    /// better be read past, or it goes too deep.
-    pub(crate) fn clear_the_way(
+    /// Completes every older task that conflicts with a copy of `len` bytes. Returns false if one
+    /// of them is lazy, or the dependencies are too deep, and the service should resolve it.
+    pub(crate) fn complete_conflicting(
         &self,
         ticket: Ticket,
         dst: usize,
@@ -194,7 +195,7 @@ impl Copier {
                     if (older.is_lazy || depth >= DEPTH_MAX) && self.is_served() {
                         return false;
                     }
-                    self.settle_slowly(at, ahead, depth + 1);
+                    self.complete_slowly(at, ahead, depth + 1);
                 }
             }
             at = at.next();
@@ -202,23 +203,23 @@ impl Copier {
         true
     }
 
-    /// Where what may be pending begins: past what is known to be over. A client that syncs copy by
-    /// copy asks nothing else, and would look over all that it has ever queued.
+    /// First ticket that may be pending, after skipping tasks that are over. Without this skip, a
+    /// client that always syncs by token would search all tasks that it ever queued.
     pub(crate) fn oldest_pending(&self) -> Ticket {
-        let known = self.pending().settled().max(self.queue().tail());
+        let known = self.pending().completed().max(self.queue().tail());
         let mut at = known.min(self.queue().head());
         while at < self.queue().head()
             && self.pending().get(at).is_some_and(|queued| self.is_over(at, &queued))
         {
             at = at.next();
         }
-        self.pending().settle_below(at);
+        self.pending().complete_below(at);
         at
     }
 
-    /// Whether a task is known to be done; its error is kept then, since nobody may look there
-    /// again. Its progress line may be that of another generation where another thread has noted it
-    /// and not published it yet.
+    /// Returns true if a task is done, and keeps its error, since its line may not be read again.
+    /// The line may belong to another generation, if another thread has recorded the task and not
+    /// published it yet.
     fn is_over(&self, ticket: Ticket, queued: &Queued) -> bool {
         let progress = self.queue().progress(ticket);
         let is_over = progress.is_current() && progress.is_done(queued.all());
@@ -231,32 +232,32 @@ impl Copier {
         is_over
     }
 
-    /// Before a slot serves `ticket`: the error of the task that it served.
+    /// Keeps the error of the task whose slot `ticket` reuses.
     #[inline]
     pub(crate) fn keep_error_before(&self, ticket: Ticket) {
         let before = Ticket(ticket.0.wrapping_sub(self.queue().slots().into()));
-        // In the first lap there was none: the line says that it is another generation's.
+        // In the first lap there was no such task: the line has another generation.
         if let Some(code) = self.queue().progress(before).error() {
             let written = self.pending().get(before).map_or(0..0, |queued| queued.written());
             self.failures().keep(before, code, written);
         }
     }
 
-    /// Settles `bits(task)` of every pending task, oldest first. Errors are kept for who asks.
+    /// Completes `bits(task)` of every pending task, oldest first. Keeps errors for later syncs.
     pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
         let head = self.queue().head();
-        let mut at = self.pending().settled();
+        let mut at = self.pending().completed();
         let mut all_done = true;
         while at < head {
             if let Some(queued) = self.pending().get(at) {
                 let wanted = bits(&queued);
                 if wanted != 0
-                    && let Err(code) = self.settle_learning(at, &queued, wanted)
+                    && let Err(code) = self.complete_learning(at, &queued, wanted)
                 {
                     self.failures().keep(at, code, queued.written());
                 }
-                // A progress line of another generation is done only where the ticket has retired:
-                // another thread may have noted its task and not published it yet.
+                // A line of another generation counts as done only if the ticket has retired:
+                // another thread may have recorded its task and not published it yet.
                 let is_over = self.is_over(at, &queued);
                 all_done = all_done && (is_over || at < self.queue().tail());
             } else {
@@ -264,20 +265,20 @@ impl Copier {
             }
             at = at.next();
             if all_done {
-                self.pending().settle_below(at);
+                self.pending().complete_below(at);
             }
         }
     }
 
     fn promote(&self, ticket: Ticket, bits: u32) {
-        // Full: it is asked again.
+        // If the ring is full, the next wait asks again.
         let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
         self.ring();
     }
 }
 
-/// What an error is for who asks.
+/// Converts an error code to the result of a sync.
 #[inline]
-pub(crate) fn told(code: Option<NonZeroU16>) -> Result<(), CopyError> {
+pub(crate) fn to_result(code: Option<NonZeroU16>) -> Result<(), CopyError> {
     code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
 }

@@ -1,23 +1,23 @@
-//! What it takes to read bytes that were just copied: they are in this core's cache, in that of
-//! another core which is near, or which is far. Where threads run may change at any time, most of
-//! all in a virtual machine, so this is looked at again and again.
+//! Measures the cost of reading bytes that were just copied. They may be in the cache of this
+//! core, of a near core or of a distant core. The placement of threads may change at any time,
+//! especially in a virtual machine, so the measurement is repeated.
 
 use std::time::Instant;
 
-use crate::site::nanos;
+use crate::admission::nanos;
 
 const LINE_BYTES: usize = 64;
-/// Lines read before the clock is looked at: the first ones take as long as the way is.
+/// Number of lines read before the clock starts: the first ones only show latency.
 const LINES_BEFORE: usize = 8;
-/// At most, and at least so many lines are read for the figure.
+/// Maximum and minimum number of lines that are measured.
 const LINES_MAX: usize = 256;
 const LINES_MIN: usize = 32;
 
-/// Nanoseconds that it takes to read a line of `len` bytes from `start` on, one after the other; none
-/// where they are too few to say.
+/// Nanoseconds per line for reading `len` bytes from `start` on sequentially; none if there are
+/// too few bytes to measure.
 ///
 /// # Safety
-/// They are valid for reads, and nobody writes them meanwhile.
+/// The bytes are valid for reads, and no thread writes them during the call.
 #[cold]
 pub(crate) unsafe fn line_ns(start: *const u8, len: usize) -> Option<f32> {
     let count = (len / LINE_BYTES).saturating_sub(LINES_BEFORE).min(LINES_MAX);
@@ -34,7 +34,7 @@ pub(crate) unsafe fn line_ns(start: *const u8, len: usize) -> Option<f32> {
 }
 
 /// # Safety
-/// So many lines from `start` on are valid for reads, and nobody writes them meanwhile.
+/// `count` lines from `start` on are valid for reads, and no thread writes them during the call.
 unsafe fn read_lines(start: *const u8, count: usize) {
     for line in 0..count {
         // SAFETY: the caller's promise.
@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_bytes_say_nothing_and_many_do() {
+    fn short_ranges_are_not_measured() {
         let bytes = vec![1u8; (LINES_BEFORE + LINES_MIN) * LINE_BYTES];
         // SAFETY: the bytes of a vector.
         let (short, long) = unsafe {

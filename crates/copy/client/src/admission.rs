@@ -1,12 +1,15 @@
-//! Which copies are worth queueing: learnt by each client, for each place in the program that copies.
+//! Admission: decides which copies are queued. Each client learns this for each call site of the
+//! program.
 //!
-//! Asking must cost next to nothing where the answer is no. So most answers are those of before;
-//! one in [`SAMPLE_EVERY`] copies is timed, and the policy ([`unlade_copy_scheduler::admit`]) asked again.
+//! A decision must cost next to nothing if the copy is synchronous. Therefore decisions are
+//! cached; one in [`SAMPLE_EVERY`] copies is timed, and the policy
+//! ([`unlade_copy_scheduler::admit`]) decides again.
 //!
-//! There are two levels. A thread has [`Hint`]s: the answer for the next copies of a place, found
-//! without a lock. Places that meet in a set of hints take turns there and lose nothing by it: what
-//! was learnt, and how many copies are left until one is timed, is in the client's [`Table`], which
-//! all its threads share. So a copy that one thread submits and another one syncs is learnt from.
+//! There are two levels. Each thread has [`Hint`]s: decisions for the next copies of a site, which
+//! are found without a lock. Sites that collide in a set of hints evict each other without loss:
+//! the measurements, and the number of copies until the next timed one, are in the client's
+//! [`Table`], which all its threads share. A copy that one thread submits and another one syncs is
+//! therefore measured, too.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -16,51 +19,51 @@ use std::time::Instant;
 
 use unlade_copy_scheduler::admit::{CLASSES, Costs, Seen, Site, Verdict, class_of};
 
-/// Sets of hints of a thread, a power of two, and hints of a set.
+/// Number of hint sets of a thread, a power of two, and number of hints in a set.
 const SETS: usize = 64;
 const WAYS: usize = 2;
-/// Sites that a client remembers, about a kilobyte each.
+/// Maximum number of sites in a client's table, about a kilobyte each.
 const SITES_MAX: usize = 512;
-/// Where as many are remembered, one in so many copies of other sites makes the one that was not
-/// asked for longest give way. The others are made at once.
-const GIVE_WAY_EVERY: u32 = 64;
-/// One in so many copies is timed, which takes several times as long as a copy that is not.
+/// If the table is full, one in this number of copies of unknown sites evicts the least recently
+/// used site. The other copies are synchronous.
+const EVICT_EVERY: u32 = 64;
+/// One in this number of copies is timed, which takes several times as long as an untimed one.
 const SAMPLE_EVERY: u8 = 128;
-/// While the service sleeps, what is best is asked again after so many copies.
+/// While the service sleeps, the policy decides again after this number of copies.
 const ASLEEP_EVERY: u8 = 16;
-/// While the service sleeps, it is woken after so many bytes that were copied without it, ...
+/// A sleeping service is woken after this number of bytes was copied without it.
 const WAKE_BYTES_MIN: u64 = 256 << 10;
-/// ... and looked for with each of so many copies, ...
+/// After a wake-up, the next copies check if the service is awake, up to this number.
 const EAGER: u8 = 64;
-/// ... and later if waking it has not paid, up to so many; eight times as many where copies are made
-/// at once anyway, so that a place that has changed is found out.
+/// The number of bytes doubles after each wake-up, up to this limit. For sites whose copies are
+/// usually synchronous, bytes count one eighth, so that a changed site is noticed eventually.
 const WAKE_BYTES_MAX: u64 = 64 << 20;
-/// Where it is not known whether it pays, what was seen of other places does not count for more.
+/// Limit for sites without measurements: results of other sites do not raise it further.
 const WAKE_BYTES_NEW: u64 = 4 << 20;
 
-/// What to do with a copy.
+/// Decision for one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub queue: bool,
-    /// Tell how long it took: see [`Sites::learn_at_once`], [`Sites::learn_queued`].
+    /// Report the time of the copy to [`Admission::learn_at_once`] or [`Admission::learn_queued`].
     pub timed: bool,
-    /// The service sleeps, and should not. Only where it is timed.
+    /// Wake the sleeping service. Only for a timed copy.
     pub wake: bool,
-    /// It is awake.
+    /// The service is awake.
     pub is_awake: bool,
 }
 
-/// A site of a client, and a class of lengths.
+/// Key of a hint: a site of a client, and a class of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place(u64);
+struct HintKey(u64);
 
-impl Place {
+impl HintKey {
     #[inline]
-    fn of(client: u64, site: usize, len: usize) -> Place {
+    fn of(client: u64, site: usize, len: usize) -> HintKey {
         let class = u64::from((len | 1).ilog2());
-        // Multiplied so that the high bits depend on all; 0 is nobody's.
+        // Multiplied so that the high bits depend on all bits; 0 marks an empty hint.
         let client = client.rotate_left(48);
-        Place((site as u64 ^ client ^ class << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        HintKey((site as u64 ^ client ^ class << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     #[inline]
@@ -69,88 +72,87 @@ impl Place {
     }
 }
 
-/// What most copies need to know of a place. Plain cells, so that a thread finds them without
-/// further ado.
+/// Cached decision of a thread for one key. Plain cells keep the lookup cheap.
 #[derive(Debug)]
 struct Hint {
-    place: Cell<u64>,
+    key: Cell<u64>,
     /// Copies until the next one is timed.
     left: Cell<u8>,
     queue: Cell<bool>,
 }
 
-/// What is asked of the table.
+/// Arguments of a query to the table.
 #[derive(Clone, Copy, Debug)]
-struct Question {
-    place: Place,
+struct Query {
+    key: HintKey,
     site: usize,
     len: u64,
-    /// The thread had a hint, and has followed it as often as it was to be.
+    /// The thread had a hint, and has used it up.
     is_due: bool,
 }
 
-/// What a thread knows of a place without asking the table.
+/// Result of a lookup in the thread's hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Known {
-    /// What to do.
-    Usual { queue: bool },
-    /// It is time to ask again.
+enum HintLookup {
+    /// The cached decision.
+    Cached { queue: bool },
+    /// The hint is used up: ask the table.
     Due,
-    /// Nothing: other places have the hints.
-    Nothing,
+    /// No hint: other keys have evicted it.
+    Missing,
 }
 
 thread_local! {
     static HINTS: [[Hint; WAYS]; SETS] = const {
         [const {
             [const {
-                Hint { place: Cell::new(0), left: Cell::new(0), queue: Cell::new(false) }
+                Hint { key: Cell::new(0), left: Cell::new(0), queue: Cell::new(false) }
             }; WAYS]
         }; SETS]
     };
 }
 
-/// A site, and what is to be done with its copies until one is timed, by class of length.
+/// A site, and the decisions for its next copies until one is timed, by class of length.
 #[derive(Debug, Default)]
 struct Entry {
     site: Site,
-    usual: [Usual; CLASSES],
-    /// The number of the question that it was asked last.
+    usual: [CachedDecision; CLASSES],
+    /// Number of the last query for the site.
     asked: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Usual {
+struct CachedDecision {
     left: u8,
     queue: bool,
 }
 
-/// The sites that a client remembers.
+/// The sites of a client's table.
 #[derive(Debug, Default)]
-struct Memory {
+struct SiteCache {
     sites: HashMap<usize, Box<Entry>>,
-    /// Questions that were asked.
+    /// Number of queries.
     asked: u64,
-    /// Of those for sites that there was no room for, since one gave way.
+    /// Number of refused queries for unknown sites since the last eviction.
     refused: u32,
 }
 
-/// What a client has learnt.
+/// Measurements and wake-up state of a client.
 #[derive(Debug)]
 struct Table {
-    memory: Memory,
+    cache: SiteCache,
     missed_bytes: u64,
     wake_bytes: u64,
-    /// Copies to which the service, which was rung, may be awake.
+    /// Number of further copies during which the woken service may become awake.
     eager: u8,
-    /// It was rung, and nothing has come of it yet.
+    /// The service was woken, and the effect is not known yet.
     is_woken: bool,
 }
 
 impl Default for Table {
     fn default() -> Table {
         Table {
-            memory: Memory::default(),
+            cache: SiteCache::default(),
             missed_bytes: 0,
             wake_bytes: WAKE_BYTES_MIN,
             eager: 0,
@@ -162,25 +164,26 @@ impl Default for Table {
 const COPY_AT_ONCE: Decision = Decision { queue: false, timed: false, wake: false, is_awake: true };
 const QUEUE: Decision = Decision { queue: true, ..COPY_AT_ONCE };
 
-/// What a client knows of the sites that use it.
+/// Admission state of a client.
 #[derive(Debug)]
-pub(crate) struct Sites {
-    /// Which client, in the threads' hints.
+pub(crate) struct Admission {
+    /// Number of the client, part of the keys of hints.
     client: u64,
     table: Mutex<Table>,
 }
 
-impl Default for Sites {
-    fn default() -> Sites {
+impl Default for Admission {
+    fn default() -> Admission {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Sites { client: NEXT.fetch_add(1, Ordering::Relaxed), table: Mutex::default() }
+        Admission { client: NEXT.fetch_add(1, Ordering::Relaxed), table: Mutex::default() }
     }
 }
 
-impl Sites {
-    /// About `len` bytes, [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, copied
-    /// at `site`. `is_awake` says whether the service is awake, `pending` how many bytes are queued;
-    /// they are asked only where it matters, and so are the machine's costs.
+impl Admission {
+    /// Decides for a copy of `len` bytes,
+    /// [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, at `site`.
+    /// `is_awake` returns true if the service is awake, `pending` the number of queued bytes,
+    /// `costs` the machine's costs. They are called only where they matter.
     #[inline(always)]
     pub fn decide(
         &self,
@@ -190,34 +193,34 @@ impl Sites {
         pending: impl Fn() -> u64,
         costs: impl Fn() -> Costs,
     ) -> Decision {
-        let place = Place::of(self.client, site, len);
-        let known = Hint::known(place);
+        let key = HintKey::of(self.client, site, len);
+        let known = Hint::known(key);
         match known {
-            Known::Usual { queue: false } => COPY_AT_ONCE,
-            Known::Usual { queue: true } if is_awake() => QUEUE,
+            HintLookup::Cached { queue: false } => COPY_AT_ONCE,
+            HintLookup::Cached { queue: true } if is_awake() => QUEUE,
             _ => {
-                let is_due = known != Known::Nothing;
-                let question = Question { place, site, len: len as u64, is_due };
-                self.ask(&question, is_awake(), &pending, &costs)
+                let is_due = known != HintLookup::Missing;
+                let query = Query { key, site, len: len as u64, is_due };
+                self.query(&query, is_awake(), &pending, &costs)
             }
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn ask(
+    fn query(
         &self,
-        question: &Question,
+        query: &Query,
         is_awake: bool,
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
     ) -> Decision {
-        // Another thread asks: this copy need not.
+        // Another thread uses the table: this copy does not wait for it.
         let Some(mut table) = self.table() else { return COPY_AT_ONCE };
-        table.ask(question, is_awake, pending, costs)
+        table.query(query, is_awake, pending, costs)
     }
 
-    /// Nobody waits for it: what is learnt of one copy is worth less than that.
+    /// Locks the table if it is free. One sample is not worth a wait.
     fn table(&self) -> Option<MutexGuard<'_, Table>> {
         match self.table.try_lock() {
             Ok(table) => Some(table),
@@ -228,13 +231,13 @@ impl Sites {
 
     fn learn(&self, site: usize, learn: impl FnOnce(&mut Site)) {
         if let Some(mut table) = self.table()
-            && let Some(entry) = table.memory.sites.get_mut(&site)
+            && let Some(entry) = table.cache.sites.get_mut(&site)
         {
             learn(&mut entry.site);
         }
     }
 
-    /// A copy that was to be timed was made at once, in `copy_ns`; see [`Site::observe_inline`].
+    /// Records a timed copy that was synchronous and took `copy_ns`; see [`Site::observe_inline`].
     pub fn learn_at_once(
         &self,
         (site, is_awake): (usize, bool),
@@ -245,7 +248,7 @@ impl Sites {
         self.learn(site, |site| site.observe_inline(len as u64, is_awake, copy_ns, line_ns));
     }
 
-    /// A copy of `len` bytes that was to be timed was queued, and is synced now, by any thread.
+    /// Records a timed copy of `len` bytes that was queued and is synced now, by any thread.
     pub fn learn_queued(
         &self,
         (site, is_awake): (usize, bool),
@@ -256,20 +259,20 @@ impl Sites {
         self.learn(site, |site| site.observe_queued(costs, len.into(), is_awake, seen));
     }
 
-    /// What is usually done with such copies while the service is awake; none before it is known.
+    /// The usual decision for such copies while the service is awake; none before it is known.
     #[cfg(test)]
     pub fn usual(&self, site: usize, len: usize) -> Option<Verdict> {
-        self.table()?.memory.sites.get(&site)?.site.usual(len as u64, true)
+        self.table()?.cache.sites.get(&site)?.site.usual(len as u64, true)
     }
 }
 
-/// Nanoseconds since, without what looking at the clock takes.
+/// Nanoseconds since `began`, minus the cost of reading the clock.
 pub(crate) fn nanos(began: Instant) -> u32 {
     let took_ns = u32::try_from(began.elapsed().as_nanos()).unwrap_or(u32::MAX);
     took_ns.saturating_sub(clock_ns())
 }
 
-/// What a look at the clock takes: as much as a small copy.
+/// Cost of reading the clock, which is similar to that of a small copy.
 fn clock_ns() -> u32 {
     const LOOKS: u32 = 32;
     static CLOCK_NS: OnceLock<u32> = OnceLock::new();
@@ -281,35 +284,35 @@ fn clock_ns() -> u32 {
 }
 
 impl Hint {
-    /// What was said of copies at a place.
+    /// Looks up the hint for a key.
     #[inline(always)]
-    fn known(place: Place) -> Known {
+    fn known(key: HintKey) -> HintLookup {
         HINTS.with(|hints| {
-            let set = &hints[place.set()];
-            let Some(hint) = set.iter().find(|hint| hint.place.get() == place.0) else {
-                return Known::Nothing;
+            let set = &hints[key.set()];
+            let Some(hint) = set.iter().find(|hint| hint.key.get() == key.0) else {
+                return HintLookup::Missing;
             };
             let left = hint.left.get();
             if left == 0 {
-                return Known::Due;
+                return HintLookup::Due;
             }
             hint.left.set(left - 1);
-            Known::Usual { queue: hint.queue.get() }
+            HintLookup::Cached { queue: hint.queue.get() }
         })
     }
 
-    /// Says it of the next copies, instead of what was said longest ago of another place.
-    fn set(place: Place, usual: Usual) {
+    /// Stores the hint for a key; evicts the oldest hint of the set.
+    fn set(key: HintKey, usual: CachedDecision) {
         HINTS.with(|hints| {
-            let set = &hints[place.set()];
-            let found = set.iter().position(|hint| hint.place.get() == place.0);
+            let set = &hints[key.set()];
+            let found = set.iter().position(|hint| hint.key.get() == key.0);
             for way in (1..=found.unwrap_or(WAYS - 1)).rev() {
                 let (newer, older) = (&set[way - 1], &set[way]);
-                older.place.set(newer.place.get());
+                older.key.set(newer.key.get());
                 older.left.set(newer.left.get());
                 older.queue.set(newer.queue.get());
             }
-            set[0].place.set(place.0);
+            set[0].key.set(key.0);
             set[0].left.set(usual.left);
             set[0].queue.set(usual.queue);
         });
@@ -317,24 +320,25 @@ impl Hint {
 }
 
 impl Entry {
-    /// What is done with the next `left` copies, this thread's and, when they find no hint, others'.
-    fn say(&mut self, place: Place, len: u64, left: u8, queue: bool) {
-        let usual = Usual { left, queue };
+    /// Stores the decision for the next `left` copies, of this thread and of threads without a
+    /// hint.
+    fn store(&mut self, key: HintKey, len: u64, left: u8, queue: bool) {
+        let usual = CachedDecision { left, queue };
         self.usual[class_of(len)] = usual;
-        Hint::set(place, usual);
+        Hint::set(key, usual);
     }
 
-    /// What was said, where it holds for one more copy.
-    fn go_on(&mut self, place: Place, len: u64) -> Option<bool> {
-        let Usual { left, queue } = self.usual[class_of(len)];
+    /// Reuses the stored decision for one more copy.
+    fn reuse(&mut self, key: HintKey, len: u64) -> Option<bool> {
+        let CachedDecision { left, queue } = self.usual[class_of(len)];
         let left = left.checked_sub(1)?;
-        self.say(place, len, left, queue);
+        self.store(key, len, left, queue);
         Some(queue)
     }
 }
 
-impl Memory {
-    /// A site, which may be new; none where there is no room for it.
+impl SiteCache {
+    /// Finds or inserts a site; none if there is no room.
     fn entry(&mut self, site: usize) -> Option<&mut Entry> {
         self.asked += 1;
         if self.sites.len() >= SITES_MAX && !self.sites.contains_key(&site) {
@@ -347,7 +351,7 @@ impl Memory {
 
     fn make_room(&mut self) -> Option<()> {
         self.refused += 1;
-        if self.refused < GIVE_WAY_EVERY {
+        if self.refused < EVICT_EVERY {
             return None;
         }
         self.refused = 0;
@@ -357,16 +361,16 @@ impl Memory {
 }
 
 impl Table {
-    fn ask(
+    fn query(
         &mut self,
-        &Question { place, site, len, is_due }: &Question,
+        &Query { key, site, len, is_due }: &Query,
         is_awake: bool,
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
     ) -> Decision {
-        let Some(entry) = self.memory.entry(site) else { return COPY_AT_ONCE };
+        let Some(entry) = self.cache.entry(site) else { return COPY_AT_ONCE };
         if !is_due {
-            match entry.go_on(place, len) {
+            match entry.reuse(key, len) {
                 Some(false) => return COPY_AT_ONCE,
                 Some(true) if is_awake => return QUEUE,
                 _ => {}
@@ -376,18 +380,18 @@ impl Table {
         let usual = entry.site.usual(len, true);
         let queue = usual == Some(Verdict::Queue);
         if !is_awake && len + pending < costs.wake_min_bytes {
-            // What is seen of a service that has to wake up first says nothing of one that is awake.
+            // A service that has to wake up first gives no measurement of an awake one.
             let copies = if self.eager > 0 || queue { 1 } else { ASLEEP_EVERY };
-            entry.say(place, len, copies - 1, queue);
+            entry.store(key, len, copies - 1, queue);
             self.eager = self.eager.saturating_sub(1);
             let wake = self.should_wake(usual, len * u64::from(copies));
-            // A copy at once takes as long whether the service sleeps or not.
+            // A synchronous copy takes as long whether the service sleeps or not.
             let timed = wake || usual.is_none();
             return Decision { wake, timed, is_awake: true, ..COPY_AT_ONCE };
         }
         if !is_awake {
-            // Long copies are worth waking it for, or are not: that is learnt apart.
-            entry.say(place, len, 0, queue);
+            // Waking the service may pay for long copies: that is measured separately.
+            entry.store(key, len, 0, queue);
             let queue = entry.site.decide(costs, len, false, pending) == Verdict::Queue;
             self.eager = self.eager.saturating_sub(1);
             let wake = self.should_wake(usual, len);
@@ -396,33 +400,33 @@ impl Table {
         self.eager = 0;
         if std::mem::take(&mut self.is_woken) {
             match queue {
-                // That was worth while.
+                // Waking the service paid.
                 true => self.wake_bytes = (self.wake_bytes / 4).max(WAKE_BYTES_MIN),
-                // It is awake for once: this is the time to see whether it still is not.
+                // The service is awake for once: measure again if queueing is still slower.
                 false => entry.site.look_again(len),
             }
         }
         let verdict = entry.site.decide(costs, len, true, pending);
-        // Until both ways are known every copy is timed.
+        // Every copy is timed until both costs are known.
         let is_settled = usual.is_some() && !entry.site.is_trying(len, true);
-        entry.say(place, len, if is_settled { SAMPLE_EVERY - 1 } else { 0 }, queue);
+        entry.store(key, len, if is_settled { SAMPLE_EVERY - 1 } else { 0 }, queue);
         let queue = verdict == Verdict::Queue;
         Decision { queue, timed: true, wake: false, is_awake: true }
     }
 
-    /// Counts bytes that were copied without a service that sleeps; `usual` is what is done with such
-    /// copies while it is awake. True where it should be woken.
+    /// Counts bytes that were copied while the service sleeps; `usual` is the decision for such
+    /// copies while it is awake. Returns true if the service should be woken.
     fn should_wake(&mut self, usual: Option<Verdict>, missed: u64) -> bool {
         match usual {
-            Some(Verdict::Inline) => self.miss(missed / 8, WAKE_BYTES_MAX),
-            Some(Verdict::Queue) => self.miss(missed, WAKE_BYTES_MAX),
-            None => self.miss(missed, WAKE_BYTES_NEW),
+            Some(Verdict::Inline) => self.count_missed(missed / 8, WAKE_BYTES_MAX),
+            Some(Verdict::Queue) => self.count_missed(missed, WAKE_BYTES_MAX),
+            None => self.count_missed(missed, WAKE_BYTES_NEW),
         }
     }
 
-    /// Counts bytes that a service awake might have copied. True where it should be woken, at the
-    /// latest after `most`.
-    fn miss(&mut self, len: u64, most: u64) -> bool {
+    /// Counts bytes that an awake service might have copied. Returns true if it should be woken,
+    /// at the latest after `most` bytes.
+    fn count_missed(&mut self, len: u64, most: u64) -> bool {
         self.missed_bytes += len;
         if self.missed_bytes < self.wake_bytes.min(most) {
             return false;
@@ -441,11 +445,11 @@ mod tests {
     const LEN: usize = 64 << 10;
     const COPY_NS: u32 = 4_000;
 
-    fn decide(sites: &Sites, site: usize, len: usize) -> Decision {
+    fn decide(sites: &Admission, site: usize, len: usize) -> Decision {
         sites.decide(site, len, || true, || 0, Costs::default)
     }
 
-    fn learn(sites: &Sites, site: usize, len: usize, decision: Decision, window_ns: u32) {
+    fn learn(sites: &Admission, site: usize, len: usize, decision: Decision, window_ns: u32) {
         if decision.timed && decision.queue {
             let wait_ns = (COPY_NS + 200).saturating_sub(window_ns);
             let seen = Seen { submit_ns: 20, window_ns, wait_ns, line_ns: None };
@@ -455,21 +459,22 @@ mod tests {
         }
     }
 
-    /// A copy at a site that takes [`COPY_NS`] and is used `window_ns` later. What was decided.
-    fn copy(sites: &Sites, site: usize, window_ns: u32) -> Decision {
+    /// Simulates a copy at a site that takes [`COPY_NS`] and is used `window_ns` later. Returns
+    /// the decision.
+    fn copy(sites: &Admission, site: usize, window_ns: u32) -> Decision {
         let decision = decide(sites, site, LEN);
         learn(sites, site, LEN, decision, window_ns);
         decision
     }
 
-    /// Of 4000 copies at one site so many are queued.
-    fn run(sites: &Sites, site: usize, window_ns: u32) -> usize {
+    /// Number of queued copies among 4000 at one site.
+    fn run(sites: &Admission, site: usize, window_ns: u32) -> usize {
         (0..4000).filter(|_| copy(sites, site, window_ns).queue).count()
     }
 
     #[test]
     fn sites_with_a_window_queue_and_others_do_not() {
-        let sites = Sites::default();
+        let sites = Admission::default();
         assert!(run(&sites, 0x1000, 10_000) > 3_800);
         assert!(run(&sites, 0x2000, 0) < 100);
     }
@@ -477,7 +482,7 @@ mod tests {
     #[test]
     fn sites_that_collide_keep_what_they_learnt() {
         // Three times as many as there are hints: some share a set, whatever the hash.
-        let sites = Sites::default();
+        let sites = Admission::default();
         let all = |round: usize| {
             let copies = (0..3 * SETS * WAYS).map(|number| (0x1000 + 16 * number, number % 2 == 0));
             let (mut timed, mut queued, mut count) = (0, [0, 0], 0);
@@ -490,7 +495,7 @@ mod tests {
             assert!(round < 10_000);
             (timed, queued, count)
         };
-        // Until all of them have settled.
+        // Runs until all of them have settled.
         let settled = (0..2_000).map(all).last().unwrap();
         assert!(settled.2 > 300);
         let (mut timed, mut queued, mut count) = (0, [0, 0], 0);
@@ -506,23 +511,23 @@ mod tests {
     }
 
     #[test]
-    fn sites_beyond_those_that_are_remembered_are_copied_at_once() {
-        let sites = Sites::default();
+    fn sites_beyond_the_table_are_synchronous() {
+        let sites = Admission::default();
         let (mut timed, mut count) = (0, 0);
         for _ in 0..50 {
             for number in 0..4 * SITES_MAX {
                 timed += usize::from(copy(&sites, 0x1000 + 16 * number, 10_000).timed);
                 count += 1;
             }
-            assert!(sites.table().unwrap().memory.sites.len() <= SITES_MAX);
+            assert!(sites.table().unwrap().cache.sites.len() <= SITES_MAX);
         }
-        // Those that are remembered are timed until they are known.
+        // Sites in the table are timed until they are known.
         assert!(timed < count / 2, "{timed} of {count}");
     }
 
     #[test]
     fn clients_do_not_learn_from_each_other() {
-        let (first, second) = (Sites::default(), Sites::default());
+        let (first, second) = (Admission::default(), Admission::default());
         run(&first, 0x1000, 10_000);
         assert_eq!(first.usual(0x1000, LEN), Some(Verdict::Queue));
         assert_eq!(second.usual(0x1000, LEN), None);
@@ -530,8 +535,8 @@ mod tests {
     }
 
     #[test]
-    fn what_another_thread_syncs_is_learnt() {
-        let sites = Sites::default();
+    fn a_sync_by_another_thread_is_recorded() {
+        let sites = Admission::default();
         for _ in 0..200 {
             let decision = decide(&sites, 0x1000, LEN);
             std::thread::scope(|scope| {
@@ -542,16 +547,16 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_sleeps_is_woken_when_it_was_missed_long_enough() {
-        let sites = Sites::default();
+    fn a_sleeping_service_is_woken_after_enough_bytes() {
+        let sites = Admission::default();
         let mut woken = Vec::new();
         for number in 0..300 {
             if sites.decide(0x9000, 64 << 10, || false, || 0, Costs::default).wake {
                 woken.push(number);
             }
         }
-        // Ever more rarely, while nothing comes of it; but a place of which nothing is known does
-        // not wait for ever.
+        // Less and less often, while waking does not pay; but a site without measurements does not
+        // wait for ever.
         assert_eq!(woken, [0, 23, 39, 71, 135, 199, 263]);
     }
 }

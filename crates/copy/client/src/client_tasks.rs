@@ -1,15 +1,15 @@
-//! What a client of a daemon keeps to itself about its tasks: which segments it has claimed, and
-//! which handlers wait.
+//! Private state of a daemon's client about its tasks: the segments that it has claimed, and the
+//! handlers that wait.
 //!
-//! Both are in shared memory as well, but there the daemon's claims and the client's look the same,
-//! and an address there is the daemon's word, not to be jumped to.
+//! Both are also in shared memory, but claims of the daemon and of the client look the same there,
+//! and a handler address there could be forged by the daemon and must not be called.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
 use unlade_shm::{Progress, Ticket};
 
-/// One slot. Whoever acquired the ticket writes; the ticket comes last.
+/// State of one slot. Only the thread that acquired the ticket writes; the ticket is stored last.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Entry {
@@ -17,37 +17,37 @@ struct Entry {
     waiting: AtomicU64,
     function: AtomicU64,
     argument: AtomicU64,
-    /// Segments that this process has claimed, done or not.
+    /// Segments claimed by this process, done or not.
     own: AtomicU32,
 }
 
 /// The tasks of one queue, by slot.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct ClientTasks {
     entries: Box<[Entry]>,
-    /// Held while segments are claimed, or taken back: so a claim is never there without its note.
+    /// Held while segments are claimed or released, so that each claim is recorded in `own`.
     claiming: Mutex<()>,
     handlers: AtomicU64,
 }
 
-impl Ledger {
-    /// For a queue of so many slots, a power of two.
-    pub fn new(slots: u32) -> Ledger {
+impl ClientTasks {
+    /// Creates the state of a queue of `slots` slots, a power of two.
+    pub fn new(slots: u32) -> ClientTasks {
         let entries = (0..slots).map(|_| Entry::default()).collect();
-        Ledger { entries, claiming: Mutex::new(()), handlers: AtomicU64::new(0) }
+        ClientTasks { entries, claiming: Mutex::new(()), handlers: AtomicU64::new(0) }
     }
 
     fn entry(&self, ticket: Ticket) -> &Entry {
         &self.entries[ticket.0 as usize & (self.entries.len() - 1)]
     }
 
-    /// A task begins: nothing of it is claimed. Before its line is published.
+    /// Begins a task without claims. Call it before the line is published.
     pub fn begin(&self, ticket: Ticket, handler: Option<(usize, usize)>) {
         let entry = self.entry(ticket);
         entry.waiting.store(0, Ordering::Relaxed);
         entry.own.store(0, Ordering::Relaxed);
         let Some((function, argument)) = handler else { return };
-        // Readers that see a new word see that the ticket is no longer the old one.
+        // A reader that sees a new word must not see the old ticket afterwards.
         fence(Ordering::Release);
         entry.function.store(function as u64, Ordering::Relaxed);
         entry.argument.store(argument as u64, Ordering::Relaxed);
@@ -55,18 +55,18 @@ impl Ledger {
         self.handlers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether a handler waits.
+    /// Returns true if a handler waits.
     pub fn has_handlers(&self) -> bool {
         self.handlers.load(Ordering::Relaxed) != 0
     }
 
-    /// Tickets whose handlers wait.
+    /// Tickets of waiting handlers.
     pub fn waiting(&self) -> impl Iterator<Item = Ticket> {
         let waiting = self.entries.iter().map(|entry| entry.waiting.load(Ordering::Acquire));
         waiting.filter_map(|waiting| waiting.checked_sub(1).map(Ticket))
     }
 
-    /// The handler of a task and its argument, once.
+    /// Takes the handler of a task and its argument, once.
     pub fn take_handler(&self, ticket: Ticket) -> Option<(usize, usize)> {
         let entry = self.entry(ticket);
         let waiting = ticket.0.wrapping_add(1);
@@ -81,7 +81,7 @@ impl Ledger {
         Some((function, argument))
     }
 
-    /// Claims what nobody has of `wanted`, and notes it.
+    /// Claims the segments of `wanted` that are not claimed, and records them.
     pub fn claim(&self, ticket: Ticket, progress: Progress<'_>, wanted: u32) -> u32 {
         let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
         let mine = progress.claim(wanted);
@@ -91,8 +91,8 @@ impl Ledger {
         mine
     }
 
-    /// Gives back what is claimed, not done, and not this process's. The daemon must be dead.
-    /// Returns how many segments that were.
+    /// Releases segments that are claimed, not done, and not claimed by this process. The daemon
+    /// must be dead. Returns their number.
     pub fn take_back(&self, ticket: Ticket, progress: Progress<'_>) -> u32 {
         let _claiming = self.claiming.lock().unwrap_or_else(PoisonError::into_inner);
         if !progress.is_current() {
@@ -117,37 +117,37 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_daemon_claimed_is_taken_back_and_nothing_else() {
-        let (queue, ledger) = (queue(), Ledger::new(16));
+    fn only_claims_of_a_dead_daemon_are_released() {
+        let (queue, tasks) = (queue(), ClientTasks::new(16));
         let ticket = queue.try_acquire().unwrap();
-        ledger.begin(ticket, None);
+        tasks.begin(ticket, None);
         queue.publish(ticket, &Task::copy(0x1000, 0x9000, 8192));
         let progress = queue.progress(ticket);
         // The daemon: two segments, one of them done.
         assert_eq!(progress.claim(0b0011), 0b0011);
         progress.finish(0b0001);
         // A thread of this process, in the middle of a copy.
-        assert_eq!(ledger.claim(ticket, progress, 0b0110), 0b0100);
-        assert_eq!(ledger.take_back(ticket, progress), 1);
+        assert_eq!(tasks.claim(ticket, progress, 0b0110), 0b0100);
+        assert_eq!(tasks.take_back(ticket, progress), 1);
         assert_eq!(progress.claimed(), 0b0101);
-        assert_eq!(ledger.take_back(ticket, progress), 0);
-        assert_eq!(ledger.claim(ticket, progress, 0b0010), 0b0010);
-        assert_eq!(ledger.take_back(ticket, progress), 0);
+        assert_eq!(tasks.take_back(ticket, progress), 0);
+        assert_eq!(tasks.claim(ticket, progress, 0b0010), 0b0010);
+        assert_eq!(tasks.take_back(ticket, progress), 0);
         progress.finish(0b0110);
         assert_eq!(progress.done(), 0b0111);
     }
 
     #[test]
     fn a_handler_is_taken_once_and_by_its_own_ticket() {
-        let ledger = Ledger::new(16);
-        ledger.begin(Ticket(3), Some((7, 8)));
-        assert!(ledger.has_handlers());
-        assert_eq!(ledger.waiting().collect::<Vec<_>>(), [Ticket(3)]);
-        assert_eq!(ledger.take_handler(Ticket(19)), None);
-        assert_eq!(ledger.take_handler(Ticket(3)), Some((7, 8)));
-        assert_eq!(ledger.take_handler(Ticket(3)), None);
-        assert!(!ledger.has_handlers());
-        ledger.begin(Ticket(19), None);
-        assert_eq!(ledger.take_handler(Ticket(19)), None);
+        let tasks = ClientTasks::new(16);
+        tasks.begin(Ticket(3), Some((7, 8)));
+        assert!(tasks.has_handlers());
+        assert_eq!(tasks.waiting().collect::<Vec<_>>(), [Ticket(3)]);
+        assert_eq!(tasks.take_handler(Ticket(19)), None);
+        assert_eq!(tasks.take_handler(Ticket(3)), Some((7, 8)));
+        assert_eq!(tasks.take_handler(Ticket(3)), None);
+        assert!(!tasks.has_handlers());
+        tasks.begin(Ticket(19), None);
+        assert_eq!(tasks.take_handler(Ticket(19)), None);
     }
 }
