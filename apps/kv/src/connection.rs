@@ -1,9 +1,9 @@
-//! One client: reads, has requests answered, sends the answers; and then, where a value was left in
-//! the socket, receives that.
+//! A client connection: reads, executes requests, sends the answers; then, if a value was left in
+//! the socket, receives that value.
 //!
-//! A `SET` is answered before its value is received only if all of it waits in the socket's queue:
-//! from there on no peer and no network can keep it from being received. A value that is not all
-//! there is received as it comes, and answered when the rest of it waits.
+//! A `SET` is answered before its value is received only if the complete value is in the socket's
+//! receive queue: from then on no peer and no network can prevent its receipt. A value that is not
+//! complete there is received as it comes, and answered when the rest of it is in the queue.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,20 +19,20 @@ use crate::parse::{Open, Parser, Progress, ProtocolError};
 use crate::server::State;
 use crate::value::{CRLF, Value};
 
-/// What a read has room for at least.
+/// Minimum room for a read.
 const READ_BYTES: usize = 16 << 10;
-/// An input buffer that grew above this is let go of when it is empty.
+/// Input buffers with more capacity are freed when they are empty.
 const INPUT_KEPT_BYTES: usize = 1 << 20;
-/// While the socket has more, a client is read from so often before another has its turn.
+/// Maximum number of reads from a client before another client's turn.
 const READS_MAX: u32 = 4;
-/// Answers that wait for the client, from which on no more of its requests are read.
+/// Number of pending answer bytes from which on no more requests of the client are read.
 const OUTPUT_PAUSE_BYTES: usize = 1 << 20;
-/// Bytes that a client is sent before another has its turn.
+/// Maximum number of bytes sent to a client before another client's turn.
 const SEND_BYTES: usize = 1 << 20;
-/// Looks at a value that the service receives before it is waited for.
+/// Number of polls of a value that the service receives, before the connection waits for it.
 const LOOKS_MAX: u32 = 64;
 
-/// Why a connection ends before the client ends it.
+/// Reason why the server ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("the client closed the connection")]
@@ -51,22 +51,22 @@ pub(crate) enum ClientError {
     Value(#[from] ReceiveError),
 }
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// The socket has to be waited for.
+    /// The connection has to wait for its socket.
     Done,
-    /// It need not.
+    /// There is more work at once.
     More,
     /// The connection is over.
     Ended,
 }
 
-/// A value that arrives, not all of which is in the socket's queue.
+/// A value that is arriving and not complete in the socket's queue.
 struct Body<I> {
     incoming: I,
     len: usize,
-    /// The request is complete but for it.
+    /// The request is complete except for this value.
     is_last: bool,
 }
 
@@ -76,24 +76,25 @@ pub(crate) struct Connection<C: Copies> {
     input: Vec<u8>,
     parser: Parser,
     body: Option<Body<C::Incoming>>,
-    /// The value of the request that is being read, whether it has arrived or not.
+    /// Value of the request that is being read, even if it has arrived.
     apart: Option<Rc<Value<C::Incoming>>>,
-    /// A value that was answered for, and has to be received before anything behind it.
+    /// An acknowledged value, which must be received before any later bytes.
     owed: Option<Rc<Value<C::Incoming>>>,
     looks: u32,
     output: Output<C::Incoming>,
-    /// The socket takes no answers for now.
+    /// The socket does not accept answers at present.
     is_blocked: bool,
-    /// Where the request being read begins in the input.
+    /// Start of the current request in the input.
     start: usize,
-    /// Bytes that its argument being read lacks.
+    /// Number of bytes that its current argument lacks.
     missing: usize,
-    /// Bytes of arguments that it has announced, of those that the state counts; and the last one.
+    /// Number of argument bytes that the request has announced and that the state counts; and
+    /// those of the last argument.
     announced: usize,
     announced_index: Option<usize>,
     /// The last request had a value that was received in place.
     expects_value: bool,
-    /// Nothing is read any more: the answers are sent, and that is all.
+    /// No more requests are read; only the pending answers are sent.
     is_ending: bool,
 }
 
@@ -122,17 +123,17 @@ impl<C: Copies> Connection<C> {
         &self.socket
     }
 
-    /// Whether there are answers that the socket did not take.
+    /// Returns true if there are answers that the socket did not accept.
     pub fn wants_to_write(&self) -> bool {
         self.is_blocked && self.output.len() > 0
     }
 
-    /// Whether requests are read at present.
+    /// Returns true if the connection reads requests at present.
     pub fn wants_to_read(&self) -> bool {
         !self.is_ending && self.output.len() < OUTPUT_PAUSE_BYTES
     }
 
-    /// The socket is ready for something, or there was more to do.
+    /// Runs a turn, when the socket is ready or there was more work.
     pub fn turn(&mut self, state: &mut State<C>) -> Turn {
         match self.work(state) {
             Ok(()) if self.output.len() == 0 && self.is_ending => Turn::Ended,
@@ -142,14 +143,14 @@ impl<C: Copies> Connection<C> {
         }
     }
 
-    /// Sends answers.
+    /// Sends pending answers.
     fn flush(&mut self, most: usize) -> io::Result<Flushed> {
         let flushed = self.output.flush(self.socket.as_fd(), most)?;
         self.is_blocked = flushed == Flushed::Blocked;
         Ok(flushed)
     }
 
-    /// Tells the client why, if it can be told.
+    /// Sends the reason to the client if possible, and ends the connection.
     fn end(&mut self, error: &ClientError, state: &mut State<C>) -> Turn {
         let is_told = matches!(
             error,
@@ -178,7 +179,7 @@ impl<C: Copies> Connection<C> {
             return Ok(());
         }
         self.settle()?;
-        // What was left unanswered when too many answers waited.
+        // Answer the requests that were left when too many answers were pending.
         self.answer(state)?;
         for _ in 0..READS_MAX {
             if self.owed.is_some() || !self.wants_to_read() || !self.read(state)? {
@@ -197,13 +198,14 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    /// Whether the service is at what is owed, and need not be waited for yet.
+    /// Returns true if the service is receiving the acknowledged value and the connection need not
+    /// wait yet.
     fn is_elsewhere(&mut self) -> bool {
         self.looks += 1;
         self.looks < LOOKS_MAX && self.owed.as_ref().is_some_and(|value| value.is_elsewhere())
     }
 
-    /// Receives what was answered for.
+    /// Receives the acknowledged value.
     fn settle(&mut self) -> Result<(), ClientError> {
         self.looks = 0;
         let Some(value) = self.owed.take() else { return Ok(()) };
@@ -211,7 +213,7 @@ impl<C: Copies> Connection<C> {
         if value.has_bad_end() { Err(ProtocolError::Tail.into()) } else { Ok(()) }
     }
 
-    /// Reads once, and answers what is complete. True where the socket may have more.
+    /// Reads once, and answers complete requests. Returns true if the socket may have more.
     fn read(&mut self, state: &mut State<C>) -> Result<bool, ClientError> {
         if self.body.is_some() {
             self.receive(state)?;
@@ -225,7 +227,7 @@ impl<C: Copies> Connection<C> {
                 let in_place = state.stats.in_place;
                 self.answer(state)?;
                 let is_full = count == room;
-                // Small requests one behind the other: more is read of them at a time.
+                // Small requests follow one another: read more of them at a time.
                 self.expects_value &= !is_full || in_place != state.stats.in_place;
                 Ok(is_full && self.body.is_none())
             }
@@ -235,7 +237,7 @@ impl<C: Copies> Connection<C> {
         }
     }
 
-    /// Room in the input: for how many bytes.
+    /// Makes room in the input, and returns the number of bytes for it.
     fn make_room(&mut self, state: &State<C>) -> Result<usize, ClientError> {
         if self.start == self.input.len() {
             self.start = 0;
@@ -265,7 +267,7 @@ impl<C: Copies> Connection<C> {
         Ok(head_bytes.map_or(room, |head_bytes| room.min(head_bytes)))
     }
 
-    /// Answers what is complete.
+    /// Answers complete requests.
     fn answer(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
         while self.body.is_none() && self.wants_to_read() {
             match self.parser.advance(&self.input[self.start..])? {
@@ -302,7 +304,7 @@ impl<C: Copies> Connection<C> {
         self.release(state);
     }
 
-    /// An argument is to come: is there memory for it?
+    /// Counts a coming argument, if there is memory for it.
     fn announce(&mut self, open: &Open, state: &mut State<C>) -> Result<(), ClientError> {
         if self.announced_index == Some(open.index) {
             return Ok(());
@@ -316,7 +318,7 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    /// What was announced has come, or will not.
+    /// Ends the count of the announced bytes, which have come or will not.
     pub fn release(&mut self, state: &mut State<C>) {
         state.arriving_bytes -= std::mem::take(&mut self.announced);
         self.announced_index = None;
@@ -328,7 +330,7 @@ impl<C: Copies> Connection<C> {
         state.copies.receives_in_place(open.len) && words.keeps(open.index)
     }
 
-    /// Takes a value out of the input: the rest of it goes where it is kept.
+    /// Takes a value out of the input; the rest of it goes to its final buffer.
     fn take(&mut self, open: &Open, state: &mut State<C>) {
         let at = self.start + open.start;
         let mut buffer = state.pool.take(open.len + CRLF.len());
@@ -342,7 +344,7 @@ impl<C: Copies> Connection<C> {
         state.stats.in_place += 1;
     }
 
-    /// Goes on with a value that arrives.
+    /// Continues with a value that is arriving.
     fn receive(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         if body.is_last && body.incoming.has_arrived()? {

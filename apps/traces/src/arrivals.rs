@@ -1,4 +1,4 @@
-//! When each invocation of a trace begins.
+//! Start times of a trace's invocations.
 
 use std::ops::Range;
 
@@ -6,30 +6,31 @@ use unlade_testkit::Random;
 
 use crate::azure2019::Invocations;
 
-/// Most arrivals that are made at once.
+/// Maximum number of arrivals in one call.
 pub const ARRIVALS_MAX: u64 = 1 << 24;
-/// Microseconds of a minute.
+/// Microseconds per minute.
 pub const MINUTE_US: u64 = 60_000_000;
 
-/// The trace has more arrivals than fit: take fewer minutes or functions. The caller's fault.
+/// Error for a trace with too many arrivals; take fewer minutes or functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{arrivals} arrivals; take fewer minutes or functions: {ARRIVALS_MAX} at most")]
 pub struct TooMany {
-    /// How many.
+    /// Number of arrivals.
     pub arrivals: u64,
 }
 
-/// An invocation that begins.
+/// Start of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrival {
-    /// From the start of the first minute on.
+    /// Time since the start of the first minute.
     pub at_us: u64,
-    /// Of which row.
+    /// Index of the row.
     pub row: u32,
 }
 
-/// The arrivals of some minutes (from 0 on), in order. A file says how many a minute has; within it
-/// they are spread evenly at random, as those of a Poisson process are when their number is known.
+/// Returns the arrivals of a range of minutes (counted from 0), in order. A file contains the
+/// number of each minute; within the minute they are uniformly distributed, like those of a
+/// Poisson process with a known number.
 ///
 /// # Errors
 /// There are more than [`ARRIVALS_MAX`].

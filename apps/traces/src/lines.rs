@@ -1,69 +1,69 @@
-//! Rows of a file of comma-separated values: a header that names its columns, one row a line.
-//! Neither quotes nor escapes: the data sets have none, and a quote is part of a name.
+//! Rows of a file of comma-separated values: a header with the column names, then one row per
+//! line. There are no quotes or escapes: the data sets have none, and a quote is part of a name.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Most bytes of a line: 1440 counts of eleven digits fit.
+/// Maximum length of a line: 1440 counts of eleven digits fit.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of an identifier; those of the data sets have 64.
+/// Maximum length of an identifier; those of the data sets have 64 bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Most rows of a file.
+/// Maximum number of rows in a file.
 pub const ROWS_MAX: u64 = 1 << 24;
 
-/// What is wrong with a line. The file's fault.
+/// Error in a line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Why {
-    /// There is nothing, not even a header.
+    /// The file is empty.
     #[error("the file is empty; its first line must name the columns")]
     Empty,
-    /// The header is another.
+    /// The header has a different column.
     #[error("the column {found:?} should be {due:?}; is it a file of another kind?")]
     Header {
-        /// What is there.
+        /// Name in the file.
         found: String,
-        /// What should be.
+        /// Expected name.
         due: String,
     },
-    /// Too few fields.
+    /// The row has a wrong number of fields.
     #[error("{found} fields instead of {due}")]
     Fields {
-        /// How many there are.
+        /// Number of fields.
         found: usize,
-        /// How many columns the header names.
+        /// Number of columns in the header.
         due: usize,
     },
-    /// Not a count.
+    /// A field is not a count.
     #[error("{0:?} is no whole number from 0 on")]
     Count(String),
-    /// Not an amount.
+    /// A field is not an amount.
     #[error("{0:?} is no finite number from 0 on")]
     Amount(String),
-    /// Not an identifier.
+    /// A field is not an identifier.
     #[error("an identifier has from 1 to {NAME_BYTES_MAX} bytes")]
     Name,
-    /// Not one of the seven kinds of triggers.
+    /// A field is not one of the seven triggers.
     #[error("{0:?} is no trigger: http, timer, event, queue, storage, orchestration, others")]
     Trigger(String),
-    /// Too long.
+    /// The line is too long.
     #[error("a line has {LINE_BYTES_MAX} bytes at most")]
     Long,
-    /// Not text.
+    /// The line is not UTF-8.
     #[error("not UTF-8")]
     Text,
-    /// Too many.
+    /// The file has too many rows.
     #[error("a file has {ROWS_MAX} rows at most")]
     Rows,
 }
 
-/// What is wrong, and where. The file's fault.
+/// Error in the file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// Counted from 1; the header is line 1.
+    /// Line number, from 1; the header is line 1.
     pub line: u64,
-    /// Counted from 1; 0 where it is about the whole line.
+    /// Field number, from 1; 0 for an error of the whole line.
     pub field: usize,
-    /// What.
+    /// The error.
     pub why: Why,
 }
 
@@ -78,14 +78,14 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// Longest piece of a line that an error repeats.
+/// Maximum number of characters of a field that an error repeats.
 const SHOWN_CHARS_MAX: usize = 40;
 
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// The fields of a line, taken one after the other.
+/// Iterator over the fields of a line.
 #[derive(Debug)]
 pub struct Fields<'a> {
     rest: Option<&'a str>,
@@ -102,10 +102,10 @@ impl<'a> Fields<'a> {
         TraceError { line: self.line, field: self.taken, why }
     }
 
-    /// The next one.
+    /// Returns the next field.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no further field.
     fn next(&mut self, due: usize) -> Result<&'a str, TraceError> {
         let Some(rest) = self.rest else {
             let why = Why::Fields { found: self.taken, due };
@@ -127,7 +127,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The fields of a row, by their kinds.
+/// Typed access to the fields of a row.
 #[derive(Debug)]
 pub struct Reader<'a, 'f> {
     fields: &'f mut Fields<'a>,
@@ -135,7 +135,7 @@ pub struct Reader<'a, 'f> {
 }
 
 impl<'a> Reader<'a, '_> {
-    /// How many columns the header names.
+    /// Returns the number of columns in the header.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -144,7 +144,7 @@ impl<'a> Reader<'a, '_> {
         self.fields.next(self.columns)
     }
 
-    /// An identifier.
+    /// Reads an identifier.
     ///
     /// # Errors
     /// [`Why::Name`], [`Why::Fields`].
@@ -156,7 +156,7 @@ impl<'a> Reader<'a, '_> {
         }
     }
 
-    /// A count.
+    /// Reads a count.
     ///
     /// # Errors
     /// [`Why::Count`], [`Why::Fields`].
@@ -167,7 +167,7 @@ impl<'a> Reader<'a, '_> {
         count.ok_or_else(|| self.fields.wrong(Why::Count(shown(text))))
     }
 
-    /// An amount: finite, not negative.
+    /// Reads an amount: finite, not negative.
     ///
     /// # Errors
     /// [`Why::Amount`], [`Why::Fields`].
@@ -175,16 +175,16 @@ impl<'a> Reader<'a, '_> {
         let text = self.text()?;
         let amount = text.parse::<f64>().ok().filter(|amount| amount.is_finite());
         match amount.filter(|amount| *amount >= 0.0) {
-            // No negative zero: it would be written back.
+            // Replaces a negative zero, which would be written back.
             Some(amount) => Ok(amount + 0.0),
             None => Err(self.fields.wrong(Why::Amount(shown(text)))),
         }
     }
 
-    /// Whatever `parse` understands.
+    /// Reads a field with `parse`.
     ///
     /// # Errors
-    /// What it makes of the rest, [`Why::Fields`].
+    /// The error of `parse`, or [`Why::Fields`].
     pub fn parsed<T>(
         &mut self,
         parse: impl FnOnce(&str) -> Option<T>,
@@ -197,28 +197,28 @@ impl<'a> Reader<'a, '_> {
 
 /// A row of one kind of file.
 pub trait Row: Sized {
-    /// The columns that every file of this kind has.
+    /// Columns that every file of this kind has.
     const COLUMNS: &'static [&'static str];
-    /// How many columns may follow that are named `1`, `2`, `3`, …
+    /// Maximum number of additional columns that are named `1`, `2`, `3`, …
     const NUMBERED_MAX: usize = 0;
 
     /// Reads a row.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first invalid field.
     fn read(reader: &mut Reader<'_, '_>) -> Result<Self, TraceError>;
 
-    /// Appends the row, without the end of its line.
+    /// Appends the row, without its line end.
     fn write(&self, out: &mut String);
 
-    /// How many numbered columns this row has.
+    /// Returns the number of numbered columns in this row.
     fn numbered(&self) -> usize {
         0
     }
 }
 
-/// The rows of a file. A row that is wrong is an error, and the next one follows; after what makes
-/// the rest unreadable there is none.
+/// Iterator over the rows of a file. An invalid row is an error, and the iteration continues; it
+/// ends after an error that makes the rest unreadable.
 #[derive(Debug)]
 pub struct Rows<'a, R> {
     rest: &'a [u8],
@@ -232,7 +232,7 @@ impl<'a, R: Row> Rows<'a, R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is that of another kind of file.
+    /// The header is that of another kind of file.
     pub fn of(bytes: &'a [u8]) -> Result<Rows<'a, R>, TraceError> {
         let mut rows: Rows<'a, R> =
             Rows { rest: bytes, line: 0, columns: 0, ended: false, kind: PhantomData };
@@ -261,7 +261,7 @@ impl<'a, R: Row> Rows<'a, R> {
         Ok(rows)
     }
 
-    /// The text of the next line, without its end.
+    /// Returns the text of the next line, without its end.
     fn next_line(&mut self) -> Option<Result<&'a str, TraceError>> {
         if self.rest.is_empty() {
             return None;
@@ -272,7 +272,7 @@ impl<'a, R: Row> Rows<'a, R> {
         let (line, rest) = match window.iter().position(|byte| *byte == b'\n') {
             Some(at) => (&self.rest[..at], &self.rest[at + 1..]),
             None if window.len() > LINE_BYTES_MAX => {
-                // Where the next line begins is not looked for: there is no end to that.
+                // Do not search for the next line: there is no bound for that search.
                 self.ended = true;
                 return wrong(self.line, Why::Long);
             }
@@ -310,7 +310,7 @@ impl<R: Row> Iterator for Rows<'_, R> {
     }
 }
 
-/// A file of these rows.
+/// Writes a file of these rows.
 pub fn write<R: Row>(rows: &[R]) -> String {
     let mut text = R::COLUMNS.join(",");
     for number in 1..=rows.first().map_or(0, Row::numbered) {

@@ -1,4 +1,4 @@
-//! Hostile files end in errors that say where.
+//! Hostile files end in errors with positions.
 
 use super::*;
 use crate::azure2019::{Durations, Invocations, Memory};
@@ -77,7 +77,7 @@ fn lines_that_are_too_long_or_no_text_end_or_are_skipped() {
     assert_eq!(rows.next().unwrap().unwrap().total(), 1);
 }
 
-/// Whatever is read can be written, and is then read as the same.
+/// All rows that can be read can be written, and the result reads the same.
 fn again<R: Row + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Ok(rows) = Rows::<R>::of(bytes) else { return };
     let rows: Vec<R> = rows.filter_map(Result::ok).collect();

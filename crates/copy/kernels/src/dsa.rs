@@ -1,17 +1,17 @@
 //! Intel's Data Streaming Accelerator, a copy engine in server processors from Sapphire Rapids on.
 //!
-//! - [`probe`]: which queues are there, and why others are of no use;
-//! - [`descriptor`]: what the accelerator reads and writes;
-//! - `portal`: how descriptors come to it.
+//! - [`probe`]: finds usable queues, and reasons why others are unusable;
+//! - [`descriptor`]: formats that the accelerator reads and writes;
+//! - `portal`: submission of descriptors.
 //!
-//! It takes virtual addresses, so nothing is pinned or translated here. A page that is not there
-//! ends a copy early; the processor, which can fault, does the rest of that piece when the batch is
-//! polled. After a fork only the process that opened the queue can use it.
+//! The accelerator takes virtual addresses, so nothing is pinned or translated here. A missing
+//! page ends a copy early; at the poll, the processor, which can fault, copies the rest of that
+//! piece. After a fork only the process that opened the queue can use it.
 //!
 //! Written from the Intel Data Streaming Accelerator Architecture Specification and Linux'
-//! `<linux/idxd.h>`. **It has not run on the hardware**: there was none where it was written. What
-//! is tested is the bytes, the probe against directories made for it, and the whole unit against
-//! an accelerator that a test plays.
+//! `<linux/idxd.h>`. **It has not run on the hardware**, which was not available. The tests cover
+//! the formats, the probe with prepared directories, and the whole unit with a simulated
+//! accelerator.
 
 pub mod descriptor;
 mod portal;
@@ -28,20 +28,22 @@ use descriptor::{Descriptor, Outcome, RECORD_BYTES, outcome};
 use portal::Portal;
 use probe::Queue;
 
-/// The most pieces of a batch.
+/// Maximum number of pieces in a batch.
 pub const PIECES_MAX: usize = 32;
-/// The most batches under way.
+/// Maximum number of batches in progress.
 pub const BATCHES_MAX: usize = 64;
-/// Smaller pieces take the processor less time than the submission (Copier, SOSP 2025, §4.3).
+/// Minimum length of a piece: the processor copies shorter ones in less time than the submission
+/// takes (Copier, SOSP 2025, §4.3).
 pub const BYTES_MIN: usize = 4 << 10;
-/// From submission until bytes move, in nanoseconds: a published order of magnitude, not measured.
+/// Time from submission to the first byte, in nanoseconds: a published order of magnitude, not
+/// measured.
 const START_NS: u64 = 1_000;
-/// Bytes in a microsecond: likewise.
+/// Bytes per microsecond: likewise.
 const BYTES_PER_US: u64 = 30_000;
-/// How often a unit that is dropped looks whether it is idle, before it leaves its memory behind.
+/// Maximum number of polls for an idle unit at a drop, before its memory is leaked.
 const DRAIN_POLLS_MAX: usize = 1_000_000;
 
-/// What the accelerator reads and writes of one batch, in memory that does not move.
+/// Memory of one batch that the accelerator reads and writes; it does not move.
 #[repr(C, align(64))]
 struct Lines {
     list: [Descriptor; PIECES_MAX],
@@ -57,19 +59,20 @@ struct Slot {
     way: Way,
 }
 
-/// How the batch was submitted.
+/// Method of submission of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Not at all: the slot is free.
+    /// Not submitted: the slot is free.
     Free,
-    /// As one descriptor that names a list.
+    /// One descriptor that refers to a list.
     Batch,
-    /// As so many single ones; the pieces behind them found no room, and are the processor's.
+    /// This number of single descriptors; the pieces behind them found no room, and the processor
+    /// copies them.
     Single(usize),
 }
 
 impl Way {
-    /// Places of the queue that are taken.
+    /// Returns the number of queue entries in use.
     fn entries(self) -> usize {
         match self {
             Way::Free => 0,
@@ -86,10 +89,10 @@ pub struct Dsa {
     entries_max: usize,
     slots: Vec<Slot>,
     submitted: u64,
-    /// Bytes that the processor copied, because a page was not there or the queue was full.
+    /// Bytes that the processor copied, because a page was missing or the queue was full.
     left_bytes: u64,
     guard: Guard,
-    /// Closed before the lines are given up.
+    /// Closed before the lines are freed.
     portal: Option<Portal>,
 }
 
@@ -97,7 +100,8 @@ impl Dsa {
     /// Opens a queue that [`probe::probe`] found.
     ///
     /// # Errors
-    /// The kernel's: no permission for the device file, or another process has a dedicated queue.
+    /// The kernel's error: no permission for the device file, or another process has the dedicated
+    /// queue.
     pub fn open(queue: &Queue, guard: Guard) -> io::Result<Dsa> {
         Ok(Dsa::with(Portal::open(queue)?, queue, guard))
     }
@@ -113,7 +117,7 @@ impl Dsa {
             start_ns: START_NS,
             bytes_per_us: BYTES_PER_US,
             bytes_min: BYTES_MIN,
-            // The size in a descriptor has 32 bits.
+            // The size field of a descriptor has 32 bits.
             bytes_max: bytes_max.min(u32::MAX as usize),
             pieces_max,
             depth,
@@ -132,7 +136,7 @@ impl Dsa {
         }
     }
 
-    /// Bytes of its pieces that the processor had to copy so far.
+    /// Returns the number of bytes that the processor had to copy so far.
     pub fn left_bytes(&self) -> u64 {
         self.left_bytes
     }
@@ -141,13 +145,13 @@ impl Dsa {
         self.slots.iter().map(|slot| slot.way.entries()).sum()
     }
 
-    /// Looks at the pieces one by one after the accelerator has stopped, and does what is left.
+    /// Examines each piece after the accelerator has stopped, and copies the rest.
     fn finish(&mut self, at: usize) -> Progress {
         let slot = &self.slots[at];
         for (piece, order) in slot.pieces.iter().enumerate() {
             let done = match outcome(&slot.record(piece)) {
                 Outcome::Success => continue,
-                // Of a list that it could not read to the end, or behind the last that was taken.
+                // A piece of a list that was not read to the end, or behind the last accepted one.
                 Outcome::Pending => 0,
                 Outcome::PageFault { done_bytes, .. } => (done_bytes as usize).min(order.len),
                 Outcome::BatchIncomplete => return failed(piece, u8::MAX),
@@ -155,8 +159,8 @@ impl Dsa {
             };
             let left = order.len - done;
             self.left_bytes += left as u64;
-            // SAFETY: who submitted promised that the piece is the unit's until it is reported, and
-            // the accelerator has stopped. `done` is within the piece.
+            // SAFETY: the submitter guarantees that the piece belongs to the unit until it is
+            // reported, and the accelerator has stopped. `done` is within the piece.
             let copied = unsafe {
                 let (dst, src) = (order.dst.wrapping_add(done), order.src.wrapping_add(done));
                 self.guard.copy_guarded(dst, src, left, Hint::Reuse)
@@ -188,14 +192,14 @@ impl Device for Dsa {
         };
         let Some(at) = free else { return Err(Refused::Full) };
         let as_batch = pieces.len() > 1 && pieces.len() <= self.batch_max;
-        // Nobody tells when a dedicated queue overflows, so all are counted.
+        // The overflow of a dedicated queue is not reported, so the entries are counted.
         if in_use + if as_batch { 1 } else { pieces.len() } > self.entries_max {
             return Err(Refused::Full);
         }
         let slot = &mut self.slots[at];
         slot.prepare(pieces);
-        // SAFETY: the slot's lines stay where they are while it is in use, and the pieces are the
-        // unit's by the caller's promise.
+        // SAFETY: the slot's lines do not move while it is in use, and the caller guarantees that
+        // the pieces belong to the unit.
         let taken = unsafe {
             match as_batch {
                 true => portal.submit(&[slot.batch()])?,
@@ -219,7 +223,7 @@ impl Device for Dsa {
         if !self.slots[at].has_stopped() {
             return Progress::Pending;
         }
-        // What the accelerator wrote before its records is read after them.
+        // Reads of the copied data must come after the reads of the completion records.
         fence(Ordering::Acquire);
         let progress = match self.slots[at].way {
             Way::Batch => match outcome(&self.slots[at].batch_record()) {
@@ -232,8 +236,8 @@ impl Device for Dsa {
         progress
     }
 
-    /// The driver drains the queue when its file is closed, unless a child of a fork has it still;
-    /// so only the records are believed.
+    /// The driver drains the queue when its file is closed, unless a forked child still has it
+    /// open; so only the records count.
     fn stop(&mut self) -> bool {
         self.portal = None;
         self.slots.iter().all(Slot::has_stopped)
@@ -247,16 +251,16 @@ impl Drop for Dsa {
             std::hint::spin_loop();
             is_idle(&self.slots)
         });
-        // The driver ends what is under way when the file is closed.
+        // The driver ends batches in progress when the file is closed.
         self.portal = None;
         if !idle && !is_idle(&self.slots) {
-            // The accelerator may still write there: better lost than given to somebody else.
+            // The accelerator may still write there, so the memory is leaked instead of freed.
             self.slots.drain(..).for_each(std::mem::forget);
         }
     }
 }
 
-// SAFETY: the lines are the slot's own, and nothing in it belongs to a thread.
+// SAFETY: the slot owns the lines, and nothing in it belongs to a thread.
 unsafe impl Send for Slot {}
 
 impl Slot {
@@ -274,11 +278,12 @@ impl Slot {
         }
     }
 
-    /// Writes the list and clears the records. The slot is free: the accelerator is not here.
+    /// Writes the list and clears the records. The slot must be free, so the accelerator does not
+    /// use it.
     fn prepare(&mut self, pieces: &[Piece]) {
         self.pieces.clear();
         self.pieces.extend_from_slice(pieces);
-        // SAFETY: the lines are this slot's alone while it is free.
+        // SAFETY: a free slot has exclusive access to its lines.
         let lines = unsafe { self.lines.as_mut() };
         lines.records = [[0; RECORD_BYTES]; PIECES_MAX];
         lines.batch_record = [0; RECORD_BYTES];
@@ -291,13 +296,13 @@ impl Slot {
 
     fn batch(&self) -> Descriptor {
         let lines = self.lines.as_ptr();
-        // SAFETY: the fields of lines that exist; no reference is made.
+        // SAFETY: the lines exist; only field addresses are taken, no reference is made.
         let (list, record) = unsafe { (&raw mut (*lines).list, &raw mut (*lines).batch_record) };
         let (list, record) = (list.expose_provenance(), record.expose_provenance());
         Descriptor::batch(list as u64, self.pieces.len() as u32, record as u64)
     }
 
-    /// Whether the accelerator has reported all that it took.
+    /// Returns true if the accelerator has reported everything that it accepted.
     fn has_stopped(&self) -> bool {
         match self.way {
             Way::Free => true,
@@ -322,18 +327,19 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // SAFETY: from `Box::leak` in `new`; a slot that the accelerator may still use is
-        // forgotten, not dropped.
+        // SAFETY: the pointer is from `Box::leak` in `new`. A slot that the accelerator may still
+        // use is forgotten, not dropped.
         drop(unsafe { Box::from_raw(self.lines.as_ptr()) });
     }
 }
 
-/// Reads a record that the accelerator may be writing: its status first, which it writes last.
+/// Reads a record that the accelerator may be writing: first its status, which is written last.
 ///
 /// # Safety
-/// `record` can be read.
+/// `record` is readable.
 unsafe fn read(record: *const [u8; RECORD_BYTES]) -> [u8; RECORD_BYTES] {
-    // SAFETY: the caller's promise; bytes have no alignment, and volatile reads are not merged.
+    // SAFETY: the caller guarantees a readable record. Bytes have no alignment, and volatile reads
+    // are not merged.
     let status = unsafe { record.cast::<u8>().read_volatile() };
     fence(Ordering::Acquire);
     // SAFETY: as above.

@@ -1,10 +1,10 @@
-//! A copy unit that exists in a test: it keeps to a stated latency and bandwidth in a time that the
-//! test moves, and fails when it is told to.
+//! A simulated copy unit for tests, with a stated latency and bandwidth in simulated time, and
+//! with planned failures.
 //!
-//! It has one engine or several. A batch goes to the engine that is free first and takes it for as
-//! long as [`Characteristics::time_ns`] says; with several engines a later batch can be done
-//! before an earlier one. The bytes are copied when a batch is polled at or after its time, not
-//! before: whoever reads too early reads what was there.
+//! It has one or several engines. A batch goes to the engine that is free first, and occupies it
+//! for [`Characteristics::time_ns`]. With several engines a later batch can be done before an
+//! earlier one. The bytes are copied when a batch is polled at or after its completion time, not
+//! before: an early read finds the old bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,42 +15,42 @@ use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
 use crate::space::{Reach, Space};
 
-/// The most engines of a unit.
+/// Maximum number of engines of a unit.
 pub const ENGINES_MAX: usize = 64;
-/// The most failures that can be planned at once.
+/// Maximum number of planned failures.
 pub const FAILURES_MAX: usize = 1024;
-/// The status with which a unit fails that was told to.
+/// Status of a planned failure.
 pub const STATUS_PLANNED: u8 = 0xff;
 /// The status of a batch that [`Device::stop`] ended.
 pub const STATUS_STOPPED: u8 = 0xfe;
 
-/// The time of a test, in nanoseconds. Clones show the same time.
+/// Simulated time of a test, in nanoseconds. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<AtomicU64>);
 
 impl Clock {
-    /// The time.
+    /// Returns the time.
     pub fn now_ns(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance_ns(&self, ns: u64) {
         self.0.fetch_add(ns, Ordering::SeqCst);
     }
 }
 
-/// What is to go wrong with a batch.
+/// A planned failure of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failing {
-    /// The whole batch: nothing of it is copied.
+    /// The whole batch fails: nothing of it is copied.
     Batch,
-    /// This piece: those before are copied, this one by half, those behind not at all. A number
-    /// behind the last piece lets the batch succeed.
+    /// One piece fails: those before are copied, this one by half, those behind not at all. An
+    /// index behind the last piece lets the batch succeed.
     Piece(usize),
-    /// It is never done, unless it is stopped: then nothing of it is copied.
+    /// The batch is never done unless it is stopped; nothing of it is copied then.
     Stall,
-    /// It is done only after so many nanoseconds more, and cannot be stopped before.
+    /// The batch is late by this number of nanoseconds, and cannot be stopped before.
     Late(u64),
 }
 
@@ -60,23 +60,23 @@ struct Flying {
     failing: Option<Failing>,
 }
 
-/// The unit.
+/// The simulated unit.
 pub struct Model {
     characteristics: Characteristics,
     clock: Clock,
     guard: Guard,
-    /// When each engine is free again.
+    /// Time at which each engine is free again.
     engines_ns: Vec<u64>,
     flying: BTreeMap<u64, Flying>,
     failing: BTreeMap<u64, Failing>,
     submitted: u64,
-    /// What a look at a batch that is not done takes.
+    /// Duration of a poll of a batch that is not done.
     poll_ns: u64,
     is_stopped: bool,
 }
 
 impl Model {
-    /// A unit with so many engines, at least 1 and at most [`ENGINES_MAX`].
+    /// Creates a unit with this number of engines, from 1 to [`ENGINES_MAX`].
     pub fn new(
         characteristics: Characteristics,
         engines: usize,
@@ -96,21 +96,21 @@ impl Model {
         }
     }
 
-    /// Lets `ns` pass with every look at a batch that is not done, so that who waits for it comes
-    /// to its time.
+    /// Advances the time by `ns` with every poll of a batch that is not done, so that a polling
+    /// waiter makes progress.
     #[must_use]
     pub fn polled_in_ns(mut self, ns: u64) -> Model {
         self.poll_ns = ns;
         self
     }
 
-    /// How many batches were taken so far: the number that the next one gets.
+    /// Returns the number of accepted batches, which is the number of the next one.
     pub fn submitted(&self) -> u64 {
         self.submitted
     }
 
-    /// Lets the batch with this number fail; whether there was room to note it
-    /// ([`FAILURES_MAX`]).
+    /// Plans a failure for the batch with this number; returns false if [`FAILURES_MAX`] failures
+    /// are planned.
     pub fn fail(&mut self, number: u64, failing: Failing) -> bool {
         let room = self.failing.len() < FAILURES_MAX;
         if room {
@@ -119,7 +119,7 @@ impl Model {
         room
     }
 
-    /// When the next batch is done that is under way, in nanoseconds.
+    /// Returns the next completion time of a batch in progress, in nanoseconds.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.flying.values().map(|flying| flying.due_ns).min()
     }
@@ -136,8 +136,8 @@ impl Model {
         for (at, piece) in flying.pieces.iter().enumerate() {
             let failing = flying.failing == Some(Failing::Piece(at));
             let len = if failing { piece.len / 2 } else { piece.len };
-            // SAFETY: who submitted the piece promised that it is the unit's until it is reported,
-            // which it is below.
+            // SAFETY: the submitter guarantees that the piece belongs to the unit until it is
+            // reported, which happens below.
             let copied = unsafe { self.guard.copy_guarded(piece.dst, piece.src, len, Hint::Reuse) };
             match copied {
                 Err(fault) => return Progress::Failed { piece: at, why: fault.into() },
@@ -210,8 +210,8 @@ impl Device for Model {
     }
 }
 
-/// Memory of a test, from and to which the processor copies in the test's time: every copy takes
-/// what is stated, and the bytes are really copied.
+/// Memory of a test with copies by the processor in simulated time: every copy takes the stated
+/// time, and the bytes are really copied.
 pub struct Paced {
     memory: Arc<dyn Space>,
     clock: Clock,
@@ -220,7 +220,7 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// `memory`, of which a copy takes `start_ns` and a microsecond for every `bytes_per_us`.
+    /// Wraps `memory`; a copy takes `start_ns`, and a microsecond for every `bytes_per_us` bytes.
     pub fn new(memory: Arc<dyn Space>, clock: &Clock, start_ns: u64, bytes_per_us: u64) -> Paced {
         Paced { memory, clock: clock.clone(), start_ns, bytes_per_us: bytes_per_us.max(1) }
     }
@@ -275,8 +275,8 @@ mod tests {
             len: from.len(),
         };
         let pieces: Vec<Piece> = pairs.iter_mut().map(piece).collect();
-        // SAFETY: whole vectors of the same length, which the test leaves alone until the batch is
-        // reported.
+        // SAFETY: whole vectors of the same length, which the test does not touch until the batch
+        // is reported.
         unsafe { unit.submit(&pieces) }
     }
 

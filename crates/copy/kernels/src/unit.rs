@@ -1,8 +1,8 @@
-//! A device in the hands of safe code: pieces are places of a client, and what they are in memory
-//! stays so for as long as the device may touch it.
+//! Safe access to a device: pieces are places of a client, whose memory stays valid for as long as
+//! the device may access it.
 //!
-//! Nobody can take back what a device was given. So a client that has gone keeps its memory until
-//! its last batch is reported, and a device that does not end keeps it for ever.
+//! A submitted batch cannot be taken back. So a detached client keeps its memory until its last
+//! batch is reported, and a device that does not end keeps it forever.
 
 use std::sync::Arc;
 
@@ -12,60 +12,60 @@ use crate::space::Reach;
 /// A contiguous copy between places of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Where to.
+    /// Destination.
     pub dst: u64,
-    /// Where from.
+    /// Source.
     pub src: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// A device, and whose memory it works in.
+/// A device, and the memory of its batches.
 pub struct Unit {
     device: Box<dyn Device + Send>,
-    /// Batches that are not reported.
+    /// Batches that are not reported yet.
     flying: Vec<(Batch, Arc<dyn Reach>)>,
     pieces: Vec<Piece>,
 }
 
 impl Unit {
-    /// Of an idle device.
+    /// Wraps an idle device.
     pub fn new(device: Box<dyn Device + Send>) -> Unit {
         Unit { device, flying: Vec::new(), pieces: Vec::new() }
     }
 
-    /// What the device is good at.
+    /// Returns the device's expected performance.
     pub fn characteristics(&self) -> Characteristics {
         self.device.characteristics()
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if no batch is in progress.
     pub fn is_idle(&self) -> bool {
         self.flying.is_empty()
     }
 
-    /// Starts a batch of copies that do not touch each other's destinations. The bytes are anything
-    /// where somebody else writes them meanwhile.
+    /// Starts a batch of copies that do not touch each other's destinations. If another party
+    /// writes the bytes meanwhile, the result is undefined bytes.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing is copied.
+    /// [`Refused`]; nothing is copied then.
     pub fn submit(&mut self, reach: &Arc<dyn Reach>, places: &[Places]) -> Result<Batch, Refused> {
         self.pieces.clear();
         for (piece, place) in places.iter().enumerate() {
             let found = reach.piece(place.dst, place.src, place.len);
             self.pieces.push(found.ok_or(Refused::Place { piece })?);
         }
-        // SAFETY: who implements `Reach` promised that the destinations may be overwritten and are
-        // nobody else's while its value lives, which is kept until the batch is reported. Who
-        // writes the same bytes meanwhile is the client, to whom they belong, and who gets what
-        // it asked for: no reference is broken, and bytes that change while they are copied
-        // are anything.
+        // SAFETY: the implementer of `Reach` guarantees that the destinations may be overwritten
+        // and have no other user while its value lives, and the value is kept until the batch is
+        // reported. Only the client, to whom the bytes belong, may write the same bytes meanwhile.
+        // That invalidates no reference, and the contents of bytes that change during a copy are
+        // undefined.
         let batch = unsafe { self.device.submit(&self.pieces) }?;
         self.flying.push((batch, Arc::clone(reach)));
         Ok(batch)
     }
 
-    /// How far a batch is; what is not pending is reported once.
+    /// Returns the state of a batch; a state other than pending is returned once.
     pub fn poll(&mut self, batch: &Batch) -> Progress {
         let progress = self.device.poll(batch);
         if progress != Progress::Pending {
@@ -83,7 +83,7 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         if !self.flying.is_empty() && !self.device.stop() {
-            // It may write there still: better lost than given to somebody else.
+            // The device may still write there, so the memory is leaked instead of freed.
             self.flying.drain(..).for_each(std::mem::forget);
         }
     }

@@ -1,9 +1,10 @@
-//! Where the newest bytes of a source are (rule 2).
+//! Absorption: locates the newest bytes of a source (rule 2).
 //!
-//! The source of a run is taken apart from left to right. A part that no older task has still to
-//! write is read where it is. Else the newest of its writers decides, segment by segment: what it
-//! has written is read where it is; what it will not write belongs to the writer before it; what
-//! it has still to write is pinned, and read where *it* would read it, as of its own ticket.
+//! The source of a run is processed from left to right. A part that no older task has still to
+//! write is read in place. Otherwise its newest older writer decides, segment by segment. A
+//! segment that is copied is read at the writer's destination. A segment that ended without a copy
+//! is skipped, and the next older writer decides. A segment that is not copied yet is pinned and
+//! read from the writer's source, as of the writer's ticket.
 
 use smallvec::SmallVec;
 
@@ -15,57 +16,58 @@ use crate::resolve::{Blocker, Stuck, plain};
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind, Task};
 
-/// Where a run's bytes are, by offset in the task, and what keeps them there.
+/// Source locations of a run, by offset in the task, and the pins that keep them valid.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub pieces: Pieces,
     pub pins: Pins,
-    /// Of a task at a stream.
+    /// Further tasks that are served by an order at a stream.
     pub landings: Landings,
-    /// What is to be copied besides.
+    /// Additional copies from memory to memory.
     pub copies: Vec<Piece>,
     pub inlet: Option<Inlet>,
 }
 
-/// Bytes of a source still to be found.
+/// A part of a source that is not located yet.
 #[derive(Clone, Copy, Debug)]
 struct Part {
-    /// Their offset in the task.
+    /// Offset in the task.
     at: u64,
-    /// Where they are read,
+    /// Address range of the bytes.
     from: Span,
-    /// as tasks older than this one leave them.
+    /// Only tasks older than this one count as writers.
     before: Ticket,
     depth: u32,
 }
 
-/// What cannot be read now: the part at this offset, this long.
+/// A part that cannot be read now.
 struct Hurdle {
     at: u64,
     len: u64,
-    /// The older task, and its segments, that must be copied first; `None`: somebody has them.
+    /// The older task, and its segments, that must be copied first. `None`: the segments are
+    /// claimed elsewhere.
     by: Option<(Ticket, u32)>,
 }
 
-/// What a writer's segments are, for who reads what they write.
+/// State of a writer's segments, from the view of a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// Ended without a copy: this writer does not count.
+    /// Ended without a copy; the next older writer counts instead.
     Gone,
     /// Claimed for this reader.
     Pinned,
     /// Copied.
     Done,
-    /// To be copied first.
+    /// Not copied, and must be copied first.
     Undone,
-    /// Somebody has it.
+    /// Claimed by another thread or order.
     Held,
 }
 
 type Parts = SmallVec<[Part; 8]>;
 
 impl Part {
-    /// The first `len` bytes, and the rest.
+    /// Splits the part behind its first `len` bytes.
     fn split(self, len: u64) -> (Part, Option<Part>) {
         let head = Part { from: Span { start: self.from.start, len }, ..self };
         let from = Span { start: self.from.start + len, len: self.from.len - len };
@@ -75,8 +77,8 @@ impl Part {
 }
 
 impl Plan {
-    /// Where the bytes of the run are now: of the whole run, or of as many of its first segments as
-    /// can be had. What is pinned for them stays so until the order is over.
+    /// Locates the bytes of the run: of the whole run, or of as many of its first segments as can
+    /// be read now. The pins stay until the order is finished.
     pub(crate) fn gather<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -102,7 +104,7 @@ impl Plan {
         Ok((run, gathered))
     }
 
-    /// Finds a part's beginning, and leaves its rest among the parts.
+    /// Locates the beginning of a part and pushes the rest onto `parts`.
     fn find<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -142,7 +144,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The newest of the tasks that write some of the part and are older than who reads it.
+    /// Returns the newest task older than the reader that writes a byte of the part.
     fn last_writer<P: Progress>(
         &self,
         turn: &mut Turn<'_, P>,
@@ -177,8 +179,8 @@ impl Plan {
         }
     }
 
-    /// What the writer of `range`'s first byte has done about it, and for how many bytes that
-    /// holds. Where it has still to write them, they are pinned if possible.
+    /// Returns the state of the writer's segment at `range`'s first byte, and the number of bytes
+    /// for which it holds. Segments that are not copied yet are pinned if possible.
     fn state_of<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -212,8 +214,8 @@ impl Plan {
         (state, common_bytes(task, range, bits))
     }
 
-    /// Claims segments of a task that is read past; what others have, or what is done meanwhile,
-    /// is not pinned.
+    /// Pins segments of an absorbed task. Segments that are claimed elsewhere or are done
+    /// meanwhile are not pinned.
     fn pin<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -223,7 +225,7 @@ impl Plan {
     ) {
         let (claims, checks) = (self.holds(Rule::Pin), self.holds(Rule::Recheck));
         let Some(task) = self.table.get_mut(writer) else { return };
-        // What another order has pinned can be read past twice.
+        // Several orders can share a pin.
         let shared = bits & task.pinned;
         let wanted = bits & task.free();
         let asks = wanted != 0 && claims;
@@ -233,7 +235,8 @@ impl Plan {
         gathered.add_pin(writer, shared | got);
     }
 
-    /// The run without what cannot be read; or why it is empty then.
+    /// Shortens the run to the segments before the obstacle, or returns the reason why none is
+    /// left.
     fn stop_at<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -258,7 +261,8 @@ impl Plan {
     }
 }
 
-/// How many bytes from the beginning of `range` the task writes with the segments in `bits`.
+/// Returns the number of bytes from the beginning of `range` that the task writes with the
+/// segments in `bits`.
 fn common_bytes(task: &Task, range: Span, bits: u32) -> u64 {
     let offset = range.start - task.dst.start;
     let first = task.segments.at(offset);
@@ -268,7 +272,7 @@ fn common_bytes(task: &Task, range: Span, bits: u32) -> u64 {
 }
 
 impl Gathered {
-    /// Reads a part where it is.
+    /// Adds a piece that reads the part in place.
     fn read(&mut self, part: Part) -> Result<(), Hurdle> {
         let Part { at, from: Span { start, len }, .. } = part;
         if let Some(last) = self.pieces.last_mut()
@@ -278,7 +282,8 @@ impl Gathered {
             return Ok(());
         }
         if self.pieces.len() >= PIECES_MAX {
-            // More than one piece comes of pins only: with the last one copied there are fewer.
+            // Only pins split the source into several pieces, so copying the last pinned task
+            // first reduces their number.
             let by = self.pins.last().map(|pin| (pin.ticket, pin.bits));
             return Err(Hurdle { at, len, by });
         }
@@ -286,7 +291,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// The segments of a task that are pinned here.
+    /// Returns the segments of a task that are pinned for this run.
     fn pinned(&self, ticket: Ticket) -> u32 {
         let pins = self.pins.iter().filter(|pin| pin.ticket == ticket);
         pins.fold(0, |bits, pin| bits | pin.bits)
@@ -300,7 +305,7 @@ impl Gathered {
         }
     }
 
-    /// Leaves the pieces' bytes within these offsets.
+    /// Keeps only the bytes of the pieces within these offsets.
     pub fn clip(&mut self, bytes: Span) {
         self.pieces.retain(|piece| {
             let Some(kept) = bytes.intersection(Span { start: piece.dst, len: piece.len }) else {

@@ -1,47 +1,48 @@
-//! Which unit copies what: the processor, and beside it a device that copies by itself
-//! (Copier, SOSP 2025, §4.3).
+//! Division of copies between the processor and a device that copies by itself (Copier, SOSP 2025,
+//! §4.3).
 //!
-//! Handing bytes to a device and waiting for it both take time, so the device gets only as much as
-//! it has done when the processor is through with the rest, in pieces that are long enough to be
-//! worth it, and from the end: what is at the front is usually needed first. Of an order that is
-//! large the device may get part of a piece (*i-piggyback*); of smaller ones whole pieces, the
-//! later orders' first (*e-piggyback*). Orders that are outstanding at the same time never touch
-//! each other's bytes, so nothing more has to be known of them.
+//! Submission to the device and the wait for it both take time. So the device gets only as much as
+//! it completes before the processor completes the rest, in pieces that are long enough to pay,
+//! and from the end, because the front is usually needed first. A large order may give the device
+//! a part of a piece (*i-piggyback*). Smaller orders give it whole pieces, those of later orders
+//! first (*e-piggyback*). Outstanding orders never touch each other's bytes, so their pieces can
+//! be distributed freely.
 
 use smallvec::SmallVec;
 
 use crate::plan::{Order, Piece, Plan};
 use crate::span::{Segments, Span};
 
-/// Orders of so many bytes are divided; smaller ones share the device among them.
+/// Minimum length of an order whose pieces are split; smaller orders give the device whole pieces
+/// only.
 pub const DIVIDE_MIN_BYTES: u64 = 12 * 1024;
-/// A piece is cut at multiples of this, counted from its end: a cache line.
+/// Granularity of a split, counted from the end of the piece: a cache line.
 pub const CUT_BYTES: u64 = 64;
 
 impl Plan {
-    /// The memory that an outstanding order's task writes, and the task's segments: for who tells
-    /// progress of an order in parts.
+    /// Returns the memory that an outstanding order's task writes, and the task's segments. A unit
+    /// that reports partial progress of an order needs both.
     pub fn target_of(&self, order: &Order) -> Option<(Span, Segments)> {
         let task = self.table.get(order.ticket)?;
         Some((task.writes()?, task.segments))
     }
 }
 
-/// Something that copies.
+/// A copy unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// What it is called in logs and figures.
+    /// Name in logs and metrics.
     pub name: String,
-    /// What each piece costs before its first byte, nanoseconds.
+    /// Fixed cost of a piece, in nanoseconds.
     pub start_ns: u64,
-    /// Bytes a microsecond.
+    /// Bytes per microsecond.
     pub bytes_per_us: u64,
-    /// Shorter pieces are not worth it.
+    /// Minimum length of a piece for this unit.
     pub min_bytes: u64,
 }
 
 impl Unit {
-    /// How long a piece takes, nanoseconds.
+    /// Returns the duration of a piece, in nanoseconds.
     pub fn piece_ns(&self, bytes: u64) -> u64 {
         self.start_ns.saturating_add(self.bytes_ns(bytes))
     }
@@ -51,25 +52,25 @@ impl Unit {
     }
 }
 
-/// A piece of one of the orders, or a part of it.
+/// A piece of one of the orders, or a part of such a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Which order.
+    /// Index of the order.
     pub order: usize,
-    /// What to copy.
+    /// Bytes to copy.
     pub piece: Piece,
 }
 
-/// Who copies what.
+/// Distribution of the pieces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Division {
-    /// The processor, in the order of the orders.
+    /// Parts for the processor, in the order of the orders.
     pub cpu: SmallVec<[Part; 8]>,
-    /// The device, last piece first: to be submitted before the processor begins.
+    /// Parts for the device, last piece first, to be submitted before the processor starts.
     pub device: SmallVec<[Part; 8]>,
 }
 
-/// Divides the pieces of orders that are outstanding together, given oldest first.
+/// Divides the pieces of orders that are outstanding together; the orders are given oldest first.
 pub fn divide(orders: &[&[Piece]], cpu: &Unit, device: Option<&Unit>) -> Division {
     let parts = |(order, pieces): (usize, &&[Piece])| {
         pieces.iter().map(|piece| Part { order, piece: *piece }).collect::<SmallVec<[Part; 8]>>()
@@ -82,7 +83,7 @@ pub fn divide(orders: &[&[Piece]], cpu: &Unit, device: Option<&Unit>) -> Divisio
     division
 }
 
-/// When both are through, nanoseconds from now.
+/// Completion times of both units, in nanoseconds from now.
 struct Balance<'a> {
     cpu: &'a Unit,
     device: &'a Unit,
@@ -91,14 +92,15 @@ struct Balance<'a> {
 }
 
 impl Balance<'_> {
-    /// Everything on the processor.
+    /// Assigns everything to the processor.
     fn of<'a>(parts: &[Part], cpu: &'a Unit, device: &'a Unit) -> Balance<'a> {
         let each = parts.iter().map(|part| cpu.piece_ns(part.piece.len));
         let cpu_ns = each.fold(0, u64::saturating_add);
         Balance { cpu, device, cpu_ns, device_ns: 0 }
     }
 
-    /// Moves pieces to the device, from the last on, while both are through earlier for it.
+    /// Moves pieces to the device, starting with the last, while this makes both units finish
+    /// earlier.
     fn settle(&mut self, orders: &[&[Piece]], division: &mut Division) {
         for place in (0..division.cpu.len()).rev() {
             let part = division.cpu[place];
@@ -117,14 +119,14 @@ impl Balance<'_> {
                     division.cpu[place] = head;
                     division.device.push(tail);
                 }
-                // What is left to balance is less than a piece worth the device's while.
+                // The rest of the imbalance is smaller than a piece that pays on the device.
                 return;
             }
         }
     }
 
-    /// Gives the device a whole piece, if it is through with it no later than the processor with
-    /// the rest.
+    /// Assigns a whole piece to the device if the device then finishes no later than the
+    /// processor.
     fn takes(&mut self, len: u64) -> bool {
         let cpu_ns = self.cpu_ns.saturating_sub(self.cpu.piece_ns(len));
         let device_ns = self.device_ns.saturating_add(self.device.piece_ns(len));
@@ -135,8 +137,8 @@ impl Balance<'_> {
         fits
     }
 
-    /// How many bytes from the end of a piece make both finish together, if that many are worth
-    /// it.
+    /// Returns the number of bytes at the end of a piece with which both units finish together, if
+    /// that number pays on the device.
     fn cut(&mut self, len: u64) -> Option<u64> {
         let begun_ns = self.device_ns.saturating_add(self.device.start_ns);
         let spare_ns = u128::from(self.cpu_ns.checked_sub(begun_ns)?);
@@ -153,7 +155,7 @@ impl Balance<'_> {
     }
 }
 
-/// The first `len` bytes of a part, and the rest.
+/// Splits a part behind its first `len` bytes.
 fn split(part: Part, len: u64) -> (Part, Part) {
     let Piece { dst, src, len: whole } = part.piece;
     let head = Piece { dst, src, len };
@@ -175,7 +177,7 @@ mod tests {
         Piece { dst: at, src: (1 << 40) + at, len }
     }
 
-    /// When a unit is through with these, by the definition.
+    /// Returns the completion time of a unit, computed from the definition.
     fn through_ns(unit: &Unit, parts: &[Part]) -> u64 {
         parts.iter().map(|part| unit.piece_ns(part.piece.len)).sum()
     }
@@ -198,7 +200,7 @@ mod tests {
         assert_eq!((tail.dst + tail.len, tail.len % CUT_BYTES), (200_000, 0));
         let (cpu_ns, device_ns) =
             (through_ns(&cpu, &division.cpu), through_ns(&device, &division.device));
-        // 64 bytes are a matter of 10 ns here.
+        // 64 bytes take about 10 ns here.
         assert!(cpu_ns.abs_diff(device_ns) < 20, "{cpu_ns} {device_ns}");
     }
 
@@ -266,7 +268,8 @@ mod tests {
         });
     }
 
-    /// The device is never the later one, and no whole piece more would have made it earlier.
+    /// The device never finishes last, and one more whole piece would not make both finish
+    /// earlier.
     fn balanced(division: &Division, cpu: &Unit, device: &Unit, worth: u64) {
         let cpu_ns = through_ns(cpu, &division.cpu);
         let device_ns = through_ns(device, &division.device);

@@ -1,71 +1,71 @@
-//! What a service thread does when there is nothing to do.
+//! Idle behaviour of a service thread.
 //!
-//! Waking a thread that sleeps takes many times as long as a copy; a thread that spins takes a
-//! core. So it spins for as long as that has lately been worth while, gives the core to whoever
-//! wants it for a moment, then sleeps until it is woken (Copier, SOSP 2025, §4.5.1).
+//! A wake-up takes many times as long as a copy; a spinning thread occupies a core. So the thread
+//! spins for as long as spinning has recently paid, then yields the core for a moment, then sleeps
+//! until it is woken (Copier, SOSP 2025, §4.5.1).
 
 use crate::Micros;
 
-/// The longest spin, microseconds: a few times what waking takes.
+/// Maximum spin time, in microseconds: a few times a wake-up.
 pub const SPIN_US_MAX: u64 = 400;
-/// The spin that a thread begins with, and begins again with, microseconds.
+/// Initial spin time, in microseconds.
 pub const SPIN_US_START: u64 = 100;
-/// How long the core is offered to others before the thread sleeps, microseconds.
+/// Time for which the thread yields the core before it sleeps, in microseconds.
 pub const YIELD_US: u64 = 20;
-/// The usual sleep if nobody wakes the thread, microseconds.
+/// Default sleep time without a wake-up, in microseconds.
 pub const SLEEP_US_DEFAULT: u64 = 100_000;
 
-/// How a thread waits.
+/// Polling policy of a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// It spins as long as that is worth while, then sleeps.
+    /// Spins as long as that pays, then sleeps.
     #[default]
     Adaptive,
-    /// It polls while a scenario lasts ([`Idle::set_active`]), and sleeps otherwise.
+    /// Polls while a scenario is active ([`IdlePolicy::set_active`]), and sleeps otherwise.
     Scenario,
-    /// It polls.
+    /// Polls always.
     AlwaysPoll,
 }
 
-/// What to do before looking for work again.
+/// Action before the thread looks for work again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// Pause for some cycles.
     Spin,
-    /// Let others have the core.
+    /// Yield the core.
     Yield,
-    /// Say that the thread sleeps, look for work once more, and sleep so many microseconds unless
-    /// it is woken.
+    /// Publish that the thread sleeps, look for work once more, and sleep for this number of
+    /// microseconds unless it is woken.
     Sleep(u64),
 }
 
-/// How one thread waits.
+/// Idle state of one thread.
 #[derive(Debug)]
 pub struct Idle {
     mode: Mode,
     active: bool,
     sleep_us: u64,
-    /// How long spinning is worth while at present.
+    /// Current spin time, in microseconds.
     spin_us: u64,
-    /// Since when there is nothing to do.
+    /// Start of the idle period.
     since: Option<Micros>,
-    /// The thread has slept since then.
+    /// The thread has slept in this idle period.
     slept: bool,
 }
 
 impl Idle {
-    /// A thread that begins; it sleeps `sleep_us` microseconds at most.
+    /// Creates the state of a new thread that sleeps at most `sleep_us` microseconds at a time.
     pub fn new(mode: Mode, sleep_us: u64) -> Idle {
         let (spin_us, active) = (SPIN_US_START, false);
         Idle { mode, active, sleep_us, spin_us, since: None, slept: false }
     }
 
-    /// The scenario that [`Mode::Scenario`] waits for begins or ends.
+    /// Starts or ends the scenario of [`Mode::Scenario`].
     pub fn set_active(&mut self, active: bool) {
         self.active = active;
     }
 
-    /// There was something to do.
+    /// Records that the thread found work.
     pub fn worked(&mut self, now: Micros) {
         let Some(since) = self.since.take() else { return };
         let waited_us = now.0.saturating_sub(since.0);
@@ -73,21 +73,21 @@ impl Idle {
         if waited_us > SPIN_US_MAX {
             return;
         }
-        // It came soon: where the thread slept already, too soon for that; otherwise leave some
-        // room for work that comes a little later.
+        // The work came soon. If the thread slept already, the spin was too short; otherwise leave
+        // some room for work that comes a little later.
         let worth_us = if slept { 2 * self.spin_us.max(SPIN_US_START / 2) } else { 2 * waited_us };
         self.spin_us = self.spin_us.max(worth_us).min(SPIN_US_MAX);
     }
 
-    /// Somebody woke the thread, and has work for it, now or soon: whoever wakes it to see whether
-    /// it is worth while comes back a little later.
+    /// Records that a client woke the thread. Work is there or comes soon: a client that tries out
+    /// the service comes back a little later.
     pub fn rung(&mut self) {
         (self.since, self.slept) = (None, false);
         self.spin_us = SPIN_US_MAX;
     }
 
-    /// There is nothing to do. `preempted`: the core was taken from the thread since it was last
-    /// asked, so somebody else needs it.
+    /// Returns the action of a thread without work. `preempted`: the core was taken from the
+    /// thread since the last call, so another thread needs it.
     pub fn nothing(&mut self, now: Micros, preempted: bool) -> Rest {
         let since = *self.since.get_or_insert(now);
         match (self.mode, self.active) {
@@ -102,7 +102,8 @@ impl Idle {
             if !preempted {
                 return Rest::Spin;
             }
-            // No more of it this time, and less next time. Not none: it may have been a moment.
+            // Stop spinning now, and spin less next time; but not zero, since the preemption may
+            // be a single event.
             self.spin_us /= 2;
             self.since = Some(Micros(now.0.saturating_sub(self.spin_us)));
             return Rest::Yield;
@@ -111,7 +112,7 @@ impl Idle {
             return Rest::Yield;
         }
         if !self.slept {
-            // The spin was in vain.
+            // The spin found no work.
             self.spin_us -= self.spin_us.div_ceil(4);
             self.slept = true;
         }
@@ -123,13 +124,13 @@ impl Idle {
 mod tests {
     use super::*;
 
-    /// Work comes every `gap_us`; microseconds spun in each of so many gaps.
+    /// Returns the microseconds spun in each of `gaps` idle periods of `gap_us`.
     fn spins(idle: &mut Idle, gap_us: u64, gaps: u64) -> Vec<u64> {
         let mut spins = Vec::new();
         for gap in 0..gaps {
             let from = 1_000_000 * gap;
             let rest = |now| idle.nothing(Micros(from + now), false);
-            // A thread that sleeps is not asked again until work comes.
+            // A sleeping thread asks again only when work comes.
             let rests: Vec<_> = (0..gap_us).map(rest).collect();
             spins.push(rests.iter().filter(|rest| **rest == Rest::Spin).count() as u64);
             idle.worked(Micros(from + gap_us));
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(idle.nothing(Micros(0), false), Rest::Spin);
         assert_eq!(idle.nothing(Micros(SPIN_US_START), false), Rest::Yield);
         assert_eq!(idle.nothing(Micros(SPIN_US_START + YIELD_US), false), Rest::Sleep(7));
-        // A clock that goes back harms nobody.
+        // A clock that goes backwards does no harm.
         idle.worked(Micros(0));
         assert_ne!(idle.nothing(Micros(1), false), Rest::Sleep(7));
     }
@@ -164,7 +165,7 @@ mod tests {
         let spin_us = idle.spin_us;
         assert_eq!(idle.nothing(Micros(1_000), false), Rest::Spin);
         assert_eq!(idle.nothing(Micros(1_001), true), Rest::Yield);
-        // Giving up the core looks like being preempted.
+        // A yield looks like a preemption.
         assert_eq!(idle.nothing(Micros(1_002), true), Rest::Yield);
         assert_eq!(idle.nothing(Micros(1_001 + YIELD_US), true), Rest::Sleep(7));
         assert!((spin_us / 4..=spin_us / 2).contains(&idle.spin_us), "{}", idle.spin_us);

@@ -1,12 +1,12 @@
-//! Lazy copies: made when another one needs them, when they are promoted, or when their time is up
+//! Lazy copies: copied when another task needs them, when they are promoted, or at their deadline
 //! (Copier, SOSP 2025, §4.4).
 
 use crate::plan::{CANDIDATES_MAX, Order, Plan, Progress, Turn};
 use crate::{Micros, Ticket};
 
 impl Plan {
-    /// There is little room left for tasks: all that are lazy now become ordinary ones, so that
-    /// they are done and retire.
+    /// Turns all lazy tasks into ordinary ones, so that they complete and retire. The caller calls
+    /// this when there is little room left for tasks.
     pub fn hurry(&mut self) {
         if self.lazies.is_empty() {
             return;
@@ -38,7 +38,7 @@ impl Plan {
         None
     }
 
-    /// When the first lazy task's time is up.
+    /// Returns the earliest deadline of a lazy task.
     pub(crate) fn earliest_lazy<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Micros> {
         while let Some((until, ticket)) = self.lazies.first().copied() {
             if !self.table.is_finished(ticket, turn.progress) {

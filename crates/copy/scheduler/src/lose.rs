@@ -1,4 +1,4 @@
-//! What a stream did not bring (rule 7): those who need it end, too.
+//! Loss of a stream's bytes (rule 7): dependent tasks end too.
 
 use std::num::NonZeroU16;
 
@@ -10,13 +10,13 @@ use crate::span::{Run, Span};
 use crate::{Micros, Ticket};
 
 impl Plan {
-    /// The segments `bits` of a task will not come: a stream has ended, or failed. What younger
-    /// tasks would have read of them, and others of theirs, ends too, and a task at a stream as a
-    /// whole. They are claimed here, and are the answer: the runtime marks them failed, the last
-    /// ones first, and only then the segments themselves. What is pinned ends later
-    /// ([`crate::plan::Step::Abort`]).
+    /// Records that the segments `bits` of a task will not receive their bytes, because a stream
+    /// has ended or failed. Segments of younger tasks that would have read them end too,
+    /// transitively; a dependent task at a stream ends as a whole. The free ones are claimed here
+    /// and returned. The runtime marks the returned segments failed, in reverse order, and then
+    /// the segments `bits` themselves. Pinned segments end later ([`crate::plan::Step::Abort`]).
     ///
-    /// Where they are too many to look at, the rest copies what is there.
+    /// If the search runs out of work, the remaining dependents copy the bytes that are there.
     pub fn lose<P: Progress>(
         &mut self,
         ticket: Ticket,
@@ -45,7 +45,8 @@ impl Plan {
         claimed
     }
 
-    /// Younger tasks that have still to read these segments, and which of theirs do.
+    /// Returns the younger tasks that have still to read these segments, with their segments that
+    /// do.
     fn who_needs<P: Progress>(
         &self,
         turn: &mut Turn<'_, P>,
@@ -76,7 +77,7 @@ impl Plan {
         found
     }
 
-    /// The segments of `reader` that need some of what `writer` should have written.
+    /// Returns the segments of `reader` that need bytes that `writer` should have written.
     fn needs<P: Progress>(
         &self,
         turn: &mut Turn<'_, P>,
@@ -100,7 +101,7 @@ impl Plan {
         if needs != 0 && task.is_whole() { open } else { needs }
     }
 
-    /// Ends segments of a task; what is claimed of them.
+    /// Ends segments of a task, and returns the ones that it claimed.
     fn lose_some<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,

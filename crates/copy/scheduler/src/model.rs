@@ -1,10 +1,10 @@
-//! The plan against a model of the world: memory as bytes, a client that submits, syncs, copies
-//! segments itself, reads, writes and aborts, a service whose orders are copied byte by byte, all
-//! at random moments.
+//! Tests the plan against a model: memory as bytes, a client that submits, syncs, copies segments
+//! itself, reads, writes and aborts, and a service whose orders are copied byte by byte, all at
+//! random times.
 //!
-//! The oracle is the program run with `memcpy`: whatever the client reads after a sync must be
-//! what it would have read then. Bytes that an aborted or failed copy did not write are unknown,
-//! and so is what was copied from them later.
+//! The oracle is the same program with `memcpy`: each read after a sync must return the bytes that
+//! it would return there. Bytes that an aborted or failed copy did not write are unknown, and so
+//! are later copies of them.
 
 mod shared;
 mod truth;
@@ -25,9 +25,9 @@ const MEMORY_BYTES: u64 = 160;
 const STREAMS: u64 = 2;
 const PENDING_MAX: usize = 14;
 const JOBS_MAX: usize = 6;
-/// Far above what one step takes to decide with so few tasks.
+/// Far above the number of queries in one step with this number of tasks.
 const QUESTIONS_MAX: u32 = 1000;
-/// Far above what any case takes.
+/// Far above the number of steps in any case.
 const STEPS_MAX: usize = 100_000;
 
 const REASON: NonZeroU16 = NonZeroU16::MIN;
@@ -38,12 +38,12 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// What the client did, in its order.
+/// An action of the client, in program order.
 #[derive(Clone)]
 enum Event {
     Copy(Ticket),
     Write(Span, u8),
-    /// With the segments that were done at that moment.
+    /// With the segments that were done at that time.
     Abort(Ticket, u32),
 }
 
@@ -61,9 +61,9 @@ struct Known {
     failed: bool,
     aborted: bool,
     retired: bool,
-    /// Segments whose bytes did not all come out of a stream; it was told.
+    /// Segments that were marked lost, because a stream did not bring all of their bytes.
     lost: u32,
-    /// It should have sent such bytes, and sent nothing.
+    /// The task is a send of lost bytes, and sent nothing.
     unsent: bool,
 }
 
@@ -72,7 +72,7 @@ impl Known {
         of.intersection(range)
             .map_or(0, |met| self.segments.touching(met.start - of.start, met.len))
     }
-    /// The bytes of a segment, as destination and source.
+    /// Returns the destination and source ranges of a segment.
     fn bytes_of(&self, bit: u32) -> (Span, Span) {
         let bytes = self.segments.bytes(Run::lowest(bit).unwrap());
         let side = |of: Span| Span { start: of.start + bytes.start, len: bytes.len };
@@ -97,26 +97,26 @@ impl Known {
     }
 }
 
-/// Where a byte is.
+/// Location of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Memory(u64),
     Stream(u64, u64),
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Job {
-    /// `None`: the client's.
+    /// `None` for a copy by the client.
     order: Option<Order>,
     ticket: Ticket,
     bits: u32,
     moves: Vec<(Place, Place)>,
     copied: usize,
-    /// At a stream: moves before these are between memory; then they go in order.
+    /// At a stream: the moves before this index are between memory; the later ones go in order.
     copies: usize,
-    /// What of its landings was marked.
+    /// Segments that were marked done, for each entry of the order's progress list.
     told: Vec<u32>,
-    /// The offset of the first byte of the stream in the task.
+    /// Offset in the task of the first byte from the stream.
     start: u64,
 }
 
@@ -133,9 +133,9 @@ struct World<'a> {
     bytes: Vec<u8>,
     sent: Vec<Vec<u8>>,
     received: [u64; STREAMS as usize],
-    /// Streams that have ended, and after how many bytes.
+    /// End positions of streams that have ended.
     ended: [Option<u64>; STREAMS as usize],
-    /// Segments whose bytes did not come.
+    /// Segments that depend on bytes that did not come.
     losers: Vec<(Ticket, u32)>,
     shared: Shared,
     tasks: BTreeMap<Ticket, Known>,
@@ -193,12 +193,12 @@ impl World<'_> {
         }
     }
 
-    /// The program with `memcpy` instead.
+    /// Runs the program with `memcpy` instead.
     fn truth(&self) -> Truth {
         self.truth_without(None)
     }
 
-    /// With who needs what `short` did not bring.
+    /// As [`World::truth`], with the dependents of the bytes that `short` did not receive.
     fn truth_without(&self, short: Option<Ticket>) -> Truth {
         let mut truth = Truth::new(self.ended, short);
         for event in &self.log {
@@ -216,7 +216,7 @@ impl World<'_> {
         Span { start: self.random.below(MEMORY_BYTES - len + 1), len }
     }
 
-    /// A side of an earlier copy, perhaps not quite: chains and overlaps are what is wanted.
+    /// Returns a range near a side of an earlier copy, so that chains and overlaps are frequent.
     fn related_span(&mut self, len: u64) -> Span {
         let recent: Vec<_> = self.tasks.values().rev().take(5).map(|known| known.request).collect();
         let start = match recent.get(self.random.below(recent.len())) {
@@ -283,7 +283,7 @@ impl World<'_> {
         self.tasks.keys().copied().filter(|ticket| self.open(*ticket) != 0).collect()
     }
 
-    /// What the client has to wait for before it does what it wishes.
+    /// Returns the segments that the client must wait for before this access.
     fn needs(&self, wish: Wish) -> Vec<(Ticket, u32)> {
         let of = |ticket: &Ticket| {
             let task = &self.tasks[ticket];
@@ -358,7 +358,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The client copies a segment itself: one before which nothing older comes.
+    /// Copies a segment in the client, if no older task precedes it.
     fn help(&mut self) -> Checked {
         let pending = self.pending();
         let Some(&ticket) = pending.get(self.random.below(pending.len())) else { return Ok(()) };
@@ -382,7 +382,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The client receives the next few segments itself.
+    /// Receives the next few segments in the client.
     fn help_to_receive(&mut self, ticket: Ticket) -> Checked {
         let task = &self.tasks[&ticket];
         let (stream, open) = (task.request.src.start, self.open(ticket));
@@ -410,7 +410,7 @@ impl World<'_> {
         self.begin_job(Job::new(None, ticket, run.bits(), moves, 0, bytes.start))
     }
 
-    /// Nothing older has still to touch these bytes of a task (rule 1).
+    /// Returns true if no older task has still to touch these bytes of a task (rule 1).
     fn comes_first(&self, ticket: Ticket, dst: Span, src: Span) -> bool {
         self.tasks.range(..ticket).all(|(older, known)| {
             let before = known.writing(dst) | known.reading(dst) | known.writing(src);
@@ -418,7 +418,7 @@ impl World<'_> {
         })
     }
 
-    /// The service could copy some of this task without reading past anything.
+    /// Returns true if the service could copy some of this task without absorption.
     fn is_ready(&self, ticket: Ticket) -> bool {
         let task = &self.tasks[&ticket];
         let ordinary = task.request.kind == Kind::Memory && task.request.lazy_until.is_none();
@@ -434,12 +434,12 @@ impl World<'_> {
     }
 
     fn begin_job(&mut self, mut job: Job) -> Checked {
-        // With a rule switched off it is the bytes that must show it.
+        // With a rule switched off, the violation must show in the bytes.
         let others = if self.plan.off.is_none() { &self.jobs[..] } else { &[] };
         for other in others {
             for (dst, src) in &job.moves {
                 let clash = |(to, from): &(Place, Place)| to == dst || to == src || from == dst;
-                // What has gone through a stream may be marked already.
+                // Bytes that have passed through a stream may be marked already.
                 let over = if other.is_in_order() { other.copied } else { 0 };
                 let clash = other.moves[over..].iter().find(|moved| clash(moved));
                 check(clash.is_none(), || {
@@ -457,7 +457,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// An order becomes bytes to move.
+    /// Turns an order into byte moves.
     fn take(&mut self, order: Order) -> Checked {
         let task = &self.tasks[&order.ticket];
         let (segments, request) = (task.segments, task.request);
@@ -532,7 +532,7 @@ impl World<'_> {
         self.begin_job(Job::new(Some(order), ticket, bits, moves, copies, start))
     }
 
-    /// The stream ends somewhere in the last `len` bytes that were taken from it, or does not.
+    /// Ends the stream, rarely, within the last `len` bytes that were taken from it.
     fn perhaps_end(&mut self, stream: u64, len: u64) {
         let stream = stream as usize;
         if self.random.once_in(40) && self.ended[stream].is_none() && self.received[stream] >= len {
@@ -540,7 +540,7 @@ impl World<'_> {
         }
     }
 
-    /// Copies some bytes of a job; those of one job are in no order.
+    /// Copies some bytes of a job; memory bytes of one job go in random order.
     fn work(&mut self) -> Checked {
         let count = self.jobs.len() as u64;
         if count == 0 {
@@ -569,7 +569,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Marks what has come or gone.
+    /// Marks segments whose bytes have come or gone.
     fn tell(shared: &mut Shared, job: &mut Job) -> Checked {
         let Some(order) = &job.order else { return Ok(()) };
         let Some(moved) = job.copied.checked_sub(job.copies) else { return Ok(()) };
@@ -583,12 +583,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What a stream did not bring, or could not.
+    /// Ends the segments whose bytes a stream did not bring or take.
     fn end_short(&mut self, order: &Order, told: &[u32]) -> Checked {
         while !self.inbox.is_empty() {
             self.deliver()?;
         }
-        // A send may have been made of a receive and with it.
+        // A send may have absorbed a receive.
         let inlet = order.inlet.and(order.landings.get(1)).map_or(order.ticket, |of| of.ticket);
         self.losers.extend(self.truth_without(Some(inlet)).losers);
         let landings = order.landings.iter().zip(told);
@@ -624,7 +624,7 @@ impl World<'_> {
             return Ok(());
         }
         match self.random.below(40) {
-            // Could not be copied after all.
+            // The copy was not possible at this time.
             0 => self.shared.release(job.ticket, job.bits),
             1 if self.random.once_in(3) => {
                 self.tasks.get_mut(&job.ticket).unwrap().failed = true;
@@ -652,7 +652,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// One turn of the service; the step that was answered, if it was not one to do.
+    /// Runs one step of the service, and returns the step if it requires no action.
     fn serve(&mut self) -> Checked<Option<Step>> {
         self.shared.questions.set(0);
         let step = self.plan.next(&mut self.shared, self.now, self.budget_bytes);
@@ -712,7 +712,7 @@ impl World<'_> {
         self.settle()
     }
 
-    /// Everything comes to its end, and is as the oracle has it.
+    /// Completes all work, and compares the result with the oracle.
     fn settle(&mut self) -> Checked {
         let mut steps = 0;
         while let Some(wish) = self.wish.take() {
@@ -761,7 +761,7 @@ impl World<'_> {
     }
 }
 
-/// One random program, with a rule switched off or not.
+/// Runs one random program, optionally with a rule switched off.
 pub(crate) fn run(random: &mut Random, off: Option<Rule>) -> Checked {
     let moments = 40 + random.below(400);
     World::new(random, off).run(moments)

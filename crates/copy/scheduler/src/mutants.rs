@@ -1,11 +1,11 @@
-//! Each rule is needed: without it the model finds wrong bytes, and soon.
+//! Ablation tests: without any one of the rules, the model finds wrong bytes.
 
 use unlade_testkit::Random;
 
 use crate::model;
 use crate::plan::Rule;
 
-/// Random programs in which a missing rule must show.
+/// Number of random programs within which a missing rule must show.
 const CASES: u64 = 6000;
 
 fn must_be_found(rule: Rule) {

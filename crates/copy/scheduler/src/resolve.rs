@@ -1,4 +1,4 @@
-//! What must come first (rule 1), followed down to something that can be copied now.
+//! Dependencies (rule 1), followed down to a segment that can be copied now.
 
 use smallvec::smallvec;
 
@@ -8,28 +8,28 @@ use crate::plan::{Inlet, Order, Piece, Plan, Progress, Rule, Turn};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Task};
 
-/// Why segments cannot be copied now.
+/// Reason why segments cannot be copied now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stuck {
-    /// An older task comes first.
+    /// An older task must be copied first.
     Behind(Blocker),
-    /// Somebody has them, or what is needed for them.
+    /// The segments or their dependencies are claimed elsewhere.
     Busy,
 }
 
-/// What comes first.
+/// A dependency that must be copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocker {
     /// The older task.
     pub by: Ticket,
-    /// Its segments that are needed.
+    /// Segments of the older task that are needed.
     pub bits: u32,
-    /// The segments that wait for them.
+    /// Segments that wait for them.
     pub waiting: u32,
 }
 
 impl Plan {
-    /// An order for some of a task's segments, or for what they depend on.
+    /// Makes an order for some of a task's segments, or for their dependencies.
     pub(crate) fn attempt<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -43,7 +43,7 @@ impl Plan {
         self.pursue(turn, ticket, bits, urgent)
     }
 
-    /// As [`Plan::attempt`], even where the task is being aborted.
+    /// As [`Plan::attempt`], also for a task that is being aborted.
     pub(crate) fn pursue<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -65,13 +65,13 @@ impl Plan {
                     first.waiting
                 }
             };
-            // The other segments may wait for somebody else.
+            // The other segments may wait for other tasks.
             left &= if whole { 0 } else { !waiting };
         }
         None
     }
 
-    /// Goes from blocker to blocker. Each is older than the one before, so this ends.
+    /// Follows the chain of blockers. Each is older than the one before, so the loop ends.
     fn descend<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -88,7 +88,7 @@ impl Plan {
         }
     }
 
-    /// An order for segments of this task, or what prevents it.
+    /// Makes an order for segments of this task, or returns the obstacle.
     fn try_task<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -139,7 +139,8 @@ impl Plan {
         self.claim(turn, ticket, run, gathered)
     }
 
-    /// The beginning of the run whose destination nothing older has still to read or write.
+    /// Returns the beginning of the run whose destination no older task has still to read or
+    /// write.
     pub(crate) fn unblocked<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -179,7 +180,7 @@ impl Plan {
         search.result(run)
     }
 
-    /// Claims the run for an order; less of it where the client was faster.
+    /// Claims the run for an order, or a part of it if the client claimed the rest.
     fn claim<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -206,7 +207,7 @@ impl Plan {
     }
 }
 
-/// The bytes of a run as they are, by offset.
+/// Reads the bytes of a run in place, by offset.
 pub(crate) fn plain(task: &Task, run: Run) -> Gathered {
     let Span { start, len } = task.segments.bytes(run);
     if task.kind == Kind::Relay {
@@ -217,17 +218,17 @@ pub(crate) fn plain(task: &Task, run: Run) -> Gathered {
     Gathered { pieces, ..Gathered::default() }
 }
 
-/// What of a run waits, and for whom.
+/// Search for the older tasks that a run waits for.
 struct Search {
-    /// The memory that the run writes.
+    /// Memory that the run writes.
     range: Option<Span>,
     streams: [Option<u64>; 2],
-    /// The task's segments, and where its destination begins.
+    /// The task's segments, and its destination address.
     task: (Segments, u64),
-    /// The segments that must be free for there to be an order.
+    /// Segments without which there is no order.
     needed: u32,
     waiting: u32,
-    /// The oldest that needed ones wait for.
+    /// The oldest task that the needed segments wait for.
     blocker: Option<Blocker>,
 }
 
@@ -241,7 +242,8 @@ impl Search {
         Search { range, streams, task, needed, waiting: 0, blocker: None }
     }
 
-    /// The segments that wait for open ones of an older task, whose side `side` they touch.
+    /// Returns the segments that wait for the open segments of an older task, whose range `side`
+    /// they touch.
     fn waiting_for(&self, older: &Task, side: Span, open: u32) -> u32 {
         let (segments, dst) = self.task;
         let whole = Span { start: dst, len: segments.len_bytes() };

@@ -1,8 +1,8 @@
-//! How many threads serve, and which client is served by which.
+//! Number of service threads, and assignment of clients to them.
 //!
-//! The average load is kept between two bounds (Copier, SOSP 2025, §4.5.1). What happens must have
-//! lasted for a while, and a thread stops only if the others would stay below the upper bound with
-//! its work: so a load at a bound does not start and stop threads in turn.
+//! The average load is kept between two bounds (Copier, SOSP 2025, §4.5.1). A change requires that
+//! its condition has held for some time. A thread stops only if the others would stay below the
+//! upper bound with its work, so a load near a bound does not start and stop threads in turn.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,24 @@ use smallvec::SmallVec;
 
 use crate::{ClientId, Micros};
 
-/// The most threads.
+/// Maximum number of threads.
 pub const THREADS_MAX: usize = 64;
-/// The most clients that [`Homes::rebalance`] moves at once.
+/// Maximum number of clients that [`Assignments::rebalance`] moves at once.
 pub const MOVES_MAX: usize = 16;
-/// Threads whose loads differ by less than one part in so many of the busier one's are balanced.
+/// Threads are balanced if their loads differ by less than this fraction (one part in
+/// `IMBALANCE_PART`) of the busier one's load.
 const IMBALANCE_PART: u64 = 4;
 
-/// When threads start and stop.
+/// Bounds for the number of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Below this average load (1 is always busy) a thread less may do.
+    /// Average load (1 is always busy) below which a thread may stop.
     pub low_load: f32,
-    /// Above it, there is work for another thread.
+    /// Average load above which another thread may start.
     pub high_load: f32,
-    /// How long it must have been so, microseconds.
+    /// Time for which the condition must hold, in microseconds.
     pub sustained_us: u64,
-    /// The most threads.
+    /// Maximum number of threads.
     pub threads_max: usize,
 }
 
@@ -36,43 +37,43 @@ impl Default for Bounds {
     }
 }
 
-/// What a thread did in the last period.
+/// Load of a thread in the last period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Copying, microseconds.
+    /// Time spent copying, in microseconds.
     pub busy_us: u64,
-    /// The period, microseconds.
+    /// Length of the period, in microseconds.
     pub period_us: u64,
 }
 
-/// What to do about the threads.
+/// Change of the number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Start one more.
+    /// Start one more thread.
     Start,
-    /// Stop one: the last, for all others keep their clients then.
+    /// Stop the last thread; all others keep their clients.
     Stop,
-    /// Nothing.
+    /// No change.
     Keep,
 }
 
-/// Watches the load of the threads that run.
+/// Observes the load of the running threads.
 #[derive(Debug)]
 pub struct Scaler {
     bounds: Bounds,
-    /// What should be done, and since when.
+    /// The wanted change and, in `since`, the time at which its condition began to hold.
     wanted: Scale,
     since: Micros,
 }
 
 impl Scaler {
-    /// Nothing is known yet.
+    /// Creates a scaler without observations.
     pub fn new(bounds: Bounds) -> Scaler {
         Scaler { bounds, wanted: Scale::Keep, since: Micros(0) }
     }
 
-    /// A period is over; `loads` are those of all threads that run. One thread is never stopped:
-    /// it sleeps when there is nothing to do ([`crate::idle`]).
+    /// Evaluates a period; `loads` has the loads of all running threads. The last thread never
+    /// stops: it sleeps when it has no work ([`crate::idle`]).
     pub fn observe(&mut self, loads: &[Load], now: Micros) -> Scale {
         let wanted = self.wanted_for(loads);
         if wanted != self.wanted {
@@ -82,7 +83,7 @@ impl Scaler {
         if wanted == Scale::Keep || lasted_us < self.bounds.sustained_us {
             return Scale::Keep;
         }
-        // The next one has to be deserved anew, with the new number of threads.
+        // The next change must satisfy its condition again, with the new number of threads.
         self.wanted = Scale::Keep;
         wanted
     }
@@ -102,39 +103,39 @@ impl Scaler {
     }
 }
 
-/// Names a service thread.
+/// Identifies a service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u16);
 
-/// A client is served by another thread from now on.
+/// A change of a client's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The client.
     pub client: ClientId,
-    /// Who served it.
+    /// The previous thread.
     pub from: ThreadId,
-    /// Who serves it now.
+    /// The new thread.
     pub to: ThreadId,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Home {
     thread: ThreadId,
-    /// Bytes copied in the last period.
+    /// Number of bytes copied in the last period.
     bytes: u64,
 }
 
-/// Which thread serves which client. A client stays where it is, with what is in that core's
-/// cache, unless the thread stops or has clearly more to do than another.
+/// Assignment of clients to threads. A client keeps its thread, and so the contents of that core's
+/// cache, unless the thread stops or has clearly more work than another one.
 #[derive(Debug, Default)]
 pub struct Homes {
-    /// Threads that run, with the bytes their clients had copied in the last period.
+    /// Running threads, each with the number of bytes copied for its clients in the last period.
     threads: BTreeMap<ThreadId, u64>,
     clients: BTreeMap<ClientId, Home>,
 }
 
 impl Homes {
-    /// A thread runs; false where there are [`THREADS_MAX`] already.
+    /// Adds a thread; returns false if there are [`THREADS_MAX`] already.
     pub fn start(&mut self, thread: ThreadId) -> bool {
         if self.threads.len() >= THREADS_MAX {
             return false;
@@ -143,8 +144,8 @@ impl Homes {
         true
     }
 
-    /// A thread stops. Its clients go to the others, if there are any; else they have no home
-    /// until they are placed again.
+    /// Removes a thread. Its clients move to the other threads; if there are none, they are
+    /// unassigned until they are placed again.
     pub fn stop(&mut self, thread: ThreadId) -> Vec<Moved> {
         self.threads.remove(&thread);
         let homeless: Vec<_> = self
@@ -163,7 +164,8 @@ impl Homes {
         moved
     }
 
-    /// Who serves this client: who did so far, else who has least to do. `None` without threads.
+    /// Returns the thread of this client; a new client gets the thread with the least work. `None`
+    /// without threads.
     pub fn place(&mut self, client: ClientId) -> Option<ThreadId> {
         match self.clients.get(&client) {
             Some(home) => Some(home.thread),
@@ -172,7 +174,7 @@ impl Homes {
     }
 
     fn settle(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
-        // Among threads that copy equally much, who has fewer clients.
+        // Among threads with equal loads, choose the one with fewer clients.
         let count = |thread| self.clients.values().filter(|home| home.thread == thread).count();
         let (thread, _) =
             self.threads.iter().min_by_key(|(thread, bytes)| (**bytes, count(**thread)))?;
@@ -182,14 +184,14 @@ impl Homes {
         Some(thread)
     }
 
-    /// A client goes.
+    /// Removes a client.
     pub fn leave(&mut self, client: ClientId) {
         if let Some(home) = self.clients.remove(&client) {
             self.subtract(home.thread, home.bytes);
         }
     }
 
-    /// So many bytes were copied for a client in the last period.
+    /// Records the number of bytes copied for a client in the last period.
     pub fn measure(&mut self, client: ClientId, bytes: u64) {
         let Some(home) = self.clients.get_mut(&client) else { return };
         let (thread, before) = (home.thread, home.bytes);
@@ -210,8 +212,8 @@ impl Homes {
         }
     }
 
-    /// Moves clients from the busiest thread to the one with least to do, while that brings them
-    /// clearly closer.
+    /// Moves clients from the busiest thread to the one with the least work, while that brings
+    /// their loads clearly closer.
     pub fn rebalance(&mut self) -> SmallVec<[Moved; 4]> {
         let mut moves = SmallVec::new();
         while moves.len() < MOVES_MAX {
@@ -232,7 +234,7 @@ impl Homes {
         if gap <= most / IMBALANCE_PART {
             return None;
         }
-        // The gap shrinks by twice what moves, so more than half of it would turn it round.
+        // The gap shrinks by twice the moved load, so more than half of the gap would invert it.
         let fits = |home: &Home| home.thread == from && home.bytes > 0 && home.bytes <= gap / 2;
         let candidates = self.clients.iter().filter(|(_, home)| fits(home));
         let (client, _) = candidates.max_by_key(|(_, home)| home.bytes)?;
@@ -247,7 +249,8 @@ mod tests {
     const BOUNDS: Bounds =
         Bounds { low_load: 0.3, high_load: 0.8, sustained_us: 1000, threads_max: 3 };
 
-    /// Feeds a demand (in threads) until nothing changes; how many threads run then, and changes.
+    /// Applies a demand (in threads) until nothing changes; returns the number of running threads
+    /// and the number of changes.
     fn threads_for(demand: f64, mut threads: usize) -> (usize, usize) {
         let (mut scaler, mut changes) = (Scaler::new(BOUNDS), 0);
         for period in 0..200 {

@@ -1,17 +1,17 @@
-//! Where the bytes of a stream go (rule 6).
+//! Destinations of a stream's bytes (rule 6).
 //!
-//! A receive is one order for all that is left of it. Its bytes come in the order of the stream,
-//! and go to the receive's destination; but those that are given up there, and that one younger
-//! task reads, go straight to where that task puts them:
+//! A receive is one order for all that remains of it. Its bytes come in the order of the stream
+//! and go to the receive's destination. Bytes that are given up there and that exactly one younger
+//! task reads go straight to the destination of that task (the *taker*):
 //! ```text
 //!  stream ─► [ .. | .. | .. ]   pieces, in the order of the stream
 //!              │    │    └────► the receive's destination
 //!              │    └─────────► a taker's destination
 //!              └──────────────► the receive's destination
 //! ```
-//! What a taker's first and last segments read besides is there already, and copied by the same
-//! order. Who cannot take now (its destination is in use, somebody else has it) copies later from
-//! the receive's destination, where its bytes then are.
+//! The other bytes that a taker's first and last segments read are already in memory, and the same
+//! order copies them. A task that cannot take now (its destination is in use, or its segments are
+//! claimed) copies later from the receive's destination, where its bytes then are.
 
 use smallvec::SmallVec;
 
@@ -22,41 +22,41 @@ use crate::resolve::Stuck;
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind};
 
-/// The most younger tasks that read from one receive and are looked at. Where there are more,
-/// nobody takes.
+/// Maximum number of younger readers of one receive that are examined. With more readers, none
+/// takes.
 pub(crate) const READERS_MAX: usize = 64;
-/// The most that take from one order: each makes two pieces of one.
+/// Maximum number of takers of one order: each one splits a piece in two.
 const TAKERS_MAX: usize = 16;
 
-/// A younger task that reads what a receive has still to bring.
+/// A younger task that reads bytes which a receive has still to bring.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     ticket: Ticket,
-    /// The bytes that it reads of these.
+    /// The bytes of the receive that it reads.
     span: Span,
-    /// Its segments that do.
+    /// Its segments that read them.
     open: u32,
-    /// It may have them for good, to copy them,
+    /// The task may take the bytes to copy them.
     takes: bool,
-    /// or to send them.
+    /// The task may take the bytes to send them.
     sends: bool,
 }
 
 type Readers = SmallVec<[Reader; 4]>;
 
-/// What a reader finds where an older task writes.
+/// Effect of the tasks between a writer and a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Between {
-    /// What that task writes.
+    /// The reader finds the writer's bytes.
     Nothing,
-    /// Perhaps what that task writes, or some of it.
+    /// The reader may find the writer's bytes, or some of them.
     Something,
-    /// What somebody else writes.
+    /// The reader finds another task's bytes.
     All,
 }
 
 impl Plan {
-    /// An order for what is left of a receive; `run` is that.
+    /// Makes an order for `run`, which is all that remains of a receive.
     pub(crate) fn receive<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -77,8 +77,9 @@ impl Plan {
         self.give_out(ticket, run, gathered).ok_or(Stuck::Busy)
     }
 
-    /// Where all that is left of a receive is given up and sent on by one younger task: an order of
-    /// that one, in which these bytes go from stream to stream, behind what it sends of memory.
+    /// Makes an order of a younger send, if that send is the only reader of all that remains of
+    /// the receive and the bytes are given up. The received bytes go from stream to stream, behind
+    /// the bytes that the send reads from memory.
     fn send_on<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -99,9 +100,9 @@ impl Plan {
         }
         match self.unblocked(turn, sender, whole) {
             Ok(_) => {}
-            // What is under way comes to its end by itself.
+            // A task in progress completes by itself.
             Err(Stuck::Behind(first)) if self.is_under_way(first.by) => return Err(Stuck::Busy),
-            // What is not may have to come behind the receive.
+            // Any other task may have to come behind the receive.
             Err(_) => return Ok(None),
         }
         let sent = turn.progress.claim(sender, all) & all;
@@ -130,7 +131,7 @@ impl Plan {
         self.table.get(ticket).is_some_and(|task| task.held != 0)
     }
 
-    /// The one task that reads what is left of a receive, if it sends all of it.
+    /// Returns the only task that reads the rest of a receive, if it sends all of it.
     fn sole_sender<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -146,7 +147,7 @@ impl Plan {
         }
     }
 
-    /// Where the bytes of the run go.
+    /// Determines the destinations of the run's bytes.
     fn scatter<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -157,7 +158,7 @@ impl Plan {
         let (home, bytes) = (task.dst.start, task.segments.bytes(run));
         let coming = Span { start: home + bytes.start, len: bytes.len };
         let mut gathered = Gathered::default();
-        // With addresses of the receive's destination as their sources.
+        // The sources here are addresses in the receive's destination.
         let mut taken: SmallVec<[Piece; 4]> = SmallVec::new();
         let readers = self.readers_of(turn, ticket, coming);
         for reader in readers.iter().filter(|reader| reader.takes) {
@@ -176,8 +177,8 @@ impl Plan {
         Some(gathered)
     }
 
-    /// Who reads what is coming, and whether they may take it; nobody, where that is too much to
-    /// look at.
+    /// Returns the readers of the coming bytes, with their permission to take them. Empty if there
+    /// are too many readers or the search runs out of work.
     fn readers_of<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -224,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// What `reader` finds in `span`, where `writer` writes, and perhaps younger ones that are
-    /// older than the reader.
+    /// Returns what `reader` finds in `span`, where `writer` writes: younger writers that are
+    /// older than the reader may overwrite it.
     pub(crate) fn between<P: Progress>(
         &self,
         turn: &mut Turn<'_, P>,
@@ -254,7 +255,7 @@ impl Plan {
         between
     }
 
-    /// Claims what a reader can take, and says where it goes.
+    /// Claims the segments that a reader can take, and returns their destination as a piece.
     fn take<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -285,7 +286,7 @@ impl Plan {
         from.intersection(coming).map(piece)
     }
 
-    /// The run without segments that read what is neither coming nor there.
+    /// Removes the segments that read bytes which are neither coming nor in memory.
     fn without_edges<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -305,7 +306,7 @@ impl Plan {
         Run::lowest(kept)
     }
 
-    /// Whether nobody older has still to write a byte of `span`.
+    /// Returns true if no older task has still to write a byte of `span`.
     fn is_there<P: Progress>(
         &mut self,
         turn: &mut Turn<'_, P>,
@@ -326,7 +327,7 @@ impl Plan {
 }
 
 impl Gathered {
-    /// The bytes from address `at` to `end` go to the receive's destination, where they are.
+    /// Sends the bytes from address `at` to `end` to the receive's destination.
     fn lay(&mut self, home: u64, at: u64, end: u64) {
         if at < end {
             self.pieces.push(Piece { dst: at, src: at - home, len: end - at });
@@ -334,7 +335,7 @@ impl Gathered {
     }
 }
 
-/// What of a span is before and behind another one that it touches.
+/// Returns the parts of a span before and behind another span that it touches.
 fn edges(from: Span, coming: Span) -> impl Iterator<Item = Span> {
     let before = Span { start: from.start, len: coming.start.saturating_sub(from.start) };
     let behind = Span { start: coming.end(), len: from.end().saturating_sub(coming.end()) };

@@ -1,31 +1,31 @@
-//! How a move whose ranges overlap becomes copies.
+//! Splits a move with overlapping ranges into copies.
 //!
-//! A copy whose own ranges overlap cannot be made in any order of its bytes, so it is split into
-//! copies that have no overlap of their own, and the one whose source will be overwritten is
-//! submitted first (Copier, SOSP 2025, §4.1, footnote 3, speaks of two copies: enough where the
-//! bytes move by half their length or more). Between the copies the plan keeps the order, for each
-//! writes what the one before it reads.
+//! A copy whose own ranges overlap cannot be made in an arbitrary order of its bytes. So the move
+//! is split into copies that do not overlap themselves, and the copy whose source will be
+//! overwritten is submitted first (Copier, SOSP 2025, §4.1, footnote 3, describes two copies,
+//! which is enough if the bytes move by half their length or more). The plan keeps the copies in
+//! order, because each one writes what the previous one reads.
 
 use smallvec::{SmallVec, smallvec};
 
 use crate::plan::Piece;
 use crate::span::Span;
 
-/// The most copies that a move is split into.
+/// Maximum number of copies of a move.
 pub const MOVE_SPLITS_MAX: u64 = 8;
 
-/// Copies, in the order in which they are to be submitted.
+/// Copies in the order of their submission.
 pub type Splits = SmallVec<[Piece; 4]>;
 
-/// What a move becomes.
+/// Result of a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// It moves nothing.
+    /// The move is empty.
     Nothing,
-    /// Copies; none overlaps itself.
+    /// Copies that do not overlap themselves.
     Copies(Splits),
-    /// It is shifted by too little, or is no range of memory: `memmove`, at once, once the pending
-    /// copies that touch it are synced.
+    /// The shift is too small, or a range is no valid memory range. The caller syncs the pending
+    /// copies that touch it and then calls `memmove`.
     Inline,
 }
 
@@ -45,7 +45,7 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
     if count > MOVE_SPLITS_MAX {
         return Move::Inline;
     }
-    // Of one size, which is at most the shift: the last may be shorter.
+    // All of one size, which is at most the shift; the last one may be shorter.
     let size = len.div_ceil(count);
     let part = |number: u64| {
         let at = number * size;
@@ -53,7 +53,7 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
     };
     let mut copies: Splits = (0..len.div_ceil(size)).map(part).collect();
     if dst > src {
-        // The end of the source is overwritten by what comes from before it.
+        // Earlier bytes overwrite the end of the source, so the last copy goes first.
         copies.reverse();
     }
     Move::Copies(copies)

@@ -1,4 +1,4 @@
-//! What is chosen, in which order, and from where it is copied: one case after the other.
+//! Choice, order and sources of copies, one case after the other.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use unlade_copy_scheduler::span::Span;
 use unlade_copy_scheduler::task::{Ending, Kind, Refusal, Request};
 use unlade_copy_scheduler::{Micros, Ticket};
 
-/// Progress words in one thread: done and claimed.
+/// Progress words for a single thread: done and claimed bits.
 #[derive(Default)]
 struct Words(BTreeMap<Ticket, (u32, u32)>);
 
@@ -30,7 +30,7 @@ impl Progress for Words {
 }
 
 impl Words {
-    /// Segments done by the client or by an order.
+    /// Marks segments done, for the client or for an order.
     fn finish(&mut self, ticket: u64, bits: u32) {
         let (done, claimed) = self.0.entry(Ticket(ticket)).or_default();
         *done |= bits;
@@ -58,7 +58,7 @@ fn lazy(dst: u64, src: u64, len: u64) -> Request {
     Request { lazy_until: LATER, ..request(dst, src, len) }
 }
 
-/// A plan with these tasks, of tickets from 1.
+/// Creates a plan with these tasks; tickets start at 1.
 fn plan_of(requests: &[Request]) -> (Plan, Words) {
     let mut plan = Plan::default();
     for (place, request) in requests.iter().enumerate() {
@@ -74,7 +74,7 @@ fn order(plan: &mut Plan, words: &mut Words, budget_bytes: u64) -> Order {
     }
 }
 
-/// Does what the order says, and says what that was.
+/// Executes the order, and returns its ticket and segments.
 fn finish(plan: &mut Plan, words: &mut Words, order: Order) -> (u64, u32) {
     let (ticket, bits) = (order.ticket.0, order.bits);
     words.finish(ticket, bits);
@@ -124,7 +124,7 @@ fn what_is_promoted_goes_first_with_what_it_needs() {
 
 #[test]
 fn a_chain_is_short_circuited_segment_by_segment() {
-    // A to B lazily; two segments of it were done by the client. Then B to C.
+    // A to B is lazy, and the client has copied two segments of it. B to C follows.
     let tasks = [lazy(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     words.finish(1, 0b0110);
@@ -137,7 +137,7 @@ fn a_chain_is_short_circuited_segment_by_segment() {
     ];
     assert_eq!(order.pieces.to_vec(), pieces);
     assert_eq!(order.pins.to_vec(), [Pin { ticket: Ticket(1), bits: 0b1001 }]);
-    // Nobody finishes what is read past.
+    // The client cannot claim an absorbed segment.
     assert_eq!(words.claim(Ticket(1), 0b1111), 0);
     finish(&mut plan, &mut words, order);
     assert_eq!(words.claim(Ticket(1), 0b1111), 0b1001);
@@ -187,7 +187,7 @@ fn what_the_client_copies_is_not_read_past() {
     let tasks = [lazy(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     assert_eq!(words.claim(Ticket(1), 0b0001), 0b0001);
-    // The first segment has to wait, the others need not.
+    // The first segment has to wait; the others do not.
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (2, 0b1110));
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Wait);
     words.finish(1, 0b0001);
@@ -225,7 +225,7 @@ fn an_abort_waits_for_those_who_need_it_and_for_those_who_copy_it() {
     assert_eq!(words.claim(Ticket(1), 0b1000), 0b1000);
     plan.abort(Ticket(1));
     let (ticket, why) = (Ticket(1), Ending::Aborted);
-    // What nobody needs ends at once; the rest is read past, and ends then.
+    // Segments without dependents end at once; the others are absorbed first.
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Abort { ticket, bits: 0b0100, why });
     let order = order(&mut plan, &mut words, PLENTY);
     assert_eq!(order.pieces.to_vec(), [Piece { dst: 0x8000, src: 0x1000, len: 2048 }]);
@@ -273,7 +273,7 @@ fn tasks_at_a_stream_go_whole_and_in_order() {
     let first = order(&mut plan, &mut words, 1);
     assert_eq!((first.ticket, first.bits, first.stream), (Ticket(1), 0b1111, Some(5)));
     assert_eq!(first.pieces.to_vec(), [Piece { dst: 0x1000, src: 0, len: PAGE }]);
-    // The other stream has nothing to do with it, and reads past the lazy copy.
+    // The other stream is independent, and its send absorbs the lazy copy.
     let sent = order(&mut plan, &mut words, 1);
     assert_eq!((sent.ticket, sent.kind, sent.stream), (Ticket(4), Kind::Sink, Some(6)));
     assert_eq!(sent.pieces.to_vec(), [Piece { dst: 0, src: 0x20000, len: PAGE }]);
@@ -298,12 +298,12 @@ fn limits_and_strays_are_orderly() {
     plan.abort(Ticket(1 << 50));
     plan.failed(Ticket(1 << 50));
     assert_eq!(plan.strays(), 4);
-    // All touch the same bytes: they are copied in their order, to the last one.
+    // All tasks touch the same bytes, so they are copied in order, to the last one.
     plan.promote(Ticket(TASKS_MAX as u64 - 1), 1);
     let mut collected = 0;
     for ticket in 0..TASKS_MAX as u64 {
         if ticket == 100 {
-            // Seen enough; the client does what it can do itself.
+            // Enough cases; the client copies the rest itself.
             (100..TASKS_MAX as u64).for_each(|ticket| words.finish(ticket, 0b1111));
         }
         let mut bits = words.done(Ticket(ticket));
@@ -328,7 +328,8 @@ fn deep_chains_are_read_past_as_far_as_the_limit_goes() {
     let tasks: Vec<_> = (0..depth).map(|n| lazy(place(n + 1), place(n), PAGE)).collect();
     let (mut plan, mut words) = plan_of(&tasks);
     plan.promote(Ticket(depth), 0b0001);
-    // From the last one nine steps back is what the second wrote: it reads past the first.
+    // Nine levels above the last task is the second task's destination; the second task absorbs
+    // the first.
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (2, 0b0001));
     let order = order(&mut plan, &mut words, PLENTY);
     assert_eq!(order.ticket, Ticket(depth));

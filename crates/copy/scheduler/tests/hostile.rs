@@ -1,5 +1,6 @@
-//! A client that lies: bits that come and go, tickets that do not exist, ranges anywhere. Nothing
-//! is promised for its bytes; but no panic, no endless search, and no memory without end.
+//! A client that writes arbitrary shared state: bits that appear and disappear, unknown tickets,
+//! arbitrary ranges. The client's bytes are undefined, but there is no panic, no endless search
+//! and no unbounded memory.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU16;
@@ -10,7 +11,7 @@ use unlade_copy_scheduler::task::{Kind, Request};
 use unlade_copy_scheduler::{Micros, Ticket};
 use unlade_testkit::cases;
 
-/// Asked from where nothing may change, too.
+/// A generator that also works behind a shared reference.
 struct Random(RefCell<unlade_testkit::Random>);
 
 impl Random {
@@ -20,7 +21,7 @@ impl Random {
     fn below(&self, limit: u64) -> u64 {
         self.0.borrow_mut().below(limit)
     }
-    /// Few bits mostly, or all, or none, or anything.
+    /// Returns mostly few bits, or all, or none, or random ones.
     fn bits(&self) -> u32 {
         match self.below(4) {
             0 => u32::MAX,
@@ -31,7 +32,7 @@ impl Random {
     }
 }
 
-/// Progress words that say anything, and count how often they are asked.
+/// Progress words with random values, and a counter of the queries.
 struct Liar<'a>(&'a Random, Cell<u64>);
 
 impl Progress for Liar<'_> {
@@ -41,7 +42,7 @@ impl Progress for Liar<'_> {
     }
     fn claim(&mut self, _: Ticket, bits: u32) -> u32 {
         self.1.set(self.1.get() + 1);
-        // Even what was not asked for.
+        // Sometimes also bits that were not requested.
         if self.0.below(3) == 0 { self.0.bits() } else { bits & self.0.bits() }
     }
     fn release(&mut self, _: Ticket, _: u32) {
@@ -84,7 +85,7 @@ fn one_client(random: unlade_testkit::Random) {
         match random.below(10) {
             0..4 => {
                 ticket = ticket.wrapping_add(random.below(4));
-                // Mostly refused; either is fine.
+                // Most requests are refused; both results are valid.
                 let _ = plan.submit(Ticket(ticket), &some_request(random), Micros(now));
             }
             4 => plan.promote(some, random.bits()),
@@ -112,7 +113,7 @@ fn one_client(random: unlade_testkit::Random) {
     settle(plan, liar, orders);
 }
 
-/// Since bits are seen done now and then, even such a client's tasks are over in the end.
+/// Bits are seen done now and then, so even the tasks of such a client end.
 fn settle(mut plan: Plan, mut liar: Liar, orders: Vec<Order>) {
     for order in orders {
         plan.finished(order, &mut liar);
@@ -133,7 +134,7 @@ fn lies_do_no_harm() {
     cases(300, |random| one_client(random.clone()));
 }
 
-/// Nothing is ever done or to be claimed.
+/// Progress words where no segment is ever done or free.
 struct Stuck(Cell<u64>);
 
 impl Progress for Stuck {
@@ -152,7 +153,7 @@ impl Progress for Stuck {
 fn a_search_without_success_is_bounded() {
     let mut plan = Plan::new(Absorb::Always);
     for ticket in 0..TASKS_MAX as u64 {
-        // Each reads and writes what many others do.
+        // Each task reads and writes bytes that many others touch.
         let (dst, src) = (64 * (ticket % 7), 64 * (8 + ticket % 5));
         let request = Request {
             dst: Span { start: dst, len: 256 },

@@ -1,5 +1,5 @@
-//! A client in another process that is served by whoever calls, a turn at a time: no thread, no
-//! clock. What a client writes can so be replayed, which is what tests and fuzz targets want.
+//! A client in another process that the caller serves, one turn at a time, without thread or
+//! clock. Tests and fuzz targets use it to replay a client's writes.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::client::{Client, Turn};
 use crate::counters::{Counters, Counts};
 use crate::units::{Devices, Engine};
 
-/// See the [module](self).
+/// A client that is served by calls; see the [module](self).
 pub struct Manual {
     client: Client,
     engine: Engine,
     counters: Arc<Counters>,
 }
 
-/// What a turn left.
+/// State of the remaining work after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
-    /// There may be more to do at once.
+    /// There may be more work at once.
     More,
-    /// Only what waits for the client, or for a time.
+    /// The remaining tasks wait for the client, or for a time.
     Waiting,
-    /// Nothing.
+    /// No work is left.
     Nothing,
 }
 
@@ -41,7 +41,8 @@ impl Manual {
         Manual { client, engine, counters }
     }
 
-    /// Takes in what there is, and works for about `slice_bytes`, in runs of about `run_bytes`.
+    /// Accepts new lines and requests, and works for about `slice_bytes`, in runs of about
+    /// `run_bytes`.
     pub fn turn(&mut self, now: Micros, slice_bytes: u64, run_bytes: u64) -> Left {
         self.client.intake(now);
         match self.client.turn(|| now, &mut self.engine, slice_bytes, run_bytes, || false) {
@@ -52,7 +53,7 @@ impl Manual {
         }
     }
 
-    /// Says *asleep* to the client, and looks once more. Whether there was something.
+    /// Announces sleep to the client, and polls once more. Returns true if there was news.
     pub fn doze(&self) -> bool {
         self.client.announce_sleep();
         let has_news = self.client.has_news();
@@ -60,7 +61,7 @@ impl Manual {
         has_news
     }
 
-    /// What was done.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }

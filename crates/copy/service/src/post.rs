@@ -1,4 +1,4 @@
-//! Where a thread is reached, and where a client is.
+//! Mailboxes of the service threads, and routes of the clients.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,37 +9,37 @@ use unlade_shm::{Doorbell, DoorbellLine, Scope};
 use crate::client::Client;
 use crate::place::Ringer;
 
-/// What is sent to a thread.
+/// A message to a thread.
 pub(crate) enum Mail {
-    /// A client, to be served from now on.
+    /// Serve this client from now on.
     Join(Arc<Route>, Box<Client>),
-    /// A client that has gone.
+    /// This client has detached.
     Leave(ClientId),
-    /// Some of its clients have their homes elsewhere.
+    /// Some of the thread's clients are assigned to another thread.
     Move,
-    /// It is to give all its clients away, and to end.
+    /// Give all clients away, and end.
     Retire,
 }
 
 #[derive(Default)]
 struct Mailbox {
     mail: Vec<Mail>,
-    /// Somebody empties it.
+    /// A thread reads the mailbox.
     is_open: bool,
 }
 
-/// Where a thread is reached.
+/// Mailbox and doorbell of a thread.
 #[derive(Default)]
 pub(crate) struct Post {
     bell: DoorbellLine,
     mailbox: Mutex<Mailbox>,
     has_mail: AtomicBool,
     busy: Busy,
-    /// Where somebody rang from last.
+    /// Processor of the last ring.
     pub ringer: Ringer,
 }
 
-/// How long the thread has been at work, on a line of its own: it writes all the time.
+/// Busy time of the thread, on a cache line of its own because it changes all the time.
 #[derive(Default)]
 #[repr(align(64))]
 struct Busy(AtomicU64);
@@ -53,25 +53,25 @@ impl Post {
         self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A thread is about to start. False where the one before has not ended yet.
+    /// Opens the mailbox for a new thread. Returns false if the previous thread has not ended yet.
     pub fn open(&self) -> bool {
         let mut mailbox = self.mailbox();
         !std::mem::replace(&mut mailbox.is_open, true)
     }
 
-    /// The thread ends, unless there is mail.
+    /// Closes the mailbox and returns true, unless a message is in it.
     pub fn close(&self) -> bool {
         let mut mailbox = self.mailbox();
         mailbox.is_open &= !mailbox.mail.is_empty();
         !mailbox.is_open
     }
 
-    /// Sends, unless the thread has ended.
+    /// Sends a message, unless the mailbox is closed.
     pub fn send(&self, mail: Mail) -> Result<(), Mail> {
         self.send_after(mail, || {})
     }
 
-    /// As [`Post::send`]; `before` is done first, and only where it is sent.
+    /// As [`Mailbox::send`]; calls `before` first, but only if the mailbox is open.
     pub fn send_after(&self, mail: Mail, before: impl FnOnce()) -> Result<(), Mail> {
         let mut mailbox = self.mailbox();
         if !mailbox.is_open {
@@ -90,14 +90,14 @@ impl Post {
     }
 
     pub fn receive(&self) -> Vec<Mail> {
-        // Looked at all the time: a load costs less than taking the line.
+        // This is polled all the time: a load is cheaper than an exclusive access to the line.
         match self.has_mail() && self.has_mail.swap(false, Ordering::Acquire) {
             true => std::mem::take(&mut self.mailbox().mail),
             false => Vec::new(),
         }
     }
 
-    /// Microseconds that the thread has been at work.
+    /// Returns the busy time of the thread, in microseconds.
     pub fn busy_us(&self) -> u64 {
         self.busy.0.load(Ordering::Relaxed)
     }
@@ -107,18 +107,18 @@ impl Post {
     }
 }
 
-/// Where a client is: what its attachment, the thread that serves it and the scaling share.
+/// Location of a client; shared by its attachment, its thread and the scaling.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub id: ClientId,
     pub weight: u32,
-    /// Who serves it, or has it in the mail.
+    /// The thread that serves the client, or that has it in its mailbox.
     thread: AtomicUsize,
-    /// Who is to serve it.
+    /// The thread that is to serve the client.
     home: AtomicUsize,
-    /// Bytes copied for it.
+    /// Number of bytes copied for the client.
     pub bytes: AtomicU64,
-    /// Held while it changes hands, and while its thread is written to.
+    /// Held while the client moves, and while a message to its thread is sent.
     gate: Mutex<()>,
 }
 
@@ -128,7 +128,7 @@ impl Route {
         Route { id, weight, thread, home, bytes: AtomicU64::new(0), gate: Mutex::default() }
     }
 
-    /// Who serves it, as far as is known.
+    /// Returns the thread that serves the client, as far as is known.
     #[inline]
     pub fn thread(&self) -> usize {
         self.thread.load(Ordering::Relaxed)
@@ -142,9 +142,9 @@ impl Route {
         self.home.store(thread, Ordering::Relaxed);
     }
 
-    /// Gives the client to another thread. It comes back where that one has ended.
+    /// Moves the client to another thread. Returns the client if that thread has ended.
     ///
-    /// The new thread is named before it can look at the queue: see
+    /// The new thread is recorded before it can read the queue: see
     /// [`Attachment::ring`](crate::Attachment::ring).
     pub fn hand_over(
         self: &Arc<Self>,
@@ -160,10 +160,10 @@ impl Route {
         }
     }
 
-    /// Tells whoever has the client that it has gone.
+    /// Informs the client's thread that the client has detached.
     pub fn leave(&self, posts: &[Post]) {
         let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        // A thread that has a client, or its mail, does not end.
+        // A thread with clients or messages does not end.
         let _ = posts[self.thread()].send(Mail::Leave(self.id));
     }
 }

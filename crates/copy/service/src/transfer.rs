@@ -1,8 +1,8 @@
-//! Copies from and to sockets: under way until all bytes have gone, however often the socket has to
-//! be waited for.
+//! Copies from and to sockets. They stay in progress until all bytes have gone, with any number of
+//! waits for the socket.
 //!
-//! The order of such a task stays outstanding meanwhile, so that everything that does not depend on
-//! it goes on. What has come or gone is marked as it does ([`Transfer::news`]).
+//! The order of such a task stays outstanding meanwhile, so independent tasks continue. Segments
+//! are marked as soon as their bytes have come or gone ([`Transfer::news`]).
 
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind};
@@ -15,71 +15,71 @@ use unlade_copy_scheduler::task::Kind;
 
 use crate::error::TaskFailure;
 
-/// A socket that has nothing, or takes nothing, is asked again after so long; twice as long each
-/// time, ...
+/// Initial delay before the next attempt at a blocked socket; it doubles each time.
 const RETRY_US_MIN: u64 = 20;
-/// ... and at most so long.
+/// Maximum delay before the next attempt.
 const RETRY_US_MAX: u64 = 1_000;
-/// Tasks at sockets that are under way at a time; fewer than orders may be outstanding.
+/// Maximum number of transfers in progress; smaller than the limit of outstanding orders.
 pub(crate) const TRANSFERS_MAX: usize = 48;
-/// Pipes that a client keeps for the next forward.
+/// Maximum number of pipes that a client keeps for the next forward.
 const RELAYS_MAX: usize = 4;
 /// The kernel's EFAULT.
 const EFAULT: i32 = 14;
 
-/// The stream that a socket is in a plan: one for each direction.
+/// Returns the plan's stream number for a socket; each direction has its own.
 pub(crate) fn stream(fd: i32, is_send: bool) -> Option<u64> {
     Some(u64::try_from(fd).ok()? * 2 + u64::from(is_send))
 }
 
-/// A stream's socket. A number that is none is a socket that is closed.
+/// Returns a stream's socket. An invalid number gives a closed socket's descriptor.
 fn socket(stream: u64) -> i32 {
     i32::try_from(stream / 2).unwrap_or(-1)
 }
 
-/// Places and bytes.
+/// Addresses and lengths.
 type Parts = SmallVec<[(u64, u64); 4]>;
 
-/// One task at a socket.
+/// A task at a socket.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub order: Order,
     fd: i32,
-    /// Offset in the task of the next byte, and behind the last one.
+    /// Offset in the task of the next byte, and of the end.
     position: u64,
     end: u64,
-    /// Of each landing: what was marked, and what became of the rest, if that is known.
+    /// For each entry of the order's progress list: the segments that are marked, and the failure
+    /// of the others, if known.
     told: SmallVec<[(u32, Option<TaskFailure>); 2]>,
-    /// A place of several is bad: which one shows when they are tried one by one.
+    /// One of several addresses is bad; single attempts find out which.
     one_by_one: bool,
-    /// What is between two sockets.
+    /// Pipe between two sockets.
     relay: Option<Relay>,
     retry_at: Micros,
     retry_us: u64,
 }
 
-/// What an attempt came to.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// Everything has gone.
+    /// All bytes have gone.
     Done,
-    /// The socket has to be waited for.
+    /// The socket blocks.
     Blocked,
-    /// It is over.
+    /// The transfer has failed.
     Failed(TaskFailure),
 }
 
-/// Segments of which there is something to say.
+/// Segments with a new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct News {
     pub ticket: unlade_copy_scheduler::Ticket,
     pub bits: u32,
-    /// They are there, or this is why they are not.
+    /// `None` if the bytes are there, else the reason.
     pub failure: Option<TaskFailure>,
 }
 
 impl Transfer {
-    /// An order at the socket of `stream`.
+    /// Creates the transfer of an order at the socket of `stream`.
     pub fn new(order: Order, stream: u64) -> Transfer {
         let own = order.landings.first();
         let (position, end) = own.map_or((0, 0), range);
@@ -97,7 +97,7 @@ impl Transfer {
         }
     }
 
-    /// Gives it a way from socket to socket that was kept, if it needs one.
+    /// Lends the transfer a kept relay if it needs one.
     pub fn lend(&mut self, relays: &mut Vec<Relay>) {
         let splices = |inlet: &Inlet| Relay::splices(inlet.len, self.fd);
         if self.order.inlet.as_ref().is_some_and(splices) {
@@ -105,7 +105,7 @@ impl Transfer {
         }
     }
 
-    /// Gives it back.
+    /// Takes the relay back.
     pub fn give_back(&mut self, relays: &mut Vec<Relay>) {
         let relay = self.relay.take_if(|relay| relay.is_reusable());
         if relays.len() < RELAYS_MAX {
@@ -113,12 +113,13 @@ impl Transfer {
         }
     }
 
-    /// Bytes that were given to a second socket, and that were taken from the first.
+    /// Returns the numbers of bytes that were sent to the second socket and received from the
+    /// first.
     pub fn forwarded(&self) -> [u64; 2] {
         [self.position, self.position + self.relay.as_ref().map_or(0, Relay::held)]
     }
 
-    /// Copies what is to be copied besides. Bytes copied.
+    /// Copies the additional pieces between memory. Returns the number of copied bytes.
     pub fn copy_edges(&mut self, space: &dyn Space) -> u64 {
         let mut copied_bytes = 0;
         for piece in std::mem::take(&mut self.order.copies) {
@@ -130,12 +131,12 @@ impl Transfer {
         copied_bytes
     }
 
-    /// When it is worth another attempt.
+    /// Returns the time of the next attempt.
     pub fn retry_at(&self) -> Micros {
         self.retry_at
     }
 
-    /// How many bytes go past their receive's destination.
+    /// Returns the number of bytes that bypass their receive's destination.
     pub fn taken_bytes(&self) -> u64 {
         if let (Kind::Sink, Some(inlet)) = (self.order.kind, self.order.inlet) {
             return inlet.len;
@@ -145,7 +146,7 @@ impl Transfer {
         if self.order.kind == Kind::Source { pieces.map(|piece| piece.len).sum() } else { 0 }
     }
 
-    /// Goes on as far as the socket lets it. What was moved, and what it came to.
+    /// Continues as far as the socket permits. Returns the number of moved bytes, and the result.
     pub fn attempt(&mut self, space: &dyn Space, now: Micros) -> (u64, Attempt) {
         let mut moved_bytes = 0;
         while self.position < self.end {
@@ -175,7 +176,7 @@ impl Transfer {
         (moved_bytes, Attempt::Done)
     }
 
-    /// One system call's worth.
+    /// Makes one system call.
     fn step(&mut self, space: &dyn Space) -> io::Result<u64> {
         if let Some(inlet) = self.order.inlet.filter(|inlet| inlet.at <= self.position) {
             return self.pass_on(inlet);
@@ -189,9 +190,9 @@ impl Transfer {
         }
     }
 
-    /// Bytes that a send was to take out of a stream go where a receive would have put them, since
-    /// they cannot be sent: they are promised, and others come behind them. False where it is not
-    /// the send that failed, or is given up.
+    /// Redirects the bytes that a failed send was to take out of a stream to the receive's
+    /// destination. They must leave the stream, because later receives follow them. Returns false
+    /// if the order has no such bytes left.
     pub fn takes_nevertheless(&mut self, failure: TaskFailure) -> bool {
         let held = self.relay.as_ref().map_or(0, Relay::held);
         let inlet = self.order.inlet.filter(|inlet| held > 0 || self.position < inlet.at);
@@ -211,14 +212,14 @@ impl Transfer {
         true
     }
 
-    /// From socket to socket; what was given to the second.
+    /// Moves bytes from socket to socket; returns the number that the second one took.
     fn pass_on(&mut self, inlet: Inlet) -> io::Result<u64> {
         let left = inlet.len - (self.position - inlet.at);
         let relay = self.relay.get_or_insert_with(|| Relay::new(inlet.len, self.fd));
         relay.pass_on(socket(inlet.stream), self.fd, left)
     }
 
-    /// Where the next bytes go to or come from, as many places as fit one system call.
+    /// Returns the addresses for the next bytes, as many as one system call accepts.
     fn parts(&self) -> Parts {
         let is_sink = self.order.kind == Kind::Sink;
         let most = if self.one_by_one { 1 } else { PARTS_MAX };
@@ -230,8 +231,8 @@ impl Transfer {
         pieces.take(most).collect()
     }
 
-    /// A place is bad. True where the bytes can go on nevertheless: another place has to be found
-    /// bad, or a taker's is, and they go where the receive puts them.
+    /// Handles a bad address. Returns true if the transfer can continue: with single addresses to
+    /// find the bad one, or with the receive's destination instead of a taker's.
     fn goes_round(&mut self) -> bool {
         if self.order.kind != Kind::Source {
             return false;
@@ -255,7 +256,7 @@ impl Transfer {
         piece.dst == self.order.home.wrapping_add(piece.src)
     }
 
-    /// The one whose bytes are at this offset does not take them.
+    /// Redirects the bytes of the taker at this offset to the receive's destination.
     fn give_up_taker(&mut self, offset: u64) {
         let home = self.order.home;
         let takers = self.order.landings.iter().zip(&mut self.told).skip(1);
@@ -274,7 +275,7 @@ impl Transfer {
         }
     }
 
-    /// Segments that have come or gone since the last time, or whose place is bad.
+    /// Returns the segments that have come or gone since the last call, or whose address is bad.
     pub fn news(&mut self) -> SmallVec<[News; 2]> {
         let mut news = SmallVec::new();
         let all = self.position >= self.end;
@@ -289,7 +290,7 @@ impl Transfer {
         news
     }
 
-    /// What has not come or gone, of each landing.
+    /// Returns the segments that have not come or gone, for each progress entry.
     pub fn missing(
         &self,
     ) -> impl DoubleEndedIterator<Item = (unlade_copy_scheduler::Ticket, u32)> + '_ {
@@ -300,7 +301,7 @@ impl Transfer {
     }
 }
 
-/// The bytes of a landing, as offsets in its task.
+/// Returns the byte range of a progress entry, as offsets in its task.
 fn range(landing: &Landing) -> (u64, u64) {
     let (first, behind) = (landing.bits.trailing_zeros(), u32::BITS - landing.bits.leading_zeros());
     let count = behind.saturating_sub(first);
@@ -308,7 +309,7 @@ fn range(landing: &Landing) -> (u64, u64) {
     (bytes.start, bytes.end())
 }
 
-/// The bytes of a landing, as offsets in the order's task.
+/// Returns the byte range of a progress entry, as offsets in the order's task.
 fn offsets(landing: &Landing) -> (i64, i64) {
     let (start, end) = range(landing);
     (landing.offset.saturating_add(start as i64), landing.offset.saturating_add(end as i64))

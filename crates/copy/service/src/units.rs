@@ -1,4 +1,4 @@
-//! What a thread copies with: the processor, and perhaps a device that copies by itself.
+//! Copy units of a thread: the processor, and optionally a device that copies by itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use crate::calibration;
 use crate::config::Units;
 use crate::counters::Counters;
 
-/// The processor's speed while it is not known, bytes a microsecond.
+/// Assumed copy rate of the processor before it is measured, in bytes per microsecond.
 const CPU_BYTES_PER_US: u64 = 20_000;
-/// A device that has failed so often in a row by itself is not used any more.
+/// Number of consecutive failures after which a device is not used any more.
 const FAILURES_MAX: u32 = 8;
-/// Parts are cut at multiples of a cache line.
+/// Granularity of a split: a cache line.
 const CUT_BYTES: u64 = 64;
 
-/// Gives the thread with this number its device, if there is one.
+/// Opens the device for a thread number, if there is one.
 type Open = dyn Fn(usize) -> Option<Box<dyn Device + Send>> + Send + Sync;
 
-/// Where the threads of a service have their devices from.
+/// Source of the devices of a service's threads.
 #[derive(Clone, Default)]
 pub struct Devices {
     open: Option<Arc<Open>>,
@@ -39,25 +39,25 @@ impl fmt::Debug for Devices {
 }
 
 impl Devices {
-    /// None: the processor copies everything.
+    /// No devices: the processor copies everything.
     pub fn none() -> Devices {
         Devices::default()
     }
 
-    /// What `open` gives each thread when it starts.
+    /// Devices from `open`, which each thread calls when it starts.
     pub fn with(
         open: impl Fn(usize) -> Option<Box<dyn Device + Send>> + Send + Sync + 'static,
     ) -> Devices {
         Devices { open: Some(Arc::new(open)), cpu: None }
     }
 
-    /// With a processor of this speed, in the place of the measured one.
+    /// Replaces the measured copy rate of the processor.
     #[must_use]
     pub fn beside(self, cpu: dispatch::Unit) -> Devices {
         Devices { cpu: Some(cpu), ..self }
     }
 
-    /// Intel's accelerator, where this process may use a queue of it. A shared queue serves all
+    /// Intel's accelerator, if this process may use a queue of it. A shared queue serves all
     /// threads; dedicated ones serve one thread each.
     pub fn found() -> Devices {
         let (found, guard) = (probe::probe(), unlade_copy_kernels::guard::install());
@@ -98,7 +98,7 @@ fn open_dsa(
     }
 }
 
-/// Parts that a device has.
+/// Parts that a device copies.
 pub(crate) struct Flight {
     pub batch: Batch,
     pub parts: Parts,
@@ -106,18 +106,18 @@ pub(crate) struct Flight {
 
 pub(crate) type Parts = SmallVec<[Part; 8]>;
 
-/// What one thread copies with.
+/// Copy units of one thread.
 pub(crate) struct Engine {
     cpu: dispatch::Unit,
     is_cpu_stated: bool,
     unit: Option<Unit>,
-    /// What is expected of the unit; none once it is not used any more.
+    /// Expected performance of the device; `None` when it is not used any more.
     device: Option<dispatch::Unit>,
     failures: u32,
 }
 
 impl Engine {
-    /// The thread's device is opened here.
+    /// Opens the thread's device.
     pub fn new(devices: &Devices, thread: usize) -> Engine {
         let unit = devices.open.as_ref().and_then(|open| open(thread)).map(Unit::new);
         let device = unit.as_ref().map(|unit| {
@@ -141,12 +141,12 @@ impl Engine {
         Engine { cpu, is_cpu_stated, unit, device, failures: 0 }
     }
 
-    /// Whether a device is there that has nothing to do.
+    /// Returns true if there is an idle device.
     pub fn is_ready(&self) -> bool {
         self.device.is_some() && self.unit.as_ref().is_some_and(Unit::is_idle)
     }
 
-    /// Who copies which part of orders that are outstanding together.
+    /// Divides orders that are outstanding together between processor and device.
     pub fn divide(&mut self, orders: &[&[Piece]]) -> Division {
         if !self.is_cpu_stated
             && let Some(measured) = calibration::cpu_bytes_per_us()
@@ -156,7 +156,7 @@ impl Engine {
         dispatch::divide(orders, &self.cpu, self.device.as_ref())
     }
 
-    /// Has the device begin; what it does not take is added to `left`.
+    /// Starts the device; adds the parts that it refuses to `left`.
     pub fn start(
         &mut self,
         reach: &Arc<dyn Reach>,
@@ -193,18 +193,18 @@ impl Engine {
         flights
     }
 
-    /// How far a batch is.
+    /// Returns the state of a batch.
     pub fn poll(&mut self, batch: &Batch) -> Progress {
         let nobodys = Progress::Failed { piece: 0, why: Failure::Unknown };
         self.unit.as_mut().map_or(nobodys, |unit| unit.poll(batch))
     }
 
-    /// A batch was copied.
+    /// Records a successful batch.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// A batch failed for the device's own sake.
+    /// Records a batch that failed because of the device.
     pub fn failed(&mut self) {
         self.failures += 1;
         if self.failures >= FAILURES_MAX {
@@ -212,8 +212,8 @@ impl Engine {
         }
     }
 
-    /// Takes the device out of use, and ends what it is at as far as that goes. True where it is
-    /// the first time.
+    /// Takes the device out of use, and stops its work as far as possible. Returns true for the
+    /// first call.
     pub fn stop(&mut self) -> bool {
         let was_used = self.device.is_some();
         self.retire("it does not come to an end");
@@ -230,7 +230,7 @@ impl Engine {
     }
 }
 
-/// Pieces that a device takes, of one part.
+/// Splits a part into pieces that a device accepts.
 fn cut(part: Part, bytes_max: u64) -> impl Iterator<Item = Part> {
     let Part { order, piece } = part;
     let count = piece.len.div_ceil(bytes_max.max(CUT_BYTES));

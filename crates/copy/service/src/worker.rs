@@ -1,5 +1,5 @@
-//! One thread of the service: polls its clients' queues, serves the one that was served least, and
-//! sleeps when there is nothing to do.
+//! A service thread: polls its clients' queues, serves the client with the least service, and
+//! sleeps when there is no work.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -15,11 +15,11 @@ use crate::post::{Mail, Post, Route};
 use crate::service::Shared;
 use crate::units::Engine;
 
-/// Of so many other clients at most is it asked within a slice whether they have something to do.
+/// Maximum number of other clients that are polled for new work within a slice.
 const OTHERS_MAX: usize = 16;
-/// Looks at the queues between two looks at the clock, while there is nothing to do.
+/// Number of polls of the queues between two reads of the clock, while the thread is idle.
 const SPINS: u32 = 256;
-/// So often in a row there must have been nothing to do before anything is measured.
+/// Number of consecutive idle rounds before a calibration step.
 const QUIET_MIN: u32 = 8;
 
 /// A client of this thread.
@@ -28,7 +28,7 @@ struct Served {
     client: Box<Client>,
 }
 
-/// A thread's state.
+/// State of a thread.
 pub(crate) struct Worker {
     number: usize,
     shared: Arc<Shared>,
@@ -36,30 +36,30 @@ pub(crate) struct Worker {
     shares: Shares,
     idle: Idle,
     engine: Engine,
-    /// When the earliest lazy copy is due, as far as this round has seen.
+    /// Earliest deadline of a lazy copy in this round.
     due: Option<Micros>,
     preempted: u64,
-    /// Some of the clients have their homes elsewhere.
+    /// Some clients are assigned to another thread.
     is_moving: bool,
     is_retiring: bool,
     load: Busy,
     calibration: Option<Box<Calibration>>,
-    /// Rounds in a row in which there was nothing to do.
+    /// Number of consecutive idle rounds.
     quiet: u32,
 }
 
-/// How long a thread has been at work.
+/// Busy time of a thread.
 #[derive(Default)]
 struct Busy {
     us: u64,
     since: Option<Micros>,
 }
 
-/// What is known after a round.
+/// Result of a round.
 enum Round {
-    /// Something was done.
+    /// Work was done.
     Worked,
-    /// Nothing can be done before this time, if any, or news.
+    /// There is no work before this time, if any, or before news.
     Quiet(Option<Micros>),
 }
 
@@ -80,7 +80,7 @@ impl Worker {
             preempted: 0,
             is_moving: false,
             is_retiring: false,
-            // A thread before may have had this number.
+            // A previous thread may have had this number.
             load: Busy { us: shared.post(number).busy_us(), since: None },
             calibration,
             quiet: 0,
@@ -92,8 +92,8 @@ impl Worker {
         Micros(self.shared.origin.elapsed().as_micros() as u64)
     }
 
-    /// Serves until the service stops, or this thread is to end and has no clients. Nothing is
-    /// claimed then.
+    /// Serves until the service stops, or until this thread is told to end and has no clients. It
+    /// has no claims then.
     pub fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         let post = shared.post(self.number);
@@ -126,7 +126,7 @@ impl Worker {
         self.clients.iter_mut().for_each(|served| {
             served.client.cancel(&mut self.engine, shared.config.run_bytes);
         });
-        // Nobody need ring here any more.
+        // Clients need not ring here any more.
         drop(post.bell().announce_sleep());
         self.clients.iter().for_each(|served| served.client.announce_sleep());
     }
@@ -156,7 +156,7 @@ impl Worker {
                 Mail::Retire => (self.is_moving, self.is_retiring) = (true, true),
             }
         }
-        // The queues of clients that have come are looked at after this: see `Attachment::ring`.
+        // The queues of new clients are read after this fence: see `Attachment::ring`.
         fence(Ordering::SeqCst);
     }
 
@@ -164,12 +164,12 @@ impl Worker {
         match self.shares.join(route.id, route.weight) {
             Ok(()) => {
                 client.announce_awake();
-                // It may have been sent on while it was on its way.
+                // The client may have been reassigned on its way.
                 self.is_moving |= route.home() != self.number;
                 self.clients.push(Served { route, client });
             }
-            // Its weight was checked, and its number is new: this is our own mistake. The client
-            // copies by itself.
+            // The weight was checked and the id is new, so this is a bug. The client copies by
+            // itself.
             Err(error) => tracing::error!(client = route.id.0, %error, "a client is not served"),
         }
     }
@@ -182,8 +182,8 @@ impl Worker {
         served.client.cancel(&mut self.engine, run_bytes);
     }
 
-    /// Hands clients over that are to be served elsewhere, once no device of this thread has
-    /// anything of them. What waits for their sockets goes along.
+    /// Hands over the clients that are assigned to other threads and that no device of this thread
+    /// works for. Their waiting transfers move with them.
     fn give_away(&mut self) {
         self.is_moving = false;
         let mut at = 0;
@@ -203,7 +203,7 @@ impl Worker {
             match route.hand_over(client, home, self.shared.post(home)) {
                 Ok(()) => self.shared.counters.moves.add(1),
                 Err(client) => {
-                    // That thread has ended: the home is another one by now, or will be soon.
+                    // That thread has ended; the assignment has changed or will change soon.
                     self.take(route, client);
                     self.is_moving = true;
                     return;
@@ -212,12 +212,13 @@ impl Worker {
         }
     }
 
-    /// Takes in news of all clients, and serves one.
+    /// Accepts news of all clients, and serves one.
     fn round(&mut self, now: Micros) -> Round {
         self.due = None;
         for Served { route, client } in &mut self.clients {
             if client.intake(now) {
-                // Also where the client copies everything itself: it goes on submitting.
+                // This includes a client that copies everything itself, because it continues to
+                // submit.
                 self.idle.worked(now);
             }
             match client.is_idle() {
@@ -228,7 +229,7 @@ impl Worker {
         self.round_of_the_others()
     }
 
-    /// Serves whoever was served least of those that may have something to do.
+    /// Serves the client with the least service among those that may have work.
     fn round_of_the_others(&mut self) -> Round {
         let Some(id) = self.shares.pick() else { return Round::Quiet(self.due) };
         let Some(place) = self.clients.iter().position(|served| served.route.id == id) else {
@@ -236,7 +237,7 @@ impl Worker {
         };
         let (before, rest) = self.clients.split_at_mut(place);
         let Some((served, behind)) = rest.split_first_mut() else { return Round::Quiet(self.due) };
-        // Whoever had nothing to do and has now need not wait for a whole slice of another's.
+        // A client with new work need not wait for a whole slice of another client.
         let others = || {
             let mut others = before.iter().chain(behind.iter()).take(OTHERS_MAX);
             others.any(|other| other.client.is_idle() && other.client.has_news())
@@ -258,12 +259,12 @@ impl Worker {
             Turn::Later(until) => self.due = Some(self.due.map_or(until, |due| due.min(until))),
             Turn::Wait | Turn::Idle => {}
         }
-        // Others may have what can be done.
+        // Other clients may have work.
         self.shares.sleep(id);
         self.round_of_the_others()
     }
 
-    /// Spins, yields or sleeps; or measures what has to be known of the machine.
+    /// Spins, yields or sleeps, or runs a calibration step.
     fn rest(&mut self, until: Option<Micros>) {
         self.quiet = self.quiet.saturating_add(1);
         if self.quiet >= QUIET_MIN && self.calibration.is_some() {
@@ -289,7 +290,7 @@ impl Worker {
         }
     }
 
-    /// Whether the core was taken from this thread since it was asked last: somebody else needs it.
+    /// Returns true if this thread was preempted since the last call.
     fn was_preempted(&mut self) -> bool {
         let now = involuntary_switches();
         std::mem::replace(&mut self.preempted, now) != now
@@ -318,7 +319,7 @@ impl Worker {
     }
 }
 
-/// How often the core was taken from this thread; a system call.
+/// Returns the number of involuntary context switches of this thread; a system call.
 fn involuntary_switches() -> u64 {
     unlade_sys::usage::ThreadUsage::now().map_or(0, |usage| usage.involuntary_switches)
 }

@@ -1,4 +1,5 @@
-//! The whole unit, with an accelerator that the test plays: descriptors come through a socket.
+//! Tests of the whole unit with a simulated accelerator, which receives the descriptors through a
+//! socket.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,11 +11,11 @@ use super::probe::Mode;
 use super::*;
 use crate::guard::{self, Kind};
 
-/// What the played accelerator does with a copy.
+/// Behaviour of the simulated accelerator for a copy.
 #[derive(Clone, Copy)]
 enum Play {
     Copy,
-    /// Copies so many bytes, and reports a page fault.
+    /// Copies this number of bytes, and reports a page fault.
     Fault(u32),
     /// Reports this status.
     Fail(u8),
@@ -46,7 +47,7 @@ impl Bench {
         let portal = Portal::Written(File::from(OwnedFd::from(file)));
         let mut unit = Dsa::with(portal, &queue, guard);
         assert_eq!(unit.batch_max, 1, "no batches through a file");
-        // The socket takes what the driver would not, so batches are tested too.
+        // The socket accepts batches, unlike the driver, so they are tested too.
         unit.batch_max = batch_max;
         Some(Bench { unit, orders })
     }
@@ -58,11 +59,11 @@ impl Bench {
             len: from.len(),
         };
         let pieces: Vec<Piece> = buffers.iter_mut().map(piece).collect();
-        // SAFETY: whole vectors, which the test leaves alone until the batch is reported.
+        // SAFETY: whole vectors, which the test does not touch until the batch is reported.
         unsafe { self.unit.submit(&pieces) }
     }
 
-    /// Takes descriptors out of the queue, and does them.
+    /// Takes descriptors out of the queue, and executes them.
     fn play(&mut self, plays: &[Play]) {
         let mut order = [0; 64];
         self.orders.read_exact(&mut order).unwrap();
@@ -71,7 +72,7 @@ impl Bench {
             let list = word(&order, 16);
             assert_eq!((count, list % 64), (plays.len(), 0));
             for (at, play) in plays.iter().enumerate() {
-                // SAFETY: the unit's list, which it keeps while the batch is under way.
+                // SAFETY: the unit's list, which stays valid while the batch is in progress.
                 let one = unsafe { with_exposed_provenance::<[u8; 64]>(list + 64 * at).read() };
                 perform(&one, *play);
             }
@@ -97,7 +98,7 @@ fn perform(order: &[u8; 64], play: Play) {
     let (from, to) = (word(order, 16), word(order, 24));
     let copy = |bytes: u32| {
         let (src, dst) = (with_exposed_provenance::<u8>(from), with_exposed_provenance_mut(to));
-        // SAFETY: the unit exposed both ranges, and they are its own for now.
+        // SAFETY: the unit exposed both ranges, and they belong to the accelerator for now.
         unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes as usize) };
     };
     match play {
@@ -113,7 +114,7 @@ fn perform(order: &[u8; 64], play: Play) {
     }
 }
 
-/// Writes a completion record, the status last.
+/// Writes a completion record, with the status last.
 fn report(order: &[u8; 64], status: u8, done: u32, address: usize) {
     let record = word(order, 8);
     assert_eq!(record % 32, 0);
@@ -191,7 +192,7 @@ fn a_bad_address_is_the_error_of_its_piece() {
         src: from.as_ptr(),
         len: BYTES_MIN,
     });
-    // SAFETY: nothing is mapped on the first pages, and the rest is the test's.
+    // SAFETY: nothing is mapped on the first pages, and the other addresses belong to the test.
     let batch = unsafe { bench.unit.submit(&pieces) }.unwrap();
     bench.play(&[Play::Copy, Play::Fault(0)]);
     let progress = bench.unit.poll(&batch);

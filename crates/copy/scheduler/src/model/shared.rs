@@ -1,4 +1,4 @@
-//! The memory that client and service share.
+//! The memory that the client and the service share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -7,11 +7,11 @@ use super::{Checked, check};
 use crate::Ticket;
 use crate::plan::Progress;
 
-/// The progress words: done and claimed.
+/// Progress words: the done bits and the claimed bits of each task.
 #[derive(Default)]
 pub(super) struct Shared {
     pub(super) words: BTreeMap<Ticket, (u32, u32)>,
-    /// Releases of what was not claimed; complained of when the case is over.
+    /// Number of releases of unclaimed segments; checked at the end of the case.
     pub(super) bad_releases: u32,
     pub(super) questions: Cell<u32>,
 }

@@ -1,4 +1,4 @@
-//! The program run with `memcpy`.
+//! The oracle: the program with `memcpy`.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use crate::Ticket;
 use crate::span::Span;
 use crate::task::{Kind, Request};
 
-/// What memory and streams would be; `None`: not known.
+/// Expected contents of memory and streams; `None` for unknown bytes.
 pub(super) struct Truth {
     pub(super) bytes: Vec<Option<u8>>,
-    /// Which copy wrote a byte last.
+    /// The last copy that wrote each byte.
     writer: Vec<Option<Ticket>>,
     pub(super) sent: Vec<Vec<Option<u8>>>,
     received: [u64; STREAMS as usize],
     ended: [Option<u64>; STREAMS as usize],
-    /// Which bytes are those that this task was to bring and that did not come,
+    /// The task whose missing bytes are tracked.
     short: Option<Ticket>,
     missing: Vec<bool>,
-    /// and who copied such bytes.
+    /// Segments that copied missing bytes.
     pub(super) losers: BTreeMap<Ticket, u32>,
 }
 
