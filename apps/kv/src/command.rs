@@ -6,7 +6,7 @@ use crate::copies::{Arrival, Copies};
 use crate::info;
 use crate::output::Output;
 use crate::parse::{Argument, number};
-use crate::server::State;
+use crate::server::ServerState;
 use crate::store::Ttl;
 use crate::value::Value;
 
@@ -123,7 +123,7 @@ type Apart<C> = Option<Rc<Value<<C as Copies>::Incoming>>>;
 
 /// Executes and answers a request. `apart` is the value that is still arriving.
 pub(crate) fn execute<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     words: Arguments<'_>,
     apart: Apart<C>,
     out: &mut Out<C>,
@@ -151,7 +151,7 @@ pub(crate) fn execute<C: Copies>(
 }
 
 fn run<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     command: &Command,
     words: Arguments<'_>,
     apart: Apart<C>,
@@ -215,7 +215,7 @@ fn run<C: Copies>(
     Flow::GoOn
 }
 
-fn get<C: Copies>(state: &mut State<C>, key: &[u8], out: &mut Out<C>) {
+fn get<C: Copies>(state: &mut ServerState<C>, key: &[u8], out: &mut Out<C>) {
     let Some(value) = state.store.get(key, state.now_ms) else {
         state.stats.misses += 1;
         return out.null();
@@ -229,7 +229,7 @@ fn get<C: Copies>(state: &mut State<C>, key: &[u8], out: &mut Out<C>) {
     }
 }
 
-fn flush<C: Copies>(state: &mut State<C>, words: Arguments<'_>, out: &mut Out<C>) {
+fn flush<C: Copies>(state: &mut ServerState<C>, words: Arguments<'_>, out: &mut Out<C>) {
     let how = words.get(1);
     let is_known = how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async");
     if words.len() > 2 || words.len() == 2 && !is_known {
@@ -272,7 +272,12 @@ fn options(words: Arguments<'_>) -> Option<Options<'_>> {
     Some(options)
 }
 
-fn set<C: Copies>(state: &mut State<C>, words: Arguments<'_>, apart: Apart<C>, out: &mut Out<C>) {
+fn set<C: Copies>(
+    state: &mut ServerState<C>,
+    words: Arguments<'_>,
+    apart: Apart<C>,
+    out: &mut Out<C>,
+) {
     let Some(options) = options(words) else { return out.error(SYNTAX) };
     let deadline = match options.expires {
         None => None,
@@ -307,7 +312,7 @@ fn deadline(count: i64, unit_ms: u64, now_ms: u64) -> Option<u64> {
 }
 
 fn expire<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     name: &str,
     unit_ms: u64,
     words: Arguments<'_>,

@@ -16,7 +16,7 @@ use crate::command::{Arguments, Flow, execute};
 use crate::copies::{Arrival, Copies};
 use crate::output::{Flushed, Output};
 use crate::parse::{Open, Parser, Progress, ProtocolError};
-use crate::server::State;
+use crate::server::ServerState;
 use crate::value::{CRLF, Value};
 
 /// Minimum room for a read.
@@ -53,7 +53,7 @@ pub(crate) enum ClientError {
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnResult {
     /// The connection has to wait for its socket.
     Done,
     /// There is more work at once.
@@ -79,7 +79,7 @@ pub(crate) struct Connection<C: Copies> {
     /// Value of the request that is being read, even if it has arrived.
     apart: Option<Rc<Value<C::Incoming>>>,
     /// An acknowledged value, which must be received before any later bytes.
-    owed: Option<Rc<Value<C::Incoming>>>,
+    acknowledged: Option<Rc<Value<C::Incoming>>>,
     looks: u32,
     output: Output<C::Incoming>,
     /// The socket does not accept answers at present.
@@ -99,14 +99,14 @@ pub(crate) struct Connection<C: Copies> {
 }
 
 impl<C: Copies> Connection<C> {
-    pub fn new(socket: OwnedFd, state: &State<C>) -> Connection<C> {
+    pub fn new(socket: OwnedFd, state: &ServerState<C>) -> Connection<C> {
         Connection {
             socket: Arc::new(socket),
             input: Vec::new(),
             parser: Parser::new(state.limits.parse()),
             body: None,
             apart: None,
-            owed: None,
+            acknowledged: None,
             looks: 0,
             output: Output::new(&state.pool),
             is_blocked: false,
@@ -134,11 +134,11 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Runs a turn, when the socket is ready or there was more work.
-    pub fn turn(&mut self, state: &mut State<C>) -> Turn {
+    pub fn turn(&mut self, state: &mut ServerState<C>) -> TurnResult {
         match self.work(state) {
-            Ok(()) if self.output.len() == 0 && self.is_ending => Turn::Ended,
-            Ok(()) if self.output.len() == 0 || self.is_blocked => Turn::Done,
-            Ok(()) => Turn::More,
+            Ok(()) if self.output.len() == 0 && self.is_ending => TurnResult::Ended,
+            Ok(()) if self.output.len() == 0 || self.is_blocked => TurnResult::Done,
+            Ok(()) => TurnResult::More,
             Err(error) => self.end(&error, state),
         }
     }
@@ -151,7 +151,7 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Sends the reason to the client if possible, and ends the connection.
-    fn end(&mut self, error: &ClientError, state: &mut State<C>) -> Turn {
+    fn end(&mut self, error: &ClientError, state: &mut ServerState<C>) -> TurnResult {
         let is_told = matches!(
             error,
             ClientError::Protocol(_) | ClientError::Input(_) | ClientError::Memory(_)
@@ -159,38 +159,38 @@ impl<C: Copies> Connection<C> {
         self.is_ending = true;
         self.release(state);
         if !is_told {
-            return Turn::Ended;
+            return TurnResult::Ended;
         }
         self.output.error(&match error {
             ClientError::Memory(_) => format!("OOM {error}"),
             _ => format!("ERR {error}"),
         });
         match self.flush(usize::MAX) {
-            Ok(Flushed::Blocked) => Turn::Done,
-            _ => Turn::Ended,
+            Ok(Flushed::Blocked) => TurnResult::Done,
+            _ => TurnResult::Ended,
         }
     }
 
-    fn work(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    fn work(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         let before = self.output.len();
         self.flush(SEND_BYTES)?;
         let may_send = SEND_BYTES - (before - self.output.len());
-        if self.is_elsewhere() {
+        if self.is_in_service() {
             return Ok(());
         }
-        self.settle()?;
+        self.receive_acknowledged()?;
         // Answer the requests that were left when too many answers were pending.
         self.answer(state)?;
         for _ in 0..READS_MAX {
-            if self.owed.is_some() || !self.wants_to_read() || !self.read(state)? {
+            if self.acknowledged.is_some() || !self.wants_to_read() || !self.read(state)? {
                 break;
             }
         }
         if !self.is_blocked {
             self.flush(may_send)?;
         }
-        if !self.is_elsewhere() {
-            self.settle()?;
+        if !self.is_in_service() {
+            self.receive_acknowledged()?;
         }
         if self.output.len() > state.limits.output_bytes_max {
             return Err(ClientError::Output(self.output.len()));
@@ -200,21 +200,22 @@ impl<C: Copies> Connection<C> {
 
     /// Returns true if the service is receiving the acknowledged value and the connection need not
     /// wait yet.
-    fn is_elsewhere(&mut self) -> bool {
+    fn is_in_service(&mut self) -> bool {
         self.looks += 1;
-        self.looks < LOOKS_MAX && self.owed.as_ref().is_some_and(|value| value.is_elsewhere())
+        self.looks < LOOKS_MAX
+            && self.acknowledged.as_ref().is_some_and(|value| value.is_in_service())
     }
 
     /// Receives the acknowledged value.
-    fn settle(&mut self) -> Result<(), ClientError> {
+    fn receive_acknowledged(&mut self) -> Result<(), ClientError> {
         self.looks = 0;
-        let Some(value) = self.owed.take() else { return Ok(()) };
+        let Some(value) = self.acknowledged.take() else { return Ok(()) };
         value.sync()?;
         if value.has_bad_end() { Err(ProtocolError::Tail.into()) } else { Ok(()) }
     }
 
     /// Reads once, and answers complete requests. Returns true if the socket may have more.
-    fn read(&mut self, state: &mut State<C>) -> Result<bool, ClientError> {
+    fn read(&mut self, state: &mut ServerState<C>) -> Result<bool, ClientError> {
         if self.body.is_some() {
             self.receive(state)?;
             self.answer(state)?;
@@ -238,7 +239,7 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Makes room in the input, and returns the number of bytes for it.
-    fn make_room(&mut self, state: &State<C>) -> Result<usize, ClientError> {
+    fn make_room(&mut self, state: &ServerState<C>) -> Result<usize, ClientError> {
         if self.start == self.input.len() {
             self.start = 0;
             self.input.clear();
@@ -268,7 +269,7 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Answers complete requests.
-    fn answer(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    fn answer(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         while self.body.is_none() && self.wants_to_read() {
             match self.parser.advance(&self.input[self.start..])? {
                 Progress::Partial => {
@@ -292,7 +293,7 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    fn execute(&mut self, state: &mut State<C>) {
+    fn execute(&mut self, state: &mut ServerState<C>) {
         let input = &self.input[self.start..];
         let words = Arguments { parsed: self.parser.arguments(), input };
         self.expects_value |= self.apart.is_some();
@@ -305,7 +306,7 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Counts a coming argument, if there is memory for it.
-    fn announce(&mut self, open: &Open, state: &mut State<C>) -> Result<(), ClientError> {
+    fn announce(&mut self, open: &Open, state: &mut ServerState<C>) -> Result<(), ClientError> {
         if self.announced_index == Some(open.index) {
             return Ok(());
         }
@@ -319,19 +320,19 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Ends the count of the announced bytes, which have come or will not.
-    pub fn release(&mut self, state: &mut State<C>) {
+    pub fn release(&mut self, state: &mut ServerState<C>) {
         state.arriving_bytes -= std::mem::take(&mut self.announced);
         self.announced_index = None;
     }
 
-    fn is_kept(&self, open: &Open, state: &State<C>) -> bool {
+    fn is_kept(&self, open: &Open, state: &ServerState<C>) -> bool {
         let input = &self.input[self.start..];
         let words = Arguments { parsed: self.parser.arguments(), input };
         state.copies.receives_in_place(open.len) && words.keeps(open.index)
     }
 
     /// Takes a value out of the input; the rest of it goes to its final buffer.
-    fn take(&mut self, open: &Open, state: &mut State<C>) {
+    fn take(&mut self, open: &Open, state: &mut ServerState<C>) {
         let at = self.start + open.start;
         let mut buffer = state.pool.take(open.len + CRLF.len());
         buffer.extend_from_slice(&self.input[at..]);
@@ -345,14 +346,14 @@ impl<C: Copies> Connection<C> {
     }
 
     /// Continues with a value that is arriving.
-    fn receive(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    fn receive(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         if body.is_last && body.incoming.has_arrived()? {
             state.copies.offer(&mut body.incoming);
             state.stats.answered_first += 1;
-            state.stats.by_service += u64::from(body.incoming.is_elsewhere());
+            state.stats.by_service += u64::from(body.incoming.is_in_service());
             let value = Rc::new(Value::arriving(body.incoming, body.len, &state.pool));
-            self.owed = Some(Rc::clone(&value));
+            self.acknowledged = Some(Rc::clone(&value));
             self.apart = Some(value);
         } else if body.incoming.advance()? {
             let value = Value::arriving(body.incoming, body.len, &state.pool);

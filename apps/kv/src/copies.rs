@@ -55,7 +55,7 @@ pub trait Arrival {
     /// [`ReceiveError`].
     fn advance(&mut self) -> Result<bool, ReceiveError>;
     /// Returns true if the copy service is receiving the value and has not finished.
-    fn is_elsewhere(&self) -> bool;
+    fn is_in_service(&self) -> bool;
     /// Waits for the complete value.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Arrival for Infallible {
     fn advance(&mut self) -> Result<bool, ReceiveError> {
         match *self {}
     }
-    fn is_elsewhere(&self) -> bool {
+    fn is_in_service(&self) -> bool {
         match *self {}
     }
     fn sync(self) -> Result<Vec<u8>, ReceiveError> {
@@ -157,7 +157,7 @@ impl Arrival for Incoming {
     fn advance(&mut self) -> Result<bool, ReceiveError> {
         Incoming::advance(self)
     }
-    fn is_elsewhere(&self) -> bool {
+    fn is_in_service(&self) -> bool {
         self.is_queued() && !self.is_ready()
     }
     fn sync(self) -> Result<Vec<u8>, ReceiveError> {

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use crate::command::{Arguments, COMMANDS, wrong_number};
 use crate::copies::{Arrival, Copies};
 use crate::output::Output;
-use crate::server::State;
+use crate::server::ServerState;
 
 /// `INFO [section …]`: all sections, or the requested ones.
 pub(crate) fn info<C: Copies>(
-    state: &State<C>,
+    state: &ServerState<C>,
     words: Arguments<'_>,
     out: &mut Output<C::Incoming>,
 ) {
@@ -90,7 +90,7 @@ pub(crate) fn info<C: Copies>(
 
 /// `CONFIG GET name …`: the options that clients of Redis query.
 pub(crate) fn config<C: Copies>(
-    state: &State<C>,
+    state: &ServerState<C>,
     words: Arguments<'_>,
     out: &mut Output<C::Incoming>,
 ) {

@@ -77,7 +77,7 @@ pub struct Open {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ParserState {
     /// At the start of a request.
     Start,
     /// At the length of an argument.
@@ -91,7 +91,7 @@ enum State {
 #[derive(Clone, Debug)]
 pub struct Parser {
     limits: Limits,
-    state: State,
+    state: ParserState,
     arguments: Vec<Argument>,
     /// Number of arguments that are not complete.
     left: usize,
@@ -102,7 +102,7 @@ pub struct Parser {
 impl Parser {
     /// Creates a parser at the start of a request.
     pub fn new(limits: Limits) -> Parser {
-        Parser { limits, state: State::Start, arguments: Vec::new(), left: 0, at: 0 }
+        Parser { limits, state: ParserState::Start, arguments: Vec::new(), left: 0, at: 0 }
     }
 
     /// Continues with a request; `input` is all of it that has arrived.
@@ -112,11 +112,11 @@ impl Parser {
     pub fn advance(&mut self, input: &[u8]) -> Result<Progress, ProtocolError> {
         loop {
             match self.state {
-                State::Start => {
+                ParserState::Start => {
                     let Some(line) = line(input, self.at)? else { return Ok(Progress::Partial) };
                     self.start(input, line)?;
                 }
-                State::Length => {
+                ParserState::Length => {
                     if let Some(&other) = input.get(self.at).filter(|byte| **byte != b'$') {
                         return Err(ProtocolError::Dollar(other));
                     }
@@ -125,9 +125,9 @@ impl Parser {
                         .and_then(|len| usize::try_from(len).ok())
                         .filter(|len| *len <= self.limits.bulk_bytes_max)
                         .ok_or(ProtocolError::Bulk)?;
-                    (self.state, self.at) = (State::Bulk(len), line.next);
+                    (self.state, self.at) = (ParserState::Bulk(len), line.next);
                 }
-                State::Bulk(len) => {
+                ParserState::Bulk(len) => {
                     let (start, end) = (self.at, self.at + len);
                     let Some(tail) = input.get(end..end + 2) else {
                         let index = self.arguments.len();
@@ -138,7 +138,7 @@ impl Parser {
                     }
                     self.push(Argument::Here(start..end), end + 2);
                 }
-                State::Complete => return Ok(Progress::Complete),
+                ParserState::Complete => return Ok(Progress::Complete),
             }
         }
     }
@@ -150,7 +150,7 @@ impl Parser {
         let [b'*', count @ ..] = text else {
             split(text, base, &mut self.arguments)?;
             if !self.arguments.is_empty() {
-                self.state = State::Complete;
+                self.state = ParserState::Complete;
             }
             return Ok(());
         };
@@ -162,7 +162,7 @@ impl Parser {
         }
         if count > 0 {
             self.arguments.reserve(count.min(ARGUMENTS_FIRST));
-            (self.left, self.state) = (count, State::Length);
+            (self.left, self.state) = (count, ParserState::Length);
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Parser {
         self.arguments.push(argument);
         self.at = next;
         self.left -= 1;
-        self.state = if self.left == 0 { State::Complete } else { State::Length };
+        self.state = if self.left == 0 { ParserState::Complete } else { ParserState::Length };
     }
 
     /// Takes the argument of [`Progress::Open`] out of the input. The caller removes its bytes,
@@ -181,9 +181,9 @@ impl Parser {
     /// # Panics
     /// Panics if no argument is open.
     pub fn take_open(&mut self) -> bool {
-        assert!(matches!(self.state, State::Bulk(_)), "no argument is open");
+        assert!(matches!(self.state, ParserState::Bulk(_)), "no argument is open");
         self.push(Argument::Apart, self.at);
-        self.state == State::Complete
+        self.state == ParserState::Complete
     }
 
     /// Returns the arguments of the request so far; the first is the command.
@@ -195,13 +195,13 @@ impl Parser {
     /// far, and clears the arguments.
     pub fn finish(&mut self) -> usize {
         self.arguments.clear();
-        self.state = State::Start;
+        self.state = ParserState::Start;
         std::mem::take(&mut self.at)
     }
 
     /// Returns the number of bytes that were parsed between requests and need not be passed again.
     pub fn skip(&mut self) -> usize {
-        if self.state == State::Start { std::mem::take(&mut self.at) } else { 0 }
+        if self.state == ParserState::Start { std::mem::take(&mut self.at) } else { 0 }
     }
 }
 

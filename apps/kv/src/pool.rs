@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_pool_is_bounded() {
         let pool = Pool::default();
         for _ in 0..200 {
             pool.give(Vec::with_capacity(1 << 20));

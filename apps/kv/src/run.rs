@@ -16,11 +16,11 @@ const SERVICE_CORES_MIN: usize = 3;
 /// One of the builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// Every copy is made, by the event loop
+    /// The event loop makes every copy
     Sync,
-    /// Copies are absorbed; with a copy service where there is a core for it
+    /// Copies are absorbed; with a copy service if a core is available for it
     Offload,
-    /// Copies are absorbed; with a copy service, wherever
+    /// Copies are absorbed; always with a copy service
     Service,
     /// Copies are absorbed, without a copy service
     Alone,

@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use slab::Slab;
 
-use crate::connection::{Connection, Turn};
+use crate::connection::{Connection, TurnResult};
 use crate::copies::Copies;
 use crate::parse;
 use crate::pool::Pool;
@@ -121,7 +121,7 @@ pub(crate) struct Stats {
 }
 
 /// State shared by all connections.
-pub(crate) struct State<C: Copies> {
+pub(crate) struct ServerState<C: Copies> {
     pub copies: C,
     pub store: Store<C::Incoming>,
     pub pool: Rc<Pool>,
@@ -135,11 +135,11 @@ pub(crate) struct State<C: Copies> {
     origin_ms: u64,
 }
 
-impl<C: Copies> State<C> {
-    fn new(copies: C, limits: Limits) -> State<C> {
+impl<C: Copies> ServerState<C> {
+    fn new(copies: C, limits: Limits) -> ServerState<C> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin_ms = since.as_millis() as u64;
-        State {
+        ServerState {
             copies,
             store: Store::default(),
             pool: Rc::default(),
@@ -173,7 +173,7 @@ struct Client<C: Copies> {
 
 /// A key-value server.
 pub struct Server<C: Copies> {
-    state: State<C>,
+    state: ServerState<C>,
     epoll: OwnedFd,
     listener: OwnedFd,
     address: SocketAddr,
@@ -195,7 +195,7 @@ impl<C: Copies> Server<C> {
         let (listener, address) = listener(config.listen).map_err(told)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&epoll, listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
-        let state = State::new(copies, config.limits);
+        let state = ServerState::new(copies, config.limits);
         Ok(Server {
             state,
             epoll,
@@ -278,16 +278,16 @@ impl<C: Copies> Server<C> {
             return Ok(());
         }
         match client.connection.turn(&mut self.state) {
-            Turn::Ended => {
+            TurnResult::Ended => {
                 client.has_ended = true;
                 ended.push(number);
                 return Ok(());
             }
-            Turn::More => {
+            TurnResult::More => {
                 client.is_busy = true;
                 self.busy.push(number);
             }
-            Turn::Done => {}
+            TurnResult::Done => {}
         }
         let mut wanted = epoll::EventFlags::empty();
         wanted.set(epoll::EventFlags::IN, client.connection.wants_to_read());

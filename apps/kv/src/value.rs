@@ -58,8 +58,8 @@ impl<I: Arrival> Value<I> {
     }
 
     /// Returns true if the copy service is receiving the value.
-    pub fn is_elsewhere(&self) -> bool {
-        self.incoming.borrow().as_ref().is_some_and(I::is_elsewhere)
+    pub fn is_in_service(&self) -> bool {
+        self.incoming.borrow().as_ref().is_some_and(I::is_in_service)
     }
 
     /// Waits for the value.

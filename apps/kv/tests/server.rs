@@ -189,7 +189,7 @@ fn an_answered_value_outlives_its_client() {
 /// A value that does not end with CRLF is stored, but its client gets an error, and other clients
 /// get a valid answer.
 #[test]
-fn what_comes_behind_a_value_reaches_nobody() {
+fn bytes_behind_a_value_reach_no_other_client() {
     each(|server| {
         for len in [10, 50_000] {
             let value = pattern(len, 3);
@@ -233,7 +233,7 @@ fn a_slow_reader_gets_what_it_asked_for() {
 
 /// The number of answers that the server stores for a client is bounded.
 #[test]
-fn who_asks_and_does_not_read_is_not_read_either() {
+fn a_client_that_does_not_read_is_not_read() {
     each(|server| {
         let mut client = server.client();
         let value = pattern(500_000, 4);
@@ -249,7 +249,7 @@ fn who_asks_and_does_not_read_is_not_read_either() {
 }
 
 #[test]
-fn limits_are_told() {
+fn limits_are_reported() {
     for mode in [Mode::Sync, Mode::Alone] {
         let limits = Limits {
             clients_max: 2,

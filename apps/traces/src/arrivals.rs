@@ -14,7 +14,7 @@ pub const MINUTE_US: u64 = 60_000_000;
 /// Error for a trace with too many arrivals; take fewer minutes or functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{arrivals} arrivals; take fewer minutes or functions: {ARRIVALS_MAX} at most")]
-pub struct TooMany {
+pub struct TooManyArrivals {
     /// Number of arrivals.
     pub arrivals: u64,
 }
@@ -38,7 +38,7 @@ pub fn arrivals(
     rows: &[Invocations],
     minutes: Range<usize>,
     seed: u64,
-) -> Result<Vec<Arrival>, TooMany> {
+) -> Result<Vec<Arrival>, TooManyArrivals> {
     let counts = |row: &Invocations| -> Vec<u32> {
         let end = minutes.end.min(row.per_minute.len());
         row.per_minute.get(minutes.start..end).unwrap_or_default().to_vec()
@@ -46,7 +46,7 @@ pub fn arrivals(
     let total = |row: &Invocations| counts(row).into_iter().map(u64::from).sum::<u64>();
     let all: u64 = rows.iter().map(total).fold(0, u64::saturating_add);
     if all > ARRIVALS_MAX {
-        return Err(TooMany { arrivals: all });
+        return Err(TooManyArrivals { arrivals: all });
     }
     let mut made = Vec::with_capacity(all as usize);
     for (number, row) in (0..).zip(rows) {

@@ -18,4 +18,4 @@ pub mod distribution;
 pub mod lines;
 pub mod synthetic;
 
-pub use lines::{Row, Rows, TraceError, Why};
+pub use lines::{Row, RowError, Rows, TraceError};

@@ -13,7 +13,7 @@ pub const ROWS_MAX: u64 = 1 << 24;
 
 /// Error in a line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
+pub enum RowError {
     /// The file is empty.
     #[error("the file is empty; its first line must name the columns")]
     Empty,
@@ -64,7 +64,7 @@ pub struct TraceError {
     /// Field number, from 1; 0 for an error of the whole line.
     pub field: usize,
     /// The error.
-    pub why: Why,
+    pub why: RowError,
 }
 
 impl fmt::Display for TraceError {
@@ -98,7 +98,7 @@ impl<'a> Fields<'a> {
         Fields { rest: Some(text), line, taken: 0 }
     }
 
-    fn wrong(&self, why: Why) -> TraceError {
+    fn wrong(&self, why: RowError) -> TraceError {
         TraceError { line: self.line, field: self.taken, why }
     }
 
@@ -108,7 +108,7 @@ impl<'a> Fields<'a> {
     /// There is no further field.
     fn next(&mut self, due: usize) -> Result<&'a str, TraceError> {
         let Some(rest) = self.rest else {
-            let why = Why::Fields { found: self.taken, due };
+            let why = RowError::Fields { found: self.taken, due };
             return Err(TraceError { line: self.line, field: 0, why });
         };
         let (field, rest) = match rest.split_once(',') {
@@ -123,7 +123,7 @@ impl<'a> Fields<'a> {
     fn end(&self, due: usize) -> Result<(), TraceError> {
         let Some(rest) = self.rest else { return Ok(()) };
         let found = self.taken + 1 + rest.matches(',').count();
-        Err(TraceError { line: self.line, field: 0, why: Why::Fields { found, due } })
+        Err(TraceError { line: self.line, field: 0, why: RowError::Fields { found, due } })
     }
 }
 
@@ -147,48 +147,48 @@ impl<'a> Reader<'a, '_> {
     /// Reads an identifier.
     ///
     /// # Errors
-    /// [`Why::Name`], [`Why::Fields`].
+    /// [`RowError::Name`], [`RowError::Fields`].
     pub fn name(&mut self) -> Result<String, TraceError> {
         let text = self.text()?;
         match (1..=NAME_BYTES_MAX).contains(&text.len()) {
             true => Ok(text.to_owned()),
-            false => Err(self.fields.wrong(Why::Name)),
+            false => Err(self.fields.wrong(RowError::Name)),
         }
     }
 
     /// Reads a count.
     ///
     /// # Errors
-    /// [`Why::Count`], [`Why::Fields`].
+    /// [`RowError::Count`], [`RowError::Fields`].
     pub fn count<N: std::str::FromStr>(&mut self) -> Result<N, TraceError> {
         let text = self.text()?;
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let count = if digits { text.parse().ok() } else { None };
-        count.ok_or_else(|| self.fields.wrong(Why::Count(shown(text))))
+        count.ok_or_else(|| self.fields.wrong(RowError::Count(shown(text))))
     }
 
     /// Reads an amount: finite, not negative.
     ///
     /// # Errors
-    /// [`Why::Amount`], [`Why::Fields`].
+    /// [`RowError::Amount`], [`RowError::Fields`].
     pub fn amount(&mut self) -> Result<f64, TraceError> {
         let text = self.text()?;
         let amount = text.parse::<f64>().ok().filter(|amount| amount.is_finite());
         match amount.filter(|amount| *amount >= 0.0) {
             // Replaces a negative zero, which would be written back.
             Some(amount) => Ok(amount + 0.0),
-            None => Err(self.fields.wrong(Why::Amount(shown(text)))),
+            None => Err(self.fields.wrong(RowError::Amount(shown(text)))),
         }
     }
 
     /// Reads a field with `parse`.
     ///
     /// # Errors
-    /// The error of `parse`, or [`Why::Fields`].
+    /// The error of `parse`, or [`RowError::Fields`].
     pub fn parsed<T>(
         &mut self,
         parse: impl FnOnce(&str) -> Option<T>,
-        why: impl FnOnce(String) -> Why,
+        why: impl FnOnce(String) -> RowError,
     ) -> Result<T, TraceError> {
         let text = self.text()?;
         parse(text).ok_or_else(|| self.fields.wrong(why(shown(text))))
@@ -237,14 +237,14 @@ impl<'a, R: Row> Rows<'a, R> {
         let mut rows: Rows<'a, R> =
             Rows { rest: bytes, line: 0, columns: 0, ended: false, kind: PhantomData };
         let Some(text) = rows.next_line() else {
-            return Err(TraceError { line: 1, field: 0, why: Why::Empty });
+            return Err(TraceError { line: 1, field: 0, why: RowError::Empty });
         };
         let mut fields = Fields::of(text?, 1);
         for due in R::COLUMNS {
             let found = fields.next(R::COLUMNS.len())?;
             if found != *due {
                 let (found, due) = (shown(found), (*due).to_owned());
-                return Err(fields.wrong(Why::Header { found, due }));
+                return Err(fields.wrong(RowError::Header { found, due }));
             }
         }
         let mut numbered = 0;
@@ -253,7 +253,7 @@ impl<'a, R: Row> Rows<'a, R> {
             let found = fields.next(0)?;
             if due > R::NUMBERED_MAX || found != due.to_string() {
                 let due = if due > R::NUMBERED_MAX { "the last".into() } else { due.to_string() };
-                return Err(fields.wrong(Why::Header { found: shown(found), due }));
+                return Err(fields.wrong(RowError::Header { found: shown(found), due }));
             }
             numbered = due;
         }
@@ -274,7 +274,7 @@ impl<'a, R: Row> Rows<'a, R> {
             None if window.len() > LINE_BYTES_MAX => {
                 // Do not search for the next line: there is no bound for that search.
                 self.ended = true;
-                return wrong(self.line, Why::Long);
+                return wrong(self.line, RowError::Long);
             }
             None => (self.rest, &self.rest[self.rest.len()..]),
         };
@@ -282,7 +282,7 @@ impl<'a, R: Row> Rows<'a, R> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match std::str::from_utf8(line) {
             Ok(text) => Some(Ok(text)),
-            Err(_) => wrong(self.line, Why::Text),
+            Err(_) => wrong(self.line, RowError::Text),
         }
     }
 
@@ -304,7 +304,7 @@ impl<R: Row> Iterator for Rows<'_, R> {
         let text = self.next_line()?;
         if self.line > ROWS_MAX + 1 {
             self.ended = true;
-            return Some(Err(TraceError { line: self.line, field: 0, why: Why::Rows }));
+            return Some(Err(TraceError { line: self.line, field: 0, why: RowError::Rows }));
         }
         Some(text.and_then(|text| self.row(text)))
     }

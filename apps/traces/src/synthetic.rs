@@ -7,7 +7,7 @@ use std::f64::consts::TAU;
 
 use unlade_testkit::Random;
 
-use crate::arrivals::{TooMany, arrivals};
+use crate::arrivals::{TooManyArrivals, arrivals};
 use crate::azure2019::{Durations, Invocations, MINUTES_MAX, Memory, Trigger};
 use crate::azure2021::Call;
 use crate::distribution::{LogNormal, poisson, zipf};
@@ -267,7 +267,7 @@ impl Synthetic {
     ///
     /// # Errors
     /// There are too many invocations.
-    pub fn calls(&self) -> Result<Vec<Call>, TooMany> {
+    pub fn calls(&self) -> Result<Vec<Call>, TooManyArrivals> {
         let rows = self.invocations();
         let begin = arrivals(&rows, 0..MINUTES_MAX, self.seed)?;
         let mut random = Random::numbered(self.seed, u64::MAX - 1);

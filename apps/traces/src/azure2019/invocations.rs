@@ -1,6 +1,6 @@
 //! `invocations_per_function_md.anon.dNN.csv`: number of invocations of each function per minute.
 
-use crate::lines::{Reader, Row, TraceError, Why};
+use crate::lines::{Reader, Row, RowError, TraceError};
 
 /// Number of minutes in a day, and the maximum in a file. Excerpts have fewer.
 pub const MINUTES_MAX: usize = 1440;
@@ -85,7 +85,7 @@ impl Row for Invocations {
             owner: reader.name()?,
             app: reader.name()?,
             function: reader.name()?,
-            trigger: reader.parsed(Trigger::parse, Why::Trigger)?,
+            trigger: reader.parsed(Trigger::parse, RowError::Trigger)?,
             per_minute: {
                 let minutes = reader.columns() - Self::COLUMNS.len();
                 (0..minutes).map(|_| reader.count()).collect::<Result<_, _>>()?

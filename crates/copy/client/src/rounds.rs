@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use unlade_copy_scheduler::admit::{Costs, Seen, Site, Verdict};
+use unlade_copy_scheduler::admit::{CallSite, Costs, QueuedTiming, Verdict};
 
 use crate::site::nanos;
 
@@ -16,7 +16,7 @@ const SAMPLE_EVERY: u8 = 8;
 /// What was seen of earlier rounds, and the one that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Rounds {
-    site: Site,
+    site: CallSite,
     /// How it is received; none between two rounds.
     way: Option<Verdict>,
     /// Where it is timed.
@@ -105,7 +105,7 @@ impl Rounds {
             Verdict::Inline => self.site.observe_inline(UNIT_BYTES, true, unit_ns, None),
             Verdict::Queue => {
                 // It is all in one figure, and nothing of it was a window.
-                let seen = Seen {
+                let seen = QueuedTiming {
                     submit_ns: unit_ns,
                     window_ns: u32::MAX,
                     wait_ns: 0,

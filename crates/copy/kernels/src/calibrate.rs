@@ -39,7 +39,7 @@ const REMOTE_NS_MAX: f32 = 200.0;
 
 /// Measurements of one class of length.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct ClassTimings {
     /// Copied size, in bytes.
     pub sample_bytes: usize,
     /// Median time of one copy, in picoseconds, for each loop of [`kernel::available`].
@@ -48,7 +48,7 @@ pub struct Measured {
     best_guarded: usize,
 }
 
-impl Measured {
+impl ClassTimings {
     /// Returns the loop for copies of this class.
     pub fn best(&self) -> &'static Kernel {
         &kernel::available()[self.best]
@@ -64,7 +64,7 @@ impl Measured {
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// One entry for each class of [`CLASS_BYTES_MAX`].
-    pub classes: [Measured; CLASSES],
+    pub classes: [ClassTimings; CLASSES],
 }
 
 impl Calibration {
@@ -94,7 +94,7 @@ pub fn calibrate() -> Calibration {
 /// Measures one class at a time.
 #[derive(Debug, Default)]
 pub struct Calibrator {
-    classes: Vec<Measured>,
+    classes: Vec<ClassTimings>,
     buffers: Option<(Vec<u8>, Vec<u8>)>,
     took: Duration,
 }
@@ -130,11 +130,11 @@ impl Calibrator {
     }
 }
 
-fn unmeasured(sample_bytes: usize) -> Measured {
+fn unmeasured(sample_bytes: usize) -> ClassTimings {
     let kernels = kernel::available();
     let copy_ps = vec![0; kernels.len()];
     let best_guarded = best(&copy_ps, |at| kernels[at].is_guarded());
-    Measured { sample_bytes, copy_ps, best: 0, best_guarded }
+    ClassTimings { sample_bytes, copy_ps, best: 0, best_guarded }
 }
 
 /// Returns a size from the middle of a class.
@@ -142,7 +142,7 @@ fn sample_bytes(class: usize) -> usize {
     (CLASS_BYTES_MAX[class] / 2).min(SAMPLE_BYTES_MAX)
 }
 
-fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Measured {
+fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTimings {
     let kernels = kernel::available();
     let mut rounds: Vec<[u64; ROUNDS]> = vec![[0; ROUNDS]; kernels.len()];
     // The first round warms the caches.
@@ -154,7 +154,7 @@ fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Measured {
     }
     let median = |mut times: [u64; ROUNDS]| *times.select_nth_unstable(ROUNDS / 2).1;
     let copy_ps: Vec<u64> = rounds.into_iter().map(median).collect();
-    Measured {
+    ClassTimings {
         sample_bytes,
         best: best(&copy_ps, |_| true),
         best_guarded: best(&copy_ps, |at| kernels[at].is_guarded()),

@@ -1,4 +1,4 @@
-//! Interface of asynchronous copy units: a unit accepts a batch of pieces, copies them while the
+//! Interface of asynchronous copy units: a unit accepts a batch of chunks, copies them while the
 //! processor does other work, and is polled for completion.
 //!
 //! The dispatcher gives a unit the tail of its work, copies the rest itself and then polls
@@ -11,7 +11,7 @@ use crate::guard::Fault;
 
 /// A contiguous copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Chunk {
     /// Destination.
     pub dst: *mut u8,
     /// Source.
@@ -20,9 +20,9 @@ pub struct Piece {
     pub len: usize,
 }
 
-// SAFETY: a piece is two addresses and a number. Each use of them requires `unsafe`, whose caller
+// SAFETY: a chunk is two addresses and a number. Each use of them requires `unsafe`, whose caller
 // guarantees their validity, in any thread.
-unsafe impl Send for Piece {}
+unsafe impl Send for Chunk {}
 
 /// Expected performance of a unit: a prediction for the dispatcher, not a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,12 +33,12 @@ pub struct Characteristics {
     pub start_ns: u64,
     /// Bytes per microsecond after that.
     pub bytes_per_us: u64,
-    /// Minimum length of a piece; shorter ones do not pay and are refused.
+    /// Minimum length of a chunk; shorter ones do not pay and are refused.
     pub bytes_min: usize,
-    /// Maximum length of a piece.
+    /// Maximum length of a chunk.
     pub bytes_max: usize,
-    /// Maximum number of pieces in one batch.
-    pub pieces_max: usize,
+    /// Maximum number of chunks in one batch.
+    pub chunks_max: usize,
     /// Maximum number of batches in progress.
     pub depth: usize,
 }
@@ -50,19 +50,19 @@ impl Characteristics {
         self.start_ns.saturating_add(moving)
     }
 
-    /// Checks that the unit accepts a batch of these pieces.
+    /// Checks that the unit accepts a batch of these chunks.
     ///
     /// # Errors
     /// [`Refused`] with the first reason.
-    pub fn check(&self, pieces: &[Piece]) -> Result<(), Refused> {
-        if pieces.is_empty() || pieces.len() > self.pieces_max {
-            return Err(Refused::Count { pieces: pieces.len(), pieces_max: self.pieces_max });
+    pub fn check(&self, chunks: &[Chunk]) -> Result<(), Refused> {
+        if chunks.is_empty() || chunks.len() > self.chunks_max {
+            return Err(Refused::Count { chunks: chunks.len(), chunks_max: self.chunks_max });
         }
         let allowed = self.bytes_min..=self.bytes_max;
-        match pieces.iter().position(|piece| !allowed.contains(&piece.len)) {
-            Some(piece) => Err(Refused::Size {
-                piece,
-                bytes: pieces[piece].len,
+        match chunks.iter().position(|chunk| !allowed.contains(&chunk.len)) {
+            Some(chunk) => Err(Refused::Size {
+                chunk,
+                bytes: chunks[chunk].len,
                 bytes_min: self.bytes_min,
                 bytes_max: self.bytes_max,
             }),
@@ -81,19 +81,19 @@ pub enum Refused {
     /// The maximum number of batches is in progress.
     #[error("the unit is full; copy without it, or poll first")]
     Full,
-    /// The number of pieces is invalid: the dispatcher's fault.
-    #[error("{pieces} pieces are not a batch of this unit (1 to {pieces_max})")]
+    /// The number of chunks is invalid: the dispatcher's fault.
+    #[error("{chunks} chunks are not a batch of this unit (1 to {chunks_max})")]
     Count {
-        /// Number of pieces.
-        pieces: usize,
-        /// Maximum number of pieces.
-        pieces_max: usize,
+        /// Number of chunks.
+        chunks: usize,
+        /// Maximum number of chunks.
+        chunks_max: usize,
     },
-    /// A piece is too short or too long: the dispatcher's fault.
-    #[error("piece {piece} has {bytes} bytes; this unit takes {bytes_min} to {bytes_max}")]
+    /// A chunk is too short or too long: the dispatcher's fault.
+    #[error("chunk {chunk} has {bytes} bytes; this unit takes {bytes_min} to {bytes_max}")]
     Size {
-        /// Index of the piece.
-        piece: usize,
+        /// Index of the chunk.
+        chunk: usize,
         /// Its length.
         bytes: usize,
         /// Minimum length.
@@ -102,10 +102,10 @@ pub enum Refused {
         bytes_max: usize,
     },
     /// A range is not completely within the client's memory.
-    #[error("piece {piece} is not all within the client's memory")]
+    #[error("chunk {chunk} is not all within the client's memory")]
     Place {
-        /// Index of the piece.
-        piece: usize,
+        /// Index of the chunk.
+        chunk: usize,
     },
     /// The unit itself failed; do not use it any more.
     #[error("the unit cannot be used any more: {0}; copy without it")]
@@ -117,19 +117,19 @@ pub enum Refused {
 pub enum Progress {
     /// The unit is still copying.
     Pending,
-    /// All pieces are copied, and visible to this thread.
+    /// All chunks are copied, and visible to this thread.
     Done,
-    /// The unit has stopped, and a piece is not copied. The state of the other pieces is unknown:
+    /// The unit has stopped, and a chunk is not copied. The state of the other chunks is unknown:
     /// copy the batch again without the unit.
     Failed {
-        /// Index of the first failed piece.
-        piece: usize,
+        /// Index of the first failed chunk.
+        chunk: usize,
         /// Reason of the failure.
         why: Failure,
     },
 }
 
-/// Reason why a piece is not copied.
+/// Reason why a chunk is not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// An address is bad: the fault of the party that gave it.
@@ -151,17 +151,17 @@ pub trait Device {
     /// Returns the unit's expected performance.
     fn characteristics(&self) -> Characteristics;
 
-    /// Starts copying the pieces, in any order.
+    /// Starts copying the chunks, in any order.
     ///
     /// # Errors
     /// [`Refused`]; nothing is copied then.
     ///
     /// # Safety
     /// Until [`Device::poll`] has reported the batch as anything but pending, or the unit is
-    /// dropped: no other party writes what the pieces read, or reads or writes what they write,
+    /// dropped: no other party writes what the chunks read, or reads or writes what they write,
     /// and no reference points to what they write. No two ranges of a batch overlap if one of them
     /// is written. Addresses may be bad, but the memory that they do reach is accessed.
-    unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused>;
+    unsafe fn submit(&mut self, chunks: &[Chunk]) -> Result<Batch, Refused>;
 
     /// Returns the state of a batch. A state other than pending is returned once, and the batch is
     /// then forgotten.
@@ -184,12 +184,12 @@ mod tests {
         bytes_per_us: 3000,
         bytes_min: 4,
         bytes_max: 64,
-        pieces_max: 2,
+        chunks_max: 2,
         depth: 1,
     };
 
-    fn piece(len: usize) -> Piece {
-        Piece { dst: ptr::null_mut(), src: ptr::null(), len }
+    fn chunk(len: usize) -> Chunk {
+        Chunk { dst: ptr::null_mut(), src: ptr::null(), len }
     }
 
     #[test]
@@ -201,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_batch_is_refused_with_the_reason() {
-        assert!(UNIT.check(&[piece(4), piece(64)]).is_ok());
-        assert!(matches!(UNIT.check(&[]), Err(Refused::Count { pieces: 0, pieces_max: 2 })));
-        assert!(matches!(UNIT.check(&[piece(4); 3]), Err(Refused::Count { pieces: 3, .. })));
-        let long = UNIT.check(&[piece(4), piece(65)]);
-        assert!(matches!(long, Err(Refused::Size { piece: 1, bytes: 65, .. })));
-        assert!(matches!(UNIT.check(&[piece(3)]), Err(Refused::Size { piece: 0, bytes: 3, .. })));
+    fn an_invalid_batch_is_refused_with_the_reason() {
+        assert!(UNIT.check(&[chunk(4), chunk(64)]).is_ok());
+        assert!(matches!(UNIT.check(&[]), Err(Refused::Count { chunks: 0, chunks_max: 2 })));
+        assert!(matches!(UNIT.check(&[chunk(4); 3]), Err(Refused::Count { chunks: 3, .. })));
+        let long = UNIT.check(&[chunk(4), chunk(65)]);
+        assert!(matches!(long, Err(Refused::Size { chunk: 1, bytes: 65, .. })));
+        assert!(matches!(UNIT.check(&[chunk(3)]), Err(Refused::Size { chunk: 0, bytes: 3, .. })));
     }
 }

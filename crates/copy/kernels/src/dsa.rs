@@ -6,7 +6,7 @@
 //!
 //! The accelerator takes virtual addresses, so nothing is pinned or translated here. A missing
 //! page ends a copy early; at the poll, the processor, which can fault, copies the rest of that
-//! piece. After a fork only the process that opened the queue can use it.
+//! chunk. After a fork only the process that opened the queue can use it.
 //!
 //! Written from the Intel Data Streaming Accelerator Architecture Specification and Linux'
 //! `<linux/idxd.h>`. **It has not run on the hardware**, which was not available. The tests cover
@@ -21,18 +21,18 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use crate::device::{Batch, Characteristics, Device, Failure, Piece, Progress, Refused};
+use crate::device::{Batch, Characteristics, Chunk, Device, Failure, Progress, Refused};
 use crate::guard::Guard;
 use crate::kernel::Hint;
-use descriptor::{Descriptor, Outcome, RECORD_BYTES, outcome};
+use descriptor::{CompletionStatus, Descriptor, RECORD_BYTES, outcome};
 use portal::Portal;
 use probe::Queue;
 
-/// Maximum number of pieces in a batch.
-pub const PIECES_MAX: usize = 32;
+/// Maximum number of chunks in a batch.
+pub const CHUNKS_MAX: usize = 32;
 /// Maximum number of batches in progress.
 pub const BATCHES_MAX: usize = 64;
-/// Minimum length of a piece: the processor copies shorter ones in less time than the submission
+/// Minimum length of a chunk: the processor copies shorter ones in less time than the submission
 /// takes (Copier, SOSP 2025, §4.3).
 pub const BYTES_MIN: usize = 4 << 10;
 /// Time from submission to the first byte, in nanoseconds: a published order of magnitude, not
@@ -46,38 +46,38 @@ const DRAIN_POLLS_MAX: usize = 1_000_000;
 /// Memory of one batch that the accelerator reads and writes; it does not move.
 #[repr(C, align(64))]
 struct Lines {
-    list: [Descriptor; PIECES_MAX],
-    records: [[u8; RECORD_BYTES]; PIECES_MAX],
+    list: [Descriptor; CHUNKS_MAX],
+    records: [[u8; RECORD_BYTES]; CHUNKS_MAX],
     batch_record: [u8; RECORD_BYTES],
 }
 
 /// One batch.
-struct Slot {
+struct BatchSlot {
     lines: NonNull<Lines>,
     number: u64,
-    pieces: Vec<Piece>,
-    way: Way,
+    chunks: Vec<Chunk>,
+    way: Submission,
 }
 
 /// Method of submission of a batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Submission {
     /// Not submitted: the slot is free.
     Free,
     /// One descriptor that refers to a list.
     Batch,
-    /// This number of single descriptors; the pieces behind them found no room, and the processor
+    /// This number of single descriptors; the chunks behind them found no room, and the processor
     /// copies them.
     Single(usize),
 }
 
-impl Way {
+impl Submission {
     /// Returns the number of queue entries in use.
     fn entries(self) -> usize {
         match self {
-            Way::Free => 0,
-            Way::Batch => 1,
-            Way::Single(taken) => taken,
+            Submission::Free => 0,
+            Submission::Batch => 1,
+            Submission::Single(taken) => taken,
         }
     }
 }
@@ -87,7 +87,7 @@ pub struct Dsa {
     characteristics: Characteristics,
     batch_max: usize,
     entries_max: usize,
-    slots: Vec<Slot>,
+    slots: Vec<BatchSlot>,
     submitted: u64,
     /// Bytes that the processor copied, because a page was missing or the queue was full.
     left_bytes: u64,
@@ -109,7 +109,7 @@ impl Dsa {
     fn with(portal: Portal, queue: &Queue, guard: Guard) -> Dsa {
         let batch_max = if portal.takes_batches() { queue.batch_max } else { 1 };
         let entries_max = queue.entries.max(1);
-        let pieces_max = batch_max.max(entries_max).clamp(1, PIECES_MAX);
+        let chunks_max = batch_max.max(entries_max).clamp(1, CHUNKS_MAX);
         let bytes_max = usize::try_from(queue.bytes_max).unwrap_or(usize::MAX);
         let depth = entries_max.min(BATCHES_MAX);
         let characteristics = Characteristics {
@@ -119,10 +119,10 @@ impl Dsa {
             bytes_min: BYTES_MIN,
             // The size field of a descriptor has 32 bits.
             bytes_max: bytes_max.min(u32::MAX as usize),
-            pieces_max,
+            chunks_max,
             depth,
         };
-        let slots = (0..depth).map(|_| Slot::new()).collect();
+        let slots = (0..depth).map(|_| BatchSlot::new()).collect();
         let portal = Some(portal);
         Dsa {
             characteristics,
@@ -145,37 +145,39 @@ impl Dsa {
         self.slots.iter().map(|slot| slot.way.entries()).sum()
     }
 
-    /// Examines each piece after the accelerator has stopped, and copies the rest.
+    /// Examines each chunk after the accelerator has stopped, and copies the rest.
     fn finish(&mut self, at: usize) -> Progress {
         let slot = &self.slots[at];
-        for (piece, order) in slot.pieces.iter().enumerate() {
-            let done = match outcome(&slot.record(piece)) {
-                Outcome::Success => continue,
-                // A piece of a list that was not read to the end, or behind the last accepted one.
-                Outcome::Pending => 0,
-                Outcome::PageFault { done_bytes, .. } => (done_bytes as usize).min(order.len),
-                Outcome::BatchIncomplete => return failed(piece, u8::MAX),
-                Outcome::Other(status) => return failed(piece, status),
+        for (chunk, order) in slot.chunks.iter().enumerate() {
+            let done = match outcome(&slot.record(chunk)) {
+                CompletionStatus::Success => continue,
+                // A chunk of a list that was not read to the end, or behind the last accepted one.
+                CompletionStatus::Pending => 0,
+                CompletionStatus::PageFault { done_bytes, .. } => {
+                    (done_bytes as usize).min(order.len)
+                }
+                CompletionStatus::BatchIncomplete => return failed(chunk, u8::MAX),
+                CompletionStatus::Other(status) => return failed(chunk, status),
             };
             let left = order.len - done;
             self.left_bytes += left as u64;
-            // SAFETY: the submitter guarantees that the piece belongs to the unit until it is
-            // reported, and the accelerator has stopped. `done` is within the piece.
+            // SAFETY: the submitter guarantees that the chunk belongs to the unit until it is
+            // reported, and the accelerator has stopped. `done` is within the chunk.
             let copied = unsafe {
                 let (dst, src) = (order.dst.wrapping_add(done), order.src.wrapping_add(done));
                 self.guard.copy_guarded(dst, src, left, Hint::Reuse)
             };
             if let Err(mut fault) = copied {
                 fault.done_bytes_min += done;
-                return Progress::Failed { piece, why: fault.into() };
+                return Progress::Failed { chunk, why: fault.into() };
             }
         }
         Progress::Done
     }
 }
 
-fn failed(piece: usize, status: u8) -> Progress {
-    Progress::Failed { piece, why: Failure::Unit { status } }
+fn failed(chunk: usize, status: u8) -> Progress {
+    Progress::Failed { chunk, why: Failure::Unit { status } }
 }
 
 impl Device for Dsa {
@@ -183,42 +185,42 @@ impl Device for Dsa {
         self.characteristics
     }
 
-    unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused> {
-        self.characteristics.check(pieces)?;
+    unsafe fn submit(&mut self, chunks: &[Chunk]) -> Result<Batch, Refused> {
+        self.characteristics.check(chunks)?;
         let in_use = self.entries();
-        let free = self.slots.iter().position(|slot| slot.way == Way::Free);
+        let free = self.slots.iter().position(|slot| slot.way == Submission::Free);
         let Some(portal) = self.portal.as_mut() else {
             return Err(Refused::Broken(io::Error::from(io::ErrorKind::NotConnected)));
         };
         let Some(at) = free else { return Err(Refused::Full) };
-        let as_batch = pieces.len() > 1 && pieces.len() <= self.batch_max;
+        let as_batch = chunks.len() > 1 && chunks.len() <= self.batch_max;
         // The overflow of a dedicated queue is not reported, so the entries are counted.
-        if in_use + if as_batch { 1 } else { pieces.len() } > self.entries_max {
+        if in_use + if as_batch { 1 } else { chunks.len() } > self.entries_max {
             return Err(Refused::Full);
         }
         let slot = &mut self.slots[at];
-        slot.prepare(pieces);
+        slot.prepare(chunks);
         // SAFETY: the slot's lines do not move while it is in use, and the caller guarantees that
-        // the pieces belong to the unit.
+        // the chunks belong to the unit.
         let taken = unsafe {
             match as_batch {
                 true => portal.submit(&[slot.batch()])?,
-                false => portal.submit(&slot.lines.as_ref().list[..pieces.len()])?,
+                false => portal.submit(&slot.lines.as_ref().list[..chunks.len()])?,
             }
         };
         if taken == 0 {
             return Err(Refused::Full);
         }
-        slot.way = if as_batch { Way::Batch } else { Way::Single(taken) };
+        slot.way = if as_batch { Submission::Batch } else { Submission::Single(taken) };
         slot.number = self.submitted;
         self.submitted += 1;
         Ok(Batch(slot.number))
     }
 
     fn poll(&mut self, batch: &Batch) -> Progress {
-        let mine = |slot: &Slot| slot.way != Way::Free && slot.number == batch.0;
+        let mine = |slot: &BatchSlot| slot.way != Submission::Free && slot.number == batch.0;
         let Some(at) = self.slots.iter().position(mine) else {
-            return Progress::Failed { piece: 0, why: Failure::Unknown };
+            return Progress::Failed { chunk: 0, why: Failure::Unknown };
         };
         if !self.slots[at].has_stopped() {
             return Progress::Pending;
@@ -226,13 +228,13 @@ impl Device for Dsa {
         // Reads of the copied data must come after the reads of the completion records.
         fence(Ordering::Acquire);
         let progress = match self.slots[at].way {
-            Way::Batch => match outcome(&self.slots[at].batch_record()) {
-                Outcome::Other(status) => failed(0, status),
+            Submission::Batch => match outcome(&self.slots[at].batch_record()) {
+                CompletionStatus::Other(status) => failed(0, status),
                 _ => self.finish(at),
             },
             _ => self.finish(at),
         };
-        self.slots[at].way = Way::Free;
+        self.slots[at].way = Submission::Free;
         progress
     }
 
@@ -240,13 +242,13 @@ impl Device for Dsa {
     /// open; so only the records count.
     fn stop(&mut self) -> bool {
         self.portal = None;
-        self.slots.iter().all(Slot::has_stopped)
+        self.slots.iter().all(BatchSlot::has_stopped)
     }
 }
 
 impl Drop for Dsa {
     fn drop(&mut self) {
-        let is_idle = |slots: &[Slot]| slots.iter().all(Slot::has_stopped);
+        let is_idle = |slots: &[BatchSlot]| slots.iter().all(BatchSlot::has_stopped);
         let idle = (0..DRAIN_POLLS_MAX).any(|_| {
             std::hint::spin_loop();
             is_idle(&self.slots)
@@ -261,36 +263,36 @@ impl Drop for Dsa {
 }
 
 // SAFETY: the slot owns the lines, and nothing in it belongs to a thread.
-unsafe impl Send for Slot {}
+unsafe impl Send for BatchSlot {}
 
-impl Slot {
-    fn new() -> Slot {
+impl BatchSlot {
+    fn new() -> BatchSlot {
         let lines = Lines {
-            list: [Descriptor::EMPTY; PIECES_MAX],
-            records: [[0; RECORD_BYTES]; PIECES_MAX],
+            list: [Descriptor::EMPTY; CHUNKS_MAX],
+            records: [[0; RECORD_BYTES]; CHUNKS_MAX],
             batch_record: [0; RECORD_BYTES],
         };
-        Slot {
+        BatchSlot {
             lines: NonNull::from(Box::leak(Box::new(lines))),
             number: 0,
-            pieces: Vec::with_capacity(PIECES_MAX),
-            way: Way::Free,
+            chunks: Vec::with_capacity(CHUNKS_MAX),
+            way: Submission::Free,
         }
     }
 
     /// Writes the list and clears the records. The slot must be free, so the accelerator does not
     /// use it.
-    fn prepare(&mut self, pieces: &[Piece]) {
-        self.pieces.clear();
-        self.pieces.extend_from_slice(pieces);
+    fn prepare(&mut self, chunks: &[Chunk]) {
+        self.chunks.clear();
+        self.chunks.extend_from_slice(chunks);
         // SAFETY: a free slot has exclusive access to its lines.
         let lines = unsafe { self.lines.as_mut() };
-        lines.records = [[0; RECORD_BYTES]; PIECES_MAX];
+        lines.records = [[0; RECORD_BYTES]; CHUNKS_MAX];
         lines.batch_record = [0; RECORD_BYTES];
-        for ((order, piece), record) in lines.list.iter_mut().zip(pieces).zip(&lines.records) {
+        for ((order, chunk), record) in lines.list.iter_mut().zip(chunks).zip(&lines.records) {
             let record = record.as_ptr().expose_provenance() as u64;
-            let (dst, src) = (piece.dst.expose_provenance(), piece.src.expose_provenance());
-            *order = Descriptor::memmove(dst as u64, src as u64, piece.len as u32, true, record);
+            let (dst, src) = (chunk.dst.expose_provenance(), chunk.src.expose_provenance());
+            *order = Descriptor::memmove(dst as u64, src as u64, chunk.len as u32, true, record);
         }
     }
 
@@ -299,24 +301,24 @@ impl Slot {
         // SAFETY: the lines exist; only field addresses are taken, no reference is made.
         let (list, record) = unsafe { (&raw mut (*lines).list, &raw mut (*lines).batch_record) };
         let (list, record) = (list.expose_provenance(), record.expose_provenance());
-        Descriptor::batch(list as u64, self.pieces.len() as u32, record as u64)
+        Descriptor::batch(list as u64, self.chunks.len() as u32, record as u64)
     }
 
     /// Returns true if the accelerator has reported everything that it accepted.
     fn has_stopped(&self) -> bool {
         match self.way {
-            Way::Free => true,
-            Way::Batch => outcome(&self.batch_record()) != Outcome::Pending,
-            Way::Single(taken) => {
-                (0..taken).all(|piece| outcome(&self.record(piece)) != Outcome::Pending)
+            Submission::Free => true,
+            Submission::Batch => outcome(&self.batch_record()) != CompletionStatus::Pending,
+            Submission::Single(taken) => {
+                (0..taken).all(|chunk| outcome(&self.record(chunk)) != CompletionStatus::Pending)
             }
         }
     }
 
-    fn record(&self, piece: usize) -> [u8; RECORD_BYTES] {
-        assert!(piece < PIECES_MAX, "a slot has {PIECES_MAX} records");
+    fn record(&self, chunk: usize) -> [u8; RECORD_BYTES] {
+        assert!(chunk < CHUNKS_MAX, "a slot has {CHUNKS_MAX} records");
         // SAFETY: within the array of a structure that lives as long as the slot.
-        unsafe { read((&raw const (*self.lines.as_ptr()).records).cast::<[u8; 32]>().add(piece)) }
+        unsafe { read((&raw const (*self.lines.as_ptr()).records).cast::<[u8; 32]>().add(chunk)) }
     }
 
     fn batch_record(&self) -> [u8; RECORD_BYTES] {
@@ -325,7 +327,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for BatchSlot {
     fn drop(&mut self) {
         // SAFETY: the pointer is from `Box::leak` in `new`. A slot that the accelerator may still
         // use is forgotten, not dropped.

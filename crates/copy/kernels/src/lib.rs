@@ -52,4 +52,4 @@ pub use kernel::{Hint, Kernel, copy};
 pub use prefetch::prefetch;
 pub use regions::{RegionError, Regions};
 pub use space::{Address, OwnMemory, Reach, Space};
-pub use unit::{Places, Unit};
+pub use unit::{PlaceCopy, Unit};

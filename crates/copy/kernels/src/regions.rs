@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::device::Piece;
+use crate::device::Chunk;
 use crate::guard::{Fault, Guard, Kind};
 use crate::space::{Address, Reach, Space, hint_for};
 
@@ -219,9 +219,9 @@ impl Space for Regions {
 // SAFETY: both ranges are within mappings that live as long as this value; no reference into them
 // is returned, and only the client uses their contents.
 unsafe impl Reach for Regions {
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece> {
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk> {
         let (dst, src) = (self.resolve(dst, len)?, self.resolve(src, len)?);
-        Some(Piece { dst, src, len: usize::try_from(len).ok()? })
+        Some(Chunk { dst, src, len: usize::try_from(len).ok()? })
     }
 }
 
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_relied_on_is_refused() {
+    fn unsuitable_files_are_refused() {
         let Some(regions) = regions() else { return };
         let unsealed = regions.add(1, 4096, memfd(4096, libc::F_SEAL_GROW));
         assert!(matches!(unsealed, Err(RegionError::Unsealed)));

@@ -18,26 +18,26 @@ const PIPE_BYTES: i32 = 1 << 20;
 
 /// Intermediate storage between two sockets.
 #[derive(Debug)]
-enum Between {
+enum Storage {
     /// Bytes `start..end` of the buffer were received and not sent.
     Buffer { bytes: Box<[u8]>, start: usize, end: usize },
-    /// A pipe that contains `held` bytes.
-    Pipe { out: OwnedFd, into: OwnedFd, held: u64 },
+    /// A pipe that contains `buffered_bytes` bytes.
+    Pipe { out: OwnedFd, into: OwnedFd, buffered_bytes: u64 },
 }
 
 /// A transfer from one socket to another.
 #[derive(Debug)]
-pub struct Relay(Between);
+pub struct Relay(Storage);
 
 impl Relay {
     /// Creates a relay for `len` bytes in total to socket `to`. Without a pipe it uses a buffer.
     pub fn new(len: u64, to: i32) -> Relay {
         let pipe = if Relay::splices(len, to) { pipe().ok() } else { None };
         Relay(match pipe {
-            Some((out, into)) => Between::Pipe { out, into, held: 0 },
+            Some((out, into)) => Storage::Pipe { out, into, buffered_bytes: 0 },
             None => {
                 let bytes = vec![0; BUFFER_BYTES.min(len as usize)].into_boxed_slice();
-                Between::Buffer { bytes, start: 0, end: 0 }
+                Storage::Buffer { bytes, start: 0, end: 0 }
             }
         })
     }
@@ -52,14 +52,14 @@ impl Relay {
 
     /// Returns true if the relay is empty and has a pipe, so that it is worth keeping.
     pub fn is_reusable(&self) -> bool {
-        matches!(self.0, Between::Pipe { held: 0, .. })
+        matches!(self.0, Storage::Pipe { buffered_bytes: 0, .. })
     }
 
     /// Returns the number of bytes that were received and not sent.
-    pub fn held(&self) -> u64 {
+    pub fn buffered_bytes(&self) -> u64 {
         match &self.0 {
-            Between::Buffer { start, end, .. } => (end - start) as u64,
-            Between::Pipe { held, .. } => *held,
+            Storage::Buffer { start, end, .. } => (end - start) as u64,
+            Storage::Pipe { buffered_bytes, .. } => *buffered_bytes,
         }
     }
 
@@ -70,7 +70,7 @@ impl Relay {
     /// The kernel's error: [`io::ErrorKind::WouldBlock`] if there is nothing to receive, or `to`
     /// accepts nothing.
     pub fn pass_on(&mut self, from: i32, to: i32, left: u64) -> io::Result<u64> {
-        if self.held() == 0 && self.take(from, left)? == 0 {
+        if self.buffered_bytes() == 0 && self.take(from, left)? == 0 {
             return Ok(0);
         }
         self.give(to)
@@ -78,31 +78,31 @@ impl Relay {
 
     fn take(&mut self, from: i32, left: u64) -> io::Result<u64> {
         match &mut self.0 {
-            Between::Buffer { bytes, start, end } => {
+            Storage::Buffer { bytes, start, end } => {
                 let len = bytes.len().min(left as usize);
                 (*start, *end) = (0, receive(from, &mut bytes[..len])?);
             }
-            Between::Pipe { into, held, .. } => {
+            Storage::Pipe { into, buffered_bytes, .. } => {
                 // On a blocking socket, splice would block regardless of its flags.
-                *held = match has_some(from)? {
+                *buffered_bytes = match has_some(from)? {
                     true => splice(from, into.as_raw_fd(), left)?,
                     false => 0,
                 };
             }
         }
-        Ok(self.held())
+        Ok(self.buffered_bytes())
     }
 
     fn give(&mut self, to: i32) -> io::Result<u64> {
         let given = match &mut self.0 {
-            Between::Buffer { bytes, start, end } => {
+            Storage::Buffer { bytes, start, end } => {
                 let given = send(to, &bytes[*start..*end])?;
                 *start += given;
                 given as u64
             }
-            Between::Pipe { out, held, .. } => {
-                let given = splice(out.as_raw_fd(), to, *held)?;
-                *held -= given;
+            Storage::Pipe { out, buffered_bytes, .. } => {
+                let given = splice(out.as_raw_fd(), to, *buffered_bytes)?;
+                *buffered_bytes -= given;
                 given
             }
         };
@@ -192,13 +192,13 @@ mod tests {
                 }
             }
             writer.join().unwrap().unwrap();
-            assert_eq!((given, relay.held()), (len, 0));
+            assert_eq!((given, relay.buffered_bytes()), (len, 0));
             assert!(received == sent, "{len}");
         }
     }
 
     #[test]
-    fn an_end_is_told_and_what_cannot_be_given_is_kept() {
+    fn an_end_is_reported_and_unsent_bytes_are_kept() {
         for (len, waits) in [(1000, true), (100_000, true), (100_000, false)] {
             let (mut source, from) = UnixStream::pair().unwrap();
             let (to, sink) = UnixStream::pair().unwrap();
@@ -208,7 +208,7 @@ mod tests {
             let mut relay = Relay::new(len, to.as_raw_fd());
             let failed = relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap_err();
             assert_eq!(failed.raw_os_error(), Some(libc::EPIPE));
-            assert_eq!(relay.held(), 5);
+            assert_eq!(relay.buffered_bytes(), 5);
             drop(source);
             let mut relay = Relay::new(len, to.as_raw_fd());
             assert_eq!(relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap(), 0);
@@ -234,11 +234,11 @@ mod tests {
                         Err(_) => blocked += 1,
                     }
                 }
-                ended.send(relay.held()).unwrap();
+                ended.send(relay.buffered_bytes()).unwrap();
             });
             let limit = std::time::Duration::from_secs(30);
-            let held = has_ended.recv_timeout(limit).expect("a socket was waited for");
-            assert!(held > 0);
+            let buffered_bytes = has_ended.recv_timeout(limit).expect("a socket was waited for");
+            assert!(buffered_bytes > 0);
         }
     }
 }

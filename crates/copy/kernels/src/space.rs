@@ -3,7 +3,7 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::device::Piece;
+use crate::device::Chunk;
 use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
 use crate::stream::STREAM_BYTES_MIN;
@@ -28,13 +28,13 @@ pub struct Address {
 /// Addresses of a client's places, for asynchronous units.
 ///
 /// # Safety
-/// The implementer guarantees for every [`Piece`] that it returns, during the lifetime of this
+/// The implementer guarantees for every [`Chunk`] that it returns, during the lifetime of this
 /// value: the destination contains only memory that copies of the client may overwrite, no
 /// reference points there that a copy would invalidate, and no memory that is not the client's is
 /// mapped there. The addresses may be unmapped.
 pub unsafe trait Reach: Send + Sync {
     /// Returns both ranges of a copy; `None` if one is not completely the client's.
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece>;
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk>;
 }
 
 /// Memory for the copies of one client.
@@ -195,12 +195,12 @@ impl Space for OwnMemory {
 // SAFETY: the creator of the value guaranteed for all submitted copies that other threads may
 // overwrite their destinations until they are over; the submitters gave these addresses.
 unsafe impl Reach for OwnMemory {
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece> {
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk> {
         let len = usize::try_from(len).ok()?;
         let (to, from) = (usize::try_from(dst).ok()?, usize::try_from(src).ok()?);
         to.checked_add(len)?;
         from.checked_add(len)?;
-        Some(Piece { dst: to as *mut u8, src: from as *const u8, len })
+        Some(Chunk { dst: to as *mut u8, src: from as *const u8, len })
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     use crate::guard::install;
 
     #[test]
-    fn bytes_go_from_place_to_place_and_bad_places_are_told() {
+    fn bytes_go_from_place_to_place_and_bad_places_are_errors() {
         let Ok(guard) = install() else {
             println!("skipped: no fault guard on this architecture");
             return;

@@ -1,4 +1,4 @@
-//! Safe access to a device: pieces are places of a client, whose memory stays valid for as long as
+//! Safe access to a device: chunks are places of a client, whose memory stays valid for as long as
 //! the device may access it.
 //!
 //! A submitted batch cannot be taken back. So a detached client keeps its memory until its last
@@ -6,12 +6,12 @@
 
 use std::sync::Arc;
 
-use crate::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
+use crate::device::{Batch, Characteristics, Chunk, Device, Progress, Refused};
 use crate::space::Reach;
 
 /// A contiguous copy between places of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct PlaceCopy {
     /// Destination.
     pub dst: u64,
     /// Source.
@@ -25,13 +25,13 @@ pub struct Unit {
     device: Box<dyn Device + Send>,
     /// Batches that are not reported yet.
     flying: Vec<(Batch, Arc<dyn Reach>)>,
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
 }
 
 impl Unit {
     /// Wraps an idle device.
     pub fn new(device: Box<dyn Device + Send>) -> Unit {
-        Unit { device, flying: Vec::new(), pieces: Vec::new() }
+        Unit { device, flying: Vec::new(), chunks: Vec::new() }
     }
 
     /// Returns the device's expected performance.
@@ -49,18 +49,22 @@ impl Unit {
     ///
     /// # Errors
     /// [`Refused`]; nothing is copied then.
-    pub fn submit(&mut self, reach: &Arc<dyn Reach>, places: &[Places]) -> Result<Batch, Refused> {
-        self.pieces.clear();
-        for (piece, place) in places.iter().enumerate() {
-            let found = reach.piece(place.dst, place.src, place.len);
-            self.pieces.push(found.ok_or(Refused::Place { piece })?);
+    pub fn submit(
+        &mut self,
+        reach: &Arc<dyn Reach>,
+        places: &[PlaceCopy],
+    ) -> Result<Batch, Refused> {
+        self.chunks.clear();
+        for (chunk, place) in places.iter().enumerate() {
+            let found = reach.chunk(place.dst, place.src, place.len);
+            self.chunks.push(found.ok_or(Refused::Place { chunk })?);
         }
         // SAFETY: the implementer of `Reach` guarantees that the destinations may be overwritten
         // and have no other user while its value lives, and the value is kept until the batch is
         // reported. Only the client, to whom the bytes belong, may write the same bytes meanwhile.
         // That invalidates no reference, and the contents of bytes that change during a copy are
         // undefined.
-        let batch = unsafe { self.device.submit(&self.pieces) }?;
+        let batch = unsafe { self.device.submit(&self.chunks) }?;
         self.flying.push((batch, Arc::clone(reach)));
         Ok(batch)
     }
@@ -101,7 +105,7 @@ mod tests {
         bytes_per_us: 1000,
         bytes_min: 1,
         bytes_max: 1 << 20,
-        pieces_max: 2,
+        chunks_max: 2,
         depth: 2,
     };
 
@@ -125,7 +129,7 @@ mod tests {
         let (src, dst) = (source.as_ptr().expose_provenance(), destination.as_mut_ptr());
         let dst = dst.expose_provenance();
         let reach = Arc::clone(&memory).reach().unwrap();
-        let place = Places { dst: dst as u64, src: src as u64, len: 64 };
+        let place = PlaceCopy { dst: dst as u64, src: src as u64, len: 64 };
         let batch = unit.submit(&reach, &[place]).unwrap();
         drop(reach);
         assert_eq!((Arc::strong_count(&memory), unit.is_idle()), (2, false));
@@ -147,7 +151,7 @@ mod tests {
             assert!(model.fail(0, failing));
             let mut unit = Unit::new(Box::new(model));
             let reach = Arc::clone(&memory).reach().unwrap();
-            unit.submit(&reach, &[Places { dst, src, len: 64 }]).unwrap();
+            unit.submit(&reach, &[PlaceCopy { dst, src, len: 64 }]).unwrap();
             drop((reach, unit));
             assert_eq!(Arc::strong_count(&memory), kept, "{failing:?}");
         }
@@ -158,9 +162,9 @@ mod tests {
         let Some((guard, memory)) = memory() else { return };
         let mut unit = Unit::new(Box::new(Model::new(UNIT, 1, &Clock::default(), guard)));
         let reach = memory.reach().unwrap();
-        let wraps = Places { dst: u64::MAX, src: 0, len: 2 };
+        let wraps = PlaceCopy { dst: u64::MAX, src: 0, len: 2 };
         let refused = unit.submit(&reach, &[wraps]);
-        assert!(matches!(refused, Err(Refused::Place { piece: 0 })), "{refused:?}");
+        assert!(matches!(refused, Err(Refused::Place { chunk: 0 })), "{refused:?}");
         assert!(unit.is_idle());
     }
 }

@@ -186,7 +186,7 @@ fn a_large_stream_into_a_hole() {
 }
 
 #[test]
-fn addresses_that_nobody_can_have() {
+fn impossible_addresses_are_faults() {
     let Some(guard) = guard() else { return };
     let mut good = vec![0x55_u8; 1 << 17];
     let bad =
@@ -210,7 +210,7 @@ fn addresses_that_nobody_can_have() {
 }
 
 #[test]
-fn lengths_that_nobody_can_have() {
+fn impossible_lengths_are_refused() {
     let Some(guard) = guard() else { return };
     let pages = Pages::new(2 * PAGE);
     for bytes in [usize::MAX, usize::MAX - PAGE, usize::MAX >> 1, usize::MAX >> 2, 1 << 60] {

@@ -49,7 +49,7 @@ fn a_range_is_mapped_once_and_known_afterwards() {
 }
 
 #[test]
-fn what_can_be_read_is_not_what_can_be_written() {
+fn readable_and_writable_ranges_are_separate() {
     let Some(mut ranges) = ranges() else { return };
     let pages = Pages::new(PAGE);
     let address = pages.at(0).addr();
@@ -65,7 +65,7 @@ fn what_can_be_read_is_not_what_can_be_written() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_with_its_reason() {
+fn an_unmapped_range_is_an_error_with_its_reason() {
     let Some(mut ranges) = ranges() else { return };
     for address in [0, 4096, 1 << 47, 1 << 62, 1 << 63] {
         for write in [false, true] {

@@ -65,7 +65,7 @@ fn faults(guard: Guard, pages: &Pages) {
     let mut to = [0_u8; 300];
     // SAFETY: the target is an array of 300 bytes.
     let result = unsafe { guard.copy_guarded(to.as_mut_ptr(), pages.at(0), 300, Hint::Reuse) };
-    assert_eq!(result.expect_err("nobody may read it").kind, Kind::NoPermission);
+    assert_eq!(result.expect_err("it is not readable").kind, Kind::NoPermission);
 }
 
 /// Accesses a bad address in ordinary code.
@@ -170,8 +170,8 @@ fn a_handler_for_one_time_is_called_one_time() {
 }
 
 #[test]
-fn what_was_ignored_is_ignored() {
-    let test = "what_was_ignored_is_ignored";
+fn an_ignored_signal_stays_ignored() {
+    let test = "an_ignored_signal_stays_ignored";
     before(test, libc::SIGSEGV, libc::SIG_IGN, 0);
     ends_fine(test, |guard| {
         // SAFETY: sends a signal to this thread.

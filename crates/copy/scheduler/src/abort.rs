@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::Ticket;
-use crate::plan::{CANDIDATES_MAX, Plan, Progress, Rule, Step, Turn, enqueue};
+use crate::plan::{CANDIDATES_MAX, Plan, PlanContext, Progress, Rule, Step, enqueue};
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind};
 
@@ -56,17 +56,20 @@ impl Plan {
     }
 
     /// Returns the next segments that can end, or the next copy that must precede an ending.
-    pub(crate) fn next_ending<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Step> {
+    pub(crate) fn next_ending<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+    ) -> Option<Step> {
         let mut place = 0;
-        while place < self.endings.len().min(CANDIDATES_MAX) && turn.work > 0 {
+        while place < self.endings.len().min(CANDIDATES_MAX) && context.work > 0 {
             let ticket = self.endings[place];
-            let is_over = self.table.is_finished(ticket, turn.progress) || !self.ends(ticket);
+            let is_over = self.table.is_finished(ticket, context.progress) || !self.ends(ticket);
             if is_over {
                 self.endings.remove(place);
                 self.touch(ticket);
                 continue;
             }
-            if let Some(step) = self.end_some(turn, ticket) {
+            if let Some(step) = self.end_some(context, ticket) {
                 return Some(step);
             }
             place += 1;
@@ -75,39 +78,49 @@ impl Plan {
     }
 
     /// Ends lost segments that were not free when the loss was recorded.
-    fn end_lost<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> Option<Step> {
+    fn end_lost<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+        ticket: Ticket,
+    ) -> Option<Step> {
         let task = self.table.get_mut(ticket)?;
         let reason = task.reason?;
         let left = task.lost & !(task.finished() | task.held | task.pinned);
         let unclaimed = left & !task.seized;
         let claimed =
-            if unclaimed == 0 { 0 } else { turn.progress.claim(ticket, unclaimed) & unclaimed };
+            if unclaimed == 0 { 0 } else { context.progress.claim(ticket, unclaimed) & unclaimed };
         let bits = left & task.seized | claimed;
         (task.seized, task.gone) = (task.seized & !bits, task.gone | bits);
         let why = Ending::Lost(reason);
         (bits != 0).then_some(Step::Abort { ticket, bits, why })
     }
 
-    fn end_some<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> Option<Step> {
-        if let Some(step) = self.end_lost(turn, ticket) {
+    fn end_some<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+        ticket: Ticket,
+    ) -> Option<Step> {
+        if let Some(step) = self.end_lost(context, ticket) {
             return Some(step);
         }
         let task = self.table.get(ticket)?;
         let (why, mut free) = (task.ending?, task.free());
         if why == Ending::Aborted && task.kind == Kind::Source && self.holds(Rule::Drain) {
-            return self.pursue(turn, ticket, u32::MAX, true).map(Step::Copy);
+            return self.pursue(context, ticket, u32::MAX, true).map(Step::Copy);
         }
         let mut dependents = Dependents::new();
         if why == Ending::Aborted && self.holds(Rule::DependentsFirst) {
-            free &= !self.needed(turn, ticket, &mut dependents)?;
+            free &= !self.needed(context, ticket, &mut dependents)?;
         }
-        let bits = if free == 0 { 0 } else { turn.progress.claim(ticket, free) & free };
+        let bits = if free == 0 { 0 } else { context.progress.claim(ticket, free) & free };
         if bits != 0 {
             self.table.get_mut(ticket)?.gone |= bits;
             return Some(Step::Abort { ticket, bits, why });
         }
         let mut attempts = dependents.into_iter();
-        attempts.find_map(|(reader, bits)| self.attempt(turn, reader, bits, true)).map(Step::Copy)
+        attempts
+            .find_map(|(reader, bits)| self.attempt(context, reader, bits, true))
+            .map(Step::Copy)
     }
 
     /// Returns the segments of an aborted task that younger tasks have not read yet, and puts
@@ -115,21 +128,21 @@ impl Plan {
     /// out of work.
     fn needed<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         dependents: &mut Dependents,
     ) -> Option<u32> {
         let mut needed = 0;
         let Some(written) = self.table.get(ticket)?.writes() else { return Some(0) };
         for (reader, src) in self.readers.touching(written) {
-            if !turn.spend() {
+            if !context.spend() {
                 return None;
             }
             if reader <= ticket {
                 continue;
             }
             let met = self.table.get(reader).map_or(0, |task| task.reading(written));
-            let mut open = met & !self.table.look(reader, met, turn.progress);
+            let mut open = met & !self.table.look(reader, met, context.progress);
             if open != 0 && dependents.len() < CANDIDATES_MAX {
                 dependents.push((reader, open));
             }

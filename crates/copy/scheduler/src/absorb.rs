@@ -9,23 +9,23 @@
 use smallvec::SmallVec;
 
 use crate::Ticket;
-use crate::plan::{ABSORB_DEPTH_MAX, Absorb, PIECES_MAX, Piece, Pieces, Pin, Pins};
-use crate::plan::{Inlet, Landings};
-use crate::plan::{Plan, Progress, Rule, Turn};
-use crate::resolve::{Blocker, Stuck, plain};
+use crate::plan::{ABSORB_DEPTH_MAX, Absorb, CHUNKS_MAX, Chunk, Chunks, Pin, Pins};
+use crate::plan::{Plan, PlanContext, Progress, Rule};
+use crate::plan::{ProgressList, StreamInput};
+use crate::resolve::{Blocked, Blocker, plain};
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind, Task};
 
 /// Source locations of a run, by offset in the task, and the pins that keep them valid.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
-    pub pieces: Pieces,
+    pub chunks: Chunks,
     pub pins: Pins,
     /// Further tasks that are served by an order at a stream.
-    pub landings: Landings,
+    pub segment_progress: ProgressList,
     /// Additional copies from memory to memory.
-    pub copies: Vec<Piece>,
-    pub inlet: Option<Inlet>,
+    pub copies: Vec<Chunk>,
+    pub stream_input: Option<StreamInput>,
 }
 
 /// A part of a source that is not located yet.
@@ -41,7 +41,7 @@ struct Part {
 }
 
 /// A part that cannot be read now.
-struct Hurdle {
+struct Obstacle {
     at: u64,
     len: u64,
     /// The older task, and its segments, that must be copied first. `None`: the segments are
@@ -51,7 +51,7 @@ struct Hurdle {
 
 /// State of a writer's segments, from the view of a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WriterState {
     /// Ended without a copy; the next older writer counts instead.
     Gone,
     /// Claimed for this reader.
@@ -81,12 +81,12 @@ impl Plan {
     /// be read now. The pins stay until the order is finished.
     pub(crate) fn gather<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
         urgent: bool,
-    ) -> Result<(Run, Gathered), Stuck> {
-        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+    ) -> Result<(Run, Gathered), Blocked> {
+        let task = self.table.get(ticket).ok_or(Blocked::Busy)?;
         if !self.holds(Rule::ReadAfterWrite) {
             return Ok((run, plain(task, run)));
         }
@@ -96,9 +96,9 @@ impl Plan {
         parts.push(Part { at, from, before: ticket, depth: 0 });
         let mut gathered = Gathered::default();
         while let Some(part) = parts.pop() {
-            let found = self.find(turn, part, urgent, &mut parts, &mut gathered);
-            if let Err(hurdle) = found {
-                return self.stop_at(turn, ticket, run, hurdle, gathered);
+            let found = self.find(context, part, urgent, &mut parts, &mut gathered);
+            if let Err(obstacle) = found {
+                return self.stop_at(context, ticket, run, obstacle, gathered);
             }
         }
         Ok((run, gathered))
@@ -107,13 +107,13 @@ impl Plan {
     /// Locates the beginning of a part and pushes the rest onto `parts`.
     fn find<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         part: Part,
         urgent: bool,
         parts: &mut Parts,
         gathered: &mut Gathered,
-    ) -> Result<(), Hurdle> {
-        let Some((writer, dst)) = self.last_writer(turn, part)? else {
+    ) -> Result<(), Obstacle> {
+        let Some((writer, dst)) = self.last_writer(context, part)? else {
             return gathered.read(part);
         };
         if dst.start > part.from.start {
@@ -122,24 +122,24 @@ impl Plan {
             parts.push(head);
             return Ok(());
         }
-        let deep = part.depth >= ABSORB_DEPTH_MAX || gathered.pieces.len() >= PIECES_MAX;
-        let may_pin = !deep && self.is_worth_absorbing(turn, writer, urgent);
-        let (state, len) = self.state_of(turn, writer, part.from, may_pin, gathered);
+        let deep = part.depth >= ABSORB_DEPTH_MAX || gathered.chunks.len() >= CHUNKS_MAX;
+        let may_pin = !deep && self.is_worth_absorbing(context, writer, urgent);
+        let (state, len) = self.state_of(context, writer, part.from, may_pin, gathered);
         let (head, rest) = part.split(len);
         parts.extend(rest);
         match state {
-            State::Gone => parts.push(Part { before: writer, ..head }),
-            State::Done => return gathered.read(head),
-            State::Pinned => {
+            WriterState::Gone => parts.push(Part { before: writer, ..head }),
+            WriterState::Done => return gathered.read(head),
+            WriterState::Pinned => {
                 let src = self.table.get(writer).map_or(0, |task| task.src.start);
                 let from = Span { start: src + (head.from.start - dst.start), len };
                 parts.push(Part { from, before: writer, depth: head.depth + 1, ..head });
             }
-            State::Undone => {
+            WriterState::Undone => {
                 let wanted = self.table.get(writer).map_or(0, |task| task.writing(part.from));
-                return Err(Hurdle { at: head.at, len, by: Some((writer, wanted)) });
+                return Err(Obstacle { at: head.at, len, by: Some((writer, wanted)) });
             }
-            State::Held => return Err(Hurdle { at: head.at, len, by: None }),
+            WriterState::Held => return Err(Obstacle { at: head.at, len, by: None }),
         }
         Ok(())
     }
@@ -147,13 +147,13 @@ impl Plan {
     /// Returns the newest task older than the reader that writes a byte of the part.
     fn last_writer<P: Progress>(
         &self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         part: Part,
-    ) -> Result<Option<(Ticket, Span)>, Hurdle> {
+    ) -> Result<Option<(Ticket, Span)>, Obstacle> {
         let mut last: Option<(Ticket, Span)> = None;
         for (writer, dst) in self.writers.touching(part.from) {
-            if !turn.spend() {
-                return Err(Hurdle { at: part.at, len: part.from.len, by: None });
+            if !context.spend() {
+                return Err(Obstacle { at: part.at, len: part.from.len, by: None });
             }
             let newest = self.holds(Rule::NewestWriter);
             let better = last.is_none_or(|(known, _)| (writer > known) == newest);
@@ -164,7 +164,12 @@ impl Plan {
         Ok(last)
     }
 
-    fn is_worth_absorbing<P>(&self, turn: &Turn<'_, P>, writer: Ticket, urgent: bool) -> bool {
+    fn is_worth_absorbing<P>(
+        &self,
+        context: &PlanContext<'_, P>,
+        writer: Ticket,
+        urgent: bool,
+    ) -> bool {
         let Some(task) = self.table.get(writer) else { return false };
         if task.kind != Kind::Memory || task.ending == Some(Ending::Failed) {
             return false;
@@ -173,7 +178,7 @@ impl Plan {
             Absorb::Never => false,
             Absorb::Always => true,
             Absorb::Useful => {
-                let lazy = task.lazy_until.is_some_and(|until| until > turn.now);
+                let lazy = task.lazy_until.is_some_and(|until| until > context.now);
                 urgent || lazy || task.ending.is_some()
             }
         }
@@ -183,34 +188,36 @@ impl Plan {
     /// for which it holds. Segments that are not copied yet are pinned if possible.
     fn state_of<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         writer: Ticket,
         range: Span,
         may_pin: bool,
         gathered: &mut Gathered,
-    ) -> (State, u64) {
+    ) -> (WriterState, u64) {
         let wanted = self.table.get(writer).map_or(0, |task| task.writing(range));
         let first = wanted & wanted.wrapping_neg();
-        self.table.look(writer, wanted, turn.progress);
+        self.table.look(writer, wanted, context.progress);
         let unpinned = !gathered.pinned(writer) & first;
         let open = self.table.get(writer).map_or(0, |task| task.segments.all() & !task.finished());
         if may_pin && unpinned & open != 0 {
-            self.pin(turn, writer, wanted & open, gathered);
-            self.table.look(writer, wanted, turn.progress);
+            self.pin(context, writer, wanted & open, gathered);
+            self.table.look(writer, wanted, context.progress);
         }
-        let Some(task) = self.table.get(writer) else { return (State::Gone, range.len) };
+        let Some(task) = self.table.get(writer) else { return (WriterState::Gone, range.len) };
         let pinned = gathered.pinned(writer);
         let done = task.done & !pinned & !task.gone;
         let open = !(task.finished() | pinned);
         let past_done = if self.holds(Rule::InPlace) || !may_pin { 0 } else { done };
         let states = [
-            (State::Gone, task.gone),
-            (State::Pinned, pinned & !task.gone | past_done),
-            (State::Done, done),
-            (if may_pin { State::Held } else { State::Undone }, open),
+            (WriterState::Gone, task.gone),
+            (WriterState::Pinned, pinned & !task.gone | past_done),
+            (WriterState::Done, done),
+            (if may_pin { WriterState::Held } else { WriterState::Undone }, open),
         ];
-        let (state, bits) =
-            states.into_iter().find(|(_, bits)| bits & first != 0).unwrap_or((State::Held, first));
+        let (state, bits) = states
+            .into_iter()
+            .find(|(_, bits)| bits & first != 0)
+            .unwrap_or((WriterState::Held, first));
         (state, common_bytes(task, range, bits))
     }
 
@@ -218,7 +225,7 @@ impl Plan {
     /// meanwhile are not pinned.
     fn pin<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         writer: Ticket,
         bits: u32,
         gathered: &mut Gathered,
@@ -229,7 +236,7 @@ impl Plan {
         let shared = bits & task.pinned;
         let wanted = bits & task.free();
         let asks = wanted != 0 && claims;
-        let claimed = if asks { turn.progress.claim(writer, wanted) & wanted } else { 0 };
+        let claimed = if asks { context.progress.claim(writer, wanted) & wanted } else { 0 };
         task.pinned |= claimed;
         let got = if claims && checks { claimed } else { wanted };
         gathered.add_pin(writer, shared | got);
@@ -239,25 +246,25 @@ impl Plan {
     /// left.
     fn stop_at<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
-        hurdle: Hurdle,
+        obstacle: Obstacle,
         mut gathered: Gathered,
-    ) -> Result<(Run, Gathered), Stuck> {
-        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+    ) -> Result<(Run, Gathered), Blocked> {
+        let task = self.table.get(ticket).ok_or(Blocked::Busy)?;
         let segments = task.segments;
-        let count = segments.at(hurdle.at).saturating_sub(run.first);
+        let count = segments.at(obstacle.at).saturating_sub(run.first);
         if count > 0 && !task.is_whole() {
             let run = Run { count, ..run };
             gathered.clip(segments.bytes(run));
             return Ok((run, gathered));
         }
-        self.unpin(&gathered.pins, turn.progress);
-        let waiting = segments.touching(hurdle.at, hurdle.len);
-        Err(hurdle
+        self.unpin(&gathered.pins, context.progress);
+        let waiting = segments.touching(obstacle.at, obstacle.len);
+        Err(obstacle
             .by
-            .map_or(Stuck::Busy, |(by, bits)| Stuck::Behind(Blocker { by, bits, waiting })))
+            .map_or(Blocked::Busy, |(by, bits)| Blocked::Behind(Blocker { by, bits, waiting })))
     }
 }
 
@@ -272,22 +279,22 @@ fn common_bytes(task: &Task, range: Span, bits: u32) -> u64 {
 }
 
 impl Gathered {
-    /// Adds a piece that reads the part in place.
-    fn read(&mut self, part: Part) -> Result<(), Hurdle> {
+    /// Adds a chunk that reads the part in place.
+    fn read(&mut self, part: Part) -> Result<(), Obstacle> {
         let Part { at, from: Span { start, len }, .. } = part;
-        if let Some(last) = self.pieces.last_mut()
+        if let Some(last) = self.chunks.last_mut()
             && last.src + last.len == start
         {
             last.len += len;
             return Ok(());
         }
-        if self.pieces.len() >= PIECES_MAX {
-            // Only pins split the source into several pieces, so copying the last pinned task
+        if self.chunks.len() >= CHUNKS_MAX {
+            // Only pins split the source into several chunks, so copying the last pinned task
             // first reduces their number.
             let by = self.pins.last().map(|pin| (pin.ticket, pin.bits));
-            return Err(Hurdle { at, len, by });
+            return Err(Obstacle { at, len, by });
         }
-        self.pieces.push(Piece { dst: at, src: start, len });
+        self.chunks.push(Chunk { dst: at, src: start, len });
         Ok(())
     }
 
@@ -305,14 +312,14 @@ impl Gathered {
         }
     }
 
-    /// Keeps only the bytes of the pieces within these offsets.
+    /// Keeps only the bytes of the chunks within these offsets.
     pub fn clip(&mut self, bytes: Span) {
-        self.pieces.retain(|piece| {
-            let Some(kept) = bytes.intersection(Span { start: piece.dst, len: piece.len }) else {
+        self.chunks.retain(|chunk| {
+            let Some(kept) = bytes.intersection(Span { start: chunk.dst, len: chunk.len }) else {
                 return false;
             };
-            let skipped = kept.start - piece.dst;
-            *piece = Piece { dst: kept.start, src: piece.src + skipped, len: kept.len };
+            let skipped = kept.start - chunk.dst;
+            *chunk = Chunk { dst: kept.start, src: chunk.src + skipped, len: kept.len };
             true
         });
     }

@@ -22,7 +22,7 @@ pub const TRIES: u8 = 24;
 
 /// Number of queued copies at the start of a trial that are not measured, because the service has
 /// just woken up and its caches are cold.
-const UNRIPE: u8 = 2;
+const WARM_UP_COPIES: u8 = 2;
 /// Queueing must take less than this fraction of the inline time, because it uses another core
 /// too.
 const QUEUE_GAIN: f32 = 0.9;
@@ -118,7 +118,7 @@ struct Class {
     /// Time of an inline copy alone.
     copy: Mean,
     window: Mean,
-    favourite: Verdict,
+    preferred: Verdict,
     /// Number of decisions before the next trial.
     until_explored: u16,
     /// Number of decisions between two trials.
@@ -126,7 +126,7 @@ struct Class {
     /// Number of trials that remain in the current sequence.
     tries: u8,
     /// Number of coming queued copies that are not measured.
-    unripe: u8,
+    warm_up_copies: u8,
 }
 
 impl Default for Class {
@@ -136,18 +136,18 @@ impl Default for Class {
             queued: Mean::default(),
             copy: Mean::default(),
             window: Mean::default(),
-            favourite: Verdict::Inline,
+            preferred: Verdict::Inline,
             until_explored: EXPLORE_EVERY,
             explore_every: EXPLORE_EVERY,
             tries: 0,
-            unripe: UNRIPE,
+            warm_up_copies: WARM_UP_COPIES,
         }
     }
 }
 
 /// Client-side measurements of a queued copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct QueuedTiming {
     /// Time of the submission.
     pub submit_ns: u32,
     /// Time between the submission and the first sync.
@@ -161,7 +161,7 @@ pub struct Seen {
 
 /// A call site in a program that copies. The caller keeps a bounded table of call sites.
 #[derive(Clone, Debug, Default)]
-pub struct Site {
+pub struct CallSite {
     awake: [Class; CLASSES],
     /// Measurements while the service sleeps; they include the wake-up cost.
     asleep: [Class; CLASSES],
@@ -173,7 +173,7 @@ pub fn class_of(len: u64) -> usize {
     (power as usize).min(CLASSES - 1)
 }
 
-impl Site {
+impl CallSite {
     fn class(&self, len: u64, is_awake: bool) -> &Class {
         let classes = if is_awake { &self.awake } else { &self.asleep };
         &classes[class_of(len)]
@@ -210,7 +210,7 @@ impl Site {
     /// awake or asleep. `None` until both ways are measured.
     pub fn usual(&self, len: u64, is_awake: bool) -> Option<Verdict> {
         let class = self.class(len, is_awake);
-        (class.inline.is_known() && class.queued.is_known()).then_some(class.favourite)
+        (class.inline.is_known() && class.queued.is_known()).then_some(class.preferred)
     }
 
     /// Starts a trial of the worse way for copies of `len` bytes. The caller calls this while the
@@ -237,11 +237,11 @@ impl Site {
 
     /// Records a queued copy that was synced. `is_awake`: the state of the service at the
     /// submission.
-    pub fn observe_queued(&mut self, costs: &Costs, len: u64, is_awake: bool, seen: &Seen) {
+    pub fn observe_queued(&mut self, costs: &Costs, len: u64, is_awake: bool, seen: &QueuedTiming) {
         let class = self.class_mut(len, is_awake);
         class.window.add(seen.window_ns as f32);
-        if class.unripe > 0 {
-            class.unripe -= 1;
+        if class.warm_up_copies > 0 {
+            class.warm_up_copies -= 1;
             return;
         }
         let line_ns = seen.line_ns.unwrap_or(costs.remote_line_ns);
@@ -258,18 +258,19 @@ fn lines(len: u64) -> f32 {
 impl Class {
     fn begin_tries(&mut self, count: u8) {
         if self.tries == 0 {
-            self.unripe = if self.favourite == Verdict::Inline { UNRIPE } else { 0 };
+            self.warm_up_copies =
+                if self.preferred == Verdict::Inline { WARM_UP_COPIES } else { 0 };
         }
         self.tries = self.tries.max(count);
     }
 
     /// Records a trial; a good result makes the next trial come soon.
     fn tried(&mut self, way: Verdict, seen_ns: f32) {
-        let usual = match self.favourite {
+        let usual = match self.preferred {
             Verdict::Inline => self.inline,
             Verdict::Queue => self.queued,
         };
-        let is_other = way != self.favourite && usual.is_known();
+        let is_other = way != self.preferred && usual.is_known();
         if is_other && seen_ns < usual.ns {
             self.explore_every = EXPLORE_EVERY;
             self.tries = TRIES;
@@ -287,8 +288,8 @@ impl Class {
             true => Verdict::Queue,
             false => Verdict::Inline,
         };
-        if better != self.favourite {
-            self.favourite = better;
+        if better != self.preferred {
+            self.preferred = better;
             self.explore_every = EXPLORE_EVERY;
             self.until_explored = EXPLORE_EVERY;
             self.tries = 0;
@@ -316,7 +317,7 @@ mod tests {
         Costs { inline_max_bytes: 1024, wake_min_bytes: 128 << 10, remote_line_ns: 0.7 };
 
     /// Runs a call site whose copies take `copy_ns` either way and are used `window_ns` later.
-    fn run(site: &mut Site, len: u64, copy_ns: u32, window_ns: u32, count: u32) -> (u32, f64) {
+    fn run(site: &mut CallSite, len: u64, copy_ns: u32, window_ns: u32, count: u32) -> (u32, f64) {
         let (mut queued, mut seen_ns) = (0, 0.0);
         for _ in 0..count {
             match site.decide(&COSTS, len, true, 0) {
@@ -326,7 +327,7 @@ mod tests {
                 }
                 Verdict::Queue => {
                     let wait_ns = (copy_ns + 120).saturating_sub(window_ns);
-                    let seen = Seen { submit_ns: 20, window_ns, wait_ns, line_ns: None };
+                    let seen = QueuedTiming { submit_ns: 20, window_ns, wait_ns, line_ns: None };
                     site.observe_queued(&COSTS, len, true, &seen);
                     queued += 1;
                     seen_ns += f64::from(20 + wait_ns) + 0.7 * (len / 64) as f64;
@@ -339,7 +340,7 @@ mod tests {
     #[test]
     fn without_a_window_it_costs_almost_nothing() {
         for (len, copy_ns) in [(4096, 100), (65536, 1000), (1 << 20, 25_000)] {
-            let (queued, seen_ns) = run(&mut Site::default(), len, copy_ns, 0, 20_000);
+            let (queued, seen_ns) = run(&mut CallSite::default(), len, copy_ns, 0, 20_000);
             assert!(queued < 100, "{queued}");
             let never = 20_000.0 * f64::from(copy_ns);
             assert!(seen_ns < 1.01 * never, "{seen_ns} instead of {never}");
@@ -349,17 +350,17 @@ mod tests {
     #[test]
     fn with_a_window_it_is_queued_where_that_pays() {
         for (len, copy_ns) in [(16384, 360), (65536, 1000), (1 << 22, 100_000)] {
-            let (queued, _) = run(&mut Site::default(), len, copy_ns, 2 * copy_ns, 20_000);
+            let (queued, _) = run(&mut CallSite::default(), len, copy_ns, 2 * copy_ns, 20_000);
             assert!(queued > 19_880, "{queued} of {len}");
         }
         // Reading 64 remote lines costs more than the copy.
-        let (queued, _) = run(&mut Site::default(), 4096, 40, 1000, 20_000);
+        let (queued, _) = run(&mut CallSite::default(), 4096, 40, 1000, 20_000);
         assert!(queued < 100, "{queued}");
     }
 
     #[test]
     fn a_site_that_changes_is_found_out() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 0, 20_000);
         run(&mut site, 65536, 1000, 5000, 2 * u32::from(EXPLORE_EVERY_MAX));
         let (queued, _) = run(&mut site, 65536, 1000, 5000, 1000);
@@ -371,7 +372,7 @@ mod tests {
 
     #[test]
     fn lengths_do_not_learn_from_each_other() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 1000);
         run(&mut site, 4096, 100, 0, 1000);
         assert_eq!(site.decide(&COSTS, 65536, true, 0), Verdict::Queue);
@@ -381,14 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lines_cost_decides() {
+    fn the_cost_of_lines_decides() {
         // 64 KiB take 1.1 us to copy, and the window is long; the service is near, then far.
         for (line_ns, is_queued) in [(1.1, true), (3.5, false)] {
-            let mut site = Site::default();
+            let mut site = CallSite::default();
             for _ in 0..100 {
                 site.observe_inline(65536, true, 1_100, Some(0.5));
                 let line_ns = Some(line_ns);
-                let seen = Seen { submit_ns: 50, window_ns: 9000, wait_ns: 20, line_ns };
+                let seen = QueuedTiming { submit_ns: 50, window_ns: 9000, wait_ns: 20, line_ns };
                 site.observe_queued(&COSTS, 65536, true, &seen);
             }
             site.decide(&COSTS, 65536, true, 0);
@@ -397,8 +398,8 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_for_little_and_a_backlog_counts() {
-        let mut site = Site::default();
+    fn a_short_copy_wakes_no_service_and_a_backlog_counts() {
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 1000);
         assert_eq!(site.decide(&COSTS, 65536, false, 0), Verdict::Inline);
         // With a backlog it may pay; that case is measured separately.
@@ -414,9 +415,10 @@ mod tests {
 
     #[test]
     fn one_bad_moment_is_lived_down() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 100);
-        let late = Seen { submit_ns: 20, window_ns: 5000, wait_ns: u32::MAX, line_ns: None };
+        let late =
+            QueuedTiming { submit_ns: 20, window_ns: 5000, wait_ns: u32::MAX, line_ns: None };
         site.observe_queued(&COSTS, 65536, true, &late);
         let (queued, _) = run(&mut site, 65536, 1000, 5000, 1000);
         assert!(queued > 900, "{queued}");

@@ -54,14 +54,14 @@ impl Plan {
         if in_use != 0 || !self.table.is_finished(ticket, progress) {
             return;
         }
-        let Some(sides) = self.table.retire(ticket) else { return };
-        if let Some(span) = sides.writes {
+        let Some(keys) = self.table.retire(ticket) else { return };
+        if let Some(span) = keys.writes {
             self.writers.remove(ticket, span);
         }
-        if let Some(span) = sides.reads {
+        if let Some(span) = keys.reads {
             self.readers.remove(ticket, span);
         }
-        for stream in sides.streams.into_iter().flatten() {
+        for stream in keys.streams.into_iter().flatten() {
             self.streams.remove(&(stream, ticket));
         }
         if let Some(until) = until {

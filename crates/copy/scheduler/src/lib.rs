@@ -22,6 +22,8 @@
 //! the caller's choice.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 mod abort;
 mod absorb;
 pub mod admit;
@@ -33,8 +35,6 @@ mod lazy;
 mod lose;
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod mutants;
 mod order;
 pub mod plan;
 mod promote;

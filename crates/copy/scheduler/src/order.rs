@@ -12,7 +12,7 @@ pub struct OrderId(pub(crate) u64);
 
 /// Bytes to copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct Chunk {
     /// Destination address. For a [`Kind::Sink`]: offset from the task's first byte.
     pub dst: u64,
     /// Source address. For a [`Kind::Source`]: offset from the task's first byte.
@@ -32,7 +32,7 @@ pub struct Pin {
 
 /// Segments that are done when a given number of a stream's bytes have come or gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landing {
+pub struct SegmentProgress {
     /// The task.
     pub ticket: Ticket,
     /// Its segments, claimed for the order.
@@ -43,7 +43,7 @@ pub struct Landing {
     pub offset: i64,
 }
 
-impl Landing {
+impl SegmentProgress {
     /// Returns the segments that are done when all bytes of the order's task before `position`
     /// have come or gone.
     pub fn arrived(&self, position: u64) -> u32 {
@@ -54,7 +54,7 @@ impl Landing {
 
 /// Bytes of a task that come from one stream and go to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Inlet {
+pub struct StreamInput {
     /// The source stream.
     pub stream: u64,
     /// Offset from the task's first byte.
@@ -63,21 +63,21 @@ pub struct Inlet {
     pub len: u64,
     /// For a [`Kind::Sink`]: the destination address of the receive. Bytes that cannot be sent go
     /// there, because they must be taken out of their stream.
-    pub home: u64,
+    pub dst_base: u64,
 }
 
 /// Progress entries of an order.
-pub type Landings = Vec<Landing>;
-/// Pieces of an order.
-pub type Pieces = SmallVec<[Piece; 4]>;
+pub type ProgressList = Vec<SegmentProgress>;
+/// Chunks of an order.
+pub type Chunks = SmallVec<[Chunk; 4]>;
 /// Pins of an order.
 pub type Pins = SmallVec<[Pin; 2]>;
 
 /// A copy order: claimed segments of one task.
 ///
-/// The runtime copies the pieces in any order (at a stream: in the given order), marks the
-/// segments done in shared memory, and calls [`crate::plan::Plan::finished`]. No piece of an
-/// outstanding order writes bytes that a piece of another one reads or writes.
+/// The runtime copies the chunks in any order (at a stream: in the given order), marks the
+/// segments done in shared memory, and calls [`crate::plan::Plan::finished`]. No chunk of an
+/// outstanding order writes bytes that a chunk of another one reads or writes.
 ///
 /// For an order at a stream, the [`SegmentProgress`] entries list the segments to mark, of this
 /// task and of the other tasks whose bytes come or go with it. Each segment may be marked as soon
@@ -94,20 +94,20 @@ pub struct Order {
     /// The stream that the order receives from ([`Kind::Source`]) or sends to; else `None`.
     pub stream: Option<u64>,
     /// Bytes of a [`Kind::Sink`] or [`Kind::Relay`] that come from a stream.
-    pub inlet: Option<Inlet>,
+    pub stream_input: Option<StreamInput>,
     /// The segments that are done afterwards: adjacent ones; for a task at a stream all that
     /// remain.
     pub bits: u32,
     /// Bytes to copy, in the order of the destination.
-    pub pieces: Pieces,
+    pub chunks: Chunks,
     /// Segments that are pinned for this order; [`crate::plan::Plan::finished`] releases them.
     pub pins: Pins,
     /// For an order at a stream: the segments to mark and when. The entry of the order's own task
     /// is the first.
-    pub landings: Landings,
+    pub segment_progress: ProgressList,
     /// For a [`Kind::Source`]: additional copies from memory to memory, which precede the marking
     /// of other tasks' segments.
-    pub copies: Vec<Piece>,
+    pub copies: Vec<Chunk>,
     /// Address of the task's first destination byte, for a destination in memory.
-    pub home: u64,
+    pub dst_base: u64,
 }

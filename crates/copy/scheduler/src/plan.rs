@@ -47,8 +47,8 @@
 //!    segments that need them ([`Plan::lose`]).
 //!
 //! # Several threads and units
-//! Orders are copied concurrently, outside the lock that protects the plan; no piece of one order
-//! conflicts with a piece of another. All other operations run under the lock, including the
+//! Orders are copied concurrently, outside the lock that protects the plan; no chunk of one order
+//! conflicts with a chunk of another. All other operations run under the lock, including the
 //! marking of [`Step::Abort`]'s segments.
 //!
 //! # Use of absorption
@@ -67,7 +67,9 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::absorb::Gathered;
 pub use crate::collect::Completed;
 use crate::index::Index;
-pub use crate::order::{Inlet, Landing, Landings, Order, OrderId, Piece, Pieces, Pin, Pins};
+pub use crate::order::{
+    Chunk, Chunks, Order, OrderId, Pin, Pins, ProgressList, SegmentProgress, StreamInput,
+};
 use crate::span::{Run, Span};
 use crate::table::Table;
 use crate::task::{Ending, Kind, Refusal, Request, Task};
@@ -83,8 +85,8 @@ pub const WORK_MAX: u32 = 8192;
 pub const CANDIDATES_MAX: usize = 64;
 /// Maximum number of tasks that are absorbed for one byte.
 pub const ABSORB_DEPTH_MAX: u32 = 8;
-/// Maximum number of pieces of an order.
-pub const PIECES_MAX: usize = 64;
+/// Maximum number of chunks of an order.
+pub const CHUNKS_MAX: usize = 64;
 
 /// State of tasks' segments in memory that is shared with the client.
 ///
@@ -144,11 +146,11 @@ struct Outstanding {
     ticket: Ticket,
     bits: u32,
     pins: Pins,
-    landings: Landings,
+    segment_progress: ProgressList,
 }
 
 /// State of one call of [`Plan::next`].
-pub(crate) struct Turn<'a, P> {
+pub(crate) struct PlanContext<'a, P> {
     pub progress: &'a mut P,
     pub now: Micros,
     pub budget_bytes: u64,
@@ -156,7 +158,7 @@ pub(crate) struct Turn<'a, P> {
     pub work: u32,
 }
 
-impl<P> Turn<'_, P> {
+impl<P> PlanContext<'_, P> {
     /// Takes a step; returns false if none is left.
     pub fn spend(&mut self) -> bool {
         let left = self.work > 0;
@@ -321,25 +323,25 @@ impl Plan {
         if self.outstanding.len() >= ORDERS_MAX {
             return Step::Wait;
         }
-        let turn = &mut Turn { progress, now, budget_bytes, work: WORK_MAX };
-        self.advance_frontier(turn);
-        if let Some(step) = self.next_ending(turn) {
+        let context = &mut PlanContext { progress, now, budget_bytes, work: WORK_MAX };
+        self.advance_frontier(context);
+        if let Some(step) = self.next_ending(context) {
             return step;
         }
-        let order = self.next_promoted(turn);
-        let order = order.or_else(|| self.next_ordinary(turn));
-        let order = order.or_else(|| self.next_due(turn));
-        match order.or_else(|| self.next_oldest(turn)) {
+        let order = self.next_promoted(context);
+        let order = order.or_else(|| self.next_ordinary(context));
+        let order = order.or_else(|| self.next_due(context));
+        match order.or_else(|| self.next_oldest(context)) {
             Some(order) => Step::Copy(order),
-            None => self.nothing_to_do(turn),
+            None => self.nothing_to_do(context),
         }
     }
 
     /// Finds the oldest task that is not finished.
-    fn advance_frontier<P: Progress>(&mut self, turn: &mut Turn<'_, P>) {
+    fn advance_frontier<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) {
         let Some(oldest) = self.table.oldest() else { return };
         self.frontier = self.frontier.max(oldest);
-        while self.table.is_finished(self.frontier, turn.progress) && turn.spend() {
+        while self.table.is_finished(self.frontier, context.progress) && context.spend() {
             let Some(after) = self.table.after(self.frontier) else { return };
             self.frontier = after;
         }
@@ -350,9 +352,9 @@ impl Plan {
         ticket <= self.frontier
     }
 
-    fn next_ordinary<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
+    fn next_ordinary<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Option<Order> {
         while let Some(first) = self.ordinary.front().copied() {
-            if !self.table.is_finished(first, turn.progress) {
+            if !self.table.is_finished(first, context.progress) {
                 break;
             }
             self.touch(first);
@@ -360,7 +362,7 @@ impl Plan {
         }
         for place in 0..self.ordinary.len().min(CANDIDATES_MAX) {
             let ticket = self.ordinary[place];
-            if let Some(order) = self.attempt(turn, ticket, u32::MAX, false) {
+            if let Some(order) = self.attempt(context, ticket, u32::MAX, false) {
                 return Some(order);
             }
         }
@@ -368,22 +370,22 @@ impl Plan {
     }
 
     /// Chooses without a search, when the work is used up.
-    fn next_oldest<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
-        if turn.work > 0 {
+    fn next_oldest<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Option<Order> {
+        if context.work > 0 {
             return None;
         }
-        turn.work = CANDIDATES_MAX as u32;
+        context.work = CANDIDATES_MAX as u32;
         // This includes a task that is being aborted: its dependents may be too many to search.
-        self.pursue(turn, self.frontier, u32::MAX, false)
+        self.pursue(context, self.frontier, u32::MAX, false)
     }
 
-    fn nothing_to_do<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Step {
+    fn nothing_to_do<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Step {
         let pending = [&self.ordinary, &self.promotions, &self.endings];
         if pending.iter().any(|queue| !queue.is_empty()) {
             return Step::Wait;
         }
-        match self.earliest_lazy(turn) {
-            Some(until) if until <= turn.now => Step::Wait,
+        match self.earliest_lazy(context) {
+            Some(until) if until <= context.now => Step::Wait,
             Some(until) => Step::Later(until),
             None => Step::Idle,
         }
@@ -397,28 +399,45 @@ impl Plan {
         gathered: Gathered,
     ) -> Option<Order> {
         let task = self.table.get_mut(ticket)?;
-        let Gathered { mut pieces, pins, mut landings, copies, inlet } = gathered;
+        let Gathered { mut chunks, pins, mut segment_progress, copies, stream_input } = gathered;
         let bits = run.bits();
         task.held |= bits;
-        let (kind, home, [takes, gives]) = (task.kind, task.dst.start, task.streams());
+        let (kind, dst_base, [takes, gives]) = (task.kind, task.dst.start, task.streams());
         let segments = task.segments;
         if kind == Kind::Memory {
-            pieces.iter_mut().for_each(|piece| piece.dst += home);
+            chunks.iter_mut().for_each(|chunk| chunk.dst += dst_base);
         } else {
-            for landing in &landings {
-                if let Some(other) = self.table.get_mut(landing.ticket) {
-                    other.held |= landing.bits;
+            for entry in &segment_progress {
+                if let Some(other) = self.table.get_mut(entry.ticket) {
+                    other.held |= entry.bits;
                 }
             }
-            landings.insert(0, Landing { ticket, bits, segments, offset: 0 });
+            segment_progress.insert(0, SegmentProgress { ticket, bits, segments, offset: 0 });
         }
         let id = OrderId(self.next_order);
         self.next_order += 1;
-        let known =
-            Outstanding { id, ticket, bits, pins: pins.clone(), landings: landings.clone() };
+        let known = Outstanding {
+            id,
+            ticket,
+            bits,
+            pins: pins.clone(),
+            segment_progress: segment_progress.clone(),
+        };
         self.outstanding.push(known);
         let stream = gives.or(takes);
-        Some(Order { id, ticket, kind, stream, inlet, bits, pieces, pins, landings, copies, home })
+        Some(Order {
+            id,
+            ticket,
+            kind,
+            stream,
+            stream_input,
+            bits,
+            chunks,
+            pins,
+            segment_progress,
+            copies,
+            dst_base,
+        })
     }
 
     /// Completes an order. The runtime has marked its segments done (also if the copy failed: see
@@ -433,11 +452,11 @@ impl Plan {
         if let Some(task) = self.table.get_mut(known.ticket) {
             task.held &= !known.bits;
         }
-        for landing in &known.landings {
-            if let Some(task) = self.table.get_mut(landing.ticket) {
-                task.held &= !landing.bits;
+        for entry in &known.segment_progress {
+            if let Some(task) = self.table.get_mut(entry.ticket) {
+                task.held &= !entry.bits;
             }
-            self.touch(landing.ticket);
+            self.touch(entry.ticket);
         }
         self.unpin(&known.pins, progress);
         self.touch(known.ticket);

@@ -1,7 +1,7 @@
 //! Promotion: segments that a client waits for go first (rule 3).
 
 use crate::Ticket;
-use crate::plan::{CANDIDATES_MAX, Order, Plan, Progress, Turn, enqueue};
+use crate::plan::{CANDIDATES_MAX, Order, Plan, PlanContext, Progress, enqueue};
 
 impl Plan {
     /// Promotes segments that a client waits for: they and their dependencies precede everything
@@ -25,18 +25,21 @@ impl Plan {
         }
     }
 
-    pub(crate) fn next_promoted<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
+    pub(crate) fn next_promoted<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+    ) -> Option<Order> {
         let mut place = 0;
-        while place < self.promotions.len().min(CANDIDATES_MAX) && turn.work > 0 {
+        while place < self.promotions.len().min(CANDIDATES_MAX) && context.work > 0 {
             let ticket = self.promotions[place];
-            let left = self.still_promoted(turn, ticket);
+            let left = self.still_promoted(context, ticket);
             if left == 0 {
-                turn.spend();
+                context.spend();
                 self.promotions.remove(place);
                 self.touch(ticket);
                 continue;
             }
-            if let Some(order) = self.attempt(turn, ticket, left, true) {
+            if let Some(order) = self.attempt(context, ticket, left, true) {
                 return Some(order);
             }
             place += 1;
@@ -45,9 +48,13 @@ impl Plan {
     }
 
     /// Returns the promoted segments that are not finished.
-    fn still_promoted<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> u32 {
+    fn still_promoted<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+        ticket: Ticket,
+    ) -> u32 {
         let promoted = self.table.get(ticket).map_or(0, |task| task.promoted);
-        let left = promoted & !self.table.look(ticket, promoted, turn.progress);
+        let left = promoted & !self.table.look(ticket, promoted, context.progress);
         if let Some(task) = self.table.get_mut(ticket) {
             task.promoted = left;
         }

@@ -119,7 +119,7 @@ pub struct Moved {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Home {
+struct Assignment {
     thread: ThreadId,
     /// Number of bytes copied in the last period.
     bytes: u64,
@@ -128,13 +128,13 @@ struct Home {
 /// Assignment of clients to threads. A client keeps its thread, and so the contents of that core's
 /// cache, unless the thread stops or has clearly more work than another one.
 #[derive(Debug, Default)]
-pub struct Homes {
+pub struct Assignments {
     /// Running threads, each with the number of bytes copied for its clients in the last period.
     threads: BTreeMap<ThreadId, u64>,
-    clients: BTreeMap<ClientId, Home>,
+    clients: BTreeMap<ClientId, Assignment>,
 }
 
-impl Homes {
+impl Assignments {
     /// Adds a thread; returns false if there are [`THREADS_MAX`] already.
     pub fn start(&mut self, thread: ThreadId) -> bool {
         if self.threads.len() >= THREADS_MAX {
@@ -148,16 +148,16 @@ impl Homes {
     /// unassigned until they are placed again.
     pub fn stop(&mut self, thread: ThreadId) -> Vec<Moved> {
         self.threads.remove(&thread);
-        let homeless: Vec<_> = self
+        let unassigned: Vec<_> = self
             .clients
             .iter()
-            .filter(|(_, home)| home.thread == thread)
-            .map(|(client, home)| (*client, home.bytes))
+            .filter(|(_, assignment)| assignment.thread == thread)
+            .map(|(client, assignment)| (*client, assignment.bytes))
             .collect();
         let mut moved = Vec::new();
-        for (client, bytes) in homeless {
+        for (client, bytes) in unassigned {
             self.clients.remove(&client);
-            if let Some(to) = self.settle(client, bytes) {
+            if let Some(to) = self.assign(client, bytes) {
                 moved.push(Moved { client, from: thread, to });
             }
         }
@@ -168,34 +168,35 @@ impl Homes {
     /// without threads.
     pub fn place(&mut self, client: ClientId) -> Option<ThreadId> {
         match self.clients.get(&client) {
-            Some(home) => Some(home.thread),
-            None => self.settle(client, 0),
+            Some(assignment) => Some(assignment.thread),
+            None => self.assign(client, 0),
         }
     }
 
-    fn settle(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
+    fn assign(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
         // Among threads with equal loads, choose the one with fewer clients.
-        let count = |thread| self.clients.values().filter(|home| home.thread == thread).count();
+        let count =
+            |thread| self.clients.values().filter(|assignment| assignment.thread == thread).count();
         let (thread, _) =
             self.threads.iter().min_by_key(|(thread, bytes)| (**bytes, count(**thread)))?;
         let thread = *thread;
-        self.clients.insert(client, Home { thread, bytes });
+        self.clients.insert(client, Assignment { thread, bytes });
         self.add(thread, bytes);
         Some(thread)
     }
 
     /// Removes a client.
     pub fn leave(&mut self, client: ClientId) {
-        if let Some(home) = self.clients.remove(&client) {
-            self.subtract(home.thread, home.bytes);
+        if let Some(assignment) = self.clients.remove(&client) {
+            self.subtract(assignment.thread, assignment.bytes);
         }
     }
 
     /// Records the number of bytes copied for a client in the last period.
     pub fn measure(&mut self, client: ClientId, bytes: u64) {
-        let Some(home) = self.clients.get_mut(&client) else { return };
-        let (thread, before) = (home.thread, home.bytes);
-        home.bytes = bytes;
+        let Some(assignment) = self.clients.get_mut(&client) else { return };
+        let (thread, before) = (assignment.thread, assignment.bytes);
+        assignment.bytes = bytes;
         self.subtract(thread, before);
         self.add(thread, bytes);
     }
@@ -218,10 +219,10 @@ impl Homes {
         let mut moves = SmallVec::new();
         while moves.len() < MOVES_MAX {
             let Some(moved) = self.best_move() else { break };
-            let bytes = self.clients.get(&moved.client).map_or(0, |home| home.bytes);
+            let bytes = self.clients.get(&moved.client).map_or(0, |assignment| assignment.bytes);
             self.subtract(moved.from, bytes);
             self.add(moved.to, bytes);
-            self.clients.insert(moved.client, Home { thread: moved.to, bytes });
+            self.clients.insert(moved.client, Assignment { thread: moved.to, bytes });
             moves.push(moved);
         }
         moves
@@ -235,9 +236,11 @@ impl Homes {
             return None;
         }
         // The gap shrinks by twice the moved load, so more than half of the gap would invert it.
-        let fits = |home: &Home| home.thread == from && home.bytes > 0 && home.bytes <= gap / 2;
-        let candidates = self.clients.iter().filter(|(_, home)| fits(home));
-        let (client, _) = candidates.max_by_key(|(_, home)| home.bytes)?;
+        let fits = |assignment: &Assignment| {
+            assignment.thread == from && assignment.bytes > 0 && assignment.bytes <= gap / 2
+        };
+        let candidates = self.clients.iter().filter(|(_, assignment)| fits(assignment));
+        let (client, _) = candidates.max_by_key(|(_, assignment)| assignment.bytes)?;
         Some(Moved { client: *client, from, to })
     }
 }
@@ -267,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_follow_the_load_and_settle() {
+    fn threads_follow_the_load_and_become_stable() {
         assert_eq!(threads_for(0.0, 1), (1, 0));
         assert_eq!(threads_for(0.79, 1), (1, 0));
         assert_eq!(threads_for(1.2, 1), (2, 1));
@@ -292,50 +295,56 @@ mod tests {
 
     #[test]
     fn clients_stay_unless_there_is_a_reason() {
-        let mut homes = Homes::default();
-        assert_eq!(homes.place(ClientId(1)), None);
-        assert!(homes.start(ThreadId(0)));
+        let mut assignments = Assignments::default();
+        assert_eq!(assignments.place(ClientId(1)), None);
+        assert!(assignments.start(ThreadId(0)));
         let clients = (1..=4).map(ClientId);
-        clients.clone().for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
-        clients.clone().for_each(|client| homes.measure(client, 100));
-        homes.start(ThreadId(1));
-        assert_eq!(homes.rebalance().len(), 2);
-        assert!(homes.rebalance().is_empty());
-        let moved = homes.stop(ThreadId(1));
+        clients.clone().for_each(|client| assert_eq!(assignments.place(client), Some(ThreadId(0))));
+        clients.clone().for_each(|client| assignments.measure(client, 100));
+        assignments.start(ThreadId(1));
+        assert_eq!(assignments.rebalance().len(), 2);
+        assert!(assignments.rebalance().is_empty());
+        let moved = assignments.stop(ThreadId(1));
         assert_eq!(moved.len(), 2);
-        clients.for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
-        assert!(homes.stop(ThreadId(0)).is_empty());
-        assert_eq!(homes.place(ClientId(1)), None);
+        clients.for_each(|client| assert_eq!(assignments.place(client), Some(ThreadId(0))));
+        assert!(assignments.stop(ThreadId(0)).is_empty());
+        assert_eq!(assignments.place(ClientId(1)), None);
     }
 
     #[test]
     fn threads_are_limited() {
-        let mut homes = Homes::default();
-        assert!((0..THREADS_MAX as u16).all(|thread| homes.start(ThreadId(thread))));
-        assert!(!homes.start(ThreadId(999)));
+        let mut assignments = Assignments::default();
+        assert!((0..THREADS_MAX as u16).all(|thread| assignments.start(ThreadId(thread))));
+        assert!(!assignments.start(ThreadId(999)));
     }
 
     #[test]
     fn loads_add_up_whatever_happens() {
         unlade_testkit::cases(100, |random| {
-            let mut homes = Homes::default();
+            let mut assignments = Assignments::default();
             for _ in 0..200 {
                 let thread = ThreadId(random.below(5) as u16);
                 let client = ClientId(random.below(20) as u32);
                 match random.below(8) {
-                    0 => assert!(homes.start(thread)),
-                    1 => drop(homes.stop(thread)),
-                    2 => homes.leave(client),
-                    3 => assert!(homes.rebalance().len() <= MOVES_MAX),
-                    4 => drop(homes.place(client)),
-                    _ => homes.measure(client, random.below(1000)),
+                    0 => assert!(assignments.start(thread)),
+                    1 => drop(assignments.stop(thread)),
+                    2 => assignments.leave(client),
+                    3 => assert!(assignments.rebalance().len() <= MOVES_MAX),
+                    4 => drop(assignments.place(client)),
+                    _ => assignments.measure(client, random.below(1000)),
                 }
-                for (thread, bytes) in &homes.threads {
-                    let of = homes.clients.values().filter(|home| home.thread == *thread);
-                    assert_eq!(of.map(|home| home.bytes).sum::<u64>(), *bytes);
+                for (thread, bytes) in &assignments.threads {
+                    let of = assignments
+                        .clients
+                        .values()
+                        .filter(|assignment| assignment.thread == *thread);
+                    assert_eq!(of.map(|assignment| assignment.bytes).sum::<u64>(), *bytes);
                 }
                 assert!(
-                    homes.clients.values().all(|home| homes.threads.contains_key(&home.thread))
+                    assignments
+                        .clients
+                        .values()
+                        .all(|assignment| assignments.threads.contains_key(&assignment.thread))
                 );
             }
         });

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_gets_no_more_than_the_others() {
+    fn a_client_that_was_idle_gets_no_more_than_the_others() {
         let mut shares = Shares::new(100);
         let (steady, away) = (ClientId(1), ClientId(2));
         shares.join(steady, 100).unwrap();

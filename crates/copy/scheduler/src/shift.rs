@@ -8,14 +8,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::plan::Piece;
+use crate::plan::Chunk;
 use crate::span::Span;
 
 /// Maximum number of copies of a move.
 pub const MOVE_SPLITS_MAX: u64 = 8;
 
 /// Copies in the order of their submission.
-pub type Splits = SmallVec<[Piece; 4]>;
+pub type Splits = SmallVec<[Chunk; 4]>;
 
 /// Result of a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
         return Move::Inline;
     }
     if !to.touches(from) {
-        return Move::Copies(smallvec![Piece { dst, src, len }]);
+        return Move::Copies(smallvec![Chunk { dst, src, len }]);
     }
     let count = len.div_ceil(dst.abs_diff(src));
     if count > MOVE_SPLITS_MAX {
@@ -49,7 +49,7 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
     let size = len.div_ceil(count);
     let part = |number: u64| {
         let at = number * size;
-        Piece { dst: dst + at, src: src + at, len: size.min(len - at) }
+        Chunk { dst: dst + at, src: src + at, len: size.min(len - at) }
     };
     let mut copies: Splits = (0..len.div_ceil(size)).map(part).collect();
     if dst > src {
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(split(0, 1, 100), Move::Inline);
         assert_eq!(split(u64::MAX - 5, 0, 100), Move::Inline);
         assert_eq!(split(u64::MAX - 99, u64::MAX - 199, 100), Move::Inline);
-        let apart = Move::Copies(smallvec![Piece { dst: 0, src: 100, len: 100 }]);
+        let apart = Move::Copies(smallvec![Chunk { dst: 0, src: 100, len: 100 }]);
         assert_eq!(split(0, 100, 100), apart);
     }
 
@@ -87,7 +87,7 @@ mod tests {
             let (mut memory, mut moved) = (before.clone(), before);
             moved.copy_within(src as usize..(src + len) as usize, dst as usize);
             assert!(copies.len() as u64 <= MOVE_SPLITS_MAX);
-            for Piece { dst, src, len } in copies {
+            for Chunk { dst, src, len } in copies {
                 assert!(len > 0);
                 assert!(!Span { start: dst, len }.touches(Span { start: src, len }));
                 memory.copy_within(src as usize..(src + len) as usize, dst as usize);

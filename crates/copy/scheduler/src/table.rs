@@ -77,10 +77,11 @@ impl Table {
     }
 
     /// Removes a task; its memory is reused later.
-    pub fn retire(&mut self, ticket: Ticket) -> Option<Sides> {
+    pub fn retire(&mut self, ticket: Ticket) -> Option<IndexKeys> {
         let task = self.get_mut(ticket)?;
         task.retired = true;
-        let sides = Sides { writes: task.writes(), reads: task.reads(), streams: task.streams() };
+        let keys =
+            IndexKeys { writes: task.writes(), reads: task.reads(), streams: task.streams() };
         self.live -= 1;
         while self.tasks.front().is_some_and(|task| task.retired) {
             self.tasks.pop_front();
@@ -88,12 +89,12 @@ impl Table {
         if self.tasks.len() > 2 * self.live + HOLES_MAX {
             self.tasks.retain(|task| !task.retired);
         }
-        Some(sides)
+        Some(keys)
     }
 }
 
 /// Keys under which the indexes list a task.
-pub(crate) struct Sides {
+pub(crate) struct IndexKeys {
     pub writes: Option<Span>,
     pub reads: Option<Span>,
     pub streams: [Option<u64>; 2],

@@ -33,9 +33,9 @@ impl Random {
 }
 
 /// Progress words with random values, and a counter of the queries.
-struct Liar<'a>(&'a Random, Cell<u64>);
+struct RandomProgress<'a>(&'a Random, Cell<u64>);
 
-impl Progress for Liar<'_> {
+impl Progress for RandomProgress<'_> {
     fn done(&self, _: Ticket) -> u32 {
         self.1.set(self.1.get() + 1);
         self.0.bits()
@@ -77,7 +77,7 @@ fn one_client(random: unlade_testkit::Random) {
     let random = &Random(RefCell::new(random));
     let policy = [Absorb::Never, Absorb::Useful, Absorb::Always][random.below(3) as usize];
     let mut plan = Plan::new(policy);
-    let mut liar = Liar(random, Cell::new(0));
+    let mut progress = RandomProgress(random, Cell::new(0));
     let mut orders: Vec<Order> = Vec::new();
     let mut ticket = random.below(5);
     for now in 0..600 {
@@ -90,41 +90,45 @@ fn one_client(random: unlade_testkit::Random) {
             }
             4 => plan.promote(some, random.bits()),
             5 if random.below(4) == 0 => {
-                drop(plan.lose(some, random.bits(), NonZeroU16::MIN, &mut liar))
+                drop(plan.lose(some, random.bits(), NonZeroU16::MIN, &mut progress))
             }
             5 => plan.abort(some),
             6 if random.below(4) == 0 => plan.failed(some),
             6 => plan.hurry(),
             7 if !orders.is_empty() => {
                 let place = random.below(orders.len() as u64) as usize;
-                plan.finished(orders.swap_remove(place), &mut liar);
+                plan.finished(orders.swap_remove(place), &mut progress);
             }
-            8 => drop(plan.collect(&mut liar)),
+            8 => drop(plan.collect(&mut progress)),
             _ => {
-                liar.1.set(0);
-                if let Step::Copy(order) = plan.next(&mut liar, Micros(now), random.next()) {
+                progress.1.set(0);
+                if let Step::Copy(order) = plan.next(&mut progress, Micros(now), random.next()) {
                     orders.push(order);
                 }
-                assert!(liar.1.get() <= 4 * u64::from(WORK_MAX), "{} questions", liar.1.get());
+                assert!(
+                    progress.1.get() <= 4 * u64::from(WORK_MAX),
+                    "{} questions",
+                    progress.1.get()
+                );
             }
         }
         assert_eq!(plan.outstanding(), orders.len());
     }
-    settle(plan, liar, orders);
+    complete(plan, progress, orders);
 }
 
 /// Bits are seen done now and then, so even the tasks of such a client end.
-fn settle(mut plan: Plan, mut liar: Liar, orders: Vec<Order>) {
+fn complete(mut plan: Plan, mut progress: RandomProgress, orders: Vec<Order>) {
     for order in orders {
-        plan.finished(order, &mut liar);
+        plan.finished(order, &mut progress);
     }
     for _ in 0..10_000 {
-        match plan.next(&mut liar, Micros(u64::MAX), u64::MAX) {
-            Step::Copy(order) => plan.finished(order, &mut liar),
+        match plan.next(&mut progress, Micros(u64::MAX), u64::MAX) {
+            Step::Copy(order) => plan.finished(order, &mut progress),
             Step::Idle if plan.is_empty() => return,
             _ => {}
         }
-        plan.collect(&mut liar);
+        plan.collect(&mut progress);
     }
     panic!("{} tasks are left", plan.len());
 }
@@ -135,9 +139,9 @@ fn lies_do_no_harm() {
 }
 
 /// Progress words where no segment is ever done or free.
-struct Stuck(Cell<u64>);
+struct Unclaimable(Cell<u64>);
 
-impl Progress for Stuck {
+impl Progress for Unclaimable {
     fn done(&self, _: Ticket) -> u32 {
         self.0.set(self.0.get() + 1);
         0
@@ -169,7 +173,7 @@ fn a_search_without_success_is_bounded() {
             plan.abort(Ticket(ticket));
         }
     }
-    let mut stuck = Stuck(Cell::new(0));
+    let mut stuck = Unclaimable(Cell::new(0));
     for _ in 0..20 {
         stuck.0.set(0);
         assert_eq!(plan.next(&mut stuck, Micros(1), 1), Step::Wait);

@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn a_task_is_cut_as_it_is_told(len in edge(), shift in 0u8..=64) {
+    fn a_task_is_divided_by_its_granule(len in edge(), shift in 0u8..=64) {
         let count = match shift {
             0..=GRANULE_SHIFT_MAX => u128::from(len).div_ceil(1 << shift),
             _ => 0,

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_measures_and_all_know() {
+    fn one_thread_measures_for_all() {
         assert!(costs().remote_line_ns > 0.0);
         let first = Calibration::begin().unwrap();
         assert!(Calibration::begin().is_none());

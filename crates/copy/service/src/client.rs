@@ -16,14 +16,14 @@ use unlade_copy_scheduler::{Micros, Ticket};
 use unlade_shm::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, Round};
+use crate::dispatch::{self, DeviceRound};
 use crate::error::TaskFailure;
-use crate::notice::Notice;
+use crate::handler_event::HandlerEvent;
 use crate::prepare::Prepared;
-use crate::steps::Unfinished;
-use crate::transfer::{self, Attempt, News, TRANSFERS_MAX, Transfer};
+use crate::steps::InterruptedCopy;
+use crate::transfer::{self, Attempt, SegmentUpdate, TRANSFERS_MAX, Transfer};
 use crate::units::Engine;
-use crate::view::{View, ring_ticket};
+use crate::view::{PlanProgress, ring_ticket};
 
 /// Maximum number of lines accepted at a time.
 const INTAKE_MAX: usize = 64;
@@ -34,7 +34,7 @@ const SYNC_MAX: usize = 64;
 const STEPS_MAX: u32 = 1024;
 
 /// Resource that lives as long as the service serves a client in another process.
-pub(crate) type Held = Arc<dyn std::any::Any + Send + Sync>;
+pub(crate) type KeepAlive = Arc<dyn std::any::Any + Send + Sync>;
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub(crate) struct Client {
     /// Destinations that are known to be mapped.
     pub(crate) prepared: Prepared,
     /// Orders that a device copies in part.
-    pub(crate) round: Option<Round>,
+    pub(crate) round: Option<DeviceRound>,
     /// Lines from the tail to the cursor.
     lines: VecDeque<Line>,
     tail: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Client {
     /// Tasks that wait for sockets.
     transfers: Vec<Transfer>,
     /// A copy that was interrupted in favour of other clients.
-    pub(crate) unfinished: Option<Box<Unfinished>>,
+    pub(crate) unfinished: Option<Box<InterruptedCopy>>,
     /// Unused relays from socket to socket.
     relays: Vec<Relay>,
     /// Pending aborts: the queue's head at the time of the request, and the task. At most
@@ -97,10 +97,10 @@ pub(crate) struct Client {
     is_full: bool,
     pub(crate) counters: Arc<Counters>,
     /// Notifies a client of this process about handlers.
-    notice: Arc<Notice>,
+    handler_event: Arc<HandlerEvent>,
     /// For a client in another process, which detects the end of service by the drop of this
     /// field. It is the last field, so queue and space are dropped before.
-    held: Option<Held>,
+    keep_alive: Option<KeepAlive>,
 }
 
 impl Client {
@@ -109,7 +109,7 @@ impl Client {
         queue: Arc<Queue>,
         space: Arc<dyn Space>,
         counters: Arc<Counters>,
-        held: Option<Held>,
+        keep_alive: Option<KeepAlive>,
     ) -> Client {
         let tail = queue.tail().0;
         Client {
@@ -129,19 +129,19 @@ impl Client {
             unhandled: Vec::new(),
             is_full: false,
             counters,
-            notice: Arc::default(),
-            held,
+            handler_event: Arc::default(),
+            keep_alive,
         }
     }
 
     /// Returns the notification for handlers.
-    pub fn notice(&self) -> Arc<Notice> {
-        Arc::clone(&self.notice)
+    pub fn handler_event(&self) -> Arc<HandlerEvent> {
+        Arc::clone(&self.handler_event)
     }
 
     /// Announces to a client in another process that its queue is not polled, so it must ring.
     pub fn announce_sleep(&self) {
-        if self.held.is_some() {
+        if self.keep_alive.is_some() {
             // The thread sleeps on another doorbell.
             let _ = self.queue.doorbell().announce_sleep();
         }
@@ -149,7 +149,7 @@ impl Client {
 
     /// Announces to a client in another process that its queue is polled.
     pub fn announce_awake(&self) {
-        if self.held.is_some() {
+        if self.keep_alive.is_some() {
             self.queue.doorbell().announce_awake();
         }
     }
@@ -231,7 +231,7 @@ impl Client {
             let is_it = |transfer: &Transfer| transfer.order.ticket.0 == ticket.0;
             if let Some(place) = self.transfers.iter().position(is_it) {
                 let mut transfer = self.transfers.swap_remove(place);
-                match transfer.takes_nevertheless(TaskFailure::CANCELLED) {
+                match transfer.redirect_to_receive(TaskFailure::CANCELLED) {
                     true => _ = self.advance(transfer, now),
                     false => self.end_short(transfer, TaskFailure::CANCELLED, now),
                 }
@@ -296,7 +296,7 @@ impl Client {
         let (kind, dst, src) = match task.kind {
             unlade_shm::Kind::Copy => (Kind::Memory, dst(), src()),
             // The descriptors of another process are not valid here.
-            _ if self.held.is_some() => return Err(()),
+            _ if self.keep_alive.is_some() => return Err(()),
             unlade_shm::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
             unlade_shm::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
             unlade_shm::Kind::Forward => {
@@ -350,7 +350,7 @@ impl Client {
                 TRANSFERS_MAX.. => Step::Wait,
                 _ => {
                     let order_bytes = self.order_bytes(engine, run_bytes);
-                    self.plan.next(&mut View(&self.queue), now(), order_bytes)
+                    self.plan.next(&mut PlanProgress(&self.queue), now(), order_bytes)
                 }
             };
             let turn = match step {
@@ -392,7 +392,7 @@ impl Client {
 
     /// Sets a deadline for the next poll of a socket or device.
     fn with_retry(&self, turn: Turn) -> Turn {
-        let round = self.round.as_ref().map(Round::retry_at);
+        let round = self.round.as_ref().map(DeviceRound::retry_at);
         let retry_at = self.transfers.iter().map(Transfer::retry_at).chain(round).min();
         match (turn, retry_at) {
             (Turn::More, _) | (_, None) => turn,
@@ -428,12 +428,12 @@ impl Client {
     fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
         let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
         self.counters.copied_bytes.add(moved_bytes);
-        self.tell_news(&mut transfer);
+        self.mark_updates(&mut transfer);
         match attempt {
             Attempt::Blocked => self.transfers.push(transfer),
             Attempt::Done => {
                 transfer.give_back(&mut self.relays);
-                self.plan.finished(transfer.order, &mut View(&self.queue));
+                self.plan.finished(transfer.order, &mut PlanProgress(&self.queue));
             }
             Attempt::Failed(failure) => self.end_short(transfer, failure, now),
         }
@@ -441,8 +441,8 @@ impl Client {
     }
 
     /// Marks segments whose bytes have come or gone.
-    fn tell_news(&mut self, transfer: &mut Transfer) {
-        for News { ticket, bits, failure } in transfer.news() {
+    fn mark_updates(&mut self, transfer: &mut Transfer) {
+        for SegmentUpdate { ticket, bits, failure } in transfer.updates() {
             let progress = self.queue.progress(ring_ticket(ticket));
             match failure {
                 None => progress.finish(bits),
@@ -461,7 +461,9 @@ impl Client {
         let code = failure.code();
         self.report(&transfer);
         for (ticket, bits) in transfer.missing() {
-            for lost in self.plan.lose(ticket, bits, code, &mut View(&self.queue)).iter().rev() {
+            for lost in
+                self.plan.lose(ticket, bits, code, &mut PlanProgress(&self.queue)).iter().rev()
+            {
                 self.counters.faults.add(1);
                 self.queue.progress(ring_ticket(lost.ticket)).fail(code, lost.bits);
             }
@@ -470,7 +472,7 @@ impl Client {
             self.counters.faults.add(1);
             self.queue.progress(ring_ticket(ticket)).fail(code, bits);
         }
-        self.plan.finished(transfer.order, &mut View(&self.queue));
+        self.plan.finished(transfer.order, &mut PlanProgress(&self.queue));
     }
 
     /// Reports how many bytes a forward has moved.
@@ -493,7 +495,7 @@ impl Client {
         }
         self.collect();
         // No thread reports handlers from now on; the client must look for itself.
-        self.notice.tell();
+        self.handler_event.notify();
     }
 
     /// Returns the cache hint for a task's copy.
@@ -510,13 +512,13 @@ impl Client {
         let mut copied_bytes = 0;
         let mut failure = None;
         let hint = self.hint_of(order.ticket);
-        for piece in &order.pieces {
-            if let Err(fault) = self.space.copy_part(piece.dst, piece.src, piece.len, hint) {
+        for chunk in &order.chunks {
+            if let Err(fault) = self.space.copy_part(chunk.dst, chunk.src, chunk.len, hint) {
                 tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;
             }
-            copied_bytes += piece.len;
+            copied_bytes += chunk.len;
         }
         self.count_copied(&order, copied_bytes);
         self.finish(order, failure);
@@ -542,7 +544,7 @@ impl Client {
                 self.plan.failed(order.ticket);
             }
         }
-        self.plan.finished(order, &mut View(&self.queue));
+        self.plan.finished(order, &mut PlanProgress(&self.queue));
     }
 
     pub(crate) fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {
@@ -563,7 +565,7 @@ impl Client {
 
     /// Reports completed tasks to the client, and frees their slots.
     pub fn collect(&mut self) {
-        for ticket in self.plan.collect(&mut View(&self.queue)) {
+        for ticket in self.plan.collect(&mut PlanProgress(&self.queue)) {
             self.complete(ring_ticket(ticket));
         }
         if !self.refused.is_empty() {
@@ -615,7 +617,7 @@ impl Client {
             waits
         });
         if waiting.len() < before {
-            self.notice.tell();
+            self.handler_event.notify();
         }
         self.unhandled = waiting;
     }

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_read() {
+    fn added_counts_are_read() {
         let counters = Counters::default();
         counters.copied_bytes.add(5);
         counters.copied_bytes.add(7);

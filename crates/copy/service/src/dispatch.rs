@@ -23,14 +23,14 @@ use unlade_copy_kernels::Hint;
 use unlade_copy_kernels::device::{Failure, Progress};
 use unlade_copy_scheduler::Micros;
 use unlade_copy_scheduler::dispatch::Part;
-use unlade_copy_scheduler::plan::{Order, Piece, Step};
+use unlade_copy_scheduler::plan::{Chunk, Order, Step};
 use unlade_copy_scheduler::span::{Run, Segments, Span};
 use unlade_copy_scheduler::task::Kind;
 
 use crate::client::Client;
 use crate::error::TaskFailure;
 use crate::units::{Engine, Flight, Parts};
-use crate::view::{View, ring_ticket};
+use crate::view::{PlanProgress, ring_ticket};
 
 /// Number of bytes that are divided at a time.
 const ROUND_BYTES: u64 = 256 << 10;
@@ -62,14 +62,14 @@ struct Active {
     /// Number of bytes of each segment that are not copied yet.
     left_bytes: [u64; 32],
     /// Segments that are reported as done.
-    told: u32,
+    marked: u32,
     /// Number of parts that are in progress.
     open: usize,
     failure: Option<TaskFailure>,
 }
 
 /// Divided orders, until all their parts are complete.
-pub(crate) struct Round {
+pub(crate) struct DeviceRound {
     active: SmallVec<[Active; 4]>,
     flights: Vec<Flight>,
     stall_at: Micros,
@@ -87,13 +87,13 @@ impl Active {
         }
         let start = target.start;
         let order = Some(order);
-        Active { order, segments, start, left_bytes, told: 0, open: 0, failure: None }
+        Active { order, segments, start, left_bytes, marked: 0, open: 0, failure: None }
     }
 
     /// Records copied bytes, and returns the segments that they complete.
-    fn copied(&mut self, piece: Piece) -> u32 {
+    fn copied(&mut self, chunk: Chunk) -> u32 {
         let all = self.order.as_ref().map_or(0, |order| order.bits);
-        let bytes = Span { start: piece.dst.saturating_sub(self.start), len: piece.len };
+        let bytes = Span { start: chunk.dst.saturating_sub(self.start), len: chunk.len };
         let mut open = self.segments.touching(bytes.start, bytes.len) & all;
         let mut whole = 0;
         while open != 0 {
@@ -107,12 +107,12 @@ impl Active {
                 whole |= 1 << first;
             }
         }
-        self.told |= whole;
+        self.marked |= whole;
         whole
     }
 }
 
-impl Round {
+impl DeviceRound {
     /// Returns the time of the next poll.
     pub fn retry_at(&self) -> Micros {
         self.retry_at
@@ -138,9 +138,9 @@ impl Client {
     ) -> u64 {
         let (orders, mut copied_bytes) = self.gather(first, now());
         let division = {
-            let pieces: SmallVec<[&[Piece]; ROUND_ORDERS_MAX]> =
-                orders.iter().map(|order| &order.pieces[..]).collect();
-            engine.divide(&pieces)
+            let chunks: SmallVec<[&[Chunk]; ROUND_ORDERS_MAX]> =
+                orders.iter().map(|order| &order.chunks[..]).collect();
+            engine.divide(&chunks)
         };
         let reach = self.reach.clone().filter(|_| !division.device.is_empty());
         let Some(reach) = reach else {
@@ -151,7 +151,7 @@ impl Client {
         let stall_at = Micros(now().0.saturating_add(STALL_US));
         let active = orders.into_iter().filter_map(|order| self.activate(order)).collect();
         let (retry_at, retry_us) = (Micros(0), RETRY_US_MIN);
-        let mut round = Round { active, flights, stall_at, looks: 0, retry_at, retry_us };
+        let mut round = DeviceRound { active, flights, stall_at, looks: 0, retry_at, retry_us };
         let parts = round.flights.iter().flat_map(|flight| &flight.parts).chain(&cpu);
         for part in parts {
             if let Some(active) = round.active.get_mut(part.order) {
@@ -174,7 +174,7 @@ impl Client {
     /// Collects other orders to be copied together with `first`. Outstanding orders never touch
     /// each other's bytes.
     fn gather(&mut self, first: Order, now: Micros) -> (SmallVec<[Order; ROUND_ORDERS_MAX]>, u64) {
-        let len = |order: &Order| order.pieces.iter().map(|piece| piece.len).sum::<u64>();
+        let len = |order: &Order| order.chunks.iter().map(|chunk| chunk.len).sum::<u64>();
         let (mut bytes, mut moved_bytes) = (len(&first), 0);
         self.prepare(&first);
         let mut orders = SmallVec::new();
@@ -183,7 +183,7 @@ impl Client {
             if bytes >= ROUND_BYTES || orders.len() >= ROUND_ORDERS_MAX {
                 break;
             }
-            match self.plan.next(&mut View(&self.queue), now, ROUND_BYTES - bytes) {
+            match self.plan.next(&mut PlanProgress(&self.queue), now, ROUND_BYTES - bytes) {
                 Step::Copy(order) if is_divisible(&order) => {
                     bytes += len(&order);
                     self.prepare(&order);
@@ -246,7 +246,7 @@ impl Client {
         while self.round.is_some() {
             self.confirm(engine, &clock, run_bytes);
             if begin.elapsed() > END_WAIT_MAX {
-                tracing::error!("a copy device does not end: who waits for its bytes waits on");
+                tracing::error!("a copy device does not end: waits for its bytes continue");
                 return;
             }
             std::thread::yield_now();
@@ -254,7 +254,7 @@ impl Client {
     }
 
     /// Processes the reports of the device.
-    fn poll(&mut self, round: &mut Round, engine: &mut Engine, run_bytes: u64) -> u64 {
+    fn poll(&mut self, round: &mut DeviceRound, engine: &mut Engine, run_bytes: u64) -> u64 {
         let (mut copied_bytes, mut at) = (0, 0);
         while let Some(flight) = round.flights.get(at) {
             let why = match engine.poll(&flight.batch) {
@@ -270,8 +270,8 @@ impl Client {
                 None => {
                     engine.succeeded();
                     for part in &parts {
-                        self.counters.unit_bytes.add(part.piece.len);
-                        copied_bytes += self.tell(round, part.order, part.piece);
+                        self.counters.unit_bytes.add(part.chunk.len);
+                        copied_bytes += self.mark_copied(round, part.order, part.chunk);
                         self.part_is_over(round, part.order);
                     }
                 }
@@ -291,8 +291,8 @@ impl Client {
     }
 
     /// Copies a part with the processor, and reports its segments as they complete.
-    fn copy_part(&mut self, round: &mut Round, part: &Part, run_bytes: u64) -> u64 {
-        let (whole, mut copied_bytes) = (part.piece, 0);
+    fn copy_part(&mut self, round: &mut DeviceRound, part: &Part, run_bytes: u64) -> u64 {
+        let (whole, mut copied_bytes) = (part.chunk, 0);
         while copied_bytes < whole.len {
             let Some(active) = round.active.get_mut(part.order) else { break };
             if active.failure.is_some() {
@@ -307,38 +307,38 @@ impl Client {
                 active.failure = Some(TaskFailure::BadAddress);
                 break;
             }
-            copied_bytes += self.tell(round, part.order, Piece { dst, src, len });
+            copied_bytes += self.mark_copied(round, part.order, Chunk { dst, src, len });
         }
         self.part_is_over(round, part.order);
         copied_bytes
     }
 
     /// Records copied bytes, and reports the segments that they complete.
-    fn tell(&mut self, round: &mut Round, order: usize, piece: Piece) -> u64 {
+    fn mark_copied(&mut self, round: &mut DeviceRound, order: usize, chunk: Chunk) -> u64 {
         let Some(active) = round.active.get_mut(order) else { return 0 };
-        let whole = active.copied(piece);
+        let whole = active.copied(chunk);
         if let Some(order) = active.order.as_ref() {
-            self.counters.copied_bytes.add(piece.len);
+            self.counters.copied_bytes.add(chunk.len);
             if !order.pins.is_empty() {
-                self.counters.absorbed_bytes.add(piece.len);
+                self.counters.absorbed_bytes.add(chunk.len);
             }
             if whole != 0 {
                 self.queue.progress(ring_ticket(order.ticket)).finish(whole);
             }
         }
-        piece.len
+        chunk.len
     }
 
-    fn part_is_over(&mut self, round: &mut Round, order: usize) {
+    fn part_is_over(&mut self, round: &mut DeviceRound, order: usize) {
         let Some(active) = round.active.get_mut(order) else { return };
         active.open = active.open.saturating_sub(1);
         if active.open > 0 {
             return;
         }
-        let (told, failure) = (active.told, active.failure);
+        let (marked, failure) = (active.marked, active.failure);
         match active.order.take() {
-            Some(order) if failure.is_none() && told == order.bits => {
-                self.plan.finished(order, &mut View(&self.queue));
+            Some(order) if failure.is_none() && marked == order.bits => {
+                self.plan.finished(order, &mut PlanProgress(&self.queue));
             }
             Some(order) => self.finish(order, failure),
             None => {}
@@ -358,9 +358,9 @@ mod tests {
     use unlade_copy_scheduler::plan::Plan;
     use unlade_copy_scheduler::task::Request;
 
-    struct Nobody;
+    struct NoClient;
 
-    impl unlade_copy_scheduler::plan::Progress for Nobody {
+    impl unlade_copy_scheduler::plan::Progress for NoClient {
         fn done(&self, _: Ticket) -> u32 {
             0
         }
@@ -373,23 +373,23 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_told_once_when_their_last_byte_is_there() {
+    fn segments_are_reported_once_when_complete() {
         let mut plan = Plan::default();
         let (dst, src) = (Span { start: 5000, len: 3000 }, Span { start: 90_000, len: 3000 });
         let kind = Kind::Memory;
         let request =
             Request { dst, src, granule_shift: 10, lazy_until: None, kind, last_use: false };
         plan.submit(Ticket(0), &request, Micros(0)).unwrap();
-        let Step::Copy(order) = plan.next(&mut Nobody, Micros(0), u64::MAX) else {
+        let Step::Copy(order) = plan.next(&mut NoClient, Micros(0), u64::MAX) else {
             panic!("nothing to copy")
         };
         let (target, segments) = plan.target_of(&order).unwrap();
         let mut active = Active::new(order, target, segments);
-        let piece = |at: u64, len| Piece { dst: 5000 + at, src: 90_000 + at, len };
-        assert_eq!(active.copied(piece(1000, 1500)), 0b010);
-        assert_eq!(active.copied(piece(2500, 500)), 0b100);
-        assert_eq!(active.copied(piece(0, 999)), 0);
-        assert_eq!(active.copied(piece(999, 1)), 0b001);
-        assert_eq!(active.told, 0b111);
+        let chunk = |at: u64, len| Chunk { dst: 5000 + at, src: 90_000 + at, len };
+        assert_eq!(active.copied(chunk(1000, 1500)), 0b010);
+        assert_eq!(active.copied(chunk(2500, 500)), 0b100);
+        assert_eq!(active.copied(chunk(0, 999)), 0);
+        assert_eq!(active.copied(chunk(999, 1)), 0b001);
+        assert_eq!(active.marked, 0b111);
     }
 }

@@ -12,7 +12,7 @@
 //!   `calibration` the copy costs of the machine;
 //! - [`error`]: reasons of a task's failure;
 //! - [`counters`]: statistics;
-//! - `notice`: notifies clients with event loops about handlers;
+//! - `handler_event`: notifies clients with event loops about handlers;
 //! - [`manual`]: a client without threads, for tests and fuzz targets;
 //! - [`daemon`]: the service as a process of its own, and the messages between it and its clients.
 //!
@@ -27,10 +27,10 @@ pub mod counters;
 pub mod daemon;
 mod dispatch;
 pub mod error;
+mod handler_event;
+mod mailbox;
 pub mod manual;
-mod notice;
-mod place;
-mod post;
+mod placement;
 mod prepare;
 mod scaling;
 pub mod service;

@@ -38,7 +38,7 @@ impl Client {
         if target.len < BYTES_MIN || order.kind != Kind::Memory {
             return;
         }
-        let Some(from) = order.pieces.first().map(|piece| piece.dst) else { return };
+        let Some(from) = order.chunks.first().map(|chunk| chunk.dst) else { return };
         let Prepared { ranges, ticket, from: known_from, to } = &mut self.prepared;
         if *ticket == order.ticket && (*known_from..*to).contains(&from) {
             return;

@@ -1,20 +1,20 @@
 //! Number of threads, and assignment of clients to them (Copier, SOSP 2025, §4.5.1).
 //!
 //! The thread that finds a period over examines the load of all threads. It starts or stops one,
-//! or reassigns clients. The assignment is only a target (`home`): the thread that has the client
-//! hands it over when no device works on its bytes. So exactly one thread has the client, or has
-//! it in its mailbox, and that thread polls its queue.
+//! or reassigns clients. The assignment is only a target (`assigned_thread`): the thread that has
+//! the client hands it over when no device works on its bytes. So exactly one thread has the
+//! client, or has it in its mailbox, and that thread polls its queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use unlade_copy_scheduler::scale::{Bounds, Homes, Load, Moved, Scale, Scaler, ThreadId};
+use unlade_copy_scheduler::scale::{Assignments, Bounds, Load, Moved, Scale, Scaler, ThreadId};
 use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::config::Config;
-use crate::post::{Mail, Route};
-use crate::service::Shared;
+use crate::mailbox::{Message, Route};
+use crate::service::ServiceState;
 
 /// Interval of the load checks, in microseconds.
 pub(crate) const LOOK_US: u64 = 10_000;
@@ -22,8 +22,8 @@ pub(crate) const LOOK_US: u64 = 10_000;
 /// State of threads and clients.
 pub(crate) struct Scaling {
     scaler: Scaler,
-    homes: Homes,
-    clients: BTreeMap<ClientId, Known>,
+    assignments: Assignments,
+    clients: BTreeMap<ClientId, ClientRecord>,
     /// Number of running threads; they have the numbers below this one.
     running: usize,
     threads_min: usize,
@@ -34,7 +34,7 @@ pub(crate) struct Scaling {
     balanced_at: Micros,
 }
 
-struct Known {
+struct ClientRecord {
     route: Arc<Route>,
     /// Value of the client's byte counter at the last check.
     bytes: u64,
@@ -52,7 +52,7 @@ impl Scaling {
         };
         Scaling {
             scaler: Scaler::new(bounds),
-            homes: Homes::default(),
+            assignments: Assignments::default(),
             clients: BTreeMap::new(),
             running: 0,
             threads_min: config.threads_min,
@@ -69,30 +69,30 @@ impl Scaling {
 
     /// Records a new thread; it gets the next number.
     pub fn started(&mut self) {
-        self.homes.start(name(self.running));
+        self.assignments.start(name(self.running));
         self.running += 1;
     }
 
     /// Adds a client, and assigns it to a thread.
     pub fn place(&mut self, id: ClientId, weight: u32) -> Arc<Route> {
-        let thread = self.homes.place(id).map_or(0, |thread| usize::from(thread.0));
+        let thread = self.assignments.place(id).map_or(0, |thread| usize::from(thread.0));
         let route = Arc::new(Route::new(id, weight, thread));
-        self.clients.insert(id, Known { route: Arc::clone(&route), bytes: 0 });
+        self.clients.insert(id, ClientRecord { route: Arc::clone(&route), bytes: 0 });
         route
     }
 
     pub fn leave(&mut self, id: ClientId) {
-        self.homes.leave(id);
+        self.assignments.leave(id);
         self.clients.remove(&id);
     }
 
     /// Evaluates a period: starts or stops a thread, or moves clients.
-    pub fn look(&mut self, shared: &Arc<Shared>, now: Micros) {
+    pub fn look(&mut self, shared: &Arc<ServiceState>, now: Micros) {
         let period_us = now.0.saturating_sub(self.looked_at.0);
         self.looked_at = now;
         let mut loads = Vec::with_capacity(self.running);
         for (thread, before) in self.busy_us.iter_mut().enumerate().take(self.running) {
-            let busy_us = shared.post(thread).busy_us();
+            let busy_us = shared.mailbox(thread).busy_us();
             let since = std::mem::replace(before, busy_us);
             loads.push(Load { busy_us: busy_us.saturating_sub(since), period_us });
         }
@@ -108,7 +108,7 @@ impl Scaling {
     }
 
     /// Starts a thread if there are clients for it.
-    fn start(&mut self, shared: &Arc<Shared>, now: Micros) {
+    fn start(&mut self, shared: &Arc<ServiceState>, now: Micros) {
         let active = self.measure();
         if active > self.running && shared.start_thread(self.running) {
             self.started();
@@ -118,17 +118,17 @@ impl Scaling {
     }
 
     /// Makes the last thread give its clients away and end.
-    fn stop(&mut self, shared: &Shared) {
+    fn stop(&mut self, shared: &ServiceState) {
         self.running -= 1;
-        let moved = self.homes.stop(name(self.running));
-        self.settle(shared, &moved);
+        let moved = self.assignments.stop(name(self.running));
+        self.apply_moves(shared, &moved);
         // A thread ends only after this message.
-        let _ = shared.post(self.running).send(Mail::Retire);
+        let _ = shared.mailbox(self.running).send(Message::Retire);
         shared.counters.threads_stopped.add(1);
         tracing::info!(threads = self.running, "the load is low: one thread less");
     }
 
-    fn balance(&mut self, shared: &Shared, now: Micros) {
+    fn balance(&mut self, shared: &ServiceState, now: Micros) {
         self.measure();
         self.rebalance(shared, now);
     }
@@ -141,25 +141,25 @@ impl Scaling {
             let bytes = known.route.bytes.load(Ordering::Relaxed);
             let since = bytes - std::mem::replace(&mut known.bytes, bytes);
             active += usize::from(since > 0);
-            self.homes.measure(*id, since);
+            self.assignments.measure(*id, since);
         }
         active
     }
 
-    fn rebalance(&mut self, shared: &Shared, now: Micros) {
+    fn rebalance(&mut self, shared: &ServiceState, now: Micros) {
         self.balanced_at = now;
-        let moved = self.homes.rebalance();
-        self.settle(shared, &moved);
+        let moved = self.assignments.rebalance();
+        self.apply_moves(shared, &moved);
     }
 
     /// Records new assignments, and informs the current threads.
-    fn settle(&mut self, shared: &Shared, moved: &[Moved]) {
+    fn apply_moves(&mut self, shared: &ServiceState, moved: &[Moved]) {
         for Moved { client, to, .. } in moved {
             let Some(known) = self.clients.get(client) else { continue };
-            known.route.set_home(usize::from(to.0));
+            known.route.assign(usize::from(to.0));
             // The thread that has the client is running. If it has just given the client away, the
             // next thread checks the assignment on arrival.
-            let _ = shared.post(known.route.thread()).send(Mail::Move);
+            let _ = shared.mailbox(known.route.thread()).send(Message::Move);
         }
     }
 }

@@ -14,11 +14,11 @@ use unlade_copy_scheduler::{ClientId, Micros};
 use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
 
 use crate::calibration;
-use crate::client::{Client, Held};
+use crate::client::{Client, KeepAlive};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
-use crate::notice::Notice;
-use crate::post::{Mail, Post, Route};
+use crate::handler_event::HandlerEvent;
+use crate::mailbox::{Mailbox, Message, Route};
 use crate::scaling::{LOOK_US, Scaling};
 use crate::units::Devices;
 use crate::worker::Worker;
@@ -62,13 +62,13 @@ pub enum AttachError {
 }
 
 /// State shared by the threads and the attachments.
-pub(crate) struct Shared {
+pub(crate) struct ServiceState {
     pub config: Config,
     pub counters: Arc<Counters>,
     pub devices: Devices,
     /// Origin of the threads' time.
     pub origin: Instant,
-    posts: Box<[Post]>,
+    mailboxes: Box<[Mailbox]>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     scaling: Mutex<Scaling>,
     /// Time of the next load check, in microseconds.
@@ -81,14 +81,14 @@ pub(crate) struct Shared {
     next_client: AtomicU32,
 }
 
-impl Shared {
-    fn new(config: Config, devices: Devices) -> Shared {
-        Shared {
+impl ServiceState {
+    fn new(config: Config, devices: Devices) -> ServiceState {
+        ServiceState {
             config,
             counters: Arc::default(),
             devices,
             origin: Instant::now(),
-            posts: (0..config.threads_max).map(|_| Post::default()).collect(),
+            mailboxes: (0..config.threads_max).map(|_| Mailbox::default()).collect(),
             threads: Mutex::default(),
             scaling: Mutex::new(Scaling::new(&config)),
             look_at_us: AtomicU64::new(0),
@@ -100,8 +100,8 @@ impl Shared {
         }
     }
 
-    pub fn post(&self, thread: usize) -> &Post {
-        &self.posts[thread]
+    pub fn mailbox(&self, thread: usize) -> &Mailbox {
+        &self.mailboxes[thread]
     }
 
     fn scaling(&self) -> MutexGuard<'_, Scaling> {
@@ -142,14 +142,14 @@ impl Shared {
     fn spawn(self: &Arc<Self>, number: usize) -> io::Result<bool> {
         let mut threads = self.threads();
         // A drop of the service sets the stop flag before it collects the threads.
-        if self.is_stopping() || !self.post(number).open() {
+        if self.is_stopping() || !self.mailbox(number).open() {
             return Ok(false);
         }
         // Drop the handles of finished threads.
         threads.retain(|thread| !thread.is_finished());
         let shared = Arc::clone(self);
         let run = move || {
-            let _alarm = Alarm(Arc::clone(&shared));
+            let _alarm = PanicFlag(Arc::clone(&shared));
             Worker::new(number, shared).run();
         };
         let spawned = std::thread::Builder::new().name(format!("copyd-{number}")).spawn(run);
@@ -160,7 +160,7 @@ impl Shared {
                 Ok(true)
             }
             Err(error) => {
-                self.post(number).close();
+                self.mailbox(number).close();
                 Err(error)
             }
         }
@@ -176,9 +176,9 @@ impl Shared {
 }
 
 /// Records a panic of a thread.
-struct Alarm(Arc<Shared>);
+struct PanicFlag(Arc<ServiceState>);
 
-impl Drop for Alarm {
+impl Drop for PanicFlag {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.broken.store(true, Ordering::Relaxed);
@@ -188,7 +188,7 @@ impl Drop for Alarm {
 
 /// Threads that copy for clients; they end when this value is dropped.
 pub struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
 }
 
 impl Service {
@@ -209,7 +209,7 @@ impl Service {
         if min == 0 || min > max || max > THREADS_MAX {
             return Err(StartError::Threads { min, max });
         }
-        let service = Service { shared: Arc::new(Shared::new(config, devices)) };
+        let service = Service { shared: Arc::new(ServiceState::new(config, devices)) };
         for number in 0..min {
             service.shared.spawn(number)?;
             service.shared.scaling().started();
@@ -241,7 +241,7 @@ impl Service {
     }
 
     /// Attaches a client in another process, with a queue that the client made. The service drops
-    /// `held` when it has released the client: from then on it does not read, write or claim
+    /// `keep_alive` when it has released the client: from then on it does not read, write or claim
     /// anything of the client.
     ///
     /// The service maintains the doorbell in the queue. A client that finds it asleep must cause a
@@ -254,9 +254,9 @@ impl Service {
         queue: Queue,
         space: Arc<dyn Space>,
         weight: u32,
-        held: Arc<dyn Any + Send + Sync>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
     ) -> Result<Attachment, AttachError> {
-        self.join(queue, space, weight, Some(held))
+        self.join(queue, space, weight, Some(keep_alive))
     }
 
     fn join(
@@ -264,7 +264,7 @@ impl Service {
         queue: Queue,
         space: Arc<dyn Space>,
         weight: u32,
-        held: Option<Held>,
+        keep_alive: Option<KeepAlive>,
     ) -> Result<Attachment, AttachError> {
         let shared = &self.shared;
         if shared.is_stopping() {
@@ -276,23 +276,26 @@ impl Service {
         }
         let queue = Arc::new(queue);
         let id = ClientId(shared.next_client.fetch_add(1, Ordering::Relaxed));
-        let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), held);
-        let notice = client.notice();
+        let client =
+            Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), keep_alive);
+        let handler_event = client.handler_event();
         let mut scaling = shared.scaling();
         let route = scaling.place(id, weight);
         // The thread is running. If it is stopped, that happens later, and it then hands the
         // client on.
-        let _ = shared.post(route.thread()).send(Mail::Join(Arc::clone(&route), Box::new(client)));
+        let _ = shared
+            .mailbox(route.thread())
+            .send(Message::Join(Arc::clone(&route), Box::new(client)));
         drop(scaling);
-        Ok(Attachment { queue, shared: Arc::clone(shared), route, notice })
+        Ok(Attachment { queue, shared: Arc::clone(shared), route, handler_event })
     }
 
     /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
     /// phase of work with many copies (Copier, SOSP 2025, §4.5.1).
     pub fn scenario(&self) -> Scenario {
         self.shared.scenarios.fetch_add(1, Ordering::Relaxed);
-        self.shared.posts.iter().for_each(|post| {
-            post.bell().ring();
+        self.shared.mailboxes.iter().for_each(|mailbox| {
+            mailbox.bell().ring();
         });
         Scenario(Arc::clone(&self.shared))
     }
@@ -330,8 +333,8 @@ impl Drop for Service {
     /// wait for them.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        for post in &self.shared.posts {
-            post.bell().ring();
+        for mailbox in &self.shared.mailboxes {
+            mailbox.bell().ring();
         }
         // No thread starts from now on.
         let threads = std::mem::take(&mut *self.shared.threads());
@@ -344,7 +347,7 @@ impl Drop for Service {
 }
 
 /// Keeps the threads of a service awake; see [`Service::scenario`].
-pub struct Scenario(Arc<Shared>);
+pub struct Scenario(Arc<ServiceState>);
 
 impl Drop for Scenario {
     fn drop(&mut self) {
@@ -355,9 +358,9 @@ impl Drop for Scenario {
 /// The client's side: its queue, and the doorbell of its thread.
 pub struct Attachment {
     queue: Arc<Queue>,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     route: Arc<Route>,
-    notice: Arc<Notice>,
+    handler_event: Arc<HandlerEvent>,
 }
 
 impl Attachment {
@@ -368,8 +371,8 @@ impl Attachment {
     }
 
     #[inline]
-    fn post(&self) -> &Post {
-        self.shared.post(self.route.thread())
+    fn mailbox(&self) -> &Mailbox {
+        self.shared.mailbox(self.route.thread())
     }
 
     /// Returns the machine-dependent costs. They are measured when a service of this process is
@@ -381,7 +384,7 @@ impl Attachment {
     /// Returns true if a thread polls the queue; a hint.
     #[inline]
     pub fn is_awake(&self) -> bool {
-        self.post().bell().is_awake()
+        self.mailbox().bell().is_awake()
     }
 
     /// Wakes the thread if it sleeps.
@@ -390,11 +393,11 @@ impl Attachment {
         // fence of its own. The order of the two fences decides: either the new thread sees the
         // published task, or this call sees the new thread and rings its doorbell.
         fence(Ordering::SeqCst);
-        let post = self.post();
-        if !post.bell().is_awake() {
-            post.ringer.note();
+        let mailbox = self.mailbox();
+        if !mailbox.bell().is_awake() {
+            mailbox.ring_location.note();
         }
-        post.bell().ring();
+        mailbox.bell().ring();
     }
 
     /// Returns a descriptor that is readable when handlers are due or the service has ended, until
@@ -403,13 +406,13 @@ impl Attachment {
     /// # Errors
     /// No descriptors are left.
     pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
-        self.notice.event()
+        self.handler_event.event()
     }
 
     /// Makes the descriptor unreadable, before a look for handlers. No effect if there is no
     /// descriptor.
     pub fn clear_event(&self) {
-        self.notice.clear();
+        self.handler_event.clear();
     }
 
     /// Returns true while the service runs. After that, it has no claims.
@@ -422,6 +425,6 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         self.shared.clients.fetch_sub(1, Ordering::Relaxed);
         self.shared.scaling().leave(self.route.id);
-        self.route.leave(&self.shared.posts);
+        self.route.leave(&self.shared.mailboxes);
     }
 }

@@ -11,11 +11,11 @@ const STEP_BYTES: u64 = 8 << 10;
 
 /// An interrupted copy.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct InterruptedCopy {
     order: Order,
-    /// Index of the next piece, and the number of its bytes that are done.
-    piece: usize,
-    piece_bytes: u64,
+    /// Index of the next chunk, and the number of its bytes that are done.
+    chunk: usize,
+    chunk_bytes: u64,
     bytes: u64,
 }
 
@@ -23,7 +23,7 @@ impl Client {
     /// Copies an order, or a part of it if `others` have work. Returns the number of copied bytes.
     pub(crate) fn copy_unless(&mut self, order: Order, others: &impl Fn() -> bool) -> u64 {
         self.prepare(&order);
-        self.go_on_unless(Unfinished { order, piece: 0, piece_bytes: 0, bytes: 0 }, others)
+        self.go_on_unless(InterruptedCopy { order, chunk: 0, chunk_bytes: 0, bytes: 0 }, others)
     }
 
     /// Continues an interrupted copy.
@@ -33,24 +33,24 @@ impl Client {
     }
 
     /// Copies at least one step.
-    fn go_on_unless(&mut self, mut at: Unfinished, others: &impl Fn() -> bool) -> u64 {
+    fn go_on_unless(&mut self, mut at: InterruptedCopy, others: &impl Fn() -> bool) -> u64 {
         let before = at.bytes;
         let mut failure = None;
         let hint = self.hint_of(at.order.ticket);
-        while let Some(piece) = at.order.pieces.get(at.piece) {
-            let len = (piece.len - at.piece_bytes).min(STEP_BYTES);
-            let (dst, src) = (piece.dst + at.piece_bytes, piece.src + at.piece_bytes);
+        while let Some(chunk) = at.order.chunks.get(at.chunk) {
+            let len = (chunk.len - at.chunk_bytes).min(STEP_BYTES);
+            let (dst, src) = (chunk.dst + at.chunk_bytes, chunk.src + at.chunk_bytes);
             if let Err(fault) = self.space.copy_part(dst, src, len, hint) {
                 tracing::debug!(ticket = at.order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;
             }
             at.bytes += len;
-            at.piece_bytes += len;
-            if at.piece_bytes == piece.len {
-                (at.piece, at.piece_bytes) = (at.piece + 1, 0);
+            at.chunk_bytes += len;
+            if at.chunk_bytes == chunk.len {
+                (at.chunk, at.chunk_bytes) = (at.chunk + 1, 0);
             }
-            if at.piece < at.order.pieces.len() && others() {
+            if at.chunk < at.order.chunks.len() && others() {
                 let bytes = at.bytes - before;
                 self.count_copied(&at.order, bytes);
                 self.unfinished = Some(Box::new(at));

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use unlade_copy_kernels::device::{Batch, Device, Failure, Progress, Refused};
 use unlade_copy_kernels::dsa::{Dsa, probe};
-use unlade_copy_kernels::{Guard, Places, Reach, Unit};
+use unlade_copy_kernels::{Guard, PlaceCopy, Reach, Unit};
 use unlade_copy_scheduler::dispatch::{self, Division, Part};
-use unlade_copy_scheduler::plan::Piece;
+use unlade_copy_scheduler::plan::Chunk;
 
 use crate::calibration;
 use crate::config::Units;
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     /// Divides orders that are outstanding together between processor and device.
-    pub fn divide(&mut self, orders: &[&[Piece]]) -> Division {
+    pub fn divide(&mut self, orders: &[&[Chunk]]) -> Division {
         if !self.is_cpu_stated
             && let Some(measured) = calibration::cpu_bytes_per_us()
         {
@@ -172,8 +172,8 @@ impl Engine {
         let known = unit.characteristics();
         let cut: Parts = parts.iter().flat_map(|part| cut(*part, known.bytes_max as u64)).collect();
         let mut is_broken = false;
-        for parts in cut.chunks(known.pieces_max.max(1)) {
-            let places: SmallVec<[Places; 8]> = parts.iter().map(places).collect();
+        for parts in cut.chunks(known.chunks_max.max(1)) {
+            let places: SmallVec<[PlaceCopy; 8]> = parts.iter().map(places).collect();
             match unit.submit(reach, &places) {
                 Ok(batch) => {
                     counters.unit_batches.add(1);
@@ -195,7 +195,7 @@ impl Engine {
 
     /// Returns the state of a batch.
     pub fn poll(&mut self, batch: &Batch) -> Progress {
-        let nobodys = Progress::Failed { piece: 0, why: Failure::Unknown };
+        let nobodys = Progress::Failed { chunk: 0, why: Failure::Unknown };
         self.unit.as_mut().map_or(nobodys, |unit| unit.poll(batch))
     }
 
@@ -216,7 +216,7 @@ impl Engine {
     /// first call.
     pub fn stop(&mut self) -> bool {
         let was_used = self.device.is_some();
-        self.retire("it does not come to an end");
+        self.retire("it has stalled");
         if let Some(unit) = &mut self.unit {
             unit.stop();
         }
@@ -230,22 +230,22 @@ impl Engine {
     }
 }
 
-/// Splits a part into pieces that a device accepts.
+/// Splits a part into chunks that a device accepts.
 fn cut(part: Part, bytes_max: u64) -> impl Iterator<Item = Part> {
-    let Part { order, piece } = part;
-    let count = piece.len.div_ceil(bytes_max.max(CUT_BYTES));
-    let size = piece.len.div_ceil(count.max(1)).next_multiple_of(CUT_BYTES);
+    let Part { order, chunk } = part;
+    let count = chunk.len.div_ceil(bytes_max.max(CUT_BYTES));
+    let size = chunk.len.div_ceil(count.max(1)).next_multiple_of(CUT_BYTES);
     let size = size.min(bytes_max.max(CUT_BYTES));
-    (0..piece.len.div_ceil(size.max(1))).map(move |number| {
+    (0..chunk.len.div_ceil(size.max(1))).map(move |number| {
         let at = number * size;
-        let (dst, src) = (piece.dst + at, piece.src + at);
-        Part { order, piece: Piece { dst, src, len: size.min(piece.len - at) } }
+        let (dst, src) = (chunk.dst + at, chunk.src + at);
+        Part { order, chunk: Chunk { dst, src, len: size.min(chunk.len - at) } }
     })
 }
 
-fn places(part: &Part) -> Places {
-    let Piece { dst, src, len } = part.piece;
-    Places { dst, src, len }
+fn places(part: &Part) -> PlaceCopy {
+    let Chunk { dst, src, len } = part.chunk;
+    PlaceCopy { dst, src, len }
 }
 
 #[cfg(test)]
@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn parts_are_cut_to_what_a_device_takes() {
         for (len, bytes_max) in [(1, 64), (64, 64), (65, 64), (100_000, 4096), (4097, 4096)] {
-            let part = Part { order: 3, piece: Piece { dst: 1000, src: 9000, len } };
+            let part = Part { order: 3, chunk: Chunk { dst: 1000, src: 9000, len } };
             let mut at = 0;
-            for Part { order, piece } in cut(part, bytes_max) {
-                assert_eq!((order, piece.dst, piece.src), (3, 1000 + at, 9000 + at));
-                assert!((1..=bytes_max).contains(&piece.len), "{len} {bytes_max}");
-                at += piece.len;
+            for Part { order, chunk } in cut(part, bytes_max) {
+                assert_eq!((order, chunk.dst, chunk.src), (3, 1000 + at, 9000 + at));
+                assert!((1..=bytes_max).contains(&chunk.len), "{len} {bytes_max}");
+                at += chunk.len;
             }
             assert_eq!(at, len);
         }
@@ -270,7 +270,7 @@ mod tests {
     fn without_a_device_there_is_nothing_to_share() {
         let mut engine = Engine::new(&Devices::of(Units::None), 0);
         assert!(!engine.is_ready());
-        let pieces = [Piece { dst: 0, src: 1 << 40, len: 1 << 20 }];
-        assert!(engine.divide(&[&pieces]).device.is_empty());
+        let chunks = [Chunk { dst: 0, src: 1 << 40, len: 1 << 20 }];
+        assert!(engine.divide(&[&chunks]).device.is_empty());
     }
 }

@@ -66,7 +66,7 @@ impl Client {
         let (ticket, bits) = last.expect("at least one");
         let begin = Instant::now();
         while !queue.progress(ticket).is_done(bits) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "nobody serves the client");
+            assert!(begin.elapsed() < Duration::from_secs(30), "the client is not served");
             std::thread::yield_now();
         }
         self.memory.with(|bytes| {

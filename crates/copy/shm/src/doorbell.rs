@@ -17,7 +17,7 @@ const ASLEEP: u32 = 0;
 const AWAKE: u32 = 1;
 /// The service was signalled and has not announced yet that it is awake. That may take as long as
 /// many copies.
-const RUNG: u32 = 2;
+const SIGNALLED: u32 = 2;
 
 /// The words of a doorbell, on their own cache line. Initially the service counts as asleep.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ pub struct Doorbell<'a> {
 /// Announcement of a sleep. [`Doorbell::sleep`] returns at once after any later ring.
 #[derive(Debug)]
 #[must_use = "look through the queues, then sleep with it, or announce that you are awake"]
-pub struct Drowsy {
+pub struct PendingSleep {
     bell: u32,
 }
 
@@ -77,7 +77,7 @@ impl Doorbell<'_> {
         let (awake, bell) = (&self.line.awake, &self.line.bell);
         // The thread that changes the flag also wakes; the others rely on it. If that client dies
         // between the two steps, the service sleeps until its timeout.
-        let turned = awake.compare_exchange(ASLEEP, RUNG, Ordering::SeqCst, Ordering::Relaxed);
+        let turned = awake.compare_exchange(ASLEEP, SIGNALLED, Ordering::SeqCst, Ordering::Relaxed);
         if turned.is_err() {
             return false;
         }
@@ -88,19 +88,19 @@ impl Doorbell<'_> {
 
     /// Service: announces a sleep. It must check its queues after this, because an earlier client
     /// saw an awake service and did not ring.
-    pub fn announce_sleep(self) -> Drowsy {
+    pub fn announce_sleep(self) -> PendingSleep {
         let bell = self.line.bell.load(Ordering::Acquire);
         self.line.awake.store(ASLEEP, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        Drowsy { bell }
+        PendingSleep { bell }
     }
 
     /// Service: sleeps until a ring, until `timeout` has passed, or until a spurious wake-up.
-    /// Returns at once if there was a ring since `drowsy` was made. Returns true if there was a
+    /// Returns at once if there was a ring since `pending_sleep` was made. Returns true if there was a
     /// ring.
-    pub fn sleep(self, drowsy: Drowsy, timeout: Duration) -> bool {
-        futex::wait(&self.line.bell, drowsy.bell, self.scope, timeout);
-        self.line.bell.load(Ordering::Relaxed) != drowsy.bell
+    pub fn sleep(self, pending_sleep: PendingSleep, timeout: Duration) -> bool {
+        futex::wait(&self.line.bell, pending_sleep.bell, self.scope, timeout);
+        self.line.bell.load(Ordering::Relaxed) != pending_sleep.bell
     }
 
     /// Service: announces that it polls its queues from now on.
@@ -122,26 +122,26 @@ mod tests {
         let line = DoorbellLine::default();
         let bell = line.doorbell(Scope::Private);
         assert!(!bell.is_awake());
-        assert!(bell.ring(), "nobody told that the service is awake");
+        assert!(bell.ring(), "the flag still says that the service sleeps");
         assert!(!bell.is_awake() && !bell.ring(), "it was rung, and is not awake yet");
         bell.announce_awake();
         assert!(bell.is_awake() && !bell.ring());
-        let drowsy = bell.announce_sleep();
+        let pending_sleep = bell.announce_sleep();
         assert!(!bell.is_awake() && bell.ring());
-        assert!(bell.sleep(drowsy, FOREVER));
-        let drowsy = bell.announce_sleep();
-        assert!(!bell.sleep(drowsy, Duration::from_millis(1)), "nobody rang");
+        assert!(bell.sleep(pending_sleep, FOREVER));
+        let pending_sleep = bell.announce_sleep();
+        assert!(!bell.sleep(pending_sleep, Duration::from_millis(1)), "there was no ring");
     }
 
     #[test]
     fn a_bell_before_the_sleep_is_heard_also_when_another_came_awake_between() {
         let line = DoorbellLine::default();
         let bell = line.doorbell(Scope::Shared);
-        let drowsy = bell.announce_sleep();
+        let pending_sleep = bell.announce_sleep();
         assert!(bell.ring());
         bell.announce_awake();
-        bell.sleep(drowsy, FOREVER);
-        let drowsy = bell.announce_sleep();
-        bell.sleep(drowsy, Duration::from_micros(1));
+        bell.sleep(pending_sleep, FOREVER);
+        let pending_sleep = bell.announce_sleep();
+        bell.sleep(pending_sleep, Duration::from_micros(1));
     }
 }

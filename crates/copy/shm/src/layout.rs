@@ -69,7 +69,7 @@ pub enum LayoutError {
         version: u64,
     },
     /// The peer's header is inconsistent.
-    #[error("the peer's queue says {found} in word {word} of its header, {expected} is right")]
+    #[error("the peer's queue has {found} in word {word} of its header instead of {expected}")]
     Header {
         /// Index of the word, from 0.
         word: usize,

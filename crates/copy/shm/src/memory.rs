@@ -39,7 +39,7 @@ pub enum MemoryError {
     #[error("the peer's file is no memfd of ordinary pages; it must be made by memfd_create")]
     NotMemfd,
     /// A system call failed.
-    #[error("{call} failed; the kernel says why")]
+    #[error("{call} failed; see the kernel's error")]
     System {
         /// The system call.
         call: &'static str,

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_is_zeros_and_its_neighbours_stay() {
+    fn discarded_pages_are_zeros_and_their_neighbours_stay() {
         let arena = arena();
         arena.copy_in(0, &vec![9; 4 * PAGE]).unwrap();
         arena.discard(PAGE - 1, PAGE + 2).unwrap();

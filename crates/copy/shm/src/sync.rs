@@ -17,7 +17,7 @@ pub enum SyncKind {
     Abort = 2,
 }
 
-/// One entry of the sync ring.
+/// An entry of the sync ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SyncTask {
     /// The task. It may have retired, or never existed.
@@ -32,7 +32,7 @@ pub struct SyncTask {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
     /// The kind does not exist.
-    #[error("the client's sync task is of kind {0}, which is none")]
+    #[error("the client's sync task has the unknown kind {0}")]
     Kind(u32),
 }
 

@@ -101,7 +101,7 @@ impl std::ops::BitOr for Flags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
     /// The kind does not exist.
-    #[error("the client's task is of kind {0}, which is none; it may be built for a later version")]
+    #[error("the client's task has the unknown kind {0}; it may be built for a later version")]
     Kind(u8),
     /// Some flags do not exist.
     #[error("the client's task has flags {0:#04x}, not all of which exist")]
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_write_is_refused() {
+    fn invalid_lines_are_refused() {
         let good = strange().encode(1);
         assert_eq!(Task::decode(good), Ok(strange()));
         let with = |at: usize, value: u64| {

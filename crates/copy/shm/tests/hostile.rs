@@ -140,7 +140,7 @@ fn memory_that_is_too_small_or_empty_is_refused() {
 }
 
 #[test]
-fn impossible_positions_are_told() {
+fn impossible_positions_are_errors() {
     let (client, service, arena) = mapped(SLOTS);
     let [head, tail] = [HEAD, TAIL].map(|at| &words(&arena)[at]);
     for _ in 0..3 {

@@ -169,7 +169,7 @@ fn a_segment_has_one_owner() {
 }
 
 #[test]
-fn who_sleeps_through_a_recycling_takes_and_changes_nothing() {
+fn an_outdated_ticket_claims_and_changes_nothing() {
     model(|| {
         let queue = queue();
         let old = published(&queue, 1);
@@ -198,7 +198,7 @@ fn who_sleeps_through_a_recycling_takes_and_changes_nothing() {
 }
 
 #[test]
-fn what_was_copied_is_seen_when_it_is_done() {
+fn copied_bytes_are_visible_when_done() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -218,7 +218,7 @@ fn what_was_copied_is_seen_when_it_is_done() {
 }
 
 #[test]
-fn what_a_pin_read_was_read_before_the_next_claim() {
+fn reads_under_a_pin_precede_the_next_claim() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -293,7 +293,7 @@ fn no_release_is_lost_on_a_waiter_who_can_do_it() {
 }
 
 #[test]
-fn who_sees_the_end_sees_the_error() {
+fn a_thread_that_sees_the_end_sees_the_error() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -348,9 +348,9 @@ fn nothing_is_published_to_a_service_that_sleeps_on() {
                 at = at.next();
                 continue;
             }
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             if queue.peek(at).is_none() {
-                bell.sleep(drowsy, NO_TIME);
+                bell.sleep(pending_sleep, NO_TIME);
             }
             bell.announce_awake();
         }
@@ -374,9 +374,9 @@ fn two_ringers_of_one_doorbell_are_both_heard() {
         bell.announce_awake();
         let all = || work.iter().all(|word| word.load(Ordering::Relaxed) == 1);
         while !all() {
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             if !all() {
-                bell.sleep(drowsy, NO_TIME);
+                bell.sleep(pending_sleep, NO_TIME);
             }
             bell.announce_awake();
         }

@@ -17,11 +17,11 @@ const STEPS: u32 = 200_000;
 const SLOTS: usize = 16;
 const SYNC_ENTRIES: usize = unlade_shm::layout::SYNC_ENTRIES;
 /// One check, and one sleep without a duration.
-const GLANCE: WaitPolicy =
+const ONE_CHECK: WaitPolicy =
     WaitPolicy { until: Until::DoneOrFree, spins_max: 1, slice_us: 0, slices_max: 1 };
 
 /// State of a task in the model.
-struct Known {
+struct TaskModel {
     task: Option<Task>,
     /// Claimed segments (by the model or by another party), and done segments.
     claimed: u32,
@@ -35,7 +35,7 @@ struct World {
     queue: Queue,
     random: Random,
     /// All tasks that ever existed; the index is the ticket.
-    known: Vec<Known>,
+    known: Vec<TaskModel>,
     tail: usize,
     sync: VecDeque<SyncTask>,
     handlers: VecDeque<Ticket>,
@@ -71,7 +71,7 @@ impl World {
             (self.known.len() - self.tail < SLOTS).then_some(Ticket(self.known.len() as u64));
         assert_eq!(self.queue.try_acquire(), expected);
         if expected.is_some() {
-            self.known.push(Known {
+            self.known.push(TaskModel {
                 task: None,
                 claimed: 0,
                 done: 0,
@@ -205,13 +205,13 @@ impl World {
     }
 }
 
-fn agree(progress: Progress<'_>, known: &Known, bits: u32) {
+fn agree(progress: Progress<'_>, known: &TaskModel, bits: u32) {
     assert!(progress.is_current());
     assert_eq!((progress.claimed(), progress.done()), (known.claimed, known.done));
     assert_eq!((progress.error(), progress.is_aborted()), (known.error, known.aborted));
     assert_eq!(progress.handler(), known.handler);
     assert_eq!(progress.is_done(bits), known.done & bits == bits);
-    let waited = progress.wait(bits, &GLANCE, || false);
+    let waited = progress.wait(bits, &ONE_CHECK, || false);
     let expected = match (known.done & bits == bits, bits & !known.claimed) {
         (true, _) => Waited::Done,
         (false, 0) => Waited::Stop,

@@ -77,10 +77,10 @@ impl Service<'_> {
             if found.is_some() || is_last && self.tail == self.at {
                 return found;
             }
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             let tail = self.tail;
             if self.look().is_none() && self.tail == tail {
-                bell.sleep(drowsy, FOREVER);
+                bell.sleep(pending_sleep, FOREVER);
             }
             bell.announce_awake();
         }

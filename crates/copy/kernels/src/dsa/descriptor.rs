@@ -70,9 +70,9 @@ impl Descriptor {
     }
 }
 
-/// Outcome of a descriptor.
+/// Completion status of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CompletionStatus {
     /// Not reported yet.
     Pending,
     /// All bytes are copied.
@@ -93,20 +93,20 @@ pub enum Outcome {
 }
 
 /// Parses a completion record.
-pub fn outcome(record: &[u8; RECORD_BYTES]) -> Outcome {
+pub fn outcome(record: &[u8; RECORD_BYTES]) -> CompletionStatus {
     // status, result, fault information, reserved, bytes completed, fault address
     let [status, result, _, _, b0, b1, b2, b3, a0, a1, a2, a3, a4, a5, a6, a7, ..] = *record;
     match status & STATUS_MASK {
-        0 => Outcome::Pending,
-        STATUS_SUCCESS => Outcome::Success,
-        STATUS_PAGE_FAULT => Outcome::PageFault {
+        0 => CompletionStatus::Pending,
+        STATUS_SUCCESS => CompletionStatus::Success,
+        STATUS_PAGE_FAULT => CompletionStatus::PageFault {
             // Result 1: the ranges overlap, and the copy started at the end.
             done_bytes: if result == 0 { u32::from_le_bytes([b0, b1, b2, b3]) } else { 0 },
             address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
             write: status & STATUS_WRITE != 0,
         },
-        STATUS_BATCH_FAIL | STATUS_BATCH_PAGE_FAULT => Outcome::BatchIncomplete,
-        other => Outcome::Other(other),
+        STATUS_BATCH_FAIL | STATUS_BATCH_PAGE_FAULT => CompletionStatus::BatchIncomplete,
+        other => CompletionStatus::Other(other),
     }
 }
 
@@ -154,16 +154,19 @@ mod tests {
             bytes[8..16].copy_from_slice(&0x7fff_0000_1000_u64.to_le_bytes());
             outcome(&bytes)
         };
-        let fault =
-            |done_bytes, write| Outcome::PageFault { done_bytes, address: 0x7fff_0000_1000, write };
-        assert_eq!(record(0, 0), Outcome::Pending);
-        assert_eq!(record(1, 0), Outcome::Success);
+        let fault = |done_bytes, write| CompletionStatus::PageFault {
+            done_bytes,
+            address: 0x7fff_0000_1000,
+            write,
+        };
+        assert_eq!(record(0, 0), CompletionStatus::Pending);
+        assert_eq!(record(1, 0), CompletionStatus::Success);
         assert_eq!(record(0x03, 0), fault(0x1234, false));
         assert_eq!(record(0x83, 0), fault(0x1234, true));
         assert_eq!(record(0x03, 1), fault(0, false));
-        assert_eq!(record(0x05, 0), Outcome::BatchIncomplete);
-        assert_eq!(record(0x06, 0), Outcome::BatchIncomplete);
-        assert_eq!(record(0x10, 0), Outcome::Other(0x10));
-        assert_eq!(record(0x9a, 0), Outcome::Other(0x1a));
+        assert_eq!(record(0x05, 0), CompletionStatus::BatchIncomplete);
+        assert_eq!(record(0x06, 0), CompletionStatus::BatchIncomplete);
+        assert_eq!(record(0x10, 0), CompletionStatus::Other(0x10));
+        assert_eq!(record(0x9a, 0), CompletionStatus::Other(0x1a));
     }
 }

@@ -67,7 +67,7 @@ pub enum Unusable {
 
 /// Result of the probe. Both lists are empty without an accelerator.
 #[derive(Debug, Default)]
-pub struct Found {
+pub struct ProbeResult {
     /// Usable queues, by name.
     pub usable: Vec<Queue>,
     /// Existing but unusable queues with the reason, by name.
@@ -75,13 +75,13 @@ pub struct Found {
 }
 
 /// Searches for queues on this machine.
-pub fn probe() -> Found {
+pub fn probe() -> ProbeResult {
     probe_at(Path::new("/sys/bus/dsa/devices"), Path::new("/dev/dsa"))
 }
 
 /// Searches for queues below other directories: that of the bus, and that of the device files.
-pub fn probe_at(bus: &Path, files: &Path) -> Found {
-    let mut found = Found::default();
+pub fn probe_at(bus: &Path, files: &Path) -> ProbeResult {
+    let mut found = ProbeResult::default();
     let names = fs::read_dir(bus).into_iter().flatten().flatten();
     let mut names: Vec<String> = names
         .filter_map(|entry| entry.file_name().into_string().ok())

@@ -293,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_configuration() {
+    fn an_empty_file_is_a_configuration() {
         assert_eq!(parse(""), Ok(DaemonConfig::default()));
     }
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_key_can_be_set() {
         let text = r#"
             socket = "/tmp/copyd.sock"
             mode = 0o660
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn an_invalid_value_is_named() {
         for (text, named) in [
             ("threads_max = 0", "threads_max"),
             ("threads_min = 2", "threads_min"),

@@ -22,10 +22,10 @@ const BACKLOG: i32 = 128;
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
     /// Another daemon answers at this path.
-    #[error("{}: a copy daemon listens there already; end it, or say another socket", .0.display())]
+    #[error("{}: a copy daemon listens there already; end it, or configure another socket", .0.display())]
     Taken(PathBuf),
     /// The path exists and is not a socket.
-    #[error("{}: there is something that is no socket; remove it, or say another", .0.display())]
+    #[error("{}: this file is not a socket; remove it, or configure another path", .0.display())]
     NoSocket(PathBuf),
     /// A system call failed.
     #[error("{}: {call}: {source}", path.display())]
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_replaced() {
+    fn the_socket_of_a_killed_daemon_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("copyd.sock");
         let dead = seqpacket(SocketFlags::empty()).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_served_where_it_says_so() {
+    fn permitted_users_are_served() {
         let uid = rustix::process::Uid::from_raw(54_321);
         let gid = rustix::process::Gid::from_raw(54_322);
         let stranger = UCred { pid: getpid(), uid, gid };

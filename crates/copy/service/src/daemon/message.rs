@@ -92,28 +92,28 @@ pub struct Limits {
 #[repr(u16)]
 pub enum Refusal {
     /// The versions differ.
-    #[error("the copy daemon speaks another version; use the same build")]
+    #[error("the copy daemon has another protocol version; use the same build")]
     Version = 1,
     /// The user is not permitted.
     #[error("this user may not use the copy daemon; see [allow] in its configuration")]
     NotAllowed = 2,
     /// The maximum number of clients is connected.
-    #[error("the copy daemon has as many clients as it may; copy without it")]
+    #[error("the copy daemon has reached its limit of clients; copy without it")]
     Full = 3,
     /// The message is invalid, or invalid at this time.
-    #[error("the copy daemon did not understand; this is a mistake of the client library")]
+    #[error("the copy daemon received an invalid message; this is a bug of the client library")]
     Protocol = 4,
     /// The region's file is not a sealed memfd of the given length.
-    #[error("the region's file is no sealed memfd of that length")]
+    #[error("the region's file is not a sealed memfd of that length")]
     Region = 5,
     /// The client has too many regions, or this one is too large.
     #[error("the region is beyond what a client may share; see the daemon's limits")]
     RegionLimit = 6,
     /// The queue's memory is invalid.
-    #[error("the queue's memory is not what the daemon understands; use the same build")]
+    #[error("the queue's memory has another layout than the daemon expects; use the same build")]
     Queue = 7,
     /// The doorbell is not an eventfd.
-    #[error("the doorbell is no eventfd")]
+    #[error("the doorbell is not an eventfd")]
     Doorbell = 8,
     /// The daemon has no memory or descriptors left.
     #[error("the copy daemon lacks memory or descriptors")]
@@ -154,7 +154,7 @@ pub enum MessageError {
         expected: usize,
     },
     /// A field has an invalid value.
-    #[error("a message of kind {kind} has a field that makes no sense")]
+    #[error("a message of kind {kind} has a field with an invalid value")]
     Field {
         /// Kind of the message.
         kind: u8,
@@ -375,7 +375,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(request in request(), reply in reply()) {
+        fn messages_are_decoded_as_encoded(request in request(), reply in reply()) {
             prop_assert_eq!(Request::decode(request.encode().as_slice()), Ok(request));
             prop_assert_eq!(Reply::decode(reply.encode().as_slice()), Ok(reply));
             // A request is never a valid reply.

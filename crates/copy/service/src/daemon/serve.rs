@@ -73,12 +73,12 @@ pub enum DaemonError {
 /// configuration have succeeded.
 pub struct Daemon {
     control: Control<DaemonConfig>,
-    shared: Arc<Shared>,
+    shared: Arc<ControlState>,
     admin: Option<AdminServer>,
 }
 
 /// State that is passed to the control thread.
-struct Shared {
+struct ControlState {
     /// Taken by the control thread.
     parts: Mutex<Option<(Listening, Service)>>,
     sessions: Arc<Sessions>,
@@ -105,7 +105,11 @@ impl Daemon {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let epoch = since.map_or(0, |since| since.as_nanos() as u64);
         let parts = Mutex::new(Some((listening, service)));
-        Ok(Daemon { control, shared: Arc::new(Shared { parts, sessions, guard, epoch }), admin })
+        Ok(Daemon {
+            control,
+            shared: Arc::new(ControlState { parts, sessions, guard, epoch }),
+            admin,
+        })
     }
 
     /// Returns the address of the admin endpoint.
@@ -165,7 +169,10 @@ fn start_admin(
 }
 
 /// Runs the control thread.
-async fn control(shared: Arc<Shared>, mut watch: Watch<DaemonConfig>) -> Result<(), DaemonError> {
+async fn control(
+    shared: Arc<ControlState>,
+    mut watch: Watch<DaemonConfig>,
+) -> Result<(), DaemonError> {
     let parts = shared.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some((listening, service)) = parts else { return Ok(()) };
     let context = Rc::new(Context {

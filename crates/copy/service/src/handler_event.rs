@@ -10,11 +10,11 @@ use rustix::event::{EventfdFlags, eventfd};
 
 /// An eventfd that is created on the first request; before that, notifications have no effect.
 #[derive(Debug, Default)]
-pub(crate) struct Notice {
+pub(crate) struct HandlerEvent {
     event: OnceLock<OwnedFd>,
 }
 
-impl Notice {
+impl HandlerEvent {
     /// Returns the descriptor. It is readable at first, because earlier handlers were not
     /// notified.
     pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
@@ -31,7 +31,7 @@ impl Notice {
     }
 
     /// Notifies; called after handlers became due.
-    pub fn tell(&self) {
+    pub fn notify(&self) {
         fence(Ordering::SeqCst);
         if let Some(event) = self.event.get() {
             // A full counter is readable as well.

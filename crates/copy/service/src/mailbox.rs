@@ -7,10 +7,10 @@ use unlade_copy_scheduler::ClientId;
 use unlade_shm::{Doorbell, DoorbellLine, Scope};
 
 use crate::client::Client;
-use crate::place::Ringer;
+use crate::placement::RingLocation;
 
 /// A message to a thread.
-pub(crate) enum Mail {
+pub(crate) enum Message {
     /// Serve this client from now on.
     Join(Arc<Route>, Box<Client>),
     /// This client has detached.
@@ -22,21 +22,21 @@ pub(crate) enum Mail {
 }
 
 #[derive(Default)]
-struct Mailbox {
-    mail: Vec<Mail>,
+struct Inbox {
+    messages: Vec<Message>,
     /// A thread reads the mailbox.
     is_open: bool,
 }
 
-/// Mailbox and doorbell of a thread.
+/// Inbox and doorbell of a thread.
 #[derive(Default)]
-pub(crate) struct Post {
+pub(crate) struct Mailbox {
     bell: DoorbellLine,
-    mailbox: Mutex<Mailbox>,
-    has_mail: AtomicBool,
+    inbox: Mutex<Inbox>,
+    has_message: AtomicBool,
     busy: Busy,
     /// Processor of the last ring.
-    pub ringer: Ringer,
+    pub ring_location: RingLocation,
 }
 
 /// Busy time of the thread, on a cache line of its own because it changes all the time.
@@ -44,55 +44,55 @@ pub(crate) struct Post {
 #[repr(align(64))]
 struct Busy(AtomicU64);
 
-impl Post {
+impl Mailbox {
     pub fn bell(&self) -> Doorbell<'_> {
         self.bell.doorbell(Scope::Private)
     }
 
-    fn mailbox(&self) -> MutexGuard<'_, Mailbox> {
-        self.mailbox.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Opens the mailbox for a new thread. Returns false if the previous thread has not ended yet.
     pub fn open(&self) -> bool {
-        let mut mailbox = self.mailbox();
-        !std::mem::replace(&mut mailbox.is_open, true)
+        let mut inbox = self.inbox();
+        !std::mem::replace(&mut inbox.is_open, true)
     }
 
     /// Closes the mailbox and returns true, unless a message is in it.
     pub fn close(&self) -> bool {
-        let mut mailbox = self.mailbox();
-        mailbox.is_open &= !mailbox.mail.is_empty();
-        !mailbox.is_open
+        let mut inbox = self.inbox();
+        inbox.is_open &= !inbox.messages.is_empty();
+        !inbox.is_open
     }
 
     /// Sends a message, unless the mailbox is closed.
-    pub fn send(&self, mail: Mail) -> Result<(), Mail> {
-        self.send_after(mail, || {})
+    pub fn send(&self, message: Message) -> Result<(), Message> {
+        self.send_after(message, || {})
     }
 
     /// As [`Mailbox::send`]; calls `before` first, but only if the mailbox is open.
-    pub fn send_after(&self, mail: Mail, before: impl FnOnce()) -> Result<(), Mail> {
-        let mut mailbox = self.mailbox();
-        if !mailbox.is_open {
-            return Err(mail);
+    pub fn send_after(&self, message: Message, before: impl FnOnce()) -> Result<(), Message> {
+        let mut inbox = self.inbox();
+        if !inbox.is_open {
+            return Err(message);
         }
         before();
-        mailbox.mail.push(mail);
-        drop(mailbox);
-        self.has_mail.store(true, Ordering::Release);
+        inbox.messages.push(message);
+        drop(inbox);
+        self.has_message.store(true, Ordering::Release);
         self.bell().ring();
         Ok(())
     }
 
-    pub fn has_mail(&self) -> bool {
-        self.has_mail.load(Ordering::Relaxed)
+    pub fn has_message(&self) -> bool {
+        self.has_message.load(Ordering::Relaxed)
     }
 
-    pub fn receive(&self) -> Vec<Mail> {
+    pub fn receive(&self) -> Vec<Message> {
         // This is polled all the time: a load is cheaper than an exclusive access to the line.
-        match self.has_mail() && self.has_mail.swap(false, Ordering::Acquire) {
-            true => std::mem::take(&mut self.mailbox().mail),
+        match self.has_message() && self.has_message.swap(false, Ordering::Acquire) {
+            true => std::mem::take(&mut self.inbox().messages),
             false => Vec::new(),
         }
     }
@@ -115,7 +115,7 @@ pub(crate) struct Route {
     /// The thread that serves the client, or that has it in its mailbox.
     thread: AtomicUsize,
     /// The thread that is to serve the client.
-    home: AtomicUsize,
+    assigned_thread: AtomicUsize,
     /// Number of bytes copied for the client.
     pub bytes: AtomicU64,
     /// Held while the client moves, and while a message to its thread is sent.
@@ -124,8 +124,15 @@ pub(crate) struct Route {
 
 impl Route {
     pub fn new(id: ClientId, weight: u32, thread: usize) -> Route {
-        let (thread, home) = (AtomicUsize::new(thread), AtomicUsize::new(thread));
-        Route { id, weight, thread, home, bytes: AtomicU64::new(0), gate: Mutex::default() }
+        let (thread, assigned_thread) = (AtomicUsize::new(thread), AtomicUsize::new(thread));
+        Route {
+            id,
+            weight,
+            thread,
+            assigned_thread,
+            bytes: AtomicU64::new(0),
+            gate: Mutex::default(),
+        }
     }
 
     /// Returns the thread that serves the client, as far as is known.
@@ -134,12 +141,12 @@ impl Route {
         self.thread.load(Ordering::Relaxed)
     }
 
-    pub fn home(&self) -> usize {
-        self.home.load(Ordering::Relaxed)
+    pub fn assigned_thread(&self) -> usize {
+        self.assigned_thread.load(Ordering::Relaxed)
     }
 
-    pub fn set_home(&self, thread: usize) {
-        self.home.store(thread, Ordering::Relaxed);
+    pub fn assign(&self, thread: usize) {
+        self.assigned_thread.store(thread, Ordering::Relaxed);
     }
 
     /// Moves the client to another thread. Returns the client if that thread has ended.
@@ -150,21 +157,21 @@ impl Route {
         self: &Arc<Self>,
         client: Box<Client>,
         to: usize,
-        post: &Post,
+        mailbox: &Mailbox,
     ) -> Result<(), Box<Client>> {
         let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        let mail = Mail::Join(Arc::clone(self), client);
-        match post.send_after(mail, || self.thread.store(to, Ordering::Relaxed)) {
-            Err(Mail::Join(_, client)) => Err(client),
+        let message = Message::Join(Arc::clone(self), client);
+        match mailbox.send_after(message, || self.thread.store(to, Ordering::Relaxed)) {
+            Err(Message::Join(_, client)) => Err(client),
             _ => Ok(()),
         }
     }
 
     /// Informs the client's thread that the client has detached.
-    pub fn leave(&self, posts: &[Post]) {
+    pub fn leave(&self, mailboxes: &[Mailbox]) {
         let _gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
         // A thread with clients or messages does not end.
-        let _ = posts[self.thread()].send(Mail::Leave(self.id));
+        let _ = mailboxes[self.thread()].send(Message::Leave(self.id));
     }
 }
 
@@ -174,13 +181,16 @@ mod tests {
 
     #[test]
     fn a_thread_does_not_end_before_its_mail_is_read() {
-        let post = Post::default();
-        assert!(post.send(Mail::Move).is_err(), "nobody is there");
-        assert!(post.open() && !post.open());
-        assert!(post.send(Mail::Move).is_ok() && !post.close());
-        assert_eq!((post.has_mail(), post.receive().len(), post.receive().len()), (true, 1, 0));
-        assert!(post.close());
-        assert!(matches!(post.send(Mail::Leave(ClientId(1))), Err(Mail::Leave(_))));
-        assert!(post.open());
+        let mailbox = Mailbox::default();
+        assert!(mailbox.send(Message::Move).is_err(), "the mailbox is closed");
+        assert!(mailbox.open() && !mailbox.open());
+        assert!(mailbox.send(Message::Move).is_ok() && !mailbox.close());
+        assert_eq!(
+            (mailbox.has_message(), mailbox.receive().len(), mailbox.receive().len()),
+            (true, 1, 0)
+        );
+        assert!(mailbox.close());
+        assert!(matches!(mailbox.send(Message::Leave(ClientId(1))), Err(Message::Leave(_))));
+        assert!(mailbox.open());
     }
 }

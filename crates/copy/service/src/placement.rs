@@ -11,15 +11,15 @@ const NOWHERE: u32 = u32::MAX;
 
 /// Processor of the last ring.
 #[derive(Debug)]
-pub(crate) struct Ringer(AtomicU32);
+pub(crate) struct RingLocation(AtomicU32);
 
-impl Default for Ringer {
-    fn default() -> Ringer {
-        Ringer(AtomicU32::new(NOWHERE))
+impl Default for RingLocation {
+    fn default() -> RingLocation {
+        RingLocation(AtomicU32::new(NOWHERE))
     }
 }
 
-impl Ringer {
+impl RingLocation {
     /// Records the calling thread's processor.
     pub fn note(&self) {
         self.0.store(sched_getcpu() as u32, Ordering::Relaxed);
@@ -51,20 +51,20 @@ mod tests {
 
     #[test]
     fn it_leaves_the_ringers_processor_and_may_come_back() {
-        let ringer = Ringer::default();
+        let ring_location = RingLocation::default();
         let allowed = sched_getaffinity(None).unwrap();
-        ringer.keep_off();
+        ring_location.keep_off();
         for _ in 0..100 {
-            ringer.note();
-            ringer.keep_off();
+            ring_location.note();
+            ring_location.keep_off();
         }
         assert_eq!(sched_getaffinity(None).unwrap(), allowed);
         // Without another permitted processor it stays.
         let mut one = CpuSet::new();
         one.set(sched_getcpu());
         sched_setaffinity(None, &one).unwrap();
-        ringer.note();
-        ringer.keep_off();
+        ring_location.note();
+        ring_location.keep_off();
         assert_eq!(sched_getaffinity(None).unwrap(), one);
     }
 }

@@ -11,7 +11,7 @@ const CASES: u64 = 6000;
 fn must_be_found(rule: Rule) {
     let mut seeds = 0..unlade_testkit::count(CASES);
     let run = |seed| Some((seed, model::run(&mut Random::new(seed), Some(rule)).err()?));
-    let Some((seed, why)) = seeds.find_map(run) else { panic!("nobody misses {rule:?}") };
+    let Some((seed, why)) = seeds.find_map(run) else { panic!("no case needs {rule:?}") };
     println!("{rule:?}: case {seed} finds that {why}");
 }
 
