@@ -1,4 +1,4 @@
-//! What requests mean.
+//! Execution of commands.
 
 use std::rc::Rc;
 
@@ -6,17 +6,17 @@ use crate::copies::{Arrival, Copies};
 use crate::info;
 use crate::output::Output;
 use crate::parse::{Argument, number};
-use crate::server::State;
+use crate::server::ServerState;
 use crate::store::Ttl;
 use crate::value::Value;
 
-/// Bytes of a request that an error repeats.
+/// Maximum number of bytes of a request that an error repeats.
 const QUOTED_BYTES_MAX: usize = 128;
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
 
-/// A command: its name, how many words a request has (negative: at least), and which of them are
-/// keys (first, last, negative from the end; 0 for none).
+/// A command: its name, its number of words (negative: the minimum), and the positions of its keys
+/// (first, last, negative from the end; 0 for none).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Command {
     pub name: &'static str,
@@ -78,11 +78,11 @@ pub(crate) const COMMANDS: [Command; 22] = [
     command("reset", 1, (0, 0), Id::Quit),
 ];
 
-/// The words of a request.
+/// Words of a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments<'a> {
     pub parsed: &'a [Argument],
-    /// Where they are.
+    /// The bytes that the words refer to.
     pub input: &'a [u8],
 }
 
@@ -91,7 +91,7 @@ impl<'a> Arguments<'a> {
         self.parsed.len()
     }
 
-    /// One word; empty where it is on its way.
+    /// Returns a word; empty if the word is still arriving.
     pub fn get(self, index: usize) -> &'a [u8] {
         match self.parsed.get(index) {
             Some(Argument::Here(range)) => self.input.get(range.clone()).unwrap_or_default(),
@@ -104,26 +104,26 @@ impl<'a> Arguments<'a> {
         (first..self.len()).map(move |index| self.get(index))
     }
 
-    /// Whether a value that arrives as the word `index` is one to be kept.
+    /// Returns true if a value that arrives as the word `index` will be stored.
     pub fn keeps(self, index: usize) -> bool {
         index == 2 && self.get(0).eq_ignore_ascii_case(b"set")
     }
 }
 
-/// Whether the connection goes on.
+/// Tells if the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
     GoOn,
-    /// It ends when what there is to say has been sent.
+    /// The connection ends when the pending answers have been sent.
     Quit,
 }
 
 type Out<C> = Output<<C as Copies>::Incoming>;
 type Apart<C> = Option<Rc<Value<<C as Copies>::Incoming>>>;
 
-/// Answers a request. `apart` is the value that is on its way.
+/// Executes and answers a request. `apart` is the value that is still arriving.
 pub(crate) fn execute<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     words: Arguments<'_>,
     apart: Apart<C>,
     out: &mut Out<C>,
@@ -151,7 +151,7 @@ pub(crate) fn execute<C: Copies>(
 }
 
 fn run<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     command: &Command,
     words: Arguments<'_>,
     apart: Apart<C>,
@@ -166,7 +166,7 @@ fn run<C: Copies>(
             words.from(1).for_each(|key| get(state, key, out));
         }
         Id::Del => {
-            // A key whose time is over is not there to be removed.
+            // An expired key does not exist, so it is not counted as removed.
             let count = words.from(1).filter(|key| {
                 let is_there = state.store.get(key, now).is_some();
                 is_there && state.store.remove(key)
@@ -215,21 +215,21 @@ fn run<C: Copies>(
     Flow::GoOn
 }
 
-fn get<C: Copies>(state: &mut State<C>, key: &[u8], out: &mut Out<C>) {
+fn get<C: Copies>(state: &mut ServerState<C>, key: &[u8], out: &mut Out<C>) {
     let Some(value) = state.store.get(key, state.now_ms) else {
         state.stats.misses += 1;
         return out.null();
     };
     state.stats.hits += 1;
     if !out.value(&state.copies, value) {
-        // It was acknowledged when its bytes were in the socket: this is a mistake of the server or
-        // its kernel.
+        // The value was acknowledged when its bytes were in the socket, so this is a bug of the
+        // server or the kernel.
         state.store.remove(key);
         out.error("ERR the value was lost while it was received: set it again");
     }
 }
 
-fn flush<C: Copies>(state: &mut State<C>, words: Arguments<'_>, out: &mut Out<C>) {
+fn flush<C: Copies>(state: &mut ServerState<C>, words: Arguments<'_>, out: &mut Out<C>) {
     let how = words.get(1);
     let is_known = how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async");
     if words.len() > 2 || words.len() == 2 && !is_known {
@@ -239,12 +239,12 @@ fn flush<C: Copies>(state: &mut State<C>, words: Arguments<'_>, out: &mut Out<C>
     out.simple("OK");
 }
 
-/// What `SET` says besides key and value.
+/// Options of `SET`.
 #[derive(Clone, Copy, Debug, Default)]
 struct Options<'a> {
     must_be_absent: bool,
     must_be_present: bool,
-    /// The number as it was sent, and milliseconds of its unit.
+    /// The number as sent, and the milliseconds of its unit.
     expires: Option<(&'a [u8], u64)>,
 }
 
@@ -272,7 +272,12 @@ fn options(words: Arguments<'_>) -> Option<Options<'_>> {
     Some(options)
 }
 
-fn set<C: Copies>(state: &mut State<C>, words: Arguments<'_>, apart: Apart<C>, out: &mut Out<C>) {
+fn set<C: Copies>(
+    state: &mut ServerState<C>,
+    words: Arguments<'_>,
+    apart: Apart<C>,
+    out: &mut Out<C>,
+) {
     let Some(options) = options(words) else { return out.error(SYNTAX) };
     let deadline = match options.expires {
         None => None,
@@ -300,14 +305,14 @@ fn set<C: Copies>(state: &mut State<C>, words: Arguments<'_>, apart: Apart<C>, o
     out.simple("OK");
 }
 
-/// `count` units from now; nothing where no clock gets there.
+/// Returns the time `count` units from now; `None` if it overflows.
 fn deadline(count: i64, unit_ms: u64, now_ms: u64) -> Option<u64> {
     let ms = count.checked_mul(unit_ms as i64)?.checked_add(now_ms as i64)?;
     Some(u64::try_from(ms).unwrap_or(0))
 }
 
 fn expire<C: Copies>(
-    state: &mut State<C>,
+    state: &mut ServerState<C>,
     name: &str,
     unit_ms: u64,
     words: Arguments<'_>,

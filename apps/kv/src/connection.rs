@@ -1,9 +1,9 @@
-//! One client: reads, has requests answered, sends the answers; and then, where a value was left in
-//! the socket, receives that.
+//! A client connection: reads, executes requests, sends the answers; then, if a value was left in
+//! the socket, receives that value.
 //!
-//! A `SET` is answered before its value is received only if all of it waits in the socket's queue:
-//! from there on no peer and no network can keep it from being received. A value that is not all
-//! there is received as it comes, and answered when the rest of it waits.
+//! A `SET` is answered before its value is received only if the complete value is in the socket's
+//! receive queue: from then on no peer and no network can prevent its receipt. A value that is not
+//! complete there is received as it comes, and answered when the rest of it is in the queue.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,23 +16,23 @@ use crate::command::{Arguments, Flow, execute};
 use crate::copies::{Arrival, Copies};
 use crate::output::{Flushed, Output};
 use crate::parse::{Open, Parser, Progress, ProtocolError};
-use crate::server::State;
+use crate::server::ServerState;
 use crate::value::{CRLF, Value};
 
-/// What a read has room for at least.
+/// Minimum room for a read.
 const READ_BYTES: usize = 16 << 10;
-/// An input buffer that grew above this is let go of when it is empty.
+/// Input buffers with more capacity are freed when they are empty.
 const INPUT_KEPT_BYTES: usize = 1 << 20;
-/// While the socket has more, a client is read from so often before another has its turn.
+/// Maximum number of reads from a client before another client's turn.
 const READS_MAX: u32 = 4;
-/// Answers that wait for the client, from which on no more of its requests are read.
+/// Number of pending answer bytes from which on no more requests of the client are read.
 const OUTPUT_PAUSE_BYTES: usize = 1 << 20;
-/// Bytes that a client is sent before another has its turn.
+/// Maximum number of bytes sent to a client before another client's turn.
 const SEND_BYTES: usize = 1 << 20;
-/// Looks at a value that the service receives before it is waited for.
+/// Number of polls of a value that the service receives, before the connection waits for it.
 const LOOKS_MAX: u32 = 64;
 
-/// Why a connection ends before the client ends it.
+/// Reason why the server ends a connection.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
     #[error("the client closed the connection")]
@@ -51,22 +51,22 @@ pub(crate) enum ClientError {
     Value(#[from] ReceiveError),
 }
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// The socket has to be waited for.
+pub(crate) enum TurnResult {
+    /// The connection has to wait for its socket.
     Done,
-    /// It need not.
+    /// There is more work at once.
     More,
     /// The connection is over.
     Ended,
 }
 
-/// A value that arrives, not all of which is in the socket's queue.
+/// A value that is arriving and not complete in the socket's queue.
 struct Body<I> {
     incoming: I,
     len: usize,
-    /// The request is complete but for it.
+    /// The request is complete except for this value.
     is_last: bool,
 }
 
@@ -76,36 +76,37 @@ pub(crate) struct Connection<C: Copies> {
     input: Vec<u8>,
     parser: Parser,
     body: Option<Body<C::Incoming>>,
-    /// The value of the request that is being read, whether it has arrived or not.
+    /// Value of the request that is being read, even if it has arrived.
     apart: Option<Rc<Value<C::Incoming>>>,
-    /// A value that was answered for, and has to be received before anything behind it.
-    owed: Option<Rc<Value<C::Incoming>>>,
+    /// An acknowledged value, which must be received before any later bytes.
+    acknowledged: Option<Rc<Value<C::Incoming>>>,
     looks: u32,
     output: Output<C::Incoming>,
-    /// The socket takes no answers for now.
+    /// The socket does not accept answers at present.
     is_blocked: bool,
-    /// Where the request being read begins in the input.
+    /// Start of the current request in the input.
     start: usize,
-    /// Bytes that its argument being read lacks.
+    /// Number of bytes that its current argument lacks.
     missing: usize,
-    /// Bytes of arguments that it has announced, of those that the state counts; and the last one.
+    /// Number of argument bytes that the request has announced and that the state counts; and
+    /// those of the last argument.
     announced: usize,
     announced_index: Option<usize>,
     /// The last request had a value that was received in place.
     expects_value: bool,
-    /// Nothing is read any more: the answers are sent, and that is all.
+    /// No more requests are read; only the pending answers are sent.
     is_ending: bool,
 }
 
 impl<C: Copies> Connection<C> {
-    pub fn new(socket: OwnedFd, state: &State<C>) -> Connection<C> {
+    pub fn new(socket: OwnedFd, state: &ServerState<C>) -> Connection<C> {
         Connection {
             socket: Arc::new(socket),
             input: Vec::new(),
             parser: Parser::new(state.limits.parse()),
             body: None,
             apart: None,
-            owed: None,
+            acknowledged: None,
             looks: 0,
             output: Output::new(&state.pool),
             is_blocked: false,
@@ -122,35 +123,35 @@ impl<C: Copies> Connection<C> {
         &self.socket
     }
 
-    /// Whether there are answers that the socket did not take.
+    /// Returns true if there are answers that the socket did not accept.
     pub fn wants_to_write(&self) -> bool {
         self.is_blocked && self.output.len() > 0
     }
 
-    /// Whether requests are read at present.
+    /// Returns true if the connection reads requests at present.
     pub fn wants_to_read(&self) -> bool {
         !self.is_ending && self.output.len() < OUTPUT_PAUSE_BYTES
     }
 
-    /// The socket is ready for something, or there was more to do.
-    pub fn turn(&mut self, state: &mut State<C>) -> Turn {
+    /// Runs a turn, when the socket is ready or there was more work.
+    pub fn turn(&mut self, state: &mut ServerState<C>) -> TurnResult {
         match self.work(state) {
-            Ok(()) if self.output.len() == 0 && self.is_ending => Turn::Ended,
-            Ok(()) if self.output.len() == 0 || self.is_blocked => Turn::Done,
-            Ok(()) => Turn::More,
+            Ok(()) if self.output.len() == 0 && self.is_ending => TurnResult::Ended,
+            Ok(()) if self.output.len() == 0 || self.is_blocked => TurnResult::Done,
+            Ok(()) => TurnResult::More,
             Err(error) => self.end(&error, state),
         }
     }
 
-    /// Sends answers.
+    /// Sends pending answers.
     fn flush(&mut self, most: usize) -> io::Result<Flushed> {
         let flushed = self.output.flush(self.socket.as_fd(), most)?;
         self.is_blocked = flushed == Flushed::Blocked;
         Ok(flushed)
     }
 
-    /// Tells the client why, if it can be told.
-    fn end(&mut self, error: &ClientError, state: &mut State<C>) -> Turn {
+    /// Sends the reason to the client if possible, and ends the connection.
+    fn end(&mut self, error: &ClientError, state: &mut ServerState<C>) -> TurnResult {
         let is_told = matches!(
             error,
             ClientError::Protocol(_) | ClientError::Input(_) | ClientError::Memory(_)
@@ -158,38 +159,38 @@ impl<C: Copies> Connection<C> {
         self.is_ending = true;
         self.release(state);
         if !is_told {
-            return Turn::Ended;
+            return TurnResult::Ended;
         }
         self.output.error(&match error {
             ClientError::Memory(_) => format!("OOM {error}"),
             _ => format!("ERR {error}"),
         });
         match self.flush(usize::MAX) {
-            Ok(Flushed::Blocked) => Turn::Done,
-            _ => Turn::Ended,
+            Ok(Flushed::Blocked) => TurnResult::Done,
+            _ => TurnResult::Ended,
         }
     }
 
-    fn work(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    fn work(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         let before = self.output.len();
         self.flush(SEND_BYTES)?;
         let may_send = SEND_BYTES - (before - self.output.len());
-        if self.is_elsewhere() {
+        if self.is_in_service() {
             return Ok(());
         }
-        self.settle()?;
-        // What was left unanswered when too many answers waited.
+        self.receive_acknowledged()?;
+        // Answer the requests that were left when too many answers were pending.
         self.answer(state)?;
         for _ in 0..READS_MAX {
-            if self.owed.is_some() || !self.wants_to_read() || !self.read(state)? {
+            if self.acknowledged.is_some() || !self.wants_to_read() || !self.read(state)? {
                 break;
             }
         }
         if !self.is_blocked {
             self.flush(may_send)?;
         }
-        if !self.is_elsewhere() {
-            self.settle()?;
+        if !self.is_in_service() {
+            self.receive_acknowledged()?;
         }
         if self.output.len() > state.limits.output_bytes_max {
             return Err(ClientError::Output(self.output.len()));
@@ -197,22 +198,24 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    /// Whether the service is at what is owed, and need not be waited for yet.
-    fn is_elsewhere(&mut self) -> bool {
+    /// Returns true if the service is receiving the acknowledged value and the connection need not
+    /// wait yet.
+    fn is_in_service(&mut self) -> bool {
         self.looks += 1;
-        self.looks < LOOKS_MAX && self.owed.as_ref().is_some_and(|value| value.is_elsewhere())
+        self.looks < LOOKS_MAX
+            && self.acknowledged.as_ref().is_some_and(|value| value.is_in_service())
     }
 
-    /// Receives what was answered for.
-    fn settle(&mut self) -> Result<(), ClientError> {
+    /// Receives the acknowledged value.
+    fn receive_acknowledged(&mut self) -> Result<(), ClientError> {
         self.looks = 0;
-        let Some(value) = self.owed.take() else { return Ok(()) };
+        let Some(value) = self.acknowledged.take() else { return Ok(()) };
         value.sync()?;
         if value.has_bad_end() { Err(ProtocolError::Tail.into()) } else { Ok(()) }
     }
 
-    /// Reads once, and answers what is complete. True where the socket may have more.
-    fn read(&mut self, state: &mut State<C>) -> Result<bool, ClientError> {
+    /// Reads once, and answers complete requests. Returns true if the socket may have more.
+    fn read(&mut self, state: &mut ServerState<C>) -> Result<bool, ClientError> {
         if self.body.is_some() {
             self.receive(state)?;
             self.answer(state)?;
@@ -225,7 +228,7 @@ impl<C: Copies> Connection<C> {
                 let in_place = state.stats.in_place;
                 self.answer(state)?;
                 let is_full = count == room;
-                // Small requests one behind the other: more is read of them at a time.
+                // Small requests follow one another: read more of them at a time.
                 self.expects_value &= !is_full || in_place != state.stats.in_place;
                 Ok(is_full && self.body.is_none())
             }
@@ -235,8 +238,8 @@ impl<C: Copies> Connection<C> {
         }
     }
 
-    /// Room in the input: for how many bytes.
-    fn make_room(&mut self, state: &State<C>) -> Result<usize, ClientError> {
+    /// Makes room in the input, and returns the number of bytes for it.
+    fn make_room(&mut self, state: &ServerState<C>) -> Result<usize, ClientError> {
         if self.start == self.input.len() {
             self.start = 0;
             self.input.clear();
@@ -265,8 +268,8 @@ impl<C: Copies> Connection<C> {
         Ok(head_bytes.map_or(room, |head_bytes| room.min(head_bytes)))
     }
 
-    /// Answers what is complete.
-    fn answer(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    /// Answers complete requests.
+    fn answer(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         while self.body.is_none() && self.wants_to_read() {
             match self.parser.advance(&self.input[self.start..])? {
                 Progress::Partial => {
@@ -290,7 +293,7 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    fn execute(&mut self, state: &mut State<C>) {
+    fn execute(&mut self, state: &mut ServerState<C>) {
         let input = &self.input[self.start..];
         let words = Arguments { parsed: self.parser.arguments(), input };
         self.expects_value |= self.apart.is_some();
@@ -302,8 +305,8 @@ impl<C: Copies> Connection<C> {
         self.release(state);
     }
 
-    /// An argument is to come: is there memory for it?
-    fn announce(&mut self, open: &Open, state: &mut State<C>) -> Result<(), ClientError> {
+    /// Counts a coming argument, if there is memory for it.
+    fn announce(&mut self, open: &Open, state: &mut ServerState<C>) -> Result<(), ClientError> {
         if self.announced_index == Some(open.index) {
             return Ok(());
         }
@@ -316,20 +319,20 @@ impl<C: Copies> Connection<C> {
         Ok(())
     }
 
-    /// What was announced has come, or will not.
-    pub fn release(&mut self, state: &mut State<C>) {
+    /// Ends the count of the announced bytes, which have come or will not.
+    pub fn release(&mut self, state: &mut ServerState<C>) {
         state.arriving_bytes -= std::mem::take(&mut self.announced);
         self.announced_index = None;
     }
 
-    fn is_kept(&self, open: &Open, state: &State<C>) -> bool {
+    fn is_kept(&self, open: &Open, state: &ServerState<C>) -> bool {
         let input = &self.input[self.start..];
         let words = Arguments { parsed: self.parser.arguments(), input };
         state.copies.receives_in_place(open.len) && words.keeps(open.index)
     }
 
-    /// Takes a value out of the input: the rest of it goes where it is kept.
-    fn take(&mut self, open: &Open, state: &mut State<C>) {
+    /// Takes a value out of the input; the rest of it goes to its final buffer.
+    fn take(&mut self, open: &Open, state: &mut ServerState<C>) {
         let at = self.start + open.start;
         let mut buffer = state.pool.take(open.len + CRLF.len());
         buffer.extend_from_slice(&self.input[at..]);
@@ -342,15 +345,15 @@ impl<C: Copies> Connection<C> {
         state.stats.in_place += 1;
     }
 
-    /// Goes on with a value that arrives.
-    fn receive(&mut self, state: &mut State<C>) -> Result<(), ClientError> {
+    /// Continues with a value that is arriving.
+    fn receive(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
         let Some(mut body) = self.body.take() else { return Ok(()) };
         if body.is_last && body.incoming.has_arrived()? {
             state.copies.offer(&mut body.incoming);
             state.stats.answered_first += 1;
-            state.stats.by_service += u64::from(body.incoming.is_elsewhere());
+            state.stats.by_service += u64::from(body.incoming.is_in_service());
             let value = Rc::new(Value::arriving(body.incoming, body.len, &state.pool));
-            self.owed = Some(Rc::clone(&value));
+            self.acknowledged = Some(Rc::clone(&value));
             self.apart = Some(value);
         } else if body.incoming.advance()? {
             let value = Value::arriving(body.incoming, body.len, &state.pool);

@@ -1,4 +1,4 @@
-//! The two builds: which copies are made, and which are absorbed.
+//! The two builds: the copies that are made, and the copies that are absorbed.
 
 use std::convert::Infallible;
 use std::io;
@@ -7,64 +7,64 @@ use std::sync::Arc;
 
 use unlade_copy::{Copier, Incoming, ReceiveError};
 
-/// From so many bytes on a value is received where it is kept. Below, what is saved, a copy within
-/// the caches, is less than what it takes to ask for it: one receive for the head and one for the
-/// value, and a look at what has arrived.
+/// Minimum length of a value that is received in place. For a shorter value the saved copy, which
+/// is within the caches, costs less than the overhead: one receive for the head, one for the
+/// value, and a check of what has arrived.
 const RECEIVE_BYTES_MIN: usize = 32 << 10;
-/// From so many bytes on a value is sent from where it is kept. Below, a copy costs less than one
-/// more piece of a message.
+/// Minimum length of a value that is sent in place. A copy of a shorter value costs less than
+/// another part of a message.
 const SEND_BYTES_MIN: usize = 8 << 10;
-/// What is read of a connection whose values are received where they are kept: the head of a
-/// request, and little of the value.
+/// Length of a read for a connection whose values are received in place: the head of a request,
+/// and little of the value.
 const HEAD_BYTES: usize = 512;
 
-/// How bytes get from sockets to values, and back.
+/// Transfer of bytes from sockets to values, and back.
 pub trait Copies: 'static {
     /// Its name.
     const NAME: &'static str;
-    /// A value on its way.
+    /// A value that is arriving.
     type Incoming: Arrival;
 
-    /// Whether a value of so many bytes is received where it is kept.
+    /// Returns true if a value of this length is received in place.
     fn receives_in_place(&self, len: usize) -> bool;
 
-    /// Bytes to be read of a connection that sent such a value last; nothing for as many as there
-    /// is room for.
+    /// Returns the number of bytes to read from a connection that sent such a value last; `None`
+    /// to fill all the room.
     fn head_bytes(&self) -> Option<usize>;
 
-    /// The next `len` bytes of `socket`, which go behind those in `buffer`.
+    /// Starts to receive the next `len` bytes of `socket`, behind those in `buffer`.
     fn receive(&self, socket: &Arc<OwnedFd>, buffer: Vec<u8>, len: usize) -> Self::Incoming;
 
-    /// What is known to have arrived can be received by somebody else meanwhile.
+    /// Lets the service receive a value that has arrived in the socket.
     fn offer(&self, incoming: &mut Self::Incoming);
 
-    /// Whether a value of so many bytes is sent from where it is kept.
+    /// Returns true if a value of this length is sent in place.
     fn sends_in_place(&self, len: usize) -> bool;
 }
 
-/// A value on its way.
+/// A value that is arriving.
 pub trait Arrival {
-    /// Whether all of it waits in the socket's queue.
+    /// Returns true if the complete value is in the socket's queue.
     ///
     /// # Errors
-    /// The socket's.
+    /// The socket's error.
     fn has_arrived(&mut self) -> io::Result<bool>;
-    /// Receives what is there. True where that is all.
+    /// Receives the available bytes. Returns true if the value is then complete.
     ///
     /// # Errors
     /// [`ReceiveError`].
     fn advance(&mut self) -> Result<bool, ReceiveError>;
-    /// Whether somebody else receives it, and has not finished.
-    fn is_elsewhere(&self) -> bool;
-    /// Waits for all of it.
+    /// Returns true if the copy service is receiving the value and has not finished.
+    fn is_in_service(&self) -> bool;
+    /// Waits for the complete value.
     ///
     /// # Errors
     /// [`ReceiveError`].
     fn sync(self) -> Result<Vec<u8>, ReceiveError>;
 }
 
-/// Every copy is made, by the event loop: from the socket into the input, into the value; from the
-/// value into the output, to the socket.
+/// Every copy is made, by the event loop: from the socket to the input, to the value, to the
+/// output, to the socket.
 #[derive(Debug, Default)]
 pub struct Synchronous;
 
@@ -100,7 +100,7 @@ impl Arrival for Infallible {
     fn advance(&mut self) -> Result<bool, ReceiveError> {
         match *self {}
     }
-    fn is_elsewhere(&self) -> bool {
+    fn is_in_service(&self) -> bool {
         match *self {}
     }
     fn sync(self) -> Result<Vec<u8>, ReceiveError> {
@@ -108,16 +108,16 @@ impl Arrival for Infallible {
     }
 }
 
-/// Large values are received where they are kept, after the answer to who sent them, and sent from
-/// there. What is received late is received by the copy service, if there is one, or by the event
-/// loop, before it turns to the next client.
+/// Large values are received in place, after the answer to their sender, and are sent from there.
+/// A delayed value is received by the copy service, if there is one, or by the event loop before
+/// the next client's turn.
 #[derive(Debug, Default)]
 pub struct Offloaded {
     copier: Option<Arc<Copier>>,
 }
 
 impl Offloaded {
-    /// With a client of a copy service: worth it where a core is to spare for it.
+    /// Creates the build with a client of a copy service; this pays if a core is available for it.
     pub fn with_service(copier: Arc<Copier>) -> Offloaded {
         Offloaded { copier: Some(copier) }
     }
@@ -157,7 +157,7 @@ impl Arrival for Incoming {
     fn advance(&mut self) -> Result<bool, ReceiveError> {
         Incoming::advance(self)
     }
-    fn is_elsewhere(&self) -> bool {
+    fn is_in_service(&self) -> bool {
         self.is_queued() && !self.is_ready()
     }
     fn sync(self) -> Result<Vec<u8>, ReceiveError> {

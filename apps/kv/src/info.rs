@@ -1,15 +1,15 @@
-//! What the server says of itself.
+//! Information about the server.
 
 use std::fmt::Write;
 
 use crate::command::{Arguments, COMMANDS, wrong_number};
 use crate::copies::{Arrival, Copies};
 use crate::output::Output;
-use crate::server::State;
+use crate::server::ServerState;
 
-/// `INFO [section …]`: all sections, or those that are asked for.
+/// `INFO [section …]`: all sections, or the requested ones.
 pub(crate) fn info<C: Copies>(
-    state: &State<C>,
+    state: &ServerState<C>,
     words: Arguments<'_>,
     out: &mut Output<C::Incoming>,
 ) {
@@ -82,15 +82,15 @@ pub(crate) fn info<C: Copies>(
         if !text.is_empty() {
             text += "\r\n";
         }
-        // Writing to a string does not fail.
+        // A write to a string does not fail.
         let _ = write!(text, "# {name}\r\n{lines}");
     }
     out.bulk(text.as_bytes());
 }
 
-/// `CONFIG GET name …`: what clients of Redis ask for.
+/// `CONFIG GET name …`: the options that clients of Redis query.
 pub(crate) fn config<C: Copies>(
-    state: &State<C>,
+    state: &ServerState<C>,
     words: Arguments<'_>,
     out: &mut Output<C::Incoming>,
 ) {
@@ -131,7 +131,7 @@ pub(crate) fn config<C: Copies>(
     }
 }
 
-/// `COMMAND`, `COMMAND COUNT`, `COMMAND DOCS`: which commands there are.
+/// `COMMAND`, `COMMAND COUNT`, `COMMAND DOCS`: the supported commands.
 pub(crate) fn commands<I: Arrival>(words: Arguments<'_>, out: &mut Output<I>) {
     let what = words.get(1).to_ascii_lowercase();
     match (words.len(), what.as_slice()) {
@@ -149,7 +149,7 @@ pub(crate) fn commands<I: Arrival>(words: Arguments<'_>, out: &mut Output<I>) {
             }
         }
         (2, b"count") => out.integer(COMMANDS.len() as i64),
-        // There is none; interactive clients do without.
+        // There is no documentation; interactive clients work without it.
         (_, b"docs") => out.array(0),
         _ => out.error("ERR unknown subcommand: COMMAND, COMMAND COUNT and COMMAND DOCS are there"),
     }

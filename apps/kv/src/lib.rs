@@ -1,21 +1,20 @@
-//! A key-value server that speaks RESP2, as Redis does it: one thread, an event loop, values in
-//! memory. It is a program to measure copies with, and built twice from this source:
-//!
+//! A key-value server that speaks RESP2, like Redis: one thread, an event loop, values in memory.
+//! Its purpose is to measure copies. This source has two builds:
 //! ```text
 //!               SET                                        GET
 //! synchronous   socket → input → value                     value → output → socket
 //! offloaded     socket ────────→ value, after the answer   value ─────────→ socket
 //! ```
-//! Which of the two is a type parameter, [`copies::Copies`]; both run the same commands. In the order
-//! that a request meets them:
+//! A type parameter selects the build, [`copies::Copies`]; both run the same commands. Modules, in
+//! the order in which a request reaches them:
 //! - [`run`]: starts one of the builds; [`server`]: the event loop; `connection`: one client;
-//! - [`parse`]: bytes into arguments, without I/O;
-//! - `command`: what they mean; `info`: what the server says of itself;
-//! - `store`: keys, values, deadlines; `value`: bytes that may still be on their way; `pool`: buffers;
-//! - `output`: answers until the socket takes them;
+//! - [`parse`]: splits bytes into arguments, without I/O;
+//! - `command`: executes commands; `info`: information about the server;
+//! - `store`: keys, values, deadlines; `value`: bytes that may still be arriving; `pool`: buffers;
+//! - `output`: pending answers;
 //! - [`copies`]: the two builds.
 //!
-//! It keeps nothing on disk, knows strings only, and one database.
+//! It stores nothing on disk, and supports strings and one database only.
 #![forbid(unsafe_code)]
 
 mod command;

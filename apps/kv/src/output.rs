@@ -1,4 +1,4 @@
-//! Answers until the socket takes them: copied into buffers, or values themselves.
+//! Pending answers of a connection: copied bytes, or values themselves.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
@@ -12,24 +12,24 @@ use crate::copies::{Arrival, Copies};
 use crate::pool::Pool;
 use crate::value::{CRLF, Value};
 
-/// Room of a buffer for answers.
+/// Size of a buffer for answers.
 const BUFFER_BYTES: usize = 16 << 10;
-/// A value that is sent from where it is kept is brought close before, if it is so long: 256 KiB
-/// are sent in 0.83 of the time. Shorter ones are in the processor's own cache as often as not.
+/// Minimum length of a value that is prefetched before it is sent in place: for 256 KiB the send
+/// then takes 0.83 of the time. Shorter values are often in the core's own cache already.
 const PREFETCH_BYTES_MIN: usize = 32 << 10;
-/// And so much of it, which that cache holds.
+/// Maximum number of prefetched bytes, which that cache can hold.
 const PREFETCH_BYTES_MAX: usize = 512 << 10;
-/// Parts of one message.
+/// Maximum number of parts in one message.
 const PARTS_MAX: usize = 64;
 
-/// How far answers have gone.
+/// Result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// All are sent.
+    /// All answers are sent.
     All,
-    /// The socket takes no more for now.
+    /// The socket does not accept more at present.
     Blocked,
-    /// There are more than were to be sent.
+    /// There are more bytes than the limit of this flush.
     More,
 }
 
@@ -39,32 +39,32 @@ enum Part<I> {
     Value(Rc<Value<I>>),
 }
 
-/// What is still to be sent, in order.
+/// Bytes still to be sent, in order.
 #[derive(Debug)]
 pub(crate) struct Output<I> {
     parts: VecDeque<Part<I>>,
-    /// Of the first part.
+    /// Number of bytes of the first part that are sent.
     sent: usize,
-    /// Of all parts, less what was sent.
+    /// Number of bytes that are still to be sent.
     bytes: usize,
-    /// An empty buffer for the next answers.
+    /// An empty buffer for later answers.
     spare: Vec<u8>,
     pool: Rc<Pool>,
 }
 
 impl<I: Arrival> Output<I> {
-    /// Nothing to send.
+    /// Creates an empty output.
     pub fn new(pool: &Rc<Pool>) -> Output<I> {
         let (parts, spare) = (VecDeque::new(), Vec::new());
         Output { parts, sent: 0, bytes: 0, spare, pool: Rc::clone(pool) }
     }
 
-    /// Bytes still to be sent.
+    /// Returns the number of bytes still to be sent.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// A buffer that has room for `len` more bytes.
+    /// Returns a buffer with room for `len` more bytes.
     fn room(&mut self, len: usize) -> &mut Vec<u8> {
         self.bytes += len;
         let has_room = match self.parts.back() {
@@ -85,45 +85,45 @@ impl<I: Arrival> Output<I> {
         }
     }
 
-    /// Bytes of an answer.
+    /// Appends bytes of an answer.
     pub fn push(&mut self, bytes: &[u8]) {
         self.room(bytes.len()).extend_from_slice(bytes);
     }
 
-    /// `+…`
+    /// Appends a simple string: `+…`
     pub fn simple(&mut self, text: &str) {
         self.line(b'+', text.as_bytes());
     }
 
-    /// `-…`, without what would end the line.
+    /// Appends an error: `-…`, without characters that would end the line.
     pub fn error(&mut self, text: &str) {
         let text = text.trim_end_matches(['\r', '\n']).replace(['\r', '\n'], " ");
         self.line(b'-', text.as_bytes());
     }
 
-    /// `:…`
+    /// Appends an integer: `:…`
     pub fn integer(&mut self, number: i64) {
         self.number(b':', number);
     }
 
-    /// The head of an array of `len` answers.
+    /// Appends the head of an array of `len` answers.
     pub fn array(&mut self, len: usize) {
         self.number(b'*', i64::try_from(len).unwrap_or(i64::MAX));
     }
 
-    /// No value.
+    /// Appends a null: no value.
     pub fn null(&mut self) {
         self.push(b"$-1\r\n");
     }
 
-    /// A string.
+    /// Appends a string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.bulk_head(bytes.len());
         self.push(bytes);
         self.push(CRLF);
     }
 
-    /// A value: copied, or itself. False where it is not there.
+    /// Appends a value, as a copy or by reference. Returns false if the value was lost.
     pub fn value<C: Copies<Incoming = I>>(&mut self, copies: &C, value: &Rc<Value<I>>) -> bool {
         let Some(bytes) = value.with_crlf() else { return false };
         self.bulk_head(value.len());
@@ -156,10 +156,10 @@ impl<I: Arrival> Output<I> {
         self.line(kind, &text[..len]);
     }
 
-    /// Sends as much as the socket takes, and at most `most` bytes.
+    /// Sends as much as the socket accepts, and at most `most` bytes.
     ///
     /// # Errors
-    /// The socket's: the peer gets no more.
+    /// The socket's error; the peer receives no more.
     pub fn flush(&mut self, socket: BorrowedFd<'_>, most: usize) -> io::Result<Flushed> {
         let mut left = most;
         while !self.parts.is_empty() {
@@ -179,7 +179,7 @@ impl<I: Arrival> Output<I> {
         Ok(Flushed::All)
     }
 
-    /// Sends once, at most `most` bytes.
+    /// Makes one send of at most `most` bytes.
     fn send(&self, socket: BorrowedFd<'_>, most: usize) -> rustix::io::Result<usize> {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut slices = [IoSlice::new(&[]); PARTS_MAX];
@@ -205,7 +205,7 @@ impl<I: Arrival> Output<I> {
         rustix::net::sendmsg(socket, &slices[..count], control, flags)
     }
 
-    /// So many bytes were sent.
+    /// Removes bytes that were sent.
     fn forget(&mut self, count: usize) {
         self.bytes -= count;
         self.sent += count;
@@ -215,7 +215,7 @@ impl<I: Arrival> Output<I> {
             self.sent -= len;
             if let Some(Part::Bytes(mut buffer)) = self.parts.pop_front() {
                 buffer.clear();
-                // Large ones go from client to client, and stay in the caches.
+                // Large buffers circulate between the clients, and stay in the caches.
                 if self.spare.capacity() == 0 && buffer.capacity() <= BUFFER_BYTES {
                     self.spare = buffer;
                 } else {
@@ -230,7 +230,7 @@ impl<I: Arrival> Part<I> {
     fn bytes(&self) -> &[u8] {
         match self {
             Part::Bytes(bytes) => bytes,
-            // It was there when it was pushed.
+            // The value was complete when it was pushed.
             Part::Value(value) => value.with_crlf().unwrap_or_default(),
         }
     }

@@ -1,122 +1,122 @@
-//! Requests of the protocol RESP2 (Redis serialization protocol specification), and inline
-//! commands: bytes in, arguments out, as places in those bytes.
+//! Parser for requests of the protocol RESP2 (Redis serialization protocol specification), and for
+//! inline commands. It returns the arguments as ranges of the input.
 //!
-//! The caller keeps the bytes of a request from its first on, and shows them all whenever more have
-//! arrived. A long argument need not be shown: see [`Parser::take_open`].
+//! The caller keeps all bytes of a request, and passes them again whenever more have arrived. It
+//! need not pass a long argument: see [`Parser::take_open`].
 
 use std::ops::Range;
 
-/// A line that states a number or an inline command has at most so many bytes.
+/// Maximum length of a line with a number or an inline command.
 pub const LINE_BYTES_MAX: usize = 64 << 10;
-/// An argument starts with room for so many; more grow with what arrives.
+/// Initial capacity for arguments; it grows with those that arrive.
 const ARGUMENTS_FIRST: usize = 8;
 
-/// What a request may ask for.
+/// Limits for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Arguments of a request.
+    /// Maximum number of arguments.
     pub arguments_max: usize,
-    /// Bytes of an argument.
+    /// Maximum length of an argument.
     pub bulk_bytes_max: usize,
 }
 
-/// Why bytes are no request. Where the next one would begin is not known: the connection ends.
+/// Error in the input. The start of the next request is not known, so the connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A line without an end.
+    /// A line is too long.
     #[error("Protocol error: a line of more than {LINE_BYTES_MAX} bytes")]
     Line,
-    /// A number of arguments that is none, or above the limit.
+    /// The number of arguments is invalid or above the limit.
     #[error("Protocol error: invalid multibulk length")]
     Arguments,
-    /// A length that is none, or above the limit.
+    /// A length is invalid or above the limit.
     #[error("Protocol error: invalid bulk length")]
     Bulk,
-    /// An argument that does not begin as one.
+    /// An argument does not begin with `$`.
     #[error("Protocol error: expected '$', got '{}'", char::from(*.0).escape_default())]
     Dollar(u8),
-    /// An argument that is longer than it says.
+    /// An argument is longer than its length.
     #[error("Protocol error: expected CRLF after an argument")]
     Tail,
-    /// An inline command with a quote that does not end.
+    /// An inline command has an unclosed quote.
     #[error("Protocol error: unbalanced quotes in request")]
     Quotes,
 }
 
-/// One argument.
+/// An argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Argument {
-    /// Among the bytes that were shown.
+    /// A range of the input.
     Here(Range<usize>),
-    /// Of an inline command, with its quotes and escapes resolved.
+    /// An argument of an inline command, with its quotes and escapes resolved.
     Quoted(Vec<u8>),
-    /// Taken by [`Parser::take_open`].
+    /// An argument that was taken by [`Parser::take_open`].
     Apart,
 }
 
-/// What the bytes come to.
+/// State after the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// A request goes on after them.
+    /// The request is incomplete.
     Partial,
-    /// The same; and an argument has begun that goes on after them.
+    /// The request is incomplete, and so is the argument at its end.
     Open(Open),
-    /// A request is complete: [`Parser::arguments`], [`Parser::finish`].
+    /// The request is complete: [`Parser::arguments`], [`Parser::finish`].
     Complete,
 }
 
-/// An argument of which not all has arrived.
+/// An argument that has not arrived completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Which one; the command's name is 0.
+    /// Index of the argument; the command's name is 0.
     pub index: usize,
-    /// Where it begins.
+    /// Start in the input.
     pub start: usize,
-    /// Its bytes, without the CRLF after them.
+    /// Length, without the CRLF that follows.
     pub len: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Before a request.
+enum ParserState {
+    /// At the start of a request.
     Start,
-    /// Before the length of an argument.
+    /// At the length of an argument.
     Length,
-    /// In an argument of so many bytes.
+    /// In an argument of this length.
     Bulk(usize),
     Complete,
 }
 
-/// Between two requests, or within one.
+/// Parser state, between two requests or within one.
 #[derive(Clone, Debug)]
 pub struct Parser {
     limits: Limits,
-    state: State,
+    state: ParserState,
     arguments: Vec<Argument>,
-    /// Arguments still to come, the one begun among them.
+    /// Number of arguments that are not complete.
     left: usize,
-    /// What was parsed so far.
+    /// Number of bytes parsed so far.
     at: usize,
 }
 
 impl Parser {
-    /// Before the first request.
+    /// Creates a parser at the start of a request.
     pub fn new(limits: Limits) -> Parser {
-        Parser { limits, state: State::Start, arguments: Vec::new(), left: 0, at: 0 }
+        Parser { limits, state: ParserState::Start, arguments: Vec::new(), left: 0, at: 0 }
     }
 
-    /// Goes on with a request, of which `input` is all that has arrived.
+    /// Continues with a request; `input` is all of it that has arrived.
     ///
     /// # Errors
     /// [`ProtocolError`].
     pub fn advance(&mut self, input: &[u8]) -> Result<Progress, ProtocolError> {
         loop {
             match self.state {
-                State::Start => {
+                ParserState::Start => {
                     let Some(line) = line(input, self.at)? else { return Ok(Progress::Partial) };
                     self.start(input, line)?;
                 }
-                State::Length => {
+                ParserState::Length => {
                     if let Some(&other) = input.get(self.at).filter(|byte| **byte != b'$') {
                         return Err(ProtocolError::Dollar(other));
                     }
@@ -125,9 +125,9 @@ impl Parser {
                         .and_then(|len| usize::try_from(len).ok())
                         .filter(|len| *len <= self.limits.bulk_bytes_max)
                         .ok_or(ProtocolError::Bulk)?;
-                    (self.state, self.at) = (State::Bulk(len), line.next);
+                    (self.state, self.at) = (ParserState::Bulk(len), line.next);
                 }
-                State::Bulk(len) => {
+                ParserState::Bulk(len) => {
                     let (start, end) = (self.at, self.at + len);
                     let Some(tail) = input.get(end..end + 2) else {
                         let index = self.arguments.len();
@@ -138,31 +138,31 @@ impl Parser {
                     }
                     self.push(Argument::Here(start..end), end + 2);
                 }
-                State::Complete => return Ok(Progress::Complete),
+                ParserState::Complete => return Ok(Progress::Complete),
             }
         }
     }
 
-    /// The first line of a request.
+    /// Parses the first line of a request.
     fn start(&mut self, input: &[u8], line: Line) -> Result<(), ProtocolError> {
         let (base, text) = (self.at, &input[self.at..line.end]);
         self.at = line.next;
         let [b'*', count @ ..] = text else {
             split(text, base, &mut self.arguments)?;
             if !self.arguments.is_empty() {
-                self.state = State::Complete;
+                self.state = ParserState::Complete;
             }
             return Ok(());
         };
         let count = number(count).ok_or(ProtocolError::Arguments)?;
-        // None at all, and the "null" of answers, are passed over.
+        // Requests without arguments, and nulls, are skipped.
         let Ok(count) = usize::try_from(count) else { return Ok(()) };
         if count > self.limits.arguments_max {
             return Err(ProtocolError::Arguments);
         }
         if count > 0 {
             self.arguments.reserve(count.min(ARGUMENTS_FIRST));
-            (self.left, self.state) = (count, State::Length);
+            (self.left, self.state) = (count, ParserState::Length);
         }
         Ok(())
     }
@@ -171,47 +171,48 @@ impl Parser {
         self.arguments.push(argument);
         self.at = next;
         self.left -= 1;
-        self.state = if self.left == 0 { State::Complete } else { State::Length };
+        self.state = if self.left == 0 { ParserState::Complete } else { ParserState::Length };
     }
 
-    /// Takes the argument that is [`Progress::Open`] out of what is shown: the caller takes what
-    /// there is of it away, from its start on, and receives the rest and the CRLF elsewhere. What is
-    /// shown from then on goes on behind it. True where the request is complete but for it.
+    /// Takes the argument of [`Progress::Open`] out of the input. The caller removes its bytes,
+    /// from its start on, and receives the rest and the CRLF elsewhere. Later input continues
+    /// behind it. Returns true if the request is complete except for this argument.
     ///
     /// # Panics
-    /// No argument is open.
+    /// Panics if no argument is open.
     pub fn take_open(&mut self) -> bool {
-        assert!(matches!(self.state, State::Bulk(_)), "no argument is open");
+        assert!(matches!(self.state, ParserState::Bulk(_)), "no argument is open");
         self.push(Argument::Apart, self.at);
-        self.state == State::Complete
+        self.state == ParserState::Complete
     }
 
-    /// Arguments of a request so far; the first is the command.
+    /// Returns the arguments of the request so far; the first is the command.
     pub fn arguments(&self) -> &[Argument] {
         &self.arguments
     }
 
-    /// Ends a request that is complete, or gives it up: its bytes so far, and, empty, the arguments.
+    /// Ends a complete request, or abandons an incomplete one. Returns the number of its bytes so
+    /// far, and clears the arguments.
     pub fn finish(&mut self) -> usize {
         self.arguments.clear();
-        self.state = State::Start;
+        self.state = ParserState::Start;
         std::mem::take(&mut self.at)
     }
 
-    /// What was parsed between requests, and need not be shown again.
+    /// Returns the number of bytes that were parsed between requests and need not be passed again.
     pub fn skip(&mut self) -> usize {
-        if self.state == State::Start { std::mem::take(&mut self.at) } else { 0 }
+        if self.state == ParserState::Start { std::mem::take(&mut self.at) } else { 0 }
     }
 }
 
-/// A line: where its text ends, and where the next one begins.
+/// A line: the end of its text, and the start of the next line.
 #[derive(Clone, Copy)]
 struct Line {
     end: usize,
     next: usize,
 }
 
-/// The line that begins at `at`; nothing where its end has not arrived.
+/// Returns the line that begins at `at`; `None` if its end has not arrived.
 fn line(input: &[u8], at: usize) -> Result<Option<Line>, ProtocolError> {
     let rest = &input[at.min(input.len())..];
     let searched = &rest[..rest.len().min(LINE_BYTES_MAX)];
@@ -222,16 +223,16 @@ fn line(input: &[u8], at: usize) -> Result<Option<Line>, ProtocolError> {
     Ok(Some(Line { end: at + text, next: at + end + 1 }))
 }
 
-/// A decimal number, and nothing else.
+/// Parses a complete decimal number.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
-    // What `parse` would take besides: a plus.
+    // `parse` would also accept a plus sign.
     if text.len() > 20 || text.first() == Some(&b'+') {
         return None;
     }
     std::str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// The words of an inline command. `base` is where `text` begins in what was shown.
+/// Splits an inline command into words. `base` is the offset of `text` in the input.
 fn split(text: &[u8], base: usize, out: &mut Vec<Argument>) -> Result<(), ProtocolError> {
     let mut at = 0;
     loop {
@@ -253,8 +254,8 @@ fn split(text: &[u8], base: usize, out: &mut Vec<Argument>) -> Result<(), Protoc
     }
 }
 
-/// A word with quotes, as the protocol's reference implementation reads it: what it means, and how
-/// long it is.
+/// Parses a word with quotes like the protocol's reference implementation. Returns its value and
+/// its length in the input.
 fn quoted(text: &[u8]) -> Result<(Vec<u8>, usize), ProtocolError> {
     let mut word = Vec::new();
     let mut at = 0;

@@ -1,16 +1,16 @@
-//! Buffers that were in use before: their pages are mapped. Both builds take theirs from here.
+//! Pool of used buffers, whose pages are mapped. Both builds use it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// Smaller buffers come from the allocator, and go back there.
+/// Smaller buffers are not pooled.
 const BUFFER_BYTES_MIN: usize = 4 << 10;
-/// So do larger ones.
+/// Larger buffers are not pooled.
 const BUFFER_BYTES_MAX: usize = 16 << 20;
-/// Unused bytes that are kept.
+/// Maximum number of unused bytes in the pool.
 const KEPT_BYTES_MAX: usize = 64 << 20;
 
-/// Empty buffers by size.
+/// Unused buffers, by size.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     kept: RefCell<Kept>,
@@ -23,7 +23,7 @@ struct Kept {
 }
 
 impl Pool {
-    /// An empty buffer with room for `len` bytes.
+    /// Returns an empty buffer with room for `len` bytes.
     pub fn take(&self, len: usize) -> Vec<u8> {
         if !(BUFFER_BYTES_MIN..=BUFFER_BYTES_MAX).contains(&len) {
             return Vec::with_capacity(len);
@@ -39,7 +39,7 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&self, mut buffer: Vec<u8>) {
         let class = buffer.capacity();
         let kept = &mut *self.kept.borrow_mut();
@@ -53,7 +53,7 @@ impl Pool {
     }
 }
 
-/// The capacity of a buffer for `len` bytes, at most a sixteenth above it.
+/// Returns the capacity of a buffer for `len` bytes, at most a sixteenth above it.
 fn class(len: usize) -> usize {
     let step = 1 << (len.ilog2() - 4);
     len.next_multiple_of(step)
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_pool_is_bounded() {
         let pool = Pool::default();
         for _ in 0..200 {
             pool.give(Vec::with_capacity(1 << 20));

@@ -1,4 +1,4 @@
-//! Starts one of the two builds, chosen at run time.
+//! Start of one of the two builds, selected at run time.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -9,24 +9,24 @@ use unlade_copy::{Copier, Service};
 use crate::copies::{Offloaded, Synchronous};
 use crate::server::{Config, Server, ServerError};
 
-/// With so many cores one is to spare for a copy service: the event loop has one, clients or the
-/// network another.
+/// Number of cores from which one is available for a copy service: the event loop uses one,
+/// clients or the network another.
 const SERVICE_CORES_MIN: usize = 3;
 
 /// One of the builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
-    /// Every copy is made, by the event loop
+    /// The event loop makes every copy
     Sync,
-    /// Copies are absorbed; with a copy service where there is a core for it
+    /// Copies are absorbed; with a copy service if a core is available for it
     Offload,
-    /// Copies are absorbed; with a copy service, wherever
+    /// Copies are absorbed; always with a copy service
     Service,
     /// Copies are absorbed, without a copy service
     Alone,
 }
 
-/// Serves until `stop` is readable; tells `ready` where.
+/// Serves until `stop` is readable; calls `ready` with the listening address.
 ///
 /// # Errors
 /// [`ServerError`].
@@ -47,7 +47,7 @@ pub fn run(
         Mode::Service => true,
         Mode::Alone => false,
     };
-    // Ends after the server, whose values it may be receiving.
+    // Dropped after the server, because it may be receiving the server's values.
     let service =
         with_service.then(|| Service::start(unlade_copy::Config::default())).transpose()?;
     let copies = match &service {

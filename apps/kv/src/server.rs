@@ -1,4 +1,4 @@
-//! The event loop: accepts, gives each client its turn, expires keys, ends.
+//! The event loop: accepts, runs the clients' turns, expires keys, ends.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,41 +14,41 @@ use rustix::net::{
 };
 use slab::Slab;
 
-use crate::connection::{Connection, Turn};
+use crate::connection::{Connection, TurnResult};
 use crate::copies::Copies;
 use crate::parse;
 use crate::pool::Pool;
 use crate::store::Store;
 
-/// Events taken from the kernel at a time.
+/// Maximum number of events per call.
 const EVENTS_MAX: usize = 128;
-/// Connections accepted at a time, before the clients have their turn.
+/// Maximum number of accepted connections before the clients' turns.
 const ACCEPTS_MAX: usize = 64;
-/// Connections that the kernel keeps for us.
+/// Length of the kernel's accept queue.
 const BACKLOG: i32 = 511;
-/// When accepting fails because the process or the machine has too much open, it is tried again after
-/// so long.
+/// Pause after a failed accept, if the process or the machine has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// What events are about, besides connections: these are numbered from 0 on.
+/// Event key of the listener; connections are numbered from 0.
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// How much of everything there may be.
+/// Limits of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections.
+    /// Maximum number of connections.
     pub clients_max: usize,
-    /// Words of a request.
+    /// Maximum number of words in a request.
     pub arguments_max: usize,
-    /// Bytes of a key.
+    /// Maximum length of a key.
     pub key_bytes_max: usize,
-    /// Bytes of a value, and of any other word.
+    /// Maximum length of a value or any other word.
     pub value_bytes_max: usize,
-    /// Bytes of a request, values that are received in place not counted, and of those behind it.
+    /// Maximum number of bytes in a request and the input behind it, without values that are
+    /// received in place.
     pub input_bytes_max: usize,
-    /// Bytes of answers that a client has not read.
+    /// Maximum number of answer bytes that a client has not read.
     pub output_bytes_max: usize,
-    /// Bytes of all keys and values, and of values that are announced.
+    /// Maximum number of bytes in all keys and values, including announced values.
     pub memory_bytes_max: usize,
 }
 
@@ -72,38 +72,38 @@ impl Limits {
     }
 }
 
-/// What a server is told.
+/// Configuration of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Where it listens; port 0 for any that is free.
+    /// Listening address; port 0 selects a free port.
     pub listen: SocketAddr,
     /// See [`Limits`].
     pub limits: Limits,
 }
 
-/// Why a server does not start, or ends.
+/// Error of a server's start or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// The address is in use, or not this machine's.
     #[error("cannot listen on {address}: {error}")]
     Listen {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// The kernel's.
+    /// The event loop failed.
     #[error("the event loop: {0}")]
     Events(#[from] io::Error),
     /// The copy service does not start.
     #[error(transparent)]
     Service(#[from] unlade_copy::StartError),
-    /// The copy service does not serve.
+    /// The copy service does not accept the server as a client.
     #[error(transparent)]
     Attach(#[from] unlade_copy::AttachError),
 }
 
-/// What was done.
+/// Statistics.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Stats {
     pub clients: usize,
@@ -112,34 +112,34 @@ pub(crate) struct Stats {
     pub requests: u64,
     pub hits: u64,
     pub misses: u64,
-    /// Values that were received where they are kept.
+    /// Number of values that were received in place.
     pub in_place: u64,
-    /// Those of them that were answered before.
+    /// Number of these that were answered before they were received.
     pub answered_first: u64,
-    /// Those of them that the copy service received.
+    /// Number of these that the copy service received.
     pub by_service: u64,
 }
 
-/// What all connections share.
-pub(crate) struct State<C: Copies> {
+/// State shared by all connections.
+pub(crate) struct ServerState<C: Copies> {
     pub copies: C,
     pub store: Store<C::Incoming>,
     pub pool: Rc<Pool>,
     pub limits: Limits,
     pub stats: Stats,
-    /// Bytes of words that clients have announced and not sent.
+    /// Number of bytes that clients have announced and not sent.
     pub arriving_bytes: usize,
-    /// Milliseconds since 1970, by a clock that does not jump.
+    /// Milliseconds since 1970, from a monotonic clock.
     pub now_ms: u64,
     origin: Instant,
     origin_ms: u64,
 }
 
-impl<C: Copies> State<C> {
-    fn new(copies: C, limits: Limits) -> State<C> {
+impl<C: Copies> ServerState<C> {
+    fn new(copies: C, limits: Limits) -> ServerState<C> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let origin_ms = since.as_millis() as u64;
-        State {
+        ServerState {
             copies,
             store: Store::default(),
             pool: Rc::default(),
@@ -161,31 +161,31 @@ impl<C: Copies> State<C> {
     }
 }
 
-/// A connection, and what it is watched for.
+/// A connection, and its registered events.
 struct Client<C: Copies> {
     connection: Connection<C>,
     watched: epoll::EventFlags,
-    /// It has more to do without waiting for its socket.
+    /// The connection has more work that needs no wait for its socket.
     is_busy: bool,
-    /// It goes when all events of this time have been seen.
+    /// The connection is removed when all events of this call are processed.
     has_ended: bool,
 }
 
 /// A key-value server.
 pub struct Server<C: Copies> {
-    state: State<C>,
+    state: ServerState<C>,
     epoll: OwnedFd,
     listener: OwnedFd,
     address: SocketAddr,
     clients: Slab<Client<C>>,
-    /// Clients that have more to do without waiting for their sockets.
+    /// Clients that have more work that needs no wait for their sockets.
     busy: Vec<usize>,
-    /// Until when nothing is accepted.
+    /// Time until which no connection is accepted.
     pause: Option<Instant>,
 }
 
 impl<C: Copies> Server<C> {
-    /// A server that listens.
+    /// Creates a server that listens.
     ///
     /// # Errors
     /// [`ServerError`].
@@ -195,7 +195,7 @@ impl<C: Copies> Server<C> {
         let (listener, address) = listener(config.listen).map_err(told)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&epoll, listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
-        let state = State::new(copies, config.limits);
+        let state = ServerState::new(copies, config.limits);
         Ok(Server {
             state,
             epoll,
@@ -207,13 +207,13 @@ impl<C: Copies> Server<C> {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Serves until `stop` is readable or its other end is closed. Requests that have been answered
-    /// are done then; connections end.
+    /// Serves until `stop` is readable or its other end is closed. All answered requests are
+    /// executed then; connections end.
     ///
     /// # Errors
     /// [`ServerError::Events`].
@@ -233,7 +233,7 @@ impl<C: Copies> Server<C> {
             }
             self.state.read_clock();
             self.state.store.sweep(self.state.now_ms);
-            // A place that is freed is not given to another client before all events are seen.
+            // The number of an ended client must not be reused before all events are processed.
             let mut ended = Vec::new();
             let mut has_callers = false;
             let busy = std::mem::take(&mut self.busy);
@@ -257,7 +257,7 @@ impl<C: Copies> Server<C> {
         }
     }
 
-    /// Until the next key is over, or callers are looked for again.
+    /// Returns the time until the next key expires or accepting resumes.
     fn timeout(&self) -> Option<Timespec> {
         if !self.busy.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
@@ -270,24 +270,24 @@ impl<C: Copies> Server<C> {
         Timespec::try_from(wait).ok()
     }
 
-    /// A client's turn.
+    /// Runs a client's turn.
     fn turn(&mut self, number: usize, ended: &mut Vec<usize>) -> Result<(), ServerError> {
         let Some(client) = self.clients.get_mut(number) else { return Ok(()) };
-        // Who has more to do has its turn after the events.
+        // A client with more work has its turn after the events.
         if client.has_ended || client.is_busy {
             return Ok(());
         }
         match client.connection.turn(&mut self.state) {
-            Turn::Ended => {
+            TurnResult::Ended => {
                 client.has_ended = true;
                 ended.push(number);
                 return Ok(());
             }
-            Turn::More => {
+            TurnResult::More => {
                 client.is_busy = true;
                 self.busy.push(number);
             }
-            Turn::Done => {}
+            TurnResult::Done => {}
         }
         let mut wanted = epoll::EventFlags::empty();
         wanted.set(epoll::EventFlags::IN, client.connection.wants_to_read());
@@ -318,12 +318,12 @@ impl<C: Copies> Server<C> {
                 Ok((socket, _)) => socket,
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    // Waiting for the listener would return at once, and change nothing.
+                    // A wait for the listener would return at once, without effect.
                     epoll::delete(&self.epoll, &self.listener).map_err(io::Error::from)?;
                     self.pause = Some(Instant::now() + ACCEPT_PAUSE);
                     break;
                 }
-                // The caller's, who has gone again.
+                // An error of one connection, which has closed again.
                 Err(_) => continue,
             };
             self.welcome(socket)?;
@@ -335,12 +335,12 @@ impl<C: Copies> Server<C> {
         self.state.stats.accepted += 1;
         if self.clients.len() >= self.state.limits.clients_max {
             self.state.stats.rejected += 1;
-            // Whether it is read or not.
+            // The client may not read this.
             let said = b"-ERR max number of clients reached\r\n";
             let _ = send(&socket, said, SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
             return Ok(());
         }
-        // Without it answers are late, not wrong.
+        // If this fails, answers are delayed, but correct.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let connection = Connection::new(socket, &self.state);
         let entry = self.clients.vacant_entry();

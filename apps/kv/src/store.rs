@@ -1,4 +1,4 @@
-//! Keys, their values, and when these are over.
+//! Keys, their values, and their deadlines.
 
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
@@ -6,9 +6,9 @@ use std::rc::Rc;
 use crate::copies::Arrival;
 use crate::value::Value;
 
-/// What a key takes besides itself and its value.
+/// Assumed memory overhead of a key.
 const KEY_OVERHEAD_BYTES: usize = 128;
-/// Keys that are removed at a time because their time is over.
+/// Maximum number of expired keys that are removed at a time.
 const EXPIRED_MAX: usize = 256;
 
 #[derive(Debug)]
@@ -31,34 +31,34 @@ impl<I> Default for Store<I> {
     }
 }
 
-/// When a key is over, as asked for.
+/// Time to live of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ttl {
-    /// There is no such key.
+    /// The key does not exist.
     Absent,
-    /// Never.
+    /// The key has no deadline.
     Never,
-    /// In so many milliseconds.
+    /// Milliseconds until the deadline.
     Ms(u64),
 }
 
 impl<I: Arrival> Store<I> {
-    /// Keys; some may be over that were not looked at.
+    /// Returns the number of keys, including expired ones that are not removed yet.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Keys with a deadline.
+    /// Returns the number of keys with a deadline.
     pub fn with_deadline(&self) -> usize {
         self.deadlines.len()
     }
 
-    /// What keys and values take.
+    /// Returns the memory use of keys and values, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     pub fn get(&mut self, key: &[u8], now_ms: u64) -> Option<&Rc<Value<I>>> {
         if !self.deadlines.is_empty() && self.is_over(key, now_ms) {
             self.remove(key);
@@ -71,7 +71,7 @@ impl<I: Arrival> Store<I> {
         entry.and_then(|entry| entry.deadline_ms).is_some_and(|deadline| deadline <= now_ms)
     }
 
-    /// Gives a key a value, and a deadline or none.
+    /// Sets the value of a key, and its deadline if any.
     pub fn set(&mut self, key: &[u8], value: Rc<Value<I>>, deadline_ms: Option<u64>) {
         self.bytes += value.len();
         match self.entries.get_mut(key) {
@@ -102,7 +102,7 @@ impl<I: Arrival> Store<I> {
         }
     }
 
-    /// Removes a key. True where it was there.
+    /// Removes a key. Returns true if it existed.
     pub fn remove(&mut self, key: &[u8]) -> bool {
         let Some((key, entry)) = self.entries.remove_entry(key) else { return false };
         self.bytes -= entry.value.len() + key.len() + KEY_OVERHEAD_BYTES;
@@ -112,7 +112,7 @@ impl<I: Arrival> Store<I> {
         true
     }
 
-    /// Gives a key a deadline, or takes it away. False where there is no such key.
+    /// Sets or clears the deadline of a key. Returns false if the key does not exist.
     pub fn expire(&mut self, key: &[u8], deadline_ms: Option<u64>, now_ms: u64) -> bool {
         if self.get(key, now_ms).is_none() {
             return false;
@@ -126,7 +126,7 @@ impl<I: Arrival> Store<I> {
         true
     }
 
-    /// When a key is over.
+    /// Returns the time to live of a key.
     pub fn ttl(&mut self, key: &[u8], now_ms: u64) -> Ttl {
         if self.get(key, now_ms).is_none() {
             return Ttl::Absent;
@@ -135,7 +135,7 @@ impl<I: Arrival> Store<I> {
         deadline.map_or(Ttl::Never, |deadline| Ttl::Ms(deadline.saturating_sub(now_ms)))
     }
 
-    /// Removes keys whose time is over, some at a time.
+    /// Removes expired keys, a limited number at a time.
     pub fn sweep(&mut self, now_ms: u64) {
         for _ in 0..EXPIRED_MAX {
             let Some((deadline, key)) = self.deadlines.first() else { return };
@@ -147,7 +147,7 @@ impl<I: Arrival> Store<I> {
         }
     }
 
-    /// The next deadline.
+    /// Returns the next deadline.
     pub fn next_deadline_ms(&self) -> Option<u64> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }

@@ -1,4 +1,4 @@
-//! The parser beside one that is slow and simple: it sees all bytes at once, and copies.
+//! The parser against a slow and simple one, which gets all bytes at once and copies.
 
 use proptest::prelude::*;
 use unlade_kv::parse::{Argument, Limits, Parser, Progress, ProtocolError};
@@ -7,7 +7,7 @@ const LIMITS: Limits = Limits { arguments_max: 6, bulk_bytes_max: 40 };
 
 type Request = Vec<Vec<u8>>;
 
-/// All requests of `bytes`, and whether what comes behind them can be none.
+/// Returns all requests in `bytes`, and true if the bytes behind them are invalid.
 fn oracle(mut bytes: &[u8]) -> (Vec<Request>, bool) {
     let mut requests = Vec::new();
     loop {
@@ -38,7 +38,7 @@ fn decimal(text: &[u8]) -> Option<i64> {
     String::from_utf8(text.to_vec()).ok()?.parse().ok()
 }
 
-/// The first request, and its bytes; nothing where they have not all come.
+/// Returns the first request and its length; `None` if it is incomplete.
 fn one(bytes: &[u8]) -> Option<Result<(Request, usize), ()>> {
     let (text, mut at) = text_line(bytes)?;
     let Some(count) = text.strip_prefix(b"*") else {
@@ -67,12 +67,12 @@ fn one(bytes: &[u8]) -> Option<Result<(Request, usize), ()>> {
     Some(Ok((request, at)))
 }
 
-/// The same from chunks. Arguments that are open are taken out where `take` says so.
+/// As above, from chunks. Open arguments are taken out if `take` is true for them.
 fn chunked(bytes: &[u8], cuts: &[usize], take: &[bool]) -> (Vec<Request>, bool) {
     let mut parser = Parser::new(LIMITS);
     let mut take = take.iter().copied().cycle();
     let (mut input, mut apart) = (Vec::new(), Vec::new());
-    // Of an argument that was taken: what has come of it, and how much is to come in all.
+    // A taken argument: its bytes so far, and its total length.
     let mut open: Option<(Vec<u8>, usize)> = None;
     let mut requests = Vec::new();
     let mut cuts = cuts.iter().copied().cycle();
@@ -160,13 +160,13 @@ proptest! {
     ) {
         let mut bytes = requests.concat();
         for (place, byte) in flips {
-            // Quotes have a test of their own: the slow one knows none.
+            // Quotes have a separate test, because the simple parser does not support them.
             if !bytes.is_empty() && byte != b'"' && byte != b'\'' {
                 let place = place.index(bytes.len());
                 bytes[place] = byte;
             }
         }
-        // Words may hold quotes; as an inline command they would mean something.
+        // Words may contain quotes, which would have a meaning in an inline command.
         bytes.iter_mut().filter(|byte| matches!(**byte, b'"' | b'\'')).for_each(|byte| *byte = b'q');
         prop_assert_eq!(chunked(&bytes, &cuts, &take), oracle(&bytes));
     }

@@ -1,4 +1,4 @@
-//! Beside the programs of Redis, as they are: skipped, with the reason, where they are not installed.
+//! Tests against the original Redis programs; skipped, with the reason, if they are not installed.
 
 mod common;
 
@@ -65,9 +65,9 @@ fn redis_benchmark() {
     });
 }
 
-/// How often another port is tried.
+/// Maximum number of attempts with another port.
 const STARTS_MAX: usize = 10;
-/// What the server says when it listens.
+/// Message of the server when it listens.
 const READY: &str = "eady to accept connections";
 
 struct Redis {
@@ -77,11 +77,11 @@ struct Redis {
 
 impl Redis {
     fn start() -> Redis {
-        // The port may be taken by others before it is there.
+        // Another process may take the port first.
         (0..STARTS_MAX).find_map(|_| Redis::try_start()).expect("redis-server starts")
     }
 
-    /// Nothing where it ends instead.
+    /// Starts a server; `None` if it ends instead.
     fn try_start() -> Option<Redis> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -95,7 +95,7 @@ impl Redis {
         let mut log = BufReader::new(child.stdout.take().unwrap()).lines();
         let redis = Redis { child, address };
         log.by_ref().map_while(Result::ok).find(|line| line.contains(READY))?;
-        // Somebody reads what else it says, or it would have to wait.
+        // Read the rest of its output, so that the server does not block.
         std::thread::spawn(move || log.for_each(drop));
         Some(redis)
     }
@@ -108,7 +108,7 @@ impl Drop for Redis {
     }
 }
 
-/// Requests, and what they are made of.
+/// Generator of random requests.
 struct Any(Random);
 
 impl Any {
@@ -145,7 +145,7 @@ impl Any {
         ])
     }
 
-    /// A request whose answer does not depend on the clock.
+    /// Returns a request whose answer does not depend on the clock.
     fn request(&mut self) -> Vec<Vec<u8>> {
         let mut words = vec![self.of(&[
             "SET", "set", "SET", "SET", "GET", "GET", "GeT", "MGET", "DEL", "EXISTS", "EXPIRE",
@@ -168,7 +168,8 @@ impl Any {
             }
             b"expire" | b"pexpire" => {
                 words.push(self.key());
-                // Milliseconds pass between the two servers: none that are too few to tell.
+                // The clocks of the two servers differ by milliseconds, so times are long enough
+                // not to matter.
                 words.push(if name == b"expire" {
                     self.number()
                 } else {
@@ -177,7 +178,7 @@ impl Any {
             }
             b"get" | b"ttl" | b"persist" | b"echo" => words.push(self.key()),
             b"select" => words.push(self.of(&["0", "99", "x"])),
-            // Rarely, or nothing is ever there.
+            // Rarely, so that keys exist most of the time.
             b"flushall" if self.0.below(8) > 0 => words = vec![b"PING".to_vec()],
             _ => {}
         }
@@ -188,15 +189,15 @@ impl Any {
     }
 }
 
-/// What two clocks that were set one after the other may differ by.
+/// Maximum difference between two clocks that were set one after the other.
 const SECONDS_BETWEEN_MAX: u64 = 20;
 
-/// An answer that is a number.
+/// Parses an answer that is a number.
 fn integer(answer: &[u8]) -> Option<i64> {
     std::str::from_utf8(answer).ok()?.strip_prefix(':')?.trim().parse().ok()
 }
 
-/// The same random requests to both have the same answers.
+/// Both servers give the same answers to the same random requests.
 #[test]
 fn it_answers_as_redis_does() {
     if !has("redis-server") {
@@ -216,8 +217,8 @@ fn it_answers_as_redis_does() {
             let (expected, got) = (theirs.ask(&words), ours.ask(&words));
             let cut = |bytes: &[u8]| bytes[..bytes.len().min(100)].escape_ascii().to_string();
             let said: Vec<String> = words.iter().map(|word| cut(word)).collect();
-            // A moment passes between the two, a longer one where others need the processor.
-            // Negative numbers are no times.
+            // Some time passes between the two answers, more on a busy machine. Negative numbers
+            // are not times.
             let is_ttl = words[0].eq_ignore_ascii_case(b"ttl");
             let is_near = || {
                 let (theirs, ours) = (integer(&expected)?, integer(&got)?);

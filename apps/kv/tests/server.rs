@@ -1,4 +1,4 @@
-//! Both builds, and the offloaded one with a copy service, through sockets.
+//! Tests of both builds, and of the offloaded one with a copy service, through sockets.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use unlade_kv::Limits;
 use unlade_kv::run::Mode;
 
-/// Whether an answer is `due` seconds that are left, or a little less: time passes.
+/// Returns true if an answer is `due` seconds left, or slightly less.
 fn is_left(answer: &str, due: &str) -> bool {
     let number = |text: &str| text.strip_prefix(':')?.trim().parse::<i64>().ok();
     let (left, due) = (number(answer).unwrap_or(-1), number(due).unwrap_or(-1));
@@ -93,8 +93,8 @@ fn keys_are_over_when_their_time_is() {
     });
 }
 
-/// Of every length around those where the ways part, whatever bytes are in it; and read by another
-/// client at once.
+/// Values of all lengths around the thresholds, with arbitrary bytes; another client reads them at
+/// once.
 #[test]
 fn values_come_back_as_they_were() {
     each(|server| {
@@ -142,8 +142,8 @@ fn requests_ahead_of_their_answers() {
     });
 }
 
-/// A value that does not arrive is neither answered nor kept, and whoever set the key before has it
-/// still.
+/// A value that does not arrive is neither answered nor stored, and the key keeps its previous
+/// value.
 #[test]
 fn a_client_that_dies_within_a_value() {
     each(|server| {
@@ -171,7 +171,7 @@ fn a_client_that_dies_within_a_value() {
     });
 }
 
-/// What was answered is kept, also if the client resets the connection on its answer.
+/// An acknowledged value is stored, even if the client resets the connection after the answer.
 #[test]
 fn an_answered_value_outlives_its_client() {
     each(|server| {
@@ -186,10 +186,10 @@ fn an_answered_value_outlives_its_client() {
     });
 }
 
-/// A value that ends in something else than CRLF is one, but its client is told, and others get
-/// what the protocol says.
+/// A value that does not end with CRLF is stored, but its client gets an error, and other clients
+/// get a valid answer.
 #[test]
-fn what_comes_behind_a_value_reaches_nobody() {
+fn bytes_behind_a_value_reach_no_other_client() {
     each(|server| {
         for len in [10, 50_000] {
             let value = pattern(len, 3);
@@ -209,7 +209,7 @@ fn what_comes_behind_a_value_reaches_nobody() {
     });
 }
 
-/// A value that is being sent is not the key's any more, and still the one that was asked for.
+/// A value that is being sent stays the answer of its request, even if the key has changed.
 #[test]
 fn a_slow_reader_gets_what_it_asked_for() {
     each(|server| {
@@ -217,7 +217,7 @@ fn a_slow_reader_gets_what_it_asked_for() {
         let value = pattern(6 << 20, 9);
         assert_eq!(other.ask(&[b"SET", b"key", &value]), b"+OK\r\n");
         slow.send(&request(&[b"GET", b"key"]));
-        // Its first byte has come: the rest is under way.
+        // The first byte has come; the rest is in progress.
         let mut first = [0];
         std::io::Read::read_exact(&mut slow.stream, &mut first).unwrap();
         assert_eq!(other.ask(&[b"SET", b"key", &pattern(50_000, 2)]), b"+OK\r\n");
@@ -231,9 +231,9 @@ fn a_slow_reader_gets_what_it_asked_for() {
     });
 }
 
-/// Nobody can make the server hold any number of answers.
+/// The number of answers that the server stores for a client is bounded.
 #[test]
-fn who_asks_and_does_not_read_is_not_read_either() {
+fn a_client_that_does_not_read_is_not_read() {
     each(|server| {
         let mut client = server.client();
         let value = pattern(500_000, 4);
@@ -249,7 +249,7 @@ fn who_asks_and_does_not_read_is_not_read_either() {
 }
 
 #[test]
-fn limits_are_told() {
+fn limits_are_reported() {
     for mode in [Mode::Sync, Mode::Alone] {
         let limits = Limits {
             clients_max: 2,
@@ -280,7 +280,8 @@ fn limits_are_told() {
     }
 }
 
-/// A server that is told to end has done what it answered, and ends although clients are there.
+/// A server that is told to end has executed all answered requests, and ends although clients are
+/// connected.
 #[test]
 fn it_ends_with_clients() {
     each(|server| {

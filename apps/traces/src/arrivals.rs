@@ -1,4 +1,4 @@
-//! When each invocation of a trace begins.
+//! Start times of a trace's invocations.
 
 use std::ops::Range;
 
@@ -6,30 +6,31 @@ use unlade_testkit::Random;
 
 use crate::azure2019::Invocations;
 
-/// Most arrivals that are made at once.
+/// Maximum number of arrivals in one call.
 pub const ARRIVALS_MAX: u64 = 1 << 24;
-/// Microseconds of a minute.
+/// Microseconds per minute.
 pub const MINUTE_US: u64 = 60_000_000;
 
-/// The trace has more arrivals than fit: take fewer minutes or functions. The caller's fault.
+/// Error for a trace with too many arrivals; take fewer minutes or functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{arrivals} arrivals; take fewer minutes or functions: {ARRIVALS_MAX} at most")]
-pub struct TooMany {
-    /// How many.
+pub struct TooManyArrivals {
+    /// Number of arrivals.
     pub arrivals: u64,
 }
 
-/// An invocation that begins.
+/// Start of an invocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Arrival {
-    /// From the start of the first minute on.
+    /// Time since the start of the first minute.
     pub at_us: u64,
-    /// Of which row.
+    /// Index of the row.
     pub row: u32,
 }
 
-/// The arrivals of some minutes (from 0 on), in order. A file says how many a minute has; within it
-/// they are spread evenly at random, as those of a Poisson process are when their number is known.
+/// Returns the arrivals of a range of minutes (counted from 0), in order. A file contains the
+/// number of each minute; within the minute they are uniformly distributed, like those of a
+/// Poisson process with a known number.
 ///
 /// # Errors
 /// There are more than [`ARRIVALS_MAX`].
@@ -37,7 +38,7 @@ pub fn arrivals(
     rows: &[Invocations],
     minutes: Range<usize>,
     seed: u64,
-) -> Result<Vec<Arrival>, TooMany> {
+) -> Result<Vec<Arrival>, TooManyArrivals> {
     let counts = |row: &Invocations| -> Vec<u32> {
         let end = minutes.end.min(row.per_minute.len());
         row.per_minute.get(minutes.start..end).unwrap_or_default().to_vec()
@@ -45,7 +46,7 @@ pub fn arrivals(
     let total = |row: &Invocations| counts(row).into_iter().map(u64::from).sum::<u64>();
     let all: u64 = rows.iter().map(total).fold(0, u64::saturating_add);
     if all > ARRIVALS_MAX {
-        return Err(TooMany { arrivals: all });
+        return Err(TooManyArrivals { arrivals: all });
     }
     let mut made = Vec::with_capacity(all as usize);
     for (number, row) in (0..).zip(rows) {

@@ -1,9 +1,9 @@
-//! The Azure Functions trace of 2019, described with its data set: three kinds of files a day, whose
-//! rows belong together by the identifiers of owner, application and function.
+//! The Azure Functions trace of 2019, as described with its data set: three kinds of files per
+//! day, whose rows are linked by the identifiers of owner, application and function.
 //!
-//! - [`invocations`]: how often a function ran in each minute;
-//! - [`durations`]: how long it took;
-//! - [`memory`]: what its application used.
+//! - [`invocations`]: number of invocations of a function in each minute;
+//! - [`durations`]: durations of a function;
+//! - [`memory`]: memory use of an application.
 
 pub mod durations;
 pub mod invocations;

@@ -1,23 +1,23 @@
-//! The Azure Functions trace of 2021, described with its data set: one row for each invocation of
-//! two weeks (`AzureFunctionsInvocationTraceForTwoWeeksJan2021.txt`).
+//! The Azure Functions trace of 2021, as described with its data set: one row for each invocation
+//! of two weeks (`AzureFunctionsInvocationTraceForTwoWeeksJan2021.txt`).
 
 use crate::lines::{Reader, Row, TraceError};
 
-/// One invocation.
+/// An invocation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Call {
     /// The application.
     pub app: String,
     /// The function, within its application.
     pub function: String,
-    /// When it ended, in seconds from the trace's start.
+    /// End, in seconds from the trace's start.
     pub end_s: f64,
-    /// How long it took.
+    /// Duration in seconds.
     pub duration_s: f64,
 }
 
 impl Call {
-    /// When it began, in seconds from the trace's start; before that where it is negative.
+    /// Returns the start, in seconds from the trace's start; negative if it was before that.
     pub fn start_s(&self) -> f64 {
         self.end_s - self.duration_s
     }

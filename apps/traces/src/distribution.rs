@@ -1,20 +1,20 @@
-//! Distributions, drawn from seeded numbers.
+//! Random distributions from a seeded generator.
 
 use std::f64::consts::TAU;
 
 use unlade_testkit::Random;
 
-/// Above this mean a Poisson distribution is drawn as the normal one that it is close to.
+/// Mean above which a Poisson distribution is approximated by a normal one.
 const POISSON_EXACT_MAX: f64 = 30.0;
 
-/// A standard normal number (Box and Muller, 1958).
+/// Returns a standard normal number (Box and Muller, 1958).
 pub fn normal(random: &mut Random) -> f64 {
-    // From above 0 on: its logarithm is finite.
+    // Above 0, so the logarithm is finite.
     let radius = (-2.0 * (1.0 - random.unit()).ln()).sqrt();
     radius * (TAU * random.unit()).cos()
 }
 
-/// A number whose logarithm is normal.
+/// Log-normal distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LogNormal {
     /// Mean of the logarithm.
@@ -24,23 +24,23 @@ pub struct LogNormal {
 }
 
 impl LogNormal {
-    /// One of them.
+    /// Returns a random number of the distribution.
     pub fn draw(self, random: &mut Random) -> f64 {
         self.at(normal(random))
     }
 
-    /// The one that is so many standard deviations from the median.
+    /// Returns the value that is `deviations` standard deviations from the median.
     pub fn at(self, deviations: f64) -> f64 {
         (self.mean + self.deviation * deviations).exp()
     }
 
-    /// What they are on average.
+    /// Returns the mean.
     pub fn average(self) -> f64 {
         (self.mean + self.deviation * self.deviation / 2.0).exp()
     }
 }
 
-/// A count of events that come independently, `mean` on average.
+/// Returns a Poisson-distributed number with this mean.
 pub fn poisson(random: &mut Random, mean: f64) -> u32 {
     if mean > POISSON_EXACT_MAX {
         return (mean + mean.sqrt() * normal(random)).round().max(0.0) as u32;
@@ -55,7 +55,8 @@ pub fn poisson(random: &mut Random, mean: f64) -> u32 {
     count
 }
 
-/// Shares of `count` ranks that fall with the rank to the power of `exponent`; their sum is 1.
+/// Returns the shares of `count` ranks, proportional to the rank to the power of `-exponent`;
+/// their sum is 1.
 pub fn zipf(count: usize, exponent: f64) -> Vec<f64> {
     let weights: Vec<f64> = (1..=count).map(|rank| (rank as f64).powf(-exponent)).collect();
     let sum: f64 = weights.iter().sum();

@@ -1,14 +1,14 @@
-//! Traces of function invocations. No I/O: the caller brings the bytes of a file.
+//! Traces of function invocations. No I/O: the caller provides the bytes of a file.
 //!
-//! - [`lines`]: rows of a file, with limits, and errors that say which line;
-//! - [`azure2019`]: invocations by the minute, durations and memory of Azure Functions in 2019;
+//! - [`lines`]: rows of a file, with limits, and errors with line numbers;
+//! - [`azure2019`]: invocations per minute, durations and memory of Azure Functions in 2019;
 //! - [`azure2021`]: single invocations of 2021;
 //! - [`distribution`]: Zipf, log-normal, Poisson, from a seed;
-//! - [`synthetic`]: a trace that was never recorded, in the same forms;
-//! - [`arrivals`]: when each invocation of a trace begins.
+//! - [`synthetic`]: synthetic traces, in the same formats;
+//! - [`arrivals`]: start times of a trace's invocations.
 //!
-//! The data sets are Microsoft's (github.com/Azure/AzurePublicDataset, CC-BY); none of them is part
-//! of this repository.
+//! The data sets are published by Microsoft (github.com/Azure/AzurePublicDataset, CC-BY); this
+//! repository does not contain them.
 #![forbid(unsafe_code)]
 
 pub mod arrivals;
@@ -18,4 +18,4 @@ pub mod distribution;
 pub mod lines;
 pub mod synthetic;
 
-pub use lines::{Row, Rows, TraceError, Why};
+pub use lines::{Row, RowError, Rows, TraceError};

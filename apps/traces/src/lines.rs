@@ -1,70 +1,70 @@
-//! Rows of a file of comma-separated values: a header that names its columns, one row a line.
-//! Neither quotes nor escapes: the data sets have none, and a quote is part of a name.
+//! Rows of a file of comma-separated values: a header with the column names, then one row per
+//! line. There are no quotes or escapes: the data sets have none, and a quote is part of a name.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Most bytes of a line: 1440 counts of eleven digits fit.
+/// Maximum length of a line: 1440 counts of eleven digits fit.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-/// Most bytes of an identifier; those of the data sets have 64.
+/// Maximum length of an identifier; those of the data sets have 64 bytes.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Most rows of a file.
+/// Maximum number of rows in a file.
 pub const ROWS_MAX: u64 = 1 << 24;
 
-/// What is wrong with a line. The file's fault.
+/// Error in a line of the file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Why {
-    /// There is nothing, not even a header.
+pub enum RowError {
+    /// The file is empty.
     #[error("the file is empty; its first line must name the columns")]
     Empty,
-    /// The header is another.
+    /// The header has a different column.
     #[error("the column {found:?} should be {due:?}; is it a file of another kind?")]
     Header {
-        /// What is there.
+        /// Name in the file.
         found: String,
-        /// What should be.
+        /// Expected name.
         due: String,
     },
-    /// Too few fields.
+    /// The row has a wrong number of fields.
     #[error("{found} fields instead of {due}")]
     Fields {
-        /// How many there are.
+        /// Number of fields.
         found: usize,
-        /// How many columns the header names.
+        /// Number of columns in the header.
         due: usize,
     },
-    /// Not a count.
+    /// A field is not a count.
     #[error("{0:?} is no whole number from 0 on")]
     Count(String),
-    /// Not an amount.
+    /// A field is not an amount.
     #[error("{0:?} is no finite number from 0 on")]
     Amount(String),
-    /// Not an identifier.
+    /// A field is not an identifier.
     #[error("an identifier has from 1 to {NAME_BYTES_MAX} bytes")]
     Name,
-    /// Not one of the seven kinds of triggers.
+    /// A field is not one of the seven triggers.
     #[error("{0:?} is no trigger: http, timer, event, queue, storage, orchestration, others")]
     Trigger(String),
-    /// Too long.
+    /// The line is too long.
     #[error("a line has {LINE_BYTES_MAX} bytes at most")]
     Long,
-    /// Not text.
+    /// The line is not UTF-8.
     #[error("not UTF-8")]
     Text,
-    /// Too many.
+    /// The file has too many rows.
     #[error("a file has {ROWS_MAX} rows at most")]
     Rows,
 }
 
-/// What is wrong, and where. The file's fault.
+/// Error in the file, with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// Counted from 1; the header is line 1.
+    /// Line number, from 1; the header is line 1.
     pub line: u64,
-    /// Counted from 1; 0 where it is about the whole line.
+    /// Field number, from 1; 0 for an error of the whole line.
     pub field: usize,
-    /// What.
-    pub why: Why,
+    /// The error.
+    pub why: RowError,
 }
 
 impl fmt::Display for TraceError {
@@ -78,14 +78,14 @@ impl fmt::Display for TraceError {
 
 impl std::error::Error for TraceError {}
 
-/// Longest piece of a line that an error repeats.
+/// Maximum number of characters of a field that an error repeats.
 const SHOWN_CHARS_MAX: usize = 40;
 
 fn shown(text: &str) -> String {
     text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
-/// The fields of a line, taken one after the other.
+/// Iterator over the fields of a line.
 #[derive(Debug)]
 pub struct Fields<'a> {
     rest: Option<&'a str>,
@@ -98,17 +98,17 @@ impl<'a> Fields<'a> {
         Fields { rest: Some(text), line, taken: 0 }
     }
 
-    fn wrong(&self, why: Why) -> TraceError {
+    fn wrong(&self, why: RowError) -> TraceError {
         TraceError { line: self.line, field: self.taken, why }
     }
 
-    /// The next one.
+    /// Returns the next field.
     ///
     /// # Errors
-    /// There is none.
+    /// There is no further field.
     fn next(&mut self, due: usize) -> Result<&'a str, TraceError> {
         let Some(rest) = self.rest else {
-            let why = Why::Fields { found: self.taken, due };
+            let why = RowError::Fields { found: self.taken, due };
             return Err(TraceError { line: self.line, field: 0, why });
         };
         let (field, rest) = match rest.split_once(',') {
@@ -123,11 +123,11 @@ impl<'a> Fields<'a> {
     fn end(&self, due: usize) -> Result<(), TraceError> {
         let Some(rest) = self.rest else { return Ok(()) };
         let found = self.taken + 1 + rest.matches(',').count();
-        Err(TraceError { line: self.line, field: 0, why: Why::Fields { found, due } })
+        Err(TraceError { line: self.line, field: 0, why: RowError::Fields { found, due } })
     }
 }
 
-/// The fields of a row, by their kinds.
+/// Typed access to the fields of a row.
 #[derive(Debug)]
 pub struct Reader<'a, 'f> {
     fields: &'f mut Fields<'a>,
@@ -135,7 +135,7 @@ pub struct Reader<'a, 'f> {
 }
 
 impl<'a> Reader<'a, '_> {
-    /// How many columns the header names.
+    /// Returns the number of columns in the header.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -144,51 +144,51 @@ impl<'a> Reader<'a, '_> {
         self.fields.next(self.columns)
     }
 
-    /// An identifier.
+    /// Reads an identifier.
     ///
     /// # Errors
-    /// [`Why::Name`], [`Why::Fields`].
+    /// [`RowError::Name`], [`RowError::Fields`].
     pub fn name(&mut self) -> Result<String, TraceError> {
         let text = self.text()?;
         match (1..=NAME_BYTES_MAX).contains(&text.len()) {
             true => Ok(text.to_owned()),
-            false => Err(self.fields.wrong(Why::Name)),
+            false => Err(self.fields.wrong(RowError::Name)),
         }
     }
 
-    /// A count.
+    /// Reads a count.
     ///
     /// # Errors
-    /// [`Why::Count`], [`Why::Fields`].
+    /// [`RowError::Count`], [`RowError::Fields`].
     pub fn count<N: std::str::FromStr>(&mut self) -> Result<N, TraceError> {
         let text = self.text()?;
         let digits = text.bytes().all(|byte| byte.is_ascii_digit());
         let count = if digits { text.parse().ok() } else { None };
-        count.ok_or_else(|| self.fields.wrong(Why::Count(shown(text))))
+        count.ok_or_else(|| self.fields.wrong(RowError::Count(shown(text))))
     }
 
-    /// An amount: finite, not negative.
+    /// Reads an amount: finite, not negative.
     ///
     /// # Errors
-    /// [`Why::Amount`], [`Why::Fields`].
+    /// [`RowError::Amount`], [`RowError::Fields`].
     pub fn amount(&mut self) -> Result<f64, TraceError> {
         let text = self.text()?;
         let amount = text.parse::<f64>().ok().filter(|amount| amount.is_finite());
         match amount.filter(|amount| *amount >= 0.0) {
-            // No negative zero: it would be written back.
+            // Replaces a negative zero, which would be written back.
             Some(amount) => Ok(amount + 0.0),
-            None => Err(self.fields.wrong(Why::Amount(shown(text)))),
+            None => Err(self.fields.wrong(RowError::Amount(shown(text)))),
         }
     }
 
-    /// Whatever `parse` understands.
+    /// Reads a field with `parse`.
     ///
     /// # Errors
-    /// What it makes of the rest, [`Why::Fields`].
+    /// The error of `parse`, or [`RowError::Fields`].
     pub fn parsed<T>(
         &mut self,
         parse: impl FnOnce(&str) -> Option<T>,
-        why: impl FnOnce(String) -> Why,
+        why: impl FnOnce(String) -> RowError,
     ) -> Result<T, TraceError> {
         let text = self.text()?;
         parse(text).ok_or_else(|| self.fields.wrong(why(shown(text))))
@@ -197,28 +197,28 @@ impl<'a> Reader<'a, '_> {
 
 /// A row of one kind of file.
 pub trait Row: Sized {
-    /// The columns that every file of this kind has.
+    /// Columns that every file of this kind has.
     const COLUMNS: &'static [&'static str];
-    /// How many columns may follow that are named `1`, `2`, `3`, …
+    /// Maximum number of additional columns that are named `1`, `2`, `3`, …
     const NUMBERED_MAX: usize = 0;
 
     /// Reads a row.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// The first invalid field.
     fn read(reader: &mut Reader<'_, '_>) -> Result<Self, TraceError>;
 
-    /// Appends the row, without the end of its line.
+    /// Appends the row, without its line end.
     fn write(&self, out: &mut String);
 
-    /// How many numbered columns this row has.
+    /// Returns the number of numbered columns in this row.
     fn numbered(&self) -> usize {
         0
     }
 }
 
-/// The rows of a file. A row that is wrong is an error, and the next one follows; after what makes
-/// the rest unreadable there is none.
+/// Iterator over the rows of a file. An invalid row is an error, and the iteration continues; it
+/// ends after an error that makes the rest unreadable.
 #[derive(Debug)]
 pub struct Rows<'a, R> {
     rest: &'a [u8],
@@ -232,19 +232,19 @@ impl<'a, R: Row> Rows<'a, R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is that of another kind of file.
+    /// The header is that of another kind of file.
     pub fn of(bytes: &'a [u8]) -> Result<Rows<'a, R>, TraceError> {
         let mut rows: Rows<'a, R> =
             Rows { rest: bytes, line: 0, columns: 0, ended: false, kind: PhantomData };
         let Some(text) = rows.next_line() else {
-            return Err(TraceError { line: 1, field: 0, why: Why::Empty });
+            return Err(TraceError { line: 1, field: 0, why: RowError::Empty });
         };
         let mut fields = Fields::of(text?, 1);
         for due in R::COLUMNS {
             let found = fields.next(R::COLUMNS.len())?;
             if found != *due {
                 let (found, due) = (shown(found), (*due).to_owned());
-                return Err(fields.wrong(Why::Header { found, due }));
+                return Err(fields.wrong(RowError::Header { found, due }));
             }
         }
         let mut numbered = 0;
@@ -253,7 +253,7 @@ impl<'a, R: Row> Rows<'a, R> {
             let found = fields.next(0)?;
             if due > R::NUMBERED_MAX || found != due.to_string() {
                 let due = if due > R::NUMBERED_MAX { "the last".into() } else { due.to_string() };
-                return Err(fields.wrong(Why::Header { found: shown(found), due }));
+                return Err(fields.wrong(RowError::Header { found: shown(found), due }));
             }
             numbered = due;
         }
@@ -261,7 +261,7 @@ impl<'a, R: Row> Rows<'a, R> {
         Ok(rows)
     }
 
-    /// The text of the next line, without its end.
+    /// Returns the text of the next line, without its end.
     fn next_line(&mut self) -> Option<Result<&'a str, TraceError>> {
         if self.rest.is_empty() {
             return None;
@@ -272,9 +272,9 @@ impl<'a, R: Row> Rows<'a, R> {
         let (line, rest) = match window.iter().position(|byte| *byte == b'\n') {
             Some(at) => (&self.rest[..at], &self.rest[at + 1..]),
             None if window.len() > LINE_BYTES_MAX => {
-                // Where the next line begins is not looked for: there is no end to that.
+                // Do not search for the next line: there is no bound for that search.
                 self.ended = true;
-                return wrong(self.line, Why::Long);
+                return wrong(self.line, RowError::Long);
             }
             None => (self.rest, &self.rest[self.rest.len()..]),
         };
@@ -282,7 +282,7 @@ impl<'a, R: Row> Rows<'a, R> {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         match std::str::from_utf8(line) {
             Ok(text) => Some(Ok(text)),
-            Err(_) => wrong(self.line, Why::Text),
+            Err(_) => wrong(self.line, RowError::Text),
         }
     }
 
@@ -304,13 +304,13 @@ impl<R: Row> Iterator for Rows<'_, R> {
         let text = self.next_line()?;
         if self.line > ROWS_MAX + 1 {
             self.ended = true;
-            return Some(Err(TraceError { line: self.line, field: 0, why: Why::Rows }));
+            return Some(Err(TraceError { line: self.line, field: 0, why: RowError::Rows }));
         }
         Some(text.and_then(|text| self.row(text)))
     }
 }
 
-/// A file of these rows.
+/// Writes a file of these rows.
 pub fn write<R: Row>(rows: &[R]) -> String {
     let mut text = R::COLUMNS.join(",");
     for number in 1..=rows.first().map_or(0, Row::numbered) {

@@ -1,61 +1,63 @@
-//! A trace that was never recorded: popularity by Zipf's law, days and nights, bursts, log-normal
-//! durations. It is given out in the forms of the recorded ones, so that either can be used.
+//! Synthetic traces: popularity by Zipf's law, days and nights, bursts, log-normal durations. They
+//! have the same formats as the recorded ones, so that either can be used.
 //!
-//! The same plan makes the same trace on machines whose `exp`, `ln` and `cos` agree.
+//! The same plan makes the same trace on machines with identical `exp`, `ln` and `cos`.
 
 use std::f64::consts::TAU;
 
 use unlade_testkit::Random;
 
-use crate::arrivals::{TooMany, arrivals};
+use crate::arrivals::{TooManyArrivals, arrivals};
 use crate::azure2019::{Durations, Invocations, MINUTES_MAX, Memory, Trigger};
 use crate::azure2021::Call;
 use crate::distribution::{LogNormal, poisson, zipf};
 
-/// Most functions of a plan.
+/// Maximum number of functions of a plan.
 pub const FUNCTIONS_MAX: u32 = 100_000;
-/// Most invocations of a function in a minute, on average.
+/// Maximum average rate of a function, in invocations per minute.
 pub const RATE_MAX: f64 = 1e6;
-/// Functions of an application, one of these.
+/// Numbers of functions of an application; one is chosen at random.
 const APP_FUNCTIONS: [u32; 6] = [1, 1, 1, 2, 3, 8];
-/// Most minutes between two runs of a timer.
+/// Maximum number of minutes between two runs of a timer.
 const TIMER_MINUTES_MAX: f64 = 1440.0;
 
-/// A plan is none. The caller's fault.
+/// Error of a plan with an invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} must be {due}")]
 pub struct PlanError {
-    /// Which field.
+    /// Name of the field.
     pub what: &'static str,
-    /// What it must be.
+    /// Valid values.
     pub due: &'static str,
 }
 
-/// What a trace is like.
+/// Parameters of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
-    /// The same seed, the same trace.
+    /// Seed; the same seed makes the same trace.
     pub seed: u64,
-    /// How many functions.
+    /// Number of functions.
     pub functions: u32,
-    /// How long, from midnight on.
+    /// Number of minutes, starting at midnight.
     pub minutes: usize,
-    /// Invocations of all functions, on average, before bursts.
+    /// Average number of invocations of all functions, before bursts.
     pub invocations_per_minute: f64,
-    /// How unequal functions are: shares fall with their rank to this power.
+    /// Inequality of the functions: their shares are proportional to the rank to the power of
+    /// minus this.
     pub zipf_exponent: f64,
-    /// How much more than the average the busiest minute of a day has, of 1.
+    /// Additional load of the busiest minute of a day, as a fraction of the average.
     pub diurnal: f64,
-    /// How often a burst begins, of a function's minutes.
+    /// Probability that a burst begins in a minute of a function.
     pub burst_chance: f64,
-    /// How many times the usual rate a burst has.
+    /// Factor of the rate during a burst.
     pub burst_factor: f64,
-    /// How many minutes it lasts, on average.
+    /// Average duration of a burst, in minutes.
     pub burst_minutes: f64,
-    /// Of the median durations of functions, in seconds. The default is what Shahrad et al.
-    /// ("Serverless in the Wild", USENIX ATC 2020) fitted to averages of Azure's functions.
+    /// Distribution of the functions' median durations, in seconds. The default was fitted by
+    /// Shahrad et al. ("Serverless in the Wild", USENIX ATC 2020) to averages of Azure's
+    /// functions.
     pub durations: LogNormal,
-    /// Deviation of the logarithm of a function's durations.
+    /// Standard deviation of the logarithm of a function's durations.
     pub duration_deviation: f64,
 }
 
@@ -103,10 +105,10 @@ impl Plan {
         }
     }
 
-    /// Makes the trace.
+    /// Generates the trace.
     ///
     /// # Errors
-    /// A field is out of its range.
+    /// A field is out of range.
     pub fn make(&self) -> Result<Synthetic, PlanError> {
         self.check()?;
         let shares = zipf(self.functions as usize, self.zipf_exponent);
@@ -123,14 +125,14 @@ impl Plan {
             let row = Invocations { owner, app, function: name, trigger, per_minute };
             let median = self.durations.draw(&mut random).clamp(1e-3, 600.0);
             let durations = LogNormal { mean: median.ln(), deviation: self.duration_deviation };
-            // Wide, as memory of applications is, around 170 MiB.
+            // A wide distribution around 170 MiB, like the memory use of applications.
             let memory = LogNormal { mean: 170f64.ln(), deviation: 0.7 };
             Function { row, durations, memory_mib: memory.draw(&mut random) }
         });
         Ok(Synthetic { seed: self.seed, functions: functions.collect() })
     }
 
-    /// A clock's runs: at equal distances, once a minute at most.
+    /// Returns the runs of a timer: at equal distances, at most once per minute.
     fn ticks(&self, random: &mut Random, rate: f64) -> Vec<u32> {
         let distance = (1.0 / rate.max(1e-9)).clamp(1.0, TIMER_MINUTES_MAX).round() as usize;
         let first = random.below(distance);
@@ -150,7 +152,8 @@ impl Plan {
         (0..self.minutes).map(count).collect()
     }
 
-    /// How much of the average this minute has: least at midnight, most at noon.
+    /// Returns the load of this minute relative to the average: minimal at midnight, maximal at
+    /// noon.
     fn daylight(&self, minute: usize) -> f64 {
         1.0 - self.diurnal * (TAU * minute as f64 / MINUTES_MAX as f64).cos()
     }
@@ -168,7 +171,7 @@ fn trigger(random: &mut Random) -> Trigger {
     }
 }
 
-/// Identifiers that look like hashes; applications with one or several functions.
+/// Generator of identifiers that look like hashes, for applications with one or several functions.
 struct Names {
     random: Random,
     owner: String,
@@ -204,7 +207,7 @@ struct Function {
     memory_mib: f64,
 }
 
-/// A trace that was made.
+/// A synthetic trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Synthetic {
     seed: u64,
@@ -212,14 +215,15 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// As in a file of 2019; the most popular function first.
+    /// Returns rows of a 2019 file; the most popular function first.
     pub fn invocations(&self) -> Vec<Invocations> {
         self.functions.iter().map(|function| function.row.clone()).collect()
     }
 
-    /// As in a file of 2019: what the distribution of each function says.
+    /// Returns rows of a 2019 file, computed from the distribution of each function.
     pub fn durations(&self) -> Vec<Durations> {
-        // Standard deviations from the median at which the percentiles lie; the ends at three.
+        // Distances of the percentiles from the median, in standard deviations; the ends are set
+        // to three.
         const AT: [f64; 7] = [-3.0, -2.326_348, -0.674_490, 0.0, 0.674_490, 2.326_348, 3.0];
         let row = |function: &Function| {
             let at = |deviations: f64| 1e3 * function.durations.at(deviations);
@@ -238,7 +242,7 @@ impl Synthetic {
         self.functions.iter().map(row).collect()
     }
 
-    /// As in a file of 2019: one row an application.
+    /// Returns rows of a 2019 file, one per application.
     pub fn memory(&self) -> Vec<Memory> {
         let mut rows: Vec<Memory> = Vec::new();
         for function in &self.functions {
@@ -259,11 +263,11 @@ impl Synthetic {
         rows
     }
 
-    /// As in a file of 2021: each invocation, in the order in which they end.
+    /// Returns rows of a 2021 file: each invocation, ordered by its end.
     ///
     /// # Errors
-    /// There are too many.
-    pub fn calls(&self) -> Result<Vec<Call>, TooMany> {
+    /// There are too many invocations.
+    pub fn calls(&self) -> Result<Vec<Call>, TooManyArrivals> {
         let rows = self.invocations();
         let begin = arrivals(&rows, 0..MINUTES_MAX, self.seed)?;
         let mut random = Random::numbered(self.seed, u64::MAX - 1);

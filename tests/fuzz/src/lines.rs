@@ -8,7 +8,7 @@ use std::sync::Arc;
 use unlade_copy_kernels::guard::Fault;
 use unlade_copy_kernels::{Regions, Space};
 use unlade_copy_scheduler::Micros;
-use unlade_copy_service::manual::{Left, Manual};
+use unlade_copy_service::manual::{Manual, Remaining};
 use unlade_shm::{Arena, Flags, Kind, Memory, Queue, SyncKind, SyncTask, Task, Ticket};
 
 const SLOTS: u32 = 16;
@@ -207,7 +207,7 @@ impl Peer {
     /// Runs the service until it is idle, whatever state the script left.
     fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
-            if self.service.turn(END, 1 << 20, 1 << 16) != Left::More {
+            if self.service.turn(END, 1 << 20, 1 << 16) != Remaining::More {
                 return;
             }
         }

@@ -10,24 +10,24 @@ use unlade_kv::run::{Mode, run};
 use unlade_kv::{Config, ServerError};
 
 const ABOUT: &str = "\
-Serves RESP2, the protocol of Redis, until SIGTERM or SIGINT: keys and strings in memory. It is there \
-to measure copies with: --mode sync makes every copy that such a server makes, --mode offload receives \
-large values where they are kept, after the answer, and sends them from there.";
+Serves RESP2, the protocol of Redis, until SIGTERM or SIGINT: keys and strings in memory. Its purpose \
+is to measure copies: --mode sync makes all copies of an ordinary server; --mode offload receives \
+large values in place, after the answer, and sends them from there.";
 
 /// A key-value server with and without its copies
 #[derive(Debug, Parser)]
 #[command(name = "unlade-kv", version, long_about = ABOUT)]
 struct Args {
-    /// Which of the two builds
+    /// Copies of an ordinary server, or absorbed copies
     #[arg(long, value_enum, default_value_t = Mode::Offload)]
     mode: Mode,
-    /// Where to listen; port 0 for one that is free, which is printed
+    /// Listening address; port 0 selects a free port, which is printed
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:6379")]
     listen: SocketAddr,
-    /// Bytes of all keys and values
+    /// Maximum number of bytes in all keys and values
     #[arg(long, value_name = "BYTES")]
     memory_bytes_max: Option<usize>,
-    /// Connections
+    /// Maximum number of connections
     #[arg(long, value_name = "NUMBER")]
     clients_max: Option<usize>,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use unlade_kv::run::{Mode, run};
 use unlade_kv::{Config, Limits};
 
-/// A server; it ends with this value.
+/// A running server; it ends when this value is dropped.
 pub struct Running {
     pub address: SocketAddr,
     stop: Option<UnixStream>,
@@ -80,7 +80,7 @@ impl Client {
         byte[0]
     }
 
-    /// One answer, as it came.
+    /// Reads one answer as raw bytes.
     pub fn answer(&mut self) -> Vec<u8> {
         let mut answer = Vec::new();
         while !answer.ends_with(b"\r\n") {
@@ -108,22 +108,22 @@ impl Client {
         self.answer()
     }
 
-    /// The same with an answer as text.
+    /// Sends a line, and returns the answer as text.
     pub fn text(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         String::from_utf8(self.ask(&words)).unwrap()
     }
 
-    /// Waits for the connection's end; what came before.
+    /// Waits for the connection's end, and returns the bytes before it.
     pub fn rest(&mut self) -> Vec<u8> {
         let mut rest = Vec::new();
-        // A reset is an end, too.
+        // A reset counts as the end.
         let _ = self.stream.read_to_end(&mut rest);
         rest
     }
 }
 
-/// What a `GET` of it is answered with.
+/// Returns the answer to a `GET` of this value.
 pub fn bulk(value: &[u8]) -> Vec<u8> {
     [format!("${}\r\n", value.len()).as_bytes(), value, b"\r\n"].concat()
 }

@@ -1,28 +1,28 @@
-//! `function_durations_percentiles.anon.dNN.csv`: how long a function's invocations took in a day.
+//! `function_durations_percentiles.anon.dNN.csv`: durations of a function's invocations in a day.
 
 use crate::lines::{Reader, Row, TraceError};
 
-/// Which percentiles of the averages a file has.
+/// Percentiles of the averages in a file.
 pub const PERCENTILES: [u8; 7] = [0, 1, 25, 50, 75, 99, 100];
 
 /// Durations of one function, in milliseconds, without cold starts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Durations {
-    /// Whose application it is.
+    /// Owner of the application.
     pub owner: String,
-    /// Its application.
+    /// The application.
     pub app: String,
     /// The function, within its application.
     pub function: String,
-    /// Of all invocations.
+    /// Average of all invocations.
     pub average_ms: f64,
-    /// Of how many.
+    /// Number of invocations.
     pub count: u64,
-    /// The shortest.
+    /// Minimum.
     pub minimum_ms: f64,
-    /// The longest.
+    /// Maximum.
     pub maximum_ms: f64,
-    /// [`PERCENTILES`] of the averages of half minutes.
+    /// [`PERCENTILES`] of the averages over half minutes.
     pub percentiles_ms: [f64; 7],
 }
 

@@ -1,31 +1,31 @@
-//! `invocations_per_function_md.anon.dNN.csv`: invocations of each function, by the minute.
+//! `invocations_per_function_md.anon.dNN.csv`: number of invocations of each function per minute.
 
-use crate::lines::{Reader, Row, TraceError, Why};
+use crate::lines::{Reader, Row, RowError, TraceError};
 
-/// Minutes of a day, and of a file. Excerpts have fewer.
+/// Number of minutes in a day, and the maximum in a file. Excerpts have fewer.
 pub const MINUTES_MAX: usize = 1440;
 
-/// What starts a function, in the groups of the data set.
+/// Trigger of a function, in the groups of the data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Trigger {
-    /// A request.
+    /// HTTP request.
     Http,
-    /// A clock.
+    /// Timer.
     Timer,
-    /// An event hub or grid.
+    /// Event hub or event grid.
     Event,
-    /// A queue or a bus.
+    /// Queue or bus.
     Queue,
-    /// An object or a row in a store.
+    /// Object or row in a store.
     Storage,
-    /// A workflow.
+    /// Workflow.
     Orchestration,
-    /// Something else.
+    /// Any other trigger.
     Others,
 }
 
 impl Trigger {
-    /// All of them.
+    /// All triggers.
     pub const ALL: [Trigger; 7] = [
         Trigger::Http,
         Trigger::Timer,
@@ -36,7 +36,7 @@ impl Trigger {
         Trigger::Others,
     ];
 
-    /// As in files.
+    /// Returns the name in files.
     pub fn name(self) -> &'static str {
         match self {
             Trigger::Http => "http",
@@ -54,23 +54,23 @@ impl Trigger {
     }
 }
 
-/// One function's day.
+/// One day of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invocations {
-    /// Whose application it is.
+    /// Owner of the application.
     pub owner: String,
-    /// Its application.
+    /// The application.
     pub app: String,
     /// The function, within its application.
     pub function: String,
-    /// What starts it.
+    /// The trigger.
     pub trigger: Trigger,
-    /// How often it ran, minute by minute.
+    /// Number of invocations in each minute.
     pub per_minute: Vec<u32>,
 }
 
 impl Invocations {
-    /// How often it ran.
+    /// Returns the total number of invocations.
     pub fn total(&self) -> u64 {
         self.per_minute.iter().copied().map(u64::from).sum()
     }
@@ -85,7 +85,7 @@ impl Row for Invocations {
             owner: reader.name()?,
             app: reader.name()?,
             function: reader.name()?,
-            trigger: reader.parsed(Trigger::parse, Why::Trigger)?,
+            trigger: reader.parsed(Trigger::parse, RowError::Trigger)?,
             per_minute: {
                 let minutes = reader.columns() - Self::COLUMNS.len();
                 (0..minutes).map(|_| reader.count()).collect::<Result<_, _>>()?

@@ -1,22 +1,22 @@
-//! `app_memory_percentiles.anon.dNN.csv`: what an application had allocated in a day.
+//! `app_memory_percentiles.anon.dNN.csv`: allocated memory of an application in a day.
 
 use crate::lines::{Reader, Row, TraceError};
 
-/// Which percentiles of the averages a file has.
+/// Percentiles of the averages in a file.
 pub const PERCENTILES: [u8; 8] = [1, 5, 25, 50, 75, 95, 99, 100];
 
-/// Memory of one application, in MiB as the data set has it.
+/// Memory of one application, in MiB as in the data set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// Whose application it is.
+    /// Owner of the application.
     pub owner: String,
     /// The application.
     pub app: String,
-    /// Of how many samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Of all samples.
+    /// Average of all samples.
     pub average_mib: f64,
-    /// [`PERCENTILES`] of the averages of minutes.
+    /// [`PERCENTILES`] of the averages over minutes.
     pub percentiles_mib: [f64; 8],
 }
 

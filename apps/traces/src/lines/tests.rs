@@ -1,4 +1,4 @@
-//! Hostile files end in errors that say where.
+//! Hostile files end in errors with positions.
 
 use super::*;
 use crate::azure2019::{Durations, Invocations, Memory};
@@ -21,13 +21,13 @@ fn a_wrong_row_is_told_by_its_line_and_field_and_the_next_one_follows() {
     assert_eq!(wrong.to_string(), "line 2, field 6: \"x\" is no whole number from 0 on");
     assert_eq!(rows.next().unwrap().unwrap().per_minute, [1, 2, 3]);
     let short = rows.next().unwrap().unwrap_err();
-    assert_eq!(short.why, Why::Fields { found: 6, due: 7 });
+    assert_eq!(short.why, RowError::Fields { found: 6, due: 7 });
     assert_eq!(rows.next().unwrap().unwrap_err().line, 5, "an empty line is no row");
     assert!(rows.next().is_none());
 }
 
 #[test]
-fn what_cannot_be_read_is_refused() {
+fn invalid_rows_are_refused() {
     for (line, why) in [
         ("o,a,f,http,1,2,3,4", "8 fields instead of 7"),
         ("o,a,f,cron,1,2,3", "no trigger"),
@@ -49,7 +49,7 @@ fn what_cannot_be_read_is_refused() {
 }
 
 #[test]
-fn another_header_is_told() {
+fn a_wrong_header_is_reported() {
     for (text, why) in [
         ("", "empty"),
         ("HashOwner,HashApp\n", "2 fields instead of 4"),
@@ -68,16 +68,16 @@ fn another_header_is_told() {
 fn lines_that_are_too_long_or_no_text_end_or_are_skipped() {
     let long = format!("{HEADER}{}", "x".repeat(LINE_BYTES_MAX + 1));
     let mut rows = Rows::<Invocations>::of(long.as_bytes()).unwrap();
-    assert_eq!(rows.next().unwrap().unwrap_err().why, Why::Long);
+    assert_eq!(rows.next().unwrap().unwrap_err().why, RowError::Long);
     assert!(rows.next().is_none());
     let mut text = HEADER.as_bytes().to_vec();
     text.extend_from_slice(b"\xff\xfe\no,a,f,timer,0,0,1");
     let mut rows = Rows::<Invocations>::of(&text).unwrap();
-    assert_eq!(rows.next().unwrap().unwrap_err().why, Why::Text);
+    assert_eq!(rows.next().unwrap().unwrap_err().why, RowError::Text);
     assert_eq!(rows.next().unwrap().unwrap().total(), 1);
 }
 
-/// Whatever is read can be written, and is then read as the same.
+/// All rows that can be read can be written, and the result reads the same.
 fn again<R: Row + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Ok(rows) = Rows::<R>::of(bytes) else { return };
     let rows: Vec<R> = rows.filter_map(Result::ok).collect();

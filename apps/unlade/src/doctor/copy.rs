@@ -5,7 +5,7 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use std::fs;
 use unlade_copy::{Config, Copier, Service};
-use unlade_copy_kernels::dsa::probe::Found;
+use unlade_copy_kernels::dsa::probe::ProbeResult;
 use unlade_copy_kernels::populate::{Ranges, Validity};
 use unlade_copy_kernels::{dsa, kernel};
 use unlade_sys::fault::{Faults, userfaultfd};
@@ -104,7 +104,7 @@ fn streams() -> Result<String> {
     }
 }
 
-fn accelerator(found: &Found) -> Result<String> {
+fn accelerator(found: &ProbeResult) -> Result<String> {
     let names: Vec<&str> = found.usable.iter().map(|queue| queue.name.as_str()).collect();
     match (names.is_empty(), found.unusable.first()) {
         (false, _) => Ok(names.join(", ")),
@@ -173,7 +173,7 @@ mod tests {
         assert!(movsb("Features: neon").is_err());
         assert!(huge_pages("always [madvise] never").is_ok());
         assert!(huge_pages("always madvise [never]").is_err() && huge_pages("").is_err());
-        let none = accelerator(&Found::default()).unwrap_err();
+        let none = accelerator(&ProbeResult::default()).unwrap_err();
         assert!(none.to_string().contains("processors copy"));
     }
 

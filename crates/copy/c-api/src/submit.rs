@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::sync::Arc;
 
 use unlade_copy::{CopyOptions, TASK_BYTES_MAX, TaskFailure, is_refused};
-use unlade_copy_scheduler::plan::Piece;
+use unlade_copy_scheduler::plan::Chunk;
 use unlade_copy_scheduler::shift::{self, Move};
 
 use crate::abi::{self, DESCR_TOKENS, Descr, Func, TaskOpts};
@@ -119,13 +119,13 @@ pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, request: CopyRequest<'_>
 /// Without `copies` the request is one copy.
 ///
 /// # Safety
-/// As for [`copy`]; the copies are within the request's ranges, and none overlaps itself.
-unsafe fn submit(channel: &Arc<Channel>, request: CopyRequest<'_>, copies: &[Piece]) {
+/// As for [`copy`]; the copies are of the job's bytes, and none overlaps itself.
+unsafe fn submit(channel: &Arc<Channel>, request: CopyRequest<'_>, copies: &[Chunk]) {
     let CopyRequest { dst, src, len, options, part_bytes, func, descr } = request;
     let is_move = !copies.is_empty();
-    let whole = [Piece { dst: dst.addr() as u64, src: src.addr() as u64, len: len as u64 }];
+    let whole = [Chunk { dst: dst.addr() as u64, src: src.addr() as u64, len: len as u64 }];
     let copies = if is_move { copies } else { &whole };
-    let parts_of = |copy: &Piece| (copy.len as usize).div_ceil(part_bytes).max(1);
+    let parts_of = |copy: &Chunk| (copy.len as usize).div_ceil(part_bytes).max(1);
     let record = watch(channel, &options, dst, src, len);
     let count: usize = copies.iter().map(parts_of).sum();
     let options = CopyOptions { handler: completion::handler(func, count, record), ..options };

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Instant;
 
-use unlade_copy_scheduler::admit::{CLASSES, Costs, Seen, Site, Verdict, class_of};
+use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
 /// Number of hint sets of a thread, a power of two, and number of hints in a set.
 const SETS: usize = 64;
@@ -115,9 +115,9 @@ thread_local! {
 /// A site, and the decisions for its next copies until one is timed, by class of length.
 #[derive(Debug, Default)]
 struct Entry {
-    site: Site,
+    site: CallSite,
     usual: [CachedDecision; CLASSES],
-    /// Number of the last query for the site.
+    /// The number of the question that it was asked last.
     asked: u64,
 }
 
@@ -229,7 +229,7 @@ impl Admission {
         }
     }
 
-    fn learn(&self, site: usize, learn: impl FnOnce(&mut Site)) {
+    fn learn(&self, site: usize, learn: impl FnOnce(&mut CallSite)) {
         if let Some(mut table) = self.table()
             && let Some(entry) = table.cache.sites.get_mut(&site)
         {
@@ -237,7 +237,7 @@ impl Admission {
         }
     }
 
-    /// Records a timed copy that was synchronous and took `copy_ns`; see [`Site::observe_inline`].
+    /// A copy that was to be timed was made at once, in `copy_ns`; see [`CallSite::observe_inline`].
     pub fn learn_at_once(
         &self,
         (site, is_awake): (usize, bool),
@@ -253,7 +253,7 @@ impl Admission {
         &self,
         (site, is_awake): (usize, bool),
         len: u32,
-        seen: &Seen,
+        seen: &QueuedTiming,
         costs: &Costs,
     ) {
         self.learn(site, |site| site.observe_queued(costs, len.into(), is_awake, seen));
@@ -452,7 +452,7 @@ mod tests {
     fn learn(sites: &Admission, site: usize, len: usize, decision: Decision, window_ns: u32) {
         if decision.timed && decision.queue {
             let wait_ns = (COPY_NS + 200).saturating_sub(window_ns);
-            let seen = Seen { submit_ns: 20, window_ns, wait_ns, line_ns: None };
+            let seen = QueuedTiming { submit_ns: 20, window_ns, wait_ns, line_ns: None };
             sites.learn_queued((site, true), len as u32, &seen, &Costs::default());
         } else if decision.timed {
             sites.learn_at_once((site, true), len, COPY_NS, None);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use unlade_copy_scheduler::admit::{INLINE_MAX_BYTES, Seen};
+use unlade_copy_scheduler::admit::{INLINE_MAX_BYTES, QueuedTiming};
 use unlade_shm::Arena;
 use unlade_shm::shared::OutOfRegion;
 
@@ -300,7 +300,7 @@ impl ArenaCopy {
         }
         if let Some(Timing { site, is_awake, submit_ns, since }) = self.timing.take() {
             let window_ns = nanos(since);
-            let seen = Seen { submit_ns, window_ns, wait_ns: NOTIFY_NS, line_ns: None };
+            let seen = QueuedTiming { submit_ns, window_ns, wait_ns: NOTIFY_NS, line_ns: None };
             let part_bytes = self.bytes.min(TASK_BYTES_MAX) as u32;
             self.copier.learn_queued((site, is_awake), part_bytes, &seen);
         }

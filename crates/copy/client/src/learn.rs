@@ -9,7 +9,7 @@ use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Instant;
 
-use unlade_copy_scheduler::admit::Seen;
+use unlade_copy_scheduler::admit::QueuedTiming;
 use unlade_shm::{Ticket, segment};
 
 use crate::admission::nanos;
@@ -30,8 +30,8 @@ impl Copier {
         self.admission().learn_at_once(site, len, copy_ns, None);
     }
 
-    /// Records a timed copy that was queued and is over.
-    pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &Seen) {
+    /// A copy that was to be timed was queued, and is over.
+    pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &QueuedTiming) {
         self.admission().learn_queued(site, len, seen, &self.costs());
     }
 
@@ -151,7 +151,7 @@ impl Copier {
         let (window_ns, wait_ns) = seen.unwrap_or_else(never_synced);
         let line_ns = synced.and_then(|bits| self.line_ns_of(ticket, queued, bits));
         let submit_ns = timing as u32 >> 1 & SUBMIT_NS_MAX;
-        let seen = Seen { submit_ns, window_ns, wait_ns, line_ns };
+        let seen = QueuedTiming { submit_ns, window_ns, wait_ns, line_ns };
         self.learn_queued((site, timing & 1 != 0), queued.len_bytes, &seen);
     }
 

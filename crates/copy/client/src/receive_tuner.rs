@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use unlade_copy_scheduler::admit::{Costs, Seen, Site, Verdict};
+use unlade_copy_scheduler::admit::{CallSite, Costs, QueuedTiming, Verdict};
 
 use crate::admission::nanos;
 
@@ -17,8 +17,8 @@ const SAMPLE_EVERY: u8 = 8;
 /// Measurements of earlier rounds, and the current round.
 #[derive(Debug, Default)]
 pub(crate) struct ReceiveTuner {
-    site: Site,
-    /// Decision for the current round; none between two rounds.
+    site: CallSite,
+    /// How it is received; none between two rounds.
     way: Option<Verdict>,
     /// Start of the current round, if it is timed.
     began: Option<Instant>,
@@ -104,8 +104,8 @@ impl ReceiveTuner {
         match way {
             Verdict::Inline => self.site.observe_inline(UNIT_BYTES, true, unit_ns, None),
             Verdict::Queue => {
-                // The sample contains all costs, so there is no separate window.
-                let seen = Seen {
+                // It is all in one figure, and nothing of it was a window.
+                let seen = QueuedTiming {
                     submit_ns: unit_ns,
                     window_ns: u32::MAX,
                     wait_ns: 0,

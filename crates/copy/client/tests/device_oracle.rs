@@ -94,7 +94,7 @@ fn unit(seed: u64) -> Box<dyn Device + Send> {
         bytes_per_us: 10_000,
         bytes_min: 64,
         bytes_max: 16 << 10,
-        pieces_max: 4,
+        chunks_max: 4,
         depth: 8,
     };
     let guard = unlade_copy_kernels::guard::install().unwrap();
@@ -103,7 +103,7 @@ fn unit(seed: u64) -> Box<dyn Device + Send> {
     for number in 0..5_000 {
         let failing = match random.below(20) {
             0 => Failing::Batch,
-            1 => Failing::Piece(random.below(4)),
+            1 => Failing::Chunk(random.below(4)),
             2..4 => Failing::Late(random.below(200_000) as u64),
             _ => continue,
         };

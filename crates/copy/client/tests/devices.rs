@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use unlade_copy::{Config, Copier, CopyError, CopyOptions, Service, TaskFailure, Token};
-use unlade_copy_kernels::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
+use unlade_copy_kernels::device::{Batch, Characteristics, Chunk, Device, Progress, Refused};
 use unlade_copy_kernels::model::{Clock, Failing, Model, Paced};
 use unlade_copy_kernels::{Guard, OwnMemory};
 use unlade_copy_scheduler::dispatch;
@@ -20,7 +20,7 @@ const UNIT: Characteristics = Characteristics {
     bytes_per_us: 10_000,
     bytes_min: 512,
     bytes_max: 64 << 10,
-    pieces_max: 4,
+    chunks_max: 4,
     depth: 16,
 };
 
@@ -102,8 +102,7 @@ fn a_large_copy_is_divided_so_that_both_finish_together() {
     let mut buffers = [pair(1 << 20, 1)];
     let took_ns = copy_all(&attachment, &clock, &mut buffers);
     let alone_ns = (1 << 20) * 1000 / CPU_RATE;
-    // Both are equally fast, except for the device's start cost: once for each batch of 4 pieces
-    // of 64 KiB.
+    // Both are equally fast, but for the device's start: once in each batch of 4 chunks of 64 KiB.
     let ideal_ns = (1 << 20) * 1000 / (CPU_RATE + UNIT.bytes_per_us);
     assert!(took_ns < alone_ns * 55 / 100, "{took_ns} of {alone_ns}");
     assert!((ideal_ns..ideal_ns * 105 / 100).contains(&took_ns), "{took_ns} for {ideal_ns}");
@@ -120,8 +119,7 @@ fn small_copies_share_the_device() {
     let mut buffers: Vec<_> = (0..16).map(|number| pair(8 << 10, number)).collect();
     let took_ns = copy_all(&attachment, &clock, &mut buffers);
     let alone_ns = 16 * (8 << 10) * 1000 / CPU_RATE;
-    // The model charges the start cost for every piece, so the device gets a little less than
-    // half.
+    // Every chunk is expected to cost a start, so the device gets a little less than half.
     assert!((alone_ns / 2..alone_ns * 7 / 10).contains(&took_ns), "{took_ns} of {alone_ns}");
     let counts = service.counts();
     assert!(counts.unit_bytes >= 5 * (8 << 10), "{counts:?}");
@@ -140,7 +138,7 @@ fn small_copies_are_made_by_the_processor() {
 fn a_failing_unit_loses_no_byte() {
     let clock = Clock::default();
     let mut unit = Model::new(UNIT, 1, &clock, guard()).polled_in_ns(20);
-    assert!(unit.fail(0, Failing::Batch) && unit.fail(2, Failing::Piece(1)));
+    assert!(unit.fail(0, Failing::Batch) && unit.fail(2, Failing::Chunk(1)));
     let (service, attachment) = paced(unit, &clock);
     copy_all(&attachment, &clock, &mut [pair(1 << 20, 1), pair(300_000, 2)]);
     let counts = service.counts();
@@ -270,7 +268,7 @@ impl Device for Full {
         UNIT
     }
 
-    unsafe fn submit(&mut self, _: &[Piece]) -> Result<Batch, Refused> {
+    unsafe fn submit(&mut self, _: &[Chunk]) -> Result<Batch, Refused> {
         Err(Refused::Full)
     }
 

@@ -55,7 +55,7 @@ impl Unit {
             }
         };
         let copies = (ROUND_BYTES / bytes).max(1);
-        // What the unit before left in the caches is not this one's.
+        // Warm the caches for this unit.
         copy();
         let begin = Instant::now();
         (0..copies).for_each(|_| copy());

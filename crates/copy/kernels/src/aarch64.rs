@@ -1,13 +1,13 @@
-//! Copy loops for 64-bit ARM, in assembly, so that a fault in them can be put right.
+//! Copy loops for 64-bit ARM, in assembly, so that the handler can recover from a fault in them.
 //!
 //! Every routine keeps one invariant at each instruction that touches memory: `x2` bytes are left
-//! to copy, from `x1` to `x0`, and everything before is done. So wherever a loop faults, what is
-//! left can be copied byte by byte up to the very byte that is bad: `recover` does that. Where that
-//! faults in turn, `give_up` returns how much is left.
+//! to copy, from `x1` to `x0`, and everything before is done. So after a fault in any loop,
+//! `recover` can copy the rest byte by byte, up to the bad byte itself. After a fault in
+//! `recover`, `give_up` returns the number of bytes left.
 //!
-//! The signal handler of [`crate::guard`] reads the program counter and goes on at one of the two
-//! landings; it leaves the kind of fault in `x3` and the address in `x4`, which no routine uses. No
-//! routine uses the stack or the link register, so that a landing can return to the routine's
+//! The signal handler of [`crate::guard`] reads the program counter and resumes at one of these
+//! two labels. It passes the kind of fault in `x3` and the address in `x4`, which no routine uses.
+//! No routine uses the stack or the link register, so a label can return to the routine's caller.
 //! caller.
 
 use std::arch::global_asm;
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 
 use crate::kernel::{Kernel, Raw};
 
-/// Whether the guard works on this architecture.
+/// True if the guard works on this architecture.
 pub(crate) const GUARDED: bool = true;
 
 global_asm!(
@@ -183,7 +183,7 @@ unsafe extern "C" {
     fn unlade_copyunit_bytes(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_stream_neon(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
 
-    // Places in the code, never called and never read: only their addresses are used.
+    // Labels in the code, which are never called or read; only their addresses are used.
     static unlade_copyunit_begin: u8;
     static unlade_copyunit_end: u8;
     static unlade_copyunit_bytes_begin: u8;
@@ -192,26 +192,28 @@ unsafe extern "C" {
     static unlade_copyunit_give_up: u8;
 }
 
-/// The loops that this processor can run, the preferred first. All processors have NEON.
+/// Returns the loops that this processor can run, the preferred first. All processors have NEON.
 /// Async-signal-safe.
 pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
     let neon = Kernel::guarded("neon", unlade_copyunit_neon);
     [neon, Kernel::guarded("bytes", unlade_copyunit_bytes)].into_iter()
 }
 
-/// The loops that store around the caches, the preferred first. Async-signal-safe.
+/// Returns the loops that store around the caches, the preferred first. Async-signal-safe.
 pub(crate) fn streams() -> impl Iterator<Item = Kernel> {
     std::iter::once(Kernel::guarded("stream-neon", unlade_copyunit_stream_neon))
 }
 
-/// Sends a thread that faulted in one of the loops to its landing; whether it did fault there.
+/// Redirects a thread that faulted in one of the loops to its recovery label. Returns true if the
+/// fault was in a loop.
 ///
 /// Async-signal-safe.
 ///
 /// # Safety
-/// `context` is the `ucontext_t` that the kernel gave to a signal handler that is running.
+/// `context` is the `ucontext_t` that the kernel passed to the running signal handler.
 pub(crate) unsafe fn divert(context: *mut c_void, kind: usize, address: usize) -> bool {
-    // SAFETY: the caller's promise; nobody else refers to the context while its handler runs.
+    // SAFETY: the caller guarantees a valid context; only its handler refers to it while the
+    // handler runs.
     let machine = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext };
     let Some(landing) = landing(machine.pc as usize) else {
         return false;
@@ -222,7 +224,7 @@ pub(crate) unsafe fn divert(context: *mut c_void, kind: usize, address: usize) -
     true
 }
 
-/// Where to go on after a fault at `counter`.
+/// Returns the recovery label for a fault at `counter`.
 fn landing(counter: usize) -> Option<usize> {
     let begin = (&raw const unlade_copyunit_begin).addr();
     let end = (&raw const unlade_copyunit_end).addr();

@@ -1,13 +1,12 @@
-//! Which loop is fastest for which size, and what a line costs that another core wrote, measured on
-//! this machine in a few milliseconds.
+//! Calibration: measures in a few milliseconds the fastest loop for each size on this machine, and
+//! the cost to read a cache line that another core wrote.
 //!
-//! Of every class of length one size is copied, from warm caches to warm caches, by every loop in
-//! turn, round after round, so that what disturbs the machine disturbs all of them; medians
-//! decide. A loop takes a class from the preferred one only where it is clearly faster. What is
-//! larger than the caches would take longer than a few milliseconds to touch for the first time:
-//! the last classes are measured with the largest sample.
+//! For each class of length, all loops copy one size from warm caches to warm caches, in turn and
+//! in several rounds, so disturbances affect all of them alike. Medians decide. A loop replaces
+//! the preferred one only if it is clearly faster. The first touch of buffers larger than the
+//! caches would take longer than a few milliseconds, so the last classes use the largest sample.
 //!
-//! [`Calibrator`] does it a step at a time, for who has something better to do in between.
+//! [`Calibrator`] runs it step by step, for callers that have other work in between.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,69 +14,69 @@ use std::time::{Duration, Instant};
 
 use crate::kernel::{self, CLASS_BYTES_MAX, CLASSES, Kernel};
 
-/// Rounds of which the median counts.
+/// Number of rounds for the median.
 const ROUNDS: usize = 7;
-/// Bytes that one loop copies in one round, of each class, or one copy if that is more.
+/// Number of bytes that one loop copies in one round of a class; at least one copy.
 const ROUND_BYTES: usize = 256 << 10;
-/// The largest sample, in bytes.
+/// Maximum sample size, in bytes.
 const SAMPLE_BYTES_MAX: usize = 256 << 10;
-/// How much less time, in hundredths, makes a loop better than the preferred one.
+/// Minimum advantage over the preferred loop, in percent of the time.
 const BETTER_PERCENT: u64 = 5;
-/// Time that all steps together may take; what is not measured by then stays as it is preferred.
+/// Maximum total time of all steps; classes that are not measured keep the preferred loop.
 const BUDGET: Duration = Duration::from_millis(4);
-/// The class whose loop says how fast the processor copies what is large: up to 64 KiB.
+/// Class whose loop determines the processor's copy rate for large copies: up to 64 KiB.
 const LARGE_CLASS: usize = 4;
-/// Lines that go from core to core in one round.
+/// Number of lines that move from core to core in one round.
 const REMOTE_LINES: usize = 1024;
-/// Rounds of which the median counts.
+/// Number of rounds for the median.
 const REMOTE_ROUNDS: usize = 15;
-/// Fewer rounds with two cores are not enough.
+/// Minimum number of valid rounds with two cores.
 const REMOTE_ROUNDS_MIN: usize = 5;
-/// Time that they may take.
+/// Maximum time of these rounds.
 const REMOTE_BUDGET: Duration = Duration::from_millis(1);
-/// More than this is no line's cost but somebody else's time.
+/// A larger value is not the cost of a line, but a preemption.
 const REMOTE_NS_MAX: f32 = 200.0;
 
-/// What was measured of one class of length.
+/// Measurements of one class of length.
 #[derive(Clone, Debug)]
-pub struct Measured {
-    /// The size that was copied, in bytes.
+pub struct ClassTimings {
+    /// Copied size, in bytes.
     pub sample_bytes: usize,
-    /// The median time of one copy, in picoseconds, of each loop of [`kernel::available`].
+    /// Median time of one copy, in picoseconds, for each loop of [`kernel::available`].
     pub copy_ps: Vec<u64>,
     best: usize,
     best_guarded: usize,
 }
 
-impl Measured {
-    /// The loop for copies of this class.
+impl ClassTimings {
+    /// Returns the loop for copies of this class.
     pub fn best(&self) -> &'static Kernel {
         &kernel::available()[self.best]
     }
 
-    /// The loop for guarded copies of this class.
+    /// Returns the loop for guarded copies of this class.
     pub fn best_guarded(&self) -> &'static Kernel {
         &kernel::available()[self.best_guarded]
     }
 }
 
-/// What was measured, by class.
+/// Measurements by class.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// One for each class of [`CLASS_BYTES_MAX`].
-    pub classes: [Measured; CLASSES],
+    /// One entry for each class of [`CLASS_BYTES_MAX`].
+    pub classes: [ClassTimings; CLASSES],
 }
 
 impl Calibration {
-    /// How many bytes a microsecond the processor copies of what is large and in its caches; none
-    /// where that was not measured.
+    /// Returns the processor's rate for large copies within its caches, in bytes per microsecond;
+    /// `None` if not measured.
     pub fn bytes_per_us(&self) -> Option<u64> {
         let large = &self.classes[LARGE_CLASS];
         let ps = large.copy_ps.get(large.best_guarded).copied().filter(|ps| *ps > 0)?;
         Some((large.sample_bytes as u64).saturating_mul(1_000_000) / ps)
     }
 
-    /// Makes [`crate::copy`] and guarded copies use what was found, in the whole process.
+    /// Makes [`crate::copy`] and guarded copies use these results, in the whole process.
     pub fn apply(&self) {
         for (class, measured) in self.classes.iter().enumerate() {
             kernel::choose(class, *measured.best(), *measured.best_guarded());
@@ -85,23 +84,23 @@ impl Calibration {
     }
 }
 
-/// Measures. Other threads of the machine that are busy make it less certain, never wrong.
+/// Runs a calibration. Other busy threads make its results less exact, never wrong.
 pub fn calibrate() -> Calibration {
     let mut calibrator = Calibrator::default();
     while calibrator.step() {}
     calibrator.into_result()
 }
 
-/// Measures a class at a time.
+/// Measures one class at a time.
 #[derive(Debug, Default)]
 pub struct Calibrator {
-    classes: Vec<Measured>,
+    classes: Vec<ClassTimings>,
     buffers: Option<(Vec<u8>, Vec<u8>)>,
     took: Duration,
 }
 
 impl Calibrator {
-    /// Measures the next class, which takes less than a millisecond of a core; false where
+    /// Measures the next class, which takes less than a millisecond of a core. Returns false if
     /// nothing is left to measure.
     pub fn step(&mut self) -> bool {
         let class = self.classes.len();
@@ -110,7 +109,7 @@ impl Calibrator {
         }
         let begin = Instant::now();
         match &mut self.buffers {
-            // To touch them for the first time takes as long as a class.
+            // The first touch of the buffers takes as long as a class.
             None => {
                 self.buffers = Some((vec![1_u8; SAMPLE_BYTES_MAX], vec![2_u8; SAMPLE_BYTES_MAX]));
             }
@@ -123,7 +122,7 @@ impl Calibrator {
         true
     }
 
-    /// What was found; classes that were not measured keep the preferred loop.
+    /// Returns the results; classes that were not measured keep the preferred loop.
     pub fn into_result(self) -> Calibration {
         let mut classes = self.classes.into_iter();
         let class = |class| classes.next().unwrap_or_else(|| unmeasured(sample_bytes(class)));
@@ -131,22 +130,22 @@ impl Calibrator {
     }
 }
 
-fn unmeasured(sample_bytes: usize) -> Measured {
+fn unmeasured(sample_bytes: usize) -> ClassTimings {
     let kernels = kernel::available();
     let copy_ps = vec![0; kernels.len()];
     let best_guarded = best(&copy_ps, |at| kernels[at].is_guarded());
-    Measured { sample_bytes, copy_ps, best: 0, best_guarded }
+    ClassTimings { sample_bytes, copy_ps, best: 0, best_guarded }
 }
 
-/// A size from the middle of a class.
+/// Returns a size from the middle of a class.
 fn sample_bytes(class: usize) -> usize {
     (CLASS_BYTES_MAX[class] / 2).min(SAMPLE_BYTES_MAX)
 }
 
-fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Measured {
+fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTimings {
     let kernels = kernel::available();
     let mut rounds: Vec<[u64; ROUNDS]> = vec![[0; ROUNDS]; kernels.len()];
-    // The first round warms up.
+    // The first round warms the caches.
     for round in 0..=ROUNDS {
         for (kernel, times) in kernels.iter().zip(&mut rounds) {
             let ps = time(kernel, &source[..sample_bytes], &mut target[..sample_bytes]);
@@ -155,7 +154,7 @@ fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Measured {
     }
     let median = |mut times: [u64; ROUNDS]| *times.select_nth_unstable(ROUNDS / 2).1;
     let copy_ps: Vec<u64> = rounds.into_iter().map(median).collect();
-    Measured {
+    ClassTimings {
         sample_bytes,
         best: best(&copy_ps, |_| true),
         best_guarded: best(&copy_ps, |at| kernels[at].is_guarded()),
@@ -163,19 +162,19 @@ fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Measured {
     }
 }
 
-/// The time of one copy, in picoseconds.
+/// Returns the time of one copy, in picoseconds.
 fn time(kernel: &Kernel, source: &[u8], target: &mut [u8]) -> u64 {
     let copies = (ROUND_BYTES / source.len()).max(1);
     let begin = Instant::now();
     for _ in 0..copies {
-        // SAFETY: two slices, so they are valid and do not overlap; `measure` made them equally
-        // long.
+        // SAFETY: two slices, so they are valid and do not overlap; `measure` gave them the same
+        // length.
         unsafe { kernel.copy(target.as_mut_ptr(), source.as_ptr(), source.len()) };
     }
     (begin.elapsed().as_nanos() as u64).saturating_mul(1000) / copies as u64
 }
 
-/// The place of the fastest that may be had, or of the first of them where that is about as fast.
+/// Returns the index of the fastest permitted loop, or of the first one if that is about as fast.
 fn best(copy_ps: &[u64], may: impl Fn(usize) -> bool) -> usize {
     let mut allowed = (0..copy_ps.len()).filter(|&at| may(at));
     let first = allowed.next().unwrap_or(0);
@@ -185,7 +184,7 @@ fn best(copy_ps: &[u64], may: impl Fn(usize) -> bool) -> usize {
     if clearly { fastest } else { first }
 }
 
-/// One cache line.
+/// A cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Line(AtomicU64);
@@ -194,17 +193,17 @@ struct Line(AtomicU64);
 #[derive(Debug)]
 struct Exchange {
     lines: Box<[Line]>,
-    /// Even: to be written for the round that is half of it. Odd: written.
+    /// Even: the lines can be written for round `turn / 2`. Odd: they are written.
     turn: AtomicUsize,
-    /// Where the writer ran, a core's number.
+    /// Number of the writer's core.
     core: AtomicUsize,
     until: Instant,
 }
 
-/// What a line costs more to read because another core wrote it, nanoseconds, where many are read
-/// one after the other; nothing where there is one core only, or the other one has no time.
+/// Returns the additional time to read a cache line that another core wrote, in nanoseconds, for a
+/// sequence of lines. `None` with only one core, or if the other core is busy.
 ///
-/// Another thread runs meanwhile, for a millisecond at most.
+/// Runs a second thread, for a millisecond at most.
 pub fn remote_line_ns() -> Option<f32> {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return None;
@@ -217,7 +216,7 @@ pub fn remote_line_ns() -> Option<f32> {
     });
     let writer = Arc::clone(&exchange);
     let name = std::thread::Builder::new().name("copyd-measure".to_owned());
-    // It ends by itself: a core that is busy keeps nobody waiting.
+    // The writer ends by itself, so a busy core delays no caller.
     drop(name.spawn(move || writer.write()).ok()?);
     median_ns(exchange.read())
 }
@@ -232,7 +231,7 @@ fn median_ns(mut samples: Vec<f32>) -> Option<f32> {
 }
 
 impl Exchange {
-    /// Waits for a turn; false where the time is up.
+    /// Waits for a turn; returns false when the time is up.
     fn wait_for(&self, turn: usize) -> bool {
         while self.turn.load(Ordering::Acquire) != turn {
             if Instant::now() > self.until {
@@ -256,7 +255,8 @@ impl Exchange {
         }
     }
 
-    /// Nanoseconds a line, of each round in which both had a core of their own.
+    /// Returns the nanoseconds per line of each round in which both threads had a core of their
+    /// own.
     fn read(&self) -> Vec<f32> {
         let mut samples = Vec::with_capacity(REMOTE_ROUNDS);
         for round in 0..REMOTE_ROUNDS {
@@ -280,9 +280,9 @@ impl Exchange {
     }
 }
 
-/// The core that this thread is on at the moment.
+/// Returns the current core of this thread.
 fn core() -> usize {
-    // SAFETY: it has no preconditions.
+    // SAFETY: the call has no preconditions.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(usize::MAX)
 }
 
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_step_is_a_class_and_what_is_not_measured_keeps_its_loop() {
         let mut calibrator = Calibrator::default();
-        // The buffers, and the first class.
+        // One step for the buffers, one for the first class.
         assert!(calibrator.step() && calibrator.step());
         calibrator.took = BUDGET;
         let steps = (0..CLASSES).take_while(|_| calibrator.step()).count();
@@ -317,7 +317,7 @@ mod tests {
 
     #[test]
     fn a_line_of_another_core_costs_what_a_line_can_cost() {
-        // Two cores may not be had in time.
+        // Two cores may not be available in time.
         match remote_line_ns() {
             Some(ns) => assert!((0.0..=REMOTE_NS_MAX).contains(&ns), "{ns}"),
             None => println!("skipped: no two cores for a millisecond"),
@@ -339,7 +339,7 @@ mod tests {
         for bytes in CLASS_BYTES_MAX.into_iter().take(CLASSES - 1).flat_map(|b| [b - 1, b, b + 1]) {
             let from: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
             let mut to = vec![0; bytes];
-            // SAFETY: two vectors of `bytes`.
+            // SAFETY: two vectors of `bytes` bytes.
             unsafe { crate::copy(to.as_mut_ptr(), from.as_ptr(), bytes, crate::Hint::Reuse) };
             assert!(from == to, "{bytes} bytes");
         }

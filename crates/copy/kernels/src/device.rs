@@ -1,9 +1,9 @@
-//! What asynchronous copy units have in common: one takes a batch of pieces, copies them while the
-//! processor does something else, and is asked whether it is done.
+//! Interface of asynchronous copy units: a unit accepts a batch of chunks, copies them while the
+//! processor does other work, and is polled for completion.
 //!
-//! The dispatcher gives a unit the tail of its work, copies the rest itself and then asks (Copier,
-//! SOSP 2025, §4.3). It never has to know which unit that is: [`Characteristics`] say how much
-//! there has to be for the unit to pay, and what it refuses is copied by the processor.
+//! The dispatcher gives a unit the tail of its work, copies the rest itself and then polls
+//! (Copier, SOSP 2025, §4.3). It does not depend on the kind of unit: [`Characteristics`] contain
+//! the minimum size that pays, and the processor copies what a unit refuses.
 
 use std::io;
 
@@ -11,58 +11,58 @@ use crate::guard::Fault;
 
 /// A contiguous copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Where to.
+pub struct Chunk {
+    /// Destination.
     pub dst: *mut u8,
-    /// Where from.
+    /// Source.
     pub src: *const u8,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: usize,
 }
 
-// SAFETY: it is two addresses and a number. Using them takes `unsafe` anyway, where their validity
-// is promised, in whichever thread.
-unsafe impl Send for Piece {}
+// SAFETY: a chunk is two addresses and a number. Each use of them requires `unsafe`, whose caller
+// guarantees their validity, in any thread.
+unsafe impl Send for Chunk {}
 
-/// What a unit is good at. A prediction for the dispatcher, no promise.
+/// Expected performance of a unit: a prediction for the dispatcher, not a guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Characteristics {
-    /// What it is called.
+    /// Name of the unit.
     pub name: &'static str,
-    /// From submission until the first byte moves, in nanoseconds.
+    /// Time from submission to the first byte, in nanoseconds.
     pub start_ns: u64,
-    /// Bytes in a microsecond, once it moves.
+    /// Bytes per microsecond after that.
     pub bytes_per_us: u64,
-    /// The smallest piece that is worth its while, and that it takes.
+    /// Minimum length of a chunk; shorter ones do not pay and are refused.
     pub bytes_min: usize,
-    /// The largest piece that it takes.
+    /// Maximum length of a chunk.
     pub bytes_max: usize,
-    /// Pieces in one batch.
-    pub pieces_max: usize,
-    /// Batches under way at once.
+    /// Maximum number of chunks in one batch.
+    pub chunks_max: usize,
+    /// Maximum number of batches in progress.
     pub depth: usize,
 }
 
 impl Characteristics {
-    /// How long a batch of so many bytes takes in all, in nanoseconds.
+    /// Returns the total time of a batch with this number of bytes, in nanoseconds.
     pub fn time_ns(&self, bytes: usize) -> u64 {
         let moving = (bytes as u64).saturating_mul(1000).div_ceil(self.bytes_per_us.max(1));
         self.start_ns.saturating_add(moving)
     }
 
-    /// Whether a batch of these pieces is one that the unit takes.
+    /// Checks that the unit accepts a batch of these chunks.
     ///
     /// # Errors
     /// [`Refused`] with the first reason.
-    pub fn check(&self, pieces: &[Piece]) -> Result<(), Refused> {
-        if pieces.is_empty() || pieces.len() > self.pieces_max {
-            return Err(Refused::Count { pieces: pieces.len(), pieces_max: self.pieces_max });
+    pub fn check(&self, chunks: &[Chunk]) -> Result<(), Refused> {
+        if chunks.is_empty() || chunks.len() > self.chunks_max {
+            return Err(Refused::Count { chunks: chunks.len(), chunks_max: self.chunks_max });
         }
         let allowed = self.bytes_min..=self.bytes_max;
-        match pieces.iter().position(|piece| !allowed.contains(&piece.len)) {
-            Some(piece) => Err(Refused::Size {
-                piece,
-                bytes: pieces[piece].len,
+        match chunks.iter().position(|chunk| !allowed.contains(&chunk.len)) {
+            Some(chunk) => Err(Refused::Size {
+                chunk,
+                bytes: chunks[chunk].len,
                 bytes_min: self.bytes_min,
                 bytes_max: self.bytes_max,
             }),
@@ -71,104 +71,105 @@ impl Characteristics {
     }
 }
 
-/// A batch that is under way.
+/// A batch in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Batch(pub(crate) u64);
 
-/// The unit did not take a batch. Nothing of it was or will be copied.
+/// Reason to refuse a batch. Nothing of it was or will be copied.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// As many batches are under way as it can have.
+    /// The maximum number of batches is in progress.
     #[error("the unit is full; copy without it, or poll first")]
     Full,
-    /// No pieces, or too many: the dispatcher's fault.
-    #[error("{pieces} pieces are not a batch of this unit (1 to {pieces_max})")]
+    /// The number of chunks is invalid: the dispatcher's fault.
+    #[error("{chunks} chunks are not a batch of this unit (1 to {chunks_max})")]
     Count {
-        /// How many there were.
-        pieces: usize,
-        /// How many may be.
-        pieces_max: usize,
+        /// Number of chunks.
+        chunks: usize,
+        /// Maximum number of chunks.
+        chunks_max: usize,
     },
-    /// A piece that is too short or too long: the dispatcher's fault.
-    #[error("piece {piece} has {bytes} bytes; this unit takes {bytes_min} to {bytes_max}")]
+    /// A chunk is too short or too long: the dispatcher's fault.
+    #[error("chunk {chunk} has {bytes} bytes; this unit takes {bytes_min} to {bytes_max}")]
     Size {
-        /// Which.
-        piece: usize,
+        /// Index of the chunk.
+        chunk: usize,
         /// Its length.
         bytes: usize,
-        /// The shortest.
+        /// Minimum length.
         bytes_min: usize,
-        /// The longest.
+        /// Maximum length.
         bytes_max: usize,
     },
-    /// A place that is not all of the client's.
-    #[error("piece {piece} is not all within the client's memory")]
+    /// A range is not completely within the client's memory.
+    #[error("chunk {chunk} is not all within the client's memory")]
     Place {
-        /// Which.
-        piece: usize,
+        /// Index of the chunk.
+        chunk: usize,
     },
-    /// The unit itself: do without it from now on.
+    /// The unit itself failed; do not use it any more.
     #[error("the unit cannot be used any more: {0}; copy without it")]
     Broken(#[from] io::Error),
 }
 
-/// How far a batch is.
+/// State of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The unit is reading and writing.
+    /// The unit is still copying.
     Pending,
-    /// All pieces are copied, and visible to this thread.
+    /// All chunks are copied, and visible to this thread.
     Done,
-    /// The unit has stopped, and a piece is not copied. Nothing is certain of the other pieces:
+    /// The unit has stopped, and a chunk is not copied. The state of the other chunks is unknown:
     /// copy the batch again without the unit.
     Failed {
-        /// Which piece, the first if there are several.
-        piece: usize,
-        /// Why.
+        /// Index of the first failed chunk.
+        chunk: usize,
+        /// Reason of the failure.
         why: Failure,
     },
 }
 
-/// Why a piece is not copied.
+/// Reason why a chunk is not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// An address is bad: the fault of whoever named it.
+    /// An address is bad: the fault of the party that gave it.
     #[error(transparent)]
     Fault(#[from] Fault),
-    /// The unit reports an error of its own.
+    /// The unit reported an internal error.
     #[error("the unit stopped with status {status:#04x}; copy without it")]
     Unit {
-        /// What it said.
+        /// Reported status.
         status: u8,
     },
-    /// No such batch is under way here: it was reported before, or belongs to another unit.
+    /// There is no such batch: it was reported before, or belongs to another unit.
     #[error("no such batch is under way; poll each until it is reported, and no longer")]
     Unknown,
 }
 
 /// An asynchronous copy unit.
 pub trait Device {
-    /// What it is good at.
+    /// Returns the unit's expected performance.
     fn characteristics(&self) -> Characteristics;
 
-    /// Starts copying the pieces, in any order.
+    /// Starts copying the chunks, in any order.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing is copied.
+    /// [`Refused`]; nothing is copied then.
     ///
     /// # Safety
     /// Until [`Device::poll`] has reported the batch as anything but pending, or the unit is
-    /// dropped, nobody else writes what the pieces read, or reads or writes what they write, and no
-    /// reference points to what they write. No two ranges of a batch overlap where one is
-    /// written. Addresses may be bad, but what of them is there is used.
-    unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused>;
+    /// dropped: no other party writes what the chunks read, or reads or writes what they write,
+    /// and no reference points to what they write. No two ranges of a batch overlap if one of them
+    /// is written. Addresses may be bad, but the memory that they do reach is accessed.
+    unsafe fn submit(&mut self, chunks: &[Chunk]) -> Result<Batch, Refused>;
 
-    /// How far a batch is. What is not pending is reported once, and then forgotten.
+    /// Returns the state of a batch. A state other than pending is returned once, and the batch is
+    /// then forgotten.
     fn poll(&mut self, batch: &Batch) -> Progress;
 
-    /// Takes no more batches, and ends those that are under way as far as it can. True where it is
-    /// certain that nothing is read or written any more: then each batch is reported when it is
-    /// polled next. False where that is not certain yet: ask again, or go on polling.
+    /// Stops accepting batches, and ends those in progress as far as possible. Returns true if it
+    /// is certain that no memory is accessed any more; each batch is then reported at its next
+    /// poll. Returns false if that is not certain yet: call again, or continue to poll.
     fn stop(&mut self) -> bool;
 }
 
@@ -183,12 +184,12 @@ mod tests {
         bytes_per_us: 3000,
         bytes_min: 4,
         bytes_max: 64,
-        pieces_max: 2,
+        chunks_max: 2,
         depth: 1,
     };
 
-    fn piece(len: usize) -> Piece {
-        Piece { dst: ptr::null_mut(), src: ptr::null(), len }
+    fn chunk(len: usize) -> Chunk {
+        Chunk { dst: ptr::null_mut(), src: ptr::null(), len }
     }
 
     #[test]
@@ -200,12 +201,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_batch_is_refused_with_the_reason() {
-        assert!(UNIT.check(&[piece(4), piece(64)]).is_ok());
-        assert!(matches!(UNIT.check(&[]), Err(Refused::Count { pieces: 0, pieces_max: 2 })));
-        assert!(matches!(UNIT.check(&[piece(4); 3]), Err(Refused::Count { pieces: 3, .. })));
-        let long = UNIT.check(&[piece(4), piece(65)]);
-        assert!(matches!(long, Err(Refused::Size { piece: 1, bytes: 65, .. })));
-        assert!(matches!(UNIT.check(&[piece(3)]), Err(Refused::Size { piece: 0, bytes: 3, .. })));
+    fn an_invalid_batch_is_refused_with_the_reason() {
+        assert!(UNIT.check(&[chunk(4), chunk(64)]).is_ok());
+        assert!(matches!(UNIT.check(&[]), Err(Refused::Count { chunks: 0, chunks_max: 2 })));
+        assert!(matches!(UNIT.check(&[chunk(4); 3]), Err(Refused::Count { chunks: 3, .. })));
+        let long = UNIT.check(&[chunk(4), chunk(65)]);
+        assert!(matches!(long, Err(Refused::Size { chunk: 1, bytes: 65, .. })));
+        assert!(matches!(UNIT.check(&[chunk(3)]), Err(Refused::Size { chunk: 0, bytes: 3, .. })));
     }
 }

@@ -1,14 +1,14 @@
-//! Bytes out of all caches: for measurements of what is not in one.
+//! Eviction of bytes from all caches, for measurements with cold caches.
 
-/// Writes the lines of `bytes` back and forgets them, in every core's caches. False where the
-/// machine has no such instruction for programs: nothing is done then.
+/// Writes back and evicts the lines of `bytes` from the caches of all cores. Returns false,
+/// without effect, if the machine has no unprivileged instruction for it.
 #[cfg(target_arch = "x86_64")]
 pub fn evict(bytes: &[u8]) -> bool {
     use core::arch::x86_64::{_mm_clflush, _mm_mfence};
     const LINE_BYTES: usize = 64;
     for line in bytes.chunks(LINE_BYTES) {
-        // SAFETY: the address is valid for reads, which is all that the instruction asks for; it
-        // is in the base set of this architecture, and changes no byte.
+        // SAFETY: the instruction requires only an address that is valid for reads. It is in the
+        // base set of this architecture, and changes no byte.
         unsafe { _mm_clflush(line.as_ptr()) };
     }
     // SAFETY: a fence, in the base set of this architecture.
@@ -16,7 +16,7 @@ pub fn evict(bytes: &[u8]) -> bool {
     true
 }
 
-/// As on x86, where it does something.
+/// As on x86, but without effect.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn evict(_bytes: &[u8]) -> bool {
     false

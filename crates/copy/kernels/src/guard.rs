@@ -1,19 +1,19 @@
-//! A bad address in a copy loop becomes an error of that copy.
+//! Fault guard: turns a bad address in a copy loop into an error of that copy.
 //!
-//! A copy service copies between addresses that others name. Checking them first is not enough,
-//! for a mapping can go away in between (Copier, SOSP 2025, §4.5.4 pins the pages, which a process
-//! cannot). So SIGSEGV and SIGBUS have a handler: where the instruction at fault is one of our copy
-//! loops, the thread goes on at a landing that copies what can be copied and returns how far it
-//! came. Every other fault goes to whoever had the signal before, with the default action where
-//! nobody had. A copy pays nothing for this: the loops are the same, and there is nothing to set
-//! up.
+//! A copy service copies between addresses from other parties. A check in advance is not enough,
+//! because a mapping can disappear in between (Copier, SOSP 2025, §4.5.4 pins the pages, which a
+//! process cannot do). So SIGSEGV and SIGBUS have a handler. If the faulting instruction is in one
+//! of our copy loops, the thread resumes at a recovery label that copies as much as possible and
+//! returns the number of copied bytes. Every other fault goes to the previous handler of the
+//! signal, or to the default action if there was none. A copy has no overhead for this: the loops
+//! are the same, and no setup is needed.
 //!
-//! The handler uses the registers of the interrupted thread and a few words that are written before
-//! it is installed; it neither allocates nor locks nor touches thread-local storage. It may run
-//! on any thread and in the middle of any other signal's handler. All signals wait while it
-//! runs: another handler could copy, and fault, too, and an alternative stack has no room for
-//! three frames of processors with large registers. The handler that was there before finds the
-//! mask that it would have found without us.
+//! The handler uses the registers of the interrupted thread and a few words that are written
+//! before it is installed; it does not allocate, lock, or access thread-local storage. It may run
+//! on any thread and within any other signal's handler. All signals are blocked while it runs:
+//! another handler could copy and fault too, and an alternative stack has no room for three frames
+//! on processors with large registers. The previous handler runs with the same mask as without
+//! this guard.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -25,21 +25,21 @@ use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 use crate::arch;
 use crate::kernel::{self, Hint, Kernel, Raw, Routine};
 
-/// The signals of bad addresses.
+/// Signals for bad addresses.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
-/// The longest copy that is tried, in bytes: more than any address space has.
+/// Maximum length of an attempted copy, in bytes: more than any address space has.
 const GUARDED_BYTES_MAX: usize = usize::MAX >> 2;
 
-/// Why an address could not be used.
+/// Kind of a bad address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Kind {
-    /// There is no memory.
+    /// No memory is mapped.
     NotMapped = 1,
-    /// There is memory that may not be read or written like this.
+    /// The memory may not be read or written in this way.
     NoPermission = 2,
-    /// There is a mapping without memory behind it: the file ends before, or the memory is broken.
+    /// A mapping has no memory behind it: the file ends before, or the memory is broken.
     Bus = 3,
 }
 
@@ -53,55 +53,55 @@ impl Kind {
     }
 }
 
-/// A copy met an address that it could not use: the fault of whoever named the address.
+/// A copy met a bad address: the fault of the party that gave the address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "address {address:#x} cannot be used for the copy ({kind:?}), {done_bytes_min} bytes are \
      copied; name memory that is mapped until the copy is done"
 )]
 pub struct Fault {
-    /// The first byte that could not be used, in the source or in the destination.
+    /// The first unusable byte, in the source or in the destination.
     pub address: usize,
-    /// Why.
+    /// The kind of fault.
     pub kind: Kind,
-    /// At least so many bytes were copied, the first ones. Exactly so many, and nothing behind
-    /// them is written, unless the mapping changed during the copy.
+    /// Minimum number of copied bytes, from the first. The number is exact, and nothing behind it
+    /// is written, unless the mapping changed during the copy.
     pub done_bytes_min: usize,
 }
 
-/// The handlers could not be installed.
+/// Error of [`install`].
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    /// Our loops are not written for this processor.
+    /// There are no guarded loops for this processor.
     #[error("this architecture has no guarded copy loops; validate addresses, and trust them")]
     Architecture,
-    /// The kernel's refusal.
+    /// The kernel refused.
     #[error("signal {signal} cannot be handled: {source}; is sigaction forbidden here?")]
     Kernel {
-        /// Which signal.
+        /// Number of the signal.
         signal: i32,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// The handlers are installed: guarded copies are possible.
+/// Proof that the handlers are installed, which guarded copies require.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard(());
 
 impl Guard {
-    /// Copies `len` bytes, and stops at the first that cannot be.
+    /// Copies `len` bytes, up to the first byte that cannot be copied.
     ///
     /// # Errors
-    /// [`Fault`], whatever is wrong with the addresses. Ranges that go around the end of the
-    /// address space are refused before anything is copied.
+    /// [`Fault`] for any bad address. Ranges that wrap around the end of the address space are
+    /// refused before anything is copied.
     ///
     /// # Safety
-    /// The addresses may be anything, but what of `dst` can be written is overwritten: no reference
-    /// may point there, and nothing may be there that the program relies on. The ranges do not
-    /// overlap, or the caller does not care what is in `dst` afterwards. SIGSEGV and SIGBUS are not
-    /// blocked in this thread (else the kernel ends the process, see [`unblock`]), and their
-    /// handlers are still those that [`install`] made.
+    /// The addresses may be arbitrary, but every writable byte of `dst` is overwritten: no
+    /// reference may point there, and the program must not rely on its contents. The ranges do not
+    /// overlap, or the caller ignores the contents of `dst` afterwards. SIGSEGV and SIGBUS are not
+    /// blocked in this thread (otherwise the kernel ends the process, see [`unblock`]), and their
+    /// handlers are still those of [`install`].
     #[inline]
     pub unsafe fn copy_guarded(
         &self,
@@ -111,7 +111,7 @@ impl Guard {
         hint: Hint,
     ) -> Result<(), Fault> {
         let routine = kernel::chosen(&kernel::GUARDED, len, hint);
-        // SAFETY: the caller's promise; that table holds guarded routines only.
+        // SAFETY: guaranteed by the caller; that table contains guarded routines only.
         unsafe { guarded(routine, dst, src, len) }
     }
 
@@ -121,7 +121,7 @@ impl Guard {
     /// As there.
     ///
     /// # Panics
-    /// The loop cannot be guarded.
+    /// Panics if the loop cannot be guarded.
     ///
     /// # Safety
     /// As there.
@@ -133,7 +133,7 @@ impl Guard {
         len: usize,
     ) -> Result<(), Fault> {
         assert!(kernel.is_guarded(), "{} is not our code", kernel.name());
-        // SAFETY: the caller's promise; the kernel is guarded.
+        // SAFETY: guaranteed by the caller; the kernel is guarded.
         unsafe { guarded(kernel.routine(), dst, src, len) }
     }
 }
@@ -146,8 +146,8 @@ unsafe fn guarded(routine: Routine, dst: *mut u8, src: *const u8, len: usize) ->
     if len > GUARDED_BYTES_MAX || wraps(dst.addr()) || wraps(src.addr()) {
         return Err(Fault { address: usize::MAX, kind: Kind::NotMapped, done_bytes_min: 0 });
     }
-    // SAFETY: our routines touch `dst` and `src` within `len` only, and keep to the invariants of
-    // their file, which need no valid address while the handlers are there.
+    // SAFETY: our routines access `dst` and `src` within `len` only, and keep the invariants of
+    // their file, which need no valid address while the handlers are installed.
     let raw = unsafe { routine(dst, src, len) };
     if raw.is_done() { Ok(()) } else { Err(explain(raw, dst.addr(), src.addr(), len)) }
 }
@@ -159,10 +159,12 @@ fn explain(raw: Raw, dst: usize, src: usize, len: usize) -> Fault {
     Fault { address, kind: Kind::from_raw(raw.kind()), done_bytes_min }
 }
 
-/// Which byte it was: the loop came as far as the two bytes `from` and `to`, and the kernel names
-/// an `address`, which may be rounded down, without its tag, or 0 where no page table can hold it.
+/// Returns the faulting byte. The loop came as far as the two bytes `from` and `to`. The kernel's
+/// `address` may be rounded down, without its tag, or 0 for an address that no page table can
+/// hold.
 fn blamed(address: usize, from: usize, to: usize) -> usize {
-    /// All addresses of programs are below on most machines, and no others are refused like this.
+    /// On most machines all addresses of programs are below this, and only others are reported as
+    /// 0.
     const HALF: usize = 1 << 47;
     /// The top byte is a tag, and the smallest page has 4 KiB.
     const PAGE: usize = !(0xff << (usize::BITS - 8)) & !0xfff;
@@ -179,7 +181,7 @@ fn blamed(address: usize, from: usize, to: usize) -> usize {
     }
 }
 
-/// Lets the handlers run in this thread, where a program has all signals blocked.
+/// Unblocks the two signals in this thread, for programs that have all signals blocked.
 ///
 /// # Errors
 /// The kernel's.
@@ -190,11 +192,11 @@ pub fn unblock() -> io::Result<()> {
     }
 }
 
-/// Installs the handlers, once in a process; later calls only return the proof. Not for handlers of
-/// signals: it locks.
+/// Installs the handlers, once in a process; later calls only return the proof. Takes a lock, so
+/// it must not be called from signal handlers.
 ///
-/// A handler that somebody installs later without calling ours ends the protection:
-/// [`Guard::is_in_place`] tells.
+/// A handler that is installed later and does not call this one ends the protection:
+/// [`Guard::is_in_place`] detects that.
 ///
 /// # Errors
 /// [`InstallError`]
@@ -205,8 +207,8 @@ pub fn install() -> Result<Guard, InstallError> {
     }
     let mut installed = INSTALLED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     for (at, signal) in SIGNALS.into_iter().enumerate() {
-        // Never twice: if another handler is there now that calls ours, they would call each
-        // other for ever.
+        // Never install twice: if another handler now calls ours, the two would call each other
+        // endlessly.
         if !installed[at] {
             take_over(signal, &PREVIOUS[at])
                 .map_err(|source| InstallError::Kernel { signal, source })?;
@@ -217,7 +219,7 @@ pub fn install() -> Result<Guard, InstallError> {
 }
 
 impl Guard {
-    /// Whether the handlers are still ours. Two system calls.
+    /// Returns true if our handlers are still installed. Two system calls.
     pub fn is_in_place(&self) -> bool {
         SIGNALS.into_iter().all(|signal| {
             // A null pointer changes nothing.
@@ -226,16 +228,16 @@ impl Guard {
     }
 }
 
-/// What a signal meant before.
+/// Previous action of a signal.
 struct Previous {
     /// A handler's address, SIG_DFL or SIG_IGN.
     action: AtomicUsize,
     flags: AtomicI32,
-    /// The signals that are blocked while its handler runs; signal 1 is bit 0.
+    /// Signals that are blocked while its handler runs; signal 1 is bit 0.
     mask: AtomicU64,
 }
 
-/// Linux has so many signals.
+/// Number of signals in Linux.
 const SIGNALS_MAX: c_int = 64;
 
 impl Previous {
@@ -259,14 +261,15 @@ impl Previous {
         self.action.store(action.sa_sigaction, Ordering::SeqCst);
     }
 
-    /// Blocks what its handler would find blocked, until ours returns. Async-signal-safe.
+    /// Blocks the signals that the previous handler expects to be blocked, until ours returns.
+    /// Async-signal-safe.
     ///
     /// # Safety
-    /// `context` is the `ucontext_t` that the kernel gave to the handler that is running.
+    /// `context` is the `ucontext_t` that the kernel passed to the running handler.
     unsafe fn block(&self, context: *const c_void) {
-        // Of the C library's type only the first word is the kernel's.
-        // SAFETY: the caller's promise; a place in a structure that is there, read as the word
-        // that the kernel wrote.
+        // Only the first word of the C library's type is the kernel's.
+        // SAFETY: the caller guarantees the context; the address is within this structure, and is
+        // read as the word that the kernel wrote.
         let interrupted = unsafe {
             let mask = &raw const (*context.cast::<libc::ucontext_t>()).uc_sigmask;
             mask.cast::<u64>().read_unaligned()
@@ -277,11 +280,11 @@ impl Previous {
     }
 }
 
-/// Changes what is blocked in this thread; an error number, or 0. Async-signal-safe.
+/// Changes the blocked signals of this thread; returns an error number, or 0. Async-signal-safe.
 fn change_mask(how: c_int, signals: impl Iterator<Item = c_int>) -> c_int {
     let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: `mask` is initialised by sigemptyset before anything reads it, and a null pointer
-    // asks for no old mask.
+    // SAFETY: sigemptyset initialises `mask` before anything reads it, and a null pointer means
+    // that the old mask is not requested.
     unsafe {
         libc::sigemptyset(mask.as_mut_ptr());
         for signal in signals {
@@ -299,20 +302,20 @@ fn handler() -> libc::sighandler_t {
 
 fn take_over(signal: c_int, previous: &Previous) -> io::Result<()> {
     let before = exchange(signal, ptr::null())?;
-    // Known before our handler can run for the first time.
+    // Stored before our handler can run for the first time.
     previous.store(signal, &before);
     let mut ours = default_action();
     ours.sa_sigaction = handler();
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | before.sa_flags & libc::SA_RESTART;
-    // SAFETY: `ours` is a whole action, with a mask to fill.
+    // SAFETY: `ours` is a complete action with a mask to fill.
     unsafe { libc::sigfillset(&mut ours.sa_mask) };
     let replaced = exchange(signal, &ours)?;
-    // Another thread may have installed one in between.
+    // Another thread may have installed a handler in between.
     previous.store(signal, &replaced);
     Ok(())
 }
 
-/// Installs an action, or none where it is null; returns the one before.
+/// Installs an action, or none if it is null; returns the previous one.
 fn exchange(signal: c_int, new: *const libc::sigaction) -> io::Result<libc::sigaction> {
     let mut before = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: `new` is null or a complete action, whose handler is `on_fault` or the default;
@@ -324,9 +327,9 @@ fn exchange(signal: c_int, new: *const libc::sigaction) -> io::Result<libc::siga
     Ok(unsafe { before.assume_init() })
 }
 
-/// Why the instruction faulted; nothing where the signal is not about an instruction at all.
+/// Returns the kind of fault; `None` if the signal was not caused by an instruction.
 fn kind(signal: c_int, code: c_int) -> Option<Kind> {
-    // Broken memory that nobody has touched yet (BUS_MCEERR_AO of <asm-generic/siginfo.h>).
+    // Broken memory that has not been accessed yet (BUS_MCEERR_AO of <asm-generic/siginfo.h>).
     const EARLY_WARNING: c_int = 5;
     match (signal, code) {
         // Sent by a process.
@@ -340,7 +343,7 @@ fn kind(signal: c_int, code: c_int) -> Option<Kind> {
 
 /// Nothing is mapped (<asm-generic/siginfo.h>).
 const SEGV_MAPERR: c_int = 1;
-/// The processor refused before it looked for a mapping: an address that cannot exist.
+/// The processor refused before it looked for a mapping: a non-canonical address.
 const SI_KERNEL: c_int = 0x80;
 
 /// The handler of both signals.
@@ -348,13 +351,13 @@ const SI_KERNEL: c_int = 0x80;
 /// # Safety
 /// Only the kernel calls it, with a valid `siginfo_t` and `ucontext_t`.
 unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel's `info` is valid for the time of the handler.
+    // SAFETY: the kernel's `info` is valid during the handler.
     let code = unsafe { (*info).si_code };
     let kind = kind(signal, code);
     if let Some(kind) = kind {
         let address = match code {
             SI_KERNEL => 0,
-            // SAFETY: faults carry an address, that is what these codes mean.
+            // SAFETY: signals with these codes carry an address.
             _ => unsafe { (*info).si_addr() }.addr(),
         };
         // SAFETY: the kernel's context of the interrupted thread, in its handler.
@@ -362,12 +365,12 @@ unsafe extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, context
             return;
         }
     }
-    // SAFETY: what the kernel gave is passed on unchanged.
+    // SAFETY: the kernel's arguments are passed on unchanged.
     unsafe { chain(signal, info, context, kind.is_some()) };
 }
 
-/// Does what would have happened without us. `at_fault`: this thread's instruction is the reason,
-/// and comes again when the handler returns.
+/// Applies the previous action of the signal. `at_fault`: an instruction of this thread is the
+/// cause, and is repeated when the handler returns.
 ///
 /// # Safety
 /// As for [`on_fault`].
@@ -379,13 +382,13 @@ unsafe fn chain(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void,
         _ => previous.action.swap(libc::SIG_DFL, Ordering::SeqCst),
     };
     match action {
-        // A fault cannot be ignored: the kernel takes the default action too.
+        // A fault cannot be ignored: the kernel applies the default action too.
         libc::SIG_IGN if !at_fault => {}
         libc::SIG_IGN | libc::SIG_DFL => default(signal, at_fault),
         action => {
-            // SAFETY: the kernel's context, whose handler we are.
+            // SAFETY: the kernel's context, in its handler.
             unsafe { previous.block(context) };
-            // SAFETY: the program installed this address, as a handler of what it is given.
+            // SAFETY: the program installed this address as a handler with these arguments.
             unsafe { call(action, flags, signal, info, context) };
         }
     }
@@ -404,7 +407,7 @@ unsafe fn call(
 ) {
     type Short = unsafe extern "C" fn(c_int);
     type Long = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-    // SAFETY: the flag says which of the two kinds the address is, by the caller's promise.
+    // SAFETY: the caller guarantees that the flag matches the kind of handler at this address.
     unsafe {
         if flags & libc::SA_SIGINFO != 0 {
             std::mem::transmute::<usize, Long>(action)(signal, info, context);
@@ -414,19 +417,19 @@ unsafe fn call(
     }
 }
 
-/// Restores the default action, which ends the process, and makes it happen.
+/// Restores the default action, which ends the process, and triggers it.
 fn default(signal: c_int, at_fault: bool) {
-    // It cannot fail for a signal that was handled a moment ago, and if it did, the fault would
-    // come again and again, which stops the thread as well.
+    // This cannot fail for a signal that was handled a moment ago. If it did, the fault would
+    // repeat endlessly, which stops the thread as well.
     let _ = exchange(signal, &default_action());
     if !at_fault {
-        // SAFETY: no memory is involved. The signal waits until this handler returns.
+        // SAFETY: no memory is involved. The signal is pending until this handler returns.
         unsafe { libc::raise(signal) };
     }
 }
 
 fn default_action() -> libc::sigaction {
-    // SAFETY: all zeroes is an action: SIG_DFL, no flags, an empty mask.
+    // SAFETY: all zeroes is a valid action: SIG_DFL, no flags, an empty mask.
     unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() }
 }
 

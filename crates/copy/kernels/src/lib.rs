@@ -1,23 +1,23 @@
-//! The units that move bytes for the copy service.
+//! Copy units of the copy service.
 //!
-//! In the order in which a copy meets them:
+//! Modules, in the order in which a copy reaches them:
 //!
-//! - [`populate`]: are these addresses there? A table of ranges that the kernel has mapped;
-//! - [`kernel`]: the copy loops, chosen at run time by processor and by size of copy;
-//!   their code is in `x86_64`, `aarch64` and `portable`;
-//! - [`stream`]: loops that store around the caches, and when to use them;
-//! - [`guard`]: a bad address in a copy loop is an error of that copy, not the end of the process;
-//! - [`space`]: where a client's addresses are, and copies between them;
-//! - [`regions`]: the addresses of a client in another process, which shares memory;
-//! - [`calibrate`]: which loop is fastest for which size, measured on this machine;
-//! - [`device`]: what asynchronous units have in common;
-//! - [`dsa`]: Intel's Data Streaming Accelerator, where the machine has one;
-//! - [`mod@unit`]: a device in the hands of safe code, which has only places;
-//! - [`model`]: a unit with a stated latency and bandwidth, for tests of what drives them.
+//! - [`populate`]: a table of address ranges that the kernel has mapped;
+//! - [`kernel`]: the copy loops, chosen at run time by processor and length; their code is in
+//!   `x86_64`, `aarch64` and `portable`;
+//! - [`stream`]: loops that store around the caches;
+//! - [`guard`]: turns a bad address in a copy loop into an error of that copy;
+//! - [`space`]: a client's address space, and copies within it;
+//! - [`regions`]: the address space of a client in another process, which shares memory;
+//! - [`calibrate`]: measures the fastest loop for each length on this machine;
+//! - [`device`]: interface of asynchronous units;
+//! - [`dsa`]: Intel's Data Streaming Accelerator;
+//! - [`mod@unit`]: safe access to a device;
+//! - [`model`]: a simulated unit with a stated latency and bandwidth, for tests.
 //!
-//! Nothing here decides what is copied, in which order or by whom. Source and destination of one
-//! copy may not overlap: a move is two copies. Addresses may be anybody's invention where
-//! [`guard::Guard::copy_guarded`] copies, and only there.
+//! This crate does not decide the order of copies or the unit for each one. Source and destination
+//! of one copy may not overlap: a move is two copies. Addresses may be arbitrary in
+//! [`guard::Guard::copy_guarded`], and only there.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
@@ -52,4 +52,4 @@ pub use kernel::{Hint, Kernel, copy};
 pub use prefetch::prefetch;
 pub use regions::{RegionError, Regions};
 pub use space::{Address, OwnMemory, Reach, Space};
-pub use unit::{Places, Unit};
+pub use unit::{PlaceCopy, Unit};

@@ -1,82 +1,82 @@
-//! A copy unit that exists in a test: it keeps to a stated latency and bandwidth in a time that the
-//! test moves, and fails when it is told to.
+//! A simulated copy unit for tests, with a stated latency and bandwidth in simulated time, and
+//! with planned failures.
 //!
-//! It has one engine or several. A batch goes to the engine that is free first and takes it for as
-//! long as [`Characteristics::time_ns`] says; with several engines a later batch can be done
-//! before an earlier one. The bytes are copied when a batch is polled at or after its time, not
-//! before: whoever reads too early reads what was there.
+//! It has one or several engines. A batch goes to the engine that is free first, and occupies it
+//! for [`Characteristics::time_ns`]. With several engines a later batch can be done before an
+//! earlier one. The bytes are copied when a batch is polled at or after its completion time, not
+//! before: an early read finds the old bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::device::{Batch, Characteristics, Device, Failure, Piece, Progress, Refused};
+use crate::device::{Batch, Characteristics, Chunk, Device, Failure, Progress, Refused};
 use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
 use crate::space::{Reach, Space};
 
-/// The most engines of a unit.
+/// Maximum number of engines of a unit.
 pub const ENGINES_MAX: usize = 64;
-/// The most failures that can be planned at once.
+/// Maximum number of planned failures.
 pub const FAILURES_MAX: usize = 1024;
-/// The status with which a unit fails that was told to.
+/// Status of a planned failure.
 pub const STATUS_PLANNED: u8 = 0xff;
 /// The status of a batch that [`Device::stop`] ended.
 pub const STATUS_STOPPED: u8 = 0xfe;
 
-/// The time of a test, in nanoseconds. Clones show the same time.
+/// Simulated time of a test, in nanoseconds. Clones share the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<AtomicU64>);
 
 impl Clock {
-    /// The time.
+    /// Returns the time.
     pub fn now_ns(&self) -> u64 {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn advance_ns(&self, ns: u64) {
         self.0.fetch_add(ns, Ordering::SeqCst);
     }
 }
 
-/// What is to go wrong with a batch.
+/// A planned failure of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failing {
-    /// The whole batch: nothing of it is copied.
+    /// The whole batch fails: nothing of it is copied.
     Batch,
-    /// This piece: those before are copied, this one by half, those behind not at all. A number
-    /// behind the last piece lets the batch succeed.
-    Piece(usize),
-    /// It is never done, unless it is stopped: then nothing of it is copied.
+    /// One chunk fails: those before are copied, this one by half, those behind not at all. An
+    /// index behind the last chunk lets the batch succeed.
+    Chunk(usize),
+    /// The batch is never done unless it is stopped; nothing of it is copied then.
     Stall,
-    /// It is done only after so many nanoseconds more, and cannot be stopped before.
+    /// The batch is late by this number of nanoseconds, and cannot be stopped before.
     Late(u64),
 }
 
 struct Flying {
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
     due_ns: u64,
     failing: Option<Failing>,
 }
 
-/// The unit.
+/// The simulated unit.
 pub struct Model {
     characteristics: Characteristics,
     clock: Clock,
     guard: Guard,
-    /// When each engine is free again.
+    /// Time at which each engine is free again.
     engines_ns: Vec<u64>,
     flying: BTreeMap<u64, Flying>,
     failing: BTreeMap<u64, Failing>,
     submitted: u64,
-    /// What a look at a batch that is not done takes.
+    /// Duration of a poll of a batch that is not done.
     poll_ns: u64,
     is_stopped: bool,
 }
 
 impl Model {
-    /// A unit with so many engines, at least 1 and at most [`ENGINES_MAX`].
+    /// Creates a unit with this number of engines, from 1 to [`ENGINES_MAX`].
     pub fn new(
         characteristics: Characteristics,
         engines: usize,
@@ -96,21 +96,21 @@ impl Model {
         }
     }
 
-    /// Lets `ns` pass with every look at a batch that is not done, so that who waits for it comes
-    /// to its time.
+    /// Advances the time by `ns` with every poll of a batch that is not done, so that a polling
+    /// waiter makes progress.
     #[must_use]
     pub fn polled_in_ns(mut self, ns: u64) -> Model {
         self.poll_ns = ns;
         self
     }
 
-    /// How many batches were taken so far: the number that the next one gets.
+    /// Returns the number of accepted batches, which is the number of the next one.
     pub fn submitted(&self) -> u64 {
         self.submitted
     }
 
-    /// Lets the batch with this number fail; whether there was room to note it
-    /// ([`FAILURES_MAX`]).
+    /// Plans a failure for the batch with this number; returns false if [`FAILURES_MAX`] failures
+    /// are planned.
     pub fn fail(&mut self, number: u64, failing: Failing) -> bool {
         let room = self.failing.len() < FAILURES_MAX;
         if room {
@@ -119,7 +119,7 @@ impl Model {
         room
     }
 
-    /// When the next batch is done that is under way, in nanoseconds.
+    /// Returns the next completion time of a batch in progress, in nanoseconds.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.flying.values().map(|flying| flying.due_ns).min()
     }
@@ -129,18 +129,18 @@ impl Model {
             Some(Failing::Batch) => return planned(0),
             Some(Failing::Stall) => {
                 let why = Failure::Unit { status: STATUS_STOPPED };
-                return Progress::Failed { piece: 0, why };
+                return Progress::Failed { chunk: 0, why };
             }
             _ => {}
         }
-        for (at, piece) in flying.pieces.iter().enumerate() {
-            let failing = flying.failing == Some(Failing::Piece(at));
-            let len = if failing { piece.len / 2 } else { piece.len };
-            // SAFETY: who submitted the piece promised that it is the unit's until it is reported,
-            // which it is below.
-            let copied = unsafe { self.guard.copy_guarded(piece.dst, piece.src, len, Hint::Reuse) };
+        for (at, chunk) in flying.chunks.iter().enumerate() {
+            let failing = flying.failing == Some(Failing::Chunk(at));
+            let len = if failing { chunk.len / 2 } else { chunk.len };
+            // SAFETY: the submitter guarantees that the chunk belongs to the unit until it is
+            // reported, which happens below.
+            let copied = unsafe { self.guard.copy_guarded(chunk.dst, chunk.src, len, Hint::Reuse) };
             match copied {
-                Err(fault) => return Progress::Failed { piece: at, why: fault.into() },
+                Err(fault) => return Progress::Failed { chunk: at, why: fault.into() },
                 Ok(()) if failing => return planned(at),
                 Ok(()) => {}
             }
@@ -149,8 +149,8 @@ impl Model {
     }
 }
 
-fn planned(piece: usize) -> Progress {
-    Progress::Failed { piece, why: Failure::Unit { status: STATUS_PLANNED } }
+fn planned(chunk: usize) -> Progress {
+    Progress::Failed { chunk, why: Failure::Unit { status: STATUS_PLANNED } }
 }
 
 impl Device for Model {
@@ -158,15 +158,15 @@ impl Device for Model {
         self.characteristics
     }
 
-    unsafe fn submit(&mut self, pieces: &[Piece]) -> Result<Batch, Refused> {
-        self.characteristics.check(pieces)?;
+    unsafe fn submit(&mut self, chunks: &[Chunk]) -> Result<Batch, Refused> {
+        self.characteristics.check(chunks)?;
         if self.is_stopped {
             return Err(Refused::Broken(std::io::Error::from(std::io::ErrorKind::NotConnected)));
         }
         if self.flying.len() >= self.characteristics.depth {
             return Err(Refused::Full);
         }
-        let bytes = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len));
+        let bytes = chunks.iter().fold(0_usize, |sum, chunk| sum.saturating_add(chunk.len));
         let number = self.submitted;
         self.submitted += 1;
         let free_ns = self.engines_ns.iter_mut().min().expect("there is at least one engine");
@@ -179,13 +179,13 @@ impl Device for Model {
             Some(Failing::Late(ns)) => due_ns.saturating_add(ns),
             _ => due_ns,
         };
-        self.flying.insert(number, Flying { pieces: pieces.to_vec(), due_ns, failing });
+        self.flying.insert(number, Flying { chunks: chunks.to_vec(), due_ns, failing });
         Ok(Batch(number))
     }
 
     fn poll(&mut self, batch: &Batch) -> Progress {
         match self.flying.get(&batch.0) {
-            None => Progress::Failed { piece: 0, why: Failure::Unknown },
+            None => Progress::Failed { chunk: 0, why: Failure::Unknown },
             Some(flying) if self.clock.now_ns() < flying.due_ns => {
                 self.clock.advance_ns(self.poll_ns);
                 Progress::Pending
@@ -210,8 +210,8 @@ impl Device for Model {
     }
 }
 
-/// Memory of a test, from and to which the processor copies in the test's time: every copy takes
-/// what is stated, and the bytes are really copied.
+/// Memory of a test with copies by the processor in simulated time: every copy takes the stated
+/// time, and the bytes are really copied.
 pub struct Paced {
     memory: Arc<dyn Space>,
     clock: Clock,
@@ -220,7 +220,7 @@ pub struct Paced {
 }
 
 impl Paced {
-    /// `memory`, of which a copy takes `start_ns` and a microsecond for every `bytes_per_us`.
+    /// Wraps `memory`; a copy takes `start_ns`, and a microsecond for every `bytes_per_us` bytes.
     pub fn new(memory: Arc<dyn Space>, clock: &Clock, start_ns: u64, bytes_per_us: u64) -> Paced {
         Paced { memory, clock: clock.clone(), start_ns, bytes_per_us: bytes_per_us.max(1) }
     }
@@ -252,7 +252,7 @@ mod tests {
         bytes_per_us: 1000,
         bytes_min: 1,
         bytes_max: 1 << 20,
-        pieces_max: 4,
+        chunks_max: 4,
         depth: 3,
     };
 
@@ -267,17 +267,17 @@ mod tests {
         }
     }
 
-    /// Submits one piece for each pair; the vectors outlive the unit in every test.
+    /// Submits one chunk for each pair; the vectors outlive the unit in every test.
     fn submit(unit: &mut Model, pairs: &mut [(Vec<u8>, Vec<u8>)]) -> Result<Batch, Refused> {
-        let piece = |(from, to): &mut (Vec<u8>, Vec<u8>)| Piece {
+        let chunk = |(from, to): &mut (Vec<u8>, Vec<u8>)| Chunk {
             dst: to.as_mut_ptr(),
             src: from.as_ptr(),
             len: from.len(),
         };
-        let pieces: Vec<Piece> = pairs.iter_mut().map(piece).collect();
-        // SAFETY: whole vectors of the same length, which the test leaves alone until the batch is
-        // reported.
-        unsafe { unit.submit(&pieces) }
+        let chunks: Vec<Chunk> = pairs.iter_mut().map(chunk).collect();
+        // SAFETY: whole vectors of the same length, which the test does not touch until the batch
+        // is reported.
+        unsafe { unit.submit(&chunks) }
     }
 
     fn pair(bytes: usize) -> (Vec<u8>, Vec<u8>) {
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(unit.poll(&batch), Progress::Done);
         assert!(pairs.iter().all(|(from, to)| from == to));
         let again = unit.poll(&batch);
-        assert_eq!(again, Progress::Failed { piece: 0, why: Failure::Unknown });
+        assert_eq!(again, Progress::Failed { chunk: 0, why: Failure::Unknown });
     }
 
     #[test]
@@ -316,20 +316,20 @@ mod tests {
     }
 
     #[test]
-    fn a_planned_failure_leaves_what_it_says() {
+    fn a_planned_failure_leaves_the_stated_bytes() {
         let Some((mut unit, clock)) = unit(1) else { return };
-        assert!(unit.fail(0, Failing::Piece(1)) && unit.fail(1, Failing::Batch));
+        assert!(unit.fail(0, Failing::Chunk(1)) && unit.fail(1, Failing::Batch));
         let mut pairs = [pair(8), pair(8), pair(8)];
         let batch = submit(&mut unit, &mut pairs).unwrap();
         clock.advance_ns(1_000);
         let why = Failure::Unit { status: STATUS_PLANNED };
-        assert_eq!(unit.poll(&batch), Progress::Failed { piece: 1, why });
+        assert_eq!(unit.poll(&batch), Progress::Failed { chunk: 1, why });
         let targets: Vec<&[u8]> = pairs.iter().map(|(_, to)| to.as_slice()).collect();
         assert_eq!(targets, [[7; 8], [7, 7, 7, 7, 0, 0, 0, 0], [0; 8]]);
         let mut pairs = [pair(8)];
         let batch = submit(&mut unit, &mut pairs).unwrap();
         clock.advance_ns(1_000);
-        assert_eq!(unit.poll(&batch), Progress::Failed { piece: 0, why });
+        assert_eq!(unit.poll(&batch), Progress::Failed { chunk: 0, why });
         assert_eq!(pairs[0].1, [0; 8]);
         assert_eq!(unit.submitted(), 2);
     }
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(unit.poll(&first), Progress::Pending);
         assert!(!unit.stop(), "the second one may still write");
         let why = Failure::Unit { status: STATUS_STOPPED };
-        assert_eq!(unit.poll(&first), Progress::Failed { piece: 0, why });
+        assert_eq!(unit.poll(&first), Progress::Failed { chunk: 0, why });
         assert_eq!((unit.poll(&second), stalled[0].1[0]), (Progress::Pending, 0));
         assert!(matches!(submit(&mut unit, &mut [pair(8)]), Err(Refused::Broken(_))));
         clock.advance_ns(5_000);
@@ -363,12 +363,12 @@ mod tests {
         assert!(matches!(submit(&mut unit, &mut pairs[3]), Err(Refused::Full)));
         clock.advance_ns(10_000);
         assert_eq!(unit.poll(&Batch(2)), Progress::Done);
-        let bad = Piece { dst: std::ptr::without_provenance_mut(64), src: [0; 8].as_ptr(), len: 8 };
+        let bad = Chunk { dst: std::ptr::without_provenance_mut(64), src: [0; 8].as_ptr(), len: 8 };
         // SAFETY: nothing is mapped on the first page of a process.
         let batch = unsafe { unit.submit(&[bad]) }.unwrap();
         clock.advance_ns(10_000);
         let progress = unit.poll(&batch);
-        let Progress::Failed { piece: 0, why: Failure::Fault(fault) } = progress else {
+        let Progress::Failed { chunk: 0, why: Failure::Fault(fault) } = progress else {
             panic!("{progress:?}");
         };
         assert_eq!(fault.address, 64);

@@ -1,88 +1,86 @@
-//! Ranges of addresses that are known to be there.
+//! Table of address ranges that are known to be mapped.
 //!
-//! A copy that meets a page for the first time takes a fault in the kernel, 4 KiB at a time. So on
-//! first sight of a range the kernel maps all of it at once (`MADV_POPULATE_READ` and `_WRITE`,
-//! Linux 5.14), and says what is wrong with it before anything is copied. What was found is
-//! remembered: the next copy from or to the same buffer asks a small table. The paper's cache of
-//! translations (Copier, SOSP 2025, §4.3) has the same hits, and translates as well, which only
+//! A copy that touches a page for the first time causes a fault in the kernel, 4 KiB at a time. So
+//! when a range is first seen, the kernel maps all of it at once (`MADV_POPULATE_READ` and
+//! `_WRITE`, Linux 5.14), and reports errors before anything is copied. The table remembers the
+//! results, so the next copy from or to the same buffer needs no system call. The paper's cache of
+//! translations (Copier, SOSP 2025, §4.3) has the same hits, and also translates, which only
 //! hardware without an IOMMU would need.
 //!
-//! A remembered range may be unmapped later without anybody telling: who learns of it calls
-//! [`Ranges::forget`], and the guard catches what nobody learned of. Memory is never unsafe for
-//! this table's being wrong.
+//! A remembered range may be unmapped later without notice. A caller that detects this calls
+//! [`Ranges::forget`]; the guard catches the other cases. A wrong entry never makes memory unsafe.
 
 use std::io;
 use std::sync::OnceLock;
 
-/// The most ranges that are remembered of each kind, readable and writable. The least recently
-/// used one goes.
+/// Maximum number of ranges of each kind, readable and writable. The least recently used one is
+/// evicted.
 pub const RANGES_MAX: usize = 64;
-/// How often the kernel is asked again if it was interrupted.
+/// Maximum number of attempts of an interrupted system call.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Whether a range is there.
+/// Result of a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// All of it is mapped, at least a moment ago.
+    /// All of the range was mapped at the time of the check.
     Mapped,
-    /// This kernel cannot tell: only the guard can.
+    /// This kernel does not support the check; only the guard detects bad addresses.
     Unknown,
 }
 
-/// A range cannot be used: the fault of whoever named it.
+/// A range cannot be used: the fault of the party that gave it.
 #[derive(Debug, thiserror::Error)]
 pub enum Invalid {
-    /// The range goes around the end of the address space.
+    /// The range wraps around the end of the address space.
     #[error("{bytes} bytes from {address:#x} go around the end of the address space")]
     Wraps {
-        /// Where it begins.
+        /// First address.
         address: usize,
-        /// How long it is.
+        /// Length in bytes.
         bytes: usize,
     },
-    /// Nothing is mapped in some of it, or there is no memory left for it (ENOMEM).
+    /// Some of it is not mapped, or there is no memory left for it (ENOMEM).
     #[error(
         "{bytes} bytes from {address:#x} are not all mapped, or memory is short; name mapped \
          memory"
     )]
     NotMapped {
-        /// Where it begins.
+        /// First address.
         address: usize,
-        /// How long it is.
+        /// Length in bytes.
         bytes: usize,
     },
-    /// Some of it may not be read or written like this, or is no ordinary memory but a device's
-    /// (EINVAL).
+    /// Some of it may not be read or written in this way, or is device memory (EINVAL).
     #[error("{bytes} bytes from {address:#x} may not be used like this; see its protection")]
     NoPermission {
-        /// Where it begins.
+        /// First address.
         address: usize,
-        /// How long it is.
+        /// Length in bytes.
         bytes: usize,
     },
     /// Some of it has no memory behind it: a file that ends before, or broken memory (EFAULT,
     /// EHWPOISON).
     #[error("{bytes} bytes from {address:#x} have no memory behind them; was the file cut?")]
     Bus {
-        /// Where it begins.
+        /// First address.
         address: usize,
-        /// How long it is.
+        /// Length in bytes.
         bytes: usize,
     },
 }
 
-/// How often the table helped.
+/// Statistics of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// The range was known.
+    /// Number of lookups of known ranges.
     pub hits: u64,
-    /// The kernel was asked.
+    /// Number of lookups that needed a system call.
     pub misses: u64,
-    /// A range was forgotten because the table was full.
+    /// Number of evicted ranges.
     pub evictions: u64,
 }
 
-/// The ranges that are known.
+/// The known ranges.
 #[derive(Debug, Default)]
 pub struct Ranges {
     readable: Table,
@@ -91,12 +89,12 @@ pub struct Ranges {
 }
 
 impl Ranges {
-    /// None is known.
+    /// Creates an empty table.
     pub fn new() -> Ranges {
         Ranges::default()
     }
 
-    /// Makes sure that a range can be read, or written if `write`, in whole pages.
+    /// Ensures that a range can be read, or written if `write`, in whole pages.
     ///
     /// # Errors
     /// [`Invalid`]
@@ -127,7 +125,7 @@ impl Ranges {
         Ok(validity)
     }
 
-    /// Whether a range is known, without asking the kernel or counting.
+    /// Returns true if a range is known, without a system call and without counting.
     pub fn knows(&self, address: usize, bytes: usize, write: bool) -> bool {
         let held = |table: &Table, (from, to)| table.find(from, to).is_some();
         bytes == 0
@@ -136,7 +134,7 @@ impl Ranges {
             })
     }
 
-    /// Forgets what is known of the pages of a range, because its mapping has changed.
+    /// Forgets the pages of a range, because their mapping has changed.
     pub fn forget(&mut self, address: usize, bytes: usize) {
         if bytes == 0 {
             return;
@@ -147,13 +145,13 @@ impl Ranges {
         self.counts.evictions += u64::from(self.writable.remove(from, to));
     }
 
-    /// How often the table helped.
+    /// Returns the statistics.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 }
 
-/// A range of pages, and when it was used.
+/// A range of pages, and the time of its last use.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     from: usize,
@@ -165,7 +163,7 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Table {
     entries: Vec<Entry>,
-    /// Where the last hit was: the next one is mostly there too.
+    /// Index of the last hit, which is likely to be the next one.
     last: usize,
     clock: u64,
 }
@@ -181,7 +179,7 @@ impl Table {
         within(&self.entries[at]).then_some(at)
     }
 
-    /// Whether all of a range is in the table; then it counts as used.
+    /// Returns true if all of a range is in the table, and then marks it as used.
     fn holds(&mut self, from: usize, to: usize) -> bool {
         let Some(at) = self.find(from, to) else { return false };
         self.last = at;
@@ -190,7 +188,8 @@ impl Table {
         true
     }
 
-    /// Adds a range, joined with what it overlaps or touches; whether another had to go.
+    /// Adds a range and joins it with ranges that it overlaps or touches; returns true if another
+    /// was evicted.
     fn insert(&mut self, from: usize, to: usize) -> bool {
         self.clock += 1;
         let first = self.entries.partition_point(|entry| entry.to < from);
@@ -203,7 +202,8 @@ impl Table {
         self.evict()
     }
 
-    /// Removes a range; whether another had to go, which happens where one is cut into two.
+    /// Removes a range; returns true if another was evicted, which is possible if one is split in
+    /// two.
     fn remove(&mut self, from: usize, to: usize) -> bool {
         let first = self.entries.partition_point(|entry| entry.to <= from);
         let behind = self.entries.partition_point(|entry| entry.from < to);
@@ -217,7 +217,7 @@ impl Table {
         self.evict()
     }
 
-    /// Removes the least recently used range if there are too many.
+    /// Evicts the least recently used range if there are too many.
     fn evict(&mut self) -> bool {
         if self.entries.len() <= RANGES_MAX {
             return false;
@@ -230,7 +230,8 @@ impl Table {
     }
 }
 
-/// The whole pages that hold a range; nothing if it goes around the end of the address space.
+/// Returns the whole pages that contain a range; `None` if it wraps around the end of the address
+/// space.
 fn pages(address: usize, bytes: usize) -> Option<(usize, usize)> {
     let mask = page_bytes() - 1;
     let to = address.checked_add(bytes)?.checked_add(mask)? & !mask;
@@ -246,12 +247,12 @@ fn page_bytes() -> usize {
     })
 }
 
-/// Whether the page of an address is there now: one look at the page tables. True where the kernel
-/// does not tell.
+/// Returns true if the page of an address is resident, by one look at the page tables. True if the
+/// kernel cannot tell.
 pub fn is_resident(address: usize) -> bool {
     let page = address & !(page_bytes() - 1);
     let mut is_there = 1_u8;
-    // SAFETY: the kernel writes one byte, for one page; addresses that are not mapped are an error.
+    // SAFETY: the kernel writes one byte, for one page; unmapped addresses are an error.
     let result = unsafe {
         libc::mincore(std::ptr::without_provenance_mut(page), page_bytes(), &raw mut is_there)
     };
@@ -266,7 +267,7 @@ enum Refusal {
     Bus,
 }
 
-/// Has the kernel map pages.
+/// Makes the kernel map pages.
 fn populate(from: usize, to: usize, write: bool) -> Result<Validity, Refusal> {
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     for _ in 0..ATTEMPTS_MAX {
@@ -282,11 +283,11 @@ fn populate(from: usize, to: usize, write: bool) -> Result<Validity, Refusal> {
     Ok(Validity::Unknown)
 }
 
-/// Whether this kernel knows the advice at all: it says EINVAL to unknown ones too.
+/// Returns true if this kernel supports the advice; the error for unknown advice is EINVAL too.
 fn is_supported() -> bool {
     static SUPPORTED: OnceLock<bool> = OnceLock::new();
     *SUPPORTED.get_or_init(|| {
-        // A page that is certainly there and readable: that of a constant.
+        // The page of a constant is certainly mapped and readable.
         let page = (&raw const RANGES_BYTE).addr() & !(page_bytes() - 1);
         advise(page, page_bytes(), libc::MADV_POPULATE_READ).is_ok()
     })
@@ -296,8 +297,8 @@ static RANGES_BYTE: u8 = 0;
 
 fn advise(address: usize, bytes: usize, advice: i32) -> Result<(), i32> {
     let address = std::ptr::without_provenance_mut(address);
-    // SAFETY: populating maps what is backed already; it changes no byte that anyone can read, and
-    // addresses that are not there are an error.
+    // SAFETY: populating only maps memory that already has contents; it changes no visible byte,
+    // and unmapped addresses are an error.
     match unsafe { libc::madvise(address, bytes, advice) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)),
@@ -357,7 +358,7 @@ mod tests {
         let mut ranges = Ranges::new();
         ranges.validate(base.addr(), bytes, true).unwrap();
         assert!(is_resident(base.addr()) && is_resident(base.addr() + bytes - 1));
-        // SAFETY: the mapping is this test's.
+        // SAFETY: the mapping belongs to this test.
         assert_eq!(unsafe { libc::munmap(base, bytes) }, 0);
         assert!(!is_resident(base.addr()));
     }

@@ -1,17 +1,17 @@
-//! Copies that any machine can make, by code that is not ours and cannot be guarded.
+//! Portable copies, by code outside this crate that cannot be guarded.
 
 use crate::kernel::{Kernel, Raw};
 
 /// The C library's `memcpy`, which chooses its loop by processor itself.
 pub(crate) const LIBC: Kernel = Kernel::unguarded("libc", libc);
 
-/// What the compiler makes of a copy: mostly a call of the same `memcpy`.
+/// The compiler's copy, which is usually a call of the same `memcpy`.
 pub(crate) const PORTABLE: Kernel = Kernel::unguarded("portable", portable);
 
 /// # Safety
 /// As for [`crate::copy`].
 unsafe extern "C" fn libc(dst: *mut u8, src: *const u8, len: usize) -> Raw {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     unsafe { libc::memcpy(dst.cast(), src.cast(), len) };
     Raw::DONE
 }
@@ -19,12 +19,12 @@ unsafe extern "C" fn libc(dst: *mut u8, src: *const u8, len: usize) -> Raw {
 /// # Safety
 /// As for [`crate::copy`].
 unsafe extern "C" fn portable(dst: *mut u8, src: *const u8, len: usize) -> Raw {
-    // SAFETY: the caller's promise; bytes are aligned everywhere.
+    // SAFETY: guaranteed by the caller; bytes have no alignment.
     unsafe { std::ptr::copy_nonoverlapping(src, dst, len) };
     Raw::DONE
 }
 
-/// What stands for the architecture where it has no loops of its own.
+/// Stub for architectures without loops of their own.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(crate) mod arch {
     use std::ffi::c_void;
@@ -41,7 +41,7 @@ pub(crate) mod arch {
         std::iter::once(super::LIBC)
     }
 
-    /// Nothing is ours, so nothing is put right.
+    /// Returns false: there are no loops here to recover from.
     ///
     /// # Safety
     /// None is needed here.

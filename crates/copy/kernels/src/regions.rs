@@ -1,7 +1,7 @@
-//! Memory of a client in another process: regions that it shares, each a sealed memfd.
+//! Address space of a client in another process: shared regions, each a sealed memfd.
 //!
-//! A place is a region's number in the 16 high bits and an offset in the others, so that the
-//! places of two regions never touch. No byte outside the regions can be named: the offset is
+//! A place has the region's number in its 16 high bits and an offset in the others, so places of
+//! two regions never touch. No place can refer to a byte outside the regions: the offset is
 //! checked when a place is made, and again when it is used.
 
 use std::io;
@@ -10,55 +10,56 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::device::Piece;
+use crate::device::Chunk;
 use crate::guard::{Fault, Guard, Kind};
 use crate::space::{Address, Reach, Space, hint_for};
 
-/// Most regions of one client: numbers 1 to this.
+/// Maximum number of regions of a client: numbers 1 to this.
 pub const REGIONS_MAX: u16 = 256;
-/// Most bytes of one region: 64 GiB.
+/// Maximum size of a region: 64 GiB.
 pub const REGION_BYTES_MAX: u64 = 1 << 36;
-/// A place is a region's number above so many bits of offset.
+/// Number of offset bits in a place, below the region's number.
 const REGION_SHIFT: u32 = 48;
 /// File system type of memfds of ordinary pages (`linux/magic.h`).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
-/// Without these the client could end us with SIGBUS, or make us hold more than it said.
+/// Without these seals the client could end this process with SIGBUS, or make it use more memory
+/// than declared.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
-/// Why a region is not taken.
+/// Error in adding a region.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
-    /// The client's: 0, too large, or in use.
+    /// The number is 0, too large, or in use.
     #[error("region {0}: give each a number of its own, from 1 to the limit")]
     Number(u16),
-    /// The client's.
+    /// The size is invalid.
     #[error("region of {bytes} bytes: there may be 1 to {most_bytes} now")]
     Size {
-        /// What the file has.
+        /// Size of the file.
         bytes: u64,
-        /// What it may have.
+        /// Maximum size.
         most_bytes: u64,
     },
-    /// The client's: the file is not as long as it said.
+    /// The file does not have the declared size.
     #[error("the region's file has {found_bytes} bytes, not {said_bytes}")]
     Length {
-        /// What the client said.
+        /// Declared size.
         said_bytes: u64,
-        /// What the file has.
+        /// Size of the file.
         found_bytes: u64,
     },
-    /// The client's.
+    /// The file is of another kind.
     #[error("the region's file is no memfd of ordinary pages; make it by memfd_create")]
     NotMemfd,
-    /// The client's.
+    /// The file is not sealed.
     #[error("the region's file can still shrink or grow; seal it (SHRINK, GROW)")]
     Unsealed,
-    /// The kernel's.
+    /// A system call failed.
     #[error("{call} on a region failed: {source}")]
     System {
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -70,20 +71,21 @@ struct Region {
     bytes: u64,
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread; no reference into it is given out.
+// SAFETY: a mapping belongs to the process, not to a thread; no reference into it is returned.
 unsafe impl Send for Region {}
-// SAFETY: as above; it is read and written by the guarded copy loops only.
+// SAFETY: as above; only the guarded copy loops access it.
 unsafe impl Sync for Region {}
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, with this length; copies in it borrow the value.
+        // SAFETY: this value owns the mapping, which has this length; copies in it borrow the
+        // value.
         let unmapped = unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
         debug_assert_eq!(unmapped, 0);
     }
 }
 
-/// The regions of one client. They come one by one and go together.
+/// The regions of one client. They are added one by one and unmapped together.
 #[derive(Debug)]
 pub struct Regions {
     guard: Guard,
@@ -93,21 +95,22 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// No regions yet; at most `count_max`, of `bytes_max` bytes together.
+    /// Creates an empty set of at most `count_max` regions with at most `bytes_max` bytes in
+    /// total.
     pub fn new(guard: Guard, count_max: u16, bytes_max: u64) -> Regions {
         let regions = (0..count_max.min(REGIONS_MAX)).map(|_| OnceLock::new()).collect();
         Regions { guard, regions, bytes: AtomicU64::new(0), bytes_max }
     }
 
-    /// Bytes of all regions.
+    /// Returns the total size of all regions, in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Maps the file of a peer as the region with this number; one thread adds at a time.
+    /// Maps a peer's file as the region with this number. Only one thread may add at a time.
     ///
     /// # Errors
-    /// [`RegionError`]; nothing has changed then.
+    /// [`RegionError`]; the set is unchanged then.
     pub fn add(&self, number: u16, bytes: u64, file: OwnedFd) -> Result<(), RegionError> {
         let place = number.checked_sub(1).and_then(|at| self.regions.get(usize::from(at)));
         let free = place.filter(|place| place.get().is_none());
@@ -121,7 +124,7 @@ impl Regions {
         place.set(region).map_err(|_| RegionError::Number(number))
     }
 
-    /// The address of a place of which `len` bytes are within one region.
+    /// Returns the address of a place if `len` bytes from there are within one region.
     fn resolve(&self, place: u64, len: u64) -> Option<*mut u8> {
         let number = place >> REGION_SHIFT;
         let offset = place & ((1 << REGION_SHIFT) - 1);
@@ -133,7 +136,7 @@ impl Regions {
     }
 }
 
-/// Maps a file of `bytes` bytes that nobody can make shorter any more.
+/// Maps a file of `bytes` bytes whose size is sealed.
 fn map(file: &OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     let fd = file.as_raw_fd();
     let failed = |call| RegionError::System { call, source: io::Error::last_os_error() };
@@ -145,13 +148,13 @@ fn map(file: &OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     if seals & SEALS != SEALS {
         return Err(RegionError::Unsealed);
     }
-    // SAFETY: all zeroes is a value of the structure.
+    // SAFETY: all zeroes is a valid value of the structure.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is writable.
     if unsafe { libc::fstat(fd, &mut stat) } != 0 {
         return Err(failed("fstat"));
     }
-    // After the seals were seen: now it is the size for good.
+    // Read the size after the check of the seals: it is final now.
     let found_bytes = u64::try_from(stat.st_size).unwrap_or(0);
     if found_bytes != bytes {
         return Err(RegionError::Length { said_bytes: bytes, found_bytes });
@@ -168,9 +171,9 @@ fn map(file: &OwnedFd, bytes: u64) -> Result<Region, RegionError> {
     Ok(Region { base, bytes })
 }
 
-/// The type of the file system that a file is on.
+/// Returns the type of a file's file system.
 fn file_system(fd: i32) -> Result<i64, RegionError> {
-    // SAFETY: all zeroes is a value of the structure.
+    // SAFETY: all zeroes is a valid value of the structure.
     let mut statfs: libc::statfs = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is writable.
     if unsafe { libc::fstatfs(fd, &mut statfs) } != 0 {
@@ -196,9 +199,10 @@ impl Space for Regions {
             self.resolve(place, len).ok_or_else(outside)
         };
         let (to, from) = (find(dst)?, find(src)?);
-        // SAFETY: both are within mappings of this value, into which it gives out no reference:
-        // what is overwritten is the client's alone. Pages that cannot be had are found by the
-        // guard. Signals are not blocked in a service's threads, which call `unblock` first.
+        // SAFETY: both ranges are within mappings of this value, to which no reference is
+        // returned, and only the client uses the overwritten bytes. The guard detects pages that
+        // are not available. A service's threads call `unblock` first, so the signals are not
+        // blocked.
         unsafe { self.guard.copy_guarded(to, from, len as usize, hint_for(len)) }
     }
 
@@ -212,12 +216,12 @@ impl Space for Regions {
     }
 }
 
-// SAFETY: both ranges are within mappings that are as old as this value; no reference into them is
-// given out, and what is there is the client's alone.
+// SAFETY: both ranges are within mappings that live as long as this value; no reference into them
+// is returned, and only the client uses their contents.
 unsafe impl Reach for Regions {
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece> {
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk> {
         let (dst, src) = (self.resolve(dst, len)?, self.resolve(src, len)?);
-        Some(Piece { dst, src, len: usize::try_from(len).ok()? })
+        Some(Chunk { dst, src, len: usize::try_from(len).ok()? })
     }
 }
 
@@ -229,7 +233,7 @@ mod tests {
 
     fn memfd(bytes: u64, seals: i32) -> OwnedFd {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a C string; the descriptor that comes back is nobody else's.
+        // SAFETY: the name is a C string; the new descriptor has no other owner.
         let file = unsafe { OwnedFd::from_raw_fd(libc::memfd_create(c"test".as_ptr(), flags)) };
         // SAFETY: no memory is involved.
         unsafe {
@@ -285,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_relied_on_is_refused() {
+    fn unsuitable_files_are_refused() {
         let Some(regions) = regions() else { return };
         let unsealed = regions.add(1, 4096, memfd(4096, libc::F_SEAL_GROW));
         assert!(matches!(unsealed, Err(RegionError::Unsealed)));

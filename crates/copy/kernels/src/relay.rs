@@ -1,76 +1,76 @@
-//! From socket to socket, without the bytes coming to the program: by splice through a pipe where
-//! they are many, else through a small buffer.
+//! Relay from socket to socket without copies through the program: by splice through a pipe for
+//! many bytes, otherwise through a small buffer.
 //!
-//! Nothing waits, and nothing is lost on the way: what was taken and could not be given stays here,
-//! and goes first the next time.
+//! No call blocks, and no byte is lost: bytes that were received and could not be sent stay in the
+//! relay, and are sent first the next time.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// From so many bytes on splice is faster: it spares two copies and costs a third system call and
-/// pages that change hands. Forwarding 16 KiB took 6.4 µs by receive and send and 6.6 by splice on
-/// the machine this was built on, 64 KiB 10.9 and 9.9, 256 KiB 26.9 and 20.2.
+/// Number of bytes from which splice is faster: it saves two copies, and costs a third system call
+/// and page transfers. On the development machine 16 KiB took 6.4 µs by receive and send and 6.6
+/// µs by splice, 64 KiB 10.9 and 9.9, 256 KiB 26.9 and 20.2.
 pub const SPLICE_BYTES_MIN: u64 = 64 << 10;
-/// Bytes of the buffer: what is below the limit goes in one go.
+/// Size of the buffer: lengths below the limit pass in one call.
 const BUFFER_BYTES: usize = SPLICE_BYTES_MIN as usize;
-/// Bytes of the pipe: what a process without privileges may ask for.
+/// Size of the pipe: the maximum for unprivileged processes.
 const PIPE_BYTES: i32 = 1 << 20;
 
-/// What is between two sockets.
+/// Intermediate storage between two sockets.
 #[derive(Debug)]
-enum Between {
-    /// Bytes `start..end` of the buffer were taken and not given.
+enum Storage {
+    /// Bytes `start..end` of the buffer were received and not sent.
     Buffer { bytes: Box<[u8]>, start: usize, end: usize },
-    /// So many bytes are in the pipe.
-    Pipe { out: OwnedFd, into: OwnedFd, held: u64 },
+    /// A pipe that contains `buffered_bytes` bytes.
+    Pipe { out: OwnedFd, into: OwnedFd, buffered_bytes: u64 },
 }
 
-/// Bytes on their way from one socket to another.
+/// A transfer from one socket to another.
 #[derive(Debug)]
-pub struct Relay(Between);
+pub struct Relay(Storage);
 
 impl Relay {
-    /// For `len` bytes in all, to socket `to`. Where there is no pipe to be had a buffer does.
+    /// Creates a relay for `len` bytes in total to socket `to`. Without a pipe it uses a buffer.
     pub fn new(len: u64, to: i32) -> Relay {
         let pipe = if Relay::splices(len, to) { pipe().ok() } else { None };
         Relay(match pipe {
-            Some((out, into)) => Between::Pipe { out, into, held: 0 },
+            Some((out, into)) => Storage::Pipe { out, into, buffered_bytes: 0 },
             None => {
                 let bytes = vec![0; BUFFER_BYTES.min(len as usize)].into_boxed_slice();
-                Between::Buffer { bytes, start: 0, end: 0 }
+                Storage::Buffer { bytes, start: 0, end: 0 }
             }
         })
     }
 
-    /// Whether `len` bytes to socket `to` go by splice: they are many, and the socket is one that
-    /// does not wait. Splice would wait at any other, whatever its flags, for as long as the peer
-    /// takes nothing, and all other clients with it.
+    /// Returns true if `len` bytes to socket `to` use splice: the length is large enough, and the
+    /// socket is nonblocking. On a blocking socket, splice would block regardless of its flags
+    /// while the peer does not read, and delay all other clients.
     pub fn splices(len: u64, to: i32) -> bool {
         // SAFETY: no memory is involved.
         len >= SPLICE_BYTES_MIN && unsafe { libc::fcntl(to, libc::F_GETFL) } & libc::O_NONBLOCK != 0
     }
 
-    /// Whether it is empty and has a pipe, which is worth keeping.
+    /// Returns true if the relay is empty and has a pipe, so that it is worth keeping.
     pub fn is_reusable(&self) -> bool {
-        matches!(self.0, Between::Pipe { held: 0, .. })
+        matches!(self.0, Storage::Pipe { buffered_bytes: 0, .. })
     }
 
-    /// Bytes that were taken and not given.
-    pub fn held(&self) -> u64 {
+    /// Returns the number of bytes that were received and not sent.
+    pub fn buffered_bytes(&self) -> u64 {
         match &self.0 {
-            Between::Buffer { start, end, .. } => (end - start) as u64,
-            Between::Pipe { held, .. } => *held,
+            Storage::Buffer { start, end, .. } => (end - start) as u64,
+            Storage::Pipe { buffered_bytes, .. } => *buffered_bytes,
         }
     }
 
-    /// Takes from socket `from`, and gives to socket `to`: what was given, of at most `left` bytes
-    /// that are not given yet. 0 is the end of what can be taken.
+    /// Receives from socket `from`, and sends to socket `to`. Returns the number of sent bytes; at
+    /// most `left` bytes remain to be sent. 0 is the end of the source.
     ///
     /// # Errors
-    /// The kernel's: [`io::ErrorKind::WouldBlock`] where there is nothing to take, or `to` takes
-    /// nothing.
+    /// The kernel's error: [`io::ErrorKind::WouldBlock`] if there is nothing to receive, or `to`
+    /// accepts nothing.
     pub fn pass_on(&mut self, from: i32, to: i32, left: u64) -> io::Result<u64> {
-        if self.held() == 0 && self.take(from, left)? == 0 {
+        if self.buffered_bytes() == 0 && self.take(from, left)? == 0 {
             return Ok(0);
         }
         self.give(to)
@@ -78,48 +78,49 @@ impl Relay {
 
     fn take(&mut self, from: i32, left: u64) -> io::Result<u64> {
         match &mut self.0 {
-            Between::Buffer { bytes, start, end } => {
+            Storage::Buffer { bytes, start, end } => {
                 let len = bytes.len().min(left as usize);
                 (*start, *end) = (0, receive(from, &mut bytes[..len])?);
             }
-            Between::Pipe { into, held, .. } => {
-                // A socket that waits would have splice wait, whatever its flags.
-                *held = match has_some(from)? {
+            Storage::Pipe { into, buffered_bytes, .. } => {
+                // On a blocking socket, splice would block regardless of its flags.
+                *buffered_bytes = match has_some(from)? {
                     true => splice(from, into.as_raw_fd(), left)?,
                     false => 0,
                 };
             }
         }
-        Ok(self.held())
+        Ok(self.buffered_bytes())
     }
 
     fn give(&mut self, to: i32) -> io::Result<u64> {
         let given = match &mut self.0 {
-            Between::Buffer { bytes, start, end } => {
+            Storage::Buffer { bytes, start, end } => {
                 let given = send(to, &bytes[*start..*end])?;
                 *start += given;
                 given as u64
             }
-            Between::Pipe { out, held, .. } => {
-                let given = splice(out.as_raw_fd(), to, *held)?;
-                *held -= given;
+            Storage::Pipe { out, buffered_bytes, .. } => {
+                let given = splice(out.as_raw_fd(), to, *buffered_bytes)?;
+                *buffered_bytes -= given;
                 given
             }
         };
-        // Nothing given and nothing wrong: not the end, which is what 0 says to the caller.
+        // Nothing was sent, without an error. This is not the end of the source, which 0 would
+        // mean.
         if given == 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(given) }
     }
 }
 
 fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut ends = [-1; 2];
-    // SAFETY: the kernel writes two numbers.
+    // SAFETY: the kernel writes two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: both are new, and nobody else's.
+    // SAFETY: both descriptors are new and have no other owner.
     let ends = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // A smaller pipe takes more calls, no more.
+    // A smaller pipe only takes more calls.
     // SAFETY: no memory is involved.
     let _ = unsafe { libc::fcntl(ends.1.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
     Ok(ends)
@@ -137,22 +138,22 @@ fn splice(from: i32, to: i32, len: u64) -> io::Result<u64> {
     result(unsafe { libc::splice(from, none, to, none, len, flags) }).map(|bytes| bytes as u64)
 }
 
-/// Whether the socket has bytes; false where it has ended.
+/// Returns true if the socket has bytes; false at its end.
 fn has_some(from: i32) -> io::Result<bool> {
     let (mut byte, flags) = ([0u8; 1], libc::MSG_PEEK | libc::MSG_DONTWAIT);
-    // SAFETY: the byte is ours, and writable.
+    // SAFETY: the byte is a local variable, and writable.
     result(unsafe { libc::recv(from, byte.as_mut_ptr().cast(), 1, flags) }).map(|count| count > 0)
 }
 
 fn receive(from: i32, bytes: &mut [u8]) -> io::Result<usize> {
     let (start, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-    // SAFETY: the bytes are ours, and writable.
+    // SAFETY: the buffer belongs to this value, and is writable.
     result(unsafe { libc::recv(from, start, len, libc::MSG_DONTWAIT) })
 }
 
 fn send(to: i32, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: the bytes are ours.
+    // SAFETY: the buffer belongs to this value.
     result(unsafe { libc::send(to, bytes.as_ptr().cast(), bytes.len(), flags) })
 }
 
@@ -162,7 +163,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
 
-    /// Many bytes by either way, with a reader who takes few at a time.
+    /// Passes many bytes by either method to a reader that takes few at a time.
     #[test]
     fn bytes_come_out_as_they_went_in() {
         for (len, waits) in
@@ -191,13 +192,13 @@ mod tests {
                 }
             }
             writer.join().unwrap().unwrap();
-            assert_eq!((given, relay.held()), (len, 0));
+            assert_eq!((given, relay.buffered_bytes()), (len, 0));
             assert!(received == sent, "{len}");
         }
     }
 
     #[test]
-    fn an_end_is_told_and_what_cannot_be_given_is_kept() {
+    fn an_end_is_reported_and_unsent_bytes_are_kept() {
         for (len, waits) in [(1000, true), (100_000, true), (100_000, false)] {
             let (mut source, from) = UnixStream::pair().unwrap();
             let (to, sink) = UnixStream::pair().unwrap();
@@ -207,7 +208,7 @@ mod tests {
             let mut relay = Relay::new(len, to.as_raw_fd());
             let failed = relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap_err();
             assert_eq!(failed.raw_os_error(), Some(libc::EPIPE));
-            assert_eq!(relay.held(), 5);
+            assert_eq!(relay.buffered_bytes(), 5);
             drop(source);
             let mut relay = Relay::new(len, to.as_raw_fd());
             assert_eq!(relay.pass_on(from.as_raw_fd(), to.as_raw_fd(), len).unwrap(), 0);
@@ -227,17 +228,17 @@ mod tests {
                 let (mut relay, mut blocked) = (Relay::new(len, to_fd), 0);
                 while blocked < 100 {
                     let _ = { &source }.write(&[7; 50_000]);
-                    // Much more than both sockets hold.
+                    // Much more than both sockets can hold.
                     match relay.pass_on(from.as_raw_fd(), to_fd, len) {
                         Ok(_) => blocked = 0,
                         Err(_) => blocked += 1,
                     }
                 }
-                ended.send(relay.held()).unwrap();
+                ended.send(relay.buffered_bytes()).unwrap();
             });
             let limit = std::time::Duration::from_secs(30);
-            let held = has_ended.recv_timeout(limit).expect("a socket was waited for");
-            assert!(held > 0);
+            let buffered_bytes = has_ended.recv_timeout(limit).expect("a socket was waited for");
+            assert!(buffered_bytes > 0);
         }
     }
 }

@@ -1,56 +1,56 @@
-//! Where a client's addresses are: what a service may touch on its behalf.
+//! Address space of a client: the memory that a service may access for it.
 
 use std::io;
 use std::sync::Arc;
 
-use crate::device::Piece;
+use crate::device::Chunk;
 use crate::guard::{Fault, Guard};
 use crate::kernel::Hint;
 use crate::stream::STREAM_BYTES_MIN;
 
-/// Most places of one receive or send.
+/// Maximum number of places in one receive or send.
 pub const PARTS_MAX: usize = 64;
 
-/// What a copy of so many bytes wants of the caches.
+/// Returns the cache hint for a copy of this length.
 pub(crate) fn hint_for(len: u64) -> Hint {
     if len >= STREAM_BYTES_MIN as u64 { Hint::Stream } else { Hint::Reuse }
 }
 
-/// A place in this process's memory.
+/// An address in this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Of its first byte.
+    /// Address of the first byte.
     pub address: usize,
-    /// Whether the mapping stays for as long as the client; else it may be another one any time.
+    /// True if the mapping lives as long as the client; otherwise it may change at any time.
     pub is_lasting: bool,
 }
 
-/// Addresses of a client's places, for units that copy by themselves.
+/// Addresses of a client's places, for asynchronous units.
 ///
 /// # Safety
-/// Who implements it promises of every [`Piece`] that it gives: for as long as this value lives
-/// nothing but what copies of the client may overwrite is at its destination, and no reference
-/// points there that a copy would break; nor is anything mapped there meanwhile that is not the
-/// client's. Nothing may be mapped there at all.
+/// The implementer guarantees for every [`Chunk`] that it returns, during the lifetime of this
+/// value: the destination contains only memory that copies of the client may overwrite, no
+/// reference points there that a copy would invalidate, and no memory that is not the client's is
+/// mapped there. The addresses may be unmapped.
 pub unsafe trait Reach: Send + Sync {
-    /// Both ranges of a copy; none where one is not all the client's.
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece>;
+    /// Returns both ranges of a copy; `None` if one is not completely the client's.
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk>;
 }
 
-/// Memory that copies of one client go from and to.
+/// Memory for the copies of one client.
 pub trait Space: Send + Sync {
-    /// `offset` bytes into a `region`, as one number that names the byte among all regions; none
-    /// where `len` bytes from there on are not all the client's.
+    /// Returns the place at `offset` in a `region`, as one number that identifies the byte among
+    /// all regions. `None` if `len` bytes from there are not completely the client's.
     fn place(&self, region: u16, offset: u64, len: u64) -> Option<u64>;
 
-    /// Copies `len` bytes between two places; ranges that overlap leave anything in the
-    /// destination.
+    /// Copies `len` bytes between two places. If the ranges overlap, the result is undefined
+    /// bytes.
     ///
     /// # Errors
-    /// [`Fault`]: a byte cannot be read or written. Those before it may have been copied.
+    /// [`Fault`]: a byte cannot be read or written. The bytes before it may have been copied.
     fn copy(&self, dst: u64, src: u64, len: u64) -> Result<(), Fault>;
 
-    /// As [`Space::copy`], with what the whole copy wants of the caches of which this is a part.
+    /// As [`Space::copy`], with the cache hint of the whole copy that this is a part of.
     ///
     /// # Errors
     /// As for [`Space::copy`].
@@ -59,34 +59,36 @@ pub trait Space: Send + Sync {
         self.copy(dst, src, len)
     }
 
-    /// The same places for units that copy by themselves; none where only [`Space::copy`] can.
+    /// Returns the same places for asynchronous units; `None` if only [`Space::copy`] can access
+    /// them.
     fn reach(self: Arc<Self>) -> Option<Arc<dyn Reach>> {
         None
     }
 
-    /// Where `len` bytes from a place on are in this process; none where that is nobody's concern.
+    /// Returns the address of `len` bytes from a place in this process; `None` if it is not
+    /// disclosed.
     fn address(&self, place: u64, len: u64) -> Option<Address> {
         let _ = (place, len);
         None
     }
 
-    /// Receives up to `len` bytes from socket `fd` of the client to a place, without waiting. 0 is
-    /// the end.
+    /// Receives up to `len` bytes from socket `fd` of the client to a place, without blocking.
+    /// Returns 0 at the end.
     ///
     /// # Errors
-    /// The kernel's: [`io::ErrorKind::WouldBlock`] where there is nothing yet, EFAULT for a bad
-    /// place, EBADF where the client's sockets are not this service's.
+    /// The kernel's error: [`io::ErrorKind::WouldBlock`] if there is nothing yet, EFAULT for a bad
+    /// place, EBADF if this service cannot access the client's sockets.
     fn receive(&self, fd: i32, dst: u64, len: u64) -> io::Result<u64> {
         let _ = (fd, dst, len);
         Err(io::Error::from_raw_os_error(libc::EBADF))
     }
 
-    /// As [`Space::receive`], to several places one after the other: each a place and its bytes, of
-    /// which the first [`PARTS_MAX`] count.
+    /// As [`Space::receive`], to several places in order: each a place and its length. Only the
+    /// first [`PARTS_MAX`] count.
     ///
     /// # Errors
-    /// As for [`Space::receive`]. Where one of the places is bad, those before it may have been
-    /// overwritten by bytes that the socket still has.
+    /// As for [`Space::receive`]. If one of the places is bad, those before it may have been
+    /// overwritten by bytes that are still in the socket.
     fn receive_scatter(&self, fd: i32, places: &[(u64, u64)]) -> io::Result<u64> {
         match places.first() {
             Some(&(dst, len)) => self.receive(fd, dst, len),
@@ -94,7 +96,7 @@ pub trait Space: Send + Sync {
         }
     }
 
-    /// As [`Space::send`], from several places one after the other.
+    /// As [`Space::send`], from several places in order.
     ///
     /// # Errors
     /// As for [`Space::receive`].
@@ -105,7 +107,7 @@ pub trait Space: Send + Sync {
         }
     }
 
-    /// Sends up to `len` bytes from a place to socket `fd` of the client, without waiting.
+    /// Sends up to `len` bytes from a place to socket `fd` of the client, without blocking.
     ///
     /// # Errors
     /// As for [`Space::receive`].
@@ -115,17 +117,17 @@ pub trait Space: Send + Sync {
     }
 }
 
-/// All memory of this process: places are addresses, and there is one region, 0.
+/// All memory of this process: places are addresses, and the only region is 0.
 #[derive(Debug)]
 pub struct OwnMemory(Guard);
 
 impl OwnMemory {
-    /// For a service in this process.
+    /// Creates the address space of a service in this process.
     ///
     /// # Safety
-    /// Whoever has copies made by the service promises for each of them: until it is over, its
-    /// source may be read and its destination overwritten by another thread, and no reference is in
-    /// use that this breaks. Addresses at which nothing is mapped may be among them.
+    /// Every party that submits copies to the service guarantees for each of them: until it is
+    /// over, another thread may read its source and overwrite its destination, and no reference is
+    /// in use that this would invalidate. Addresses may be unmapped.
     pub unsafe fn new(guard: Guard) -> OwnMemory {
         OwnMemory(guard)
     }
@@ -143,9 +145,9 @@ impl Space for OwnMemory {
 
     fn copy_part(&self, dst: u64, src: u64, len: u64, hint: Hint) -> Result<(), Fault> {
         let (to, from) = (dst as usize as *mut u8, src as usize as *const u8);
-        // SAFETY: who made this value promised that what is asked for here may be read and
-        // overwritten, or is not mapped, which the guard finds. Signals are not blocked in a
-        // service's threads, which call `unblock` first.
+        // SAFETY: the creator of this value guaranteed that the requested ranges may be read and
+        // overwritten, or are unmapped, which the guard detects. A service's threads call
+        // `unblock` first, so the signals are not blocked.
         unsafe { self.0.copy_guarded(to, from, len as usize, hint) }
     }
 
@@ -161,23 +163,23 @@ impl Space for OwnMemory {
 
     fn receive(&self, fd: i32, dst: u64, len: u64) -> io::Result<u64> {
         let to = dst as usize as *mut libc::c_void;
-        // SAFETY: the kernel writes at most `len` bytes, where it can, and says so where it cannot;
-        // who made this value promised that what is asked for here may be overwritten.
+        // SAFETY: the kernel writes at most `len` bytes, and reports addresses that it cannot
+        // write. The creator of this value guaranteed that the requested range may be overwritten.
         result(unsafe { libc::recv(fd, to, len as usize, libc::MSG_DONTWAIT) })
     }
 
     fn receive_scatter(&self, fd: i32, places: &[(u64, u64)]) -> io::Result<u64> {
-        // SAFETY: the header names the parts, which live as long as the call. The kernel writes
-        // there, where it can, and says so where it cannot; who made this value promised that what
-        // is asked for here may be overwritten.
+        // SAFETY: the header refers to the parts, which live as long as the call. The kernel
+        // writes to these ranges, and reports addresses that it cannot write. The creator of this
+        // value guaranteed that the requested ranges may be overwritten.
         let receive = |message: &mut _| unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
         result(with_parts(places, receive))
     }
 
     fn send_gather(&self, fd: i32, places: &[(u64, u64)]) -> io::Result<u64> {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the header names the parts, which live as long as the call. The kernel reads
-        // there, where it can, and says so where it cannot.
+        // SAFETY: the header refers to the parts, which live as long as the call. The kernel reads
+        // these ranges, and reports addresses that it cannot read.
         let send = |message: &mut _| unsafe { libc::sendmsg(fd, message, flags) };
         result(with_parts(places, send))
     }
@@ -185,31 +187,31 @@ impl Space for OwnMemory {
     fn send(&self, fd: i32, src: u64, len: u64) -> io::Result<u64> {
         let from = src as usize as *const libc::c_void;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        // SAFETY: the kernel reads at most `len` bytes, where it can, and says so where it cannot.
+        // SAFETY: the kernel reads at most `len` bytes, and reports addresses that it cannot read.
         result(unsafe { libc::send(fd, from, len as usize, flags) })
     }
 }
 
-// SAFETY: who made the value promised of all copies that are asked for that their destinations may
-// be overwritten by another thread until they are over, and named their addresses.
+// SAFETY: the creator of the value guaranteed for all submitted copies that other threads may
+// overwrite their destinations until they are over; the submitters gave these addresses.
 unsafe impl Reach for OwnMemory {
-    fn piece(&self, dst: u64, src: u64, len: u64) -> Option<Piece> {
+    fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk> {
         let len = usize::try_from(len).ok()?;
         let (to, from) = (usize::try_from(dst).ok()?, usize::try_from(src).ok()?);
         to.checked_add(len)?;
         from.checked_add(len)?;
-        Some(Piece { dst: to as *mut u8, src: from as *const u8, len })
+        Some(Chunk { dst: to as *mut u8, src: from as *const u8, len })
     }
 }
 
-/// Has a system call made with these places, as the kernel wants them.
+/// Makes a system call with these places in the kernel's format.
 fn with_parts(places: &[(u64, u64)], call: impl FnOnce(&mut libc::msghdr) -> isize) -> isize {
     let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [nothing; PARTS_MAX];
     for (part, &(place, len)) in parts.iter_mut().zip(places) {
         *part = libc::iovec { iov_base: place as usize as *mut _, iov_len: len as usize };
     }
-    // SAFETY: all zeroes is a value of the structure.
+    // SAFETY: all zeroes is a valid value of the structure.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr();
     message.msg_iovlen = places.len().min(PARTS_MAX) as _;
@@ -226,12 +228,13 @@ mod tests {
     use crate::guard::install;
 
     #[test]
-    fn bytes_go_from_place_to_place_and_bad_places_are_told() {
+    fn bytes_go_from_place_to_place_and_bad_places_are_errors() {
         let Ok(guard) = install() else {
             println!("skipped: no fault guard on this architecture");
             return;
         };
-        // SAFETY: the only copies are those below, between these two arrays, or from nowhere.
+        // SAFETY: the only copies are those below, between these two arrays, or from an unmapped
+        // address.
         let space = unsafe { OwnMemory::new(guard) };
         let source = [7u8; 300];
         let mut destination = [0u8; 300];

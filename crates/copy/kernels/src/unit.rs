@@ -1,71 +1,75 @@
-//! A device in the hands of safe code: pieces are places of a client, and what they are in memory
-//! stays so for as long as the device may touch it.
+//! Safe access to a device: chunks are places of a client, whose memory stays valid for as long as
+//! the device may access it.
 //!
-//! Nobody can take back what a device was given. So a client that has gone keeps its memory until
-//! its last batch is reported, and a device that does not end keeps it for ever.
+//! A submitted batch cannot be taken back. So a detached client keeps its memory until its last
+//! batch is reported, and a device that does not end keeps it forever.
 
 use std::sync::Arc;
 
-use crate::device::{Batch, Characteristics, Device, Piece, Progress, Refused};
+use crate::device::{Batch, Characteristics, Chunk, Device, Progress, Refused};
 use crate::space::Reach;
 
 /// A contiguous copy between places of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Places {
-    /// Where to.
+pub struct PlaceCopy {
+    /// Destination.
     pub dst: u64,
-    /// Where from.
+    /// Source.
     pub src: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
-/// A device, and whose memory it works in.
+/// A device, and the memory of its batches.
 pub struct Unit {
     device: Box<dyn Device + Send>,
-    /// Batches that are not reported.
+    /// Batches that are not reported yet.
     flying: Vec<(Batch, Arc<dyn Reach>)>,
-    pieces: Vec<Piece>,
+    chunks: Vec<Chunk>,
 }
 
 impl Unit {
-    /// Of an idle device.
+    /// Wraps an idle device.
     pub fn new(device: Box<dyn Device + Send>) -> Unit {
-        Unit { device, flying: Vec::new(), pieces: Vec::new() }
+        Unit { device, flying: Vec::new(), chunks: Vec::new() }
     }
 
-    /// What the device is good at.
+    /// Returns the device's expected performance.
     pub fn characteristics(&self) -> Characteristics {
         self.device.characteristics()
     }
 
-    /// Whether nothing is under way.
+    /// Returns true if no batch is in progress.
     pub fn is_idle(&self) -> bool {
         self.flying.is_empty()
     }
 
-    /// Starts a batch of copies that do not touch each other's destinations. The bytes are anything
-    /// where somebody else writes them meanwhile.
+    /// Starts a batch of copies that do not touch each other's destinations. If another party
+    /// writes the bytes meanwhile, the result is undefined bytes.
     ///
     /// # Errors
-    /// [`Refused`]; then nothing is copied.
-    pub fn submit(&mut self, reach: &Arc<dyn Reach>, places: &[Places]) -> Result<Batch, Refused> {
-        self.pieces.clear();
-        for (piece, place) in places.iter().enumerate() {
-            let found = reach.piece(place.dst, place.src, place.len);
-            self.pieces.push(found.ok_or(Refused::Place { piece })?);
+    /// [`Refused`]; nothing is copied then.
+    pub fn submit(
+        &mut self,
+        reach: &Arc<dyn Reach>,
+        places: &[PlaceCopy],
+    ) -> Result<Batch, Refused> {
+        self.chunks.clear();
+        for (chunk, place) in places.iter().enumerate() {
+            let found = reach.chunk(place.dst, place.src, place.len);
+            self.chunks.push(found.ok_or(Refused::Place { chunk })?);
         }
-        // SAFETY: who implements `Reach` promised that the destinations may be overwritten and are
-        // nobody else's while its value lives, which is kept until the batch is reported. Who
-        // writes the same bytes meanwhile is the client, to whom they belong, and who gets what
-        // it asked for: no reference is broken, and bytes that change while they are copied
-        // are anything.
-        let batch = unsafe { self.device.submit(&self.pieces) }?;
+        // SAFETY: the implementer of `Reach` guarantees that the destinations may be overwritten
+        // and have no other user while its value lives, and the value is kept until the batch is
+        // reported. Only the client, to whom the bytes belong, may write the same bytes meanwhile.
+        // That invalidates no reference, and the contents of bytes that change during a copy are
+        // undefined.
+        let batch = unsafe { self.device.submit(&self.chunks) }?;
         self.flying.push((batch, Arc::clone(reach)));
         Ok(batch)
     }
 
-    /// How far a batch is; what is not pending is reported once.
+    /// Returns the state of a batch; a state other than pending is returned once.
     pub fn poll(&mut self, batch: &Batch) -> Progress {
         let progress = self.device.poll(batch);
         if progress != Progress::Pending {
@@ -83,7 +87,7 @@ impl Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         if !self.flying.is_empty() && !self.device.stop() {
-            // It may write there still: better lost than given to somebody else.
+            // The device may still write there, so the memory is leaked instead of freed.
             self.flying.drain(..).for_each(std::mem::forget);
         }
     }
@@ -101,7 +105,7 @@ mod tests {
         bytes_per_us: 1000,
         bytes_min: 1,
         bytes_max: 1 << 20,
-        pieces_max: 2,
+        chunks_max: 2,
         depth: 2,
     };
 
@@ -125,7 +129,7 @@ mod tests {
         let (src, dst) = (source.as_ptr().expose_provenance(), destination.as_mut_ptr());
         let dst = dst.expose_provenance();
         let reach = Arc::clone(&memory).reach().unwrap();
-        let place = Places { dst: dst as u64, src: src as u64, len: 64 };
+        let place = PlaceCopy { dst: dst as u64, src: src as u64, len: 64 };
         let batch = unit.submit(&reach, &[place]).unwrap();
         drop(reach);
         assert_eq!((Arc::strong_count(&memory), unit.is_idle()), (2, false));
@@ -147,7 +151,7 @@ mod tests {
             assert!(model.fail(0, failing));
             let mut unit = Unit::new(Box::new(model));
             let reach = Arc::clone(&memory).reach().unwrap();
-            unit.submit(&reach, &[Places { dst, src, len: 64 }]).unwrap();
+            unit.submit(&reach, &[PlaceCopy { dst, src, len: 64 }]).unwrap();
             drop((reach, unit));
             assert_eq!(Arc::strong_count(&memory), kept, "{failing:?}");
         }
@@ -158,9 +162,9 @@ mod tests {
         let Some((guard, memory)) = memory() else { return };
         let mut unit = Unit::new(Box::new(Model::new(UNIT, 1, &Clock::default(), guard)));
         let reach = memory.reach().unwrap();
-        let wraps = Places { dst: u64::MAX, src: 0, len: 2 };
+        let wraps = PlaceCopy { dst: u64::MAX, src: 0, len: 2 };
         let refused = unit.submit(&reach, &[wraps]);
-        assert!(matches!(refused, Err(Refused::Place { piece: 0 })), "{refused:?}");
+        assert!(matches!(refused, Err(Refused::Place { chunk: 0 })), "{refused:?}");
         assert!(unit.is_idle());
     }
 }

@@ -1,17 +1,17 @@
-//! Copy loops for x86-64, in assembly, so that a fault in them can be put right.
+//! Copy loops for x86-64, in assembly, so that the handler can recover from a fault in them.
 //!
 //! Every routine keeps one invariant at each instruction that touches memory: `rdx` bytes are left
-//! to copy, from `rsi` to `rdi`, and everything before is done. So wherever a loop faults, what is
-//! left can be copied byte by byte up to the very byte that is bad: `recover` does that with
-//! `rep movsb`, which keeps `rcx`, `rsi` and `rdi` exact. Where that faults in turn, `give_up`
-//! returns how much is left.
+//! to copy, from `rsi` to `rdi`, and everything before is done. So after a fault in any loop,
+//! `recover` can copy the rest byte by byte, up to the bad byte itself, with `rep movsb`, which
+//! keeps `rcx`, `rsi` and `rdi` exact. After a fault in `recover`, `give_up` returns the number of
+//! bytes left.
 //!
-//! The signal handler of [`crate::guard`] reads the program counter and goes on at one of the two
-//! landings; it leaves the kind of fault in `r8` and the address in `r9`, which no routine uses. No
-//! routine uses the stack, so that a landing can return to the routine's caller.
+//! The signal handler of [`crate::guard`] reads the program counter and resumes at one of these
+//! two labels. It passes the kind of fault in `r8` and the address in `r9`, which no routine uses.
+//! No routine uses the stack, so a label can return to the routine's caller.
 //!
-//! The 64-byte loops use the registers 16 to 23 only: those leave no state behind that would slow
-//! SSE code down, and need no `vzeroupper`.
+//! The 64-byte loops use only the registers 16 to 23: those leave no state behind that would slow
+//! down SSE code, and need no `vzeroupper`.
 
 use std::arch::global_asm;
 use std::arch::x86_64::__cpuid_count;
@@ -19,7 +19,7 @@ use std::ffi::c_void;
 
 use crate::kernel::{Kernel, Raw};
 
-/// Whether the guard works on this architecture.
+/// True if the guard works on this architecture.
 pub(crate) const GUARDED: bool = true;
 
 global_asm!(
@@ -305,7 +305,7 @@ unsafe extern "C" {
     fn unlade_copyunit_stream_avx2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_stream_sse2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
 
-    // Places in the code, never called and never read: only their addresses are used.
+    // Labels in the code, which are never called or read; only their addresses are used.
     static unlade_copyunit_plain_begin: u8;
     static unlade_copyunit_plain_end: u8;
     static unlade_copyunit_avx_end: u8;
@@ -316,20 +316,20 @@ unsafe extern "C" {
     static unlade_copyunit_give_up: u8;
 }
 
-/// The loops that this processor can run, the preferred first. Async-signal-safe.
+/// Returns the loops that this processor can run, the preferred first. Async-signal-safe.
 pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
     let avx512 = Kernel::guarded("avx512", unlade_copyunit_avx512);
     let avx2 = Kernel::guarded("avx2", unlade_copyunit_avx2);
     let erms = Kernel::guarded("erms", unlade_copyunit_erms);
     let sse2 = Kernel::guarded("sse2", unlade_copyunit_sse2);
-    // `rep movsb` works everywhere and is slow where the processor does not announce it.
+    // `rep movsb` works everywhere, but is slow on processors that do not announce it.
     let (third, fourth) = if has_erms() { (erms, sse2) } else { (sse2, erms) };
     let has_avx2 = is_x86_feature_detected!("avx2");
     let all = [has_avx512().then_some(avx512), has_avx2.then_some(avx2), Some(third), Some(fourth)];
     all.into_iter().flatten()
 }
 
-/// The loops that store around the caches, the preferred first. Async-signal-safe.
+/// Returns the loops that store around the caches, the preferred first. Async-signal-safe.
 pub(crate) fn streams() -> impl Iterator<Item = Kernel> {
     let avx512 = Kernel::guarded("stream-avx512", unlade_copyunit_stream_avx512);
     let avx2 = Kernel::guarded("stream-avx2", unlade_copyunit_stream_avx2);
@@ -344,24 +344,26 @@ fn has_avx512() -> bool {
     is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")
 }
 
-/// CPUID leaf 7: "enhanced REP MOVSB/STOSB".
+/// Returns true if CPUID leaf 7 announces "enhanced REP MOVSB/STOSB".
 fn has_erms() -> bool {
     const ERMS: u32 = 1 << 9;
-    // SAFETY: every x86-64 processor has the CPUID instruction, and a leaf that it does not know
-    // is answered with those of another, which at worst prefers a slower loop.
+    // SAFETY: every x86-64 processor has the CPUID instruction. For an unknown leaf it returns the
+    // values of another one, which at worst makes a slower loop preferred.
     #[allow(unused_unsafe, reason = "a safe function from Rust 1.94 on")]
     let leaf = unsafe { __cpuid_count(7, 0) };
     leaf.ebx & ERMS != 0
 }
 
-/// Sends a thread that faulted in one of the loops to its landing; whether it did fault there.
+/// Redirects a thread that faulted in one of the loops to its recovery label. Returns true if the
+/// fault was in a loop.
 ///
 /// Async-signal-safe.
 ///
 /// # Safety
-/// `context` is the `ucontext_t` that the kernel gave to a signal handler that is running.
+/// `context` is the `ucontext_t` that the kernel passed to the running signal handler.
 pub(crate) unsafe fn divert(context: *mut c_void, kind: usize, address: usize) -> bool {
-    // SAFETY: the caller's promise; nobody else refers to the context while its handler runs.
+    // SAFETY: the caller guarantees a valid context; only its handler refers to it while the
+    // handler runs.
     let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
     let Some(landing) = landing(registers[libc::REG_RIP as usize] as usize) else {
         return false;
@@ -372,7 +374,7 @@ pub(crate) unsafe fn divert(context: *mut c_void, kind: usize, address: usize) -
     true
 }
 
-/// Where to go on after a fault at `counter`.
+/// Returns the recovery label for a fault at `counter`.
 fn landing(counter: usize) -> Option<usize> {
     let plain = (&raw const unlade_copyunit_plain_begin).addr();
     let avx = (&raw const unlade_copyunit_plain_end).addr();

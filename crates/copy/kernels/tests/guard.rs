@@ -1,4 +1,5 @@
-//! Bad addresses in guarded copies: what is copied, what is not, and what is said, to the byte.
+//! Bad addresses in guarded copies: the copied bytes, the untouched bytes, and the reported error,
+//! exact to the byte.
 
 use std::fs::File;
 use std::ptr;
@@ -11,12 +12,12 @@ use unlade_testkit::{Random, seed};
 mod support;
 use support::Pages;
 
-/// More than the smallest page: what is protected is a whole page on most machines.
+/// At least the smallest page on most machines, so that protection applies to whole pages.
 const PAGE: usize = 64 << 10;
-/// The pages before a hole, and those behind.
+/// Length of the area before a hole, and of the area behind it.
 const SIDE: usize = PAGE;
 
-/// The guard, or the reason why there is none here.
+/// Returns the guard, or `None` after printing the reason why there is none.
 fn guard() -> Option<Guard> {
     guard::install().map_err(|error| println!("skipped: {error}")).ok()
 }
@@ -26,13 +27,13 @@ fn kernels() -> impl Iterator<Item = &'static Kernel> {
     all.filter(|kernel| kernel.is_guarded())
 }
 
-/// One copy between two areas, of which one has a hole after `SIDE` bytes.
+/// A copy between two areas, one of which has a hole after `SIDE` bytes.
 struct Case<'a> {
     kernel: &'a Kernel,
     bytes: usize,
-    /// Bytes before the hole.
+    /// Number of bytes before the hole.
     good: usize,
-    /// Where the other area's range begins.
+    /// Offset of the range in the other area.
     odd: usize,
 }
 
@@ -42,12 +43,12 @@ impl Case<'_> {
         format!("{}: {bytes} bytes, {good} before the hole, the other at {odd}", kernel.name())
     }
 
-    /// The source has the hole.
+    /// Tests a source with the hole.
     fn read(&self, guard: Guard, source: &Pages, target: &Pages, kind: Kind) {
         let clean = vec![0x55; self.odd + self.bytes + 64];
         target.write(0, &clean);
         let (from, to) = (source.at(SIDE - self.good), target.at(self.odd));
-        // SAFETY: the target is memory of this test; the source is what the test is about.
+        // SAFETY: the target is memory of this test; the source is the object of the test.
         let result = unsafe { guard.copy_guarded_by(self.kernel, to, from, self.bytes) };
         let fault = Fault { address: source.at(SIDE).addr(), kind, done_bytes_min: self.good };
         assert_eq!(result, Err(fault), "{}", self.told());
@@ -59,13 +60,13 @@ impl Case<'_> {
         assert!(got[behind..] == clean[behind..], "{}: wrote beyond the hole", self.told());
     }
 
-    /// The target has the hole. What is behind it must stay as it is.
+    /// Tests a target with the hole. The bytes behind the hole must not change.
     fn write(&self, guard: Guard, source: &Pages, target: &Pages, kind: Kind) {
         let clean = vec![0x55; SIDE];
         target.write(0, &clean);
         target.write(SIDE + PAGE, &clean);
         let (from, to) = (source.at(self.odd), target.at(SIDE - self.good));
-        // SAFETY: the target is memory of this test, where it is memory.
+        // SAFETY: the mapped parts of the target are memory of this test.
         let result = unsafe { guard.copy_guarded_by(self.kernel, to, from, self.bytes) };
         let fault = Fault { address: target.at(SIDE).addr(), kind, done_bytes_min: self.good };
         assert_eq!(result, Err(fault), "{}", self.told());
@@ -77,7 +78,7 @@ impl Case<'_> {
     }
 }
 
-/// An area of random bytes without a hole.
+/// Returns an area of random bytes without a hole.
 fn whole(random: &mut Random) -> Pages {
     let pages = Pages::new(2 * SIDE + PAGE);
     let mut bytes = vec![0; 2 * SIDE + PAGE];
@@ -137,7 +138,7 @@ fn a_target_that_may_only_be_read() {
     assert!(target.read(SIDE, PAGE) == before);
 }
 
-/// Memory of a file that ends after `SIDE` bytes.
+/// Returns memory of a file that ends after `SIDE` bytes.
 fn cut_file() -> (File, Pages) {
     let file = tempfile::tempfile().unwrap();
     file.set_len((2 * SIDE + PAGE) as u64).unwrap();
@@ -154,10 +155,10 @@ fn a_file_that_ends_before_its_mapping() {
     let (_file, cut) = cut_file();
     let whole = whole(&mut random);
     cases(&mut random, |case| case.read(guard, &cut, &whole, Kind::Bus));
-    // Behind the end nothing can be looked at, so only what is before it is.
+    // The bytes behind the end are not accessible, so only those before it are checked.
     cases(&mut random, |case| {
         let (from, to) = (whole.at(case.odd), cut.at(SIDE - case.good));
-        // SAFETY: the target is memory of this test, where it is memory.
+        // SAFETY: the mapped parts of the target are memory of this test.
         let result = unsafe { guard.copy_guarded_by(case.kernel, to, from, case.bytes) };
         let (address, kind) = (cut.at(SIDE).addr(), Kind::Bus);
         let fault = Fault { address, kind, done_bytes_min: case.good };
@@ -176,7 +177,7 @@ fn a_large_stream_into_a_hole() {
     random.fill(&mut content);
     source.write(0, &content);
     target.protect(bytes - PAGE, PAGE, libc::PROT_NONE);
-    // SAFETY: memory of this test, where it is memory.
+    // SAFETY: the mapped parts are memory of this test.
     let result = unsafe { guard.copy_guarded(target.at(3), source.at(0), bytes, Hint::Stream) };
     let (address, done_bytes_min) = (target.at(bytes - PAGE).addr(), bytes - PAGE - 3);
     assert_eq!(result, Err(Fault { address, kind: Kind::NoPermission, done_bytes_min }));
@@ -185,7 +186,7 @@ fn a_large_stream_into_a_hole() {
 }
 
 #[test]
-fn addresses_that_nobody_can_have() {
+fn impossible_addresses_are_faults() {
     let Some(guard) = guard() else { return };
     let mut good = vec![0x55_u8; 1 << 17];
     let bad =
@@ -194,7 +195,7 @@ fn addresses_that_nobody_can_have() {
         for bytes in [1, 2, 5, 9, 30, 100, 600, 5000, 100_000] {
             for kernel in kernels() {
                 let buffer = good.as_mut_ptr();
-                // SAFETY: one address is a buffer of this test, and at the other is nothing.
+                // SAFETY: one address is a buffer of this test, and the other is unmapped.
                 let results = unsafe {
                     let nothing = ptr::without_provenance_mut(address);
                     let reading = guard.copy_guarded_by(kernel, buffer, nothing, bytes);
@@ -209,14 +210,14 @@ fn addresses_that_nobody_can_have() {
 }
 
 #[test]
-fn lengths_that_nobody_can_have() {
+fn impossible_lengths_are_refused() {
     let Some(guard) = guard() else { return };
     let pages = Pages::new(2 * PAGE);
     for bytes in [usize::MAX, usize::MAX - PAGE, usize::MAX >> 1, usize::MAX >> 2, 1 << 60] {
         for odd in [0, 1] {
             let (low, high) = (pages.at(odd), pages.at(PAGE));
-            // SAFETY: whatever of these ranges could be written before the refusal is this test's:
-            // the source is a page without permission.
+            // SAFETY: all bytes of these ranges that could be written before the refusal belong to
+            // this test: the source is a page without permission.
             let refused = unsafe {
                 pages.protect(0, PAGE, libc::PROT_NONE);
                 let refused = guard.copy_guarded(high, low, bytes, Hint::Reuse);
@@ -227,10 +228,10 @@ fn lengths_that_nobody_can_have() {
         }
     }
     let (from, to) = (pages.at(0), ptr::without_provenance_mut(usize::MAX - 10));
-    // SAFETY: there is nothing at the end of the address space.
+    // SAFETY: nothing is mapped at the end of the address space.
     let fault = unsafe { guard.copy_guarded(to, from, 100, Hint::Reuse) }.unwrap_err();
     assert_eq!((fault.address, fault.kind), (usize::MAX, Kind::NotMapped));
-    // SAFETY: nothing is copied, whatever the addresses.
+    // SAFETY: nothing is copied, for any address.
     let nothing = unsafe { guard.copy_guarded(to, to, 0, Hint::Reuse) };
     assert_eq!(nothing, Ok(()));
 }
@@ -243,7 +244,7 @@ fn good_copies_are_what_they_are_without_a_guard() {
     for _ in 0..2000 {
         let bytes = random.below(2 * SIDE);
         let (from, to) = (random.below(PAGE), random.below(PAGE));
-        // SAFETY: memory of this test, two areas.
+        // SAFETY: memory of this test, two separate areas.
         let done =
             unsafe { guard.copy_guarded(target.at(to), source.at(from), bytes, Hint::Reuse) };
         assert_eq!(done, Ok(()));

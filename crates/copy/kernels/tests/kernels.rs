@@ -1,20 +1,20 @@
-//! Every loop against a plain one: all small lengths, the edges of all classes, all alignments,
-//! with the bytes around intact.
+//! Every loop against a simple one: all small lengths, the limits of all classes, all alignments,
+//! with checks of the surrounding bytes.
 
 use unlade_copy_kernels::kernel::{self, CLASS_BYTES_MAX, CLASSES, Kernel};
 use unlade_copy_kernels::{Hint, stream};
 use unlade_testkit::{Random, seed};
 
-/// Bytes before and behind a target that must stay as they are.
+/// Number of bytes before and behind a target that must not change.
 const MARGIN_BYTES: usize = 160;
-/// What they are.
+/// Value of these bytes.
 const MARGIN: u8 = 0xa5;
 
 fn all() -> impl Iterator<Item = &'static Kernel> {
     kernel::available().iter().chain(stream::available())
 }
 
-/// Two buffers, for copies of up to so many bytes at any alignment.
+/// Two buffers for copies of up to a given length at any alignment.
 struct Bench {
     source: Vec<u8>,
     target: Vec<u8>,
@@ -27,7 +27,7 @@ impl Bench {
         Bench { source, target: vec![MARGIN; bytes_max + 3 * MARGIN_BYTES] }
     }
 
-    /// Copies from one odd place to another and looks at every byte near by.
+    /// Copies between two unaligned places and checks all bytes around the target.
     fn check(
         &mut self,
         name: &str,
@@ -54,7 +54,7 @@ impl Bench {
 
     fn check_kernel(&mut self, kernel: &Kernel, bytes: usize, from: usize, to: usize) {
         self.check(kernel.name(), bytes, from, to, |dst, src| {
-            // SAFETY: `check` gives two slices of `bytes`.
+            // SAFETY: `check` passes two slices of `bytes` bytes.
             unsafe { kernel.copy(dst, src, bytes) };
         });
     }
@@ -127,7 +127,7 @@ fn the_chosen_loop_copies_every_class_with_both_hints() {
         for hint in [Hint::Reuse, Hint::Stream] {
             let (from, to) = (random.below(128), random.below(128));
             bench.check("chosen", bytes, from, to, |dst, src| {
-                // SAFETY: `check` gives two slices of `bytes`.
+                // SAFETY: `check` passes two slices of `bytes` bytes.
                 unsafe { unlade_copy_kernels::copy(dst, src, bytes, hint) };
             });
         }

@@ -10,7 +10,7 @@ use support::Pages;
 
 const PAGE: usize = 64 << 10;
 
-/// Ranges, or nothing where this kernel cannot tell (before Linux 5.14).
+/// Returns ranges, or `None` if this kernel does not support the check (before Linux 5.14).
 fn ranges() -> Option<Ranges> {
     let (mut ranges, page) = (Ranges::new(), Pages::new(PAGE));
     match ranges.validate(page.at(0).addr(), 1, true).unwrap() {
@@ -22,10 +22,10 @@ fn ranges() -> Option<Ranges> {
     }
 }
 
-/// How many of the smallest pages of an area are in memory.
+/// Returns the number of resident pages in an area, for the smallest page size.
 fn resident(pages: &Pages, bytes: usize) -> usize {
     let mut there = vec![0_u8; bytes / 4096];
-    // SAFETY: `there` has a byte for each page, or more.
+    // SAFETY: `there` has at least one byte for each page.
     assert_eq!(unsafe { libc::mincore(pages.at(0).cast(), bytes, there.as_mut_ptr()) }, 0);
     there.iter().filter(|&&page| page & 1 == 1).count()
 }
@@ -49,7 +49,7 @@ fn a_range_is_mapped_once_and_known_afterwards() {
 }
 
 #[test]
-fn what_can_be_read_is_not_what_can_be_written() {
+fn readable_and_writable_ranges_are_separate() {
     let Some(mut ranges) = ranges() else { return };
     let pages = Pages::new(PAGE);
     let address = pages.at(0).addr();
@@ -65,7 +65,7 @@ fn what_can_be_read_is_not_what_can_be_written() {
 }
 
 #[test]
-fn what_is_not_there_is_an_error_with_its_reason() {
+fn an_unmapped_range_is_an_error_with_its_reason() {
     let Some(mut ranges) = ranges() else { return };
     for address in [0, 4096, 1 << 47, 1 << 62, 1 << 63] {
         for write in [false, true] {
@@ -103,7 +103,7 @@ fn the_table_is_bounded() {
 
 #[test]
 fn random_ranges_are_known_as_a_list_of_pages_knows_them() {
-    // So few pages that the table cannot be full, and forgets nothing by itself.
+    // The number of pages is so small that the table cannot be full and evicts nothing.
     const PAGES: usize = 2 * RANGES_MAX - 1;
     let Some(mut ranges) = ranges() else { return };
     let mut random = Random::new(seed());
@@ -123,7 +123,7 @@ fn random_ranges_are_known_as_a_list_of_pages_knows_them() {
                 known.iter_mut().for_each(|set| set.retain(|page| !touched.contains(page)));
             }
             1 => {
-                // Whole pages of this test, which may be several of the kernel's.
+                // Whole pages of this test, each of which may be several of the kernel's.
                 let start = pages.at(touched.start() * PAGE).addr();
                 ranges.validate(start, touched.clone().count() * PAGE, write).unwrap();
                 let held = |set: &BTreeSet<usize>| touched.clone().all(|page| set.contains(&page));

@@ -1,5 +1,5 @@
-//! What the handlers do to the signals of the rest of the program. Each test is a process of its
-//! own: this program again, with the name of a part to play in its environment.
+//! Effects of the handlers on the signals of the rest of the program. Each test runs in its own
+//! process: this program again, with the name of a part in its environment.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
@@ -16,12 +16,12 @@ use support::Pages;
 const PART: &str = "UNLADE_COPYUNIT_PART";
 const FINE: i32 = 42;
 
-/// Plays the part in a child, which is this test alone; says how it ended. Nothing where this is
-/// the child.
+/// Runs the part in a child process, which executes only this test, and returns its exit status.
+/// `None` in the child.
 fn play(test: &str, part: fn(Guard)) -> Option<ExitStatus> {
     if std::env::var_os(PART).is_some_and(|name| name == test) {
-        // No core file: the child is meant to crash.
-        // SAFETY: the limit is valid for the time of the call.
+        // The child is expected to crash, so disable core files.
+        // SAFETY: the limit is valid during the call.
         unsafe {
             let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             libc::setrlimit(libc::RLIMIT_CORE, &none);
@@ -53,24 +53,24 @@ fn ends_fine(test: &str, part: fn(Guard)) {
     }
 }
 
-/// A page that nobody may touch.
+/// Returns an inaccessible page.
 fn forbidden() -> Pages {
     let pages = Pages::new(64 << 10);
     pages.protect(0, 64 << 10, libc::PROT_NONE);
     pages
 }
 
-/// A guarded copy that faults and is put right.
+/// Makes a guarded copy that faults and recovers.
 fn faults(guard: Guard, pages: &Pages) {
     let mut to = [0_u8; 300];
     // SAFETY: the target is an array of 300 bytes.
     let result = unsafe { guard.copy_guarded(to.as_mut_ptr(), pages.at(0), 300, Hint::Reuse) };
-    assert_eq!(result.expect_err("nobody may read it").kind, Kind::NoPermission);
+    assert_eq!(result.expect_err("it is not readable").kind, Kind::NoPermission);
 }
 
-/// Touches a bad address in ordinary code.
+/// Accesses a bad address in ordinary code.
 fn crash() {
-    // SAFETY: it is not, and is meant to end the process.
+    // SAFETY: the access is invalid on purpose, to end the process.
     unsafe { ptr::without_provenance_mut::<u8>(16).write_volatile(1) };
 }
 
@@ -86,7 +86,7 @@ extern "C" fn count(_: i32) {
 }
 
 fn handle(signal: i32, handler: usize, flags: i32) {
-    // SAFETY: all zeroes is an action, and the handlers of this file may run at any time.
+    // SAFETY: all zeroes is a valid action, and the handlers of this file may run at any time.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler;
@@ -109,7 +109,7 @@ fn an_unguarded_copy_of_a_bad_address_ends_the_process() {
     ends_with_signal(test, libc::SIGSEGV, |guard| {
         faults(guard, &forbidden());
         let mut to = [0_u8; 300];
-        // SAFETY: it is not, and is meant to end the process.
+        // SAFETY: the access is invalid on purpose, to end the process.
         unsafe { unlade_copy_kernels::copy(to.as_mut_ptr(), forbidden().at(0), 300, Hint::Reuse) };
     });
 }
@@ -120,7 +120,7 @@ fn an_unguarded_copy_behind_the_end_of_a_file_ends_the_process() {
     ends_with_signal(test, libc::SIGBUS, |_| {
         let file = tempfile::tempfile().unwrap();
         let (pages, mut to) = (Pages::of_file(&file, 64 << 10), [0_u8; 300]);
-        // SAFETY: it is not, and is meant to end the process.
+        // SAFETY: the access is invalid on purpose, to end the process.
         unsafe { kernel::best().copy(to.as_mut_ptr(), pages.at(0), 300) };
     });
 }
@@ -128,7 +128,7 @@ fn an_unguarded_copy_behind_the_end_of_a_file_ends_the_process() {
 #[test]
 fn a_sent_signal_ends_the_process() {
     let test = "a_sent_signal_ends_the_process";
-    // The standard library's handler would take a sent signal for a fault that comes again.
+    // The standard library's handler would treat a sent signal as a fault that repeats.
     before(test, libc::SIGBUS, libc::SIG_DFL, 0);
     ends_with_signal(test, libc::SIGBUS, |_| {
         // SAFETY: sends a signal to this thread.
@@ -136,7 +136,7 @@ fn a_sent_signal_ends_the_process() {
     });
 }
 
-/// Parts that need another handler before ours: the child installs it before it plays.
+/// Prepares a part that needs another handler before ours: the child installs it first.
 fn before(test: &str, signal: i32, handler: usize, flags: i32) {
     if std::env::var_os(PART).is_some_and(|name| name == test) {
         handle(signal, handler, flags);
@@ -150,7 +150,7 @@ fn a_fault_elsewhere_reaches_the_handler_before_ours() {
     ends_fine(test, |guard| {
         faults(guard, &forbidden());
         crash();
-        // SAFETY: ends the process; the handler should have.
+        // SAFETY: ends the process; the handler should have done so.
         unsafe { libc::_exit(1) };
     });
 }
@@ -170,8 +170,8 @@ fn a_handler_for_one_time_is_called_one_time() {
 }
 
 #[test]
-fn what_was_ignored_is_ignored() {
-    let test = "what_was_ignored_is_ignored";
+fn an_ignored_signal_stays_ignored() {
+    let test = "an_ignored_signal_stays_ignored";
     before(test, libc::SIGSEGV, libc::SIG_IGN, 0);
     ends_fine(test, |guard| {
         // SAFETY: sends a signal to this thread.
@@ -187,7 +187,7 @@ fn a_fault_cannot_be_ignored() {
     ends_with_signal(test, libc::SIGSEGV, |_| crash());
 }
 
-/// The mask that a handler found; signal 1 is bit 0.
+/// Mask that a handler observed; signal 1 is bit 0.
 static FOUND: AtomicU64 = AtomicU64::new(0);
 
 fn mask() -> u64 {
@@ -196,13 +196,13 @@ fn mask() -> u64 {
         let mut set: libc::sigset_t = std::mem::zeroed();
         assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut set), 0);
         let bit = |signal| u64::from(libc::sigismember(&set, signal) == 1) << (signal - 1);
-        // Not the two that some C libraries keep for themselves.
+        // Without the two signals that some C libraries reserve.
         (1..32).map(bit).sum()
     }
 }
 
 extern "C" fn note_mask(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: a handler of three arguments gets valid ones.
+    // SAFETY: a handler of three arguments receives valid ones.
     let named = unsafe { (*info).si_signo };
     assert!(named == signal && !context.is_null());
     FOUND.store(mask(), Ordering::SeqCst);
@@ -212,7 +212,7 @@ extern "C" fn note_mask(signal: i32, info: *mut libc::siginfo_t, context: *mut l
 fn the_handler_before_ours_finds_the_mask_that_it_asked_for() {
     let test = "the_handler_before_ours_finds_the_mask_that_it_asked_for";
     if std::env::var_os(PART).is_some_and(|name| name == test) {
-        // SAFETY: all zeroes is an action, and the handler may run at any time.
+        // SAFETY: all zeroes is a valid action, and the handler may run at any time.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = note_mask as *const () as usize;
@@ -236,7 +236,7 @@ fn the_handler_before_ours_finds_the_mask_that_it_asked_for() {
     });
 }
 
-/// Says that something is over, also when a panic ends it.
+/// Sets a flag when it is dropped, also during a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -245,10 +245,10 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Sends this thread signals, each when [`SEEN`] has counted the one before, while it works.
+/// Sends signals to this thread while it works, each when [`SEEN`] has counted the previous one.
 fn pelt(signal: i32, signals: usize, mut work: impl FnMut()) {
     let (sent_all, gave_up) = (AtomicBool::new(false), AtomicBool::new(false));
-    // SAFETY: asks for numbers.
+    // SAFETY: the calls have no preconditions.
     let (process, thread) = unsafe { (libc::getpid(), libc::gettid()) };
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -286,7 +286,7 @@ fn signals_that_are_sent_during_copies_are_no_faults() {
     });
 }
 
-/// A handler with a bug of its own.
+/// A handler that faults itself.
 extern "C" fn fault_again(_: i32) {
     assert!(SEEN.fetch_add(1, Ordering::SeqCst) == 0, "called twice");
     crash();
@@ -305,7 +305,7 @@ fn a_handler_before_ours_that_faults_ends_the_process() {
 static NESTED: AtomicUsize = AtomicUsize::new(0);
 static GUARD: OnceLock<Guard> = OnceLock::new();
 
-/// A handler that copies from a bad address itself.
+/// A handler that copies from a bad address.
 extern "C" fn nested(_: i32) {
     let guard = GUARD.get().expect("set before the first signal");
     let mut to = [0_u8; 64];
@@ -357,7 +357,7 @@ fn a_hole_in_the_address_space_is_not_mapped() {
         pages.unmap(1 << 20, 1 << 20);
         for bytes in [1, 100, 5000] {
             let (hole, good) = (pages.at((1 << 20) + 5), pages.at(0));
-            // SAFETY: memory of this test, where it is memory.
+            // SAFETY: the mapped parts are memory of this test.
             let both = unsafe {
                 let reading = guard.copy_guarded(good, hole, bytes, Hint::Reuse);
                 [reading, guard.copy_guarded(hole, good, bytes, Hint::Reuse)]

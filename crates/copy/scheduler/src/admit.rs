@@ -1,56 +1,56 @@
-//! Whether a copy is worth queueing: learnt for each call site and size.
+//! Admission: decides whether to queue a copy, from measurements for each call site and length.
 //!
-//! What counts is the time that the client sees: of a copy made at once, the copy; of a queued
-//! one, submitting, waiting at the sync, and fetching from another core's cache what the service
-//! wrote. A site whose bytes are used at once loses by queueing, always; one that does other work
-//! first (its *window*) wins as soon as that is longer than the service takes. Which of both a site
-//! is cannot be told beforehand, so both ways are tried, and the worse one is tried again ever more
-//! rarely.
+//! The cost is the time that the client sees. An inline copy costs the copy itself. A queued copy
+//! costs its submission, the wait at the sync, and the transfer of the bytes from the other core's
+//! cache. A call site that uses the bytes at once always loses by queueing. A call site that does
+//! other work first (its *window*) gains as soon as the window is longer than the service takes.
+//! The kind of a call site is not known in advance, so both ways are tried. The worse way is
+//! retried at growing intervals.
 
-/// Shorter copies are made at once without further thought: they take less than queueing does where
-/// their bytes are in a cache, and so little where not that learning about them costs too much.
+/// Shorter copies are always made inline. With cached bytes they take less time than queueing
+/// does; otherwise the gain is smaller than the cost of measuring them.
 pub const INLINE_MAX_BYTES: u64 = 4096;
-/// A service that sleeps is woken for this much: waking takes the client several microseconds.
+/// Number of bytes from which a sleeping service is woken: a wake-up costs the client several
+/// microseconds.
 pub const WAKE_MIN_BYTES: u64 = 128 * 1024;
-/// The worse way is tried at first once in so many times that it is asked what to do,
+/// Initial interval between trials of the worse way, in decisions.
 pub const EXPLORE_EVERY: u16 = 4;
-/// and once in so many at last.
+/// Maximum interval between trials of the worse way, in decisions.
 pub const EXPLORE_EVERY_MAX: u16 = 1024;
-/// After a try that went better than the usual way does, it is tried so often before it counts as
-/// the worse one again.
+/// Number of further trials after a trial of the worse way was cheaper than the usual way.
 pub const TRIES: u8 = 24;
 
-/// So many queued copies of those that are tried one after the other are not counted: the service has
-/// just woken up, and finds cold caches.
-const UNRIPE: u8 = 2;
-/// Queueing is better where it takes less than this share of the time: it takes another core's time
-/// as well.
+/// Number of queued copies at the start of a trial that are not measured, because the service has
+/// just woken up and its caches are cold.
+const WARM_UP_COPIES: u8 = 2;
+/// Queueing must take less than this fraction of the inline time, because it uses another core
+/// too.
 const QUEUE_GAIN: f32 = 0.9;
 
-/// Lengths from `1 << CLASS_MIN` bytes on have classes by powers of two.
+/// Lengths of at least `1 << CLASS_MIN` bytes are classed by powers of two.
 const CLASS_MIN: u32 = 10;
-/// How many classes of lengths there are. The last one has all longer ones: 1 MiB and more.
+/// Number of length classes. The last class contains all copies of 1 MiB and more.
 pub const CLASSES: usize = 11;
-/// Copies made each way before they are compared: the first ones find cold caches, new pages, and a
-/// service that is just waking up.
+/// Number of copies measured for each way before the two are compared. The first copies meet cold
+/// caches, new pages, and a service that is just waking up.
 const SAMPLES_MIN: u8 = 6;
-/// A new sample counts for one in so many.
+/// A new sample has the weight of one part in this number.
 const SAMPLES_REMEMBERED: f32 = 8.0;
-/// A sample counts as at most so many times the mean: one in which the thread was off the processor
-/// says nothing, and a rare way would not live it down.
+/// A sample counts as at most this multiple of the mean. A thread that was preempted during a
+/// sample would otherwise distort the mean of a rare way for a long time.
 const OUTLIER: f32 = 4.0;
-/// Bytes of a cache line.
+/// Bytes in a cache line.
 const LINE_BYTES: u64 = 64;
 
-/// What depends on the machine.
+/// Costs that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Shorter copies are made at once.
+    /// Shorter copies are made inline.
     pub inline_max_bytes: u64,
-    /// A sleeping service is woken for this much, with what is pending already.
+    /// Number of pending bytes, including this copy, from which a sleeping service is woken.
     pub wake_min_bytes: u64,
-    /// What a line costs more to read because another core wrote it, nanoseconds, when many are
-    /// read one after the other.
+    /// Additional time to read a cache line that another core wrote, in nanoseconds, for a
+    /// sequence of lines.
     pub remote_line_ns: f32,
 }
 
@@ -64,13 +64,13 @@ impl Default for Costs {
     }
 }
 
-/// What to do with a copy.
+/// Decision about a copy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// Make it at once, when the pending copies that touch its bytes are synced.
+    /// Copy at once, after a sync of the pending copies that touch the same bytes.
     #[default]
     Inline,
-    /// Queue it.
+    /// Submit the copy to the service.
     Queue,
 }
 
@@ -83,11 +83,11 @@ impl Verdict {
     }
 }
 
-/// A mean that forgets.
+/// An exponentially weighted mean.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     ns: f32,
-    /// Samples; it stops counting at 255.
+    /// Number of samples, at most 255.
     samples: u8,
 }
 
@@ -97,7 +97,7 @@ impl Mean {
         if self.samples == 0 {
             self.ns = sample;
         } else {
-            // The mean of a cheap thing may be 0; a nanosecond lets it grow again.
+            // The mean of a cheap operation may be 0; one nanosecond lets it grow again.
             let sample = sample.min(OUTLIER * self.ns.max(1.0));
             self.ns += (sample - self.ns) / SAMPLES_REMEMBERED.min(f32::from(self.samples) + 1.0);
         }
@@ -109,24 +109,24 @@ impl Mean {
     }
 }
 
-/// Copies of about one length.
+/// Measurements for copies of about one length.
 #[derive(Clone, Copy, Debug)]
 struct Class {
-    /// What the client sees of a copy made at once, and of a queued one.
+    /// Client-visible time of an inline copy and of a queued copy.
     inline: Mean,
     queued: Mean,
-    /// The copy alone, made at once.
+    /// Time of an inline copy alone.
     copy: Mean,
     window: Mean,
-    favourite: Verdict,
-    /// Questions until the other way is tried.
+    preferred: Verdict,
+    /// Number of decisions before the next trial.
     until_explored: u16,
-    /// How many there are between two tries.
+    /// Number of decisions between two trials.
     explore_every: u16,
-    /// Tries of the other way that are still to come, one after the other.
+    /// Number of trials that remain in the current sequence.
     tries: u8,
-    /// Of the queued copies to come so many say nothing.
-    unripe: u8,
+    /// Number of coming queued copies that are not measured.
+    warm_up_copies: u8,
 }
 
 impl Default for Class {
@@ -136,44 +136,44 @@ impl Default for Class {
             queued: Mean::default(),
             copy: Mean::default(),
             window: Mean::default(),
-            favourite: Verdict::Inline,
+            preferred: Verdict::Inline,
             until_explored: EXPLORE_EVERY,
             explore_every: EXPLORE_EVERY,
             tries: 0,
-            unripe: UNRIPE,
+            warm_up_copies: WARM_UP_COPIES,
         }
     }
 }
 
-/// What a client saw of a queued copy.
+/// Client-side measurements of a queued copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// Submitting it took so long.
+pub struct QueuedTiming {
+    /// Time of the submission.
     pub submit_ns: u32,
-    /// So long passed from then to the first sync.
+    /// Time between the submission and the first sync.
     pub window_ns: u32,
-    /// The sync waited so long.
+    /// Time that the sync waited.
     pub wait_ns: u32,
-    /// What it takes to read a line of it then, if that is known: where the service's core shares
-    /// no cache with the client's, several times what it takes otherwise.
+    /// Time to read a cache line of the result, if measured. It is several times longer if the
+    /// service's core shares no cache with the client's core.
     pub line_ns: Option<f32>,
 }
 
-/// A place in a program that copies. The caller keeps a bounded table of them.
+/// A call site in a program that copies. The caller keeps a bounded table of call sites.
 #[derive(Clone, Debug, Default)]
-pub struct Site {
+pub struct CallSite {
     awake: [Class; CLASSES],
-    /// While the service sleeps: copies that are worth waking it for, at that price.
+    /// Measurements while the service sleeps; they include the wake-up cost.
     asleep: [Class; CLASSES],
 }
 
-/// The class of copies of `len` bytes.
+/// Returns the length class of a copy.
 pub fn class_of(len: u64) -> usize {
     let power = (len | 1).ilog2().max(CLASS_MIN) - CLASS_MIN;
     (power as usize).min(CLASSES - 1)
 }
 
-impl Site {
+impl CallSite {
     fn class(&self, len: u64, is_awake: bool) -> &Class {
         let classes = if is_awake { &self.awake } else { &self.asleep };
         &classes[class_of(len)]
@@ -184,7 +184,7 @@ impl Site {
         &mut classes[class_of(len)]
     }
 
-    /// What to do with a copy of `len` bytes, while `pending_bytes` are queued before it.
+    /// Decides about a copy of `len` bytes while `pending_bytes` are queued before it.
     pub fn decide(
         &mut self,
         costs: &Costs,
@@ -206,27 +206,27 @@ impl Site {
         class.prefer(len, pending_bytes)
     }
 
-    /// What is done with copies of `len` bytes but for trials, while the service is awake or sleeps;
-    /// none before both ways are known.
+    /// Returns the decision for copies of `len` bytes outside of trials, while the service is
+    /// awake or asleep. `None` until both ways are measured.
     pub fn usual(&self, len: u64, is_awake: bool) -> Option<Verdict> {
         let class = self.class(len, is_awake);
-        (class.inline.is_known() && class.queued.is_known()).then_some(class.favourite)
+        (class.inline.is_known() && class.queued.is_known()).then_some(class.preferred)
     }
 
-    /// The service is awake: now is the time to try the way that seemed worse for copies of `len`
-    /// bytes.
+    /// Starts a trial of the worse way for copies of `len` bytes. The caller calls this while the
+    /// service is awake.
     pub fn look_again(&mut self, len: u64) {
         self.class_mut(len, true).begin_tries(TRIES / 2);
     }
 
-    /// Whether the way that seemed worse is being looked at again, so that this is to be asked for
-    /// each copy of `len` bytes.
+    /// Returns true while a trial of the worse way is in progress; the caller then asks for a
+    /// decision on every copy of `len` bytes.
     pub fn is_trying(&self, len: u64, is_awake: bool) -> bool {
         self.class(len, is_awake).tries > 0
     }
 
-    /// A copy was made at once, and took so long. `line_ns`, if known: what it takes to read a line
-    /// of it then.
+    /// Records the duration of an inline copy. `line_ns`: the time to read a cache line of the
+    /// result afterwards, if measured.
     pub fn observe_inline(&mut self, len: u64, is_awake: bool, copy_ns: u32, line_ns: Option<f32>) {
         let class = self.class_mut(len, is_awake);
         let seen_ns = copy_ns as f32 + lines(len) * line_ns.unwrap_or(0.0);
@@ -235,12 +235,13 @@ impl Site {
         class.tried(Verdict::Inline, seen_ns);
     }
 
-    /// A copy that was queued while the service was awake, or slept, was synced.
-    pub fn observe_queued(&mut self, costs: &Costs, len: u64, is_awake: bool, seen: &Seen) {
+    /// Records a queued copy that was synced. `is_awake`: the state of the service at the
+    /// submission.
+    pub fn observe_queued(&mut self, costs: &Costs, len: u64, is_awake: bool, seen: &QueuedTiming) {
         let class = self.class_mut(len, is_awake);
         class.window.add(seen.window_ns as f32);
-        if class.unripe > 0 {
-            class.unripe -= 1;
+        if class.warm_up_copies > 0 {
+            class.warm_up_copies -= 1;
             return;
         }
         let line_ns = seen.line_ns.unwrap_or(costs.remote_line_ns);
@@ -257,18 +258,19 @@ fn lines(len: u64) -> f32 {
 impl Class {
     fn begin_tries(&mut self, count: u8) {
         if self.tries == 0 {
-            self.unripe = if self.favourite == Verdict::Inline { UNRIPE } else { 0 };
+            self.warm_up_copies =
+                if self.preferred == Verdict::Inline { WARM_UP_COPIES } else { 0 };
         }
         self.tries = self.tries.max(count);
     }
 
-    /// The other way was tried: if it went well, it is worth another look soon.
+    /// Records a trial; a good result makes the next trial come soon.
     fn tried(&mut self, way: Verdict, seen_ns: f32) {
-        let usual = match self.favourite {
+        let usual = match self.preferred {
             Verdict::Inline => self.inline,
             Verdict::Queue => self.queued,
         };
-        let is_other = way != self.favourite && usual.is_known();
+        let is_other = way != self.preferred && usual.is_known();
         if is_other && seen_ns < usual.ns {
             self.explore_every = EXPLORE_EVERY;
             self.tries = TRIES;
@@ -278,7 +280,7 @@ impl Class {
     }
 
     fn prefer(&mut self, len: u64, pending_bytes: u64) -> Verdict {
-        // What waits before it has to be copied within the window too.
+        // Earlier pending copies must be made within the window too.
         let queue_lens = (pending_bytes as f32 + len as f32) / len.max(1) as f32;
         let late_ns = self.copy.ns * queue_lens - self.window.ns;
         let queued_ns = self.queued.ns.max(late_ns);
@@ -286,8 +288,8 @@ impl Class {
             true => Verdict::Queue,
             false => Verdict::Inline,
         };
-        if better != self.favourite {
-            self.favourite = better;
+        if better != self.preferred {
+            self.preferred = better;
             self.explore_every = EXPLORE_EVERY;
             self.until_explored = EXPLORE_EVERY;
             self.tries = 0;
@@ -314,8 +316,8 @@ mod tests {
     const COSTS: Costs =
         Costs { inline_max_bytes: 1024, wake_min_bytes: 128 << 10, remote_line_ns: 0.7 };
 
-    /// A site whose copies take `copy_ns` anywhere and are used `window_ns` later.
-    fn run(site: &mut Site, len: u64, copy_ns: u32, window_ns: u32, count: u32) -> (u32, f64) {
+    /// Runs a call site whose copies take `copy_ns` either way and are used `window_ns` later.
+    fn run(site: &mut CallSite, len: u64, copy_ns: u32, window_ns: u32, count: u32) -> (u32, f64) {
         let (mut queued, mut seen_ns) = (0, 0.0);
         for _ in 0..count {
             match site.decide(&COSTS, len, true, 0) {
@@ -325,7 +327,7 @@ mod tests {
                 }
                 Verdict::Queue => {
                     let wait_ns = (copy_ns + 120).saturating_sub(window_ns);
-                    let seen = Seen { submit_ns: 20, window_ns, wait_ns, line_ns: None };
+                    let seen = QueuedTiming { submit_ns: 20, window_ns, wait_ns, line_ns: None };
                     site.observe_queued(&COSTS, len, true, &seen);
                     queued += 1;
                     seen_ns += f64::from(20 + wait_ns) + 0.7 * (len / 64) as f64;
@@ -338,7 +340,7 @@ mod tests {
     #[test]
     fn without_a_window_it_costs_almost_nothing() {
         for (len, copy_ns) in [(4096, 100), (65536, 1000), (1 << 20, 25_000)] {
-            let (queued, seen_ns) = run(&mut Site::default(), len, copy_ns, 0, 20_000);
+            let (queued, seen_ns) = run(&mut CallSite::default(), len, copy_ns, 0, 20_000);
             assert!(queued < 100, "{queued}");
             let never = 20_000.0 * f64::from(copy_ns);
             assert!(seen_ns < 1.01 * never, "{seen_ns} instead of {never}");
@@ -348,17 +350,17 @@ mod tests {
     #[test]
     fn with_a_window_it_is_queued_where_that_pays() {
         for (len, copy_ns) in [(16384, 360), (65536, 1000), (1 << 22, 100_000)] {
-            let (queued, _) = run(&mut Site::default(), len, copy_ns, 2 * copy_ns, 20_000);
+            let (queued, _) = run(&mut CallSite::default(), len, copy_ns, 2 * copy_ns, 20_000);
             assert!(queued > 19_880, "{queued} of {len}");
         }
-        // 64 remote lines cost more than the copy.
-        let (queued, _) = run(&mut Site::default(), 4096, 40, 1000, 20_000);
+        // Reading 64 remote lines costs more than the copy.
+        let (queued, _) = run(&mut CallSite::default(), 4096, 40, 1000, 20_000);
         assert!(queued < 100, "{queued}");
     }
 
     #[test]
     fn a_site_that_changes_is_found_out() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 0, 20_000);
         run(&mut site, 65536, 1000, 5000, 2 * u32::from(EXPLORE_EVERY_MAX));
         let (queued, _) = run(&mut site, 65536, 1000, 5000, 1000);
@@ -370,7 +372,7 @@ mod tests {
 
     #[test]
     fn lengths_do_not_learn_from_each_other() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 1000);
         run(&mut site, 4096, 100, 0, 1000);
         assert_eq!(site.decide(&COSTS, 65536, true, 0), Verdict::Queue);
@@ -380,14 +382,14 @@ mod tests {
     }
 
     #[test]
-    fn what_lines_cost_decides() {
-        // 64 KiB that take 1.1 us to copy, with time enough; the service near, and far.
+    fn the_cost_of_lines_decides() {
+        // 64 KiB take 1.1 us to copy, and the window is long; the service is near, then far.
         for (line_ns, is_queued) in [(1.1, true), (3.5, false)] {
-            let mut site = Site::default();
+            let mut site = CallSite::default();
             for _ in 0..100 {
                 site.observe_inline(65536, true, 1_100, Some(0.5));
                 let line_ns = Some(line_ns);
-                let seen = Seen { submit_ns: 50, window_ns: 9000, wait_ns: 20, line_ns };
+                let seen = QueuedTiming { submit_ns: 50, window_ns: 9000, wait_ns: 20, line_ns };
                 site.observe_queued(&COSTS, 65536, true, &seen);
             }
             site.decide(&COSTS, 65536, true, 0);
@@ -396,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_for_little_and_a_backlog_counts() {
-        let mut site = Site::default();
+    fn a_short_copy_wakes_no_service_and_a_backlog_counts() {
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 1000);
         assert_eq!(site.decide(&COSTS, 65536, false, 0), Verdict::Inline);
-        // With a backlog it may be worth it: learnt apart.
+        // With a backlog it may pay; that case is measured separately.
         assert_eq!(site.decide(&COSTS, 65536, false, 65536), Verdict::Inline);
         for _ in 0..SAMPLES_MIN {
             site.observe_inline(65536, false, 1000, None);
@@ -413,9 +415,10 @@ mod tests {
 
     #[test]
     fn one_bad_moment_is_lived_down() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         run(&mut site, 65536, 1000, 5000, 100);
-        let late = Seen { submit_ns: 20, window_ns: 5000, wait_ns: u32::MAX, line_ns: None };
+        let late =
+            QueuedTiming { submit_ns: 20, window_ns: 5000, wait_ns: u32::MAX, line_ns: None };
         site.observe_queued(&COSTS, 65536, true, &late);
         let (queued, _) = run(&mut site, 65536, 1000, 5000, 1000);
         assert!(queued > 900, "{queued}");

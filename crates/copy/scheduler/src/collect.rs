@@ -1,26 +1,26 @@
-//! Which tasks have retired.
+//! Retirement of tasks.
 
 use smallvec::SmallVec;
 
 use crate::Ticket;
 use crate::plan::{Plan, Progress};
 
-/// Tasks kept in mind because something happened to them.
+/// Maximum number of tasks remembered for the next [`Plan::collect`].
 const TOUCHED_MAX: usize = 1024;
-/// The most other tasks that one call looks at when it has time,
+/// Maximum number of other tasks that one call examines when no task was touched.
 const SCAN_MAX: usize = 8;
-/// and when it has something better to do.
+/// Maximum number of other tasks that one call examines otherwise.
 const SCAN_MIN: usize = 1;
 
-/// Tasks that are over, in no useful order.
+/// Retired tasks, in no particular order.
 pub type Completed = SmallVec<[Ticket; 8]>;
 
 impl Plan {
-    /// Tasks whose segments are all done or ended, and which no order holds or reads past: they are
-    /// forgotten here, and the runtime retires them.
+    /// Removes and returns the tasks whose segments are all finished and that no order copies or
+    /// pins; the runtime retires them.
     ///
-    /// What the plan had a hand in is found at once. What the client did alone is found as
-    /// [`Plan::next`] meets it, or by a look at a few other tasks in each call.
+    /// Tasks that an order touched are found at once. Tasks that the client alone copied are found
+    /// when [`Plan::next`] meets them, or by the examination of a few other tasks in each call.
     pub fn collect<P: Progress>(&mut self, progress: &mut P) -> Completed {
         let mut completed = Completed::new();
         let scans = if self.touched.is_empty() { SCAN_MAX } else { SCAN_MIN };
@@ -36,7 +36,7 @@ impl Plan {
         completed
     }
 
-    /// Something happened to this task.
+    /// Remembers the task for the next [`Plan::collect`].
     pub(crate) fn touch(&mut self, ticket: Ticket) {
         if self.touched.len() < TOUCHED_MAX && self.touched.last() != Some(&ticket) {
             self.touched.push(ticket);
@@ -54,14 +54,14 @@ impl Plan {
         if in_use != 0 || !self.table.is_finished(ticket, progress) {
             return;
         }
-        let Some(sides) = self.table.retire(ticket) else { return };
-        if let Some(span) = sides.writes {
+        let Some(keys) = self.table.retire(ticket) else { return };
+        if let Some(span) = keys.writes {
             self.writers.remove(ticket, span);
         }
-        if let Some(span) = sides.reads {
+        if let Some(span) = keys.reads {
             self.readers.remove(ticket, span);
         }
-        for stream in sides.streams.into_iter().flatten() {
+        for stream in keys.streams.into_iter().flatten() {
             self.streams.remove(&(stream, ticket));
         }
         if let Some(until) = until {

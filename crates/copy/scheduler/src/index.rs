@@ -1,8 +1,8 @@
-//! Which pending tasks touch a range of bytes.
+//! Index of pending tasks by the bytes that they touch.
 //!
-//! Spans are kept by power-of-two class of their length. Within a class a span that touches a range
-//! begins less than twice the class's size before it, so one walk of a sorted map finds it: for all
-//! classes in use, O(classes · log n + found), without looking at the rest.
+//! Spans are kept by power-of-two class of their length. Within a class a span that touches a
+//! range begins less than twice the class's size before it, so one walk of a sorted map finds it.
+//! A lookup in all used classes takes O(classes · log n + found).
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::span::Span;
 
 const CLASSES: usize = u64::BITS as usize;
 
-/// Spans by address, each with the ticket it belongs to. It has no limit of its own: who fills it
-/// has one.
+/// Spans by address, each with the ticket of its task. The index has no limit of its own; its
+/// owner limits the number of entries.
 #[derive(Debug)]
 pub struct Index {
     /// Lengths of spans, by start and ticket.
     classes: [BTreeMap<(u64, Ticket), u64>; CLASSES],
-    /// Bit *c* where class *c* has spans.
+    /// Bit *c* is set if class *c* has spans.
     used: u64,
 }
 
@@ -27,20 +27,20 @@ impl Default for Index {
     }
 }
 
-/// Class *c* has the lengths from `1 << c` to twice that, less one.
+/// Returns the class of a length. Class *c* contains the lengths from `1 << c` to `(2 << c) - 1`.
 fn class_of(len: u64) -> usize {
     (len | 1).ilog2() as usize
 }
 
 impl Index {
-    /// Adds a span that has bytes.
+    /// Adds a span of at least one byte.
     pub fn insert(&mut self, ticket: Ticket, span: Span) {
         let class = class_of(span.len);
         self.classes[class].insert((span.start, ticket), span.len);
         self.used |= 1 << class;
     }
 
-    /// Takes out what [`Index::insert`] put in.
+    /// Removes a span that [`Index::insert`] added.
     pub fn remove(&mut self, ticket: Ticket, span: Span) {
         let class = class_of(span.len);
         self.classes[class].remove(&(span.start, ticket));
@@ -49,7 +49,7 @@ impl Index {
         }
     }
 
-    /// All that touch `range`, in no useful order.
+    /// Returns all spans that touch `range`, in no particular order.
     pub fn touching(&self, range: Span) -> impl Iterator<Item = (Ticket, Span)> + '_ {
         let mut used = self.used;
         std::iter::from_fn(move || {
@@ -63,7 +63,7 @@ impl Index {
     fn touching_of(&self, class: usize, range: Span) -> impl Iterator<Item = (Ticket, Span)> + '_ {
         let longest = u64::MAX >> (CLASSES - 1 - class);
         let earliest = range.start.saturating_sub(longest - 1);
-        // An empty or wrapping range must not turn the bounds round, which would panic.
+        // An empty or wrapping range must not invert the bounds: `range` would panic.
         let behind = range.end().max(earliest);
         self.classes[class]
             .range((earliest, Ticket(0))..(behind, Ticket(0)))
@@ -71,7 +71,7 @@ impl Index {
             .filter(move |(_, span)| span.touches(range))
     }
 
-    /// True where nothing is in it.
+    /// Returns true if the index has no spans.
     pub fn is_empty(&self) -> bool {
         self.used == 0
     }

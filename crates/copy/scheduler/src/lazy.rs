@@ -1,12 +1,12 @@
-//! Lazy copies: made when another one needs them, when they are promoted, or when their time is up
+//! Lazy copies: copied when another task needs them, when they are promoted, or at their deadline
 //! (Copier, SOSP 2025, §4.4).
 
-use crate::plan::{CANDIDATES_MAX, Order, Plan, Progress, Turn};
+use crate::plan::{CANDIDATES_MAX, Order, Plan, PlanContext, Progress};
 use crate::{Micros, Ticket};
 
 impl Plan {
-    /// There is little room left for tasks: all that are lazy now become ordinary ones, so that
-    /// they are done and retire.
+    /// Turns all lazy tasks into ordinary ones, so that they complete and retire. The caller calls
+    /// this when there is little room left for tasks.
     pub fn hurry(&mut self) {
         if self.lazies.is_empty() {
             return;
@@ -22,15 +22,18 @@ impl Plan {
         self.ordinary.make_contiguous().sort_unstable();
     }
 
-    pub(crate) fn next_due<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
-        let earliest = self.earliest_lazy(turn)?;
+    pub(crate) fn next_due<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+    ) -> Option<Order> {
+        let earliest = self.earliest_lazy(context)?;
         let mut from = (earliest, Ticket(0));
         for _ in 0..CANDIDATES_MAX {
             let (until, ticket) = *self.lazies.range(from..).next()?;
-            if until > turn.now || turn.work == 0 {
+            if until > context.now || context.work == 0 {
                 return None;
             }
-            if let Some(order) = self.attempt(turn, ticket, u32::MAX, false) {
+            if let Some(order) = self.attempt(context, ticket, u32::MAX, false) {
                 return Some(order);
             }
             from = (until, Ticket(ticket.0.saturating_add(1)));
@@ -38,10 +41,13 @@ impl Plan {
         None
     }
 
-    /// When the first lazy task's time is up.
-    pub(crate) fn earliest_lazy<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Micros> {
+    /// Returns the earliest deadline of a lazy task.
+    pub(crate) fn earliest_lazy<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+    ) -> Option<Micros> {
         while let Some((until, ticket)) = self.lazies.first().copied() {
-            if !self.table.is_finished(ticket, turn.progress) {
+            if !self.table.is_finished(ticket, context.progress) {
                 return Some(until);
             }
             self.lazies.pop_first();

@@ -1,27 +1,29 @@
-//! Decisions of the copy service: what is copied next, from where, by whom; sans-IO: no thread,
-//! clock or memory access.
+//! Decisions of the copy service: which bytes are copied next, from which source, by which thread
+//! and unit. Sans-IO: no thread, clock or memory access.
 //!
-//! How one client's copies get into order, in the order that the data meets it:
-//! - [`span`]: ranges of bytes, and the segments that progress is told in;
-//! - [`index`]: which pending tasks touch a range;
-//! - [`task`]: one copy as it was asked for, and what is refused;
-//! - [`plan`]: the client's queue; gives out [`plan::Order`]s, takes them back. The rules are
-//!   written there. It is helped by `table` (the pending tasks), `resolve` (what must come first,
-//!   and where the newest bytes are), `scatter` (where the bytes of a stream go), `promote`, `lazy`, `abort`, `lose`
-//!   and `collect`.
+//! Order of one client's copies, in the order of the data flow:
+//! - [`span`]: byte ranges, and the segments in which progress is reported;
+//! - [`index`]: the pending tasks that touch a range;
+//! - [`task`]: one copy as requested, and the reasons to refuse it;
+//! - [`plan`]: the client's queue, which issues [`plan::Order`]s and contains the rules. Its parts
+//!   are `table` (the pending tasks), `resolve` (dependencies), `absorb` (location of the newest
+//!   bytes), `scatter` (destinations of a stream's bytes), `promote`, `lazy`, `abort`, `lose` and
+//!   `collect`.
 //!
-//! What is decided around it:
-//! - [`shift`]: how a move whose ranges overlap becomes copies;
-//! - [`admit`]: whether a copy is worth queueing at all;
-//! - [`share`]: which client is served next;
-//! - [`dispatch`]: which unit copies what;
-//! - [`scale`]: how many threads serve, and whom;
-//! - [`idle`]: what a thread does when there is nothing to do.
+//! Decisions around the queue:
+//! - [`shift`]: splits a move with overlapping ranges into copies;
+//! - [`admit`]: inline or queued copy;
+//! - [`share`]: the client that is served next;
+//! - [`dispatch`]: division of copies between units;
+//! - [`scale`]: number of threads, and assignment of clients to them;
+//! - [`idle`]: idle behaviour of a thread.
 //!
-//! Addresses are numbers of the caller's; time is an argument, [`Micros`] since an origin of the
-//! caller's choice.
+//! Addresses are opaque numbers of the caller. Time is an argument: [`Micros`] since an origin of
+//! the caller's choice.
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+mod ablation_tests;
 mod abort;
 mod absorb;
 pub mod admit;
@@ -33,8 +35,6 @@ mod lazy;
 mod lose;
 #[cfg(test)]
 mod model;
-#[cfg(test)]
-mod mutants;
 mod order;
 pub mod plan;
 mod promote;
@@ -51,10 +51,10 @@ pub mod task;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(pub u64);
 
-/// Names a task of one client; its place in the order in which tasks were acquired.
+/// Identifies a task of one client; the number is its position in the order of acquisition.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// Names a client.
+/// Identifies a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId(pub u32);

@@ -1,22 +1,22 @@
-//! What a stream did not bring (rule 7): those who need it end, too.
+//! Loss of a stream's bytes (rule 7): dependent tasks end too.
 
 use std::num::NonZeroU16;
 
 use smallvec::SmallVec;
 
-use crate::plan::{Pin, Pins, Plan, Progress, Rule, Turn, WORK_MAX, enqueue};
-use crate::scatter::{Between, READERS_MAX};
+use crate::plan::{Pin, Pins, Plan, PlanContext, Progress, Rule, WORK_MAX, enqueue};
+use crate::scatter::{Overwritten, READERS_MAX};
 use crate::span::{Run, Span};
 use crate::{Micros, Ticket};
 
 impl Plan {
-    /// The segments `bits` of a task will not come: a stream has ended, or failed. What younger
-    /// tasks would have read of them, and others of theirs, ends too, and a task at a stream as a
-    /// whole. They are claimed here, and are the answer: the runtime marks them failed, the last
-    /// ones first, and only then the segments themselves. What is pinned ends later
-    /// ([`crate::plan::Step::Abort`]).
+    /// Records that the segments `bits` of a task will not receive their bytes, because a stream
+    /// has ended or failed. Segments of younger tasks that would have read them end too,
+    /// transitively; a dependent task at a stream ends as a whole. The free ones are claimed here
+    /// and returned. The runtime marks the returned segments failed, in reverse order, and then
+    /// the segments `bits` themselves. Pinned segments end later ([`crate::plan::Step::Abort`]).
     ///
-    /// Where they are too many to look at, the rest copies what is there.
+    /// If the search runs out of work, the remaining dependents copy the bytes that are there.
     pub fn lose<P: Progress>(
         &mut self,
         ticket: Ticket,
@@ -28,16 +28,17 @@ impl Plan {
         if !self.holds(Rule::Losses) {
             return claimed;
         }
-        let turn = &mut Turn { progress, now: Micros(0), budget_bytes: 0, work: WORK_MAX };
+        let context =
+            &mut PlanContext { progress, now: Micros(0), budget_bytes: 0, work: WORK_MAX };
         let mut lost: SmallVec<[Pin; 4]> = SmallVec::new();
         lost.push(Pin { ticket, bits });
         let mut place = 0;
         while let Some(Pin { ticket, bits }) = lost.get(place).copied() {
-            for (reader, needs) in self.who_needs(turn, ticket, bits) {
+            for (reader, needs) in self.dependents_of(context, ticket, bits) {
                 let known = self.table.get(reader).map_or(u32::MAX, |task| task.lost);
                 if needs & !known != 0 {
                     lost.push(Pin { ticket: reader, bits: needs });
-                    claimed.extend(self.lose_some(turn, reader, needs, reason));
+                    claimed.extend(self.lose_some(context, reader, needs, reason));
                 }
             }
             place += 1;
@@ -45,10 +46,11 @@ impl Plan {
         claimed
     }
 
-    /// Younger tasks that have still to read these segments, and which of theirs do.
-    fn who_needs<P: Progress>(
+    /// Returns the younger tasks that have still to read these segments, with their segments that
+    /// do.
+    fn dependents_of<P: Progress>(
         &self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         writer: Ticket,
         bits: u32,
     ) -> SmallVec<[(Ticket, u32); 4]> {
@@ -61,11 +63,11 @@ impl Plan {
             let bytes = segments.bytes(run);
             let missing = Span { start: dst.start + bytes.start, len: bytes.len };
             for (reader, _) in self.readers.touching(missing) {
-                if !turn.spend() || found.len() >= READERS_MAX {
+                if !context.spend() || found.len() >= READERS_MAX {
                     return found;
                 }
                 let needs = match reader > writer {
-                    true => self.needs(turn, writer, missing, reader),
+                    true => self.needs(context, writer, missing, reader),
                     false => 0,
                 };
                 if needs != 0 {
@@ -76,10 +78,10 @@ impl Plan {
         found
     }
 
-    /// The segments of `reader` that need some of what `writer` should have written.
+    /// Returns the segments of `reader` that need bytes that `writer` should have written.
     fn needs<P: Progress>(
         &self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         writer: Ticket,
         missing: Span,
         reader: Ticket,
@@ -87,23 +89,23 @@ impl Plan {
         let Some(task) = self.table.get(reader) else { return 0 };
         let open = task.segments.all() & !(task.finished() | task.held);
         let (mut left, mut needs) = (task.reading(missing) & open, 0);
-        while left != 0 && turn.spend() {
+        while left != 0 && context.spend() {
             let run = Run { first: left.trailing_zeros(), count: 1 };
             left &= !run.bits();
             let bytes = task.segments.bytes(run);
             let from = Span { start: task.src.start + bytes.start, len: bytes.len };
             let Some(span) = from.intersection(missing) else { continue };
-            if self.between(turn, writer, reader, span) != Between::All {
+            if self.overwritten(context, writer, reader, span) != Overwritten::Yes {
                 needs |= run.bits();
             }
         }
         if needs != 0 && task.is_whole() { open } else { needs }
     }
 
-    /// Ends segments of a task; what is claimed of them.
+    /// Ends segments of a task, and returns the ones that it claimed.
     fn lose_some<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         bits: u32,
         reason: NonZeroU16,
@@ -112,7 +114,7 @@ impl Plan {
         let free = bits & task.free();
         task.reason = task.reason.or(Some(reason));
         task.lost |= bits;
-        let claimed = if free == 0 { 0 } else { turn.progress.claim(ticket, free) & free };
+        let claimed = if free == 0 { 0 } else { context.progress.claim(ticket, free) & free };
         task.gone |= claimed;
         let is_queued = task.ending.is_some() || self.endings.contains(&ticket);
         if claimed != bits && !is_queued {

@@ -1,33 +1,33 @@
-//! The plan against a model of the world: memory as bytes, a client that submits, syncs, copies
-//! segments itself, reads, writes and aborts, a service whose orders are copied byte by byte, all
-//! at random moments.
+//! Tests the plan against a model: memory as bytes, a client that submits, syncs, copies segments
+//! itself, reads, writes and aborts, and a service whose orders are copied byte by byte, all at
+//! random times.
 //!
-//! The oracle is the program run with `memcpy`: whatever the client reads after a sync must be
-//! what it would have read then. Bytes that an aborted or failed copy did not write are unknown,
-//! and so is what was copied from them later.
+//! The oracle is the same program with `memcpy`: each read after a sync must return the bytes that
+//! it would return there. Bytes that an aborted or failed copy did not write are unknown, and so
+//! are later copies of them.
 
+mod oracle;
 mod shared;
-mod truth;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU16;
 
 use unlade_testkit::Random;
 
-use crate::plan::{Absorb, Inlet, Order, Piece, Plan, Progress, Rule, Step};
+use crate::plan::{Absorb, Chunk, Order, Plan, Progress, Rule, Step, StreamInput};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Request};
 use crate::{Micros, Ticket};
-use shared::Shared;
-use truth::{Truth, stream_byte};
+use oracle::{Oracle, stream_byte};
+use shared::ProgressWords;
 
 const MEMORY_BYTES: u64 = 160;
 const STREAMS: u64 = 2;
 const PENDING_MAX: usize = 14;
 const JOBS_MAX: usize = 6;
-/// Far above what one step takes to decide with so few tasks.
+/// Far above the number of queries in one step with this number of tasks.
 const QUESTIONS_MAX: u32 = 1000;
-/// Far above what any case takes.
+/// Far above the number of steps in any case.
 const STEPS_MAX: usize = 100_000;
 
 const REASON: NonZeroU16 = NonZeroU16::MIN;
@@ -38,12 +38,12 @@ fn check(holds: bool, what: impl FnOnce() -> String) -> Checked {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// What the client did, in its order.
+/// An action of the client, in program order.
 #[derive(Clone)]
 enum Event {
     Copy(Ticket),
     Write(Span, u8),
-    /// With the segments that were done at that moment.
+    /// With the segments that were done at that time.
     Abort(Ticket, u32),
 }
 
@@ -55,24 +55,24 @@ enum Message {
 }
 
 #[derive(Clone)]
-struct Known {
+struct TaskRecord {
     request: Request,
     segments: Segments,
     failed: bool,
     aborted: bool,
     retired: bool,
-    /// Segments whose bytes did not all come out of a stream; it was told.
+    /// Segments that were marked lost, because a stream did not bring all of their bytes.
     lost: u32,
-    /// It should have sent such bytes, and sent nothing.
+    /// The task is a send of lost bytes, and sent nothing.
     unsent: bool,
 }
 
-impl Known {
+impl TaskRecord {
     fn side(&self, of: Span, range: Span) -> u32 {
         of.intersection(range)
             .map_or(0, |met| self.segments.touching(met.start - of.start, met.len))
     }
-    /// The bytes of a segment, as destination and source.
+    /// Returns the destination and source ranges of a segment.
     fn bytes_of(&self, bit: u32) -> (Span, Span) {
         let bytes = self.segments.bytes(Run::lowest(bit).unwrap());
         let side = |of: Span| Span { start: of.start + bytes.start, len: bytes.len };
@@ -97,31 +97,31 @@ impl Known {
     }
 }
 
-/// Where a byte is.
+/// Location of a byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Memory(u64),
     Stream(u64, u64),
 }
 
-/// A copy under way.
+/// A copy in progress.
 struct Job {
-    /// `None`: the client's.
+    /// `None` for a copy by the client.
     order: Option<Order>,
     ticket: Ticket,
     bits: u32,
     moves: Vec<(Place, Place)>,
     copied: usize,
-    /// At a stream: moves before these are between memory; then they go in order.
+    /// At a stream: the moves before this index are between memory; the later ones go in order.
     copies: usize,
-    /// What of its landings was marked.
-    told: Vec<u32>,
-    /// The offset of the first byte of the stream in the task.
+    /// Segments that were marked done, for each entry of the order's progress list.
+    marked: Vec<u32>,
+    /// Offset in the task of the first byte from the stream.
     start: u64,
 }
 
 #[derive(Clone, Copy)]
-enum Wish {
+enum Access {
     Read(Span),
     Write(Span),
 }
@@ -133,19 +133,19 @@ struct World<'a> {
     bytes: Vec<u8>,
     sent: Vec<Vec<u8>>,
     received: [u64; STREAMS as usize],
-    /// Streams that have ended, and after how many bytes.
+    /// End positions of streams that have ended.
     ended: [Option<u64>; STREAMS as usize],
-    /// Segments whose bytes did not come.
-    losers: Vec<(Ticket, u32)>,
-    shared: Shared,
-    tasks: BTreeMap<Ticket, Known>,
+    /// Segments that depend on bytes that did not come.
+    dependents: Vec<(Ticket, u32)>,
+    shared: ProgressWords,
+    tasks: BTreeMap<Ticket, TaskRecord>,
     log: Vec<Event>,
     inbox: VecDeque<Message>,
     jobs: Vec<Job>,
-    wish: Option<Wish>,
+    access: Option<Access>,
     budget_bytes: u64,
     /// The client leaves all copying to the service.
-    lonely: bool,
+    is_passive: bool,
 }
 
 impl Job {
@@ -157,8 +157,8 @@ impl Job {
         copies: usize,
         start: u64,
     ) -> Job {
-        let told = vec![0; order.as_ref().map_or(0, |order| order.landings.len())];
-        Job { order, ticket, bits, moves, copied: 0, copies, told, start }
+        let marked = vec![0; order.as_ref().map_or(0, |order| order.segment_progress.len())];
+        Job { order, ticket, bits, moves, copied: 0, copies, marked, start }
     }
 
     fn is_in_order(&self) -> bool {
@@ -172,7 +172,7 @@ impl World<'_> {
         let mut plan = Plan::new(absorb);
         plan.off = off;
         let budget_bytes = random.pick(&[1, 8, 30, 1000]);
-        let lonely = random.once_in(4);
+        let is_passive = random.once_in(4);
         World {
             random,
             plan,
@@ -181,34 +181,34 @@ impl World<'_> {
             sent: vec![Vec::new(); STREAMS as usize],
             received: [0; STREAMS as usize],
             ended: [None; STREAMS as usize],
-            losers: Vec::new(),
-            shared: Shared::default(),
+            dependents: Vec::new(),
+            shared: ProgressWords::default(),
             tasks: BTreeMap::new(),
             log: Vec::new(),
             inbox: VecDeque::new(),
             jobs: Vec::new(),
-            wish: None,
+            access: None,
             budget_bytes,
-            lonely,
+            is_passive,
         }
     }
 
-    /// The program with `memcpy` instead.
-    fn truth(&self) -> Truth {
-        self.truth_without(None)
+    /// Runs the program with `memcpy` instead.
+    fn oracle(&self) -> Oracle {
+        self.oracle_without(None)
     }
 
-    /// With who needs what `short` did not bring.
-    fn truth_without(&self, short: Option<Ticket>) -> Truth {
-        let mut truth = Truth::new(self.ended, short);
+    /// As [`World::oracle`], with the dependents of the bytes that `short` did not receive.
+    fn oracle_without(&self, short: Option<Ticket>) -> Oracle {
+        let mut oracle = Oracle::new(self.ended, short);
         for event in &self.log {
             match event {
-                Event::Write(span, value) => truth.write(*span, *value),
-                Event::Copy(ticket) => truth.copy(*ticket, &self.tasks[ticket]),
-                Event::Abort(ticket, done) => truth.abort(*ticket, &self.tasks[ticket], *done),
+                Event::Write(span, value) => oracle.write(*span, *value),
+                Event::Copy(ticket) => oracle.copy(*ticket, &self.tasks[ticket]),
+                Event::Abort(ticket, done) => oracle.abort(*ticket, &self.tasks[ticket], *done),
             }
         }
-        truth
+        oracle
     }
 
     fn some_span(&mut self, len_max: u64) -> Span {
@@ -216,7 +216,7 @@ impl World<'_> {
         Span { start: self.random.below(MEMORY_BYTES - len + 1), len }
     }
 
-    /// A side of an earlier copy, perhaps not quite: chains and overlaps are what is wanted.
+    /// Returns a range near a side of an earlier copy, so that chains and overlaps are frequent.
     fn related_span(&mut self, len: u64) -> Span {
         let recent: Vec<_> = self.tasks.values().rev().take(5).map(|known| known.request).collect();
         let start = match recent.get(self.random.below(recent.len())) {
@@ -260,7 +260,7 @@ impl World<'_> {
         let request = Request { dst, src, granule_shift, lazy_until, kind, last_use };
         let ticket = Ticket(self.tasks.last_key_value().map_or(7, |(last, _)| last.0 + 1));
         let segments = Segments::new(len, granule_shift).unwrap();
-        let known = Known {
+        let known = TaskRecord {
             request,
             segments,
             failed: false,
@@ -283,13 +283,13 @@ impl World<'_> {
         self.tasks.keys().copied().filter(|ticket| self.open(*ticket) != 0).collect()
     }
 
-    /// What the client has to wait for before it does what it wishes.
-    fn needs(&self, wish: Wish) -> Vec<(Ticket, u32)> {
+    /// Returns the segments that the client must wait for before this access.
+    fn needs(&self, access: Access) -> Vec<(Ticket, u32)> {
         let of = |ticket: &Ticket| {
             let task = &self.tasks[ticket];
-            let bits = match wish {
-                Wish::Read(span) => task.writing(span),
-                Wish::Write(span) => task.writing(span) | task.reading(span),
+            let bits = match access {
+                Access::Read(span) => task.writing(span),
+                Access::Write(span) => task.writing(span) | task.reading(span),
             };
             (*ticket, bits & self.open(*ticket))
         };
@@ -297,13 +297,13 @@ impl World<'_> {
     }
 
     fn client(&mut self) -> Checked {
-        if let Some(wish) = self.wish {
-            let needs = self.needs(wish);
+        if let Some(access) = self.access {
+            let needs = self.needs(access);
             if needs.is_empty() {
-                self.wish = None;
-                return self.fulfil(wish);
+                self.access = None;
+                return self.perform(access);
             }
-            if !self.lonely {
+            if !self.is_passive {
                 self.help()?;
             }
             return Ok(());
@@ -311,8 +311,8 @@ impl World<'_> {
         let pending = self.pending();
         match self.random.below(12) {
             0..6 if pending.len() < PENDING_MAX => self.submit(),
-            6 | 7 => self.begin(Wish::Read),
-            8 | 9 => self.begin(Wish::Write),
+            6 | 7 => self.begin(Access::Read),
+            8 | 9 => self.begin(Access::Write),
             10 => {
                 let memory = |ticket: &Ticket| {
                     let known = &self.tasks[ticket];
@@ -327,30 +327,30 @@ impl World<'_> {
                 self.tasks.get_mut(&ticket).unwrap().aborted = true;
             }
             _ if self.random.once_in(6) => self.inbox.push_back(Message::Hurry),
-            _ if !self.lonely => self.help()?,
+            _ if !self.is_passive => self.help()?,
             _ => {}
         }
         Ok(())
     }
 
-    fn begin(&mut self, wish: fn(Span) -> Wish) {
-        let wish = wish(self.some_span(24));
-        for (ticket, bits) in self.needs(wish) {
+    fn begin(&mut self, access: fn(Span) -> Access) {
+        let access = access(self.some_span(24));
+        for (ticket, bits) in self.needs(access) {
             self.inbox.push_back(Message::Promote(ticket, bits));
         }
-        self.wish = Some(wish);
+        self.access = Some(access);
     }
 
-    fn fulfil(&mut self, wish: Wish) -> Checked {
-        let (Wish::Read(span) | Wish::Write(span)) = wish;
-        let truth = self.truth();
+    fn perform(&mut self, access: Access) -> Checked {
+        let (Access::Read(span) | Access::Write(span)) = access;
+        let oracle = self.oracle();
         for at in span.start..span.end() {
-            let (is, should) = (self.bytes[at as usize], truth.bytes[at as usize]);
+            let (is, should) = (self.bytes[at as usize], oracle.bytes[at as usize]);
             check(should.is_none_or(|should| should == is), || {
                 format!("byte {at} read as {is}, should be {should:?}")
             })?;
         }
-        if let Wish::Write(_) = wish {
+        if let Access::Write(_) = access {
             let value = self.random.next() as u8;
             self.bytes[span.start as usize..span.end() as usize].fill(value);
             self.log.push(Event::Write(span, value));
@@ -358,7 +358,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The client copies a segment itself: one before which nothing older comes.
+    /// Copies a segment in the client, if no older task precedes it.
     fn help(&mut self) -> Checked {
         let pending = self.pending();
         let Some(&ticket) = pending.get(self.random.below(pending.len())) else { return Ok(()) };
@@ -382,11 +382,11 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The client receives the next few segments itself.
+    /// Receives the next few segments in the client.
     fn help_to_receive(&mut self, ticket: Ticket) -> Checked {
         let task = &self.tasks[&ticket];
         let (stream, open) = (task.request.src.start, self.open(ticket));
-        let before = |(older, known): (&Ticket, &Known)| {
+        let before = |(older, known): (&Ticket, &TaskRecord)| {
             known.streams().contains(&stream) && self.open(*older) != 0
         };
         if self.tasks.range(..ticket).any(before) || self.ended[stream as usize].is_some() {
@@ -410,7 +410,7 @@ impl World<'_> {
         self.begin_job(Job::new(None, ticket, run.bits(), moves, 0, bytes.start))
     }
 
-    /// Nothing older has still to touch these bytes of a task (rule 1).
+    /// Returns true if no older task has still to touch these bytes of a task (rule 1).
     fn comes_first(&self, ticket: Ticket, dst: Span, src: Span) -> bool {
         self.tasks.range(..ticket).all(|(older, known)| {
             let before = known.writing(dst) | known.reading(dst) | known.writing(src);
@@ -418,12 +418,12 @@ impl World<'_> {
         })
     }
 
-    /// The service could copy some of this task without reading past anything.
+    /// Returns true if the service could copy some of this task without absorption.
     fn is_ready(&self, ticket: Ticket) -> bool {
         let task = &self.tasks[&ticket];
         let ordinary = task.request.kind == Kind::Memory && task.request.lazy_until.is_none();
-        let told = |message: &Message| matches!(message, Message::Submit(of) if *of == ticket);
-        if !ordinary || task.aborted || task.failed || self.inbox.iter().any(told) {
+        let marked = |message: &Message| matches!(message, Message::Submit(of) if *of == ticket);
+        if !ordinary || task.aborted || task.failed || self.inbox.iter().any(marked) {
             return false;
         }
         (0..task.segments.count()).map(|number| 1 << number).any(|bit| {
@@ -434,12 +434,12 @@ impl World<'_> {
     }
 
     fn begin_job(&mut self, mut job: Job) -> Checked {
-        // With a rule switched off it is the bytes that must show it.
+        // With a rule switched off, the violation must show in the bytes.
         let others = if self.plan.off.is_none() { &self.jobs[..] } else { &[] };
         for other in others {
             for (dst, src) in &job.moves {
                 let clash = |(to, from): &(Place, Place)| to == dst || to == src || from == dst;
-                // What has gone through a stream may be marked already.
+                // Bytes that have passed through a stream may be marked already.
                 let over = if other.is_in_order() { other.copied } else { 0 };
                 let clash = other.moves[over..].iter().find(|moved| clash(moved));
                 check(clash.is_none(), || {
@@ -457,22 +457,22 @@ impl World<'_> {
         Ok(())
     }
 
-    /// An order becomes bytes to move.
+    /// Turns an order into byte moves.
     fn take(&mut self, order: Order) -> Checked {
         let task = &self.tasks[&order.ticket];
         let (segments, request) = (task.segments, task.request);
-        let copied = |piece: &Piece| {
-            let at = |at| (Place::Memory(piece.dst + at), Place::Memory(piece.src + at));
-            (0..piece.len).map(at).collect::<Vec<_>>()
+        let copied = |chunk: &Chunk| {
+            let at = |at| (Place::Memory(chunk.dst + at), Place::Memory(chunk.src + at));
+            (0..chunk.len).map(at).collect::<Vec<_>>()
         };
         let mut moves: Vec<_> = order.copies.iter().flat_map(copied).collect();
         let (copies, mut wanted) = (moves.len(), order.bits);
         let run = Run::lowest(order.bits).ok_or("an order for nothing")?;
         let bytes = segments.bytes(run);
         let start = bytes.start;
-        for piece in &order.pieces {
-            for at in 0..piece.len {
-                let (to, from) = (piece.dst + at, piece.src + at);
+        for chunk in &order.chunks {
+            for at in 0..chunk.len {
+                let (to, from) = (chunk.dst + at, chunk.src + at);
                 let (to, from) = match request.kind {
                     Kind::Memory => (Place::Memory(to), Place::Memory(from)),
                     Kind::Source | Kind::Relay => {
@@ -489,13 +489,13 @@ impl World<'_> {
                 moves.push((to, from));
             }
             let at = match request.kind {
-                Kind::Memory => piece.dst - request.dst.start,
-                Kind::Sink => piece.dst,
-                Kind::Source | Kind::Relay => piece.src,
+                Kind::Memory => chunk.dst - request.dst.start,
+                Kind::Sink => chunk.dst,
+                Kind::Source | Kind::Relay => chunk.src,
             };
-            wanted &= !segments.touching(at, piece.len);
+            wanted &= !segments.touching(at, chunk.len);
         }
-        if let Some(Inlet { stream, at, len, .. }) = order.inlet {
+        if let Some(StreamInput { stream, at, len, .. }) = order.stream_input {
             let to = self.sent[request.dst.start as usize].len() as u64 + at;
             let from = self.received[stream as usize];
             let byte =
@@ -519,7 +519,7 @@ impl World<'_> {
             }
         }
         let source = (request.kind == Kind::Source).then_some(request.src.start);
-        let taken = order.inlet.map(|inlet| (inlet.stream, inlet.len));
+        let taken = order.stream_input.map(|stream_input| (stream_input.stream, stream_input.len));
         if let Some((stream, len)) = taken.or(source.map(|stream| (stream, bytes.len))) {
             self.perhaps_end(stream, len);
         }
@@ -532,7 +532,7 @@ impl World<'_> {
         self.begin_job(Job::new(Some(order), ticket, bits, moves, copies, start))
     }
 
-    /// The stream ends somewhere in the last `len` bytes that were taken from it, or does not.
+    /// Ends the stream, rarely, within the last `len` bytes that were taken from it.
     fn perhaps_end(&mut self, stream: u64, len: u64) {
         let stream = stream as usize;
         if self.random.once_in(40) && self.ended[stream].is_none() && self.received[stream] >= len {
@@ -540,7 +540,7 @@ impl World<'_> {
         }
     }
 
-    /// Copies some bytes of a job; those of one job are in no order.
+    /// Copies some bytes of a job; memory bytes of one job go in random order.
     fn work(&mut self) -> Checked {
         let count = self.jobs.len() as u64;
         if count == 0 {
@@ -560,7 +560,7 @@ impl World<'_> {
             }
         }
         job.copied = until;
-        Self::tell(&mut self.shared, &mut self.jobs[place])?;
+        Self::mark(&mut self.shared, &mut self.jobs[place])?;
         let job = &self.jobs[place];
         if until == job.moves.len() {
             let job = self.jobs.swap_remove(place);
@@ -569,30 +569,33 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Marks what has come or gone.
-    fn tell(shared: &mut Shared, job: &mut Job) -> Checked {
+    /// Marks segments whose bytes have come or gone.
+    fn mark(shared: &mut ProgressWords, job: &mut Job) -> Checked {
         let Some(order) = &job.order else { return Ok(()) };
         let Some(moved) = job.copied.checked_sub(job.copies) else { return Ok(()) };
-        for (landing, told) in order.landings.iter().zip(&mut job.told) {
-            let arrived = landing.arrived(job.start + moved as u64);
-            if arrived & !*told != 0 {
-                shared.finish(landing.ticket, arrived & !*told)?;
-                *told |= arrived;
+        for (entry, marked) in order.segment_progress.iter().zip(&mut job.marked) {
+            let arrived = entry.arrived(job.start + moved as u64);
+            if arrived & !*marked != 0 {
+                shared.finish(entry.ticket, arrived & !*marked)?;
+                *marked |= arrived;
             }
         }
         Ok(())
     }
 
-    /// What a stream did not bring, or could not.
-    fn end_short(&mut self, order: &Order, told: &[u32]) -> Checked {
+    /// Ends the segments whose bytes a stream did not bring or take.
+    fn end_short(&mut self, order: &Order, marked: &[u32]) -> Checked {
         while !self.inbox.is_empty() {
             self.deliver()?;
         }
-        // A send may have been made of a receive and with it.
-        let inlet = order.inlet.and(order.landings.get(1)).map_or(order.ticket, |of| of.ticket);
-        self.losers.extend(self.truth_without(Some(inlet)).losers);
-        let landings = order.landings.iter().zip(told);
-        let missing = landings.map(|(landing, told)| (landing.ticket, landing.bits & !told));
+        // A send may have absorbed a receive.
+        let stream_input = order
+            .stream_input
+            .and(order.segment_progress.get(1))
+            .map_or(order.ticket, |of| of.ticket);
+        self.dependents.extend(self.oracle_without(Some(stream_input)).dependents);
+        let segment_progress = order.segment_progress.iter().zip(marked);
+        let missing = segment_progress.map(|(entry, marked)| (entry.ticket, entry.bits & !marked));
         let missing: Vec<_> = missing.filter(|(_, bits)| *bits != 0).collect();
         for (ticket, bits) in &missing {
             for pin in self.plan.lose(*ticket, *bits, REASON, &mut self.shared).iter().rev() {
@@ -616,15 +619,19 @@ impl World<'_> {
     fn end_job(&mut self, job: Job) -> Checked {
         let Some(order) = job.order else { return self.shared.finish(job.ticket, job.bits) };
         if order.kind != Kind::Memory {
-            let is_short = order.landings.iter().zip(&job.told).any(|(of, told)| of.bits != *told);
+            let is_short = order
+                .segment_progress
+                .iter()
+                .zip(&job.marked)
+                .any(|(of, marked)| of.bits != *marked);
             if is_short {
-                self.end_short(&order, &job.told)?;
+                self.end_short(&order, &job.marked)?;
             }
             self.plan.finished(order, &mut self.shared);
             return Ok(());
         }
         match self.random.below(40) {
-            // Could not be copied after all.
+            // The copy was not possible at this time.
             0 => self.shared.release(job.ticket, job.bits),
             1 if self.random.once_in(3) => {
                 self.tasks.get_mut(&job.ticket).unwrap().failed = true;
@@ -652,7 +659,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// One turn of the service; the step that was answered, if it was not one to do.
+    /// Runs one step of the service, and returns the step if it requires no action.
     fn serve(&mut self) -> Checked<Option<Step>> {
         self.shared.questions.set(0);
         let step = self.plan.next(&mut self.shared, self.now, self.budget_bytes);
@@ -671,7 +678,7 @@ impl World<'_> {
                 }
             }
             Step::Wait => {
-                check(!self.jobs.is_empty(), || "waits for nobody".into())?;
+                check(!self.jobs.is_empty(), || "waits without a job".into())?;
                 let idle = self.pending().into_iter().find(|ticket| self.is_ready(*ticket));
                 check(idle.is_none(), || format!("waits though {idle:?} is ready"))?;
                 return Ok(Some(Step::Wait));
@@ -709,14 +716,14 @@ impl World<'_> {
                 _ => {}
             }
         }
-        self.settle()
+        self.complete()
     }
 
-    /// Everything comes to its end, and is as the oracle has it.
-    fn settle(&mut self) -> Checked {
+    /// Completes all work, and compares the result with the oracle.
+    fn complete(&mut self) -> Checked {
         let mut steps = 0;
-        while let Some(wish) = self.wish.take() {
-            for (ticket, bits) in self.needs(wish) {
+        while let Some(access) = self.access.take() {
+            for (ticket, bits) in self.needs(access) {
                 self.inbox.push_back(Message::Promote(ticket, bits));
             }
         }
@@ -734,11 +741,11 @@ impl World<'_> {
             self.collect()?;
         }
         self.check_empty()?;
-        let untold = self.losers.iter().find(|(of, bits)| bits & !self.tasks[of].lost != 0);
-        check(untold.is_none(), || format!("{untold:?} is not told"))?;
-        let truth = self.truth();
+        let untold = self.dependents.iter().find(|(of, bits)| bits & !self.tasks[of].lost != 0);
+        check(untold.is_none(), || format!("{untold:?} is not marked"))?;
+        let oracle = self.oracle();
         let is = self.bytes.iter().chain(self.sent.iter().flatten());
-        let should = truth.bytes.iter().chain(truth.sent.iter().flatten());
+        let should = oracle.bytes.iter().chain(oracle.sent.iter().flatten());
         for (at, (is, should)) in is.zip(should).enumerate() {
             check(should.is_none_or(|should| should == *is), || {
                 format!("byte {at} is {is} in the end, should be {should:?}")
@@ -761,7 +768,7 @@ impl World<'_> {
     }
 }
 
-/// One random program, with a rule switched off or not.
+/// Runs one random program, optionally with a rule switched off.
 pub(crate) fn run(random: &mut Random, off: Option<Rule>) -> Checked {
     let moments = 40 + random.below(400);
     World::new(random, off).run(moments)

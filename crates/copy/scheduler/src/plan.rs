@@ -9,152 +9,157 @@
 //!                              ▼
 //!                            Order ──► (copied) ──► finished ──► collect
 //! ```
-//! The progress of a task lives in memory that is shared with the client, who copies segments too.
-//! The plan sees it through [`Progress`], and everything it decides rests on two facts: a segment
-//! that was seen done stays done, and a segment that was claimed stays undone until it is let go.
+//! Tasks' progress is in memory that is shared with the client, which copies segments too. The
+//! plan accesses it through [`Progress`], and relies on two facts only: a segment that was seen
+//! done stays done, and a claimed segment stays undone until it is released.
 //!
 //! # Rules
-//! *Older* is a smaller ticket. A segment is *finished* when it is done, or ended without a copy.
+//! *Older* means a smaller ticket. A segment is *finished* when it is done or has ended without a
+//! copy.
 //! 1. **Order.** A segment is copied when every older pending task that touches its bytes is
-//!    finished on the touching part: where the older one writes its source (read after write),
-//!    writes its destination (write after write), or reads its destination (write after read).
-//!    Tasks at the same stream follow one another whole.
-//! 2. **Absorption** (Copier, SOSP 2025, §4.4). A source byte whose newest older writer is a task
-//!    A→B that is not finished there is taken from A instead, as A was for that task: so again
-//!    from the newest writer older than *it*, up to [`ABSORB_DEPTH_MAX`] deep. The segments read
-//!    past are claimed meanwhile (*pinned*) and given back undone. Were they not, the client could
-//!    finish A→B and change A while it is read; since nobody younger writes A before A→B is
-//!    finished, a pin keeps A as it is. What is finished is read from B, which the client may have
-//!    changed. A pin that somebody else's claim prevents is not waited for: something else is done
-//!    meanwhile. What a [`Kind::Source`] has still to bring is not read past: it comes first, as
-//!    rule 6 says.
-//! 3. **Choice.** Tasks that end go first, then what is promoted, first come first served and
-//!    with all it depends on, then ordinary tasks, oldest first, then lazy ones whose time is up.
-//!    After [`Plan::hurry`] lazy tasks are ordinary ones.
-//! 4. **Abort.** Younger tasks that read what the aborted one would have written are copied first,
-//!    past it as far as it is undone. Then it is as if the task had never been, where it was not
-//!    copied. Nothing is dropped that was not aborted: not even a copy whose result will surely
-//!    be overwritten.
-//! 5. **Failure.** A task that failed ends as an aborted one, but nobody's copy is made first: as
-//!    after a `memcpy` that did not happen, those who read its destination find what is there.
-//! 6. **Streams.** A [`Kind::Source`] takes its bytes out of the stream once, in order, also where
-//!    it is aborted. Bytes that are given up where it puts them (it is aborted, or the copy that
-//!    reads them is their [last use](Request::last_use)) go straight to the one younger copy that
-//!    reads them, if that can be made now; all others go where it puts them.
-//! 7. **Loss.** Bytes that do not come out of a stream are nobody's: copies and sends that need
-//!    them end as failed, where they do ([`Plan::lose`]).
+//!    finished on the touching part: where the older task writes the segment's source (read after
+//!    write), writes its destination (write after write), or reads its destination (write after
+//!    read). Tasks at the same stream follow one another as a whole.
+//! 2. **Absorption** (Copier, SOSP 2025, §4.4). If the newest older writer of a source byte is a
+//!    task A→B that is not finished there, the byte is read from A instead, in the state that task
+//!    would have read. The search continues at the newest writer of A older than that task, up to
+//!    [`ABSORB_DEPTH_MAX`] levels deep. The segments of absorbed tasks are claimed meanwhile
+//!    (*pinned*) and released undone. Without the pin, the client could finish A→B and change A
+//!    while A is read. No younger task writes A before A→B is finished, so a pin keeps A
+//!    unchanged. A finished segment is read from B, which the client may have changed. If another
+//!    claim prevents a pin, the plan does other work in the meantime. Segments of a
+//!    [`Kind::Source`] that are not received yet are never absorbed; they come first, under rule
+//!    6.
+//! 3. **Choice.** The order is: ending tasks; promoted segments with all their dependencies, in
+//!    the order of promotion; ordinary tasks, oldest first; lazy tasks at their deadline.
+//!    [`Plan::hurry`] turns lazy tasks into ordinary ones.
+//! 4. **Abort.** Younger tasks that read the result of an aborted task are copied first; they
+//!    absorb it where it is not copied. After that, its uncopied segments have no effect. Only
+//!    aborted tasks are dropped: a copy whose result will certainly be overwritten is still made.
+//! 5. **Failure.** A failed task ends as an aborted one, but its dependents are not copied first.
+//!    As after a `memcpy` that did not happen, they read the bytes that are in its destination.
+//! 6. **Streams.** A [`Kind::Source`] takes its bytes out of the stream once, in order, even if it
+//!    is aborted. Received bytes are *given up* at its destination if it is aborted or if the copy
+//!    that reads them is their [last use](Request::last_use). Such bytes go straight to the
+//!    destination of the only younger copy that reads them, if that copy is possible now. All
+//!    other bytes go to the destination of the receive.
+//! 7. **Loss.** Copies and sends that need bytes which did not come out of a stream fail, in the
+//!    segments that need them ([`Plan::lose`]).
 //!
 //! # Several threads and units
-//! Orders are copied side by side, outside whatever lock the plan is under; no piece of one
-//! conflicts with another's. Everything else happens under the lock, among it that the segments of
-//! [`Step::Abort`] are marked.
+//! Orders are copied concurrently, outside the lock that protects the plan; no chunk of one order
+//! conflicts with a chunk of another. All other operations run under the lock, including the
+//! marking of [`Step::Abort`]'s segments.
 //!
-//! # When absorption is used
-//! By [`Absorb::Useful`], where it saves work or time: the task in between is lazy or aborted, or
-//! somebody waits for the result. A copy that nobody waits for rather lets an ordinary older one
-//! go first, since that has to be made anyhow and its destination is warm afterwards.
+//! # Use of absorption
+//! [`Absorb::Useful`] absorbs where it saves work or time: the task in between is lazy or aborted,
+//! or a client waits for the result. If no client waits, an ordinary older task goes first,
+//! because it must be copied anyway and its destination is in the cache afterwards.
 //!
-//! # Clients are hostile
-//! Bits that come and go, tickets that do not exist, promotions without end: they cost at most
-//! [`WORK_MAX`] steps a call, are counted ([`Plan::strays`]) and spoil only the client's own bytes.
-//! When the work is used up, the oldest task is copied, which needs no search; so a queue that is
-//! too entangled to choose from is served in its order.
+//! # Hostile clients
+//! Bits that appear and disappear, unknown tickets and endless promotions cost at most
+//! [`WORK_MAX`] steps per call. They are counted ([`Plan::strays`]) and corrupt only the client's
+//! own bytes. When the work is used up, the plan copies the oldest task, which needs no search. A
+//! queue with too many dependencies is therefore served in its order.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::absorb::Gathered;
 pub use crate::collect::Completed;
 use crate::index::Index;
-pub use crate::order::{Inlet, Landing, Landings, Order, OrderId, Piece, Pieces, Pin, Pins};
+pub use crate::order::{
+    Chunk, Chunks, Order, OrderId, Pin, Pins, ProgressList, SegmentProgress, StreamInput,
+};
 use crate::span::{Run, Span};
 use crate::table::Table;
 use crate::task::{Ending, Kind, Refusal, Request, Task};
 use crate::{Micros, Ticket};
 
-/// The most tasks of a client that are pending.
+/// Maximum number of pending tasks of a client.
 pub const TASKS_MAX: usize = 8192;
-/// The most orders of a client that are outstanding.
+/// Maximum number of outstanding orders of a client.
 pub const ORDERS_MAX: usize = 64;
-/// The most steps (tasks looked at) that one call of [`Plan::next`] spends on choosing.
+/// Maximum number of steps (examined tasks) in one call of [`Plan::next`].
 pub const WORK_MAX: u32 = 8192;
-/// The most tasks of each sort that one call considers.
+/// Maximum number of tasks of each sort that one call considers.
 pub const CANDIDATES_MAX: usize = 64;
-/// The most tasks that are read past for one byte.
+/// Maximum number of tasks that are absorbed for one byte.
 pub const ABSORB_DEPTH_MAX: u32 = 8;
-/// The most pieces of an order.
-pub const PIECES_MAX: usize = 64;
+/// Maximum number of chunks of an order.
+pub const CHUNKS_MAX: usize = 64;
 
-/// What is known of tasks' segments in memory that is shared with the client.
+/// State of tasks' segments in memory that is shared with the client.
 ///
-/// Bits that a task does not have are never asked for, and ignored in answers.
+/// The plan never passes bits that a task does not have, and ignores them in results.
 pub trait Progress {
-    /// The segments that are done. More may be at any time; the client makes them so.
+    /// Returns the segments that are done. The client may add segments at any time.
     fn done(&self, ticket: Ticket) -> u32;
-    /// Claims segments; says which are ours now. The others are done, or somebody else's.
+    /// Claims segments, and returns those that are claimed by this call. The others are done or
+    /// claimed by the client.
     fn claim(&mut self, ticket: Ticket, bits: u32) -> u32;
-    /// Gives claimed segments back, undone.
+    /// Releases claimed segments undone.
     fn release(&mut self, ticket: Ticket, bits: u32);
 }
 
-/// When a task in between is read past.
+/// Policy for the absorption of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Absorb {
     /// Never: older copies are always made first.
     Never,
-    /// Where the task in between is lazy or aborted, or somebody waits for the result.
+    /// If the task in between is lazy or aborted, or a client waits for the result.
     #[default]
     Useful,
     /// Wherever it is possible.
     Always,
 }
 
-/// What to do next.
-// The large one is the usual one, and lives for a moment only.
+/// Next action for the runtime.
+// The large variant is the usual one and lives only for a moment.
 #[allow(clippy::large_enum_variant)]
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Copy this.
+    /// Copy these segments.
     Copy(Order),
-    /// These segments end without a copy, and are claimed: mark them done, and the task as aborted
-    /// or failed, before [`Plan::collect`] is called.
+    /// End these claimed segments without a copy: mark them done, and the task as aborted or
+    /// failed, before [`Plan::collect`] is called.
     Abort {
         /// The task.
         ticket: Ticket,
         /// Its segments.
         bits: u32,
-        /// Why they end.
+        /// Reason of the ending.
         why: Ending,
     },
-    /// Something is pending, but others have it, or something that must come first: the client is
-    /// copying, or an order is outstanding.
+    /// Tasks are pending, but they or their dependencies are claimed: the client is copying, or an
+    /// order is outstanding.
     Wait,
-    /// Only lazy copies wait; the earliest until this time.
+    /// Only lazy tasks are pending; the earliest deadline.
     Later(Micros),
     /// Nothing is pending.
     Idle,
 }
 
-/// What the plan remembers of an order.
+/// Bookkeeping for an order.
 #[derive(Debug)]
 struct Outstanding {
     id: OrderId,
     ticket: Ticket,
     bits: u32,
     pins: Pins,
-    landings: Landings,
+    segment_progress: ProgressList,
 }
 
-/// One call of [`Plan::next`].
-pub(crate) struct Turn<'a, P> {
+/// State of one call of [`Plan::next`].
+pub(crate) struct PlanContext<'a, P> {
     pub progress: &'a mut P,
     pub now: Micros,
     pub budget_bytes: u64,
-    /// Steps that are left.
+    /// Number of steps that are left.
     pub work: u32,
 }
 
-impl<P> Turn<'_, P> {
-    /// Takes a step; false where none is left.
+impl<P> PlanContext<'_, P> {
+    /// Takes a step; returns false if none is left.
     pub fn spend(&mut self) -> bool {
         let left = self.work > 0;
         self.work = self.work.saturating_sub(1);
@@ -162,63 +167,63 @@ impl<P> Turn<'_, P> {
     }
 }
 
-/// The rules, one by one, so that tests can show that each is needed.
+/// The rules, separately, so that tests can show that each one is necessary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
-    /// An older writer of the source comes first, or is read past.
+    /// An older writer of the source is copied first or absorbed.
     ReadAfterWrite,
-    /// An older writer of the destination comes first.
+    /// An older writer of the destination is copied first.
     WriteAfterWrite,
-    /// An older reader of the destination comes first.
+    /// An older reader of the destination is copied first.
     WriteAfterRead,
-    /// What is read past is claimed.
+    /// Absorbed segments are claimed.
     Pin,
-    /// What could not be claimed is not read past.
+    /// A segment that could not be claimed is not absorbed.
     Recheck,
-    /// What is done is read where it is.
+    /// A segment that is done is read in place.
     InPlace,
-    /// Of several writers the newest counts.
+    /// The newest of several writers counts.
     NewestWriter,
-    /// Those who need an aborted task come first.
+    /// Dependents of an aborted task are copied first.
     DependentsFirst,
     /// Tasks at a stream follow one another.
     StreamOrder,
-    /// What a receive brings goes past its destination only where nobody needs it there,
+    /// Received bytes bypass their destination only if they are given up there.
     GivenUp,
-    /// nobody else reads it,
+    /// Received bytes bypass their destination only if exactly one task reads them.
     SoleTaker,
-    /// nobody writes there in between,
+    /// Received bytes bypass their destination only if no task in between writes there.
     NothingBetween,
-    /// and what else the taker reads is there.
+    /// Received bytes bypass their destination only if the taker's other source bytes are there.
     Edges,
-    /// A receive that is aborted takes its bytes out of the stream.
+    /// An aborted receive still takes its bytes out of the stream.
     Drain,
-    /// Who needs bytes that did not come ends too.
+    /// Dependents of lost bytes end too.
     Losses,
 }
 
-/// One client's pending tasks, and the order in which they are copied. See the module.
+/// Pending tasks of one client, and the order in which they are copied. See the module.
 #[derive(Debug)]
 pub struct Plan {
     pub(crate) absorb: Absorb,
     pub(crate) table: Table,
-    /// Memory that tasks write.
+    /// Memory ranges that tasks write.
     pub(crate) writers: Index,
-    /// Memory that tasks read.
+    /// Memory ranges that tasks read.
     pub(crate) readers: Index,
     /// Tasks at streams.
     pub(crate) streams: BTreeSet<(u64, Ticket)>,
     /// Ordinary tasks, oldest first.
     pub(crate) ordinary: VecDeque<Ticket>,
-    /// Lazy tasks, by when their time is up.
+    /// Lazy tasks, by deadline.
     pub(crate) lazies: BTreeSet<(Micros, Ticket)>,
-    /// Tasks with promoted segments, each once, in the order of promotion.
+    /// Tasks with promoted segments, in the order of promotion; each task at most once.
     pub(crate) promotions: VecDeque<Ticket>,
-    /// Tasks that end, each once.
+    /// Ending tasks; each task at most once.
     pub(crate) endings: VecDeque<Ticket>,
     /// Tasks that may have retired.
     pub(crate) touched: Vec<Ticket>,
-    /// Where [`Plan::collect`] goes on looking.
+    /// Position at which [`Plan::collect`] continues its scan.
     pub(crate) cursor: Ticket,
     /// All tasks below this one are finished.
     frontier: Ticket,
@@ -237,7 +242,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// A queue without tasks.
+    /// Creates an empty queue.
     pub fn new(absorb: Absorb) -> Plan {
         Plan {
             absorb,
@@ -261,7 +266,7 @@ impl Plan {
         }
     }
 
-    /// True unless a test has switched the rule off.
+    /// Returns true unless a test has switched the rule off.
     #[inline(always)]
     pub(crate) fn holds(&self, rule: Rule) -> bool {
         #[cfg(test)]
@@ -273,11 +278,11 @@ impl Plan {
         }
     }
 
-    /// Takes a copy. A lazy one whose time is up already is an ordinary one.
+    /// Adds a task. A lazy task whose deadline has passed becomes an ordinary one.
     ///
     /// # Errors
-    /// [`Refusal::Full`] where [`TASKS_MAX`] are pending; the rest where the client asked for what
-    /// cannot be. Nothing has changed then.
+    /// [`Refusal::Full`] if [`TASKS_MAX`] tasks are pending; the others if the request is invalid.
+    /// The plan is unchanged then.
     pub fn submit(
         &mut self,
         ticket: Ticket,
@@ -312,44 +317,44 @@ impl Plan {
         Ok(())
     }
 
-    /// What to do next; an order has at most `budget_bytes`, but one segment at least, and of a
-    /// task at a stream everything.
+    /// Returns the next action. An order has at most `budget_bytes` or one segment, whichever is
+    /// more; an order at a stream has all that remains of its task.
     pub fn next<P: Progress>(&mut self, progress: &mut P, now: Micros, budget_bytes: u64) -> Step {
         if self.outstanding.len() >= ORDERS_MAX {
             return Step::Wait;
         }
-        let turn = &mut Turn { progress, now, budget_bytes, work: WORK_MAX };
-        self.advance_frontier(turn);
-        if let Some(step) = self.next_ending(turn) {
+        let context = &mut PlanContext { progress, now, budget_bytes, work: WORK_MAX };
+        self.advance_frontier(context);
+        if let Some(step) = self.next_ending(context) {
             return step;
         }
-        let order = self.next_promoted(turn);
-        let order = order.or_else(|| self.next_ordinary(turn));
-        let order = order.or_else(|| self.next_due(turn));
-        match order.or_else(|| self.next_oldest(turn)) {
+        let order = self.next_promoted(context);
+        let order = order.or_else(|| self.next_ordinary(context));
+        let order = order.or_else(|| self.next_due(context));
+        match order.or_else(|| self.next_oldest(context)) {
             Some(order) => Step::Copy(order),
-            None => self.nothing_to_do(turn),
+            None => self.nothing_to_do(context),
         }
     }
 
     /// Finds the oldest task that is not finished.
-    fn advance_frontier<P: Progress>(&mut self, turn: &mut Turn<'_, P>) {
+    fn advance_frontier<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) {
         let Some(oldest) = self.table.oldest() else { return };
         self.frontier = self.frontier.max(oldest);
-        while self.table.is_finished(self.frontier, turn.progress) && turn.spend() {
+        while self.table.is_finished(self.frontier, context.progress) && context.spend() {
             let Some(after) = self.table.after(self.frontier) else { return };
             self.frontier = after;
         }
     }
 
-    /// True where everything older than the task is finished.
+    /// Returns true if everything older than the task is finished.
     pub(crate) fn is_first(&self, ticket: Ticket) -> bool {
         ticket <= self.frontier
     }
 
-    fn next_ordinary<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
+    fn next_ordinary<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Option<Order> {
         while let Some(first) = self.ordinary.front().copied() {
-            if !self.table.is_finished(first, turn.progress) {
+            if !self.table.is_finished(first, context.progress) {
                 break;
             }
             self.touch(first);
@@ -357,36 +362,36 @@ impl Plan {
         }
         for place in 0..self.ordinary.len().min(CANDIDATES_MAX) {
             let ticket = self.ordinary[place];
-            if let Some(order) = self.attempt(turn, ticket, u32::MAX, false) {
+            if let Some(order) = self.attempt(context, ticket, u32::MAX, false) {
                 return Some(order);
             }
         }
         None
     }
 
-    /// Where the work is used up: what needs no search.
-    fn next_oldest<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
-        if turn.work > 0 {
+    /// Chooses without a search, when the work is used up.
+    fn next_oldest<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Option<Order> {
+        if context.work > 0 {
             return None;
         }
-        turn.work = CANDIDATES_MAX as u32;
-        // Even one that is being aborted: who needs it may be too many to look at.
-        self.pursue(turn, self.frontier, u32::MAX, false)
+        context.work = CANDIDATES_MAX as u32;
+        // This includes a task that is being aborted: its dependents may be too many to search.
+        self.pursue(context, self.frontier, u32::MAX, false)
     }
 
-    fn nothing_to_do<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Step {
+    fn nothing_to_do<P: Progress>(&mut self, context: &mut PlanContext<'_, P>) -> Step {
         let pending = [&self.ordinary, &self.promotions, &self.endings];
         if pending.iter().any(|queue| !queue.is_empty()) {
             return Step::Wait;
         }
-        match self.earliest_lazy(turn) {
-            Some(until) if until <= turn.now => Step::Wait,
+        match self.earliest_lazy(context) {
+            Some(until) if until <= context.now => Step::Wait,
             Some(until) => Step::Later(until),
             None => Step::Idle,
         }
     }
 
-    /// Makes an order of claimed segments.
+    /// Makes an order from claimed segments.
     pub(crate) fn give_out(
         &mut self,
         ticket: Ticket,
@@ -394,33 +399,50 @@ impl Plan {
         gathered: Gathered,
     ) -> Option<Order> {
         let task = self.table.get_mut(ticket)?;
-        let Gathered { mut pieces, pins, mut landings, copies, inlet } = gathered;
+        let Gathered { mut chunks, pins, mut segment_progress, copies, stream_input } = gathered;
         let bits = run.bits();
         task.held |= bits;
-        let (kind, home, [takes, gives]) = (task.kind, task.dst.start, task.streams());
+        let (kind, dst_base, [takes, gives]) = (task.kind, task.dst.start, task.streams());
         let segments = task.segments;
         if kind == Kind::Memory {
-            pieces.iter_mut().for_each(|piece| piece.dst += home);
+            chunks.iter_mut().for_each(|chunk| chunk.dst += dst_base);
         } else {
-            for landing in &landings {
-                if let Some(other) = self.table.get_mut(landing.ticket) {
-                    other.held |= landing.bits;
+            for entry in &segment_progress {
+                if let Some(other) = self.table.get_mut(entry.ticket) {
+                    other.held |= entry.bits;
                 }
             }
-            landings.insert(0, Landing { ticket, bits, segments, offset: 0 });
+            segment_progress.insert(0, SegmentProgress { ticket, bits, segments, offset: 0 });
         }
         let id = OrderId(self.next_order);
         self.next_order += 1;
-        let known =
-            Outstanding { id, ticket, bits, pins: pins.clone(), landings: landings.clone() };
+        let known = Outstanding {
+            id,
+            ticket,
+            bits,
+            pins: pins.clone(),
+            segment_progress: segment_progress.clone(),
+        };
         self.outstanding.push(known);
         let stream = gives.or(takes);
-        Some(Order { id, ticket, kind, stream, inlet, bits, pieces, pins, landings, copies, home })
+        Some(Order {
+            id,
+            ticket,
+            kind,
+            stream,
+            stream_input,
+            bits,
+            chunks,
+            pins,
+            segment_progress,
+            copies,
+            dst_base,
+        })
     }
 
-    /// An order is over. The runtime has marked its segments done (also where the copy failed:
-    /// see [`Plan::failed`]), or has released them in shared memory because it could not copy
-    /// them now; then they are given out again.
+    /// Completes an order. The runtime has marked its segments done (also if the copy failed: see
+    /// [`Plan::failed`]), or has released them in shared memory because the copy was not possible
+    /// at this time. Released segments are issued again.
     pub fn finished<P: Progress>(&mut self, order: Order, progress: &mut P) {
         let Some(place) = self.outstanding.iter().position(|known| known.id == order.id) else {
             self.strays += 1;
@@ -430,17 +452,17 @@ impl Plan {
         if let Some(task) = self.table.get_mut(known.ticket) {
             task.held &= !known.bits;
         }
-        for landing in &known.landings {
-            if let Some(task) = self.table.get_mut(landing.ticket) {
-                task.held &= !landing.bits;
+        for entry in &known.segment_progress {
+            if let Some(task) = self.table.get_mut(entry.ticket) {
+                task.held &= !entry.bits;
             }
-            self.touch(landing.ticket);
+            self.touch(entry.ticket);
         }
         self.unpin(&known.pins, progress);
         self.touch(known.ticket);
     }
 
-    /// Releases pins that no outstanding order has.
+    /// Releases the pins that no outstanding order uses.
     pub(crate) fn unpin<P: Progress>(&mut self, pins: &[Pin], progress: &mut P) {
         for pin in pins {
             let needed = self.outstanding.iter().flat_map(|order| &order.pins);
@@ -448,7 +470,7 @@ impl Plan {
             let free = needed.fold(pin.bits, |free, other| free & !other.bits);
             let Some(task) = self.table.get_mut(pin.ticket) else { continue };
             task.pinned &= !free;
-            // What ends anyhow stays claimed until it does.
+            // Lost segments stay claimed until they end.
             task.seized |= free & task.lost;
             let released = free & !task.lost;
             if released != 0 && self.holds(Rule::Pin) {
@@ -457,37 +479,40 @@ impl Plan {
         }
     }
 
-    /// Whether a pending task older than `ticket` reads or writes a byte of `span`. A handler that
-    /// frees its task's source must not run before: what is read past may be written there still.
+    /// Returns true if a pending task older than `ticket` reads or writes a byte of `span`. A
+    /// handler that frees its task's source must not run before such a task is finished:
+    /// absorption may have left the source in use.
     pub fn is_touched_before(&self, ticket: Ticket, span: Span) -> bool {
         let older = |index: &Index| index.touching(span).any(|(other, _)| other < ticket);
         older(&self.writers) || older(&self.readers)
     }
 
-    /// How many tasks are pending.
+    /// Returns the number of pending tasks.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// True where no task is pending.
+    /// Returns true if no task is pending.
     pub fn is_empty(&self) -> bool {
         self.table.len() == 0
     }
 
-    /// How many orders are outstanding.
+    /// Returns the number of outstanding orders.
     pub fn outstanding(&self) -> usize {
         self.outstanding.len()
     }
 
-    /// Events that named no pending task, or bits that the task does not have. A client that acts
-    /// on a task at the moment it retires causes some; many mean a client that is not well.
+    /// Returns the number of stray events: events that named no pending task, or bits that the
+    /// task does not have. A client that acts on a task while it retires causes a few; a large
+    /// number indicates a faulty client.
     pub fn strays(&self) -> u64 {
         self.strays
     }
 }
 
-/// Adds a task to a queue. Behind tasks that somebody holds for long, others that have retired
-/// gather; they are dropped here, so that no queue is longer than the tasks are many, by much.
+/// Adds a task to a queue. Retired tasks accumulate behind tasks that are claimed for a long time;
+/// this function drops them, so the queue's length stays proportional to the number of pending
+/// tasks.
 pub(crate) fn enqueue(queue: &mut VecDeque<Ticket>, table: &Table, ticket: Ticket) {
     if queue.len() >= 2 * table.len() + CANDIDATES_MAX {
         queue.retain(|ticket| table.get(*ticket).is_some());

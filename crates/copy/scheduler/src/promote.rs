@@ -1,13 +1,13 @@
-//! What somebody waits for goes first (rule 3).
+//! Promotion: segments that a client waits for go first (rule 3).
 
 use crate::Ticket;
-use crate::plan::{CANDIDATES_MAX, Order, Plan, Progress, Turn, enqueue};
+use crate::plan::{CANDIDATES_MAX, Order, Plan, PlanContext, Progress, enqueue};
 
 impl Plan {
-    /// Somebody waits for these segments: they go before all that was not promoted earlier, and
-    /// what they depend on with them.
+    /// Promotes segments that a client waits for: they and their dependencies precede everything
+    /// that was not promoted earlier.
     ///
-    /// What names no pending task is counted as a stray: the task may have retired meanwhile.
+    /// A ticket without a pending task is counted as a stray: the task may have retired meanwhile.
     pub fn promote(&mut self, ticket: Ticket, bits: u32) {
         let Some(task) = self.table.get_mut(ticket) else {
             self.strays += 1;
@@ -17,7 +17,7 @@ impl Plan {
         if known != bits {
             self.strays += 1;
         }
-        // A task with promoted segments is in the queue, once.
+        // A task with promoted segments is in the queue once.
         let is_new = task.promoted == 0 && known != 0;
         task.promoted |= known;
         if is_new {
@@ -25,18 +25,21 @@ impl Plan {
         }
     }
 
-    pub(crate) fn next_promoted<P: Progress>(&mut self, turn: &mut Turn<'_, P>) -> Option<Order> {
+    pub(crate) fn next_promoted<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+    ) -> Option<Order> {
         let mut place = 0;
-        while place < self.promotions.len().min(CANDIDATES_MAX) && turn.work > 0 {
+        while place < self.promotions.len().min(CANDIDATES_MAX) && context.work > 0 {
             let ticket = self.promotions[place];
-            let left = self.still_promoted(turn, ticket);
+            let left = self.still_promoted(context, ticket);
             if left == 0 {
-                turn.spend();
+                context.spend();
                 self.promotions.remove(place);
                 self.touch(ticket);
                 continue;
             }
-            if let Some(order) = self.attempt(turn, ticket, left, true) {
+            if let Some(order) = self.attempt(context, ticket, left, true) {
                 return Some(order);
             }
             place += 1;
@@ -44,10 +47,14 @@ impl Plan {
         None
     }
 
-    /// The promoted segments that are not finished.
-    fn still_promoted<P: Progress>(&mut self, turn: &mut Turn<'_, P>, ticket: Ticket) -> u32 {
+    /// Returns the promoted segments that are not finished.
+    fn still_promoted<P: Progress>(
+        &mut self,
+        context: &mut PlanContext<'_, P>,
+        ticket: Ticket,
+    ) -> u32 {
         let promoted = self.table.get(ticket).map_or(0, |task| task.promoted);
-        let left = promoted & !self.table.look(ticket, promoted, turn.progress);
+        let left = promoted & !self.table.look(ticket, promoted, context.progress);
         if let Some(task) = self.table.get_mut(ticket) {
             task.promoted = left;
         }

@@ -1,38 +1,38 @@
-//! What must come first (rule 1), followed down to something that can be copied now.
+//! Dependencies (rule 1), followed down to a segment that can be copied now.
 
 use smallvec::smallvec;
 
 use crate::Ticket;
 use crate::absorb::Gathered;
-use crate::plan::{Inlet, Order, Piece, Plan, Progress, Rule, Turn};
+use crate::plan::{Chunk, Order, Plan, PlanContext, Progress, Rule, StreamInput};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Task};
 
-/// Why segments cannot be copied now.
+/// Reason why segments cannot be copied now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stuck {
-    /// An older task comes first.
+pub(crate) enum Blocked {
+    /// An older task must be copied first.
     Behind(Blocker),
-    /// Somebody has them, or what is needed for them.
+    /// The segments or their dependencies are claimed elsewhere.
     Busy,
 }
 
-/// What comes first.
+/// A dependency that must be copied first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Blocker {
     /// The older task.
     pub by: Ticket,
-    /// Its segments that are needed.
+    /// Segments of the older task that are needed.
     pub bits: u32,
-    /// The segments that wait for them.
+    /// Segments that wait for them.
     pub waiting: u32,
 }
 
 impl Plan {
-    /// An order for some of a task's segments, or for what they depend on.
+    /// Makes an order for some of a task's segments, or for their dependencies.
     pub(crate) fn attempt<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         bits: u32,
         urgent: bool,
@@ -40,13 +40,13 @@ impl Plan {
         if self.table.get(ticket)?.ending.is_some() {
             return None;
         }
-        self.pursue(turn, ticket, bits, urgent)
+        self.pursue(context, ticket, bits, urgent)
     }
 
-    /// As [`Plan::attempt`], even where the task is being aborted.
+    /// As [`Plan::attempt`], also for a task that is being aborted.
     pub(crate) fn pursue<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         bits: u32,
         urgent: bool,
@@ -54,104 +54,106 @@ impl Plan {
         let task = self.table.get(ticket)?;
         let whole = task.is_whole();
         let mut left = bits & task.segments.all();
-        while left != 0 && turn.work > 0 {
-            let waiting = match self.try_task(turn, ticket, left, urgent) {
+        while left != 0 && context.work > 0 {
+            let waiting = match self.try_task(context, ticket, left, urgent) {
                 Ok(order) => return Some(order),
-                Err(Stuck::Busy) => return None,
-                Err(Stuck::Behind(first)) => {
-                    if let Some(order) = self.descend(turn, first, urgent) {
+                Err(Blocked::Busy) => return None,
+                Err(Blocked::Behind(first)) => {
+                    if let Some(order) = self.descend(context, first, urgent) {
                         return Some(order);
                     }
                     first.waiting
                 }
             };
-            // The other segments may wait for somebody else.
+            // The other segments may wait for other tasks.
             left &= if whole { 0 } else { !waiting };
         }
         None
     }
 
-    /// Goes from blocker to blocker. Each is older than the one before, so this ends.
+    /// Follows the chain of blockers. Each is older than the one before, so the loop ends.
     fn descend<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         first: Blocker,
         urgent: bool,
     ) -> Option<Order> {
         let mut blocker = first;
         loop {
-            match self.try_task(turn, blocker.by, blocker.bits, urgent) {
+            match self.try_task(context, blocker.by, blocker.bits, urgent) {
                 Ok(order) => return Some(order),
-                Err(Stuck::Busy) => return None,
-                Err(Stuck::Behind(older)) => blocker = older,
+                Err(Blocked::Busy) => return None,
+                Err(Blocked::Behind(older)) => blocker = older,
             }
         }
     }
 
-    /// An order for segments of this task, or what prevents it.
+    /// Makes an order for segments of this task, or returns the obstacle.
     fn try_task<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         bits: u32,
         urgent: bool,
-    ) -> Result<Order, Stuck> {
-        self.table.look(ticket, bits, turn.progress);
-        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+    ) -> Result<Order, Blocked> {
+        self.table.look(ticket, bits, context.progress);
+        let task = self.table.get(ticket).ok_or(Blocked::Busy)?;
         if task.ending == Some(Ending::Failed) {
-            return Err(Stuck::Busy);
+            return Err(Blocked::Busy);
         }
         let (segments, whole) = (task.segments, task.is_whole());
         let mut left = if whole { task.suffix() } else { task.free() & bits };
         while let Some(run) = Run::lowest(left) {
-            if !turn.spend() {
-                return Err(Stuck::Busy);
+            if !context.spend() {
+                return Err(Blocked::Busy);
             }
-            let run = if whole { run } else { segments.within_budget(run, turn.budget_bytes) };
-            match self.try_run(turn, ticket, run, urgent) {
-                Err(Stuck::Busy) if whole => break,
-                Err(Stuck::Busy) => left &= left - 1,
+            let run = if whole { run } else { segments.within_budget(run, context.budget_bytes) };
+            match self.try_run(context, ticket, run, urgent) {
+                Err(Blocked::Busy) if whole => break,
+                Err(Blocked::Busy) => left &= left - 1,
                 result => return result,
             }
         }
-        Err(Stuck::Busy)
+        Err(Blocked::Busy)
     }
 
     fn try_run<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
         urgent: bool,
-    ) -> Result<Order, Stuck> {
-        let kind = self.table.get(ticket).ok_or(Stuck::Busy)?.kind;
+    ) -> Result<Order, Blocked> {
+        let kind = self.table.get(ticket).ok_or(Blocked::Busy)?.kind;
         let is_first = self.is_first(ticket);
-        let run = if is_first { run } else { self.unblocked(turn, ticket, run)? };
+        let run = if is_first { run } else { self.unblocked(context, ticket, run)? };
         match kind {
-            Kind::Source => return self.receive(turn, ticket, run),
+            Kind::Source => return self.receive(context, ticket, run),
             Kind::Memory | Kind::Sink if !is_first => {
-                let (run, gathered) = self.gather(turn, ticket, run, urgent)?;
-                return self.claim(turn, ticket, run, gathered);
+                let (run, gathered) = self.gather(context, ticket, run, urgent)?;
+                return self.claim(context, ticket, run, gathered);
             }
             Kind::Memory | Kind::Sink | Kind::Relay => {}
         }
-        let gathered = plain(self.table.get(ticket).ok_or(Stuck::Busy)?, run);
-        self.claim(turn, ticket, run, gathered)
+        let gathered = plain(self.table.get(ticket).ok_or(Blocked::Busy)?, run);
+        self.claim(context, ticket, run, gathered)
     }
 
-    /// The beginning of the run whose destination nothing older has still to read or write.
+    /// Returns the beginning of the run whose destination no older task has still to read or
+    /// write.
     pub(crate) fn unblocked<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
-    ) -> Result<Run, Stuck> {
-        let mut search = Search::of(self.table.get(ticket).ok_or(Stuck::Busy)?, run);
+    ) -> Result<Run, Blocked> {
+        let mut search = Search::of(self.table.get(ticket).ok_or(Blocked::Busy)?, run);
         let in_order = self.holds(Rule::StreamOrder);
         for stream in search.streams.into_iter().flatten().filter(|_| in_order) {
             for (_, older) in self.streams.range((stream, Ticket(0))..(stream, ticket)) {
-                let finished = self.table.look(*older, u32::MAX, turn.progress);
-                let task = self.table.get(*older).filter(|_| turn.spend()).ok_or(Stuck::Busy)?;
+                let finished = self.table.look(*older, u32::MAX, context.progress);
+                let task =
+                    self.table.get(*older).filter(|_| context.spend()).ok_or(Blocked::Busy)?;
                 search.note(*older, task.segments.all() & !finished, run.bits());
             }
         }
@@ -163,15 +165,15 @@ impl Plan {
                 continue;
             }
             for (older, side) in index.touching(range) {
-                if !turn.spend() {
-                    return Err(Stuck::Busy);
+                if !context.spend() {
+                    return Err(Blocked::Busy);
                 }
                 if older >= ticket {
                     continue;
                 }
                 let Some(task) = self.table.get(older) else { continue };
                 let met = if writes { task.writing(range) } else { task.reading(range) };
-                let open = met & !self.table.look(older, met, turn.progress);
+                let open = met & !self.table.look(older, met, context.progress);
                 let Some(task) = self.table.get(older).filter(|_| open != 0) else { continue };
                 search.note(older, open, search.waiting_for(task, side, open));
             }
@@ -179,55 +181,56 @@ impl Plan {
         search.result(run)
     }
 
-    /// Claims the run for an order; less of it where the client was faster.
+    /// Claims the run for an order, or a part of it if the client claimed the rest.
     fn claim<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
         mut gathered: Gathered,
-    ) -> Result<Order, Stuck> {
-        let task = self.table.get(ticket).ok_or(Stuck::Busy)?;
+    ) -> Result<Order, Blocked> {
+        let task = self.table.get(ticket).ok_or(Blocked::Busy)?;
         let (segments, whole) = (task.segments, task.is_whole());
-        let got = turn.progress.claim(ticket, run.bits()) & run.bits();
+        let got = context.progress.claim(ticket, run.bits()) & run.bits();
         let kept = Run::lowest(got).filter(|kept| !whole || *kept == run);
         let surplus = got & !kept.map_or(0, Run::bits);
         if surplus != 0 {
-            turn.progress.release(ticket, surplus);
+            context.progress.release(ticket, surplus);
         }
         let Some(kept) = kept else {
-            self.unpin(&gathered.pins, turn.progress);
-            return Err(Stuck::Busy);
+            self.unpin(&gathered.pins, context.progress);
+            return Err(Blocked::Busy);
         };
         if kept != run {
             gathered.clip(segments.bytes(kept));
         }
-        self.give_out(ticket, kept, gathered).ok_or(Stuck::Busy)
+        self.give_out(ticket, kept, gathered).ok_or(Blocked::Busy)
     }
 }
 
-/// The bytes of a run as they are, by offset.
+/// Reads the bytes of a run in place, by offset.
 pub(crate) fn plain(task: &Task, run: Run) -> Gathered {
     let Span { start, len } = task.segments.bytes(run);
     if task.kind == Kind::Relay {
-        let inlet = Some(Inlet { stream: task.src.start, at: start, len, home: 0 });
-        return Gathered { inlet, ..Gathered::default() };
+        let stream_input =
+            Some(StreamInput { stream: task.src.start, at: start, len, dst_base: 0 });
+        return Gathered { stream_input, ..Gathered::default() };
     }
-    let pieces = smallvec![Piece { dst: start, src: task.src.start + start, len }];
-    Gathered { pieces, ..Gathered::default() }
+    let chunks = smallvec![Chunk { dst: start, src: task.src.start + start, len }];
+    Gathered { chunks, ..Gathered::default() }
 }
 
-/// What of a run waits, and for whom.
+/// Search for the older tasks that a run waits for.
 struct Search {
-    /// The memory that the run writes.
+    /// Memory that the run writes.
     range: Option<Span>,
     streams: [Option<u64>; 2],
-    /// The task's segments, and where its destination begins.
+    /// The task's segments, and its destination address.
     task: (Segments, u64),
-    /// The segments that must be free for there to be an order.
+    /// Segments without which there is no order.
     needed: u32,
     waiting: u32,
-    /// The oldest that needed ones wait for.
+    /// The oldest task that the needed segments wait for.
     blocker: Option<Blocker>,
 }
 
@@ -241,7 +244,8 @@ impl Search {
         Search { range, streams, task, needed, waiting: 0, blocker: None }
     }
 
-    /// The segments that wait for open ones of an older task, whose side `side` they touch.
+    /// Returns the segments that wait for the open segments of an older task, whose range `side`
+    /// they touch.
     fn waiting_for(&self, older: &Task, side: Span, open: u32) -> u32 {
         let (segments, dst) = self.task;
         let whole = Span { start: dst, len: segments.len_bytes() };
@@ -268,11 +272,11 @@ impl Search {
         }
     }
 
-    fn result(self, run: Run) -> Result<Run, Stuck> {
+    fn result(self, run: Run) -> Result<Run, Blocked> {
         if let Some(blocker) = self.blocker {
-            return Err(Stuck::Behind(blocker));
+            return Err(Blocked::Behind(blocker));
         }
         let free = run.bits() & !self.waiting;
-        Run::lowest(free).ok_or(Stuck::Busy)
+        Run::lowest(free).ok_or(Blocked::Busy)
     }
 }

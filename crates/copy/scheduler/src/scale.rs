@@ -1,8 +1,8 @@
-//! How many threads serve, and which client is served by which.
+//! Number of service threads, and assignment of clients to them.
 //!
-//! The average load is kept between two bounds (Copier, SOSP 2025, §4.5.1). What happens must have
-//! lasted for a while, and a thread stops only if the others would stay below the upper bound with
-//! its work: so a load at a bound does not start and stop threads in turn.
+//! The average load is kept between two bounds (Copier, SOSP 2025, §4.5.1). A change requires that
+//! its condition has held for some time. A thread stops only if the others would stay below the
+//! upper bound with its work, so a load near a bound does not start and stop threads in turn.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,24 @@ use smallvec::SmallVec;
 
 use crate::{ClientId, Micros};
 
-/// The most threads.
+/// Maximum number of threads.
 pub const THREADS_MAX: usize = 64;
-/// The most clients that [`Homes::rebalance`] moves at once.
+/// Maximum number of clients that [`Assignments::rebalance`] moves at once.
 pub const MOVES_MAX: usize = 16;
-/// Threads whose loads differ by less than one part in so many of the busier one's are balanced.
+/// Threads are balanced if their loads differ by less than this fraction (one part in
+/// `IMBALANCE_PART`) of the busier one's load.
 const IMBALANCE_PART: u64 = 4;
 
-/// When threads start and stop.
+/// Bounds for the number of threads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {
-    /// Below this average load (1 is always busy) a thread less may do.
+    /// Average load (1 is always busy) below which a thread may stop.
     pub low_load: f32,
-    /// Above it, there is work for another thread.
+    /// Average load above which another thread may start.
     pub high_load: f32,
-    /// How long it must have been so, microseconds.
+    /// Time for which the condition must hold, in microseconds.
     pub sustained_us: u64,
-    /// The most threads.
+    /// Maximum number of threads.
     pub threads_max: usize,
 }
 
@@ -36,43 +37,43 @@ impl Default for Bounds {
     }
 }
 
-/// What a thread did in the last period.
+/// Load of a thread in the last period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// Copying, microseconds.
+    /// Time spent copying, in microseconds.
     pub busy_us: u64,
-    /// The period, microseconds.
+    /// Length of the period, in microseconds.
     pub period_us: u64,
 }
 
-/// What to do about the threads.
+/// Change of the number of threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// Start one more.
+    /// Start one more thread.
     Start,
-    /// Stop one: the last, for all others keep their clients then.
+    /// Stop the last thread; all others keep their clients.
     Stop,
-    /// Nothing.
+    /// No change.
     Keep,
 }
 
-/// Watches the load of the threads that run.
+/// Observes the load of the running threads.
 #[derive(Debug)]
 pub struct Scaler {
     bounds: Bounds,
-    /// What should be done, and since when.
+    /// The wanted change and, in `since`, the time at which its condition began to hold.
     wanted: Scale,
     since: Micros,
 }
 
 impl Scaler {
-    /// Nothing is known yet.
+    /// Creates a scaler without observations.
     pub fn new(bounds: Bounds) -> Scaler {
         Scaler { bounds, wanted: Scale::Keep, since: Micros(0) }
     }
 
-    /// A period is over; `loads` are those of all threads that run. One thread is never stopped:
-    /// it sleeps when there is nothing to do ([`crate::idle`]).
+    /// Evaluates a period; `loads` has the loads of all running threads. The last thread never
+    /// stops: it sleeps when it has no work ([`crate::idle`]).
     pub fn observe(&mut self, loads: &[Load], now: Micros) -> Scale {
         let wanted = self.wanted_for(loads);
         if wanted != self.wanted {
@@ -82,7 +83,7 @@ impl Scaler {
         if wanted == Scale::Keep || lasted_us < self.bounds.sustained_us {
             return Scale::Keep;
         }
-        // The next one has to be deserved anew, with the new number of threads.
+        // The next change must satisfy its condition again, with the new number of threads.
         self.wanted = Scale::Keep;
         wanted
     }
@@ -102,39 +103,39 @@ impl Scaler {
     }
 }
 
-/// Names a service thread.
+/// Identifies a service thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ThreadId(pub u16);
 
-/// A client is served by another thread from now on.
+/// A change of a client's thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moved {
     /// The client.
     pub client: ClientId,
-    /// Who served it.
+    /// The previous thread.
     pub from: ThreadId,
-    /// Who serves it now.
+    /// The new thread.
     pub to: ThreadId,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Home {
+struct Assignment {
     thread: ThreadId,
-    /// Bytes copied in the last period.
+    /// Number of bytes copied in the last period.
     bytes: u64,
 }
 
-/// Which thread serves which client. A client stays where it is, with what is in that core's
-/// cache, unless the thread stops or has clearly more to do than another.
+/// Assignment of clients to threads. A client keeps its thread, and so the contents of that core's
+/// cache, unless the thread stops or has clearly more work than another one.
 #[derive(Debug, Default)]
-pub struct Homes {
-    /// Threads that run, with the bytes their clients had copied in the last period.
+pub struct Assignments {
+    /// Running threads, each with the number of bytes copied for its clients in the last period.
     threads: BTreeMap<ThreadId, u64>,
-    clients: BTreeMap<ClientId, Home>,
+    clients: BTreeMap<ClientId, Assignment>,
 }
 
-impl Homes {
-    /// A thread runs; false where there are [`THREADS_MAX`] already.
+impl Assignments {
+    /// Adds a thread; returns false if there are [`THREADS_MAX`] already.
     pub fn start(&mut self, thread: ThreadId) -> bool {
         if self.threads.len() >= THREADS_MAX {
             return false;
@@ -143,57 +144,59 @@ impl Homes {
         true
     }
 
-    /// A thread stops. Its clients go to the others, if there are any; else they have no home
-    /// until they are placed again.
+    /// Removes a thread. Its clients move to the other threads; if there are none, they are
+    /// unassigned until they are placed again.
     pub fn stop(&mut self, thread: ThreadId) -> Vec<Moved> {
         self.threads.remove(&thread);
-        let homeless: Vec<_> = self
+        let unassigned: Vec<_> = self
             .clients
             .iter()
-            .filter(|(_, home)| home.thread == thread)
-            .map(|(client, home)| (*client, home.bytes))
+            .filter(|(_, assignment)| assignment.thread == thread)
+            .map(|(client, assignment)| (*client, assignment.bytes))
             .collect();
         let mut moved = Vec::new();
-        for (client, bytes) in homeless {
+        for (client, bytes) in unassigned {
             self.clients.remove(&client);
-            if let Some(to) = self.settle(client, bytes) {
+            if let Some(to) = self.assign(client, bytes) {
                 moved.push(Moved { client, from: thread, to });
             }
         }
         moved
     }
 
-    /// Who serves this client: who did so far, else who has least to do. `None` without threads.
+    /// Returns the thread of this client; a new client gets the thread with the least work. `None`
+    /// without threads.
     pub fn place(&mut self, client: ClientId) -> Option<ThreadId> {
         match self.clients.get(&client) {
-            Some(home) => Some(home.thread),
-            None => self.settle(client, 0),
+            Some(assignment) => Some(assignment.thread),
+            None => self.assign(client, 0),
         }
     }
 
-    fn settle(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
-        // Among threads that copy equally much, who has fewer clients.
-        let count = |thread| self.clients.values().filter(|home| home.thread == thread).count();
+    fn assign(&mut self, client: ClientId, bytes: u64) -> Option<ThreadId> {
+        // Among threads with equal loads, choose the one with fewer clients.
+        let count =
+            |thread| self.clients.values().filter(|assignment| assignment.thread == thread).count();
         let (thread, _) =
             self.threads.iter().min_by_key(|(thread, bytes)| (**bytes, count(**thread)))?;
         let thread = *thread;
-        self.clients.insert(client, Home { thread, bytes });
+        self.clients.insert(client, Assignment { thread, bytes });
         self.add(thread, bytes);
         Some(thread)
     }
 
-    /// A client goes.
+    /// Removes a client.
     pub fn leave(&mut self, client: ClientId) {
-        if let Some(home) = self.clients.remove(&client) {
-            self.subtract(home.thread, home.bytes);
+        if let Some(assignment) = self.clients.remove(&client) {
+            self.subtract(assignment.thread, assignment.bytes);
         }
     }
 
-    /// So many bytes were copied for a client in the last period.
+    /// Records the number of bytes copied for a client in the last period.
     pub fn measure(&mut self, client: ClientId, bytes: u64) {
-        let Some(home) = self.clients.get_mut(&client) else { return };
-        let (thread, before) = (home.thread, home.bytes);
-        home.bytes = bytes;
+        let Some(assignment) = self.clients.get_mut(&client) else { return };
+        let (thread, before) = (assignment.thread, assignment.bytes);
+        assignment.bytes = bytes;
         self.subtract(thread, before);
         self.add(thread, bytes);
     }
@@ -210,16 +213,16 @@ impl Homes {
         }
     }
 
-    /// Moves clients from the busiest thread to the one with least to do, while that brings them
-    /// clearly closer.
+    /// Moves clients from the busiest thread to the one with the least work, while that brings
+    /// their loads clearly closer.
     pub fn rebalance(&mut self) -> SmallVec<[Moved; 4]> {
         let mut moves = SmallVec::new();
         while moves.len() < MOVES_MAX {
             let Some(moved) = self.best_move() else { break };
-            let bytes = self.clients.get(&moved.client).map_or(0, |home| home.bytes);
+            let bytes = self.clients.get(&moved.client).map_or(0, |assignment| assignment.bytes);
             self.subtract(moved.from, bytes);
             self.add(moved.to, bytes);
-            self.clients.insert(moved.client, Home { thread: moved.to, bytes });
+            self.clients.insert(moved.client, Assignment { thread: moved.to, bytes });
             moves.push(moved);
         }
         moves
@@ -232,10 +235,12 @@ impl Homes {
         if gap <= most / IMBALANCE_PART {
             return None;
         }
-        // The gap shrinks by twice what moves, so more than half of it would turn it round.
-        let fits = |home: &Home| home.thread == from && home.bytes > 0 && home.bytes <= gap / 2;
-        let candidates = self.clients.iter().filter(|(_, home)| fits(home));
-        let (client, _) = candidates.max_by_key(|(_, home)| home.bytes)?;
+        // The gap shrinks by twice the moved load, so more than half of the gap would invert it.
+        let fits = |assignment: &Assignment| {
+            assignment.thread == from && assignment.bytes > 0 && assignment.bytes <= gap / 2
+        };
+        let candidates = self.clients.iter().filter(|(_, assignment)| fits(assignment));
+        let (client, _) = candidates.max_by_key(|(_, assignment)| assignment.bytes)?;
         Some(Moved { client: *client, from, to })
     }
 }
@@ -247,7 +252,8 @@ mod tests {
     const BOUNDS: Bounds =
         Bounds { low_load: 0.3, high_load: 0.8, sustained_us: 1000, threads_max: 3 };
 
-    /// Feeds a demand (in threads) until nothing changes; how many threads run then, and changes.
+    /// Applies a demand (in threads) until nothing changes; returns the number of running threads
+    /// and the number of changes.
     fn threads_for(demand: f64, mut threads: usize) -> (usize, usize) {
         let (mut scaler, mut changes) = (Scaler::new(BOUNDS), 0);
         for period in 0..200 {
@@ -264,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_follow_the_load_and_settle() {
+    fn threads_follow_the_load_and_become_stable() {
         assert_eq!(threads_for(0.0, 1), (1, 0));
         assert_eq!(threads_for(0.79, 1), (1, 0));
         assert_eq!(threads_for(1.2, 1), (2, 1));
@@ -289,50 +295,56 @@ mod tests {
 
     #[test]
     fn clients_stay_unless_there_is_a_reason() {
-        let mut homes = Homes::default();
-        assert_eq!(homes.place(ClientId(1)), None);
-        assert!(homes.start(ThreadId(0)));
+        let mut assignments = Assignments::default();
+        assert_eq!(assignments.place(ClientId(1)), None);
+        assert!(assignments.start(ThreadId(0)));
         let clients = (1..=4).map(ClientId);
-        clients.clone().for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
-        clients.clone().for_each(|client| homes.measure(client, 100));
-        homes.start(ThreadId(1));
-        assert_eq!(homes.rebalance().len(), 2);
-        assert!(homes.rebalance().is_empty());
-        let moved = homes.stop(ThreadId(1));
+        clients.clone().for_each(|client| assert_eq!(assignments.place(client), Some(ThreadId(0))));
+        clients.clone().for_each(|client| assignments.measure(client, 100));
+        assignments.start(ThreadId(1));
+        assert_eq!(assignments.rebalance().len(), 2);
+        assert!(assignments.rebalance().is_empty());
+        let moved = assignments.stop(ThreadId(1));
         assert_eq!(moved.len(), 2);
-        clients.for_each(|client| assert_eq!(homes.place(client), Some(ThreadId(0))));
-        assert!(homes.stop(ThreadId(0)).is_empty());
-        assert_eq!(homes.place(ClientId(1)), None);
+        clients.for_each(|client| assert_eq!(assignments.place(client), Some(ThreadId(0))));
+        assert!(assignments.stop(ThreadId(0)).is_empty());
+        assert_eq!(assignments.place(ClientId(1)), None);
     }
 
     #[test]
     fn threads_are_limited() {
-        let mut homes = Homes::default();
-        assert!((0..THREADS_MAX as u16).all(|thread| homes.start(ThreadId(thread))));
-        assert!(!homes.start(ThreadId(999)));
+        let mut assignments = Assignments::default();
+        assert!((0..THREADS_MAX as u16).all(|thread| assignments.start(ThreadId(thread))));
+        assert!(!assignments.start(ThreadId(999)));
     }
 
     #[test]
     fn loads_add_up_whatever_happens() {
         unlade_testkit::cases(100, |random| {
-            let mut homes = Homes::default();
+            let mut assignments = Assignments::default();
             for _ in 0..200 {
                 let thread = ThreadId(random.below(5) as u16);
                 let client = ClientId(random.below(20) as u32);
                 match random.below(8) {
-                    0 => assert!(homes.start(thread)),
-                    1 => drop(homes.stop(thread)),
-                    2 => homes.leave(client),
-                    3 => assert!(homes.rebalance().len() <= MOVES_MAX),
-                    4 => drop(homes.place(client)),
-                    _ => homes.measure(client, random.below(1000)),
+                    0 => assert!(assignments.start(thread)),
+                    1 => drop(assignments.stop(thread)),
+                    2 => assignments.leave(client),
+                    3 => assert!(assignments.rebalance().len() <= MOVES_MAX),
+                    4 => drop(assignments.place(client)),
+                    _ => assignments.measure(client, random.below(1000)),
                 }
-                for (thread, bytes) in &homes.threads {
-                    let of = homes.clients.values().filter(|home| home.thread == *thread);
-                    assert_eq!(of.map(|home| home.bytes).sum::<u64>(), *bytes);
+                for (thread, bytes) in &assignments.threads {
+                    let of = assignments
+                        .clients
+                        .values()
+                        .filter(|assignment| assignment.thread == *thread);
+                    assert_eq!(of.map(|assignment| assignment.bytes).sum::<u64>(), *bytes);
                 }
                 assert!(
-                    homes.clients.values().all(|home| homes.threads.contains_key(&home.thread))
+                    assignments
+                        .clients
+                        .values()
+                        .all(|assignment| assignments.threads.contains_key(&assignment.thread))
                 );
             }
         });

@@ -1,186 +1,191 @@
-//! Where the bytes of a stream go (rule 6).
+//! Destinations of a stream's bytes (rule 6).
 //!
-//! A receive is one order for all that is left of it. Its bytes come in the order of the stream,
-//! and go to the receive's destination; but those that are given up there, and that one younger
-//! task reads, go straight to where that task puts them:
+//! A receive is one order for all that remains of it. Its bytes come in the order of the stream
+//! and go to the receive's destination. Bytes that are given up there and that exactly one younger
+//! task reads go straight to the destination of that task (the *taker*):
 //! ```text
-//!  stream ─► [ .. | .. | .. ]   pieces, in the order of the stream
+//!  stream ─► [ .. | .. | .. ]   chunks, in the order of the stream
 //!              │    │    └────► the receive's destination
 //!              │    └─────────► a taker's destination
 //!              └──────────────► the receive's destination
 //! ```
-//! What a taker's first and last segments read besides is there already, and copied by the same
-//! order. Who cannot take now (its destination is in use, somebody else has it) copies later from
-//! the receive's destination, where its bytes then are.
+//! The other bytes that a taker's first and last segments read are already in memory, and the same
+//! order copies them. A task that cannot take now (its destination is in use, or its segments are
+//! claimed) copies later from the receive's destination, where its bytes then are.
 
 use smallvec::SmallVec;
 
 use crate::Ticket;
 use crate::absorb::Gathered;
-use crate::plan::{Inlet, Landing, Order, Piece, Plan, Progress, Rule, Turn};
-use crate::resolve::Stuck;
+use crate::plan::{Chunk, Order, Plan, PlanContext, Progress, Rule, SegmentProgress, StreamInput};
+use crate::resolve::Blocked;
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind};
 
-/// The most younger tasks that read from one receive and are looked at. Where there are more,
-/// nobody takes.
+/// Maximum number of younger readers of one receive that are examined. With more readers, none
+/// takes.
 pub(crate) const READERS_MAX: usize = 64;
-/// The most that take from one order: each makes two pieces of one.
+/// Maximum number of takers of one order: each one splits a chunk in two.
 const TAKERS_MAX: usize = 16;
 
-/// A younger task that reads what a receive has still to bring.
+/// A younger task that reads bytes which a receive has still to bring.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     ticket: Ticket,
-    /// The bytes that it reads of these.
+    /// The bytes of the receive that it reads.
     span: Span,
-    /// Its segments that do.
+    /// Its segments that read them.
     open: u32,
-    /// It may have them for good, to copy them,
+    /// The task may take the bytes to copy them.
     takes: bool,
-    /// or to send them.
+    /// The task may take the bytes to send them.
     sends: bool,
 }
 
 type Readers = SmallVec<[Reader; 4]>;
 
-/// What a reader finds where an older task writes.
+/// Effect of the tasks between a writer and a reader.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Between {
-    /// What that task writes.
-    Nothing,
-    /// Perhaps what that task writes, or some of it.
-    Something,
-    /// What somebody else writes.
-    All,
+pub(crate) enum Overwritten {
+    /// The reader finds the writer's bytes.
+    No,
+    /// The reader may find the writer's bytes, or some of them.
+    Maybe,
+    /// The reader finds another task's bytes.
+    Yes,
 }
 
 impl Plan {
-    /// An order for what is left of a receive; `run` is that.
+    /// Makes an order for `run`, which is all that remains of a receive.
     pub(crate) fn receive<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
-    ) -> Result<Order, Stuck> {
-        if let Some(order) = self.send_on(turn, ticket, run)? {
+    ) -> Result<Order, Blocked> {
+        if let Some(order) = self.send_on(context, ticket, run)? {
             return Ok(order);
         }
-        let got = turn.progress.claim(ticket, run.bits()) & run.bits();
+        let got = context.progress.claim(ticket, run.bits()) & run.bits();
         if got != run.bits() {
             if got != 0 {
-                turn.progress.release(ticket, got);
+                context.progress.release(ticket, got);
             }
-            return Err(Stuck::Busy);
+            return Err(Blocked::Busy);
         }
-        let gathered = self.scatter(turn, ticket, run).ok_or(Stuck::Busy)?;
-        self.give_out(ticket, run, gathered).ok_or(Stuck::Busy)
+        let gathered = self.scatter(context, ticket, run).ok_or(Blocked::Busy)?;
+        self.give_out(ticket, run, gathered).ok_or(Blocked::Busy)
     }
 
-    /// Where all that is left of a receive is given up and sent on by one younger task: an order of
-    /// that one, in which these bytes go from stream to stream, behind what it sends of memory.
+    /// Makes an order of a younger send, if that send is the only reader of all that remains of
+    /// the receive and the bytes are given up. The received bytes go from stream to stream, behind
+    /// the bytes that the send reads from memory.
     fn send_on<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
-    ) -> Result<Option<Order>, Stuck> {
-        let Some((sender, coming)) = self.sole_sender(turn, ticket, run) else { return Ok(None) };
+    ) -> Result<Option<Order>, Blocked> {
+        let Some((sender, coming)) = self.sole_sender(context, ticket, run) else {
+            return Ok(None);
+        };
         let (Some(task), Some(receive)) = (self.table.get(sender), self.table.get(ticket)) else {
             return Ok(None);
         };
         let (src, all) = (task.src, task.suffix());
         let whole = Run { first: 0, count: task.segments.count() };
-        let (stream, segments, home) = (receive.src.start, receive.segments, receive.dst.start);
+        let (stream, segments, dst_base) = (receive.src.start, receive.segments, receive.dst.start);
         let before = Span { start: src.start, len: coming.start.saturating_sub(src.start) };
         let fits = src.end() == coming.end() && all == whole.bits();
-        if !fits || before.len > 0 && !self.is_there(turn, sender, before) {
+        if !fits || before.len > 0 && !self.is_there(context, sender, before) {
             return Ok(None);
         }
-        match self.unblocked(turn, sender, whole) {
+        match self.unblocked(context, sender, whole) {
             Ok(_) => {}
-            // What is under way comes to its end by itself.
-            Err(Stuck::Behind(first)) if self.is_under_way(first.by) => return Err(Stuck::Busy),
-            // What is not may have to come behind the receive.
+            // A task in progress completes by itself.
+            Err(Blocked::Behind(first)) if self.is_under_way(first.by) => {
+                return Err(Blocked::Busy);
+            }
+            // Any other task may have to come behind the receive.
             Err(_) => return Ok(None),
         }
-        let sent = turn.progress.claim(sender, all) & all;
+        let sent = context.progress.claim(sender, all) & all;
         let taken =
-            if sent == all { turn.progress.claim(ticket, run.bits()) & run.bits() } else { 0 };
+            if sent == all { context.progress.claim(ticket, run.bits()) & run.bits() } else { 0 };
         if taken != run.bits() {
             for (of, bits) in [(sender, sent), (ticket, taken)] {
                 if bits != 0 {
-                    turn.progress.release(of, bits);
+                    context.progress.release(of, bits);
                 }
             }
-            return Err(Stuck::Busy);
+            return Err(Blocked::Busy);
         }
         let mut gathered = Gathered::default();
         if before.len > 0 {
-            gathered.pieces.push(Piece { dst: 0, src: before.start, len: before.len });
+            gathered.chunks.push(Chunk { dst: 0, src: before.start, len: before.len });
         }
         let (at, len) = (before.len, coming.len);
-        gathered.inlet = Some(Inlet { stream, at, len, home: coming.start });
-        let (bits, offset) = (run.bits(), home.wrapping_sub(src.start) as i64);
-        gathered.landings.push(Landing { ticket, bits, segments, offset });
-        self.give_out(sender, whole, gathered).map(Some).ok_or(Stuck::Busy)
+        gathered.stream_input = Some(StreamInput { stream, at, len, dst_base: coming.start });
+        let (bits, offset) = (run.bits(), dst_base.wrapping_sub(src.start) as i64);
+        gathered.segment_progress.push(SegmentProgress { ticket, bits, segments, offset });
+        self.give_out(sender, whole, gathered).map(Some).ok_or(Blocked::Busy)
     }
 
     fn is_under_way(&self, ticket: Ticket) -> bool {
         self.table.get(ticket).is_some_and(|task| task.held != 0)
     }
 
-    /// The one task that reads what is left of a receive, if it sends all of it.
+    /// Returns the only task that reads the rest of a receive, if it sends all of it.
     fn sole_sender<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
     ) -> Option<(Ticket, Span)> {
         let task = self.table.get(ticket)?;
         let bytes = task.segments.bytes(run);
         let coming = Span { start: task.dst.start + bytes.start, len: bytes.len };
-        match self.readers_of(turn, ticket, coming)[..] {
+        match self.readers_of(context, ticket, coming)[..] {
             [Reader { ticket, span, sends: true, .. }] if span == coming => Some((ticket, span)),
             _ => None,
         }
     }
 
-    /// Where the bytes of the run go.
+    /// Determines the destinations of the run's bytes.
     fn scatter<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
     ) -> Option<Gathered> {
         let task = self.table.get(ticket)?;
-        let (home, bytes) = (task.dst.start, task.segments.bytes(run));
-        let coming = Span { start: home + bytes.start, len: bytes.len };
+        let (dst_base, bytes) = (task.dst.start, task.segments.bytes(run));
+        let coming = Span { start: dst_base + bytes.start, len: bytes.len };
         let mut gathered = Gathered::default();
-        // With addresses of the receive's destination as their sources.
-        let mut taken: SmallVec<[Piece; 4]> = SmallVec::new();
-        let readers = self.readers_of(turn, ticket, coming);
+        // The sources here are addresses in the receive's destination.
+        let mut taken: SmallVec<[Chunk; 4]> = SmallVec::new();
+        let readers = self.readers_of(context, ticket, coming);
         for reader in readers.iter().filter(|reader| reader.takes) {
             if taken.len() < TAKERS_MAX {
-                taken.extend(self.take(turn, reader, home, coming, &mut gathered));
+                taken.extend(self.take(context, reader, dst_base, coming, &mut gathered));
             }
         }
-        taken.sort_unstable_by_key(|piece| piece.src);
+        taken.sort_unstable_by_key(|chunk| chunk.src);
         let mut at = coming.start;
-        for piece in taken {
-            gathered.lay(home, at, piece.src);
-            gathered.pieces.push(Piece { src: piece.src - home, ..piece });
-            at = piece.src + piece.len;
+        for chunk in taken {
+            gathered.lay(dst_base, at, chunk.src);
+            gathered.chunks.push(Chunk { src: chunk.src - dst_base, ..chunk });
+            at = chunk.src + chunk.len;
         }
-        gathered.lay(home, at, coming.end());
+        gathered.lay(dst_base, at, coming.end());
         Some(gathered)
     }
 
-    /// Who reads what is coming, and whether they may take it; nobody, where that is too much to
-    /// look at.
+    /// Returns the readers of the coming bytes, with their permission to take them. Empty if there
+    /// are too many readers or the search runs out of work.
     fn readers_of<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         coming: Span,
     ) -> Readers {
@@ -188,12 +193,12 @@ impl Plan {
         let is_aborted = task.ending == Some(Ending::Aborted);
         let mut readers = Readers::new();
         for (reader, src) in self.readers.touching(coming) {
-            if !turn.spend() || readers.len() >= READERS_MAX {
+            if !context.spend() || readers.len() >= READERS_MAX {
                 return Readers::new();
             }
             let Some(span) = src.intersection(coming).filter(|_| reader > ticket) else { continue };
             let met = self.table.get(reader).map_or(0, |task| task.reading(coming));
-            let open = met & !self.table.look(reader, met, turn.progress);
+            let open = met & !self.table.look(reader, met, context.progress);
             let Some(task) = self.table.get(reader).filter(|_| open != 0) else { continue };
             let is_given_up = is_aborted || task.last_use || !self.holds(Rule::GivenUp);
             let may = is_given_up && task.ending.is_none();
@@ -201,10 +206,10 @@ impl Plan {
             readers.push(Reader { ticket: reader, span, open, takes, sends });
         }
         for reader in &mut readers {
-            match self.between(turn, ticket, reader.ticket, reader.span) {
-                Between::Nothing => {}
-                Between::Something => (reader.takes, reader.sends) = (false, false),
-                Between::All => reader.open = 0,
+            match self.overwritten(context, ticket, reader.ticket, reader.span) {
+                Overwritten::No => {}
+                Overwritten::Maybe => (reader.takes, reader.sends) = (false, false),
+                Overwritten::Yes => reader.open = 0,
             }
         }
         readers.retain(|reader| reader.open != 0);
@@ -224,22 +229,22 @@ impl Plan {
         }
     }
 
-    /// What `reader` finds in `span`, where `writer` writes, and perhaps younger ones that are
-    /// older than the reader.
-    pub(crate) fn between<P: Progress>(
+    /// Returns what `reader` finds in `span`, where `writer` writes: younger writers that are
+    /// older than the reader may overwrite it.
+    pub(crate) fn overwritten<P: Progress>(
         &self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         writer: Ticket,
         reader: Ticket,
         span: Span,
-    ) -> Between {
-        let mut between = Between::Nothing;
+    ) -> Overwritten {
+        let mut overwritten = Overwritten::No;
         if !self.holds(Rule::NothingBetween) {
-            return between;
+            return overwritten;
         }
         for (other, dst) in self.writers.touching(span) {
-            if !turn.spend() {
-                return Between::Something;
+            if !context.spend() {
+                return Overwritten::Maybe;
             }
             if other <= writer || other >= reader {
                 continue;
@@ -247,48 +252,48 @@ impl Plan {
             let Some(task) = self.table.get(other) else { continue };
             let is_sure = task.gone == 0 && task.ending.is_none();
             if is_sure && dst.start <= span.start && dst.end() >= span.end() {
-                return Between::All;
+                return Overwritten::Yes;
             }
-            between = Between::Something;
+            overwritten = Overwritten::Maybe;
         }
-        between
+        overwritten
     }
 
-    /// Claims what a reader can take, and says where it goes.
+    /// Claims the segments that a reader can take, and returns their destination as a chunk.
     fn take<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         reader: &Reader,
-        home: u64,
+        dst_base: u64,
         coming: Span,
         gathered: &mut Gathered,
-    ) -> Option<Piece> {
+    ) -> Option<Chunk> {
         let ticket = reader.ticket;
         let run = Run::lowest(reader.open & self.table.get(ticket)?.free())?;
-        let run = self.unblocked(turn, ticket, run).ok()?;
-        let run = self.without_edges(turn, ticket, run, coming)?;
-        let got = turn.progress.claim(ticket, run.bits()) & run.bits();
+        let run = self.unblocked(context, ticket, run).ok()?;
+        let run = self.without_edges(context, ticket, run, coming)?;
+        let got = context.progress.claim(ticket, run.bits()) & run.bits();
         let kept = Run::lowest(got);
         let surplus = got & !kept.map_or(0, Run::bits);
         if surplus != 0 {
-            turn.progress.release(ticket, surplus);
+            context.progress.release(ticket, surplus);
         }
         let (kept, task) = (kept?, self.table.get(ticket)?);
         let (bytes, (dst, src)) = (task.segments.bytes(kept), (task.dst.start, task.src.start));
         let from = Span { start: src + bytes.start, len: bytes.len };
-        let piece =
-            |span: Span| Piece { dst: dst + (span.start - src), src: span.start, len: span.len };
-        gathered.copies.extend(edges(from, coming).map(piece));
+        let chunk =
+            |span: Span| Chunk { dst: dst + (span.start - src), src: span.start, len: span.len };
+        gathered.copies.extend(edges(from, coming).map(chunk));
         let (bits, segments) = (kept.bits(), task.segments);
-        let offset = src.wrapping_sub(home) as i64;
-        gathered.landings.push(Landing { ticket, bits, segments, offset });
-        from.intersection(coming).map(piece)
+        let offset = src.wrapping_sub(dst_base) as i64;
+        gathered.segment_progress.push(SegmentProgress { ticket, bits, segments, offset });
+        from.intersection(coming).map(chunk)
     }
 
-    /// The run without segments that read what is neither coming nor there.
+    /// Removes the segments that read bytes which are neither coming nor in memory.
     fn without_edges<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         run: Run,
         coming: Span,
@@ -298,26 +303,26 @@ impl Plan {
         let from = Span { start: src.start + bytes.start, len: bytes.len };
         let mut kept = run.bits();
         for edge in edges(from, coming) {
-            if self.holds(Rule::Edges) && !self.is_there(turn, ticket, edge) {
+            if self.holds(Rule::Edges) && !self.is_there(context, ticket, edge) {
                 kept &= !self.table.get(ticket)?.reading(edge);
             }
         }
         Run::lowest(kept)
     }
 
-    /// Whether nobody older has still to write a byte of `span`.
+    /// Returns true if no older task has still to write a byte of `span`.
     fn is_there<P: Progress>(
         &mut self,
-        turn: &mut Turn<'_, P>,
+        context: &mut PlanContext<'_, P>,
         ticket: Ticket,
         span: Span,
     ) -> bool {
         for (writer, _) in self.writers.touching(span) {
-            if !turn.spend() {
+            if !context.spend() {
                 return false;
             }
             let met = self.table.get(writer).map_or(0, |task| task.writing(span));
-            if writer < ticket && met & !self.table.look(writer, met, turn.progress) != 0 {
+            if writer < ticket && met & !self.table.look(writer, met, context.progress) != 0 {
                 return false;
             }
         }
@@ -326,15 +331,15 @@ impl Plan {
 }
 
 impl Gathered {
-    /// The bytes from address `at` to `end` go to the receive's destination, where they are.
-    fn lay(&mut self, home: u64, at: u64, end: u64) {
+    /// Sends the bytes from address `at` to `end` to the receive's destination.
+    fn lay(&mut self, dst_base: u64, at: u64, end: u64) {
         if at < end {
-            self.pieces.push(Piece { dst: at, src: at - home, len: end - at });
+            self.chunks.push(Chunk { dst: at, src: at - dst_base, len: end - at });
         }
     }
 }
 
-/// What of a span is before and behind another one that it touches.
+/// Returns the parts of a span before and behind another span that it touches.
 fn edges(from: Span, coming: Span) -> impl Iterator<Item = Span> {
     let before = Span { start: from.start, len: coming.start.saturating_sub(from.start) };
     let behind = Span { start: coming.end(), len: from.end().saturating_sub(coming.end()) };

@@ -1,8 +1,8 @@
-//! Which client is served next: the one that was served least for its weight.
+//! Choice of the next client: the one with the least service relative to its weight.
 //!
-//! The unit is bytes copied, divided by the client's weight (Copier, SOSP 2025, §4.5: time would
-//! depend on caches). A client that was away starts with the least that anybody present has, so
-//! that it neither collects credit nor is freed of what it has had too much.
+//! Service is the number of bytes copied, divided by the client's weight (Copier, SOSP 2025, §4.5:
+//! time would depend on caches). A client that was idle resumes with at least the minimum of the
+//! active clients. It neither collects credit nor loses the record of its excess.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,28 +10,28 @@ use thiserror::Error;
 
 use crate::ClientId;
 
-/// The most clients that share a thread's service.
+/// Maximum number of clients of a thread.
 pub const CLIENTS_MAX: usize = 4096;
-/// The largest weight.
+/// Maximum weight.
 pub const WEIGHT_MAX: u32 = 10_000;
-/// The weight of a client that has none of its own.
+/// Default weight of a client.
 pub const WEIGHT_DEFAULT: u32 = 100;
-/// The usual [`Shares::slice_bytes`]: a copy of some tens of microseconds.
+/// Default of [`Shares::slice_bytes`]: a copy of some tens of microseconds.
 pub const SLICE_BYTES_DEFAULT: u64 = 256 * 1024;
 
-/// Parts of a byte that service is counted in, so that dividing by a weight loses nothing.
+/// Fixed-point unit of service, so that division by a weight loses nothing.
 const BYTE_PARTS: u128 = 1 << 20;
 
-/// Why a client cannot take part. All are the caller's to avoid.
+/// Error of [`Shares::join`]; the caller can avoid all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum JoinError {
-    /// There are as many as there may be.
+    /// The maximum number of clients is reached.
     #[error("{CLIENTS_MAX} clients take part: serve this one on another thread, or refuse it")]
     Full,
-    /// It takes part already.
+    /// The client takes part already.
     #[error("client {} takes part already", .0.0)]
     Known(ClientId),
-    /// The weight is not one.
+    /// The weight is out of range.
     #[error("weight {0}: give one from 1 to {WEIGHT_MAX}")]
     Weight(u32),
 }
@@ -39,7 +39,7 @@ pub enum JoinError {
 #[derive(Debug)]
 struct Client {
     weight: u32,
-    /// Parts of bytes served, divided by the weight.
+    /// Service in parts of bytes, divided by the weight.
     served: u128,
     awake: bool,
 }
@@ -49,28 +49,28 @@ struct Client {
 pub struct Shares {
     slice_bytes: u64,
     clients: BTreeMap<ClientId, Client>,
-    /// Those that have something to do, least served first.
+    /// Clients with work, least served first.
     awake: BTreeSet<(u128, ClientId)>,
-    /// The least that one who is awake was served, as last known.
+    /// Last known minimum service of the clients with work.
     floor: u128,
 }
 
 impl Shares {
-    /// Nobody takes part yet; a client that is picked copies `slice_bytes` at most.
+    /// Creates an empty set of clients; a picked client copies at most `slice_bytes`.
     pub fn new(slice_bytes: u64) -> Shares {
         let (clients, awake) = (BTreeMap::new(), BTreeSet::new());
         Shares { slice_bytes: slice_bytes.max(1), clients, awake, floor: 0 }
     }
 
-    /// The most bytes that a picked client copies before the next one is picked.
+    /// Returns the maximum number of bytes that a picked client copies before the next pick.
     pub fn slice_bytes(&self) -> u64 {
         self.slice_bytes
     }
 
-    /// A client comes, with something to do.
+    /// Adds a client that has work.
     ///
     /// # Errors
-    /// See [`JoinError`]; nothing has changed then.
+    /// See [`JoinError`]; the set is unchanged then.
     pub fn join(&mut self, client: ClientId, weight: u32) -> Result<(), JoinError> {
         if weight == 0 || weight > WEIGHT_MAX {
             return Err(JoinError::Weight(weight));
@@ -86,13 +86,13 @@ impl Shares {
         Ok(())
     }
 
-    /// A client goes. One that is not known is ignored, here and below.
+    /// Removes a client. Unknown clients are ignored, here and in the following functions.
     pub fn leave(&mut self, client: ClientId) {
         self.sleep(client);
         self.clients.remove(&client);
     }
 
-    /// A client has nothing to do.
+    /// Records that a client has no work.
     pub fn sleep(&mut self, client: ClientId) {
         let Some(known) = self.clients.get_mut(&client).filter(|known| known.awake) else { return };
         known.awake = false;
@@ -100,7 +100,7 @@ impl Shares {
         self.raise_floor();
     }
 
-    /// A client has something to do again.
+    /// Records that a client has work again.
     pub fn wake(&mut self, client: ClientId) {
         self.raise_floor();
         let Some(known) = self.clients.get_mut(&client).filter(|known| !known.awake) else {
@@ -111,12 +111,12 @@ impl Shares {
         self.awake.insert((known.served, client));
     }
 
-    /// Who is served next, if anybody has something to do.
+    /// Returns the client to serve next, or `None` if no client has work.
     pub fn pick(&self) -> Option<ClientId> {
         self.awake.first().map(|(_, client)| *client)
     }
 
-    /// A client was served.
+    /// Records bytes copied for a client.
     pub fn charge(&mut self, client: ClientId, bytes: u64) {
         let Some(known) = self.clients.get_mut(&client) else { return };
         let before = known.served;
@@ -139,7 +139,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    /// Serves one slice, not always all of it; says to whom.
+    /// Serves one slice or a part of it, and returns the client.
     fn serve(shares: &mut Shares, bytes: u64) -> ClientId {
         let client = shares.pick().unwrap();
         shares.charge(client, bytes);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_away_gets_no_more_than_the_others() {
+    fn a_client_that_was_idle_gets_no_more_than_the_others() {
         let mut shares = Shares::new(100);
         let (steady, away) = (ClientId(1), ClientId(2));
         shares.join(steady, 100).unwrap();

@@ -1,31 +1,31 @@
-//! How a move whose ranges overlap becomes copies.
+//! Splits a move with overlapping ranges into copies.
 //!
-//! A copy whose own ranges overlap cannot be made in any order of its bytes, so it is split into
-//! copies that have no overlap of their own, and the one whose source will be overwritten is
-//! submitted first (Copier, SOSP 2025, §4.1, footnote 3, speaks of two copies: enough where the
-//! bytes move by half their length or more). Between the copies the plan keeps the order, for each
-//! writes what the one before it reads.
+//! A copy whose own ranges overlap cannot be made in an arbitrary order of its bytes. So the move
+//! is split into copies that do not overlap themselves, and the copy whose source will be
+//! overwritten is submitted first (Copier, SOSP 2025, §4.1, footnote 3, describes two copies,
+//! which is enough if the bytes move by half their length or more). The plan keeps the copies in
+//! order, because each one writes what the previous one reads.
 
 use smallvec::{SmallVec, smallvec};
 
-use crate::plan::Piece;
+use crate::plan::Chunk;
 use crate::span::Span;
 
-/// The most copies that a move is split into.
+/// Maximum number of copies of a move.
 pub const MOVE_SPLITS_MAX: u64 = 8;
 
-/// Copies, in the order in which they are to be submitted.
-pub type Splits = SmallVec<[Piece; 4]>;
+/// Copies in the order of their submission.
+pub type Splits = SmallVec<[Chunk; 4]>;
 
-/// What a move becomes.
+/// Result of a split.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Move {
-    /// It moves nothing.
+    /// The move is empty.
     Nothing,
-    /// Copies; none overlaps itself.
+    /// Copies that do not overlap themselves.
     Copies(Splits),
-    /// It is shifted by too little, or is no range of memory: `memmove`, at once, once the pending
-    /// copies that touch it are synced.
+    /// The shift is too small, or a range is no valid memory range. The caller syncs the pending
+    /// copies that touch it and then calls `memmove`.
     Inline,
 }
 
@@ -39,21 +39,21 @@ pub fn split(dst: u64, src: u64, len: u64) -> Move {
         return Move::Inline;
     }
     if !to.touches(from) {
-        return Move::Copies(smallvec![Piece { dst, src, len }]);
+        return Move::Copies(smallvec![Chunk { dst, src, len }]);
     }
     let count = len.div_ceil(dst.abs_diff(src));
     if count > MOVE_SPLITS_MAX {
         return Move::Inline;
     }
-    // Of one size, which is at most the shift: the last may be shorter.
+    // All of one size, which is at most the shift; the last one may be shorter.
     let size = len.div_ceil(count);
     let part = |number: u64| {
         let at = number * size;
-        Piece { dst: dst + at, src: src + at, len: size.min(len - at) }
+        Chunk { dst: dst + at, src: src + at, len: size.min(len - at) }
     };
     let mut copies: Splits = (0..len.div_ceil(size)).map(part).collect();
     if dst > src {
-        // The end of the source is overwritten by what comes from before it.
+        // Earlier bytes overwrite the end of the source, so the last copy goes first.
         copies.reverse();
     }
     Move::Copies(copies)
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(split(0, 1, 100), Move::Inline);
         assert_eq!(split(u64::MAX - 5, 0, 100), Move::Inline);
         assert_eq!(split(u64::MAX - 99, u64::MAX - 199, 100), Move::Inline);
-        let apart = Move::Copies(smallvec![Piece { dst: 0, src: 100, len: 100 }]);
+        let apart = Move::Copies(smallvec![Chunk { dst: 0, src: 100, len: 100 }]);
         assert_eq!(split(0, 100, 100), apart);
     }
 
@@ -87,7 +87,7 @@ mod tests {
             let (mut memory, mut moved) = (before.clone(), before);
             moved.copy_within(src as usize..(src + len) as usize, dst as usize);
             assert!(copies.len() as u64 <= MOVE_SPLITS_MAX);
-            for Piece { dst, src, len } in copies {
+            for Chunk { dst, src, len } in copies {
                 assert!(len > 0);
                 assert!(!Span { start: dst, len }.touches(Span { start: src, len }));
                 memory.copy_within(src as usize..(src + len) as usize, dst as usize);

@@ -1,12 +1,12 @@
-//! Ranges of bytes, and the segments that a task's progress is told in.
+//! Byte ranges, and the segments in which a task's progress is reported.
 //!
-//! A task's bytes are divided into at most [`SEGMENTS_MAX`] segments of `1 << granule_shift` bytes;
-//! the last may be shorter. A set of segments is a `u32`, bit *i* for segment *i*. Offsets count
-//! from the task's first byte; nothing here ever names a byte outside the task.
+//! A task's bytes are divided into at most [`SEGMENTS_MAX`] segments of `1 << granule_shift`
+//! bytes; the last may be shorter. A set of segments is a `u32`, bit *i* for segment *i*. Offsets
+//! count from the task's first byte. No function here returns a byte outside the task.
 
-/// The most segments that a task has.
+/// Maximum number of segments of a task.
 pub const SEGMENTS_MAX: u32 = 32;
-/// The largest shift from a segment's number to its first byte, so that no sum overflows.
+/// Maximum granule shift, so that no sum overflows.
 pub const GRANULE_SHIFT_MAX: u8 = 48;
 
 /// The bytes `start..start + len`.
@@ -14,45 +14,45 @@ pub const GRANULE_SHIFT_MAX: u8 = 48;
 pub struct Span {
     /// Address of the first byte.
     pub start: u64,
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
 }
 
 impl Span {
-    /// The address behind the last byte. A span that would wrap ends at the last address.
+    /// Returns the address behind the last byte. A span that would wrap ends at the last address.
     pub fn end(self) -> u64 {
         self.start.saturating_add(self.len)
     }
 
-    /// True where the span ends within the addresses there are.
+    /// Returns true if the span does not wrap.
     pub fn fits(self) -> bool {
         self.start.checked_add(self.len).is_some()
     }
 
-    /// The bytes that are in both, or `None`.
+    /// Returns the bytes that are in both spans, or `None`.
     pub fn intersection(self, other: Span) -> Option<Span> {
         let start = self.start.max(other.start);
         let end = self.end().min(other.end());
         (start < end).then(|| Span { start, len: end - start })
     }
 
-    /// True where a byte is in both.
+    /// Returns true if some byte is in both spans.
     pub fn touches(self, other: Span) -> bool {
         self.intersection(other).is_some()
     }
 }
 
-/// Segments one after the other: at least one.
+/// Adjacent segments, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// Number of the first segment.
     pub first: u32,
-    /// How many.
+    /// Number of segments.
     pub count: u32,
 }
 
 impl Run {
-    /// The lowest segments of a set that follow one another, or `None` of an empty set.
+    /// Returns the lowest run of a set, or `None` for an empty set.
     pub fn lowest(bits: u32) -> Option<Run> {
         if bits == 0 {
             return None;
@@ -61,18 +61,18 @@ impl Run {
         Some(Run { first, count: (bits >> first).trailing_ones() })
     }
 
-    /// The run as a set.
+    /// Returns the run as a set.
     pub fn bits(self) -> u32 {
         ones(self.count) << self.first
     }
 }
 
-/// The lowest `count` bits, of 32 at most.
+/// Returns a set of the lowest `count` bits, at most 32.
 fn ones(count: u32) -> u32 {
     if count >= SEGMENTS_MAX { u32::MAX } else { (1 << count) - 1 }
 }
 
-/// How a task's bytes are divided.
+/// Division of a task's bytes into segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segments {
     len_bytes: u64,
@@ -81,8 +81,9 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Segments of `1 << granule_shift` bytes of a task of `len_bytes`; `None` where that makes no
-    /// segment, more than [`SEGMENTS_MAX`], or the shift is above [`GRANULE_SHIFT_MAX`].
+    /// Divides a task of `len_bytes` into segments of `1 << granule_shift` bytes. `None` if the
+    /// result has no segment or more than [`SEGMENTS_MAX`], or if the shift is above
+    /// [`GRANULE_SHIFT_MAX`].
     pub fn new(len_bytes: u64, granule_shift: u8) -> Option<Segments> {
         if len_bytes == 0 || granule_shift > GRANULE_SHIFT_MAX {
             return None;
@@ -94,23 +95,22 @@ impl Segments {
         Some(Segments { len_bytes, granule_shift, count: count as u8 })
     }
 
-    /// Bytes of the task.
+    /// Returns the length of the task, in bytes.
     pub fn len_bytes(self) -> u64 {
         self.len_bytes
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub fn count(self) -> u32 {
         u32::from(self.count)
     }
 
-    /// All of them.
+    /// Returns all segments.
     pub fn all(self) -> u32 {
         ones(self.count())
     }
 
-    /// The segments that have a byte among the `len` bytes from `offset`; bytes outside the task
-    /// are in none.
+    /// Returns the segments that contain a byte of the range; bytes outside the task are ignored.
     pub fn touching(self, offset: u64, len: u64) -> u32 {
         let end = offset.saturating_add(len).min(self.len_bytes);
         if offset >= end {
@@ -121,7 +121,7 @@ impl Segments {
         ones(last - first + 1) << first
     }
 
-    /// The segments of which all bytes are among the first `bytes`.
+    /// Returns the segments that lie completely within the first `bytes`.
     pub fn within(self, bytes: u64) -> u32 {
         if bytes >= self.len_bytes {
             self.all()
@@ -130,13 +130,12 @@ impl Segments {
         }
     }
 
-    /// The segment that has the byte at `offset`.
+    /// Returns the number of the segment with the byte at `offset`.
     pub fn at(self, offset: u64) -> u32 {
         (offset >> self.granule_shift).min(u64::from(SEGMENTS_MAX)) as u32
     }
 
-    /// The bytes of a run, as offsets. The parts of the run that the task does not have are left
-    /// out.
+    /// Returns the bytes of a run, as offsets, without the parts that the task does not have.
     pub fn bytes(self, run: Run) -> Span {
         let start = (u64::from(run.first) << self.granule_shift).min(self.len_bytes);
         let behind = u64::from(run.first) + u64::from(run.count);
@@ -144,7 +143,7 @@ impl Segments {
         Span { start, len: end - start }
     }
 
-    /// The beginning of a run that has at most `budget_bytes`, but one segment at least.
+    /// Shortens a run to at most `budget_bytes`, but to one segment at least.
     pub fn within_budget(self, run: Run, budget_bytes: u64) -> Run {
         let count = (budget_bytes >> self.granule_shift).clamp(1, u64::from(run.count)) as u32;
         Run { first: run.first, count }
@@ -198,7 +197,7 @@ mod tests {
         assert_eq!(segments.within_budget(run, u64::MAX).count, 6);
     }
 
-    /// Bits and bytes against the definition, byte by byte.
+    /// Compares bits and bytes with the definition, byte by byte.
     #[test]
     fn bits_and_bytes_agree() {
         unlade_testkit::cases(300, |random: &mut Random| {

@@ -1,7 +1,7 @@
-//! The pending tasks of one client, in the order of their tickets.
+//! Pending tasks of one client, in the order of their tickets.
 //!
-//! Tickets only grow and most tasks retire soon after their neighbours, so a queue with holes is
-//! small, and a ticket's place in it is mostly its distance from the first one.
+//! Tickets only grow, and most tasks retire soon after their neighbours. So a queue with holes
+//! stays small, and a ticket's index is usually its distance from the first one.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::plan::Progress;
 use crate::span::Span;
 use crate::task::Task;
 
-/// Holes kept before the queue is packed again.
+/// Maximum number of holes before the queue is compacted.
 const HOLES_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -20,24 +20,24 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Adds a task whose ticket is above all others'.
+    /// Adds a task whose ticket is above all others.
     pub fn push(&mut self, task: Task) {
         self.tasks.push_back(task);
         self.live += 1;
     }
 
-    /// How many tasks are pending.
+    /// Returns the number of pending tasks.
     pub fn len(&self) -> usize {
         self.live
     }
 
-    /// The oldest task's ticket.
+    /// Returns the oldest task's ticket.
     pub fn oldest(&self) -> Option<Ticket> {
         // Holes at the front are dropped when they are made.
         self.tasks.front().map(|task| task.ticket)
     }
 
-    /// The first pending ticket after `ticket`.
+    /// Returns the first pending ticket after `ticket`.
     pub fn after(&self, ticket: Ticket) -> Option<Ticket> {
         let place = self.tasks.partition_point(|task| task.ticket <= ticket);
         self.tasks.range(place..).find(|task| !task.retired).map(|task| task.ticket)
@@ -60,8 +60,8 @@ impl Table {
         self.tasks.get_mut(place).filter(|task| !task.retired)
     }
 
-    /// The segments that are finished, asking for those in `needed` that were not so far. All of a
-    /// task that is not pending.
+    /// Returns the finished segments, after a query for the segments in `needed` that were not
+    /// finished so far. For a task that is not pending: all segments.
     pub fn look<P: Progress>(&mut self, ticket: Ticket, needed: u32, progress: &P) -> u32 {
         let Some(task) = self.get_mut(ticket) else { return u32::MAX };
         if needed & task.segments.all() & !task.finished() != 0 {
@@ -70,17 +70,18 @@ impl Table {
         task.finished()
     }
 
-    /// True where a task has no segment that is not finished.
+    /// Returns true if all segments of the task are finished.
     pub fn is_finished<P: Progress>(&mut self, ticket: Ticket, progress: &P) -> bool {
         let all = self.get(ticket).map_or(0, |task| task.segments.all());
         all & !self.look(ticket, all, progress) == 0
     }
 
-    /// Takes a task out; its memory is reused later.
-    pub fn retire(&mut self, ticket: Ticket) -> Option<Sides> {
+    /// Removes a task; its memory is reused later.
+    pub fn retire(&mut self, ticket: Ticket) -> Option<IndexKeys> {
         let task = self.get_mut(ticket)?;
         task.retired = true;
-        let sides = Sides { writes: task.writes(), reads: task.reads(), streams: task.streams() };
+        let keys =
+            IndexKeys { writes: task.writes(), reads: task.reads(), streams: task.streams() };
         self.live -= 1;
         while self.tasks.front().is_some_and(|task| task.retired) {
             self.tasks.pop_front();
@@ -88,12 +89,12 @@ impl Table {
         if self.tasks.len() > 2 * self.live + HOLES_MAX {
             self.tasks.retain(|task| !task.retired);
         }
-        Some(sides)
+        Some(keys)
     }
 }
 
-/// What the indexes knew a task by.
-pub(crate) struct Sides {
+/// Keys under which the indexes list a task.
+pub(crate) struct IndexKeys {
     pub writes: Option<Span>,
     pub reads: Option<Span>,
     pub streams: [Option<u64>; 2],
@@ -127,7 +128,7 @@ mod tests {
                 ticket.0 += 1 + random.below(3) / 2;
                 table.push(task(ticket));
                 model.insert(ticket);
-                // An old one stays, so that holes gather behind it.
+                // The oldest task stays, so that holes accumulate behind it.
                 let known: Vec<_> = model.iter().copied().collect();
                 let others = known.get(1..).unwrap_or_default();
                 let old = others.get(random.below(others.len())).copied();

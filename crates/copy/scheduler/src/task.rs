@@ -1,4 +1,4 @@
-//! One copy: what was asked for, what is refused, and what the plan knows of its progress.
+//! A copy task: its request, the reasons to refuse it, and its progress.
 
 use std::num::NonZeroU16;
 
@@ -8,45 +8,45 @@ use crate::plan::TASKS_MAX;
 use crate::span::{GRANULE_SHIFT_MAX, SEGMENTS_MAX, Segments, Span};
 use crate::{Micros, Ticket};
 
-/// What the two sides of a copy are.
+/// Kinds of a task's source and destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// Both are addresses.
+    /// Memory to memory.
     #[default]
     Memory,
-    /// Bytes come out of a stream (a socket that is received from): the source's `start` is the
-    /// stream's number, and only the destination is memory.
+    /// Stream to memory (a receive from a socket). The source's `start` is the stream's number;
+    /// only the destination is memory.
     Source,
-    /// Bytes go into a stream (a socket that is sent to): the destination's `start` is the
-    /// stream's number, and only the source is memory.
+    /// Memory to stream (a send to a socket). The destination's `start` is the stream's number;
+    /// only the source is memory.
     Sink,
-    /// Bytes go from stream to stream: both starts are the streams' numbers.
+    /// Stream to stream; both starts are stream numbers.
     Relay,
 }
 
-/// A copy as a client asks for it.
+/// A client's copy request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Where the bytes go.
+    /// Destination of the bytes.
     pub dst: Span,
-    /// Where they come from; as long as `dst`.
+    /// Source of the bytes, of the same length as `dst`.
     pub src: Span,
-    /// A segment is `1 << granule_shift` bytes.
+    /// Base-2 logarithm of the segment size in bytes.
     pub granule_shift: u8,
-    /// The copy is lazy: it is made when another one needs it, when it is promoted, or at this
-    /// time.
+    /// Makes the copy lazy: it is copied when another task needs it, when it is promoted, or at
+    /// this time.
     pub lazy_until: Option<Micros>,
-    /// What the two sides are.
+    /// Kinds of source and destination.
     pub kind: Kind,
-    /// Nobody needs the source's bytes afterwards: what they are then is not defined.
+    /// The client does not need the source's bytes afterwards; their value is then undefined.
     pub last_use: bool,
 }
 
-/// Why a copy was not taken. All but [`Refusal::Full`] are the client's fault; the task ends with
+/// Reason to refuse a task. All but [`Refusal::Full`] are errors of the client; the task ends with
 /// an error, and nothing else changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Refusal {
-    /// As many tasks are pending as there may be.
+    /// The maximum number of tasks is pending.
     #[error("{TASKS_MAX} copies are pending: submit again when some are done")]
     Full,
     /// The ticket is not above all earlier ones.
@@ -60,38 +60,38 @@ pub enum Refusal {
         /// Bytes of the destination.
         dst_bytes: u64,
     },
-    /// A range goes on behind the last address.
+    /// A range wraps.
     #[error("the bytes from {start:#x}, {len} of them, end behind the last address")]
     Wraps {
-        /// Where the range begins.
+        /// First byte of the range.
         start: u64,
-        /// Its bytes.
+        /// Length of the range, in bytes.
         len: u64,
     },
     /// Source and destination have bytes in common.
     #[error("source and destination overlap: split the move as `shift::split` says")]
     Overlaps,
-    /// No bytes, too many segments, or too large ones.
+    /// No bytes, too many segments, or a shift that is too large.
     #[error(
         "{len} bytes in segments of 1 << {granule_shift}: give 1 byte or more, \
          {SEGMENTS_MAX} segments or fewer, a shift of {GRANULE_SHIFT_MAX} or less"
     )]
     Segments {
-        /// Bytes of the task.
+        /// Length of the task, in bytes.
         len: u64,
-        /// The shift asked for.
+        /// Requested shift.
         granule_shift: u8,
     },
 }
 
-/// Why a task ends before it was copied.
+/// Reason why a task ends before it is copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// The client does not need it any more.
+    /// The client does not need the task any more.
     Aborted,
     /// An address was bad.
     Failed,
-    /// Bytes that it needs did not come out of a stream, for this reason of the runtime's.
+    /// Needed bytes did not come out of a stream; the value is the runtime's reason.
     Lost(NonZeroU16),
 }
 
@@ -104,32 +104,32 @@ pub(crate) struct Task {
     pub segments: Segments,
     pub kind: Kind,
     pub last_use: bool,
-    /// `None` once it is as any other.
+    /// `None` if the task is an ordinary one.
     pub lazy_until: Option<Micros>,
-    /// Segments that were seen done. Kept, so that a bit that a client takes back is done still,
-    /// and so that the shared line is read only where the answer matters.
+    /// Segments that were seen done. This copy keeps a segment done even if a client clears its
+    /// bit, and avoids reads of the shared cache line.
     pub done: u32,
-    /// Segments that ended without having been copied.
+    /// Segments that ended without a copy.
     pub gone: u32,
     /// Segments that outstanding orders copy.
     pub held: u32,
-    /// Segments that outstanding orders read past.
+    /// Segments that outstanding orders absorb.
     pub pinned: u32,
-    /// Segments that somebody waits for.
+    /// Segments that a client waits for.
     pub promoted: u32,
-    /// Segments that end since what they need did not come,
+    /// Segments that end because their source bytes did not come.
     pub lost: u32,
-    /// and those of them that are claimed for it.
+    /// Lost segments that are already claimed for their ending.
     pub seized: u32,
-    /// Why.
+    /// Reason of the loss.
     pub reason: Option<NonZeroU16>,
     pub ending: Option<Ending>,
-    /// It has retired; the place is reused later.
+    /// The task has retired; its slot is reused later.
     pub retired: bool,
 }
 
 impl Task {
-    /// Checks a request.
+    /// Validates a request.
     pub fn new(ticket: Ticket, request: &Request) -> Result<Task, Refusal> {
         let Request { dst, src, granule_shift, lazy_until, kind, last_use } = *request;
         if dst.len != src.len {
@@ -168,50 +168,52 @@ impl Task {
         Ok(task)
     }
 
-    /// The memory that it writes.
+    /// Returns the memory that the task writes.
     pub fn writes(&self) -> Option<Span> {
         matches!(self.kind, Kind::Memory | Kind::Source).then_some(self.dst)
     }
 
-    /// The memory that it reads.
+    /// Returns the memory that the task reads.
     pub fn reads(&self) -> Option<Span> {
         matches!(self.kind, Kind::Memory | Kind::Sink).then_some(self.src)
     }
 
-    /// The streams that it takes from and gives to.
+    /// Returns the streams that the task receives from and sends to.
     pub fn streams(&self) -> [Option<u64>; 2] {
         let takes = matches!(self.kind, Kind::Source | Kind::Relay);
         let gives = matches!(self.kind, Kind::Sink | Kind::Relay);
         [takes.then_some(self.src.start), gives.then_some(self.dst.start)]
     }
 
-    /// A task at a stream is made in one go, from the first byte that is missing to the last.
+    /// Returns true if the task is copied as a whole, from the first missing byte to the last;
+    /// this holds for all tasks at a stream.
     pub fn is_whole(&self) -> bool {
         self.kind != Kind::Memory
     }
 
-    /// Segments nobody will touch any more, as far as is known.
+    /// Returns the segments that are done or ended, as far as known.
     pub fn finished(&self) -> u32 {
         self.done | self.gone
     }
 
-    /// Segments that the plan may try to claim.
+    /// Returns the segments that the plan may try to claim.
     pub fn free(&self) -> u32 {
         self.segments.all() & !(self.finished() | self.held | self.pinned | self.lost)
     }
 
-    /// Of a task at a stream: what is left of it, where the plan may try to claim that.
+    /// For a task at a stream: returns the rest of the task if the plan may try to claim it, else
+    /// 0.
     pub fn suffix(&self) -> u32 {
         let open = self.segments.all() & !self.finished();
         if open & (self.held | self.pinned | self.lost) == 0 { open } else { 0 }
     }
 
-    /// Segments that write a byte of `range`.
+    /// Returns the segments that write a byte of `range`.
     pub fn writing(&self, range: Span) -> u32 {
         self.writes().map_or(0, |dst| self.meeting(dst, range))
     }
 
-    /// Segments that read a byte of `range`.
+    /// Returns the segments that read a byte of `range`.
     pub fn reading(&self, range: Span) -> u32 {
         self.reads().map_or(0, |src| self.meeting(src, range))
     }

@@ -1,14 +1,14 @@
-//! What is chosen, in which order, and from where it is copied: one case after the other.
+//! Choice, order and sources of copies, one case after the other.
 
 use std::collections::BTreeMap;
 
-use unlade_copy_scheduler::plan::{ABSORB_DEPTH_MAX, PIECES_MAX, TASKS_MAX};
-use unlade_copy_scheduler::plan::{Absorb, Order, Piece, Pin, Plan, Progress, Step};
+use unlade_copy_scheduler::plan::{ABSORB_DEPTH_MAX, CHUNKS_MAX, TASKS_MAX};
+use unlade_copy_scheduler::plan::{Absorb, Chunk, Order, Pin, Plan, Progress, Step};
 use unlade_copy_scheduler::span::Span;
 use unlade_copy_scheduler::task::{Ending, Kind, Refusal, Request};
 use unlade_copy_scheduler::{Micros, Ticket};
 
-/// Progress words in one thread: done and claimed.
+/// Progress words for a single thread: done and claimed bits.
 #[derive(Default)]
 struct Words(BTreeMap<Ticket, (u32, u32)>);
 
@@ -30,7 +30,7 @@ impl Progress for Words {
 }
 
 impl Words {
-    /// Segments done by the client or by an order.
+    /// Marks segments done, for the client or for an order.
     fn finish(&mut self, ticket: u64, bits: u32) {
         let (done, claimed) = self.0.entry(Ticket(ticket)).or_default();
         *done |= bits;
@@ -58,7 +58,7 @@ fn lazy(dst: u64, src: u64, len: u64) -> Request {
     Request { lazy_until: LATER, ..request(dst, src, len) }
 }
 
-/// A plan with these tasks, of tickets from 1.
+/// Creates a plan with these tasks; tickets start at 1.
 fn plan_of(requests: &[Request]) -> (Plan, Words) {
     let mut plan = Plan::default();
     for (place, request) in requests.iter().enumerate() {
@@ -74,7 +74,7 @@ fn order(plan: &mut Plan, words: &mut Words, budget_bytes: u64) -> Order {
     }
 }
 
-/// Does what the order says, and says what that was.
+/// Executes the order, and returns its ticket and segments.
 fn finish(plan: &mut Plan, words: &mut Words, order: Order) -> (u64, u32) {
     let (ticket, bits) = (order.ticket.0, order.bits);
     words.finish(ticket, bits);
@@ -102,7 +102,7 @@ fn oldest_first_in_runs_within_the_budget() {
 }
 
 #[test]
-fn what_is_promoted_goes_first_with_what_it_needs() {
+fn promoted_segments_go_first_with_their_dependencies() {
     let tasks = [
         request(0x1000, 0x90000, PAGE),
         request(0x2000, 0x10000, PAGE),
@@ -124,20 +124,20 @@ fn what_is_promoted_goes_first_with_what_it_needs() {
 
 #[test]
 fn a_chain_is_short_circuited_segment_by_segment() {
-    // A to B lazily; two segments of it were done by the client. Then B to C.
+    // A to B is lazy, and the client has copied two segments of it. B to C follows.
     let tasks = [lazy(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     words.finish(1, 0b0110);
     let order = order(&mut plan, &mut words, PLENTY);
     assert_eq!((order.ticket, order.bits), (Ticket(2), 0b1111));
-    let pieces = [
-        Piece { dst: 0x8000, src: 0x1000, len: 1024 },
-        Piece { dst: 0x8400, src: 0x2400, len: 2048 },
-        Piece { dst: 0x8c00, src: 0x1c00, len: 1024 },
+    let chunks = [
+        Chunk { dst: 0x8000, src: 0x1000, len: 1024 },
+        Chunk { dst: 0x8400, src: 0x2400, len: 2048 },
+        Chunk { dst: 0x8c00, src: 0x1c00, len: 1024 },
     ];
-    assert_eq!(order.pieces.to_vec(), pieces);
+    assert_eq!(order.chunks.to_vec(), chunks);
     assert_eq!(order.pins.to_vec(), [Pin { ticket: Ticket(1), bits: 0b1001 }]);
-    // Nobody finishes what is read past.
+    // The client cannot claim an absorbed segment.
     assert_eq!(words.claim(Ticket(1), 0b1111), 0);
     finish(&mut plan, &mut words, order);
     assert_eq!(words.claim(Ticket(1), 0b1111), 0b1001);
@@ -156,13 +156,13 @@ fn a_chain_of_three_is_read_at_its_beginning_and_pinned_twice() {
         [lazy(0x2000, 0x1000, PAGE), lazy(0x3000, 0x2000, PAGE), request(0x8000, 0x3200, 1024)];
     let (mut plan, mut words) = plan_of(&tasks);
     let order = order(&mut plan, &mut words, PLENTY);
-    assert_eq!(order.pieces.to_vec(), [Piece { dst: 0x8000, src: 0x1200, len: 1024 }]);
+    assert_eq!(order.chunks.to_vec(), [Chunk { dst: 0x8000, src: 0x1200, len: 1024 }]);
     let pins = [(2, 0b0011), (1, 0b0011)].map(|(n, bits)| Pin { ticket: Ticket(n), bits });
     assert_eq!(order.pins.to_vec(), pins);
     // Another reader may share the pins.
     plan.submit(Ticket(4), &request(0x9000, 0x3000, 1024), NOW).unwrap();
     let Step::Copy(other) = plan.next(&mut words, NOW, PLENTY) else { panic!("no order") };
-    assert_eq!(other.pieces.to_vec(), [Piece { dst: 0x9000, src: 0x1000, len: 1024 }]);
+    assert_eq!(other.chunks.to_vec(), [Chunk { dst: 0x9000, src: 0x1000, len: 1024 }]);
     finish(&mut plan, &mut words, order);
     assert_eq!(words.claim(Ticket(1), 0b0011), 0b0010);
     words.release(Ticket(1), 0b0010);
@@ -171,23 +171,23 @@ fn a_chain_of_three_is_read_at_its_beginning_and_pinned_twice() {
 }
 
 #[test]
-fn an_ordinary_older_copy_goes_first_unless_somebody_waits() {
+fn an_ordinary_older_copy_goes_first_unless_the_younger_is_promoted() {
     let tasks = [request(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     plan.promote(Ticket(2), 0b1000);
     let order = order(&mut plan, &mut words, PLENTY);
-    assert_eq!(order.pieces.to_vec(), [Piece { dst: 0x8c00, src: 0x1c00, len: 1024 }]);
+    assert_eq!(order.chunks.to_vec(), [Chunk { dst: 0x8c00, src: 0x1c00, len: 1024 }]);
     finish(&mut plan, &mut words, order);
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (1, 0b1111));
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (2, 0b0111));
 }
 
 #[test]
-fn what_the_client_copies_is_not_read_past() {
+fn segments_that_the_client_copies_are_not_absorbed() {
     let tasks = [lazy(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     assert_eq!(words.claim(Ticket(1), 0b0001), 0b0001);
-    // The first segment has to wait, the others need not.
+    // The first segment has to wait; the others do not.
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (2, 0b1110));
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Wait);
     words.finish(1, 0b0001);
@@ -219,16 +219,16 @@ fn ordinary_copies_go_before_lazy_ones_whose_time_is_up() {
 }
 
 #[test]
-fn an_abort_waits_for_those_who_need_it_and_for_those_who_copy_it() {
+fn an_abort_waits_for_dependents_and_for_claimed_segments() {
     let tasks = [lazy(0x2000, 0x1000, PAGE), lazy(0x8000, 0x2000, 2048)];
     let (mut plan, mut words) = plan_of(&tasks);
     assert_eq!(words.claim(Ticket(1), 0b1000), 0b1000);
     plan.abort(Ticket(1));
     let (ticket, why) = (Ticket(1), Ending::Aborted);
-    // What nobody needs ends at once; the rest is read past, and ends then.
+    // Segments without dependents end at once; the others are absorbed first.
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Abort { ticket, bits: 0b0100, why });
     let order = order(&mut plan, &mut words, PLENTY);
-    assert_eq!(order.pieces.to_vec(), [Piece { dst: 0x8000, src: 0x1000, len: 2048 }]);
+    assert_eq!(order.chunks.to_vec(), [Chunk { dst: 0x8000, src: 0x1000, len: 2048 }]);
     finish(&mut plan, &mut words, order);
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Abort { ticket, bits: 0b0011, why });
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Wait);
@@ -239,7 +239,7 @@ fn an_abort_waits_for_those_who_need_it_and_for_those_who_copy_it() {
 }
 
 #[test]
-fn a_failed_copy_ends_and_holds_nobody_up() {
+fn a_failed_copy_ends_and_delays_no_other() {
     let tasks = [request(0x2000, 0x1000, PAGE), request(0x8000, 0x2000, PAGE)];
     let (mut plan, mut words) = plan_of(&tasks);
     let first = order(&mut plan, &mut words, 1024);
@@ -248,7 +248,7 @@ fn a_failed_copy_ends_and_holds_nobody_up() {
     let (ticket, why) = (Ticket(1), Ending::Failed);
     assert_eq!(plan.next(&mut words, NOW, PLENTY), Step::Abort { ticket, bits: 0b1110, why });
     let order = order(&mut plan, &mut words, PLENTY);
-    assert_eq!(order.pieces.to_vec(), [Piece { dst: 0x8000, src: 0x2000, len: PAGE }]);
+    assert_eq!(order.chunks.to_vec(), [Chunk { dst: 0x8000, src: 0x2000, len: PAGE }]);
     finish(&mut plan, &mut words, order);
     assert_eq!(plan.collect(&mut words).len(), 2);
 }
@@ -272,11 +272,11 @@ fn tasks_at_a_stream_go_whole_and_in_order() {
     plan.promote(Ticket(2), 1);
     let first = order(&mut plan, &mut words, 1);
     assert_eq!((first.ticket, first.bits, first.stream), (Ticket(1), 0b1111, Some(5)));
-    assert_eq!(first.pieces.to_vec(), [Piece { dst: 0x1000, src: 0, len: PAGE }]);
-    // The other stream has nothing to do with it, and reads past the lazy copy.
+    assert_eq!(first.chunks.to_vec(), [Chunk { dst: 0x1000, src: 0, len: PAGE }]);
+    // The other stream is independent, and its send absorbs the lazy copy.
     let sent = order(&mut plan, &mut words, 1);
     assert_eq!((sent.ticket, sent.kind, sent.stream), (Ticket(4), Kind::Sink, Some(6)));
-    assert_eq!(sent.pieces.to_vec(), [Piece { dst: 0, src: 0x20000, len: PAGE }]);
+    assert_eq!(sent.chunks.to_vec(), [Chunk { dst: 0, src: 0x20000, len: PAGE }]);
     assert_eq!(plan.next(&mut words, NOW, 1), Step::Wait);
     finish(&mut plan, &mut words, first);
     assert_eq!(copy_next(&mut plan, &mut words, 1), (2, 0b1111));
@@ -298,12 +298,12 @@ fn limits_and_strays_are_orderly() {
     plan.abort(Ticket(1 << 50));
     plan.failed(Ticket(1 << 50));
     assert_eq!(plan.strays(), 4);
-    // All touch the same bytes: they are copied in their order, to the last one.
+    // All tasks touch the same bytes, so they are copied in order, to the last one.
     plan.promote(Ticket(TASKS_MAX as u64 - 1), 1);
     let mut collected = 0;
     for ticket in 0..TASKS_MAX as u64 {
         if ticket == 100 {
-            // Seen enough; the client does what it can do itself.
+            // Enough cases; the client copies the rest itself.
             (100..TASKS_MAX as u64).for_each(|ticket| words.finish(ticket, 0b1111));
         }
         let mut bits = words.done(Ticket(ticket));
@@ -328,31 +328,32 @@ fn deep_chains_are_read_past_as_far_as_the_limit_goes() {
     let tasks: Vec<_> = (0..depth).map(|n| lazy(place(n + 1), place(n), PAGE)).collect();
     let (mut plan, mut words) = plan_of(&tasks);
     plan.promote(Ticket(depth), 0b0001);
-    // From the last one nine steps back is what the second wrote: it reads past the first.
+    // Nine levels above the last task is the second task's destination; the second task absorbs
+    // the first.
     assert_eq!(copy_next(&mut plan, &mut words, PLENTY), (2, 0b0001));
     let order = order(&mut plan, &mut words, PLENTY);
     assert_eq!(order.ticket, Ticket(depth));
-    assert_eq!(order.pieces.to_vec(), [Piece { dst: place(depth), src: place(2), len: 1024 }]);
+    assert_eq!(order.chunks.to_vec(), [Chunk { dst: place(depth), src: place(2), len: 1024 }]);
     assert_eq!(order.pins.len(), ABSORB_DEPTH_MAX as usize);
     finish(&mut plan, &mut words, order);
 }
 
 #[test]
 fn a_source_in_too_many_places_is_gathered_first() {
-    let count = PIECES_MAX as u64 + 5;
+    let count = CHUNKS_MAX as u64 + 5;
     let scattered = |n: u64| Request { granule_shift: 3, ..lazy(0x8000 + 8 * n, 64 * n, 8) };
     let mut tasks: Vec<_> = (0..count).map(scattered).collect();
     tasks.push(Request { granule_shift: 12, ..request(0x20000, 0x8000, 8 * count) });
     let (mut plan, mut words) = plan_of(&tasks);
-    let (mut copied, mut pieces) = (0, 0);
-    while pieces == 0 {
+    let (mut copied, mut chunks) = (0, 0);
+    while chunks == 0 {
         let order = order(&mut plan, &mut words, PLENTY);
         if order.ticket == Ticket(count + 1) {
-            pieces = order.pieces.len();
-            assert_eq!(order.pieces.iter().map(|piece| piece.len).sum::<u64>(), 8 * count);
+            chunks = order.chunks.len();
+            assert_eq!(order.chunks.iter().map(|chunk| chunk.len).sum::<u64>(), 8 * count);
         }
         copied += 1;
         finish(&mut plan, &mut words, order);
     }
-    assert!(pieces <= PIECES_MAX && copied < 20, "{pieces} pieces after {copied} orders");
+    assert!(chunks <= CHUNKS_MAX && copied < 20, "{chunks} chunks after {copied} orders");
 }

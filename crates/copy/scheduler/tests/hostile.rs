@@ -1,5 +1,6 @@
-//! A client that lies: bits that come and go, tickets that do not exist, ranges anywhere. Nothing
-//! is promised for its bytes; but no panic, no endless search, and no memory without end.
+//! A client that writes arbitrary shared state: bits that appear and disappear, unknown tickets,
+//! arbitrary ranges. The client's bytes are undefined, but there is no panic, no endless search
+//! and no unbounded memory.
 
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU16;
@@ -10,7 +11,7 @@ use unlade_copy_scheduler::task::{Kind, Request};
 use unlade_copy_scheduler::{Micros, Ticket};
 use unlade_testkit::cases;
 
-/// Asked from where nothing may change, too.
+/// A generator that also works behind a shared reference.
 struct Random(RefCell<unlade_testkit::Random>);
 
 impl Random {
@@ -20,7 +21,7 @@ impl Random {
     fn below(&self, limit: u64) -> u64 {
         self.0.borrow_mut().below(limit)
     }
-    /// Few bits mostly, or all, or none, or anything.
+    /// Returns mostly few bits, or all, or none, or random ones.
     fn bits(&self) -> u32 {
         match self.below(4) {
             0 => u32::MAX,
@@ -31,17 +32,17 @@ impl Random {
     }
 }
 
-/// Progress words that say anything, and count how often they are asked.
-struct Liar<'a>(&'a Random, Cell<u64>);
+/// Progress words with random values, and a counter of the queries.
+struct RandomProgress<'a>(&'a Random, Cell<u64>);
 
-impl Progress for Liar<'_> {
+impl Progress for RandomProgress<'_> {
     fn done(&self, _: Ticket) -> u32 {
         self.1.set(self.1.get() + 1);
         self.0.bits()
     }
     fn claim(&mut self, _: Ticket, bits: u32) -> u32 {
         self.1.set(self.1.get() + 1);
-        // Even what was not asked for.
+        // Sometimes also bits that were not requested.
         if self.0.below(3) == 0 { self.0.bits() } else { bits & self.0.bits() }
     }
     fn release(&mut self, _: Ticket, _: u32) {
@@ -76,7 +77,7 @@ fn one_client(random: unlade_testkit::Random) {
     let random = &Random(RefCell::new(random));
     let policy = [Absorb::Never, Absorb::Useful, Absorb::Always][random.below(3) as usize];
     let mut plan = Plan::new(policy);
-    let mut liar = Liar(random, Cell::new(0));
+    let mut progress = RandomProgress(random, Cell::new(0));
     let mut orders: Vec<Order> = Vec::new();
     let mut ticket = random.below(5);
     for now in 0..600 {
@@ -84,46 +85,50 @@ fn one_client(random: unlade_testkit::Random) {
         match random.below(10) {
             0..4 => {
                 ticket = ticket.wrapping_add(random.below(4));
-                // Mostly refused; either is fine.
+                // Most requests are refused; both results are valid.
                 let _ = plan.submit(Ticket(ticket), &some_request(random), Micros(now));
             }
             4 => plan.promote(some, random.bits()),
             5 if random.below(4) == 0 => {
-                drop(plan.lose(some, random.bits(), NonZeroU16::MIN, &mut liar))
+                drop(plan.lose(some, random.bits(), NonZeroU16::MIN, &mut progress))
             }
             5 => plan.abort(some),
             6 if random.below(4) == 0 => plan.failed(some),
             6 => plan.hurry(),
             7 if !orders.is_empty() => {
                 let place = random.below(orders.len() as u64) as usize;
-                plan.finished(orders.swap_remove(place), &mut liar);
+                plan.finished(orders.swap_remove(place), &mut progress);
             }
-            8 => drop(plan.collect(&mut liar)),
+            8 => drop(plan.collect(&mut progress)),
             _ => {
-                liar.1.set(0);
-                if let Step::Copy(order) = plan.next(&mut liar, Micros(now), random.next()) {
+                progress.1.set(0);
+                if let Step::Copy(order) = plan.next(&mut progress, Micros(now), random.next()) {
                     orders.push(order);
                 }
-                assert!(liar.1.get() <= 4 * u64::from(WORK_MAX), "{} questions", liar.1.get());
+                assert!(
+                    progress.1.get() <= 4 * u64::from(WORK_MAX),
+                    "{} questions",
+                    progress.1.get()
+                );
             }
         }
         assert_eq!(plan.outstanding(), orders.len());
     }
-    settle(plan, liar, orders);
+    complete(plan, progress, orders);
 }
 
-/// Since bits are seen done now and then, even such a client's tasks are over in the end.
-fn settle(mut plan: Plan, mut liar: Liar, orders: Vec<Order>) {
+/// Bits are seen done now and then, so even the tasks of such a client end.
+fn complete(mut plan: Plan, mut progress: RandomProgress, orders: Vec<Order>) {
     for order in orders {
-        plan.finished(order, &mut liar);
+        plan.finished(order, &mut progress);
     }
     for _ in 0..10_000 {
-        match plan.next(&mut liar, Micros(u64::MAX), u64::MAX) {
-            Step::Copy(order) => plan.finished(order, &mut liar),
+        match plan.next(&mut progress, Micros(u64::MAX), u64::MAX) {
+            Step::Copy(order) => plan.finished(order, &mut progress),
             Step::Idle if plan.is_empty() => return,
             _ => {}
         }
-        plan.collect(&mut liar);
+        plan.collect(&mut progress);
     }
     panic!("{} tasks are left", plan.len());
 }
@@ -133,10 +138,10 @@ fn lies_do_no_harm() {
     cases(300, |random| one_client(random.clone()));
 }
 
-/// Nothing is ever done or to be claimed.
-struct Stuck(Cell<u64>);
+/// Progress words where no segment is ever done or free.
+struct Unclaimable(Cell<u64>);
 
-impl Progress for Stuck {
+impl Progress for Unclaimable {
     fn done(&self, _: Ticket) -> u32 {
         self.0.set(self.0.get() + 1);
         0
@@ -152,7 +157,7 @@ impl Progress for Stuck {
 fn a_search_without_success_is_bounded() {
     let mut plan = Plan::new(Absorb::Always);
     for ticket in 0..TASKS_MAX as u64 {
-        // Each reads and writes what many others do.
+        // Each task reads and writes bytes that many others touch.
         let (dst, src) = (64 * (ticket % 7), 64 * (8 + ticket % 5));
         let request = Request {
             dst: Span { start: dst, len: 256 },
@@ -168,7 +173,7 @@ fn a_search_without_success_is_bounded() {
             plan.abort(Ticket(ticket));
         }
     }
-    let mut stuck = Stuck(Cell::new(0));
+    let mut stuck = Unclaimable(Cell::new(0));
     for _ in 0..20 {
         stuck.0.set(0);
         assert_eq!(plan.next(&mut stuck, Micros(1), 1), Step::Wait);

@@ -1,5 +1,5 @@
-//! Arithmetic of ranges at the edges of what numbers can say: zero, powers of two and their
-//! neighbours, the ends of the address space. The oracle counts in 128 bits, segment by segment.
+//! Range arithmetic at the limits of the number range: zero, powers of two and their neighbours,
+//! the ends of the address space. The oracle counts in 128 bits, segment by segment.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use unlade_copy_scheduler::Ticket;
 use unlade_copy_scheduler::index::Index;
 use unlade_copy_scheduler::span::{GRANULE_SHIFT_MAX, Run, SEGMENTS_MAX, Segments, Span};
 
-/// A number near one where something might go over.
+/// A number near a value where arithmetic might overflow.
 fn edge() -> impl Strategy<Value = u64> {
     let near = (0u32..64, -2i64..=2).prop_map(|(bit, by)| (1u64 << bit).wrapping_add_signed(by));
     prop_oneof![
@@ -23,7 +23,7 @@ fn span() -> impl Strategy<Value = Span> {
     (edge(), edge()).prop_map(|(start, len)| Span { start, len })
 }
 
-/// First byte and the one behind the last, of what of a span is within the addresses there are.
+/// Returns the first byte of a span and the byte behind its last valid one.
 fn ends(span: Span) -> (u128, u128) {
     let end = u128::from(span.start) + u128::from(span.len);
     (span.start.into(), end.min(u64::MAX.into()))
@@ -34,7 +34,7 @@ fn touch(one: Span, other: Span) -> bool {
     a.max(c) < b.min(d)
 }
 
-/// Tasks that can be: few or many segments, each of few or very many bytes.
+/// Valid tasks: few or many segments, each of few or very many bytes.
 fn segments() -> impl Strategy<Value = (u64, u8)> {
     (0..=GRANULE_SHIFT_MAX, 1..=SEGMENTS_MAX, edge()).prop_map(|(shift, count, last)| {
         let granule = 1u64 << shift;
@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn a_task_is_cut_as_it_is_told(len in edge(), shift in 0u8..=64) {
+    fn a_task_is_divided_by_its_granule(len in edge(), shift in 0u8..=64) {
         let count = match shift {
             0..=GRANULE_SHIFT_MAX => u128::from(len).div_ceil(1 << shift),
             _ => 0,
@@ -80,7 +80,8 @@ proptest! {
     ) {
         let segments = Segments::new(len, shift).expect("such a task can be");
         let granule = 1u128 << shift;
-        // Byte by byte that would take too long: by segments, each from its definition.
+        // A check of each byte would take too long, so the oracle uses the definition of each
+        // segment.
         let bytes_of = |number: u32| {
             let start = u128::from(number) * granule;
             (start, (start + granule).min(len.into()))
@@ -110,7 +111,7 @@ proptest! {
     ) {
         let (mut index, mut kept) = (Index::default(), Vec::<(Ticket, Span)>::new());
         for (number, (mut span, is_removed, range)) in steps.into_iter().enumerate() {
-            // What is put in has bytes, and does not wrap.
+            // An indexed span has bytes and does not wrap.
             span.len = span.len.clamp(1, (u64::MAX - span.start).max(1));
             span.start = span.start.min(u64::MAX - span.len);
             let ticket = Ticket(number as u64);

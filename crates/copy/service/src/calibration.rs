@@ -1,24 +1,24 @@
-//! What the machine's copies cost: measured once in a process, by a service thread that has nothing
-//! else to do, a step at a time.
+//! Calibration of the copy costs: one service thread measures them once per process, step by step,
+//! while it is idle.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use unlade_copy_kernels::calibrate::{self, Calibrator};
 use unlade_copy_scheduler::admit::Costs;
 
-/// Somebody measures, or has measured.
+/// A thread measures, or has measured.
 static IS_TAKEN: AtomicBool = AtomicBool::new(false);
-/// The bits of an `f32`; those of a number that is none while nothing is known.
+/// Bits of an `f32`; a NaN while the value is unknown.
 static REMOTE_LINE_NS: AtomicU32 = AtomicU32::new(u32::MAX);
-/// 0 while it is not known.
+/// 0 while the value is unknown.
 static CPU_BYTES_PER_US: AtomicU64 = AtomicU64::new(0);
 
-/// How fast the processor copies, if that was measured.
+/// Returns the measured copy rate of the processor.
 pub(crate) fn cpu_bytes_per_us() -> Option<u64> {
     Some(CPU_BYTES_PER_US.load(Ordering::Relaxed)).filter(|rate| *rate > 0)
 }
 
-/// What depends on the machine, as far as it is known by now.
+/// Returns the machine-dependent costs, with defaults for the unmeasured ones.
 pub(crate) fn costs() -> Costs {
     let usual = Costs::default();
     let measured = f32::from_bits(REMOTE_LINE_NS.load(Ordering::Relaxed));
@@ -26,7 +26,7 @@ pub(crate) fn costs() -> Costs {
     Costs { remote_line_ns, ..usual }
 }
 
-/// A measurement under way. One that is dropped is left to somebody else.
+/// A calibration in progress. Another thread may start again if it is dropped early.
 #[derive(Debug)]
 pub(crate) struct Calibration {
     calibrator: Calibrator,
@@ -34,13 +34,13 @@ pub(crate) struct Calibration {
 }
 
 impl Calibration {
-    /// None where somebody else measures.
+    /// Starts the calibration; `None` if another thread has started it.
     pub fn begin() -> Option<Calibration> {
         let is_ours = !IS_TAKEN.swap(true, Ordering::Relaxed);
         is_ours.then(|| Calibration { calibrator: Calibrator::default(), is_done: false })
     }
 
-    /// Measures some more, a millisecond at most; none where all is known, and in use.
+    /// Measures for at most a millisecond. Returns `None` when all results are known and in use.
     pub fn step(mut self: Box<Self>) -> Option<Box<Calibration>> {
         if self.calibrator.step() {
             return Some(self);
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_measures_and_all_know() {
+    fn one_thread_measures_for_all() {
         assert!(costs().remote_line_ns > 0.0);
         let first = Calibration::begin().unwrap();
         assert!(Calibration::begin().is_none());

@@ -1,4 +1,4 @@
-//! One client as a service thread sees it: lines in, copies, completions out.
+//! One client of a service thread: receives its lines, copies, and reports completions.
 //!
 //! ```text
 //!  lines, sync ring ─ intake ─► plan ─ next ─► execute ─► finished ─► collect ─► handlers, tail
@@ -16,99 +16,100 @@ use unlade_copy_scheduler::{Micros, Ticket};
 use unlade_shm::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, Round};
+use crate::dispatch::{self, DeviceRound};
 use crate::error::TaskFailure;
-use crate::notice::Notice;
+use crate::handler_event::HandlerEvent;
 use crate::prepare::Prepared;
-use crate::steps::Unfinished;
-use crate::transfer::{self, Attempt, News, TRANSFERS_MAX, Transfer};
+use crate::steps::InterruptedCopy;
+use crate::transfer::{self, Attempt, SegmentUpdate, TRANSFERS_MAX, Transfer};
 use crate::units::Engine;
-use crate::view::{View, ring_ticket};
+use crate::view::{PlanProgress, ring_ticket};
 
-/// Lines taken in at a time.
+/// Maximum number of lines accepted at a time.
 const INTAKE_MAX: usize = 64;
-/// Requests for promotion and abort taken at a time.
+/// Maximum number of sync requests (promotion, abort) accepted at a time.
 const SYNC_MAX: usize = 64;
-/// Steps of a turn, with bytes or without: a client that aborts and faults all the time gets no
-/// more than that before another has its turn.
+/// Maximum number of steps in a turn, with or without bytes. It bounds the turn of a client that
+/// aborts or faults all the time.
 const STEPS_MAX: u32 = 1024;
 
-/// What lives as long as the service serves a client in another process.
-pub(crate) type Held = Arc<dyn std::any::Any + Send + Sync>;
+/// Resource that lives as long as the service serves a client in another process.
+pub(crate) type KeepAlive = Arc<dyn std::any::Any + Send + Sync>;
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// There may be more to do at once.
+    /// There may be more work at once.
     More,
-    /// What is left is in other hands.
+    /// The remaining segments are claimed elsewhere or wait for a device.
     Wait,
-    /// Only lazy copies are left; the earliest until this time.
+    /// Only lazy copies are left; the earliest deadline.
     Later(Micros),
-    /// Nothing is left.
+    /// No work is left.
     Idle,
 }
 
-/// A line between taken in and retired.
+/// An accepted line that is not retired yet.
 #[derive(Clone, Copy, Debug)]
 struct Line {
-    /// With a handler: the source that it may free.
+    /// The source range that the task's handler may free, if it has a handler.
     handler: Option<Span>,
-    /// Of a forward: where its client wants to know how far it came, if it fails.
+    /// For a forward: the address to which the number of forwarded bytes is reported if it fails.
     report: Option<u64>,
-    /// It is part of a copy that is too long for the caches.
+    /// Part of a copy that is too long for the caches.
     streams: bool,
     is_complete: bool,
 }
 
-/// The stream that a forward gives to.
+/// Returns the stream that a forward sends to.
 fn outlet(fd: u64) -> Option<u64> {
     transfer::stream(i32::try_from(fd).ok()?, true)
 }
 
-/// A client's queue, its plan, and what is not retired.
+/// A client's queue, its plan, and its tasks that are not retired.
 pub(crate) struct Client {
     pub(crate) queue: Arc<Queue>,
     pub(crate) space: Arc<dyn Space>,
-    /// The same for devices, if they can be had.
+    /// The same address space for devices, if they can access it.
     pub(crate) reach: Option<Arc<dyn Reach>>,
     pub(crate) plan: Plan,
     /// Destinations that are known to be mapped.
     pub(crate) prepared: Prepared,
-    /// Orders that a device has a part of.
-    pub(crate) round: Option<Round>,
+    /// Orders that a device copies in part.
+    pub(crate) round: Option<DeviceRound>,
     /// Lines from the tail to the cursor.
     lines: VecDeque<Line>,
     tail: u64,
-    /// Tasks that were refused while the client was copying some of their segments.
+    /// Refused tasks of which the client was copying some segments.
     refused: Vec<unlade_shm::Ticket>,
-    /// Tasks at sockets that have to be waited for.
+    /// Tasks that wait for sockets.
     transfers: Vec<Transfer>,
-    /// A copy that other clients came between.
-    pub(crate) unfinished: Option<Box<Unfinished>>,
-    /// Ways from socket to socket that are free.
+    /// A copy that was interrupted in favour of other clients.
+    pub(crate) unfinished: Option<Box<InterruptedCopy>>,
+    /// Unused relays from socket to socket.
     relays: Vec<Relay>,
-    /// What is to be given up: the queue's head at that time, and the task. At most [`SYNC_MAX`].
+    /// Pending aborts: the queue's head at the time of the request, and the task. At most
+    /// [`SYNC_MAX`].
     aborts: Vec<(unlade_shm::Ticket, unlade_shm::Ticket)>,
     /// Complete tasks whose handlers wait for older tasks that touch their sources.
     unhandled: Vec<unlade_shm::Ticket>,
-    /// Lines are left for later, since the plan or the table of lines is full.
+    /// Lines are waiting because the plan or the table of lines is full.
     is_full: bool,
     pub(crate) counters: Arc<Counters>,
-    /// Where a client of this process is told of handlers.
-    notice: Arc<Notice>,
-    /// In another process, which is told of its end by this going. The last field: queue and
-    /// space go before.
-    held: Option<Held>,
+    /// Notifies a client of this process about handlers.
+    handler_event: Arc<HandlerEvent>,
+    /// For a client in another process, which detects the end of service by the drop of this
+    /// field. It is the last field, so queue and space are dropped before.
+    keep_alive: Option<KeepAlive>,
 }
 
 impl Client {
-    /// A client whose lines are read from where its queue was retired.
+    /// Creates a client whose lines are read from the queue's tail on.
     pub fn new(
         queue: Arc<Queue>,
         space: Arc<dyn Space>,
         counters: Arc<Counters>,
-        held: Option<Held>,
+        keep_alive: Option<KeepAlive>,
     ) -> Client {
         let tail = queue.tail().0;
         Client {
@@ -128,54 +129,55 @@ impl Client {
             unhandled: Vec::new(),
             is_full: false,
             counters,
-            notice: Arc::default(),
-            held,
+            handler_event: Arc::default(),
+            keep_alive,
         }
     }
 
-    /// Where the client is told of handlers.
-    pub fn notice(&self) -> Arc<Notice> {
-        Arc::clone(&self.notice)
+    /// Returns the notification for handlers.
+    pub fn handler_event(&self) -> Arc<HandlerEvent> {
+        Arc::clone(&self.handler_event)
     }
 
-    /// Tells a client in another process that nobody looks at its queue: it rings from now on.
+    /// Announces to a client in another process that its queue is not polled, so it must ring.
     pub fn announce_sleep(&self) {
-        if self.held.is_some() {
-            // It is not this bell that the thread sleeps on.
+        if self.keep_alive.is_some() {
+            // The thread sleeps on another doorbell.
             let _ = self.queue.doorbell().announce_sleep();
         }
     }
 
-    /// Tells a client in another process that its queue is looked at.
+    /// Announces to a client in another process that its queue is polled.
     pub fn announce_awake(&self) {
-        if self.held.is_some() {
+        if self.keep_alive.is_some() {
             self.queue.doorbell().announce_awake();
         }
     }
 
-    /// Whether a device of the thread has some of its bytes.
+    /// Returns true if a device of the thread works on this client's bytes.
     pub fn is_at_device(&self) -> bool {
         self.round.is_some()
     }
 
-    /// The next line to be read.
+    /// Returns the ticket of the next line to read.
     fn cursor(&self) -> unlade_shm::Ticket {
         unlade_shm::Ticket(self.tail.wrapping_add(self.lines.len() as u64))
     }
 
-    /// Whether the queue has what was not taken in yet. Two loads where it has not.
+    /// Returns true if the queue has lines or requests that are not accepted yet. Two loads if it
+    /// has none.
     pub fn has_news(&self) -> bool {
         let has_line = !self.is_full && self.queue.peek(self.cursor()).is_some();
-        // Wishes that are not taken, since as many wait already, are no news.
+        // Requests that cannot be accepted because too many aborts are pending do not count.
         has_line || (self.aborts.len() < SYNC_MAX && self.queue.has_sync())
     }
 
-    /// Whether anything was taken in and is not over.
+    /// Returns true if no accepted task is left.
     pub fn is_idle(&self) -> bool {
         self.plan.is_empty() && self.lines.is_empty()
     }
 
-    /// Takes in what the client has written. True where there was something.
+    /// Accepts lines and requests of the client. Returns true if there were any.
     pub fn intake(&mut self, now: Micros) -> bool {
         let mut news = self.take_lines(now);
         for _ in 0..SYNC_MAX - self.aborts.len() {
@@ -196,14 +198,14 @@ impl Client {
         news
     }
 
-    /// Takes in lines. True where there was one.
+    /// Accepts lines. Returns true if there was one.
     fn take_lines(&mut self, now: Micros) -> bool {
         let mut news = false;
         self.is_full = false;
         for _ in 0..INTAKE_MAX {
             let ticket = self.cursor();
             let Some(line) = self.queue.peek(ticket) else { break };
-            // More lines than slots are those of a client that plays with its memory.
+            // More lines than slots are possible only if the client manipulates its memory.
             let has_room = self.lines.len() < self.queue.slots() as usize;
             if !has_room || !self.accept(ticket, line, now) {
                 self.is_full = true;
@@ -214,8 +216,8 @@ impl Client {
         news
     }
 
-    /// Gives up what the client wants given up, once everything is taken in that was acquired
-    /// before: it may depend on it, and a line that is published may stand behind one that is not.
+    /// Applies aborts, after all lines are accepted that were acquired before the request. Such
+    /// lines may depend on the task, and a published line may be behind an unpublished one.
     fn abort(&mut self, now: Micros) {
         let cursor = self.cursor();
         while let Some(&(head, ticket)) = self.aborts.first() {
@@ -224,11 +226,12 @@ impl Client {
             }
             self.aborts.remove(0);
             self.plan.abort(Ticket(ticket.0));
-            // What is under way at a socket may wait for ever; a forward says how far it came.
+            // A transfer at a socket may wait forever, so it ends now; a forward reports its
+            // position.
             let is_it = |transfer: &Transfer| transfer.order.ticket.0 == ticket.0;
             if let Some(place) = self.transfers.iter().position(is_it) {
                 let mut transfer = self.transfers.swap_remove(place);
-                match transfer.takes_nevertheless(TaskFailure::CANCELLED) {
+                match transfer.redirect_to_receive(TaskFailure::CANCELLED) {
                     true => _ = self.advance(transfer, now),
                     false => self.end_short(transfer, TaskFailure::CANCELLED, now),
                 }
@@ -236,7 +239,7 @@ impl Client {
         }
     }
 
-    /// False where the plan is full: the line is taken in later.
+    /// Returns false if the plan is full; the line is accepted later.
     fn accept(
         &mut self,
         ticket: unlade_shm::Ticket,
@@ -265,7 +268,7 @@ impl Client {
         is_taken
     }
 
-    /// What the handler of a task may free: its source, if that is memory.
+    /// Returns the range that the handler of a task may free: its source, if that is memory.
     fn handler(&self, task: &unlade_shm::Task) -> Option<Span> {
         if !task.flags.contains(Flags::HANDLER) {
             return None;
@@ -279,7 +282,7 @@ impl Client {
         })
     }
 
-    /// `Ok(false)` where the plan is full.
+    /// Returns `Ok(false)` if the plan is full.
     fn submit(
         &mut self,
         ticket: unlade_shm::Ticket,
@@ -292,8 +295,8 @@ impl Client {
         let src = || self.space.place(task.src_region, task.src, len);
         let (kind, dst, src) = match task.kind {
             unlade_shm::Kind::Copy => (Kind::Memory, dst(), src()),
-            // Its descriptors are not ours.
-            _ if self.held.is_some() => return Err(()),
+            // The descriptors of another process are not valid here.
+            _ if self.keep_alive.is_some() => return Err(()),
             unlade_shm::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
             unlade_shm::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
             unlade_shm::Kind::Forward => {
@@ -316,7 +319,7 @@ impl Client {
         }
     }
 
-    /// Ends a task that makes no sense.
+    /// Ends an invalid task.
     fn refuse(&mut self, ticket: unlade_shm::Ticket, bits: u32) {
         self.counters.refused.add(1);
         let progress = self.queue.progress(ticket);
@@ -325,8 +328,9 @@ impl Client {
         self.refused.push(ticket);
     }
 
-    /// Works for up to about `slice_bytes`, in runs of about `run_bytes`, looking for news between
-    /// them; less where `others` have something to do, who were idle. Bytes copied, and what is left.
+    /// Works for up to about `slice_bytes`, in runs of about `run_bytes`, and accepts news between
+    /// the runs. The turn ends early if idle clients among `others` have new work. Returns the
+    /// number of copied bytes, and the state of the remaining work.
     pub fn turn(
         &mut self,
         now: impl Fn() -> Micros,
@@ -346,7 +350,7 @@ impl Client {
                 TRANSFERS_MAX.. => Step::Wait,
                 _ => {
                     let order_bytes = self.order_bytes(engine, run_bytes);
-                    self.plan.next(&mut View(&self.queue), now(), order_bytes)
+                    self.plan.next(&mut PlanProgress(&self.queue), now(), order_bytes)
                 }
             };
             let turn = match step {
@@ -381,14 +385,14 @@ impl Client {
         (copied_bytes, Turn::More)
     }
 
-    /// Whether the order may be copied with a device.
+    /// Returns true if the order can be divided between processor and device.
     fn is_shared(&self, order: &Order, engine: &Engine) -> bool {
         engine.is_ready() && self.reach.is_some() && dispatch::is_divisible(order)
     }
 
-    /// A socket or a device that is waited for is asked again in time.
+    /// Sets a deadline for the next poll of a socket or device.
     fn with_retry(&self, turn: Turn) -> Turn {
-        let round = self.round.as_ref().map(Round::retry_at);
+        let round = self.round.as_ref().map(DeviceRound::retry_at);
         let retry_at = self.transfers.iter().map(Transfer::retry_at).chain(round).min();
         match (turn, retry_at) {
             (Turn::More, _) | (_, None) => turn,
@@ -412,7 +416,7 @@ impl Client {
         edge_bytes + self.advance(transfer, now)
     }
 
-    /// Goes on with what waits for sockets.
+    /// Continues the transfers that wait for sockets.
     fn go_on(&mut self, now: Micros) -> u64 {
         if self.transfers.iter().all(|transfer| transfer.retry_at() > now) {
             return 0;
@@ -424,21 +428,21 @@ impl Client {
     fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
         let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
         self.counters.copied_bytes.add(moved_bytes);
-        self.tell_news(&mut transfer);
+        self.mark_updates(&mut transfer);
         match attempt {
             Attempt::Blocked => self.transfers.push(transfer),
             Attempt::Done => {
                 transfer.give_back(&mut self.relays);
-                self.plan.finished(transfer.order, &mut View(&self.queue));
+                self.plan.finished(transfer.order, &mut PlanProgress(&self.queue));
             }
             Attempt::Failed(failure) => self.end_short(transfer, failure, now),
         }
         moved_bytes
     }
 
-    /// Marks what has come or gone.
-    fn tell_news(&mut self, transfer: &mut Transfer) {
-        for News { ticket, bits, failure } in transfer.news() {
+    /// Marks segments whose bytes have come or gone.
+    fn mark_updates(&mut self, transfer: &mut Transfer) {
+        for SegmentUpdate { ticket, bits, failure } in transfer.updates() {
             let progress = self.queue.progress(ring_ticket(ticket));
             match failure {
                 None => progress.finish(bits),
@@ -450,14 +454,16 @@ impl Client {
         }
     }
 
-    /// Ends what a socket did not bring or take, and who needs that. Who needs it may not have been
-    /// taken in yet.
+    /// Ends segments whose bytes a socket did not bring or take, and their dependents. Lines are
+    /// accepted first, because dependents may be among them.
     fn end_short(&mut self, transfer: Transfer, failure: TaskFailure, now: Micros) {
         self.take_lines(now);
         let code = failure.code();
         self.report(&transfer);
         for (ticket, bits) in transfer.missing() {
-            for lost in self.plan.lose(ticket, bits, code, &mut View(&self.queue)).iter().rev() {
+            for lost in
+                self.plan.lose(ticket, bits, code, &mut PlanProgress(&self.queue)).iter().rev()
+            {
                 self.counters.faults.add(1);
                 self.queue.progress(ring_ticket(lost.ticket)).fail(code, lost.bits);
             }
@@ -466,21 +472,21 @@ impl Client {
             self.counters.faults.add(1);
             self.queue.progress(ring_ticket(ticket)).fail(code, bits);
         }
-        self.plan.finished(transfer.order, &mut View(&self.queue));
+        self.plan.finished(transfer.order, &mut PlanProgress(&self.queue));
     }
 
-    /// Tells how far a forward came.
+    /// Reports how many bytes a forward has moved.
     fn report(&self, transfer: &Transfer) {
         let place = transfer.order.ticket.0.wrapping_sub(self.tail) as usize;
         let Some(report) = self.lines.get(place).and_then(|line| line.report) else { return };
         let forwarded = transfer.forwarded().map(u64::to_ne_bytes).concat();
         let from = forwarded.as_ptr().expose_provenance() as u64;
-        // A bad place is the client's loss.
+        // A bad address harms only the client.
         let _ = self.space.copy(report, from, forwarded.len() as u64);
     }
 
-    /// Ends what waits for sockets: what has gone already cannot be taken back, so nobody else can
-    /// go on with it. Waits for what a device has.
+    /// Ends the transfers that wait for sockets: sent or received bytes cannot be taken back, so
+    /// no other thread could continue them. Waits for devices.
     pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
         self.end_round(engine, run_bytes);
         self.finish_copying();
@@ -488,11 +494,11 @@ impl Client {
             self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
         }
         self.collect();
-        // From now on nobody says what is due: the client looks for itself.
-        self.notice.tell();
+        // No thread reports handlers from now on; the client must look for itself.
+        self.handler_event.notify();
     }
 
-    /// What a task's copy wants of the caches.
+    /// Returns the cache hint for a task's copy.
     pub(crate) fn hint_of(&self, ticket: Ticket) -> Hint {
         let line = self.lines.get(ticket.0.wrapping_sub(self.tail) as usize);
         match line.is_some_and(|line| line.streams) {
@@ -506,13 +512,13 @@ impl Client {
         let mut copied_bytes = 0;
         let mut failure = None;
         let hint = self.hint_of(order.ticket);
-        for piece in &order.pieces {
-            if let Err(fault) = self.space.copy_part(piece.dst, piece.src, piece.len, hint) {
+        for chunk in &order.chunks {
+            if let Err(fault) = self.space.copy_part(chunk.dst, chunk.src, chunk.len, hint) {
                 tracing::debug!(ticket = order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;
             }
-            copied_bytes += piece.len;
+            copied_bytes += chunk.len;
         }
         self.count_copied(&order, copied_bytes);
         self.finish(order, failure);
@@ -538,7 +544,7 @@ impl Client {
                 self.plan.failed(order.ticket);
             }
         }
-        self.plan.finished(order, &mut View(&self.queue));
+        self.plan.finished(order, &mut PlanProgress(&self.queue));
     }
 
     pub(crate) fn end(&mut self, ticket: Ticket, bits: u32, why: Ending) {
@@ -557,9 +563,9 @@ impl Client {
         }
     }
 
-    /// Tells the client of what is over, and frees its slots.
+    /// Reports completed tasks to the client, and frees their slots.
     pub fn collect(&mut self) {
-        for ticket in self.plan.collect(&mut View(&self.queue)) {
+        for ticket in self.plan.collect(&mut PlanProgress(&self.queue)) {
             self.complete(ring_ticket(ticket));
         }
         if !self.refused.is_empty() {
@@ -594,7 +600,7 @@ impl Client {
         }
     }
 
-    /// Tells the client of handlers whose turn has come.
+    /// Publishes the handlers that may run now.
     fn hand_out(&mut self) {
         let mut waiting = std::mem::take(&mut self.unhandled);
         let before = waiting.len();
@@ -604,14 +610,14 @@ impl Client {
             let waits =
                 source.is_some_and(|source| self.plan.is_touched_before(Ticket(ticket.0), source));
             if !waits && self.queue.progress(ticket).handler_due() {
-                // A ring that is full is one the client plays with: it finds the handler in its
-                // line.
+                // The ring is full only if the client manipulates it; the client then finds the
+                // handler in its line.
                 let _ = self.queue.push_handler(ticket);
             }
             waits
         });
         if waiting.len() < before {
-            self.notice.tell();
+            self.handler_event.notify();
         }
         self.unhandled = waiting;
     }

@@ -1,55 +1,57 @@
-//! What can be said about a service.
+//! Configuration of a service.
 
 use std::time::Duration;
 
-/// How a service works; [`Config::default`] is for a program that has a core to spare.
+/// Configuration of a service; [`Config::default`] is for a program that has a core to spare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// At least so many threads run.
+    /// Minimum number of threads.
     pub threads_min: usize,
-    /// At most so many do.
+    /// Maximum number of threads.
     pub threads_max: usize,
-    /// Where the threads are busy for less than this share of their time, and the others could do
-    /// it, one ends.
+    /// Load, in percent of the threads' time, below which a thread ends if the others can do its
+    /// work.
     pub low_load_percent: u8,
-    /// Where they are busy for more than this share, and there are clients for one more, it starts.
+    /// Load, in percent of the threads' time, above which another thread starts if there are
+    /// clients for it.
     pub high_load_percent: u8,
-    /// For so long it must have been so.
+    /// Time for which a load condition must hold.
     pub scale_after: Duration,
-    /// Which devices copy beside the processor.
+    /// Devices that copy in addition to the processor.
     pub units: Units,
-    /// Tasks of a client that may be pending: a power of two, 16 to 4096.
+    /// Number of queue slots of a client: a power of two, 16 to 4096.
     pub slots: u32,
-    /// A client is served for so many bytes before another has its turn (the copy slice of Copier,
-    /// SOSP 2025, §4.5.3).
+    /// Number of bytes copied for a client before the next client's turn (the copy slice of
+    /// Copier, SOSP 2025, §4.5.3).
     pub slice_bytes: u64,
-    /// Progress is told, and news looked for, after so many bytes.
+    /// Number of bytes after which the thread reports progress and polls for new tasks.
     pub run_bytes: u64,
-    /// When a thread sleeps.
+    /// Sleep policy of the threads.
     pub polling: Polling,
-    /// How long a thread that sleeps does so at most, while it has clients.
+    /// Maximum duration of one sleep of a thread that has clients.
     pub sleep_max: Duration,
 }
 
-/// Devices that copy by themselves.
+/// Copy devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
-    /// Those that are found when the service starts.
+    /// All devices that are found when the service starts.
     #[default]
     Auto,
-    /// None.
+    /// No devices.
     None,
 }
 
-/// When a thread that has nothing to do sleeps.
+/// Sleep policy of an idle thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
-    /// After a while, which is longer where waiting has paid of late.
+    /// Sleep after a polling time that adapts to recent waits.
     #[default]
     Adaptive,
-    /// Never while a scenario is on ([`crate::Service::scenario`]), at once otherwise.
+    /// Never sleep while a scenario is active ([`crate::Service::scenario`]); sleep at once
+    /// otherwise.
     Scenario,
-    /// Never.
+    /// Never sleep.
     Always,
 }
 

@@ -1,23 +1,23 @@
-//! What the service has done, for whoever asks; all threads add to it.
+//! Counters of a service; all threads add to them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counters of a service, since it started. Threads add; nobody resets.
+        /// Counters of a service since its start. They are never reset.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub(crate) $name: Counter,)*
         }
 
-        /// A reading of [`Counters`].
+        /// A snapshot of [`Counters`].
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// What they are now; each by itself, not all at one instant.
+            /// Reads the current values; each one atomically, but not all at one instant.
             pub fn read(&self) -> Counts {
                 Counts { $($name: self.$name.get(),)* }
             }
@@ -26,43 +26,43 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Tasks taken in.
+    /// Number of tasks accepted.
     tasks,
-    /// Bytes that the service copied; what clients copy themselves while they wait is not here.
+    /// Number of bytes that the service copied. Copies by waiting clients are not included.
     copied_bytes,
-    /// Of these, bytes that were read past a copy in between.
+    /// Number of these bytes that were copied with absorption.
     absorbed_bytes,
-    /// Tasks that are over, whoever copied.
+    /// Number of completed tasks, by the service or by clients.
     completed,
-    /// Segments that ended without a copy, because they were aborted.
+    /// Number of segments that were aborted without a copy.
     aborted_segments,
-    /// Tasks that failed: a bad address, an error or the end of a socket.
+    /// Number of failed tasks: a bad address, or the error or end of a socket.
     faults,
-    /// Tasks and sync tasks that made no sense.
+    /// Number of invalid tasks and sync requests.
     refused,
-    /// Segments that clients asked for.
+    /// Number of promotion requests.
     promotions,
-    /// Times a thread slept.
+    /// Number of thread sleeps.
     sleeps,
-    /// Bytes that devices copied.
+    /// Number of bytes that devices copied.
     unit_bytes,
-    /// Batches that devices were given.
+    /// Number of batches submitted to devices.
     unit_batches,
-    /// Batches that they did not take: the processor copied instead.
+    /// Number of batches that a device refused and the processor copied.
     unit_refusals,
-    /// Batches that failed: the processor copied again.
+    /// Number of batches that failed and the processor copied again.
     unit_failures,
-    /// Devices that did not come to an end, and were told to stop.
+    /// Number of devices that stalled and were stopped.
     unit_stalls,
-    /// Bytes of destinations that the kernel was asked to map.
+    /// Number of destination bytes that the kernel was asked to map.
     populated_bytes,
-    /// Large destinations that were known to be mapped.
+    /// Number of large destinations that were known to be mapped.
     populate_hits,
-    /// Threads that were started, the first ones included.
+    /// Number of started threads, including the first ones.
     threads_started,
-    /// Threads that were stopped because there was too little to do.
+    /// Number of threads that were stopped because of low load.
     threads_stopped,
-    /// Clients that were given to another thread.
+    /// Number of moves of clients between threads.
     moves,
 }
 
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_added_is_read() {
+    fn added_counts_are_read() {
         let counters = Counters::default();
         counters.copied_bytes.add(5);
         counters.copied_bytes.add(7);

@@ -6,16 +6,15 @@
 //!                                      copy the processor's ── segment by segment ──► progress
 //!                                      confirm the device's ── as each is reported ─► progress
 //! ```
-//! A thread has one such round under way at a time, and waits a moment only for the device at its
-//! end: then it goes on with other copies, and looks from time to time. The segments stay claimed
-//! meanwhile, so that nobody else touches them.
+//! A thread has one such round in progress at a time. It polls the device only for a moment at the
+//! end of a round, then continues with other copies and polls from time to time. The segments stay
+//! claimed meanwhile, so no other thread touches them.
 //!
-//! **A device that fails** has its parts copied by the processor, which finds out whether the
-//! client's address was wrong. **A device that stalls** is told to stop and used no more. What it
-//! had is copied by the processor once it is certain that the device does not write there any
-//! more, not before: two who write the same bytes at different times are worse than one who is
-//! late, for when the segments are done the client may put something else there. Where it never
-//! becomes certain, the segments are never done.
+//! **Device failure.** The processor copies the device's parts again, and so detects whether the
+//! client's address was bad. **Device stall.** The device is stopped and not used any more. The
+//! processor copies its parts only when it is certain that the device does not write any more. A
+//! late write would be worse than a delay: when the segments are done, the client may put other
+//! data there. If that never becomes certain, the segments are never done.
 
 use std::time::{Duration, Instant};
 
@@ -24,57 +23,57 @@ use unlade_copy_kernels::Hint;
 use unlade_copy_kernels::device::{Failure, Progress};
 use unlade_copy_scheduler::Micros;
 use unlade_copy_scheduler::dispatch::Part;
-use unlade_copy_scheduler::plan::{Order, Piece, Step};
+use unlade_copy_scheduler::plan::{Chunk, Order, Step};
 use unlade_copy_scheduler::span::{Run, Segments, Span};
 use unlade_copy_scheduler::task::Kind;
 
 use crate::client::Client;
 use crate::error::TaskFailure;
 use crate::units::{Engine, Flight, Parts};
-use crate::view::{View, ring_ticket};
+use crate::view::{PlanProgress, ring_ticket};
 
-/// Orders of so many bytes are divided at a time.
+/// Number of bytes that are divided at a time.
 const ROUND_BYTES: u64 = 256 << 10;
-/// Orders of a round; fewer than may be outstanding.
+/// Maximum number of orders in a round; smaller than the plan's limit of outstanding orders.
 const ROUND_ORDERS_MAX: usize = 16;
-/// What the plan is asked for in order to fill a round.
+/// Maximum number of steps requested from the plan to fill a round.
 const ROUND_STEPS_MAX: u32 = 64;
-/// Looks at a device at the end of its round, before something else is done.
+/// Number of polls of a device at the end of its round, before other work continues.
 const CONFIRM_POLLS_MAX: u32 = 512;
-/// It is looked at again after so long; twice as long each time, ...
+/// Initial delay before the next poll; it doubles each time.
 const RETRY_US_MIN: u64 = 5;
-/// ... and at most so long.
+/// Maximum delay before the next poll.
 const RETRY_US_MAX: u64 = 1_000;
-/// A device is told to stop if it has not reported after so long: a thousand times what a round
-/// takes, ...
+/// Time without a report after which a device counts as stalled: a thousand times the duration of
+/// a round.
 const STALL_US: u64 = 50_000;
-/// ... and so many looks: a thread that was off the processor has not looked.
+/// Minimum number of polls before a device counts as stalled; a preempted thread has not polled.
 const STALL_LOOKS: u32 = 16;
-/// A service that ends waits so long for a device that was told to stop.
+/// Maximum time that a stopping service waits for a stalled device.
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// An order in parts.
+/// A divided order.
 struct Active {
-    /// None once it is over.
+    /// `None` when the order is complete.
     order: Option<Order>,
     segments: Segments,
-    /// Where the task's first byte goes.
+    /// Address of the task's first destination byte.
     start: u64,
-    /// Bytes of each segment that are not copied yet.
+    /// Number of bytes of each segment that are not copied yet.
     left_bytes: [u64; 32],
-    /// Segments that were told to be done.
-    told: u32,
-    /// Parts that are not over.
+    /// Segments that are reported as done.
+    marked: u32,
+    /// Number of parts that are in progress.
     open: usize,
     failure: Option<TaskFailure>,
 }
 
-/// Orders that were divided, until all their parts are over.
-pub(crate) struct Round {
+/// Divided orders, until all their parts are complete.
+pub(crate) struct DeviceRound {
     active: SmallVec<[Active; 4]>,
     flights: Vec<Flight>,
     stall_at: Micros,
-    /// Looks that found the device at work.
+    /// Number of polls that found the device busy.
     looks: u32,
     retry_at: Micros,
     retry_us: u64,
@@ -88,13 +87,13 @@ impl Active {
         }
         let start = target.start;
         let order = Some(order);
-        Active { order, segments, start, left_bytes, told: 0, open: 0, failure: None }
+        Active { order, segments, start, left_bytes, marked: 0, open: 0, failure: None }
     }
 
-    /// Bytes are there: the segments that are whole by that.
-    fn copied(&mut self, piece: Piece) -> u32 {
+    /// Records copied bytes, and returns the segments that they complete.
+    fn copied(&mut self, chunk: Chunk) -> u32 {
         let all = self.order.as_ref().map_or(0, |order| order.bits);
-        let bytes = Span { start: piece.dst.saturating_sub(self.start), len: piece.len };
+        let bytes = Span { start: chunk.dst.saturating_sub(self.start), len: chunk.len };
         let mut open = self.segments.touching(bytes.start, bytes.len) & all;
         let mut whole = 0;
         while open != 0 {
@@ -108,20 +107,20 @@ impl Active {
                 whole |= 1 << first;
             }
         }
-        self.told |= whole;
+        self.marked |= whole;
         whole
     }
 }
 
-impl Round {
-    /// When it is worth another look.
+impl DeviceRound {
+    /// Returns the time of the next poll.
     pub fn retry_at(&self) -> Micros {
         self.retry_at
     }
 }
 
 impl Client {
-    /// How many bytes an order should have: more where they are to be divided.
+    /// Returns the budget of an order in bytes: larger if orders are divided.
     pub(crate) fn order_bytes(&self, engine: &Engine, run_bytes: u64) -> u64 {
         match engine.is_ready() && self.reach.is_some() {
             true => run_bytes.max(ROUND_BYTES),
@@ -129,7 +128,7 @@ impl Client {
         }
     }
 
-    /// Copies an order, and others with it, with the thread's device beside the processor.
+    /// Copies an order, together with others, on the thread's device and the processor.
     pub(crate) fn share(
         &mut self,
         first: Order,
@@ -139,9 +138,9 @@ impl Client {
     ) -> u64 {
         let (orders, mut copied_bytes) = self.gather(first, now());
         let division = {
-            let pieces: SmallVec<[&[Piece]; ROUND_ORDERS_MAX]> =
-                orders.iter().map(|order| &order.pieces[..]).collect();
-            engine.divide(&pieces)
+            let chunks: SmallVec<[&[Chunk]; ROUND_ORDERS_MAX]> =
+                orders.iter().map(|order| &order.chunks[..]).collect();
+            engine.divide(&chunks)
         };
         let reach = self.reach.clone().filter(|_| !division.device.is_empty());
         let Some(reach) = reach else {
@@ -152,7 +151,7 @@ impl Client {
         let stall_at = Micros(now().0.saturating_add(STALL_US));
         let active = orders.into_iter().filter_map(|order| self.activate(order)).collect();
         let (retry_at, retry_us) = (Micros(0), RETRY_US_MIN);
-        let mut round = Round { active, flights, stall_at, looks: 0, retry_at, retry_us };
+        let mut round = DeviceRound { active, flights, stall_at, looks: 0, retry_at, retry_us };
         let parts = round.flights.iter().flat_map(|flight| &flight.parts).chain(&cpu);
         for part in parts {
             if let Some(active) = round.active.get_mut(part.order) {
@@ -166,16 +165,16 @@ impl Client {
         copied_bytes + self.confirm(engine, now, run_bytes)
     }
 
-    /// Every task of an outstanding order is in the plan.
+    /// Prepares an outstanding order; its task is always in the plan.
     fn activate(&self, order: Order) -> Option<Active> {
         let (target, segments) = self.plan.target_of(&order)?;
         Some(Active::new(order, target, segments))
     }
 
-    /// Other orders that can be made together with `first`: outstanding orders never touch each
-    /// other's bytes.
+    /// Collects other orders to be copied together with `first`. Outstanding orders never touch
+    /// each other's bytes.
     fn gather(&mut self, first: Order, now: Micros) -> (SmallVec<[Order; ROUND_ORDERS_MAX]>, u64) {
-        let len = |order: &Order| order.pieces.iter().map(|piece| piece.len).sum::<u64>();
+        let len = |order: &Order| order.chunks.iter().map(|chunk| chunk.len).sum::<u64>();
         let (mut bytes, mut moved_bytes) = (len(&first), 0);
         self.prepare(&first);
         let mut orders = SmallVec::new();
@@ -184,7 +183,7 @@ impl Client {
             if bytes >= ROUND_BYTES || orders.len() >= ROUND_ORDERS_MAX {
                 break;
             }
-            match self.plan.next(&mut View(&self.queue), now, ROUND_BYTES - bytes) {
+            match self.plan.next(&mut PlanProgress(&self.queue), now, ROUND_BYTES - bytes) {
                 Step::Copy(order) if is_divisible(&order) => {
                     bytes += len(&order);
                     self.prepare(&order);
@@ -192,7 +191,7 @@ impl Client {
                 }
                 Step::Copy(order) => {
                     moved_bytes += self.execute(order, now);
-                    // Few of those may be outstanding.
+                    // Only few of those may be outstanding.
                     break;
                 }
                 Step::Abort { ticket, bits, why } => self.end(ticket, bits, why),
@@ -202,7 +201,7 @@ impl Client {
         (orders, moved_bytes)
     }
 
-    /// Looks whether the device is through, if there is a round, and it is time.
+    /// Polls the device if a round is in progress and the poll is due.
     pub(crate) fn go_on_with_round(
         &mut self,
         engine: &mut Engine,
@@ -236,8 +235,8 @@ impl Client {
         copied_bytes
     }
 
-    /// Waits for a device that has some of this client's bytes. Afterwards nothing of it is
-    /// claimed; but where the device does not end, and may write there still.
+    /// Waits for a device that works on this client's bytes. Nothing of the client is claimed
+    /// afterwards, unless the device does not end and may still write.
     pub(crate) fn end_round(&mut self, engine: &mut Engine, run_bytes: u64) {
         let begin = Instant::now();
         let clock = || Micros(begin.elapsed().as_micros() as u64);
@@ -247,15 +246,15 @@ impl Client {
         while self.round.is_some() {
             self.confirm(engine, &clock, run_bytes);
             if begin.elapsed() > END_WAIT_MAX {
-                tracing::error!("a copy device does not end: who waits for its bytes waits on");
+                tracing::error!("a copy device does not end: waits for its bytes continue");
                 return;
             }
             std::thread::yield_now();
         }
     }
 
-    /// Takes what the device has reported.
-    fn poll(&mut self, round: &mut Round, engine: &mut Engine, run_bytes: u64) -> u64 {
+    /// Processes the reports of the device.
+    fn poll(&mut self, round: &mut DeviceRound, engine: &mut Engine, run_bytes: u64) -> u64 {
         let (mut copied_bytes, mut at) = (0, 0);
         while let Some(flight) = round.flights.get(at) {
             let why = match engine.poll(&flight.batch) {
@@ -271,8 +270,8 @@ impl Client {
                 None => {
                     engine.succeeded();
                     for part in &parts {
-                        self.counters.unit_bytes.add(part.piece.len);
-                        copied_bytes += self.tell(round, part.order, part.piece);
+                        self.counters.unit_bytes.add(part.chunk.len);
+                        copied_bytes += self.mark_copied(round, part.order, part.chunk);
                         self.part_is_over(round, part.order);
                     }
                 }
@@ -291,9 +290,9 @@ impl Client {
         copied_bytes
     }
 
-    /// Copies a part with the processor, and tells its segments as they become whole.
-    fn copy_part(&mut self, round: &mut Round, part: &Part, run_bytes: u64) -> u64 {
-        let (whole, mut copied_bytes) = (part.piece, 0);
+    /// Copies a part with the processor, and reports its segments as they complete.
+    fn copy_part(&mut self, round: &mut DeviceRound, part: &Part, run_bytes: u64) -> u64 {
+        let (whole, mut copied_bytes) = (part.chunk, 0);
         while copied_bytes < whole.len {
             let Some(active) = round.active.get_mut(part.order) else { break };
             if active.failure.is_some() {
@@ -308,38 +307,38 @@ impl Client {
                 active.failure = Some(TaskFailure::BadAddress);
                 break;
             }
-            copied_bytes += self.tell(round, part.order, Piece { dst, src, len });
+            copied_bytes += self.mark_copied(round, part.order, Chunk { dst, src, len });
         }
         self.part_is_over(round, part.order);
         copied_bytes
     }
 
-    /// Bytes were copied: says so of segments that are whole.
-    fn tell(&mut self, round: &mut Round, order: usize, piece: Piece) -> u64 {
+    /// Records copied bytes, and reports the segments that they complete.
+    fn mark_copied(&mut self, round: &mut DeviceRound, order: usize, chunk: Chunk) -> u64 {
         let Some(active) = round.active.get_mut(order) else { return 0 };
-        let whole = active.copied(piece);
+        let whole = active.copied(chunk);
         if let Some(order) = active.order.as_ref() {
-            self.counters.copied_bytes.add(piece.len);
+            self.counters.copied_bytes.add(chunk.len);
             if !order.pins.is_empty() {
-                self.counters.absorbed_bytes.add(piece.len);
+                self.counters.absorbed_bytes.add(chunk.len);
             }
             if whole != 0 {
                 self.queue.progress(ring_ticket(order.ticket)).finish(whole);
             }
         }
-        piece.len
+        chunk.len
     }
 
-    fn part_is_over(&mut self, round: &mut Round, order: usize) {
+    fn part_is_over(&mut self, round: &mut DeviceRound, order: usize) {
         let Some(active) = round.active.get_mut(order) else { return };
         active.open = active.open.saturating_sub(1);
         if active.open > 0 {
             return;
         }
-        let (told, failure) = (active.told, active.failure);
+        let (marked, failure) = (active.marked, active.failure);
         match active.order.take() {
-            Some(order) if failure.is_none() && told == order.bits => {
-                self.plan.finished(order, &mut View(&self.queue));
+            Some(order) if failure.is_none() && marked == order.bits => {
+                self.plan.finished(order, &mut PlanProgress(&self.queue));
             }
             Some(order) => self.finish(order, failure),
             None => {}
@@ -347,7 +346,7 @@ impl Client {
     }
 }
 
-/// Whether both sides of an order are memory.
+/// Returns true if both sides of an order are memory.
 pub(crate) fn is_divisible(order: &Order) -> bool {
     order.stream.is_none() && order.kind == Kind::Memory
 }
@@ -359,9 +358,9 @@ mod tests {
     use unlade_copy_scheduler::plan::Plan;
     use unlade_copy_scheduler::task::Request;
 
-    struct Nobody;
+    struct NoClient;
 
-    impl unlade_copy_scheduler::plan::Progress for Nobody {
+    impl unlade_copy_scheduler::plan::Progress for NoClient {
         fn done(&self, _: Ticket) -> u32 {
             0
         }
@@ -374,23 +373,23 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_told_once_when_their_last_byte_is_there() {
+    fn segments_are_reported_once_when_complete() {
         let mut plan = Plan::default();
         let (dst, src) = (Span { start: 5000, len: 3000 }, Span { start: 90_000, len: 3000 });
         let kind = Kind::Memory;
         let request =
             Request { dst, src, granule_shift: 10, lazy_until: None, kind, last_use: false };
         plan.submit(Ticket(0), &request, Micros(0)).unwrap();
-        let Step::Copy(order) = plan.next(&mut Nobody, Micros(0), u64::MAX) else {
+        let Step::Copy(order) = plan.next(&mut NoClient, Micros(0), u64::MAX) else {
             panic!("nothing to copy")
         };
         let (target, segments) = plan.target_of(&order).unwrap();
         let mut active = Active::new(order, target, segments);
-        let piece = |at: u64, len| Piece { dst: 5000 + at, src: 90_000 + at, len };
-        assert_eq!(active.copied(piece(1000, 1500)), 0b010);
-        assert_eq!(active.copied(piece(2500, 500)), 0b100);
-        assert_eq!(active.copied(piece(0, 999)), 0);
-        assert_eq!(active.copied(piece(999, 1)), 0b001);
-        assert_eq!(active.told, 0b111);
+        let chunk = |at: u64, len| Chunk { dst: 5000 + at, src: 90_000 + at, len };
+        assert_eq!(active.copied(chunk(1000, 1500)), 0b010);
+        assert_eq!(active.copied(chunk(2500, 500)), 0b100);
+        assert_eq!(active.copied(chunk(0, 999)), 0);
+        assert_eq!(active.copied(chunk(999, 1)), 0b001);
+        assert_eq!(active.marked, 0b111);
     }
 }

@@ -1,4 +1,4 @@
-//! What a task ends with that could not be copied: the code in its progress line.
+//! Failure codes of tasks, as in the progress line.
 
 use std::num::NonZeroU16;
 
@@ -6,17 +6,17 @@ const EFAULT: u16 = 14;
 const EINVAL: u16 = 22;
 const ENODATA: u16 = 61;
 
-/// Why a task failed. The codes are those of the system's errors, so that C programs know them.
+/// Reason of a task's failure. The codes are errno values, which C programs can interpret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum TaskFailure {
     /// An address is not mapped, or may not be written (EFAULT). The bytes before it may have been
     /// copied.
     #[error("a source or destination is not mapped, or may not be accessed")]
     BadAddress,
-    /// The task makes no sense, or the service is too old for it (EINVAL).
+    /// The task is invalid, or needs a later version of the service (EINVAL).
     #[error("the service refused the task: its ranges overlap, wrap, or its kind is unknown")]
     Refused,
-    /// The peer of a socket sent less than was to be received (ENODATA).
+    /// The peer of a socket sent less than the task was to receive (ENODATA).
     #[error("the peer ended the stream before all of it was received")]
     Ended,
     /// A socket's error.
@@ -28,7 +28,7 @@ impl TaskFailure {
     /// The service stopped in the middle of a stream (ECANCELED).
     pub const CANCELLED: TaskFailure = TaskFailure::Socket(NonZeroU16::new(125).unwrap());
 
-    /// The code in the progress line.
+    /// Returns the code in the progress line.
     pub fn code(self) -> NonZeroU16 {
         let code = match self {
             TaskFailure::BadAddress => EFAULT,
@@ -39,7 +39,7 @@ impl TaskFailure {
         NonZeroU16::new(code).unwrap_or(NonZeroU16::MAX)
     }
 
-    /// What a code means.
+    /// Returns the reason for a code.
     pub fn of(code: NonZeroU16) -> TaskFailure {
         match code.get() {
             EFAULT => TaskFailure::BadAddress,
@@ -49,7 +49,7 @@ impl TaskFailure {
         }
     }
 
-    /// What a socket's error is for a task.
+    /// Returns the reason for a socket's error.
     pub fn of_socket(error: &std::io::Error) -> TaskFailure {
         let code = error.raw_os_error().and_then(|code| u16::try_from(code).ok());
         code.and_then(NonZeroU16::new).map_or(TaskFailure::Refused, TaskFailure::of)

@@ -1,22 +1,23 @@
 //! The copy service: threads that poll clients' queues, and copy.
 //!
-//! In the order that a task meets them:
-//! - [`service`]: the threads, and how clients attach; [`config`] says how it works;
-//! - `worker`: one thread: polls, serves the client that was served least, sleeps;
-//!   `scaling` says how many there are and who serves whom, `post` is where they are reached;
-//! - `client`: one client: lines in, copies, completions out; `view` shows its progress to the plan;
-//!   `steps` copies, and lets others come between; `transfer` is for copies from and to sockets,
-//!   `prepare` for destinations that are new;
-//! - `dispatch`: copies with a device beside the processor; [`units`] has the devices,
-//!   `calibration` what the machine's copies cost;
-//! - [`error`]: what a task ends with that could not be copied;
-//! - [`counters`]: what was done;
-//! - `notice`: tells clients with event loops of handlers;
+//! Modules, in the order in which a task reaches them:
+//! - [`service`]: the threads, and the attachment of clients; [`config`] has its options;
+//! - `worker`: one thread: polls, serves the client with the least service, sleeps; `scaling`
+//!   decides the number of threads and assigns clients to them; `mailbox` carries messages to
+//!   threads;
+//! - `client`: one client: accepts lines, copies, reports completions; `view` gives the plan
+//!   access to its progress; `steps` copies in preemptible steps; `transfer` copies from and to
+//!   sockets; `prepare` maps new destinations;
+//! - `dispatch`: copies with a device in addition to the processor; [`units`] has the devices,
+//!   `calibration` the copy costs of the machine;
+//! - [`error`]: reasons of a task's failure;
+//! - [`counters`]: statistics;
+//! - `handler_event`: notifies clients with event loops about handlers;
 //! - [`manual`]: a client without threads, for tests and fuzz targets;
-//! - [`daemon`]: the service as a process of its own, and what clients say to it.
+//! - [`daemon`]: the service as a process of its own, and the messages between it and its clients.
 //!
-//! What is copied next is [`unlade_copy_scheduler`]'s to decide, how is [`unlade_copy_kernels`]'s, and where clients and
-//! service meet is [`unlade_shm`]'s.
+//! [`unlade_copy_scheduler`] decides the order of the copies, [`unlade_copy_kernels`] copies, and
+//! [`unlade_shm`] is the memory that clients and service share.
 #![forbid(unsafe_code)]
 
 mod calibration;
@@ -26,10 +27,10 @@ pub mod counters;
 pub mod daemon;
 mod dispatch;
 pub mod error;
+mod handler_event;
+mod mailbox;
 pub mod manual;
-mod notice;
-mod place;
-mod post;
+mod placement;
 mod prepare;
 mod scaling;
 pub mod service;

@@ -1,5 +1,5 @@
-//! A client in another process that is served by whoever calls, a turn at a time: no thread, no
-//! clock. What a client writes can so be replayed, which is what tests and fuzz targets want.
+//! A client in another process that the caller serves, one turn at a time, without thread or
+//! clock. Tests and fuzz targets use it to replay a client's writes.
 
 use std::sync::Arc;
 
@@ -11,21 +11,21 @@ use crate::client::{Client, Turn};
 use crate::counters::{Counters, Counts};
 use crate::units::{Devices, Engine};
 
-/// See the [module](self).
+/// A client that is served by calls; see the [module](self).
 pub struct Manual {
     client: Client,
     engine: Engine,
     counters: Arc<Counters>,
 }
 
-/// What a turn left.
+/// State of the remaining work after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
-    /// There may be more to do at once.
+pub enum Remaining {
+    /// There may be more work at once.
     More,
-    /// Only what waits for the client, or for a time.
+    /// The remaining tasks wait for the client, or for a time.
     Waiting,
-    /// Nothing.
+    /// No work is left.
     Nothing,
 }
 
@@ -34,25 +34,26 @@ impl Manual {
     /// in threads that have called [`unlade_copy_kernels::guard::unblock`].
     pub fn new(queue: Queue, space: Arc<dyn Space>) -> Manual {
         let counters = Arc::<Counters>::default();
-        let held = Arc::new(());
-        let client = Client::new(Arc::new(queue), space, Arc::clone(&counters), Some(held));
+        let keep_alive = Arc::new(());
+        let client = Client::new(Arc::new(queue), space, Arc::clone(&counters), Some(keep_alive));
         client.announce_awake();
         let engine = Engine::new(&Devices::none(), 0);
         Manual { client, engine, counters }
     }
 
-    /// Takes in what there is, and works for about `slice_bytes`, in runs of about `run_bytes`.
-    pub fn turn(&mut self, now: Micros, slice_bytes: u64, run_bytes: u64) -> Left {
+    /// Accepts new lines and requests, and works for about `slice_bytes`, in runs of about
+    /// `run_bytes`.
+    pub fn turn(&mut self, now: Micros, slice_bytes: u64, run_bytes: u64) -> Remaining {
         self.client.intake(now);
         match self.client.turn(|| now, &mut self.engine, slice_bytes, run_bytes, || false) {
-            (_, Turn::More) => Left::More,
-            (0, Turn::Idle) if !self.client.has_news() => Left::Nothing,
-            (0, _) => Left::Waiting,
-            (_, Turn::Wait | Turn::Later(_) | Turn::Idle) => Left::More,
+            (_, Turn::More) => Remaining::More,
+            (0, Turn::Idle) if !self.client.has_news() => Remaining::Nothing,
+            (0, _) => Remaining::Waiting,
+            (_, Turn::Wait | Turn::Later(_) | Turn::Idle) => Remaining::More,
         }
     }
 
-    /// Says *asleep* to the client, and looks once more. Whether there was something.
+    /// Announces sleep to the client, and polls once more. Returns true if there was news.
     pub fn doze(&self) -> bool {
         self.client.announce_sleep();
         let has_news = self.client.has_news();
@@ -60,7 +61,7 @@ impl Manual {
         has_news
     }
 
-    /// What was done.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }
@@ -95,12 +96,12 @@ mod tests {
         let regions = Regions::new(guard, 1, 4096);
         regions.add(1, 4096, region.fd().try_clone_to_owned().unwrap()).unwrap();
         let mut manual = Manual::new(served, Arc::new(regions));
-        assert_eq!(manual.turn(Micros(0), 1 << 20, 1 << 20), Left::Nothing);
+        assert_eq!(manual.turn(Micros(0), 1 << 20, 1 << 20), Remaining::Nothing);
         let ticket = queue.try_acquire().unwrap();
         queue.publish(ticket, &Task { dst_region: 1, src_region: 1, ..Task::copy(200, 100, 5) });
         assert!(manual.doze());
-        assert_eq!(manual.turn(Micros(1), 1 << 20, 1 << 20), Left::More);
-        assert_eq!(manual.turn(Micros(1), 1 << 20, 1 << 20), Left::Nothing);
+        assert_eq!(manual.turn(Micros(1), 1 << 20, 1 << 20), Remaining::More);
+        assert_eq!(manual.turn(Micros(1), 1 << 20, 1 << 20), Remaining::Nothing);
         assert!(queue.progress(ticket).is_done(1) && !manual.doze());
         let mut bytes = [0; 5];
         file.read_exact_at(&mut bytes, 200).unwrap();

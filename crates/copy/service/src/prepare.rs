@@ -1,10 +1,11 @@
-//! Destinations that nobody has touched yet: the kernel maps them at once, not page by page.
+//! Page preparation for large new destinations: the kernel maps them in one call instead of by
+//! page faults.
 //!
-//! The first touch of a page is a fault; one call for many pages takes a third less. It pays for
-//! large destinations, which an allocator has fresh from the kernel. What is known to be mapped is
-//! remembered; as nobody tells when a program unmaps it, and the next allocation has often the same
-//! address, one page is looked at. To be told (userfaultfd) would stop the program in its `munmap`
-//! until this thread has heard of it.
+//! One call for many pages takes a third less time than the faults. This pays for large
+//! destinations, which an allocator gets fresh from the kernel. Ranges that are known to be mapped
+//! are remembered. There is no notification when the program unmaps a range, and the next
+//! allocation often has the same address, so one page is checked. A notification (userfaultfd)
+//! would block the program's `munmap` until this thread has received it.
 
 use unlade_copy_kernels::Address;
 use unlade_copy_kernels::populate::{self, Ranges, Validity};
@@ -14,30 +15,30 @@ use unlade_copy_scheduler::task::Kind;
 
 use crate::client::Client;
 
-/// Shorter destinations come from memory that an allocator has in use already.
+/// Shorter destinations usually come from memory that an allocator already uses.
 const BYTES_MIN: u64 = 128 << 10;
-/// So much is mapped at a time: whoever waits for the first bytes waits for that, and what is never
-/// copied is not mapped either.
+/// Maximum number of bytes mapped at a time. It bounds the delay of the first bytes, and avoids
+/// mapping of bytes that are never copied.
 const WINDOW_BYTES: u64 = 128 << 10;
 
-/// What is known of a client's destinations.
+/// Destinations that are known to be mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Prepared {
     ranges: Ranges,
-    /// What was looked at last.
+    /// Task of the last examined range.
     ticket: Ticket,
     from: u64,
     to: u64,
 }
 
 impl Client {
-    /// Has the kernel map where an order writes to, if that is large and new.
+    /// Maps the destination of an order if it is large and new.
     pub(crate) fn prepare(&mut self, order: &Order) {
         let Some((target, _)) = self.plan.target_of(order) else { return };
         if target.len < BYTES_MIN || order.kind != Kind::Memory {
             return;
         }
-        let Some(from) = order.pieces.first().map(|piece| piece.dst) else { return };
+        let Some(from) = order.chunks.first().map(|chunk| chunk.dst) else { return };
         let Prepared { ranges, ticket, from: known_from, to } = &mut self.prepared;
         if *ticket == order.ticket && (*known_from..*to).contains(&from) {
             return;
@@ -49,8 +50,8 @@ impl Client {
         let is_known = ranges.knows(address, bytes, true);
         let is_mapped = match is_known {
             true => is_lasting || populate::is_resident(address + bytes - 1),
-            // In use before: to have it mapped again takes as long as to copy it, and nobody else
-            // is served meanwhile.
+            // If the memory was in use before, mapping it again takes as long as the copy, and
+            // delays other clients.
             false => [address, address + bytes - 1].into_iter().all(populate::is_resident),
         };
         if is_mapped {
@@ -60,7 +61,7 @@ impl Client {
         if is_known {
             ranges.forget(address, bytes);
         }
-        // What is wrong with it is found when it is copied.
+        // Errors show when the bytes are copied.
         if let Ok(Validity::Mapped) = ranges.validate(address, bytes, true) {
             self.counters.populated_bytes.add(len);
         }

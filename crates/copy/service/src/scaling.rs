@@ -1,42 +1,42 @@
-//! How many threads run, and which clients they have (Copier, SOSP 2025, §4.5.1).
+//! Number of threads, and assignment of clients to them (Copier, SOSP 2025, §4.5.1).
 //!
-//! Whichever thread finds that a period is over looks at the load of all, and starts or stops one,
-//! or moves clients. What it decides is a client's *home*; the thread that has the client hands it
-//! over when it has nothing of it at a device. So a client is always with exactly one thread, or
-//! in one's mail, and whoever has it looks at its queue.
+//! The thread that finds a period over examines the load of all threads. It starts or stops one,
+//! or reassigns clients. The assignment is only a target (`assigned_thread`): the thread that has
+//! the client hands it over when no device works on its bytes. So exactly one thread has the
+//! client, or has it in its mailbox, and that thread polls its queue.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use unlade_copy_scheduler::scale::{Bounds, Homes, Load, Moved, Scale, Scaler, ThreadId};
+use unlade_copy_scheduler::scale::{Assignments, Bounds, Load, Moved, Scale, Scaler, ThreadId};
 use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::config::Config;
-use crate::post::{Mail, Route};
-use crate::service::Shared;
+use crate::mailbox::{Message, Route};
+use crate::service::ServiceState;
 
-/// How often the load is looked at, microseconds.
+/// Interval of the load checks, in microseconds.
 pub(crate) const LOOK_US: u64 = 10_000;
 
-/// What is known of threads and clients.
+/// State of threads and clients.
 pub(crate) struct Scaling {
     scaler: Scaler,
-    homes: Homes,
-    clients: BTreeMap<ClientId, Known>,
-    /// Threads that run; they have the numbers below.
+    assignments: Assignments,
+    clients: BTreeMap<ClientId, ClientRecord>,
+    /// Number of running threads; they have the numbers below this one.
     running: usize,
     threads_min: usize,
     balance_us: u64,
-    /// When the load was looked at last, and how long each thread had been at work by then.
+    /// Time of the last load check, and each thread's busy time then.
     looked_at: Micros,
     busy_us: Vec<u64>,
     balanced_at: Micros,
 }
 
-struct Known {
+struct ClientRecord {
     route: Arc<Route>,
-    /// Bytes copied for it when that was looked at last.
+    /// Value of the client's byte counter at the last check.
     bytes: u64,
 }
 
@@ -52,7 +52,7 @@ impl Scaling {
         };
         Scaling {
             scaler: Scaler::new(bounds),
-            homes: Homes::default(),
+            assignments: Assignments::default(),
             clients: BTreeMap::new(),
             running: 0,
             threads_min: config.threads_min,
@@ -67,32 +67,32 @@ impl Scaling {
         self.running
     }
 
-    /// Another thread runs: the number that it has.
+    /// Records a new thread; it gets the next number.
     pub fn started(&mut self) {
-        self.homes.start(name(self.running));
+        self.assignments.start(name(self.running));
         self.running += 1;
     }
 
-    /// A client comes: the thread that serves it.
+    /// Adds a client, and assigns it to a thread.
     pub fn place(&mut self, id: ClientId, weight: u32) -> Arc<Route> {
-        let thread = self.homes.place(id).map_or(0, |thread| usize::from(thread.0));
+        let thread = self.assignments.place(id).map_or(0, |thread| usize::from(thread.0));
         let route = Arc::new(Route::new(id, weight, thread));
-        self.clients.insert(id, Known { route: Arc::clone(&route), bytes: 0 });
+        self.clients.insert(id, ClientRecord { route: Arc::clone(&route), bytes: 0 });
         route
     }
 
     pub fn leave(&mut self, id: ClientId) {
-        self.homes.leave(id);
+        self.assignments.leave(id);
         self.clients.remove(&id);
     }
 
-    /// A period is over: starts or stops a thread, moves clients.
-    pub fn look(&mut self, shared: &Arc<Shared>, now: Micros) {
+    /// Evaluates a period: starts or stops a thread, or moves clients.
+    pub fn look(&mut self, shared: &Arc<ServiceState>, now: Micros) {
         let period_us = now.0.saturating_sub(self.looked_at.0);
         self.looked_at = now;
         let mut loads = Vec::with_capacity(self.running);
         for (thread, before) in self.busy_us.iter_mut().enumerate().take(self.running) {
-            let busy_us = shared.post(thread).busy_us();
+            let busy_us = shared.mailbox(thread).busy_us();
             let since = std::mem::replace(before, busy_us);
             loads.push(Load { busy_us: busy_us.saturating_sub(since), period_us });
         }
@@ -107,8 +107,8 @@ impl Scaling {
         }
     }
 
-    /// Starts a thread, if there are clients for it.
-    fn start(&mut self, shared: &Arc<Shared>, now: Micros) {
+    /// Starts a thread if there are clients for it.
+    fn start(&mut self, shared: &Arc<ServiceState>, now: Micros) {
         let active = self.measure();
         if active > self.running && shared.start_thread(self.running) {
             self.started();
@@ -117,48 +117,49 @@ impl Scaling {
         self.rebalance(shared, now);
     }
 
-    /// Has the last thread give its clients away, and end.
-    fn stop(&mut self, shared: &Shared) {
+    /// Makes the last thread give its clients away and end.
+    fn stop(&mut self, shared: &ServiceState) {
         self.running -= 1;
-        let moved = self.homes.stop(name(self.running));
-        self.settle(shared, &moved);
-        // A thread ends only when it was told to, which is here.
-        let _ = shared.post(self.running).send(Mail::Retire);
+        let moved = self.assignments.stop(name(self.running));
+        self.apply_moves(shared, &moved);
+        // A thread ends only after this message.
+        let _ = shared.mailbox(self.running).send(Message::Retire);
         shared.counters.threads_stopped.add(1);
         tracing::info!(threads = self.running, "the load is low: one thread less");
     }
 
-    fn balance(&mut self, shared: &Shared, now: Micros) {
+    fn balance(&mut self, shared: &ServiceState, now: Micros) {
         self.measure();
         self.rebalance(shared, now);
     }
 
-    /// How much was copied for each client since the last time; for how many anything was.
+    /// Measures the bytes copied for each client since the last call; returns the number of active
+    /// clients.
     fn measure(&mut self) -> usize {
         let mut active = 0;
         for (id, known) in &mut self.clients {
             let bytes = known.route.bytes.load(Ordering::Relaxed);
             let since = bytes - std::mem::replace(&mut known.bytes, bytes);
             active += usize::from(since > 0);
-            self.homes.measure(*id, since);
+            self.assignments.measure(*id, since);
         }
         active
     }
 
-    fn rebalance(&mut self, shared: &Shared, now: Micros) {
+    fn rebalance(&mut self, shared: &ServiceState, now: Micros) {
         self.balanced_at = now;
-        let moved = self.homes.rebalance();
-        self.settle(shared, &moved);
+        let moved = self.assignments.rebalance();
+        self.apply_moves(shared, &moved);
     }
 
-    /// Says who is to serve whom, and tells those who do so far.
-    fn settle(&mut self, shared: &Shared, moved: &[Moved]) {
+    /// Records new assignments, and informs the current threads.
+    fn apply_moves(&mut self, shared: &ServiceState, moved: &[Moved]) {
         for Moved { client, to, .. } in moved {
             let Some(known) = self.clients.get(client) else { continue };
-            known.route.set_home(usize::from(to.0));
-            // Whoever has the client runs. If it has just given it away, the next one looks where
-            // the home is when it comes.
-            let _ = shared.post(known.route.thread()).send(Mail::Move);
+            known.route.assign(usize::from(to.0));
+            // The thread that has the client is running. If it has just given the client away, the
+            // next thread checks the assignment on arrival.
+            let _ = shared.mailbox(known.route.thread()).send(Message::Move);
         }
     }
 }

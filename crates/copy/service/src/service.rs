@@ -1,4 +1,4 @@
-//! The service: its threads, and who is attached to it.
+//! The service: its threads, and its attached clients.
 
 use std::any::Any;
 use std::io;
@@ -14,64 +14,64 @@ use unlade_copy_scheduler::{ClientId, Micros};
 use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
 
 use crate::calibration;
-use crate::client::{Client, Held};
+use crate::client::{Client, KeepAlive};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
-use crate::notice::Notice;
-use crate::post::{Mail, Post, Route};
+use crate::handler_event::HandlerEvent;
+use crate::mailbox::{Mailbox, Message, Route};
 use crate::scaling::{LOOK_US, Scaling};
 use crate::units::Devices;
 use crate::worker::Worker;
 
-/// Most threads of a service.
+/// Maximum number of threads of a service.
 pub const THREADS_MAX: usize = 64;
-/// Most clients of a service.
+/// Maximum number of clients of a service.
 pub const CLIENTS_MAX: usize = 4096;
 
-/// Why a service does not start.
+/// Error of a service's start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No threads, too many, or more at least than at most.
+    /// The number of threads is zero or too large, or the minimum exceeds the maximum.
     #[error("{min} to {max} threads: give 1 to {THREADS_MAX}, the smaller number first")]
     Threads {
-        /// At least so many.
+        /// Minimum number of threads.
         min: usize,
-        /// At most so many.
+        /// Maximum number of threads.
         max: usize,
     },
-    /// The system has no more.
+    /// The system cannot start a thread.
     #[error("the copy service's thread does not start: {0}")]
     Spawn(#[from] io::Error),
 }
 
-/// Why a client is not taken.
+/// Error of an attachment.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// As many are attached as there may be.
+    /// The maximum number of clients is attached.
     #[error("{CLIENTS_MAX} clients are attached: copy without the service, or share a client")]
     Full,
     /// The service is stopping.
     #[error("the copy service is stopping")]
     Stopping,
-    /// No memory for the queue.
+    /// There is no memory for the queue.
     #[error("no memory for a queue: {0}")]
     Memory(#[from] MemoryError),
-    /// The number of slots is none that a queue can have.
+    /// The number of slots is invalid.
     #[error("the queue: {0}")]
     Layout(#[from] LayoutError),
 }
 
-/// What the threads and the attachments share.
-pub(crate) struct Shared {
+/// State shared by the threads and the attachments.
+pub(crate) struct ServiceState {
     pub config: Config,
     pub counters: Arc<Counters>,
     pub devices: Devices,
-    /// Where the threads' time begins.
+    /// Origin of the threads' time.
     pub origin: Instant,
-    posts: Box<[Post]>,
+    mailboxes: Box<[Mailbox]>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     scaling: Mutex<Scaling>,
-    /// When the load is to be looked at next, microseconds.
+    /// Time of the next load check, in microseconds.
     look_at_us: AtomicU64,
     stopping: AtomicBool,
     /// A thread has panicked.
@@ -81,14 +81,14 @@ pub(crate) struct Shared {
     next_client: AtomicU32,
 }
 
-impl Shared {
-    fn new(config: Config, devices: Devices) -> Shared {
-        Shared {
+impl ServiceState {
+    fn new(config: Config, devices: Devices) -> ServiceState {
+        ServiceState {
             config,
             counters: Arc::default(),
             devices,
             origin: Instant::now(),
-            posts: (0..config.threads_max).map(|_| Post::default()).collect(),
+            mailboxes: (0..config.threads_max).map(|_| Mailbox::default()).collect(),
             threads: Mutex::default(),
             scaling: Mutex::new(Scaling::new(&config)),
             look_at_us: AtomicU64::new(0),
@@ -100,8 +100,8 @@ impl Shared {
         }
     }
 
-    pub fn post(&self, thread: usize) -> &Post {
-        &self.posts[thread]
+    pub fn mailbox(&self, thread: usize) -> &Mailbox {
+        &self.mailboxes[thread]
     }
 
     fn scaling(&self) -> MutexGuard<'_, Scaling> {
@@ -112,12 +112,12 @@ impl Shared {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there may be more than one thread.
+    /// Returns true if the number of threads can change.
     pub fn scales(&self) -> bool {
         self.config.threads_max > 1
     }
 
-    /// Looks at the load, where it is time and nobody else does.
+    /// Checks the load if that is due and no other thread does it.
     pub fn look(self: &Arc<Self>, now: Micros) {
         if now.0 < self.look_at_us.load(Ordering::Relaxed) {
             return;
@@ -127,7 +127,8 @@ impl Shared {
         scaling.look(self, now);
     }
 
-    /// Starts the thread with this number; false where it cannot be, or not yet.
+    /// Starts the thread with this number; returns false if that is impossible, or not possible
+    /// yet.
     pub fn start_thread(self: &Arc<Self>, number: usize) -> bool {
         match self.spawn(number) {
             Ok(is_started) => is_started,
@@ -140,15 +141,15 @@ impl Shared {
 
     fn spawn(self: &Arc<Self>, number: usize) -> io::Result<bool> {
         let mut threads = self.threads();
-        // Whoever ends the service says so before it looks for threads.
-        if self.is_stopping() || !self.post(number).open() {
+        // A drop of the service sets the stop flag before it collects the threads.
+        if self.is_stopping() || !self.mailbox(number).open() {
             return Ok(false);
         }
-        // Those that have ended have said what there was to say.
+        // Drop the handles of finished threads.
         threads.retain(|thread| !thread.is_finished());
         let shared = Arc::clone(self);
         let run = move || {
-            let _alarm = Alarm(Arc::clone(&shared));
+            let _alarm = PanicFlag(Arc::clone(&shared));
             Worker::new(number, shared).run();
         };
         let spawned = std::thread::Builder::new().name(format!("copyd-{number}")).spawn(run);
@@ -159,7 +160,7 @@ impl Shared {
                 Ok(true)
             }
             Err(error) => {
-                self.post(number).close();
+                self.mailbox(number).close();
                 Err(error)
             }
         }
@@ -174,10 +175,10 @@ impl Shared {
     }
 }
 
-/// Notes that a thread panicked.
-struct Alarm(Arc<Shared>);
+/// Records a panic of a thread.
+struct PanicFlag(Arc<ServiceState>);
 
-impl Drop for Alarm {
+impl Drop for PanicFlag {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.broken.store(true, Ordering::Relaxed);
@@ -185,13 +186,13 @@ impl Drop for Alarm {
     }
 }
 
-/// Threads that copy for clients; they end with this value.
+/// Threads that copy for clients; they end when this value is dropped.
 pub struct Service {
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
 }
 
 impl Service {
-    /// Starts a service, with the devices that `config` says.
+    /// Starts a service with the devices of `config`.
     ///
     /// # Errors
     /// [`StartError`].
@@ -199,7 +200,7 @@ impl Service {
         Service::start_with(config, Devices::of(config.units))
     }
 
-    /// Starts a service with these devices, whatever `config` says.
+    /// Starts a service with these devices, independent of `config`.
     ///
     /// # Errors
     /// [`StartError`].
@@ -208,7 +209,7 @@ impl Service {
         if min == 0 || min > max || max > THREADS_MAX {
             return Err(StartError::Threads { min, max });
         }
-        let service = Service { shared: Arc::new(Shared::new(config, devices)) };
+        let service = Service { shared: Arc::new(ServiceState::new(config, devices)) };
         for number in 0..min {
             service.shared.spawn(number)?;
             service.shared.scaling().started();
@@ -216,7 +217,7 @@ impl Service {
         Ok(service)
     }
 
-    /// A client whose addresses are in `space`.
+    /// Attaches a client whose addresses are in `space`.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -224,7 +225,7 @@ impl Service {
         self.attach_with(space, weight, self.shared.config.slots)
     }
 
-    /// As [`Service::attach`], with a queue for so many tasks: a power of two, 16 to 4096.
+    /// As [`Service::attach`], with a given number of queue slots: a power of two, 16 to 4096.
     ///
     /// # Errors
     /// [`AttachError`].
@@ -239,11 +240,12 @@ impl Service {
         self.join(queue, space, weight, None)
     }
 
-    /// A client in another process, with a queue that it made. `held` goes when the service has
-    /// let go of the client: from then on nothing of it is read, written or claimed.
+    /// Attaches a client in another process, with a queue that the client made. The service drops
+    /// `keep_alive` when it has released the client: from then on it does not read, write or claim
+    /// anything of the client.
     ///
-    /// The service keeps the doorbell in the queue; who finds that it says *asleep* has
-    /// [`Attachment::ring`] called.
+    /// The service maintains the doorbell in the queue. A client that finds it asleep must cause a
+    /// call of [`Attachment::ring`].
     ///
     /// # Errors
     /// [`AttachError::Full`], [`AttachError::Stopping`].
@@ -252,9 +254,9 @@ impl Service {
         queue: Queue,
         space: Arc<dyn Space>,
         weight: u32,
-        held: Arc<dyn Any + Send + Sync>,
+        keep_alive: Arc<dyn Any + Send + Sync>,
     ) -> Result<Attachment, AttachError> {
-        self.join(queue, space, weight, Some(held))
+        self.join(queue, space, weight, Some(keep_alive))
     }
 
     fn join(
@@ -262,7 +264,7 @@ impl Service {
         queue: Queue,
         space: Arc<dyn Space>,
         weight: u32,
-        held: Option<Held>,
+        keep_alive: Option<KeepAlive>,
     ) -> Result<Attachment, AttachError> {
         let shared = &self.shared;
         if shared.is_stopping() {
@@ -274,63 +276,67 @@ impl Service {
         }
         let queue = Arc::new(queue);
         let id = ClientId(shared.next_client.fetch_add(1, Ordering::Relaxed));
-        let client = Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), held);
-        let notice = client.notice();
+        let client =
+            Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), keep_alive);
+        let handler_event = client.handler_event();
         let mut scaling = shared.scaling();
         let route = scaling.place(id, weight);
-        // A thread that runs is stopped, if at all, after this, and then gives the client on.
-        let _ = shared.post(route.thread()).send(Mail::Join(Arc::clone(&route), Box::new(client)));
+        // The thread is running. If it is stopped, that happens later, and it then hands the
+        // client on.
+        let _ = shared
+            .mailbox(route.thread())
+            .send(Message::Join(Arc::clone(&route), Box::new(client)));
         drop(scaling);
-        Ok(Attachment { queue, shared: Arc::clone(shared), route, notice })
+        Ok(Attachment { queue, shared: Arc::clone(shared), route, handler_event })
     }
 
     /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
-    /// stretch of work that copies much (Copier, SOSP 2025, §4.5.1).
+    /// phase of work with many copies (Copier, SOSP 2025, §4.5.1).
     pub fn scenario(&self) -> Scenario {
         self.shared.scenarios.fetch_add(1, Ordering::Relaxed);
-        self.shared.posts.iter().for_each(|post| {
-            post.bell().ring();
+        self.shared.mailboxes.iter().for_each(|mailbox| {
+            mailbox.bell().ring();
         });
         Scenario(Arc::clone(&self.shared))
     }
 
-    /// What the service has done.
+    /// Returns the counters' values.
     pub fn counts(&self) -> Counts {
         self.shared.counters.read()
     }
 
-    /// The counters, for who wants to read them after the service's end.
+    /// Returns the counters themselves, to be read even after the service's end.
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
     }
 
-    /// How many threads run.
+    /// Returns the number of running threads.
     pub fn threads(&self) -> usize {
         self.shared.scaling().running()
     }
 
-    /// What depends on the machine, as far as it was measured by now: see
+    /// Returns the machine-dependent costs, as far as they are measured: see
     /// [`Attachment::costs`].
     pub fn costs(&self) -> Costs {
         calibration::costs()
     }
 
-    /// Whether none of its threads panicked. One that did, a mistake of ours, may have left claims
-    /// behind that nobody gives back.
+    /// Returns true if no thread of the service has panicked. A panicked thread, which is a bug,
+    /// may have left claims that are never released.
     pub fn is_whole(&self) -> bool {
         !self.shared.broken.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for Service {
-    /// Ends the threads, each after the copy that it is at. What is queued still is left to
-    /// whoever waits for it.
+    /// Ends the threads, each after its current copy. Queued tasks are left to the clients that
+    /// wait for them.
     fn drop(&mut self) {
         self.shared.stopping.store(true, Ordering::SeqCst);
-        for post in &self.shared.posts {
-            post.bell().ring();
+        for mailbox in &self.shared.mailboxes {
+            mailbox.bell().ring();
         }
-        // None is started from now on.
+        // No thread starts from now on.
         let threads = std::mem::take(&mut *self.shared.threads());
         for thread in threads {
             if thread.join().is_err() {
@@ -341,7 +347,7 @@ impl Drop for Service {
 }
 
 /// Keeps the threads of a service awake; see [`Service::scenario`].
-pub struct Scenario(Arc<Shared>);
+pub struct Scenario(Arc<ServiceState>);
 
 impl Drop for Scenario {
     fn drop(&mut self) {
@@ -349,66 +355,67 @@ impl Drop for Scenario {
     }
 }
 
-/// A client's end: its queue, and the bell of who serves it.
+/// The client's side: its queue, and the doorbell of its thread.
 pub struct Attachment {
     queue: Arc<Queue>,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     route: Arc<Route>,
-    notice: Arc<Notice>,
+    handler_event: Arc<HandlerEvent>,
 }
 
 impl Attachment {
-    /// The queue.
+    /// Returns the queue.
     #[inline]
     pub fn queue(&self) -> &Queue {
         &self.queue
     }
 
     #[inline]
-    fn post(&self) -> &Post {
-        self.shared.post(self.route.thread())
+    fn mailbox(&self) -> &Mailbox {
+        self.shared.mailbox(self.route.thread())
     }
 
-    /// What depends on the machine: measured in the first moments in which a service of this
-    /// process has nothing to do, and the usual figures before.
+    /// Returns the machine-dependent costs. They are measured when a service of this process is
+    /// idle for the first time; before that, they are defaults.
     pub fn costs(&self) -> Costs {
         calibration::costs()
     }
 
-    /// Whether a thread looks at the queue by itself; a hint.
+    /// Returns true if a thread polls the queue; a hint.
     #[inline]
     pub fn is_awake(&self) -> bool {
-        self.post().bell().is_awake()
+        self.mailbox().bell().is_awake()
     }
 
-    /// Wakes the thread where it sleeps.
+    /// Wakes the thread if it sleeps.
     pub fn ring(&self) {
-        // Where the client moves to another thread: that one is named first, and looks at the
-        // queue after a fence of its own. Whichever of the two fences is first, either it sees
-        // what was published, or we see its name and ring.
+        // When the client moves, its new thread is recorded first, and reads the queue after a
+        // fence of its own. The order of the two fences decides: either the new thread sees the
+        // published task, or this call sees the new thread and rings its doorbell.
         fence(Ordering::SeqCst);
-        let post = self.post();
-        if !post.bell().is_awake() {
-            post.ringer.note();
+        let mailbox = self.mailbox();
+        if !mailbox.bell().is_awake() {
+            mailbox.ring_location.note();
         }
-        post.bell().ring();
+        mailbox.bell().ring();
     }
 
-    /// A descriptor that is readable when handlers are due, or the service has ended; until
+    /// Returns a descriptor that is readable when handlers are due or the service has ended, until
     /// [`Attachment::clear_event`].
     ///
     /// # Errors
-    /// There are no descriptors left.
+    /// No descriptors are left.
     pub fn event(&self) -> io::Result<BorrowedFd<'_>> {
-        self.notice.event()
+        self.handler_event.event()
     }
 
-    /// Makes the descriptor unreadable; before a look for handlers. Nothing where there is none.
+    /// Makes the descriptor unreadable, before a look for handlers. No effect if there is no
+    /// descriptor.
     pub fn clear_event(&self) {
-        self.notice.clear();
+        self.handler_event.clear();
     }
 
-    /// Whether the service still runs. Where it does not, nothing is claimed by it.
+    /// Returns true while the service runs. After that, it has no claims.
     pub fn is_served(&self) -> bool {
         !self.shared.is_stopping()
     }
@@ -418,6 +425,6 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         self.shared.clients.fetch_sub(1, Ordering::Relaxed);
         self.shared.scaling().leave(self.route.id);
-        self.route.leave(&self.shared.posts);
+        self.route.leave(&self.shared.mailboxes);
     }
 }

@@ -1,56 +1,56 @@
-//! A copy in steps: whoever had nothing to do and has now waits for one of them, however long the
-//! segments of another client's tasks are.
+//! Copies in preemptible steps: a client with new work waits for one step at most, independent of
+//! the segment size of other clients' tasks.
 
 use unlade_copy_scheduler::plan::Order;
 
 use crate::client::Client;
 use crate::error::TaskFailure;
 
-/// Bytes of a step: about what it costs to look at the other clients' queues twenty times.
+/// Bytes of a step: its copy costs about as much as twenty polls of the other clients' queues.
 const STEP_BYTES: u64 = 8 << 10;
 
-/// What has been copied of an order.
+/// An interrupted copy.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct InterruptedCopy {
     order: Order,
-    /// Number of the piece that is next, and what is done of it.
-    piece: usize,
-    piece_bytes: u64,
+    /// Index of the next chunk, and the number of its bytes that are done.
+    chunk: usize,
+    chunk_bytes: u64,
     bytes: u64,
 }
 
 impl Client {
-    /// Copies an order; part of it where `others` have something to do. Bytes copied.
+    /// Copies an order, or a part of it if `others` have work. Returns the number of copied bytes.
     pub(crate) fn copy_unless(&mut self, order: Order, others: &impl Fn() -> bool) -> u64 {
         self.prepare(&order);
-        self.go_on_unless(Unfinished { order, piece: 0, piece_bytes: 0, bytes: 0 }, others)
+        self.go_on_unless(InterruptedCopy { order, chunk: 0, chunk_bytes: 0, bytes: 0 }, others)
     }
 
-    /// Goes on with what others came between.
+    /// Continues an interrupted copy.
     pub(crate) fn go_on_copying(&mut self, others: &impl Fn() -> bool) -> u64 {
         let unfinished = self.unfinished.take();
         unfinished.map_or(0, |unfinished| self.go_on_unless(*unfinished, others))
     }
 
-    /// At least one step.
-    fn go_on_unless(&mut self, mut at: Unfinished, others: &impl Fn() -> bool) -> u64 {
+    /// Copies at least one step.
+    fn go_on_unless(&mut self, mut at: InterruptedCopy, others: &impl Fn() -> bool) -> u64 {
         let before = at.bytes;
         let mut failure = None;
         let hint = self.hint_of(at.order.ticket);
-        while let Some(piece) = at.order.pieces.get(at.piece) {
-            let len = (piece.len - at.piece_bytes).min(STEP_BYTES);
-            let (dst, src) = (piece.dst + at.piece_bytes, piece.src + at.piece_bytes);
+        while let Some(chunk) = at.order.chunks.get(at.chunk) {
+            let len = (chunk.len - at.chunk_bytes).min(STEP_BYTES);
+            let (dst, src) = (chunk.dst + at.chunk_bytes, chunk.src + at.chunk_bytes);
             if let Err(fault) = self.space.copy_part(dst, src, len, hint) {
                 tracing::debug!(ticket = at.order.ticket.0, %fault, "a copy failed");
                 failure = Some(TaskFailure::BadAddress);
                 break;
             }
             at.bytes += len;
-            at.piece_bytes += len;
-            if at.piece_bytes == piece.len {
-                (at.piece, at.piece_bytes) = (at.piece + 1, 0);
+            at.chunk_bytes += len;
+            if at.chunk_bytes == chunk.len {
+                (at.chunk, at.chunk_bytes) = (at.chunk + 1, 0);
             }
-            if at.piece < at.order.pieces.len() && others() {
+            if at.chunk < at.order.chunks.len() && others() {
                 let bytes = at.bytes - before;
                 self.count_copied(&at.order, bytes);
                 self.unfinished = Some(Box::new(at));
@@ -63,8 +63,8 @@ impl Client {
         bytes
     }
 
-    /// Finishes what others came between: nobody else can, and a copy does not fail for the
-    /// service's end.
+    /// Completes an interrupted copy: no other thread can, and the end of the service is no reason
+    /// for a copy to fail.
     pub(crate) fn finish_copying(&mut self) {
         self.go_on_copying(&|| false);
     }
@@ -94,8 +94,8 @@ mod tests {
     }
 
     impl World {
-        /// A client with one task, the second half of its memory from the first; nothing where
-        /// bad addresses cannot be caught.
+        /// Creates a client with one task, from the first to the second half of its memory. `None`
+        /// if bad addresses cannot be caught here.
         fn new() -> Option<World> {
             let guard = unlade_copy_kernels::guard::install().ok()?;
             let arena = Arena::create("queue", Queue::bytes_for(16).unwrap()).unwrap();

@@ -1,8 +1,8 @@
-//! Copies from and to sockets: under way until all bytes have gone, however often the socket has to
-//! be waited for.
+//! Copies from and to sockets. They stay in progress until all bytes have gone, with any number of
+//! waits for the socket.
 //!
-//! The order of such a task stays outstanding meanwhile, so that everything that does not depend on
-//! it goes on. What has come or gone is marked as it does ([`Transfer::news`]).
+//! The order of such a task stays outstanding meanwhile, so independent tasks continue. Segments
+//! are marked as soon as their bytes have come or gone ([`Transfer::updates`]).
 
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind};
@@ -10,85 +10,85 @@ use unlade_copy_kernels::Space;
 use unlade_copy_kernels::relay::Relay;
 use unlade_copy_kernels::space::PARTS_MAX;
 use unlade_copy_scheduler::Micros;
-use unlade_copy_scheduler::plan::{Inlet, Landing, Order, Piece};
+use unlade_copy_scheduler::plan::{Chunk, Order, SegmentProgress, StreamInput};
 use unlade_copy_scheduler::task::Kind;
 
 use crate::error::TaskFailure;
 
-/// A socket that has nothing, or takes nothing, is asked again after so long; twice as long each
-/// time, ...
+/// Initial delay before the next attempt at a blocked socket; it doubles each time.
 const RETRY_US_MIN: u64 = 20;
-/// ... and at most so long.
+/// Maximum delay before the next attempt.
 const RETRY_US_MAX: u64 = 1_000;
-/// Tasks at sockets that are under way at a time; fewer than orders may be outstanding.
+/// Maximum number of transfers in progress; smaller than the limit of outstanding orders.
 pub(crate) const TRANSFERS_MAX: usize = 48;
-/// Pipes that a client keeps for the next forward.
+/// Maximum number of pipes that a client keeps for the next forward.
 const RELAYS_MAX: usize = 4;
 /// The kernel's EFAULT.
 const EFAULT: i32 = 14;
 
-/// The stream that a socket is in a plan: one for each direction.
+/// Returns the plan's stream number for a socket; each direction has its own.
 pub(crate) fn stream(fd: i32, is_send: bool) -> Option<u64> {
     Some(u64::try_from(fd).ok()? * 2 + u64::from(is_send))
 }
 
-/// A stream's socket. A number that is none is a socket that is closed.
+/// Returns a stream's socket. An invalid number gives a closed socket's descriptor.
 fn socket(stream: u64) -> i32 {
     i32::try_from(stream / 2).unwrap_or(-1)
 }
 
-/// Places and bytes.
+/// Addresses and lengths.
 type Parts = SmallVec<[(u64, u64); 4]>;
 
-/// One task at a socket.
+/// A task at a socket.
 #[derive(Debug)]
 pub(crate) struct Transfer {
     pub order: Order,
     fd: i32,
-    /// Offset in the task of the next byte, and behind the last one.
+    /// Offset in the task of the next byte, and of the end.
     position: u64,
     end: u64,
-    /// Of each landing: what was marked, and what became of the rest, if that is known.
-    told: SmallVec<[(u32, Option<TaskFailure>); 2]>,
-    /// A place of several is bad: which one shows when they are tried one by one.
+    /// For each entry of the order's progress list: the segments that are marked, and the failure
+    /// of the others, if known.
+    marked: SmallVec<[(u32, Option<TaskFailure>); 2]>,
+    /// One of several addresses is bad; single attempts find out which.
     one_by_one: bool,
-    /// What is between two sockets.
+    /// Pipe between two sockets.
     relay: Option<Relay>,
     retry_at: Micros,
     retry_us: u64,
 }
 
-/// What an attempt came to.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
-    /// Everything has gone.
+    /// All bytes have gone.
     Done,
-    /// The socket has to be waited for.
+    /// The socket blocks.
     Blocked,
-    /// It is over.
+    /// The transfer has failed.
     Failed(TaskFailure),
 }
 
-/// Segments of which there is something to say.
+/// Segments with a new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct News {
+pub(crate) struct SegmentUpdate {
     pub ticket: unlade_copy_scheduler::Ticket,
     pub bits: u32,
-    /// They are there, or this is why they are not.
+    /// `None` if the bytes are there, else the reason.
     pub failure: Option<TaskFailure>,
 }
 
 impl Transfer {
-    /// An order at the socket of `stream`.
+    /// Creates the transfer of an order at the socket of `stream`.
     pub fn new(order: Order, stream: u64) -> Transfer {
-        let own = order.landings.first();
+        let own = order.segment_progress.first();
         let (position, end) = own.map_or((0, 0), range);
-        let told = order.landings.iter().map(|_| (0, None)).collect();
+        let marked = order.segment_progress.iter().map(|_| (0, None)).collect();
         Transfer {
             fd: socket(stream),
             position,
             end,
-            told,
+            marked,
             one_by_one: false,
             relay: None,
             retry_at: Micros(0),
@@ -97,15 +97,15 @@ impl Transfer {
         }
     }
 
-    /// Gives it a way from socket to socket that was kept, if it needs one.
+    /// Lends the transfer a kept relay if it needs one.
     pub fn lend(&mut self, relays: &mut Vec<Relay>) {
-        let splices = |inlet: &Inlet| Relay::splices(inlet.len, self.fd);
-        if self.order.inlet.as_ref().is_some_and(splices) {
+        let splices = |stream_input: &StreamInput| Relay::splices(stream_input.len, self.fd);
+        if self.order.stream_input.as_ref().is_some_and(splices) {
             self.relay = relays.pop();
         }
     }
 
-    /// Gives it back.
+    /// Takes the relay back.
     pub fn give_back(&mut self, relays: &mut Vec<Relay>) {
         let relay = self.relay.take_if(|relay| relay.is_reusable());
         if relays.len() < RELAYS_MAX {
@@ -113,39 +113,40 @@ impl Transfer {
         }
     }
 
-    /// Bytes that were given to a second socket, and that were taken from the first.
+    /// Returns the numbers of bytes that were sent to the second socket and received from the
+    /// first.
     pub fn forwarded(&self) -> [u64; 2] {
-        [self.position, self.position + self.relay.as_ref().map_or(0, Relay::held)]
+        [self.position, self.position + self.relay.as_ref().map_or(0, Relay::buffered_bytes)]
     }
 
-    /// Copies what is to be copied besides. Bytes copied.
+    /// Copies the additional chunks between memory. Returns the number of copied bytes.
     pub fn copy_edges(&mut self, space: &dyn Space) -> u64 {
         let mut copied_bytes = 0;
-        for piece in std::mem::take(&mut self.order.copies) {
-            match space.copy(piece.dst, piece.src, piece.len) {
-                Ok(()) => copied_bytes += piece.len,
-                Err(_) => self.give_up_taker(piece.src.wrapping_sub(self.order.home)),
+        for chunk in std::mem::take(&mut self.order.copies) {
+            match space.copy(chunk.dst, chunk.src, chunk.len) {
+                Ok(()) => copied_bytes += chunk.len,
+                Err(_) => self.give_up_taker(chunk.src.wrapping_sub(self.order.dst_base)),
             }
         }
         copied_bytes
     }
 
-    /// When it is worth another attempt.
+    /// Returns the time of the next attempt.
     pub fn retry_at(&self) -> Micros {
         self.retry_at
     }
 
-    /// How many bytes go past their receive's destination.
+    /// Returns the number of bytes that bypass their receive's destination.
     pub fn taken_bytes(&self) -> u64 {
-        if let (Kind::Sink, Some(inlet)) = (self.order.kind, self.order.inlet) {
-            return inlet.len;
+        if let (Kind::Sink, Some(stream_input)) = (self.order.kind, self.order.stream_input) {
+            return stream_input.len;
         }
-        let is_taken = |piece: &&Piece| !self.is_home(piece);
-        let pieces = self.order.pieces.iter().filter(is_taken);
-        if self.order.kind == Kind::Source { pieces.map(|piece| piece.len).sum() } else { 0 }
+        let is_taken = |chunk: &&Chunk| !self.goes_to_receive_dst(chunk);
+        let chunks = self.order.chunks.iter().filter(is_taken);
+        if self.order.kind == Kind::Source { chunks.map(|chunk| chunk.len).sum() } else { 0 }
     }
 
-    /// Goes on as far as the socket lets it. What was moved, and what it came to.
+    /// Continues as far as the socket permits. Returns the number of moved bytes, and the result.
     pub fn attempt(&mut self, space: &dyn Space, now: Micros) -> (u64, Attempt) {
         let mut moved_bytes = 0;
         while self.position < self.end {
@@ -163,10 +164,10 @@ impl Transfer {
                     self.retry_us = (2 * self.retry_us).min(RETRY_US_MAX);
                     return (moved_bytes, Attempt::Blocked);
                 }
-                Err(error) if error.raw_os_error() == Some(EFAULT) && self.goes_round() => {}
+                Err(error) if error.raw_os_error() == Some(EFAULT) && self.recover_address() => {}
                 Err(error) => {
                     let failure = TaskFailure::of_socket(&error);
-                    if !self.takes_nevertheless(failure) {
+                    if !self.redirect_to_receive(failure) {
                         return (moved_bytes, Attempt::Failed(failure));
                     }
                 }
@@ -175,10 +176,12 @@ impl Transfer {
         (moved_bytes, Attempt::Done)
     }
 
-    /// One system call's worth.
+    /// Makes one system call.
     fn step(&mut self, space: &dyn Space) -> io::Result<u64> {
-        if let Some(inlet) = self.order.inlet.filter(|inlet| inlet.at <= self.position) {
-            return self.pass_on(inlet);
+        if let Some(stream_input) =
+            self.order.stream_input.filter(|stream_input| stream_input.at <= self.position)
+        {
+            return self.pass_on(stream_input);
         }
         let parts = self.parts();
         match (self.order.kind, &parts[..]) {
@@ -189,50 +192,56 @@ impl Transfer {
         }
     }
 
-    /// Bytes that a send was to take out of a stream go where a receive would have put them, since
-    /// they cannot be sent: they are promised, and others come behind them. False where it is not
-    /// the send that failed, or is given up.
-    pub fn takes_nevertheless(&mut self, failure: TaskFailure) -> bool {
-        let held = self.relay.as_ref().map_or(0, Relay::held);
-        let inlet = self.order.inlet.filter(|inlet| held > 0 || self.position < inlet.at);
-        let Some(inlet) = inlet.filter(|_| self.order.kind == Kind::Sink) else { return false };
+    /// Redirects the bytes that a failed send was to take out of a stream to the receive's
+    /// destination. They must leave the stream, because later receives follow them. Returns false
+    /// if the order has no such bytes left.
+    pub fn redirect_to_receive(&mut self, failure: TaskFailure) -> bool {
+        let held = self.relay.as_ref().map_or(0, Relay::buffered_bytes);
+        let stream_input = self
+            .order
+            .stream_input
+            .filter(|stream_input| held > 0 || self.position < stream_input.at);
+        let Some(stream_input) = stream_input.filter(|_| self.order.kind == Kind::Sink) else {
+            return false;
+        };
         self.relay = None;
-        if let Some((_, of_send)) = self.told.first_mut() {
+        if let Some((_, of_send)) = self.marked.first_mut() {
             *of_send = Some(failure);
         }
-        self.position = self.position.max(inlet.at) + held;
-        self.fd = socket(inlet.stream);
+        self.position = self.position.max(stream_input.at) + held;
+        self.fd = socket(stream_input.stream);
         self.order.kind = Kind::Source;
-        self.order.inlet = None;
-        self.order.home = inlet.home.wrapping_sub(inlet.at);
-        let piece = Piece { dst: inlet.home, src: inlet.at, len: inlet.len };
-        self.order.pieces.clear();
-        self.order.pieces.push(piece);
+        self.order.stream_input = None;
+        self.order.dst_base = stream_input.dst_base.wrapping_sub(stream_input.at);
+        let chunk =
+            Chunk { dst: stream_input.dst_base, src: stream_input.at, len: stream_input.len };
+        self.order.chunks.clear();
+        self.order.chunks.push(chunk);
         true
     }
 
-    /// From socket to socket; what was given to the second.
-    fn pass_on(&mut self, inlet: Inlet) -> io::Result<u64> {
-        let left = inlet.len - (self.position - inlet.at);
-        let relay = self.relay.get_or_insert_with(|| Relay::new(inlet.len, self.fd));
-        relay.pass_on(socket(inlet.stream), self.fd, left)
+    /// Moves bytes from socket to socket; returns the number that the second one took.
+    fn pass_on(&mut self, stream_input: StreamInput) -> io::Result<u64> {
+        let left = stream_input.len - (self.position - stream_input.at);
+        let relay = self.relay.get_or_insert_with(|| Relay::new(stream_input.len, self.fd));
+        relay.pass_on(socket(stream_input.stream), self.fd, left)
     }
 
-    /// Where the next bytes go to or come from, as many places as fit one system call.
+    /// Returns the addresses for the next bytes, as many as one system call accepts.
     fn parts(&self) -> Parts {
         let is_sink = self.order.kind == Kind::Sink;
         let most = if self.one_by_one { 1 } else { PARTS_MAX };
-        let pieces = self.order.pieces.iter().filter_map(|piece| {
-            let (at, place) = if is_sink { (piece.dst, piece.src) } else { (piece.src, piece.dst) };
+        let chunks = self.order.chunks.iter().filter_map(|chunk| {
+            let (at, place) = if is_sink { (chunk.dst, chunk.src) } else { (chunk.src, chunk.dst) };
             let skipped = self.position.saturating_sub(at);
-            (skipped < piece.len).then(|| (place + skipped, piece.len - skipped))
+            (skipped < chunk.len).then(|| (place + skipped, chunk.len - skipped))
         });
-        pieces.take(most).collect()
+        chunks.take(most).collect()
     }
 
-    /// A place is bad. True where the bytes can go on nevertheless: another place has to be found
-    /// bad, or a taker's is, and they go where the receive puts them.
-    fn goes_round(&mut self) -> bool {
+    /// Handles a bad address. Returns true if the transfer can continue: with single addresses to
+    /// find the bad one, or with the receive's destination instead of a taker's.
+    fn recover_address(&mut self) -> bool {
         if self.order.kind != Kind::Source {
             return false;
         }
@@ -240,76 +249,76 @@ impl Transfer {
             self.one_by_one = true;
             return true;
         }
-        let holds = |piece: &&Piece| self.position - piece.src.min(self.position) < piece.len;
-        let next = self.order.pieces.iter().find(holds).copied();
-        match next.filter(|piece| !self.is_home(piece)) {
-            Some(piece) => {
-                self.give_up_taker(piece.src);
+        let holds = |chunk: &&Chunk| self.position - chunk.src.min(self.position) < chunk.len;
+        let next = self.order.chunks.iter().find(holds).copied();
+        match next.filter(|chunk| !self.goes_to_receive_dst(chunk)) {
+            Some(chunk) => {
+                self.give_up_taker(chunk.src);
                 true
             }
             None => false,
         }
     }
 
-    fn is_home(&self, piece: &Piece) -> bool {
-        piece.dst == self.order.home.wrapping_add(piece.src)
+    fn goes_to_receive_dst(&self, chunk: &Chunk) -> bool {
+        chunk.dst == self.order.dst_base.wrapping_add(chunk.src)
     }
 
-    /// The one whose bytes are at this offset does not take them.
+    /// Redirects the bytes of the taker at this offset to the receive's destination.
     fn give_up_taker(&mut self, offset: u64) {
-        let home = self.order.home;
-        let takers = self.order.landings.iter().zip(&mut self.told).skip(1);
-        for (landing, (_, bad)) in takers {
-            let (from, to) = offsets(landing);
+        let dst_base = self.order.dst_base;
+        let takers = self.order.segment_progress.iter().zip(&mut self.marked).skip(1);
+        for (entry, (_, bad)) in takers {
+            let (from, to) = offsets(entry);
             if !(from..to).contains(&(offset as i64)) {
                 continue;
             }
             *bad = Some(TaskFailure::BadAddress);
-            for piece in &mut self.order.pieces {
-                if (from..to).contains(&(piece.src as i64)) {
-                    piece.dst = home.wrapping_add(piece.src);
+            for chunk in &mut self.order.chunks {
+                if (from..to).contains(&(chunk.src as i64)) {
+                    chunk.dst = dst_base.wrapping_add(chunk.src);
                 }
             }
             return;
         }
     }
 
-    /// Segments that have come or gone since the last time, or whose place is bad.
-    pub fn news(&mut self) -> SmallVec<[News; 2]> {
+    /// Returns the segments that have come or gone since the last call, or whose address is bad.
+    pub fn updates(&mut self) -> SmallVec<[SegmentUpdate; 2]> {
         let mut news = SmallVec::new();
         let all = self.position >= self.end;
-        for (landing, (told, failure)) in self.order.landings.iter().zip(&mut self.told) {
-            let arrived = if all { landing.bits } else { landing.arrived(self.position) };
-            let bits = if failure.is_some() { landing.bits } else { arrived } & !*told;
-            *told |= bits;
+        for (entry, (marked, failure)) in self.order.segment_progress.iter().zip(&mut self.marked) {
+            let arrived = if all { entry.bits } else { entry.arrived(self.position) };
+            let bits = if failure.is_some() { entry.bits } else { arrived } & !*marked;
+            *marked |= bits;
             if bits != 0 {
-                news.push(News { ticket: landing.ticket, bits, failure: *failure });
+                news.push(SegmentUpdate { ticket: entry.ticket, bits, failure: *failure });
             }
         }
         news
     }
 
-    /// What has not come or gone, of each landing.
+    /// Returns the segments that have not come or gone, for each progress entry.
     pub fn missing(
         &self,
     ) -> impl DoubleEndedIterator<Item = (unlade_copy_scheduler::Ticket, u32)> + '_ {
-        let landings = self.order.landings.iter().zip(&self.told);
-        landings
-            .map(|(landing, (told, _))| (landing.ticket, landing.bits & !told))
+        let segment_progress = self.order.segment_progress.iter().zip(&self.marked);
+        segment_progress
+            .map(|(entry, (marked, _))| (entry.ticket, entry.bits & !marked))
             .filter(|(_, bits)| *bits != 0)
     }
 }
 
-/// The bytes of a landing, as offsets in its task.
-fn range(landing: &Landing) -> (u64, u64) {
-    let (first, behind) = (landing.bits.trailing_zeros(), u32::BITS - landing.bits.leading_zeros());
+/// Returns the byte range of a progress entry, as offsets in its task.
+fn range(entry: &SegmentProgress) -> (u64, u64) {
+    let (first, behind) = (entry.bits.trailing_zeros(), u32::BITS - entry.bits.leading_zeros());
     let count = behind.saturating_sub(first);
-    let bytes = landing.segments.bytes(unlade_copy_scheduler::span::Run { first, count });
+    let bytes = entry.segments.bytes(unlade_copy_scheduler::span::Run { first, count });
     (bytes.start, bytes.end())
 }
 
-/// The bytes of a landing, as offsets in the order's task.
-fn offsets(landing: &Landing) -> (i64, i64) {
-    let (start, end) = range(landing);
-    (landing.offset.saturating_add(start as i64), landing.offset.saturating_add(end as i64))
+/// Returns the byte range of a progress entry, as offsets in the order's task.
+fn offsets(entry: &SegmentProgress) -> (i64, i64) {
+    let (start, end) = range(entry);
+    (entry.offset.saturating_add(start as i64), entry.offset.saturating_add(end as i64))
 }

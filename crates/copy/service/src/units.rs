@@ -1,4 +1,4 @@
-//! What a thread copies with: the processor, and perhaps a device that copies by itself.
+//! Copy units of a thread: the processor, and optionally a device that copies by itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use unlade_copy_kernels::device::{Batch, Device, Failure, Progress, Refused};
 use unlade_copy_kernels::dsa::{Dsa, probe};
-use unlade_copy_kernels::{Guard, Places, Reach, Unit};
+use unlade_copy_kernels::{Guard, PlaceCopy, Reach, Unit};
 use unlade_copy_scheduler::dispatch::{self, Division, Part};
-use unlade_copy_scheduler::plan::Piece;
+use unlade_copy_scheduler::plan::Chunk;
 
 use crate::calibration;
 use crate::config::Units;
 use crate::counters::Counters;
 
-/// The processor's speed while it is not known, bytes a microsecond.
+/// Assumed copy rate of the processor before it is measured, in bytes per microsecond.
 const CPU_BYTES_PER_US: u64 = 20_000;
-/// A device that has failed so often in a row by itself is not used any more.
+/// Number of consecutive failures after which a device is not used any more.
 const FAILURES_MAX: u32 = 8;
-/// Parts are cut at multiples of a cache line.
+/// Granularity of a split: a cache line.
 const CUT_BYTES: u64 = 64;
 
-/// Gives the thread with this number its device, if there is one.
+/// Opens the device for a thread number, if there is one.
 type Open = dyn Fn(usize) -> Option<Box<dyn Device + Send>> + Send + Sync;
 
-/// Where the threads of a service have their devices from.
+/// Source of the devices of a service's threads.
 #[derive(Clone, Default)]
 pub struct Devices {
     open: Option<Arc<Open>>,
@@ -39,25 +39,25 @@ impl fmt::Debug for Devices {
 }
 
 impl Devices {
-    /// None: the processor copies everything.
+    /// No devices: the processor copies everything.
     pub fn none() -> Devices {
         Devices::default()
     }
 
-    /// What `open` gives each thread when it starts.
+    /// Devices from `open`, which each thread calls when it starts.
     pub fn with(
         open: impl Fn(usize) -> Option<Box<dyn Device + Send>> + Send + Sync + 'static,
     ) -> Devices {
         Devices { open: Some(Arc::new(open)), cpu: None }
     }
 
-    /// With a processor of this speed, in the place of the measured one.
+    /// Replaces the measured copy rate of the processor.
     #[must_use]
     pub fn beside(self, cpu: dispatch::Unit) -> Devices {
         Devices { cpu: Some(cpu), ..self }
     }
 
-    /// Intel's accelerator, where this process may use a queue of it. A shared queue serves all
+    /// Intel's accelerator, if this process may use a queue of it. A shared queue serves all
     /// threads; dedicated ones serve one thread each.
     pub fn found() -> Devices {
         let (found, guard) = (probe::probe(), unlade_copy_kernels::guard::install());
@@ -98,7 +98,7 @@ fn open_dsa(
     }
 }
 
-/// Parts that a device has.
+/// Parts that a device copies.
 pub(crate) struct Flight {
     pub batch: Batch,
     pub parts: Parts,
@@ -106,18 +106,18 @@ pub(crate) struct Flight {
 
 pub(crate) type Parts = SmallVec<[Part; 8]>;
 
-/// What one thread copies with.
+/// Copy units of one thread.
 pub(crate) struct Engine {
     cpu: dispatch::Unit,
     is_cpu_stated: bool,
     unit: Option<Unit>,
-    /// What is expected of the unit; none once it is not used any more.
+    /// Expected performance of the device; `None` when it is not used any more.
     device: Option<dispatch::Unit>,
     failures: u32,
 }
 
 impl Engine {
-    /// The thread's device is opened here.
+    /// Opens the thread's device.
     pub fn new(devices: &Devices, thread: usize) -> Engine {
         let unit = devices.open.as_ref().and_then(|open| open(thread)).map(Unit::new);
         let device = unit.as_ref().map(|unit| {
@@ -141,13 +141,13 @@ impl Engine {
         Engine { cpu, is_cpu_stated, unit, device, failures: 0 }
     }
 
-    /// Whether a device is there that has nothing to do.
+    /// Returns true if there is an idle device.
     pub fn is_ready(&self) -> bool {
         self.device.is_some() && self.unit.as_ref().is_some_and(Unit::is_idle)
     }
 
-    /// Who copies which part of orders that are outstanding together.
-    pub fn divide(&mut self, orders: &[&[Piece]]) -> Division {
+    /// Divides orders that are outstanding together between processor and device.
+    pub fn divide(&mut self, orders: &[&[Chunk]]) -> Division {
         if !self.is_cpu_stated
             && let Some(measured) = calibration::cpu_bytes_per_us()
         {
@@ -156,7 +156,7 @@ impl Engine {
         dispatch::divide(orders, &self.cpu, self.device.as_ref())
     }
 
-    /// Has the device begin; what it does not take is added to `left`.
+    /// Starts the device; adds the parts that it refuses to `left`.
     pub fn start(
         &mut self,
         reach: &Arc<dyn Reach>,
@@ -172,8 +172,8 @@ impl Engine {
         let known = unit.characteristics();
         let cut: Parts = parts.iter().flat_map(|part| cut(*part, known.bytes_max as u64)).collect();
         let mut is_broken = false;
-        for parts in cut.chunks(known.pieces_max.max(1)) {
-            let places: SmallVec<[Places; 8]> = parts.iter().map(places).collect();
+        for parts in cut.chunks(known.chunks_max.max(1)) {
+            let places: SmallVec<[PlaceCopy; 8]> = parts.iter().map(places).collect();
             match unit.submit(reach, &places) {
                 Ok(batch) => {
                     counters.unit_batches.add(1);
@@ -193,18 +193,18 @@ impl Engine {
         flights
     }
 
-    /// How far a batch is.
+    /// Returns the state of a batch.
     pub fn poll(&mut self, batch: &Batch) -> Progress {
-        let nobodys = Progress::Failed { piece: 0, why: Failure::Unknown };
+        let nobodys = Progress::Failed { chunk: 0, why: Failure::Unknown };
         self.unit.as_mut().map_or(nobodys, |unit| unit.poll(batch))
     }
 
-    /// A batch was copied.
+    /// Records a successful batch.
     pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 
-    /// A batch failed for the device's own sake.
+    /// Records a batch that failed because of the device.
     pub fn failed(&mut self) {
         self.failures += 1;
         if self.failures >= FAILURES_MAX {
@@ -212,11 +212,11 @@ impl Engine {
         }
     }
 
-    /// Takes the device out of use, and ends what it is at as far as that goes. True where it is
-    /// the first time.
+    /// Takes the device out of use, and stops its work as far as possible. Returns true for the
+    /// first call.
     pub fn stop(&mut self) -> bool {
         let was_used = self.device.is_some();
-        self.retire("it does not come to an end");
+        self.retire("it has stalled");
         if let Some(unit) = &mut self.unit {
             unit.stop();
         }
@@ -230,22 +230,22 @@ impl Engine {
     }
 }
 
-/// Pieces that a device takes, of one part.
+/// Splits a part into chunks that a device accepts.
 fn cut(part: Part, bytes_max: u64) -> impl Iterator<Item = Part> {
-    let Part { order, piece } = part;
-    let count = piece.len.div_ceil(bytes_max.max(CUT_BYTES));
-    let size = piece.len.div_ceil(count.max(1)).next_multiple_of(CUT_BYTES);
+    let Part { order, chunk } = part;
+    let count = chunk.len.div_ceil(bytes_max.max(CUT_BYTES));
+    let size = chunk.len.div_ceil(count.max(1)).next_multiple_of(CUT_BYTES);
     let size = size.min(bytes_max.max(CUT_BYTES));
-    (0..piece.len.div_ceil(size.max(1))).map(move |number| {
+    (0..chunk.len.div_ceil(size.max(1))).map(move |number| {
         let at = number * size;
-        let (dst, src) = (piece.dst + at, piece.src + at);
-        Part { order, piece: Piece { dst, src, len: size.min(piece.len - at) } }
+        let (dst, src) = (chunk.dst + at, chunk.src + at);
+        Part { order, chunk: Chunk { dst, src, len: size.min(chunk.len - at) } }
     })
 }
 
-fn places(part: &Part) -> Places {
-    let Piece { dst, src, len } = part.piece;
-    Places { dst, src, len }
+fn places(part: &Part) -> PlaceCopy {
+    let Chunk { dst, src, len } = part.chunk;
+    PlaceCopy { dst, src, len }
 }
 
 #[cfg(test)]
@@ -255,12 +255,12 @@ mod tests {
     #[test]
     fn parts_are_cut_to_what_a_device_takes() {
         for (len, bytes_max) in [(1, 64), (64, 64), (65, 64), (100_000, 4096), (4097, 4096)] {
-            let part = Part { order: 3, piece: Piece { dst: 1000, src: 9000, len } };
+            let part = Part { order: 3, chunk: Chunk { dst: 1000, src: 9000, len } };
             let mut at = 0;
-            for Part { order, piece } in cut(part, bytes_max) {
-                assert_eq!((order, piece.dst, piece.src), (3, 1000 + at, 9000 + at));
-                assert!((1..=bytes_max).contains(&piece.len), "{len} {bytes_max}");
-                at += piece.len;
+            for Part { order, chunk } in cut(part, bytes_max) {
+                assert_eq!((order, chunk.dst, chunk.src), (3, 1000 + at, 9000 + at));
+                assert!((1..=bytes_max).contains(&chunk.len), "{len} {bytes_max}");
+                at += chunk.len;
             }
             assert_eq!(at, len);
         }
@@ -270,7 +270,7 @@ mod tests {
     fn without_a_device_there_is_nothing_to_share() {
         let mut engine = Engine::new(&Devices::of(Units::None), 0);
         assert!(!engine.is_ready());
-        let pieces = [Piece { dst: 0, src: 1 << 40, len: 1 << 20 }];
-        assert!(engine.divide(&[&pieces]).device.is_empty());
+        let chunks = [Chunk { dst: 0, src: 1 << 40, len: 1 << 20 }];
+        assert!(engine.divide(&[&chunks]).device.is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! A client's progress lines, as the plan wants to see them.
+//! Access of the plan to a client's progress lines.
 
 use unlade_copy_scheduler::Ticket;
 use unlade_copy_scheduler::plan::Progress;
@@ -6,14 +6,14 @@ use unlade_shm::Queue;
 
 /// Progress of one queue's tasks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct View<'q>(pub &'q Queue);
+pub(crate) struct PlanProgress<'q>(pub &'q Queue);
 
-/// A ticket as the ring knows it.
+/// Converts a ticket of the plan to one of the ring.
 pub(crate) fn ring_ticket(ticket: Ticket) -> unlade_shm::Ticket {
     unlade_shm::Ticket(ticket.0)
 }
 
-impl Progress for View<'_> {
+impl Progress for PlanProgress<'_> {
     fn done(&self, ticket: Ticket) -> u32 {
         self.0.progress(ring_ticket(ticket)).done()
     }

@@ -1,25 +1,25 @@
-//! One thread of the service: polls its clients' queues, serves the one that was served least, and
-//! sleeps when there is nothing to do.
+//! A service thread: polls its clients' queues, serves the client with the least service, and
+//! sleeps when there is no work.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use unlade_copy_scheduler::idle::{Idle, Rest};
+use unlade_copy_scheduler::idle::{IdleAction, IdlePolicy};
 use unlade_copy_scheduler::share::Shares;
 use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::calibration::Calibration;
 use crate::client::{Client, Turn};
-use crate::post::{Mail, Post, Route};
-use crate::service::Shared;
+use crate::mailbox::{Mailbox, Message, Route};
+use crate::service::ServiceState;
 use crate::units::Engine;
 
-/// Of so many other clients at most is it asked within a slice whether they have something to do.
+/// Maximum number of other clients that are polled for new work within a slice.
 const OTHERS_MAX: usize = 16;
-/// Looks at the queues between two looks at the clock, while there is nothing to do.
+/// Number of polls of the queues between two reads of the clock, while the thread is idle.
 const SPINS: u32 = 256;
-/// So often in a row there must have been nothing to do before anything is measured.
+/// Number of consecutive idle rounds before a calibration step.
 const QUIET_MIN: u32 = 8;
 
 /// A client of this thread.
@@ -28,46 +28,46 @@ struct Served {
     client: Box<Client>,
 }
 
-/// A thread's state.
+/// State of a thread.
 pub(crate) struct Worker {
     number: usize,
-    shared: Arc<Shared>,
+    shared: Arc<ServiceState>,
     clients: Vec<Served>,
     shares: Shares,
-    idle: Idle,
+    idle: IdlePolicy,
     engine: Engine,
-    /// When the earliest lazy copy is due, as far as this round has seen.
+    /// Earliest deadline of a lazy copy in this round.
     due: Option<Micros>,
     preempted: u64,
-    /// Some of the clients have their homes elsewhere.
+    /// Some clients are assigned to another thread.
     is_moving: bool,
     is_retiring: bool,
     load: Busy,
     calibration: Option<Box<Calibration>>,
-    /// Rounds in a row in which there was nothing to do.
+    /// Number of consecutive idle rounds.
     quiet: u32,
 }
 
-/// How long a thread has been at work.
+/// Busy time of a thread.
 #[derive(Default)]
 struct Busy {
     us: u64,
     since: Option<Micros>,
 }
 
-/// What is known after a round.
-enum Round {
-    /// Something was done.
+/// Result of a round.
+enum RoundResult {
+    /// Work was done.
     Worked,
-    /// Nothing can be done before this time, if any, or news.
+    /// There is no work before this time, if any, or before news.
     Quiet(Option<Micros>),
 }
 
 impl Worker {
-    pub fn new(number: usize, shared: Arc<Shared>) -> Worker {
+    pub fn new(number: usize, shared: Arc<ServiceState>) -> Worker {
         let shares = Shares::new(shared.config.slice_bytes);
         let sleep_us = shared.config.sleep_max.as_micros() as u64;
-        let idle = Idle::new(shared.config.polling.into(), sleep_us);
+        let idle = IdlePolicy::new(shared.config.polling.into(), sleep_us);
         let engine = Engine::new(&shared.devices, number);
         let calibration = Calibration::begin().map(Box::new);
         Worker {
@@ -80,8 +80,8 @@ impl Worker {
             preempted: 0,
             is_moving: false,
             is_retiring: false,
-            // A thread before may have had this number.
-            load: Busy { us: shared.post(number).busy_us(), since: None },
+            // A previous thread may have had this number.
+            load: Busy { us: shared.mailbox(number).busy_us(), since: None },
             calibration,
             quiet: 0,
             shared,
@@ -92,29 +92,29 @@ impl Worker {
         Micros(self.shared.origin.elapsed().as_micros() as u64)
     }
 
-    /// Serves until the service stops, or this thread is to end and has no clients. Nothing is
-    /// claimed then.
+    /// Serves until the service stops, or until this thread is told to end and has no clients. It
+    /// has no claims then.
     pub fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let post = shared.post(self.number);
-        post.bell().announce_awake();
+        let mailbox = shared.mailbox(self.number);
+        mailbox.bell().announce_awake();
         if let Err(error) = unlade_copy_kernels::guard::unblock() {
             tracing::error!(%error, "bad addresses would end the process: this thread does not copy");
-            drop(post.bell().announce_sleep());
+            drop(mailbox.bell().announce_sleep());
             return;
         }
         while !shared.is_stopping() {
-            self.read_mail(post);
+            self.read_messages(mailbox);
             if self.is_moving {
                 self.give_away();
             }
-            if self.is_retiring && self.clients.is_empty() && post.close() {
+            if self.is_retiring && self.clients.is_empty() && mailbox.close() {
                 break;
             }
             let begin = self.now();
             match self.round(begin) {
-                Round::Worked => self.worked(begin, post),
-                Round::Quiet(until) => {
+                RoundResult::Worked => self.worked(begin, mailbox),
+                RoundResult::Quiet(until) => {
                     self.load.since = None;
                     self.rest(until);
                 }
@@ -126,37 +126,37 @@ impl Worker {
         self.clients.iter_mut().for_each(|served| {
             served.client.cancel(&mut self.engine, shared.config.run_bytes);
         });
-        // Nobody need ring here any more.
-        drop(post.bell().announce_sleep());
+        // Clients need not ring here any more.
+        drop(mailbox.bell().announce_sleep());
         self.clients.iter().for_each(|served| served.client.announce_sleep());
     }
 
-    fn worked(&mut self, begin: Micros, post: &Post) {
+    fn worked(&mut self, begin: Micros, mailbox: &Mailbox) {
         let now = self.now();
         self.quiet = 0;
-        self.idle.worked(now);
+        self.idle.record_work(now);
         if self.shared.scales() {
             let since = *self.load.since.get_or_insert(begin);
             self.load.us += now.0.saturating_sub(since.0);
             self.load.since = Some(now);
-            post.set_busy_us(self.load.us);
+            mailbox.set_busy_us(self.load.us);
         }
     }
 
-    fn read_mail(&mut self, post: &Post) {
-        let mail = post.receive();
-        if mail.is_empty() {
+    fn read_messages(&mut self, mailbox: &Mailbox) {
+        let messages = mailbox.receive();
+        if messages.is_empty() {
             return;
         }
-        for mail in mail {
-            match mail {
-                Mail::Join(route, client) => self.take(route, client),
-                Mail::Leave(id) => self.let_go(id),
-                Mail::Move => self.is_moving = true,
-                Mail::Retire => (self.is_moving, self.is_retiring) = (true, true),
+        for message in messages {
+            match message {
+                Message::Join(route, client) => self.take(route, client),
+                Message::Leave(id) => self.let_go(id),
+                Message::Move => self.is_moving = true,
+                Message::Retire => (self.is_moving, self.is_retiring) = (true, true),
             }
         }
-        // The queues of clients that have come are looked at after this: see `Attachment::ring`.
+        // The queues of new clients are read after this fence: see `Attachment::ring`.
         fence(Ordering::SeqCst);
     }
 
@@ -164,12 +164,12 @@ impl Worker {
         match self.shares.join(route.id, route.weight) {
             Ok(()) => {
                 client.announce_awake();
-                // It may have been sent on while it was on its way.
-                self.is_moving |= route.home() != self.number;
+                // The client may have been reassigned on its way.
+                self.is_moving |= route.assigned_thread() != self.number;
                 self.clients.push(Served { route, client });
             }
-            // Its weight was checked, and its number is new: this is our own mistake. The client
-            // copies by itself.
+            // The weight was checked and the id is new, so this is a bug. The client copies by
+            // itself.
             Err(error) => tracing::error!(client = route.id.0, %error, "a client is not served"),
         }
     }
@@ -182,14 +182,14 @@ impl Worker {
         served.client.cancel(&mut self.engine, run_bytes);
     }
 
-    /// Hands clients over that are to be served elsewhere, once no device of this thread has
-    /// anything of them. What waits for their sockets goes along.
+    /// Hands over the clients that are assigned to other threads and that no device of this thread
+    /// works for. Their waiting transfers move with them.
     fn give_away(&mut self) {
         self.is_moving = false;
         let mut at = 0;
         while let Some(Served { route, client }) = self.clients.get(at) {
-            let home = route.home();
-            if home == self.number {
+            let assigned_thread = route.assigned_thread();
+            if assigned_thread == self.number {
                 at += 1;
                 continue;
             }
@@ -200,10 +200,10 @@ impl Worker {
             }
             let Served { route, client } = self.clients.swap_remove(at);
             self.shares.leave(route.id);
-            match route.hand_over(client, home, self.shared.post(home)) {
+            match route.hand_over(client, assigned_thread, self.shared.mailbox(assigned_thread)) {
                 Ok(()) => self.shared.counters.moves.add(1),
                 Err(client) => {
-                    // That thread has ended: the home is another one by now, or will be soon.
+                    // That thread has ended; the assignment has changed or will change soon.
                     self.take(route, client);
                     self.is_moving = true;
                     return;
@@ -212,13 +212,14 @@ impl Worker {
         }
     }
 
-    /// Takes in news of all clients, and serves one.
-    fn round(&mut self, now: Micros) -> Round {
+    /// Accepts news of all clients, and serves one.
+    fn round(&mut self, now: Micros) -> RoundResult {
         self.due = None;
         for Served { route, client } in &mut self.clients {
             if client.intake(now) {
-                // Also where the client copies everything itself: it goes on submitting.
-                self.idle.worked(now);
+                // This includes a client that copies everything itself, because it continues to
+                // submit.
+                self.idle.record_work(now);
             }
             match client.is_idle() {
                 true => self.shares.sleep(route.id),
@@ -228,15 +229,17 @@ impl Worker {
         self.round_of_the_others()
     }
 
-    /// Serves whoever was served least of those that may have something to do.
-    fn round_of_the_others(&mut self) -> Round {
-        let Some(id) = self.shares.pick() else { return Round::Quiet(self.due) };
+    /// Serves the client with the least service among those that may have work.
+    fn round_of_the_others(&mut self) -> RoundResult {
+        let Some(id) = self.shares.pick() else { return RoundResult::Quiet(self.due) };
         let Some(place) = self.clients.iter().position(|served| served.route.id == id) else {
-            return Round::Quiet(self.due);
+            return RoundResult::Quiet(self.due);
         };
         let (before, rest) = self.clients.split_at_mut(place);
-        let Some((served, behind)) = rest.split_first_mut() else { return Round::Quiet(self.due) };
-        // Whoever had nothing to do and has now need not wait for a whole slice of another's.
+        let Some((served, behind)) = rest.split_first_mut() else {
+            return RoundResult::Quiet(self.due);
+        };
+        // A client with new work need not wait for a whole slice of another client.
         let others = || {
             let mut others = before.iter().chain(behind.iter()).take(OTHERS_MAX);
             others.any(|other| other.client.is_idle() && other.client.has_news())
@@ -253,17 +256,17 @@ impl Worker {
         }
         self.shares.charge(id, copied_bytes);
         match turn {
-            _ if copied_bytes > 0 => return Round::Worked,
-            Turn::More => return Round::Worked,
+            _ if copied_bytes > 0 => return RoundResult::Worked,
+            Turn::More => return RoundResult::Worked,
             Turn::Later(until) => self.due = Some(self.due.map_or(until, |due| due.min(until))),
             Turn::Wait | Turn::Idle => {}
         }
-        // Others may have what can be done.
+        // Other clients may have work.
         self.shares.sleep(id);
         self.round_of_the_others()
     }
 
-    /// Spins, yields or sleeps; or measures what has to be known of the machine.
+    /// Spins, yields or sleeps, or runs a calibration step.
     fn rest(&mut self, until: Option<Micros>) {
         self.quiet = self.quiet.saturating_add(1);
         if self.quiet >= QUIET_MIN && self.calibration.is_some() {
@@ -273,10 +276,10 @@ impl Worker {
         self.idle.set_active(self.shared.scenario_is_on());
         let preempted = self.was_preempted();
         if preempted {
-            self.shared.post(self.number).ringer.keep_off();
+            self.shared.mailbox(self.number).ring_location.keep_off();
         }
-        match self.idle.nothing(self.now(), preempted) {
-            Rest::Spin => {
+        match self.idle.next_action(self.now(), preempted) {
+            IdleAction::Spin => {
                 for _ in 0..SPINS {
                     if self.has_news() {
                         return;
@@ -284,33 +287,33 @@ impl Worker {
                     std::hint::spin_loop();
                 }
             }
-            Rest::Yield => std::thread::yield_now(),
-            Rest::Sleep(us) => self.sleep(until, Duration::from_micros(us)),
+            IdleAction::Yield => std::thread::yield_now(),
+            IdleAction::Sleep(us) => self.sleep(until, Duration::from_micros(us)),
         }
     }
 
-    /// Whether the core was taken from this thread since it was asked last: somebody else needs it.
+    /// Returns true if this thread was preempted since the last call.
     fn was_preempted(&mut self) -> bool {
         let now = involuntary_switches();
         std::mem::replace(&mut self.preempted, now) != now
     }
 
     fn has_news(&self) -> bool {
-        self.shared.post(self.number).has_mail()
+        self.shared.mailbox(self.number).has_message()
             || self.clients.iter().any(|served| served.client.has_news())
     }
 
     fn sleep(&mut self, until: Option<Micros>, most: Duration) {
         let shared = Arc::clone(&self.shared);
-        let bell = shared.post(self.number).bell();
-        let drowsy = bell.announce_sleep();
+        let bell = shared.mailbox(self.number).bell();
+        let pending_sleep = bell.announce_sleep();
         self.clients.iter().for_each(|served| served.client.announce_sleep());
         if !self.has_news() && !shared.is_stopping() {
             shared.counters.sleeps.add(1);
             let due = until.map(|until| until.0.saturating_sub(self.now().0));
-            if bell.sleep(drowsy, due.map_or(most, Duration::from_micros).min(most)) {
-                self.idle.rung();
-                shared.post(self.number).ringer.keep_off();
+            if bell.sleep(pending_sleep, due.map_or(most, Duration::from_micros).min(most)) {
+                self.idle.record_ring();
+                shared.mailbox(self.number).ring_location.keep_off();
             }
         }
         bell.announce_awake();
@@ -318,7 +321,7 @@ impl Worker {
     }
 }
 
-/// How often the core was taken from this thread; a system call.
+/// Returns the number of involuntary context switches of this thread; a system call.
 fn involuntary_switches() -> u64 {
     unlade_sys::usage::ThreadUsage::now().map_or(0, |usage| usage.involuntary_switches)
 }

@@ -1,8 +1,8 @@
-//! A client in another process that writes into the memory of its queue while the service looks at
-//! it: lines that are torn, positions that jump, claims that come and go. The service goes on, no
-//! byte outside the client's regions changes, and a neighbour is served as if nothing were.
+//! A client in another process that writes random data into its queue's memory while the service
+//! reads it: torn lines, jumping positions, claims that appear and disappear. The service
+//! continues, no byte outside the client's regions changes, and another client is served normally.
 //!
-//! `UNLADE_SEED` says what is written, `UNLADE_CASES` how often.
+//! `UNLADE_SEED` selects the data, `UNLADE_CASES` the number of cases.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
@@ -22,7 +22,7 @@ fn again(arena: &Arena) -> std::os::fd::OwnedFd {
     arena.fd().try_clone_to_owned().unwrap()
 }
 
-/// A client's side: its queue and its only region.
+/// The client's side: its queue and its only region.
 struct Client {
     queue: Queue,
     region: std::fs::File,
@@ -43,7 +43,7 @@ impl Client {
         Client { queue, region: again(&region).into(), _attachment: attachment }
     }
 
-    /// Anything, anywhere in the queue's memory.
+    /// Writes random words anywhere in the queue's memory.
     fn scribble(&self, random: &mut Random) {
         let memory = self.queue.memory();
         let at = random.below(memory.len_bytes() as u64 / 8) * 8;
@@ -57,7 +57,7 @@ impl Client {
         rustix::io::pwrite(memory.fd().unwrap().as_fd(), &value.to_le_bytes(), at).unwrap();
     }
 
-    /// A line that makes sense more or less, and what belongs to it.
+    /// Submits a more or less valid line, and its requests.
     fn submit(&self, random: &mut Random) {
         let near = Ticket(self.queue.tail().0.wrapping_add(random.below(SLOTS.into())));
         let ticket = self.queue.try_acquire().filter(|_| random.below(8) != 0).unwrap_or(near);
@@ -71,7 +71,7 @@ impl Client {
         self.queue.publish(ticket, &task);
         let kind = if random.below(2) == 0 { SyncKind::Promote } else { SyncKind::Abort };
         let wish = SyncTask { ticket: near, bits: random.next() as u32, kind };
-        // Full is as good.
+        // A full ring is acceptable.
         let _ = self.queue.push_sync(wish);
         let progress = self.queue.progress(near);
         match random.below(6) {
@@ -83,7 +83,7 @@ impl Client {
         }
     }
 
-    /// Copies a range by the service alone, and looks at it.
+    /// Copies a range through the service alone, and checks it.
     fn copy_and_check(&self, random: &mut Random) {
         let half = REGION_BYTES / 2;
         let len = 1 + random.below(half);
@@ -121,7 +121,7 @@ fn who_scribbles_in_its_queue_harms_nobody_else() {
             scope.spawn(move || {
                 let mut random = Random::new(seed.wrapping_mul(2).wrapping_add(thread));
                 while !is_over.load(Ordering::Relaxed) {
-                    // What is beyond repair goes, as it would with its process.
+                    // A damaged client is dropped, as at the end of its process.
                     let client = Client::attach(service, guard);
                     for _ in 0..500 {
                         match random.below(3) {

@@ -1,6 +1,6 @@
-//! Threads that come and go while clients copy: no byte is wrong, and nobody is forgotten.
+//! Threads start and stop while clients copy: no byte is wrong, and no client is forgotten.
 //!
-//! The threads sleep without an end: whoever is not heard waits for ever.
+//! The threads sleep without a time limit, so a lost wake-up hangs the test.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use unlade_shm::Task;
 
 const BYTES: usize = 64 << 10;
 
-/// Twice [`BYTES`] of a client's own.
+/// Memory of a client, twice [`BYTES`].
 struct Memory(Mutex<Vec<u8>>);
 
 impl Memory {
@@ -46,7 +46,7 @@ impl Client {
         Client { memory, attachment, rounds: 0 }
     }
 
-    /// Has `tasks` copies of `len` bytes made, and waits for them without any help.
+    /// Submits `tasks` copies of `len` bytes, and waits for them without copying itself.
     fn copy(&mut self, tasks: u64, len: usize) {
         self.rounds = self.rounds.wrapping_add(1);
         let value = self.rounds;
@@ -66,7 +66,7 @@ impl Client {
         let (ticket, bits) = last.expect("at least one");
         let begin = Instant::now();
         while !queue.progress(ticket).is_done(bits) {
-            assert!(begin.elapsed() < Duration::from_secs(30), "nobody serves the client");
+            assert!(begin.elapsed() < Duration::from_secs(30), "the client is not served");
             std::thread::yield_now();
         }
         self.memory.with(|bytes| {
@@ -90,13 +90,13 @@ fn config() -> Config {
     }
 }
 
-/// Copies that a busy client asks for at once: so many that the threads always have something to
-/// do, whoever else wants the processors that the clients need to ask for more.
+/// Number of copies that a busy client submits at once. It is large enough to keep the threads
+/// busy even if the clients are preempted before they submit more.
 const BUSY_TASKS: u64 = 256;
-/// How long it may take; only a test that fails is so long.
+/// Time limit; only a failing test reaches it.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Clients that copy much for a while, then little, until `is_enough`.
+/// Runs clients that alternate between many and few copies, until `is_enough`.
 fn sway(service: &Service, clients: usize, is_enough: impl Fn() -> bool) {
     let (is_busy, is_over) = (AtomicBool::new(true), AtomicBool::new(false));
     let copies = AtomicU64::new(0);
@@ -113,7 +113,7 @@ fn sway(service: &Service, clients: usize, is_enough: impl Fn() -> bool) {
                         std::thread::sleep(Duration::from_millis(2));
                     }
                     if copies.fetch_add(1, Ordering::Relaxed) % 97 == 0 {
-                        // Comes and goes, too.
+                        // Attach again, so clients come and go as well.
                         client = Client::new(service);
                     }
                 }

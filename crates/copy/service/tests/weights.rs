@@ -1,4 +1,4 @@
-//! Clients that want more than there is get it by weight.
+//! Clients that demand more than the service can copy share it by weight.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -6,7 +6,7 @@ use unlade_copy_kernels::{Fault, Hint, Space};
 use unlade_copy_service::{Config, Service};
 use unlade_shm::{Flags, Task};
 
-/// Copies nothing, and notes for whom it would have been.
+/// A space that copies nothing and records the client of each copy.
 struct Noted {
     client: usize,
     notes: Arc<Mutex<Vec<(usize, u64)>>>,
@@ -31,7 +31,7 @@ fn bytes_are_shared_out_by_weight() {
     let config = Config { slice_bytes: 64 << 10, ..Config::default() };
     let service = Service::start(config).unwrap();
     let notes = Arc::new(Mutex::new(Vec::new()));
-    // Nothing is copied before both have all in their queues.
+    // No copy starts before both clients have filled their queues.
     let gate = notes.lock().unwrap();
     let clients: Vec<_> = [300, 100]
         .into_iter()
@@ -59,11 +59,11 @@ fn bytes_are_shared_out_by_weight() {
     let last = notes.iter().rposition(|(client, _)| *client == 0).unwrap();
     let of_other: u64 = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
     let all = TASKS * u64::from(TASK_BYTES);
-    // A third, but for a slice or two at either end.
+    // A third, except for a slice or two at either end.
     assert!((all / 4..all / 12 * 5).contains(&of_other), "{of_other} of {all}");
 }
 
-/// Copies nothing, and notes what each copy wants of the caches.
+/// A space that copies nothing and records the cache hint of each copy.
 #[derive(Default)]
 struct Hints(Mutex<Vec<Hint>>);
 

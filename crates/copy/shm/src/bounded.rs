@@ -1,27 +1,28 @@
 //! A bounded ring of pairs of words, for any number of pushers and poppers: the cells of the
 //! [`sync`](crate::sync) and [`handler`](crate::handler) rings.
 //!
-//! After Dmitry Vyukov's bounded MPMC queue: a cell's sequence number says whose turn it is. It is
-//! `position` when free for the push at that position, `position + 1` when it holds what was pushed
-//! there. A peer who writes nonsense finds the ring full, or empty, or gets nonsense.
+//! This is Dmitry Vyukov's bounded MPMC queue. A cell's sequence number is `position` when the
+//! cell is free for the push at that position, and `position + 1` when it holds the pair pushed
+//! there. A peer that writes wrong values can make the ring appear full or empty, or deliver wrong
+//! pairs.
 
 use crate::atomic::{AtomicU64, Ordering};
 
-/// How often a push or pop tries again because others were faster, before it gives up as if the
-/// ring were full or empty. More is a peer who plays with the words.
+/// Maximum number of attempts of a push or pop that competes with other threads. After that, the
+/// ring counts as full or empty; only a peer that manipulates the words causes more attempts.
 const ATTEMPTS_MAX: u32 = 256;
 
-/// There is no room. Try again later, or do without.
+/// The ring has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the ring is full; take something out, or do it yourself")]
 pub struct Full;
 
-/// A word on a cache line of its own.
+/// A word on its own cache line.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Cursor(pub(crate) AtomicU64);
 
-/// Where a ring is pushed to and popped from.
+/// Positions of the next push and the next pop.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Cursors {
@@ -36,7 +37,7 @@ pub(crate) struct Cell {
     pair: [AtomicU64; 2],
 }
 
-/// A ring; as many entries as cells, a power of two.
+/// A ring; the number of its cells is a power of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounded<'a> {
     pub(crate) cursors: &'a Cursors,
@@ -49,14 +50,15 @@ impl Bounded<'_> {
         &self.cells[position as usize & (self.cells.len() - 1)]
     }
 
-    /// How far the cell's sequence is ahead of `position`.
+    /// Returns the difference between the cell's sequence and `position`.
     #[inline]
     fn lead(&self, position: u64) -> i64 {
         let sequence = self.cell(position).sequence.load(Ordering::Acquire);
         sequence.wrapping_sub(position) as i64
     }
 
-    /// Takes the position of `cursor` whose cell is `lead` ahead; none where that is still to come.
+    /// Takes the position of `cursor` whose cell has this lead; `None` if there is no such cell
+    /// yet.
     fn take(&self, cursor: &AtomicU64, lead: i64) -> Option<u64> {
         let mut position = cursor.load(Ordering::Relaxed);
         for _ in 0..ATTEMPTS_MAX {
@@ -65,7 +67,7 @@ impl Bounded<'_> {
                 return None;
             }
             if ahead > 0 {
-                // Somebody else was here.
+                // Another thread took the position.
                 position = cursor.load(Ordering::Relaxed);
                 continue;
             }
@@ -79,7 +81,7 @@ impl Bounded<'_> {
         None
     }
 
-    /// Puts a pair in.
+    /// Pushes a pair.
     pub(crate) fn push(&self, pair: [u64; 2]) -> Result<(), Full> {
         let position = self.take(&self.cursors.head.0, 0).ok_or(Full)?;
         let cell = self.cell(position);
@@ -90,7 +92,7 @@ impl Bounded<'_> {
         Ok(())
     }
 
-    /// Takes the oldest pair out.
+    /// Pops the oldest pair.
     pub(crate) fn pop(&self) -> Option<[u64; 2]> {
         let position = self.take(&self.cursors.tail.0, 1)?;
         let cell = self.cell(position);
@@ -100,7 +102,7 @@ impl Bounded<'_> {
         Some(pair)
     }
 
-    /// Whether there is something to take out; a hint.
+    /// Returns true if there is a pair to pop; a hint.
     #[inline]
     pub(crate) fn has_pair(&self) -> bool {
         self.lead(self.cursors.tail.0.load(Ordering::Relaxed)) > 0

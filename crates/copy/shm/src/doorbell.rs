@@ -1,11 +1,11 @@
-//! Whether a service sleeps, and how it is woken: a flag and a futex word.
+//! Doorbell: a flag for a sleeping service, and a futex word to wake it.
 //!
-//! The service says that it will sleep, looks through its queues once more, and sleeps; a client
-//! publishes, and looks at the flag. A full fence on both sides between the two steps makes it
-//! impossible that both miss the other.
+//! The service announces that it will sleep, checks its queues once more, and sleeps. A client
+//! publishes a task, and checks the flag. A full fence on each side between the two steps
+//! guarantees that at least one side sees the other's store.
 //!
-//! A queue has a doorbell in its memory. One that serves many queues of a process, one a service
-//! thread, is a [`DoorbellLine`] of its own.
+//! A queue has a doorbell in its memory. A service thread that serves many queues of its process
+//! has a [`DoorbellLine`] of its own.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ pub use crate::futex::Scope;
 
 const ASLEEP: u32 = 0;
 const AWAKE: u32 = 1;
-/// Somebody rang, and the service has not said yet that it is awake: that may take as long as many
-/// copies.
-const RUNG: u32 = 2;
+/// The service was signalled and has not announced yet that it is awake. That may take as long as
+/// many copies.
+const SIGNALLED: u32 = 2;
 
-/// The words of a doorbell, on a cache line of their own. New ones say that the service sleeps.
+/// The words of a doorbell, on their own cache line. Initially the service counts as asleep.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct DoorbellLine {
     awake: AtomicU32,
-    /// How often somebody rang; what the service sleeps on.
+    /// Number of rings; the futex word of the service.
     bell: AtomicU32,
 }
 
 impl DoorbellLine {
-    /// The doorbell that these words are, for sleepers and ringers within `scope`.
+    /// Returns the doorbell with these words, for threads within `scope`.
     #[inline]
     pub fn doorbell(&self, scope: Scope) -> Doorbell<'_> {
         Doorbell { line: self, scope }
@@ -41,33 +41,33 @@ impl DoorbellLine {
     }
 }
 
-/// A doorbell: the service on one side, clients on the other.
+/// A doorbell between a service and its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Doorbell<'a> {
     line: &'a DoorbellLine,
     scope: Scope,
 }
 
-/// The service said that it will sleep. Whoever rings from now on is heard by [`Doorbell::sleep`].
+/// Announcement of a sleep. [`Doorbell::sleep`] returns at once after any later ring.
 #[derive(Debug)]
 #[must_use = "look through the queues, then sleep with it, or announce that you are awake"]
-pub struct Drowsy {
+pub struct PendingSleep {
     bell: u32,
 }
 
 impl Doorbell<'_> {
-    /// Whether the service looks at its queues by itself. One relaxed load: a hint, which may be
-    /// old; [`ring`](Doorbell::ring) knows.
+    /// Returns true if the service polls its queues. One relaxed load: a hint that may be
+    /// outdated; [`ring`](Doorbell::ring) makes an exact check.
     #[inline]
     pub fn is_awake(self) -> bool {
         self.line.awake.load(Ordering::Relaxed) == AWAKE
     }
 
-    /// Client: after publishing, wakes the service if it sleeps. `true` if that took a system call
-    /// (microseconds); of several who ring at once, one makes it.
+    /// Client: wakes the service if it sleeps; called after publishing. Returns `true` if that
+    /// took a system call (microseconds). Of several concurrent callers, one makes the call.
     #[inline]
     pub fn ring(self) -> bool {
-        // What was published comes before the look at the flag, in everybody's eyes.
+        // The published task must be visible to all threads before the check of the flag.
         fence(Ordering::SeqCst);
         !self.is_awake() && self.wake()
     }
@@ -75,9 +75,9 @@ impl Doorbell<'_> {
     #[cold]
     fn wake(self) -> bool {
         let (awake, bell) = (&self.line.awake, &self.line.bell);
-        // Who turns the flag rings; the others rely on it. Should a client die between the two
-        // steps, the service sleeps until its timeout.
-        let turned = awake.compare_exchange(ASLEEP, RUNG, Ordering::SeqCst, Ordering::Relaxed);
+        // The thread that changes the flag also wakes; the others rely on it. If that client dies
+        // between the two steps, the service sleeps until its timeout.
+        let turned = awake.compare_exchange(ASLEEP, SIGNALLED, Ordering::SeqCst, Ordering::Relaxed);
         if turned.is_err() {
             return false;
         }
@@ -86,23 +86,24 @@ impl Doorbell<'_> {
         true
     }
 
-    /// Service: says that it will sleep. It must look through its queues after this, since who
-    /// published before it saw a service that was awake.
-    pub fn announce_sleep(self) -> Drowsy {
+    /// Service: announces a sleep. It must check its queues after this, because an earlier client
+    /// saw an awake service and did not ring.
+    pub fn announce_sleep(self) -> PendingSleep {
         let bell = self.line.bell.load(Ordering::Acquire);
         self.line.awake.store(ASLEEP, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        Drowsy { bell }
+        PendingSleep { bell }
     }
 
-    /// Service: sleeps until somebody rings, or `timeout` has passed, or for no reason. Returns at
-    /// once where somebody rang since `drowsy` was made. Whether somebody did.
-    pub fn sleep(self, drowsy: Drowsy, timeout: Duration) -> bool {
-        futex::wait(&self.line.bell, drowsy.bell, self.scope, timeout);
-        self.line.bell.load(Ordering::Relaxed) != drowsy.bell
+    /// Service: sleeps until a ring, until `timeout` has passed, or until a spurious wake-up.
+    /// Returns at once if there was a ring since `pending_sleep` was made. Returns true if there was a
+    /// ring.
+    pub fn sleep(self, pending_sleep: PendingSleep, timeout: Duration) -> bool {
+        futex::wait(&self.line.bell, pending_sleep.bell, self.scope, timeout);
+        self.line.bell.load(Ordering::Relaxed) != pending_sleep.bell
     }
 
-    /// Service: looks at its queues by itself from now on.
+    /// Service: announces that it polls its queues from now on.
     pub fn announce_awake(self) {
         self.line.awake.store(AWAKE, Ordering::SeqCst);
     }
@@ -113,7 +114,7 @@ mod tests {
     use super::{DoorbellLine, Scope};
     use std::time::Duration;
 
-    /// Far beyond what the test takes: a wake-up that is lost makes it hang, and be noticed.
+    /// Far longer than the test takes: a lost wake-up makes it hang visibly.
     const FOREVER: Duration = Duration::from_secs(3600);
 
     #[test]
@@ -121,26 +122,26 @@ mod tests {
         let line = DoorbellLine::default();
         let bell = line.doorbell(Scope::Private);
         assert!(!bell.is_awake());
-        assert!(bell.ring(), "nobody told that the service is awake");
+        assert!(bell.ring(), "the flag still says that the service sleeps");
         assert!(!bell.is_awake() && !bell.ring(), "it was rung, and is not awake yet");
         bell.announce_awake();
         assert!(bell.is_awake() && !bell.ring());
-        let drowsy = bell.announce_sleep();
+        let pending_sleep = bell.announce_sleep();
         assert!(!bell.is_awake() && bell.ring());
-        assert!(bell.sleep(drowsy, FOREVER));
-        let drowsy = bell.announce_sleep();
-        assert!(!bell.sleep(drowsy, Duration::from_millis(1)), "nobody rang");
+        assert!(bell.sleep(pending_sleep, FOREVER));
+        let pending_sleep = bell.announce_sleep();
+        assert!(!bell.sleep(pending_sleep, Duration::from_millis(1)), "there was no ring");
     }
 
     #[test]
     fn a_bell_before_the_sleep_is_heard_also_when_another_came_awake_between() {
         let line = DoorbellLine::default();
         let bell = line.doorbell(Scope::Shared);
-        let drowsy = bell.announce_sleep();
+        let pending_sleep = bell.announce_sleep();
         assert!(bell.ring());
         bell.announce_awake();
-        bell.sleep(drowsy, FOREVER);
-        let drowsy = bell.announce_sleep();
-        bell.sleep(drowsy, Duration::from_micros(1));
+        bell.sleep(pending_sleep, FOREVER);
+        let pending_sleep = bell.announce_sleep();
+        bell.sleep(pending_sleep, Duration::from_micros(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Sleeping on a word, and waking who sleeps there.
+//! Futex wait and wake.
 
 #[cfg(not(feature = "loom"))]
 use std::time::Duration;
@@ -6,18 +6,18 @@ use std::time::Duration;
 #[cfg(not(feature = "loom"))]
 use crate::atomic::AtomicU32;
 
-/// Who can sleep on a word.
+/// Threads that can sleep on a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Threads of this process: the kernel finds them by address, which is faster.
+    /// Threads of this process; the kernel finds the word by address, which is faster.
     Private,
-    /// Threads of every process that maps the memory.
+    /// Threads of all processes that map the memory.
     Shared,
 }
 
-/// Sleeps while `word` is `seen`, until woken, `timeout` has passed, or for no reason. All are the
-/// same to the caller, who looks again; so are the kernel's refusals, which end in a caller that
-/// looks more often.
+/// Sleeps while `word` equals `seen`, until a wake-up, a timeout or a spurious return. The caller
+/// does not distinguish them and checks again. Errors of the kernel are ignored; they only make
+/// the caller check more often.
 #[cfg(not(feature = "loom"))]
 pub(crate) fn wait(word: &AtomicU32, seen: u32, scope: Scope, timeout: Duration) {
     let timeout = rustix::time::Timespec {
@@ -27,10 +27,10 @@ pub(crate) fn wait(word: &AtomicU32, seen: u32, scope: Scope, timeout: Duration)
     let _woken = rustix::thread::futex::wait(word, flags(scope), seen, Some(&timeout));
 }
 
-/// Wakes everyone who sleeps on `word`.
+/// Wakes all threads that sleep on `word`.
 #[cfg(not(feature = "loom"))]
 pub(crate) fn wake_all(word: &AtomicU32, scope: Scope) {
-    // The kernel counts in int.
+    // The kernel takes an int.
     const EVERYONE: u32 = i32::MAX as u32;
     let _woken = rustix::thread::futex::wake(word, flags(scope), EVERYONE);
 }
@@ -46,7 +46,7 @@ fn flags(scope: Scope) -> rustix::thread::futex::Flags {
 #[cfg(feature = "loom")]
 pub(crate) use model::{wait, wake_all};
 
-/// A futex for the model: no time passes, so that a wake-up that is lost is a deadlock, which loom
+/// A futex for the model. No time passes there, so a lost wake-up is a deadlock, which loom
 /// reports. One bucket serves all words.
 #[cfg(feature = "loom")]
 mod model {

@@ -1,10 +1,10 @@
-//! The handler ring: what is to be run in the client (Copier, SOSP 2025, §4.1).
+//! Handler ring: tasks whose handlers are due in the client (Copier, SOSP 2025, §4.1).
 //!
-//! It is a hint where to look. Who runs a handler is decided by
-//! [`Progress::take_handler`](crate::Progress::take_handler), so that it runs once whoever finds
-//! it, and however often. What it is stands in the task's line: copy it before the take, since the
-//! slot may serve another task after it. A ticket does not retire while its handler is due: so ring
-//! after the take, or a service that sleeps leaves the queue full.
+//! An entry is only a hint. [`Progress::take_handler`](crate::Progress::take_handler) decides
+//! which thread runs a handler, so it runs once, independent of the number of threads that find
+//! it. The handler is in the task's line: copy it before the take, because the slot may serve
+//! another task afterwards. A ticket does not retire while its handler is due, so ring after the
+//! take; otherwise a sleeping service leaves the queue full.
 //!
 //! ```
 //! # use unlade_shm::{Flags, HandlerState, Memory, Queue, Task};
@@ -13,7 +13,7 @@
 //! # queue.publish(ticket, &Task { flags: Flags::HANDLER, handler: 7, ..Task::copy(1, 2, 3) });
 //! // The service, when the task is complete:
 //! if queue.progress(ticket).handler_due() {
-//!     // A full ring cannot be, unless the client plays with it.
+//!     // The ring is never full, unless the client manipulates it.
 //!     let _hint = queue.push_handler(ticket);
 //! }
 //! // The client:
@@ -35,8 +35,9 @@ use crate::queue::Queue;
 use crate::ticket::Ticket;
 
 impl Queue {
-    /// Service: tells the client of a handler that is due. There is an entry for each slot: who
-    /// pushes a ticket once, after [`handler_due`](crate::Progress::handler_due) said `true`, finds
+    /// Service: pushes the ticket of a due handler. The ring has an entry for each slot, so there
+    /// is room if each ticket is pushed only once, after
+    /// [`handler_due`](crate::Progress::handler_due) returned `true`.
     /// room.
     ///
     /// # Errors
@@ -45,8 +46,8 @@ impl Queue {
         self.handler_ring().push([ticket.0, 0])
     }
 
-    /// Client: a ticket whose handler may be due; any number of threads. What it says is a peer's
-    /// word.
+    /// Client: pops a ticket whose handler may be due. Any number of threads may call it. The
+    /// ticket comes from the peer and is not trusted.
     #[inline]
     pub fn pop_handler(&self) -> Option<Ticket> {
         self.handler_ring().pop().map(|[ticket, _]| Ticket(ticket))

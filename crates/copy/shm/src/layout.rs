@@ -1,4 +1,4 @@
-//! Which offset of the memory is what, and what an attach believes.
+//! Memory layout of a queue, and the checks of an attach.
 //!
 //! ```text
 //! 0      header │ head │ tail │ doorbell │ cursors of sync and handler ring   (64 bytes each line)
@@ -7,7 +7,8 @@
 //!        task lines: 64 bytes a slot
 //!        progress lines: 64 bytes a slot
 //! ```
-//! Words are native and little-endian; a peer of the other byte order does not find the magic.
+//! Words are native, which means little-endian; a peer of the other byte order does not find the
+//! magic.
 
 use crate::atomic::{AtomicU64, Ordering};
 use crate::bounded::{Cell, Cursor, Cursors};
@@ -16,20 +17,20 @@ use crate::progress::ProgressLine;
 use crate::task::TaskLine;
 use crate::ticket::Slots;
 
-/// Fewest slots of a queue.
+/// Minimum number of slots of a queue.
 pub const SLOTS_MIN: u32 = if cfg!(feature = "loom") { 2 } else { 16 };
-/// Most slots of a queue.
+/// Maximum number of slots of a queue.
 pub const SLOTS_MAX: u32 = 4096;
-/// Entries of a sync ring.
+/// Number of entries of a sync ring.
 pub const SYNC_ENTRIES: usize = if cfg!(feature = "loom") { 2 } else { 64 };
-/// Version of everything that two processes must agree on.
+/// Version of the layout and of everything else that two processes must agree on.
 pub const VERSION: u64 = 1;
-/// "UnladeRQ", read as a number.
+/// "UnladeRQ" as a number.
 const MAGIC: u64 = u64::from_le_bytes(*b"UnladeRQ");
-/// Lines start at multiples of this.
+/// Size and alignment of a line.
 const LINE_BYTES: usize = 64;
 
-// What the offsets below and the other process rely on. loom's atomics have other sizes.
+// The offsets below and the other process rely on these sizes. loom's atomics have other sizes.
 #[cfg(not(feature = "loom"))]
 const _: () = {
     assert!(size_of::<Header>() == LINE_BYTES && size_of::<Cursor>() == LINE_BYTES);
@@ -38,58 +39,58 @@ const _: () = {
     assert!(size_of::<Control>() == 8 * LINE_BYTES + SYNC_ENTRIES * size_of::<Cell>());
 };
 
-/// Why memory cannot be a queue.
+/// Reason why memory cannot hold a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
-    /// The caller's, or the peer's header.
+    /// The number of slots is invalid, in the caller's request or in the peer's header.
     #[error("{slots} slots: must be a power of two from {SLOTS_MIN} to {SLOTS_MAX}")]
     Slots {
-        /// How many were asked for.
+        /// Requested number.
         slots: u64,
     },
-    /// The caller's, or the peer's file.
+    /// The memory or the peer's file is too small.
     #[error("{len_bytes} bytes are too few for the queue; it needs {needed_bytes}")]
     TooSmall {
-        /// How many there are.
+        /// Available bytes.
         len_bytes: usize,
-        /// How many are needed.
+        /// Needed bytes.
         needed_bytes: usize,
     },
-    /// The peer's: what it sent is something else, or not finished.
+    /// The peer's memory is not a queue, or is not complete.
     #[error("the peer's memory is no queue: it starts with {magic:#018x}")]
     Magic {
         /// The first word.
         magic: u64,
     },
-    /// Nobody's: the two were built from different sources.
+    /// The two programs were built from different versions.
     #[error("the peer's queue is of version {version}, this is {VERSION}; use the same build")]
     Version {
-        /// The peer's.
+        /// The peer's version.
         version: u64,
     },
-    /// The peer's.
-    #[error("the peer's queue says {found} in word {word} of its header, {expected} is right")]
+    /// The peer's header is inconsistent.
+    #[error("the peer's queue has {found} in word {word} of its header instead of {expected}")]
     Header {
-        /// Which word, from 0.
+        /// Index of the word, from 0.
         word: usize,
-        /// What it says.
+        /// The value in the header.
         found: u64,
-        /// What follows from the slots.
+        /// The value that follows from the number of slots.
         expected: u64,
     },
-    /// The peer's.
+    /// The peer's positions are impossible.
     #[error("the peer's queue has acquired {head} tickets and retired {tail}, with {slots} slots")]
     Positions {
         /// The next ticket.
         head: u64,
         /// The first that is not retired.
         tail: u64,
-        /// How many may lie between.
+        /// Number of slots, which is the largest valid distance.
         slots: u64,
     },
 }
 
-/// Where the parts of a queue with so many slots are, in bytes from its base.
+/// Offsets of the parts of a queue, in bytes from its base, for a given number of slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) slots: Slots,
@@ -114,7 +115,7 @@ impl Shape {
         Ok(Shape { slots, handlers_at, tasks_at, progress_at, bytes })
     }
 
-    /// Whether so many bytes hold it.
+    /// Checks that the queue fits into this number of bytes.
     pub(crate) fn fits(&self, len_bytes: usize) -> Result<(), LayoutError> {
         match len_bytes >= self.bytes {
             true => Ok(()),
@@ -122,7 +123,7 @@ impl Shape {
         }
     }
 
-    /// The header of this queue.
+    /// Returns the header of this queue.
     fn header(&self) -> [u64; HEADER_WORDS] {
         let sizes = [self.bytes, SYNC_ENTRIES, size_of::<Cell>(), LINE_BYTES, self.tasks_at];
         let [bytes, sync, cell, line, tasks_at] = sizes.map(|size| size as u64);
@@ -135,20 +136,20 @@ const MAGIC_WORD: usize = 0;
 const VERSION_WORD: usize = 1;
 const SLOTS_WORD: usize = 2;
 
-/// The first line: what the rest is.
+/// The first line: a description of the layout.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header([AtomicU64; HEADER_WORDS]);
 
 impl Header {
-    /// Writes it, when all the rest is in order; the magic last.
+    /// Writes the header after all other parts; the magic last.
     pub(crate) fn write(&self, shape: &Shape) {
         for (word, value) in self.0.iter().zip(shape.header()).rev() {
             word.store(value, Ordering::Release);
         }
     }
 
-    /// Reads what a peer wrote. Nobody looks at it again.
+    /// Reads a peer's header. It is not read again later.
     pub(crate) fn read(&self) -> Result<Shape, LayoutError> {
         let mut found = [0; HEADER_WORDS];
         for (value, word) in found.iter_mut().zip(&self.0) {
@@ -175,9 +176,9 @@ impl Header {
 #[repr(C)]
 pub(crate) struct Control {
     pub(crate) header: Header,
-    /// The next ticket; producers write it.
+    /// The next ticket; written by producers.
     pub(crate) head: Cursor,
-    /// The first ticket that is not retired; the service writes it.
+    /// The first ticket that is not retired; written by the service.
     pub(crate) tail: Cursor,
     pub(crate) doorbell: DoorbellLine,
     pub(crate) sync: Cursors,

@@ -1,21 +1,21 @@
-//! Shared-memory rings of tasks: one client's queues of the copy service, in memory that client
-//! and service share.
+//! Shared-memory rings of tasks: one client's queues of the copy service, in memory that the
+//! client and the service share.
 //!
 //! The memory is the heap of one process, or a sealed memfd mapped by two processes that do not
 //! trust each other. Stages in the order in which a task meets them:
 //!
-//! - [`memory`]: where the lines live, and plain byte regions for a daemon;
-//! - [`shared`]: bytes of such a region, copied in and out;
-//! - [`layout`]: the header, which offset is what, what an attach believes;
-//! - [`ticket`]: a task's place in the order, and in the ring;
-//! - [`segment`]: bytes of a task as at most 32 segments;
+//! - [`memory`]: memory for the lines, and plain byte regions for a daemon;
+//! - [`shared`]: copies in and out of such a region;
+//! - [`layout`]: the header, the offsets, and the checks of an attach;
+//! - [`ticket`]: a task's position in the order, and in the ring;
+//! - [`segment`]: division of a task's bytes into at most 32 segments;
 //! - [`task`]: the 64-byte line of one task;
 //! - [`queue`]: many producers acquire and publish, the service peeks and retires;
-//! - [`progress`]: who copies which segment, which are done, how the task ended;
-//! - [`wait`]: until segments are done: spin, then sleep;
-//! - [`sync`]: what clients want first, or not at all;
-//! - [`handler`]: what is to be run in the client;
-//! - [`doorbell`]: whether the service sleeps, and how it is woken.
+//! - [`progress`]: claimed and done segments, and the result of the task;
+//! - [`wait`]: waits for segments: spins, then sleeps;
+//! - [`sync`]: requests to promote or abort tasks;
+//! - [`handler`]: handlers that are due in the client;
+//! - [`doorbell`]: wakes a sleeping service.
 //!
 //! ```
 //! use unlade_shm::{Kind, Memory, Queue, Task};
@@ -34,11 +34,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **The peer is hostile.** What is read from shared memory is copied, then checked, then used;
-//! indices are masked; a slot count is believed once, at the attach. A peer can spoil its own
-//! queue: lie about progress, wake for nothing, keep it full. It cannot make the other side read or
-//! write outside the memory, panic, or loop without end. All shared words are atomics, which is
-//! what makes references to them sound.
+//! **The peer is hostile.** Data from shared memory is copied, then checked, then used. Indices
+//! are masked, and the number of slots is read only once, at the attach. A peer can corrupt its
+//! own queue: report false progress, cause spurious wake-ups, keep the queue full. It cannot make
+//! the other side read or write outside the memory, panic, or loop endlessly. All shared words are
+//! atomics, which makes references to them sound.
 //!
 //! **Unsafe** is in three files only: `memory.rs` (allocation, mapping), `shared.rs` (copies of bytes
 //! that a peer may be changing) and `sections.rs` (from bytes to lines).

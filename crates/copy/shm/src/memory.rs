@@ -1,4 +1,4 @@
-//! Where lines and bytes live: the heap of one process, or a memfd that several map.
+//! Memory for lines and bytes: the heap of one process, or a memfd that several processes map.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::io;
@@ -10,40 +10,40 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::futex::Scope;
 
-/// Most bytes of one [`Memory`] or [`Arena`]: 64 GiB. A peer's file may claim any size.
+/// Maximum size of a [`Memory`] or [`Arena`]: 64 GiB. A peer's file may claim any size.
 pub const MEMORY_BYTES_MAX: usize = 1 << 36;
 /// Alignment of the first byte.
 pub const BASE_ALIGN_BYTES: usize = 4096;
 /// File system type of memfds of ordinary pages (`linux/magic.h`).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// Why there is no memory.
+/// Error in creating or attaching memory.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// The caller's, or a peer's file.
+    /// The size is invalid, in the caller's request or in a peer's file.
     #[error("{bytes} bytes of memory: must be 1 to {MEMORY_BYTES_MAX}")]
     Size {
-        /// What was asked for, or is in the file.
+        /// The requested size, or the size of the file.
         bytes: u64,
     },
-    /// The machine's.
+    /// The machine has no memory left.
     #[error("no memory for {bytes} bytes; free some, or ask for fewer slots")]
     Exhausted {
-        /// What was asked for.
+        /// The requested size.
         bytes: usize,
     },
-    /// The peer's: it could shrink the file and end this process with SIGBUS.
+    /// The peer could shrink the file, which would end this process with SIGBUS.
     #[error("the peer's file can still shrink or grow; it must seal it (SHRINK, GROW, SEAL)")]
     Unsealed,
-    /// The peer's: other files fail in other ways when a page is touched.
+    /// The peer's file is of another kind, which fails in other ways when a page is touched.
     #[error("the peer's file is no memfd of ordinary pages; it must be made by memfd_create")]
     NotMemfd,
-    /// The kernel's.
-    #[error("{call} failed; the kernel says why")]
+    /// A system call failed.
+    #[error("{call} failed; see the kernel's error")]
     System {
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -53,11 +53,10 @@ fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
     move |errno| MemoryError::System { call, source: errno.into() }
 }
 
-/// A region of bytes in a memfd, mapped here and perhaps in other processes, whose size nobody can
-/// change any more.
+/// A byte region in a memfd of fixed size, mapped here and perhaps in other processes.
 ///
-/// What is in it, others may write at any time: copy out, check, use; never keep a reference to
-/// anything but atomics.
+/// Other processes may write to it at any time: copy out, check, use. Keep no reference into it
+/// except to atomics.
 #[derive(Debug)]
 pub struct Arena {
     base: NonNull<u8>,
@@ -65,14 +64,14 @@ pub struct Arena {
     fd: OwnedFd,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; `&Arena` gives out no reference into
-// it, only its address.
+// SAFETY: the mapping belongs to the process, not to a thread. `&Arena` returns only the address
+// of the region, no reference into it.
 unsafe impl Send for Arena {}
 // SAFETY: as above; no method writes.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Makes a region of zeros. `name` is for people who read `/proc/*/maps`.
+    /// Creates a zeroed region. `name` appears in `/proc/*/maps`.
     ///
     /// # Errors
     /// [`MemoryError::Size`], or the kernel's.
@@ -85,22 +84,23 @@ impl Arena {
         Arena::map(fd, len_bytes)
     }
 
-    /// Maps a region that a peer made. The size is what the file has, see [`Arena::len_bytes`].
+    /// Maps a region that a peer made. Its size is that of the file, see [`Arena::len_bytes`].
     ///
     /// # Errors
-    /// The file is not one that can be relied on: of no or too large a size, not sealed, no memfd.
-    /// Or the kernel's, also where the peer sealed the file against writing.
+    /// The file is unsuitable: empty, too large, not sealed, or not a memfd. Or a kernel error,
+    /// for example if the peer sealed the file against writing.
     pub fn attach(fd: OwnedFd) -> Result<Arena, MemoryError> {
         let held = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
         if !held.contains(seals()) {
             return Err(MemoryError::Unsealed);
         }
-        // A huge page that is not there is a SIGBUS. The types of these numbers differ by platform.
+        // Access to a missing huge page would raise SIGBUS. The types of these numbers differ by
+        // platform.
         let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?.f_type as i64;
         if kind != TMPFS_MAGIC {
             return Err(MemoryError::NotMemfd);
         }
-        // After the seals were seen: now it is the size for good.
+        // Read the size after the check of the seals: it is final now.
         let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
         let len_bytes = checked(u64::try_from(size).unwrap_or(0))?;
         Arena::map(fd, len_bytes)
@@ -118,20 +118,20 @@ impl Arena {
         Ok(Arena { base, len_bytes, fd })
     }
 
-    /// How many bytes it has; fixed.
+    /// Returns the size; it is fixed.
     #[inline]
     pub fn len_bytes(&self) -> usize {
         self.len_bytes
     }
 
-    /// The first byte; aligned to [`BASE_ALIGN_BYTES`]. Valid for [`Arena::len_bytes`] as long as
-    /// `self` lives.
+    /// Returns the first byte, aligned to [`BASE_ALIGN_BYTES`]. Valid for [`Arena::len_bytes`]
+    /// during the lifetime of `self`.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
 
-    /// The file, to be sent to a peer.
+    /// Returns the file, to be sent to a peer.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -139,15 +139,15 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this value, with this length. References into it borrow
-        // from the value, and raw pointers are promised to be valid no longer than it.
+        // SAFETY: the mapping belongs to this value and has this length. References into it borrow
+        // the value, and raw pointers are documented to be valid only during its lifetime.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len_bytes) };
         debug_assert!(unmapped.is_ok());
     }
 }
 
-/// Seals without which the other side's size cannot be relied on. The last forbids more, such as
-/// one against writing.
+/// Seals that fix the size for the other side. The last one forbids further seals, such as one
+/// against writing.
 fn seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
@@ -159,14 +159,14 @@ fn checked(bytes: u64) -> Result<usize, MemoryError> {
         .ok_or(MemoryError::Size { bytes })
 }
 
-/// Zeroed memory of this process.
+/// Zeroed heap memory.
 #[derive(Debug)]
 struct Heap {
     base: NonNull<u8>,
     layout: Layout,
 }
 
-// SAFETY: an allocation belongs to no thread, and `&Heap` gives out no reference into it.
+// SAFETY: an allocation does not belong to a thread, and `&Heap` returns no reference into it.
 unsafe impl Send for Heap {}
 // SAFETY: as above; no method writes.
 unsafe impl Sync for Heap {}
@@ -178,7 +178,7 @@ impl Heap {
         let Ok(layout) = Layout::from_size_align(len_bytes, BASE_ALIGN_BYTES) else {
             return Err(exhausted);
         };
-        // SAFETY: the size is not zero (`checked`).
+        // SAFETY: `checked` guarantees that the size is not zero.
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(exhausted)?;
         Ok(Heap { base, layout })
     }
@@ -186,7 +186,7 @@ impl Heap {
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated by `new` with this layout, and freed once.
+        // SAFETY: `new` allocated this memory with this layout, and it is freed once.
         unsafe { dealloc(self.base.as_ptr(), self.layout) };
     }
 }
@@ -202,7 +202,7 @@ enum Backing {
 }
 
 impl Memory {
-    /// Zeroed memory of this process, for a client and a service that are threads of it.
+    /// Allocates zeroed heap memory, for a client and a service that are threads of one process.
     ///
     /// # Errors
     /// [`MemoryError::Size`], [`MemoryError::Exhausted`].
@@ -210,7 +210,7 @@ impl Memory {
         Ok(Memory(Backing::Heap(Heap::new(len_bytes)?)))
     }
 
-    /// How many bytes it has; fixed.
+    /// Returns the size; it is fixed.
     #[inline]
     pub fn len_bytes(&self) -> usize {
         match &self.0 {
@@ -219,8 +219,8 @@ impl Memory {
         }
     }
 
-    /// The first byte; aligned to [`BASE_ALIGN_BYTES`]. Valid for [`Memory::len_bytes`] as long as
-    /// `self` lives.
+    /// Returns the first byte, aligned to [`BASE_ALIGN_BYTES`]. Valid for [`Memory::len_bytes`]
+    /// during the lifetime of `self`.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         match &self.0 {
@@ -229,7 +229,7 @@ impl Memory {
         }
     }
 
-    /// The file, to be sent to a peer; none of a heap.
+    /// Returns the file, to be sent to a peer; `None` for heap memory.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.0 {
             Backing::Heap(_) => None,
@@ -237,7 +237,7 @@ impl Memory {
         }
     }
 
-    /// Who can sleep on its words.
+    /// Returns the threads that can sleep on words of this memory.
     #[inline]
     pub fn scope(&self) -> Scope {
         match &self.0 {

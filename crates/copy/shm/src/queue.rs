@@ -10,56 +10,57 @@ use crate::sections::Sections;
 use crate::task::{Task, TaskError};
 use crate::ticket::{Slots, Ticket};
 
-/// How often a producer tries again because another was faster, before it is refused as if the
-/// queue were full. More is a peer who plays with the head.
+/// Maximum number of attempts of a producer that competes with others. After that the queue counts
+/// as full; only a peer that manipulates the head causes more attempts.
 const ACQUIRE_ATTEMPTS_MAX: u32 = 1024;
 
-/// So many tickets before it is published the lines of a task are asked for.
+/// Number of tickets in advance for which the lines of a slot are prefetched.
 const WRITE_AHEAD: u64 = 8;
 
-/// What the service finds wrong with the positions of a queue: the client's fault. Drop the client.
+/// Invalid positions in a queue: the client's fault. Drop the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
-    /// The client wrote into the service's line.
+    /// The client wrote to the service's line.
     #[error("the client changed what the service retired: {found} instead of {retired}")]
     Tail {
-        /// What the line says.
+        /// Value in the line.
         found: u64,
-        /// What the service wrote.
+        /// Value that the service wrote.
         retired: u64,
     },
-    /// The client's line says what cannot be.
+    /// The client's line has an impossible value.
     #[error("the client acquired up to {head}; with {slots} slots and {retired} retired it cannot")]
     Head {
-        /// What the line says.
+        /// Value in the line.
         head: u64,
         /// The first ticket that is not retired.
         retired: u64,
-        /// How many may lie between.
+        /// Number of slots, which is the largest valid distance.
         slots: u64,
     },
 }
 
-/// One client's queue; all its threads, and the service, share it.
+/// One client's queue, shared by all its threads and the service.
 ///
-/// One process: one `Queue` in an `Arc`. Two: each has its own, over a mapping of the same file.
+/// In one process, client and service share one `Queue` in an `Arc`. In two processes, each has
+/// its own, over a mapping of the same file.
 ///
-/// Who acquires a ticket must publish it: a thread that ends in between stops the queue behind it,
-/// for its order is that of the tickets. The other rings and the progress of earlier tasks do not
-/// mind.
+/// A thread that acquires a ticket must publish it. A thread that ends in between blocks all later
+/// tasks, because they are processed in the order of tickets. The other rings and the progress of
+/// earlier tasks are not affected.
 #[derive(Debug)]
 pub struct Queue {
     sections: Sections,
     slots: Slots,
-    /// The tail as producers last saw it; not shared, so that they do not take the service's line
-    /// with every task.
+    /// The tail as last read by a producer. It is not shared, so producers do not access the
+    /// service's line for every task.
     tail_seen: Cursor,
-    /// The tail as the service wrote it; not shared, so that no client can change it.
+    /// The tail as written by the service. It is not shared, so no client can change it.
     retired: Cursor,
 }
 
 impl Queue {
-    /// How many bytes a queue takes.
+    /// Returns the size of a queue, in bytes.
     ///
     /// # Errors
     /// [`LayoutError::Slots`].
@@ -67,8 +68,7 @@ impl Queue {
         Ok(Shape::of(slots.into())?.bytes)
     }
 
-    /// Makes an empty queue in memory that nobody else uses yet. The doorbell says that the service
-    /// sleeps.
+    /// Creates an empty queue in unused memory. Its doorbell starts in the asleep state.
     ///
     /// # Errors
     /// [`LayoutError::Slots`], [`LayoutError::TooSmall`].
@@ -87,10 +87,10 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Opens a queue that a peer made. The service goes on where the last one stopped.
+    /// Opens a queue that a peer made. The service continues at the position of the last one.
     ///
     /// # Errors
-    /// The memory is no queue, or not one that this program can use; see [`LayoutError`].
+    /// The memory is not a queue, or not one that this program can use; see [`LayoutError`].
     pub fn attach(memory: Memory) -> Result<Queue, LayoutError> {
         let shape = Sections::shape_in(&memory)?;
         let queue = Queue::over(Sections::of(memory, &shape)?, shape.slots);
@@ -110,35 +110,35 @@ impl Queue {
         Queue { sections, slots, tail_seen: Cursor::default(), retired: Cursor::default() }
     }
 
-    /// The memory that the queue is in.
+    /// Returns the memory of the queue.
     pub fn memory(&self) -> &Memory {
         self.sections.memory()
     }
 
-    /// How many tasks may be between acquired and retired.
+    /// Returns the maximum number of tasks between acquired and retired.
     #[inline]
     pub fn slots(&self) -> u32 {
         self.slots.count() as u32
     }
 
-    /// The next ticket that will be acquired. All below are in somebody's hands.
+    /// Returns the next ticket to be acquired. All tickets below are acquired.
     #[inline]
     pub fn head(&self) -> Ticket {
         Ticket(self.sections.control().head.0.load(Ordering::Acquire))
     }
 
-    /// The first ticket that is not retired. All below are complete.
+    /// Returns the first ticket that is not retired. All tasks below are complete.
     #[inline]
     pub fn tail(&self) -> Ticket {
         Ticket(self.sections.control().tail.0.load(Ordering::Acquire))
     }
 
-    /// Producer: takes the next ticket, and with it the duty to [`publish`](Queue::publish). None
-    /// where the queue is full: copy by other means, or run the handlers that are due, or wait.
+    /// Producer: acquires the next ticket, which must then be [`publish`](Queue::publish)ed.
+    /// `None` if the queue is full: copy by other means, run the due handlers, or wait.
     #[inline]
     pub fn try_acquire(&self) -> Option<Ticket> {
         let head = &self.sections.control().head.0;
-        // The tail first: so the head is not behind it.
+        // Load the tail first, so the head is not behind it.
         let mut tail = self.tail_seen.0.load(Ordering::Acquire);
         let mut at = head.load(Ordering::Relaxed);
         for _ in 0..ACQUIRE_ATTEMPTS_MAX {
@@ -151,7 +151,7 @@ impl Queue {
                 }
             }
             let next = at.wrapping_add(1);
-            // Relaxed: what was done with the slot before is known through the tail.
+            // Relaxed: the load of the tail orders the earlier use of the slot.
             match head.compare_exchange_weak(at, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Some(Ticket(at)),
                 Err(now) => at = now,
@@ -163,40 +163,40 @@ impl Queue {
     #[cold]
     fn refresh_tail(&self) -> u64 {
         let tail = self.sections.control().tail.0.load(Ordering::Acquire);
-        // Should an older value overwrite a newer one, producers come here sooner, no more.
+        // If an older value overwrites a newer one, producers only come here sooner.
         self.tail_seen.0.store(tail, Ordering::Release);
         tail
     }
 
-    /// Producer: fills the slot of a ticket that it acquired. From now on the service, and every
-    /// thread that waits, may work on the task. Then [`Doorbell::ring`], where it is worth it.
+    /// Producer: fills the slot of an acquired ticket. From now on the service and all waiting
+    /// threads may work on the task. Then call [`Doorbell::ring`], unless the wake-up can wait.
     #[inline]
     pub fn publish(&self, ticket: Ticket, task: &Task) {
         let index = self.slots.index(ticket);
         let generation = self.slots.generation(ticket);
-        // Progress first: who finds the task finds it with nothing claimed.
+        // Progress first: a thread that finds the task must find it unclaimed.
         self.sections.progress()[index].begin(generation);
         self.sections.tasks()[index].write(generation, task);
         let later = Ticket(ticket.0.wrapping_add(WRITE_AHEAD));
         self.sections.expect_write(self.slots.index(later));
     }
 
-    /// A copy of the task; none where it is not published yet, or retired and its slot in use
-    /// again.
+    /// Returns a copy of the task; `None` if it is not published yet, or if it is retired and its
+    /// slot is reused.
     ///
     /// # Errors
-    /// The line is there and makes no sense: the client's fault. End the task with
-    /// [`Progress::fail`], so that nobody waits for it.
+    /// The line is invalid: the client's fault. End the task with [`Progress::fail`], so that no
+    /// thread waits for it.
     #[inline]
     pub fn peek(&self, ticket: Ticket) -> Option<Result<Task, TaskError>> {
         self.sections.tasks()[self.slots.index(ticket)].read(self.slots.generation(ticket))
     }
 
-    /// Service: all tickets below `below` are complete; their slots are free. Complete means that
-    /// every segment is done (nobody is woken here), that no segment is claimed as a pin, and that
-    /// no handler is [`Due`](crate::HandlerState::Due), since it would be lost.
+    /// Service: retires all tickets below `below`; their slots are free. The tasks must be
+    /// complete: every segment is done (this call wakes no waiter), no segment is claimed as a
+    /// pin, and no handler is [`Due`](crate::HandlerState::Due), since it would be lost.
     ///
-    /// One thread retires at a time, and never backwards.
+    /// Only one thread retires at a time, and never backwards.
     #[inline]
     pub fn retire(&self, below: Ticket) {
         debug_assert!(
@@ -204,15 +204,16 @@ impl Queue {
             "retired backwards, or more than there are"
         );
         self.retired.0.store(below.0, Ordering::Relaxed);
-        // Release: nobody fills a slot while it is still read.
+        // Release: no producer fills a slot while it is still read.
         self.sections.control().tail.0.store(below.0, Ordering::Release);
     }
 
-    /// Service: how many tickets are acquired and not retired, if the client's positions are
-    /// possible. Call it now and then: nothing relies on it, but who lies is not worth serving.
+    /// Service: returns the number of tickets that are acquired and not retired, if the client's
+    /// positions are possible. Call it now and then. Safety does not depend on it, but a client
+    /// with impossible positions should be dropped.
     ///
     /// # Errors
-    /// They are not; see [`QueueError`].
+    /// The positions are impossible; see [`QueueError`].
     pub fn check(&self) -> Result<u64, QueueError> {
         let retired = self.retired.0.load(Ordering::Relaxed);
         let found = self.tail().0;
@@ -226,14 +227,14 @@ impl Queue {
         }
     }
 
-    /// The progress of a task that was published. One that is not seems to be done.
+    /// Returns the progress of a published task. An unpublished task appears done.
     #[inline]
     pub fn progress(&self, ticket: Ticket) -> Progress<'_> {
         let line = &self.sections.progress()[self.slots.index(ticket)];
         line.of(self.slots.generation(ticket), self.memory().scope())
     }
 
-    /// The doorbell in the queue's memory.
+    /// Returns the doorbell in the queue's memory.
     #[inline]
     pub fn doorbell(&self) -> Doorbell<'_> {
         self.sections.control().doorbell.doorbell(self.memory().scope())

@@ -1,4 +1,4 @@
-//! From bytes to lines: the one place that believes in offsets.
+//! Conversion from bytes to lines: the only place that uses offsets.
 
 use std::ptr::NonNull;
 
@@ -8,7 +8,7 @@ use crate::memory::{BASE_ALIGN_BYTES, Memory};
 use crate::progress::ProgressLine;
 use crate::task::TaskLine;
 
-/// The lines of a queue, with the memory that they are in.
+/// The lines of a queue, with the memory that contains them.
 #[derive(Debug)]
 pub(crate) struct Sections {
     control: NonNull<Control>,
@@ -18,19 +18,19 @@ pub(crate) struct Sections {
     memory: Memory,
 }
 
-// SAFETY: the lines are atomics in memory that belongs to no thread (`Memory` is `Send`).
+// SAFETY: the lines are atomics in memory that does not belong to a thread (`Memory` is `Send`).
 unsafe impl Send for Sections {}
-// SAFETY: the lines are reached through atomics only, from any thread.
+// SAFETY: all threads access the lines through atomics only.
 unsafe impl Sync for Sections {}
 
 impl Sections {
-    /// The lines of a queue of this shape.
+    /// Locates the lines of a queue of this shape.
     pub(crate) fn of(memory: Memory, shape: &Shape) -> Result<Sections, LayoutError> {
         shape.fits(memory.len_bytes())?;
         let base = memory.as_ptr();
         let count = shape.slots.count() as usize;
-        // SAFETY: all offsets are within `shape.bytes`, which the memory has: the addresses are in
-        // one allocation, and not null.
+        // SAFETY: all offsets are within `shape.bytes`, and the memory is at least as large, so
+        // the addresses are in one allocation and not null.
         unsafe {
             Ok(Sections {
                 control: NonNull::new_unchecked(base.cast()),
@@ -42,15 +42,15 @@ impl Sections {
         }
     }
 
-    /// The shape of the queue that a peer made in `memory`.
+    /// Reads the shape of the queue that a peer made in `memory`.
     pub(crate) fn shape_in(memory: &Memory) -> Result<Shape, LayoutError> {
         let (len_bytes, needed_bytes) = (memory.len_bytes(), size_of::<Header>());
         if len_bytes < needed_bytes {
             return Err(LayoutError::TooSmall { len_bytes, needed_bytes });
         }
-        // SAFETY: the memory holds a header at its base, which is aligned enough for one (below),
-        // and lives as long as the borrow. A header is atomics: any bits are a value of it, and a
-        // peer may write meanwhile.
+        // SAFETY: the memory contains a header at its base, which is aligned for it (below), and
+        // lives as long as the borrow. A header consists of atomics: all bit patterns are valid,
+        // and a peer may write concurrently.
         let header = unsafe { &*memory.as_ptr().cast::<Header>() };
         let shape = header.read()?;
         shape.fits(len_bytes)?;
@@ -59,9 +59,10 @@ impl Sections {
 
     #[inline]
     pub(crate) fn control(&self) -> &Control {
-        // SAFETY: `of` checked that the memory holds all lines of its shape, of which this is the
-        // first; the memory lives as long as `self`. Offsets and base are aligned (below). The
-        // lines are atomics: any bits are a value, and a peer may write meanwhile.
+        // SAFETY: `of` checked that the memory contains all lines of its shape, of which this is
+        // the first, and the memory lives as long as `self`. Offsets and base are aligned (below).
+        // The lines consist of atomics: all bit patterns are valid, and a peer may write
+        // concurrently.
         unsafe { self.control.as_ref() }
     }
 
@@ -83,16 +84,16 @@ impl Sections {
         unsafe { self.progress.as_ref() }
     }
 
-    /// Asks for the lines of a slot that will be written soon: the service had them last, and a
-    /// store into a line that another core has takes as long as a small copy.
+    /// Prefetches the lines of a slot for writing: the service had them last, and a store to a
+    /// line in another core's cache takes as long as a small copy.
     #[inline]
     pub(crate) fn expect_write(&self, index: usize) {
         let (task, progress) = (&self.tasks()[index], &self.progress()[index]);
         for line in [core::ptr::from_ref(task).cast::<u8>(), core::ptr::from_ref(progress).cast()] {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint; it changes nothing and never faults, whatever the address. Processors
-            // without it take it for no operation. As an instruction, since the intrinsic is one
-            // for reading where the target is not said to have this one.
+            // SAFETY: a prefetch is a hint that changes nothing and never faults, for any address.
+            // Processors without this instruction treat it as a no-op. The intrinsic is not used,
+            // because it prefetches for reading on targets without this feature.
             unsafe {
                 core::arch::asm!(
                     "prefetchw [{}]", in(reg) line, options(nostack, preserves_flags)
@@ -109,7 +110,7 @@ impl Sections {
     }
 }
 
-/// `count` lines from `first` on.
+/// Returns `count` lines, starting at `first`.
 ///
 /// # Safety
 /// `first` is not null.
@@ -118,8 +119,8 @@ unsafe fn lines<T>(first: *mut u8, count: usize) -> NonNull<[T]> {
     NonNull::slice_from_raw_parts(unsafe { NonNull::new_unchecked(first.cast()) }, count)
 }
 
-// The base is aligned for every line, and the sizes of the parts before a part are multiples of its
-// alignment: `Shape` adds up whole lines, and two cells or more.
+// The base is aligned for every line, and the offset of each part is a multiple of its alignment:
+// `Shape` adds up whole lines, and at least two cells.
 const _: () = {
     assert!(BASE_ALIGN_BYTES.is_multiple_of(align_of::<Control>()));
     assert!(size_of::<Control>().is_multiple_of(align_of::<TaskLine>()));

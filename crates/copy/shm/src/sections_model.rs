@@ -1,5 +1,5 @@
-//! The lines for the model: loom's atomics are larger than words and made one by one, so they are
-//! beside the memory instead of in it.
+//! Lines for the model: loom's atomics are larger than words and are constructed one by one, so
+//! they are separate from the memory.
 
 use std::array::from_fn;
 
@@ -10,7 +10,7 @@ use crate::memory::Memory;
 use crate::progress::ProgressLine;
 use crate::task::TaskLine;
 
-/// The lines of a queue, with the memory that they would be in.
+/// The lines of a queue, with the memory that would contain them.
 #[derive(Debug)]
 pub(crate) struct Sections {
     control: Control,
@@ -42,7 +42,7 @@ impl Sections {
         })
     }
 
-    /// There is no peer in the model.
+    /// The model has no peer.
     pub(crate) fn shape_in(_memory: &Memory) -> Result<Shape, LayoutError> {
         Header::default().read()
     }
@@ -63,7 +63,7 @@ impl Sections {
         &self.progress
     }
 
-    /// A hint, which no model has.
+    /// A no-op: the model has no prefetch.
     pub(crate) fn expect_write(&self, _index: usize) {}
 
     pub(crate) fn memory(&self) -> &Memory {

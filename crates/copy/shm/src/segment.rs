@@ -1,30 +1,31 @@
-//! Bytes of a task as segments: what claims and progress are told in (Copier, SOSP 2025, §4.1).
+//! Division of a task's bytes into segments, the units of claims and progress (Copier, SOSP 2025,
+//! §4.1).
 //!
 //! A segment is `1 << granule_shift` bytes; the last one of a task may be shorter. Bit `i` of a
 //! mask is the segment from byte `i << granule_shift` on.
 
 use std::ops::Range;
 
-/// Most segments of one task: the bits of a word beside its generation.
+/// Maximum number of segments of a task: the bits of a word besides its generation.
 pub const SEGMENTS_MAX: u32 = 32;
-/// Smallest segment that [`granule_shift_for`] chooses, as a shift: 1 KiB.
+/// Minimum granule shift that [`granule_shift_for`] returns: 1 KiB.
 pub const GRANULE_SHIFT_USUAL: u8 = 10;
-/// Smallest segment that a task may have, as a shift: a cache line.
+/// Minimum granule shift of a task: a cache line.
 pub const GRANULE_SHIFT_MIN: u8 = 6;
-/// Largest segment that a task may have, as a shift: 32 of them cover any length.
+/// Maximum granule shift of a task: 32 such segments cover any length.
 pub const GRANULE_SHIFT_MAX: u8 = 31;
 
 /// Contiguous segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Number of the first one.
+    /// Number of the first segment.
     pub first: u32,
-    /// How many.
+    /// Number of segments.
     pub count: u32,
 }
 
 impl Run {
-    /// The segments as a mask. Segments beyond [`SEGMENTS_MAX`] have no bit.
+    /// Returns the segments as a mask. Segments beyond [`SEGMENTS_MAX`] have no bit.
     #[inline]
     #[must_use]
     pub fn bits(self) -> u32 {
@@ -32,17 +33,17 @@ impl Run {
     }
 }
 
-/// The smallest segment, from 1 KiB up, with which `len_bytes` are at most [`SEGMENTS_MAX`]
-/// segments; as a shift.
+/// Returns the smallest granule shift, from 1 KiB up, that divides `len_bytes` into at most
+/// [`SEGMENTS_MAX`] segments.
 #[inline]
 #[must_use]
 pub fn granule_shift_for(len_bytes: u32) -> u8 {
-    // Bits that a segment's number may have are the top five of the last byte's offset.
+    // A segment's number consists of the top five bits of the last byte's offset.
     let top = u32::BITS - len_bytes.saturating_sub(1).leading_zeros();
     (top.saturating_sub(SEGMENTS_MAX.ilog2()) as u8).max(GRANULE_SHIFT_USUAL)
 }
 
-/// How many segments `len_bytes` are. More than [`SEGMENTS_MAX`] is possible and means that the
+/// Returns the number of segments of `len_bytes`. A result above [`SEGMENTS_MAX`] means that the
 /// granule is too small.
 #[inline]
 #[must_use]
@@ -53,15 +54,15 @@ pub fn count_for(len_bytes: u32, granule_shift: u8) -> u32 {
     }
 }
 
-/// All segments of a task of `len_bytes`.
+/// Returns all segments of a task of `len_bytes`.
 #[inline]
 #[must_use]
 pub fn bits_for(len_bytes: u32, granule_shift: u8) -> u32 {
     ones(count_for(len_bytes, granule_shift))
 }
 
-/// The segments of a task of `len_bytes` that touch `range`, in bytes from the task's start. What
-/// lies beyond the task touches nothing.
+/// Returns the segments of a task of `len_bytes` that touch `range`, in bytes from the task's
+/// start. Bytes beyond the task are ignored.
 #[inline]
 #[must_use]
 pub fn bits_of_range(range: Range<u32>, len_bytes: u32, granule_shift: u8) -> u32 {
@@ -73,20 +74,20 @@ pub fn bits_of_range(range: Range<u32>, len_bytes: u32, granule_shift: u8) -> u3
     ones(count_for(end, granule_shift)) & !ones(first)
 }
 
-/// The bytes of a run of segments, from the task's start; never beyond `len_bytes`.
+/// Returns the bytes of a run of segments, from the task's start, limited to `len_bytes`.
 #[inline]
 #[must_use]
 pub fn bytes_of(run: Run, len_bytes: u32, granule_shift: u8) -> Range<u32> {
     let at = |segment: u32| {
-        // With granules larger than all bytes, what is beyond the first is beyond the task.
+        // With granules larger than the task, segments after the first are beyond it.
         let bytes = u64::from(segment) << granule_shift.min(32);
-        // Lossless: not above `len_bytes`.
+        // Lossless: at most `len_bytes`.
         bytes.min(len_bytes.into()) as u32
     };
     at(run.first)..at(run.first.saturating_add(run.count))
 }
 
-/// The runs of contiguous segments in `bits`, from the lowest.
+/// Returns the runs of contiguous segments in `bits`, lowest first.
 pub fn runs(bits: u32) -> impl Iterator<Item = Run> {
     let mut left = bits;
     std::iter::from_fn(move || {
@@ -100,7 +101,7 @@ pub fn runs(bits: u32) -> impl Iterator<Item = Run> {
     })
 }
 
-/// The lowest `count` bits; all from [`SEGMENTS_MAX`] on.
+/// Returns a mask of the lowest `count` bits, or all bits if `count` is [`SEGMENTS_MAX`] or more.
 #[inline]
 fn ones(count: u32) -> u32 {
     1u32.checked_shl(count).map_or(u32::MAX, |next| next - 1)

@@ -1,4 +1,5 @@
-//! Bytes of an [`Arena`] that another process may be changing: copied in and out, never borrowed.
+//! Copies in and out of an [`Arena`] that another process may be changing; its bytes are never
+//! borrowed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,34 +9,34 @@ use rustix::mm::Advice;
 
 use crate::memory::Arena;
 
-/// A range that does not lie within the region, or a word that is not aligned. The caller's fault,
-/// who is to check what a peer says.
+/// The range is not within the region, or the word is not aligned. This is the caller's error: it
+/// must check values from a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{bytes} bytes at {offset}: not within the region, or not aligned")]
 pub struct OutOfRegion {
-    /// Where it begins.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// How long it is.
+    /// Length of the range.
     pub bytes: usize,
 }
 
 impl Arena {
-    /// Copies bytes of the region to memory of this process.
+    /// Copies bytes of the region to private memory.
     ///
     /// # Errors
-    /// [`OutOfRegion`], and nothing is copied.
+    /// [`OutOfRegion`]; nothing is copied then.
     pub fn copy_out(&self, offset: usize, to: &mut [u8]) -> Result<(), OutOfRegion> {
         let from = self.at(offset, to.len())?;
-        // SAFETY: `from` has as many bytes within the mapping, which lives as long as `self`; `to`
-        // is a slice of this process, and no mapping of the region is ever lent as a slice.
+        // SAFETY: `from` has this number of bytes within the mapping, which lives as long as
+        // `self`. `to` is a private slice; the region is never lent as a slice.
         unsafe { copy(from, to.as_mut_ptr(), to.len()) };
         Ok(())
     }
 
-    /// Copies bytes of the region to the end of a vector.
+    /// Appends bytes of the region to a vector.
     ///
     /// # Errors
-    /// [`OutOfRegion`], and nothing is copied.
+    /// [`OutOfRegion`]; nothing is copied then.
     pub fn append_to(
         &self,
         offset: usize,
@@ -44,8 +45,8 @@ impl Arena {
     ) -> Result<(), OutOfRegion> {
         let from = self.at(offset, bytes)?;
         to.reserve(bytes);
-        // SAFETY: `from` as above. The vector has room for as many bytes behind its length, which
-        // are written by the copy before the length says so.
+        // SAFETY: `from` as above. The vector has room for this number of bytes behind its length,
+        // and the copy writes them before the length changes.
         unsafe {
             copy(from, to.as_mut_ptr().add(to.len()), bytes);
             to.set_len(to.len() + bytes);
@@ -53,52 +54,53 @@ impl Arena {
         Ok(())
     }
 
-    /// Copies bytes of this process into the region.
+    /// Copies private bytes into the region.
     ///
     /// # Errors
-    /// [`OutOfRegion`], and nothing is copied.
+    /// [`OutOfRegion`]; nothing is copied then.
     pub fn copy_in(&self, offset: usize, from: &[u8]) -> Result<(), OutOfRegion> {
         let to = self.at(offset, from.len())?;
-        // SAFETY: as in `copy_out`, the other way.
+        // SAFETY: as in `copy_out`, in the other direction.
         unsafe { copy(from.as_ptr(), to, from.len()) };
         Ok(())
     }
 
-    /// Receives bytes of a socket, a pipe or a file straight into the region, as `read` does.
+    /// Reads bytes of a socket, a pipe or a file straight into the region, as `read` does.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidInput`] for a range outside the region.
+    /// The kernel's error; [`io::ErrorKind::InvalidInput`] for a range outside the region.
     pub fn receive(&self, from: impl AsFd, offset: usize, bytes: usize) -> io::Result<usize> {
         let to = self.at(offset, bytes);
         let to = to.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let fd = from.as_fd().as_raw_fd();
-        // SAFETY: the kernel writes at most `bytes` bytes from `to` on, all within the mapping,
-        // which lives as long as `self` and to which there is no reference but to atomics.
+        // SAFETY: the kernel writes at most `bytes` bytes, starting at `to`, all within the
+        // mapping. The mapping lives as long as `self`, and there are no references to it except
+        // to atomics.
         let received = unsafe { libc::read(fd, to.cast(), bytes) };
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// The word at an offset.
+    /// Loads the word at an offset.
     ///
     /// # Errors
-    /// [`OutOfRegion`], also where it is not aligned to four bytes.
+    /// [`OutOfRegion`], also if it is not aligned to four bytes.
     pub fn load(&self, offset: usize, order: Ordering) -> Result<u32, OutOfRegion> {
         self.word(offset).map(|word| word.load(order))
     }
 
-    /// Sets the word at an offset.
+    /// Stores the word at an offset.
     ///
     /// # Errors
-    /// [`OutOfRegion`], also where it is not aligned to four bytes.
+    /// [`OutOfRegion`], also if it is not aligned to four bytes.
     pub fn store(&self, offset: usize, value: u32, order: Ordering) -> Result<(), OutOfRegion> {
         self.word(offset).map(|word| word.store(value, order))
     }
 
-    /// Gives memory back to the machine: whole pages within the range are zeros from now on, in
-    /// every mapping, until somebody writes.
+    /// Frees memory: whole pages within the range read as zeros from now on, in every mapping,
+    /// until they are written again.
     ///
     /// # Errors
-    /// What the kernel says; [`io::ErrorKind::InvalidInput`] for a range outside the region.
+    /// The kernel's error; [`io::ErrorKind::InvalidInput`] for a range outside the region.
     pub fn discard(&self, offset: usize, bytes: usize) -> io::Result<()> {
         let at = self.at(offset, bytes);
         let at = at.map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -108,9 +110,9 @@ impl Arena {
         if whole == 0 {
             return Ok(());
         }
-        // SAFETY: the pages lie within the mapping. Their content changes to zeros, which is
-        // allowed at any time: other processes may write there, and no reference but to atomics
-        // exists.
+        // SAFETY: the pages are within the mapping. Their contents become zeros, which is allowed
+        // at any time: other processes may write there, and there are no references except to
+        // atomics.
         unsafe { rustix::mm::madvise(at.add(skip).cast(), whole, Advice::LinuxRemove) }?;
         Ok(())
     }
@@ -126,25 +128,25 @@ impl Arena {
     fn word(&self, offset: usize) -> Result<&AtomicU32, OutOfRegion> {
         let at = self.at(offset, size_of::<u32>())?;
         match at.cast::<u32>().is_aligned() {
-            // SAFETY: aligned, within the mapping, which lives as long as `self`; any bits are a
-            // value of an atomic integer, and other accesses in this process are by `copy`, whose
-            // loads and stores are the machine's own, or atomic.
+            // SAFETY: the word is aligned and within the mapping, which lives as long as `self`.
+            // All bit patterns are valid for an atomic integer. Other accesses in this process go
+            // through `copy`, which uses the machine's own loads and stores, or are atomic.
             true => Ok(unsafe { AtomicU32::from_ptr(at.cast()) }),
             false => Err(OutOfRegion { offset, bytes: size_of::<u32>() }),
         }
     }
 }
 
-/// Copies bytes of which another process may be changing some. What arrives is then any mixture,
-/// which is for the caller to check.
+/// Copies bytes that another process may be changing concurrently. The result is then an arbitrary
+/// mixture, which the caller must check.
 ///
 /// # Safety
-/// Both ranges are valid for as many bytes and do not overlap.
+/// Both ranges are valid for this number of bytes and do not overlap.
 #[cfg(target_arch = "x86_64")]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
-    // SAFETY: the instruction reads and writes exactly the two ranges. The compiler knows nothing
-    // of how, so that a concurrent write elsewhere is no data race of its memory model. The
-    // direction flag is clear, as the ABI wants.
+    // SAFETY: the instruction reads and writes exactly the two ranges. It is opaque to the
+    // compiler, so a concurrent write in another process is no data race of the memory model. The
+    // direction flag is clear, as the ABI requires.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -156,10 +158,10 @@ unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     }
 }
 
-/// Copies bytes of which another process may be changing some.
+/// Copies bytes that another process may be changing concurrently.
 ///
 /// # Safety
-/// Both ranges are valid for as many bytes and do not overlap.
+/// Both ranges are valid for this number of bytes and do not overlap.
 #[cfg(not(target_arch = "x86_64"))]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     use std::ptr::{read_volatile, write_volatile};
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_is_zeros_and_its_neighbours_stay() {
+    fn discarded_pages_are_zeros_and_their_neighbours_stay() {
         let arena = arena();
         arena.copy_in(0, &vec![9; 4 * PAGE]).unwrap();
         arena.discard(PAGE - 1, PAGE + 2).unwrap();

@@ -1,42 +1,44 @@
-//! The sync ring: what clients want first, or not at all (Copier, SOSP 2025, §4.1, §4.4).
+//! Sync ring: requests of clients to promote or abort tasks (Copier, SOSP 2025, §4.1, §4.4).
 //!
-//! It is advice: a client that finds it full does the copy itself, or waits for its turn.
+//! Requests are optional: a client that finds the ring full copies the bytes itself, or waits
+//! longer.
 
 use crate::bounded::Full;
 use crate::queue::Queue;
 use crate::ticket::Ticket;
 
-/// What a client wants of a task.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum SyncKind {
-    /// These segments first, with what they depend on.
+    /// Copy these segments first, with their dependencies.
     Promote = 1,
-    /// What nobody depends on is not to be done.
+    /// Drop the segments on which no other task depends.
     Abort = 2,
 }
 
-/// One entry of the sync ring.
+/// An entry of the sync ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SyncTask {
-    /// Which task. It may have retired, or never existed.
+    /// The task. It may have retired, or never existed.
     pub ticket: Ticket,
-    /// Which of its segments.
+    /// The task's segments.
     pub bits: u32,
-    /// What is wanted.
+    /// The request.
     pub kind: SyncKind,
 }
 
-/// What is wrong with an entry: the client's fault. Count it, and go on with the next.
+/// Error in an entry: the client's fault. Count it, and continue with the next entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
-    /// No such kind.
-    #[error("the client's sync task is of kind {0}, which is none")]
+    /// The kind does not exist.
+    #[error("the client's sync task has the unknown kind {0}")]
     Kind(u32),
 }
 
 impl Queue {
-    /// Client: asks the service for something. Then [`Doorbell::ring`](crate::Doorbell::ring).
+    /// Client: pushes a request to the service. Then call
+    /// [`Doorbell::ring`](crate::Doorbell::ring).
     ///
     /// # Errors
     /// The ring is full.
@@ -45,17 +47,17 @@ impl Queue {
         self.sync_ring().push([task.ticket.0, second])
     }
 
-    /// Service: whether there is an entry; a hint, two loads.
+    /// Service: returns true if there is an entry; a hint, two loads.
     #[inline]
     pub fn has_sync(&self) -> bool {
         self.sync_ring().has_pair()
     }
 
-    /// Service: the oldest entry, if there is one. A client can push as fast as this pops: take no
-    /// more than [`SYNC_ENTRIES`](crate::layout::SYNC_ENTRIES) in a turn.
+    /// Service: pops the oldest entry, if there is one. A client can push as fast as the service
+    /// pops, so pop at most [`SYNC_ENTRIES`](crate::layout::SYNC_ENTRIES) in a turn.
     ///
     /// # Errors
-    /// The entry makes no sense.
+    /// The entry is invalid.
     #[inline]
     pub fn pop_sync(&self) -> Option<Result<SyncTask, SyncError>> {
         let [ticket, second] = self.sync_ring().pop()?;

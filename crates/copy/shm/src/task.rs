@@ -14,10 +14,11 @@ use crate::segment::{self, GRANULE_SHIFT_MAX, GRANULE_SHIFT_MIN, SEGMENTS_MAX};
 
 /// Words of a line.
 const WORDS: usize = 8;
-/// A generation and this differ by half of all: no ticket in use has it.
+/// XOR mask of the generation while a line is written. It changes the generation by half of the
+/// range, so no valid ticket has the result.
 const BEING_WRITTEN: u32 = 1 << 31;
 
-/// What is to be done.
+/// Kind of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -27,15 +28,15 @@ pub enum Kind {
     Receive = 2,
     /// From memory to a file descriptor.
     Send = 3,
-    /// From a file descriptor to another; `extra` says which.
+    /// From a file descriptor to another one, which is in `extra`.
     Forward = 4,
-    /// Nothing: what is older comes before what is younger, also between queues; `extra` is the
-    /// position in the other queue (Copier, SOSP 2025, §4.2.1).
+    /// No copy, but an order: older tasks precede younger ones, also between queues; `extra` is
+    /// the position in the other queue (Copier, SOSP 2025, §4.2.1).
     Barrier = 5,
 }
 
 impl Kind {
-    /// The kind with this number, if there is one.
+    /// Returns the kind with this number, if there is one.
     #[inline]
     pub fn decode(number: u8) -> Option<Kind> {
         Some(match number {
@@ -49,39 +50,40 @@ impl Kind {
     }
 }
 
-/// How it is to be done: any set of the constants.
+/// Options of a task: any set of the constants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
 impl Flags {
-    /// Not before something needs it, or its delay is over (Copier, SOSP 2025, §4.4).
+    /// Lazy: copied when another task needs it, or when its delay is over (Copier, SOSP 2025,
+    /// §4.4).
     pub const LAZY: Flags = Flags(1);
-    /// There is a handler to be run when it is complete.
+    /// The task has a handler, which runs when the task is complete.
     pub const HANDLER: Flags = Flags(1 << 1);
-    /// From the privileged one of two queues (Copier, SOSP 2025, §4.2.1).
+    /// The task is from the privileged one of two queues (Copier, SOSP 2025, §4.2.1).
     pub const PRIVILEGED: Flags = Flags(1 << 2);
-    /// Nobody needs the source's bytes afterwards: what they are then is not defined. So they may
-    /// come to the destination without ever having been at the source.
+    /// The client does not need the source's bytes afterwards; their value is then undefined. So
+    /// the bytes may reach the destination without ever being at the source.
     pub const LAST_USE: Flags = Flags(1 << 3);
-    /// It is part of a copy that is too long for the caches. Only where the service is of the same
-    /// process: a daemon of an earlier version knows no such flag.
+    /// The task is part of a copy that is too long for the caches. Only for a service in the same
+    /// process: a daemon of an earlier version rejects this flag.
     pub const STREAMS: Flags = Flags(1 << 4);
-    /// Every flag that there is.
+    /// All flags.
     pub const ALL: Flags = Flags(0b1_1111);
 
-    /// The set with these bits, if all of them are flags.
+    /// Returns the set with these bits, if all of them are flags.
     #[inline]
     pub fn decode(bits: u8) -> Option<Flags> {
         (bits & !Flags::ALL.0 == 0).then_some(Flags(bits))
     }
 
-    /// The set as bits.
+    /// Returns the set as bits.
     #[inline]
     pub fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether all of `other` are in the set.
+    /// Returns true if all of `other` are in the set.
     #[inline]
     pub fn contains(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
@@ -95,19 +97,19 @@ impl std::ops::BitOr for Flags {
     }
 }
 
-/// What is wrong with a line: the client's fault. The service ends the task with an error.
+/// Error in a line: the client's fault. The service ends the task with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaskError {
-    /// No such kind.
-    #[error("the client's task is of kind {0}, which is none; it may be built for a later version")]
+    /// The kind does not exist.
+    #[error("the client's task has the unknown kind {0}; it may be built for a later version")]
     Kind(u8),
-    /// Flags that do not exist.
+    /// Some flags do not exist.
     #[error("the client's task has flags {0:#04x}, not all of which exist")]
     Flags(u8),
-    /// The spare byte is in use.
+    /// The spare byte is not zero.
     #[error("the client's task has {0:#04x} in a spare byte; it must be 0")]
     Spare(u8),
-    /// Segments too small, too large, or too many.
+    /// Segments are too small, too large, or too many.
     #[error(
         "the client's task cuts {len_bytes} bytes into segments of 1 << {granule_shift}; use \
              {GRANULE_SHIFT_MIN} to {GRANULE_SHIFT_MAX}, and at most {SEGMENTS_MAX} segments"
@@ -115,51 +117,51 @@ pub enum TaskError {
     Granule {
         /// The task's length.
         len_bytes: u32,
-        /// Its segments' size, as a shift.
+        /// The granule shift.
         granule_shift: u8,
     },
-    /// Nothing to copy.
+    /// The task has no bytes.
     #[error("the client's task has no bytes; it must not be queued")]
     Empty,
-    /// An address plus the length is beyond the last address.
+    /// The range wraps.
     #[error("the client's task goes beyond the last address")]
     Wraps,
 }
 
-/// One task, copied out of or into its line.
+/// A task, copied out of or into its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// What is to be done.
+    /// Kind of the task.
     pub kind: Kind,
-    /// How.
+    /// Options of the task.
     pub flags: Flags,
-    /// Size of a segment, as a shift.
+    /// Base-2 logarithm of the segment size.
     pub granule_shift: u8,
     /// First byte of the destination: an address, or an offset into its region.
     pub dst: u64,
     /// First byte of the source: an address, or an offset into its region.
     pub src: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len_bytes: u32,
-    /// With [`Flags::LAZY`], how long it may be put off.
+    /// With [`Flags::LAZY`]: the maximum delay.
     pub delay_us: u32,
-    /// With [`Flags::HANDLER`], what to run in the client. Where the service is another process,
-    /// the client must not jump to it: it looks it up in a table of its own.
+    /// With [`Flags::HANDLER`]: the handler to run in the client. If the service is another
+    /// process, the client must not jump to this value, but look it up in a table of its own.
     pub handler: u64,
-    /// What the handler is given.
+    /// Argument of the handler.
     pub argument: u64,
-    /// Which region the destination is in; the client's and the service's agreement.
+    /// Region of the destination; the client and the service agree on the numbers.
     pub dst_region: u16,
-    /// Which region the source is in.
+    /// Region of the source.
     pub src_region: u16,
-    /// A file descriptor; -1 where there is none.
+    /// A file descriptor, or -1.
     pub fd: i32,
-    /// What the kind makes of it.
+    /// A value that depends on the kind.
     pub extra: u64,
 }
 
 impl Task {
-    /// A copy from `src` to `dst`, cut as [`segment::granule_shift_for`] says.
+    /// Returns a copy from `src` to `dst`, divided as by [`segment::granule_shift_for`].
     #[must_use]
     pub fn copy(dst: u64, src: u64, len_bytes: u32) -> Task {
         Task {
@@ -179,8 +181,8 @@ impl Task {
         }
     }
 
-    /// All its segments. A task of no bytes, such as a barrier, has one, so that it can be claimed
-    /// and finished like others.
+    /// Returns all segments of the task. A task without bytes, such as a barrier, has one segment,
+    /// so that it can be claimed and finished like others.
     #[inline]
     #[must_use]
     pub fn bits(&self) -> u32 {
@@ -245,7 +247,7 @@ impl Task {
     }
 }
 
-/// The line of a slot.
+/// Task line of a slot.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct TaskLine {
@@ -253,13 +255,13 @@ pub(crate) struct TaskLine {
 }
 
 impl TaskLine {
-    /// Writes a task; who has its ticket may.
+    /// Writes a task; only the owner of its ticket may call this.
     #[inline]
     pub(crate) fn write(&self, generation: u32, task: &Task) {
         let [first, rest @ ..] = task.encode(generation);
         let [first_word, rest_words @ ..] = &self.words;
-        // A reader of the previous lap who sees one of the new words sees this one too, and so that
-        // what it read is torn.
+        // A reader of the previous lap that sees one of the new words also sees this one, and so
+        // detects that its copy is torn.
         let being_written = u64::from(generation ^ BEING_WRITTEN) << 32;
         first_word.store(being_written, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -269,8 +271,8 @@ impl TaskLine {
         first_word.store(first, Ordering::Release);
     }
 
-    /// Copies the task of this generation out; none where the line holds another, or changes
-    /// meanwhile.
+    /// Copies the task of this generation; `None` if the line contains another task or changes
+    /// during the copy.
     #[inline]
     pub(crate) fn read(&self, generation: u32) -> Option<Result<Task, TaskError>> {
         let [first_word, ..] = &self.words;
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_write_is_refused() {
+    fn invalid_lines_are_refused() {
         let good = strange().encode(1);
         assert_eq!(Task::decode(good), Ok(strange()));
         let with = |at: usize, value: u64| {

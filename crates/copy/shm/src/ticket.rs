@@ -1,14 +1,14 @@
-//! A task's place: in the order of a client's tasks, and in the ring.
+//! A task's position: in the order of a client's tasks, and in the ring.
 
 /// Number of a task in the order in which tasks were acquired (Copier, SOSP 2025, §5.1.1).
 ///
-/// Tickets count from 0 and are never reused. The slot that serves one is reused, once a lap; the
-/// generation tells laps apart.
+/// Tickets count from 0 and are never reused. A slot is reused once per lap; the generation
+/// identifies the lap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
 impl Ticket {
-    /// The ticket after this one.
+    /// Returns the next ticket.
     #[inline]
     #[must_use]
     pub fn next(self) -> Ticket {
@@ -16,7 +16,7 @@ impl Ticket {
     }
 }
 
-/// How many slots a ring has: a power of two, so that places are masks and shifts.
+/// Number of slots of a ring: a power of two, so that positions are masks and shifts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slots {
     mask: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// `count` slots; none where that is no power of two.
+    /// Returns `count` slots, or `None` if that is not a power of two.
     pub(crate) fn new(count: u64) -> Option<Slots> {
         count.is_power_of_two().then(|| Slots { mask: count - 1, shift: count.trailing_zeros() })
     }
@@ -34,15 +34,15 @@ impl Slots {
         self.mask + 1
     }
 
-    /// Which slot serves `ticket`.
+    /// Returns the index of the slot that serves `ticket`.
     #[inline]
     pub(crate) fn index(self, ticket: Ticket) -> usize {
         (ticket.0 & self.mask) as usize
     }
 
-    /// Which lap `ticket` belongs to, from 1: fresh memory, all zero, belongs to none. It wraps
-    /// after 2^32 laps (at ten million tasks a second and the smallest ring, two hours); who sleeps
-    /// through exactly that many laps is taken for awake.
+    /// Returns the lap of `ticket`, from 1; fresh memory, which is all zero, belongs to no lap.
+    /// The value wraps after 2^32 laps (two hours at ten million tasks a second and the smallest
+    /// ring); a thread that sleeps through exactly this number of laps is not detected.
     #[inline]
     pub(crate) fn generation(self, ticket: Ticket) -> u32 {
         (ticket.0 >> self.shift).wrapping_add(1) as u32

@@ -1,4 +1,4 @@
-//! Waiting for segments: spin, then sleep, and look again.
+//! Waiting for segments: spins, then sleeps, and checks again.
 
 use std::time::Duration;
 
@@ -6,55 +6,56 @@ use crate::atomic::{Ordering, fence};
 use crate::futex;
 use crate::progress::Progress;
 
-/// What ends a wait.
+/// Condition that ends a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Until {
     /// All segments are done.
     Done,
-    /// Or one of them is free, so that the waiter can claim and copy it.
+    /// All segments are done, or one of them is free, so that the waiter can claim and copy it.
     DoneOrFree,
 }
 
-/// How to wait.
+/// Policy of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitPolicy {
-    /// What for.
+    /// The condition.
     pub until: Until,
-    /// How often to look before sleeping; one look and a PAUSE are about 10 to 50 ns.
+    /// Number of checks before the first sleep; a check with a PAUSE takes about 10 to 50 ns.
     pub spins_max: u32,
-    /// How long one sleep lasts at most. A wake-up is not lost, but a peer can die before it.
+    /// Maximum duration of one sleep. A wake-up is not lost, but a peer can die before it.
     pub slice_us: u32,
-    /// How many sleeps; at least one. One that ends early, for other segments' sake, counts.
+    /// Maximum number of sleeps, at least one. Sleeps that end early, because of other segments,
+    /// count.
     pub slices_max: u32,
 }
 
 impl Default for WaitPolicy {
-    /// Spins as long as a wake-up would take, then sleeps for up to ten seconds, a hundredth at a
-    /// time.
+    /// Spins for about the duration of a wake-up, then sleeps for up to ten seconds, in a hundred
+    /// slices.
     fn default() -> WaitPolicy {
         WaitPolicy { until: Until::Done, spins_max: 1000, slice_us: 10_000, slices_max: 1000 }
     }
 }
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only one of these means that the bytes are there"]
 pub enum Waited {
     /// All segments are done, or the task has retired.
     Done,
-    /// With [`Until::DoneOrFree`]: not all are done, and these are free.
+    /// With [`Until::DoneOrFree`]: some segments are not done, and these are free.
     Free(u32),
-    /// The service is gone: who has claims of it takes them back.
+    /// The service is gone; its claims can be taken back.
     Stop,
-    /// Nothing happened for all slices.
+    /// Nothing happened in all sleeps.
     TimedOut,
 }
 
 impl Progress<'_> {
-    /// Waits until all of `bits` are done. `alive` is asked after each sleep; when it says `false`
-    /// the wait ends.
+    /// Waits until all of `bits` are done. `alive` is called after each sleep; the wait ends when
+    /// it returns `false`.
     ///
-    /// Who waits must not hold a claim: see "Life of a copy" in the architecture.
+    /// The waiter must not hold a claim: see "Life of a copy" in the architecture.
     pub fn wait(self, bits: u32, policy: &WaitPolicy, mut alive: impl FnMut() -> bool) -> Waited {
         if let Some(ended) = self.spin(bits, policy) {
             return ended;
@@ -64,7 +65,7 @@ impl Progress<'_> {
                 return ended;
             }
             if !alive() {
-                // It may have been its last act.
+                // The service may have finished the segments before it ended.
                 return self.look(bits, policy.until).unwrap_or(Waited::Stop);
             }
         }
@@ -79,7 +80,7 @@ impl Progress<'_> {
         if until == Until::Done {
             return None;
         }
-        // All, where the task has retired meanwhile: then the next look says that it is done.
+        // All bits are set if the task has retired; the next check then finds it done.
         let free = bits & !self.claimed();
         (free != 0).then_some(Waited::Free(free))
     }
@@ -94,13 +95,13 @@ impl Progress<'_> {
         None
     }
 
-    /// One sleep, unless there is something to see.
+    /// Sleeps once, unless the condition holds already.
     fn sleep(self, bits: u32, policy: &WaitPolicy) -> Option<Waited> {
         let line = self.line;
-        // Before the look: a wake-up from now on keeps this thread from sleeping.
+        // Load before the check: a later wake-up prevents the sleep.
         let wakes = line.wakes.load(Ordering::Acquire);
         line.waiters.fetch_add(1, Ordering::SeqCst);
-        // The waiter is counted before it looks, in everybody's eyes; see `wake_waiters`.
+        // The waiter must be counted before its check, for all threads; see `wake_waiters`.
         fence(Ordering::SeqCst);
         let mut ended = self.look(bits, policy.until);
         if ended.is_none() {

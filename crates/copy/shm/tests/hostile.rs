@@ -1,4 +1,4 @@
-//! Peers that send the wrong file, write the wrong header, or write anywhere at any time.
+//! Hostile peers: a wrong file, a wrong header, or writes anywhere at any time.
 #![cfg(not(feature = "loom"))]
 
 mod common;
@@ -20,14 +20,14 @@ use unlade_shm::{
 use unlade_testkit::{Random, seed};
 
 const SLOTS: u32 = 16;
-/// Where the positions are, in words.
+/// Indices of the positions, in words.
 const HEAD: usize = 8;
 const TAIL: usize = 16;
 
-/// The words of a mapping, as a peer sees them.
+/// Returns the words of a mapping, as a peer accesses them.
 fn words(arena: &Arena) -> &[AtomicU64] {
-    // SAFETY: the mapping lives as long as the borrow, its base is page-aligned, and it holds that
-    // many whole words. Everybody who uses it does so through atomics.
+    // SAFETY: the mapping lives as long as the borrow, its base is page-aligned, and it has this
+    // number of whole words. All accesses to it are atomic.
     unsafe { std::slice::from_raw_parts(arena.as_ptr().cast(), arena.len_bytes() / 8) }
 }
 
@@ -53,7 +53,7 @@ fn an_arena_is_the_same_bytes_for_both() {
     assert!(words(&two).iter().all(|word| word.load(Ordering::Relaxed) == 0));
     words(&one)[624].store(7, Ordering::Relaxed);
     assert_eq!(words(&two)[624].load(Ordering::Relaxed), 7);
-    // It stays when the other is gone, and the other cannot change its size.
+    // The arena survives the other one, and the other side cannot change its size.
     assert!(ftruncate(one.fd(), 1).is_err() && ftruncate(one.fd(), 1 << 20).is_err());
     drop(one);
     assert_eq!(words(&two)[624].load(Ordering::Relaxed), 7);
@@ -105,7 +105,7 @@ fn an_attach_believes_no_header_but_the_right_one() {
             let expected = match at {
                 0 => matches!(refused, LayoutError::Magic { .. }),
                 1 => matches!(refused, LayoutError::Version { .. }),
-                // Other numbers of slots are possible, and need another size.
+                // Other numbers of slots are valid but need another size.
                 2 => matches!(refused, LayoutError::Slots { .. } | LayoutError::Header { .. }),
                 _ => matches!(refused, LayoutError::Header { word, .. } if word == at),
             };
@@ -113,7 +113,7 @@ fn an_attach_believes_no_header_but_the_right_one() {
         }
         word.store(right, Ordering::Relaxed);
     }
-    // All that follows from the slots is right, but the file is too small for them.
+    // The header is consistent, but the file is too small for it.
     let larger = Arena::create("ring-test", Queue::bytes_for(2 * SLOTS).unwrap()).unwrap();
     let memory = again(&larger);
     let _larger_queue = Queue::create(larger.into(), 2 * SLOTS).unwrap();
@@ -140,7 +140,7 @@ fn memory_that_is_too_small_or_empty_is_refused() {
 }
 
 #[test]
-fn impossible_positions_are_told() {
+fn impossible_positions_are_errors() {
     let (client, service, arena) = mapped(SLOTS);
     let [head, tail] = [HEAD, TAIL].map(|at| &words(&arena)[at]);
     for _ in 0..3 {
@@ -163,7 +163,7 @@ fn impossible_positions_are_told() {
             false => assert!(matches!(attached, Err(LayoutError::Positions { tail: 2, .. }))),
         }
     }
-    // A client whose service says that it retired what does not exist is refused.
+    // A service's tail beyond the head makes the queue refuse further tickets.
     head.store(18, Ordering::Relaxed);
     assert_eq!(client.try_acquire(), None);
     tail.store(19, Ordering::Relaxed);
@@ -187,7 +187,7 @@ fn a_service_goes_on_where_the_last_one_stopped() {
     assert_eq!(service.peek(Ticket(23)), None);
 }
 
-/// Every operation of both sides once, on a ticket that may be anything.
+/// Performs every operation of both sides once, on an arbitrary ticket.
 fn exercise(queue: &Queue, ticket: Ticket, bits: u32) {
     let policy = WaitPolicy { until: Until::DoneOrFree, spins_max: 2, slice_us: 1, slices_max: 2 };
     if let Some(acquired) = queue.try_acquire() {
@@ -227,7 +227,7 @@ fn words_that_change_between_operations_do_no_harm() {
     let words = words(&arena);
     for _ in 0..5_000 {
         for _ in 0..random.below(8) {
-            // The first lines more often.
+            // Favour the first lines.
             let limit = if random.below(2) == 0 { 64 } else { words.len() as u64 };
             let at = random.below(limit) as usize;
             words[at].store(hostile(&mut random), Ordering::Relaxed);
@@ -278,7 +278,7 @@ fn lines_of_random_words_are_tasks_or_errors() {
     let (mut tasks, mut errors) = (0, 0);
     for _ in 0..20_000 {
         line.iter().for_each(|word| word.store(hostile(&mut random), Ordering::Relaxed));
-        // Generation 1, usually a kind and flags that exist.
+        // Generation 1, and usually a valid kind and valid flags.
         let first =
             if random.below(2) == 0 { (random.next() % 6) | (12 << 16) } else { random.next() };
         line[0].store((1 << 32) | (first & 0xFFFF_FFFF), Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Every interleaving, within loom's bounds, of small programs over the real code.
+//! All interleavings, within loom's bounds, of small programs over the real code.
 //!
-//! `cargo test -p unlade-shm --features loom --release --test loom`. No time passes in the model: a
-//! wake-up that is lost is a deadlock, which loom reports. `LOOM_MAX_PREEMPTIONS` goes deeper.
+//! `cargo test -p unlade-shm --features loom --release --test loom`. No time passes in the model,
+//! so a lost wake-up is a deadlock, which loom reports. `LOOM_MAX_PREEMPTIONS` extends the search.
 //!
-//! Loom remembers the last access to a word only: a thread that loads a word and then changes it
-//! hides from loom that another loaded it before. What is checked here changes words without
-//! looking first.
+//! loom remembers only the last access to a word. A thread that loads a word and then changes it
+//! hides an earlier load of another thread. The code under test changes words without a load
+//! first.
 
 use std::num::NonZeroU16;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use unlade_shm::{
     WaitPolicy, Waited,
 };
 
-/// Involuntary switches between threads in one execution; the known bugs of such code need two.
+/// Maximum number of involuntary switches in one execution; known bugs of such code need two.
 const PREEMPTIONS_MAX: usize = 3;
-/// The same where three threads make three too slow.
+/// The same for programs with three threads, for which three switches are too slow.
 const PREEMPTIONS_FEW: usize = 2;
 const NO_TIME: Duration = Duration::ZERO;
 const SLEEP: WaitPolicy =
@@ -52,7 +52,7 @@ fn published(queue: &Queue, mark: u64) -> Ticket {
     ticket
 }
 
-/// Takes, as the service, the task of `ticket`, when it is there.
+/// Waits, as the service, for the task of `ticket`.
 fn served(queue: &Queue, ticket: Ticket) -> Task {
     loop {
         if let Some(found) = queue.peek(ticket) {
@@ -169,7 +169,7 @@ fn a_segment_has_one_owner() {
 }
 
 #[test]
-fn who_sleeps_through_a_recycling_takes_and_changes_nothing() {
+fn an_outdated_ticket_claims_and_changes_nothing() {
     model(|| {
         let queue = queue();
         let old = published(&queue, 1);
@@ -179,7 +179,7 @@ fn who_sleeps_through_a_recycling_takes_and_changes_nothing() {
             let progress = other.progress(old);
             let claimed = progress.claim(0b1);
             let pinned = progress.claim_all_or_none(0b10);
-            // A service that comes back after its client took it for dead.
+            // A service continues after its client took it for dead.
             progress.finish(0b100);
             progress.release(0b1000);
             (claimed, pinned, progress.handler_due(), progress.take_handler())
@@ -198,7 +198,7 @@ fn who_sleeps_through_a_recycling_takes_and_changes_nothing() {
 }
 
 #[test]
-fn what_was_copied_is_seen_when_it_is_done() {
+fn copied_bytes_are_visible_when_done() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -218,7 +218,7 @@ fn what_was_copied_is_seen_when_it_is_done() {
 }
 
 #[test]
-fn what_a_pin_read_was_read_before_the_next_claim() {
+fn reads_under_a_pin_precede_the_next_claim() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -267,7 +267,7 @@ fn no_finish_is_lost_on_one_of_two_waiters() {
         let service = thread::spawn(move || {
             let progress = other.progress(ticket);
             progress.finish(progress.claim(0b1));
-            // A waiter that is late meets the slot's next task.
+            // A late waiter meets the slot's next task.
             other.retire(ticket.next());
             published(&other, 2);
             published(&other, 3);
@@ -293,7 +293,7 @@ fn no_release_is_lost_on_a_waiter_who_can_do_it() {
 }
 
 #[test]
-fn who_sees_the_end_sees_the_error() {
+fn a_thread_that_sees_the_end_sees_the_error() {
     model(|| {
         let queue = queue();
         let ticket = published(&queue, 1);
@@ -348,9 +348,9 @@ fn nothing_is_published_to_a_service_that_sleeps_on() {
                 at = at.next();
                 continue;
             }
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             if queue.peek(at).is_none() {
-                bell.sleep(drowsy, NO_TIME);
+                bell.sleep(pending_sleep, NO_TIME);
             }
             bell.announce_awake();
         }
@@ -374,9 +374,9 @@ fn two_ringers_of_one_doorbell_are_both_heard() {
         bell.announce_awake();
         let all = || work.iter().all(|word| word.load(Ordering::Relaxed) == 1);
         while !all() {
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             if !all() {
-                bell.sleep(drowsy, NO_TIME);
+                bell.sleep(pending_sleep, NO_TIME);
             }
             bell.announce_awake();
         }
@@ -400,7 +400,7 @@ fn a_handler_runs_once() {
             let found = other.pop_handler();
             found.is_some_and(|ticket| other.progress(ticket).take_handler())
         });
-        // A thread that takes the service for dead, and looks through all tasks.
+        // A thread that takes the service for dead scans all tasks.
         let progress = queue.progress(ticket);
         progress.handler_due();
         let mine = progress.take_handler();

@@ -1,4 +1,4 @@
-//! Random operations against a simple model, one thread.
+//! Random operations against a simple model, in one thread.
 #![cfg(not(feature = "loom"))]
 
 mod common;
@@ -16,14 +16,14 @@ use unlade_testkit::{Random, seed};
 const STEPS: u32 = 200_000;
 const SLOTS: usize = 16;
 const SYNC_ENTRIES: usize = unlade_shm::layout::SYNC_ENTRIES;
-/// One look, one sleep of no length.
-const GLANCE: WaitPolicy =
+/// One check, and one sleep without a duration.
+const ONE_CHECK: WaitPolicy =
     WaitPolicy { until: Until::DoneOrFree, spins_max: 1, slice_us: 0, slices_max: 1 };
 
-/// What the model knows of a task.
-struct Known {
+/// State of a task in the model.
+struct TaskModel {
     task: Option<Task>,
-    /// Claimed, by the model or whoever, and done.
+    /// Claimed segments (by the model or by another party), and done segments.
     claimed: u32,
     done: u32,
     error: Option<NonZeroU16>,
@@ -34,8 +34,8 @@ struct Known {
 struct World {
     queue: Queue,
     random: Random,
-    /// All tasks that ever were; the index is the ticket.
-    known: Vec<Known>,
+    /// All tasks that ever existed; the index is the ticket.
+    known: Vec<TaskModel>,
     tail: usize,
     sync: VecDeque<SyncTask>,
     handlers: VecDeque<Ticket>,
@@ -60,7 +60,7 @@ fn any_task(random: &mut Random) -> Task {
 }
 
 impl World {
-    /// A task that is published and not retired.
+    /// Returns a task that is published and not retired.
     fn some(&mut self) -> Option<usize> {
         let at = self.tail + self.random.below(SLOTS as u64) as usize;
         self.known.get(at).is_some_and(|known| known.task.is_some()).then_some(at)
@@ -71,7 +71,7 @@ impl World {
             (self.known.len() - self.tail < SLOTS).then_some(Ticket(self.known.len() as u64));
         assert_eq!(self.queue.try_acquire(), expected);
         if expected.is_some() {
-            self.known.push(Known {
+            self.known.push(TaskModel {
                 task: None,
                 claimed: 0,
                 done: 0,
@@ -104,7 +104,7 @@ impl World {
         self.queue.retire(Ticket(self.tail as u64));
     }
 
-    /// One operation on the progress of one task, done by both.
+    /// Performs one operation on the progress of a task, in both implementations.
     fn work(&mut self, at: usize) {
         let bits = bits(&mut self.random);
         let known = &mut self.known[at];
@@ -194,7 +194,7 @@ impl World {
         assert_eq!(self.queue.peek(ticket), known.task.map(Ok));
         let bits = bits(&mut self.random);
         agree(self.queue.progress(ticket), known, bits);
-        // A lap ago the slot served another task.
+        // The slot served another task one lap ago.
         if let Some(old) = ticket.0.checked_sub(SLOTS as u64).map(Ticket) {
             assert_eq!(self.queue.peek(old), None);
             let old = self.queue.progress(old);
@@ -205,13 +205,13 @@ impl World {
     }
 }
 
-fn agree(progress: Progress<'_>, known: &Known, bits: u32) {
+fn agree(progress: Progress<'_>, known: &TaskModel, bits: u32) {
     assert!(progress.is_current());
     assert_eq!((progress.claimed(), progress.done()), (known.claimed, known.done));
     assert_eq!((progress.error(), progress.is_aborted()), (known.error, known.aborted));
     assert_eq!(progress.handler(), known.handler);
     assert_eq!(progress.is_done(bits), known.done & bits == bits);
-    let waited = progress.wait(bits, &GLANCE, || false);
+    let waited = progress.wait(bits, &ONE_CHECK, || false);
     let expected = match (known.done & bits == bits, bits & !known.claimed) {
         (true, _) => Waited::Done,
         (false, 0) => Waited::Stop,

@@ -1,4 +1,4 @@
-//! Real threads: many rounds of what the models show for few steps.
+//! Real threads: many rounds of the operations that the models check for few steps.
 #![cfg(not(feature = "loom"))]
 
 mod common;
@@ -16,19 +16,19 @@ use unlade_shm::{
 const TASKS: u64 = 20_000;
 const PRODUCERS: u64 = 3;
 const SLOTS: u32 = 16;
-/// Far beyond what a test takes: a wake-up that is lost makes it hang, and be noticed.
+/// Far longer than a test takes: a lost wake-up makes it hang visibly.
 const FOREVER: Duration = Duration::from_secs(3600);
 const PATIENT: WaitPolicy =
     WaitPolicy { until: Until::Done, spins_max: 100, slice_us: u32::MAX, slices_max: u32::MAX };
 
-/// A task that says in several words which it is.
+/// Returns a task that contains its identity in several words.
 fn marked(producer: u64, number: u64) -> Task {
     let mark = producer << 32 | number;
     let flags = if number.is_multiple_of(3) { Flags::HANDLER } else { Flags::default() };
     Task { flags, handler: mark, argument: !mark, extra: mark, ..Task::copy(mark, mark, 32 << 10) }
 }
 
-/// Publishes, waits where the queue is full, and runs handlers meanwhile.
+/// Publishes a task; while the queue is full, waits and runs handlers.
 fn submit(queue: &Queue, task: &Task, run: &impl Fn(u64)) -> Ticket {
     loop {
         if let Some(ticket) = queue.try_acquire() {
@@ -46,13 +46,13 @@ fn post_handlers(queue: &Queue, run: &impl Fn(u64)) {
         let Some(Ok(task)) = queue.peek(ticket) else { continue };
         if queue.progress(ticket).take_handler() {
             run(task.handler);
-            // Its slot can retire.
+            // The slot can retire now.
             queue.doorbell().ring();
         }
     }
 }
 
-/// A service: where it is, and what it has retired.
+/// A service: its position, and its retired tickets.
 struct Service<'q> {
     queue: &'q Queue,
     at: Ticket,
@@ -60,7 +60,7 @@ struct Service<'q> {
 }
 
 impl Service<'_> {
-    /// Whether there is something to do; retires what can be.
+    /// Retires what is complete, and returns the next task, if there is one.
     fn look(&mut self) -> Option<Task> {
         while self.tail < self.at && self.queue.progress(self.tail).handler() != HandlerState::Due {
             self.tail = self.tail.next();
@@ -69,7 +69,7 @@ impl Service<'_> {
         self.queue.peek(self.at).map(|task| task.unwrap())
     }
 
-    /// Sleeps until there is a task, or all that are complete have retired.
+    /// Sleeps until there is a task, or until all complete tasks have retired.
     fn next_task(&mut self, is_last: bool) -> Option<Task> {
         let bell = self.queue.doorbell();
         loop {
@@ -77,16 +77,16 @@ impl Service<'_> {
             if found.is_some() || is_last && self.tail == self.at {
                 return found;
             }
-            let drowsy = bell.announce_sleep();
+            let pending_sleep = bell.announce_sleep();
             let tail = self.tail;
             if self.look().is_none() && self.tail == tail {
-                bell.sleep(drowsy, FOREVER);
+                bell.sleep(pending_sleep, FOREVER);
             }
             bell.announce_awake();
         }
     }
 
-    /// One segment at a time, so that clients get some.
+    /// Copies one segment at a time, so that clients get some.
     fn copy(&mut self, task: &Task) {
         let progress = self.queue.progress(self.at);
         for segment in 0..task.bits().count_ones() {
@@ -195,7 +195,7 @@ fn a_segment_is_copied_once_whoever_claims_it() {
             queue.publish(at, &marked(0, at.0));
             let progress = queue.progress(at);
             if progress.claim_all_or_none(0xF) {
-                // A pin: nothing is copied under it.
+                // A pin: no segment is copied under it.
                 assert_eq!(progress.done() & 0xF, 0);
                 progress.release(0xF);
             }
@@ -227,7 +227,7 @@ fn a_waiter_whose_service_is_gone_stops() {
     });
     assert_eq!((waited, asked), (Waited::Stop, 4));
     assert_eq!(progress.wait(1, &policy, || true), Waited::TimedOut);
-    // Its last act.
+    // The service finishes the segment just before it ends.
     let waited = progress.wait(1, &policy, || {
         progress.finish(1);
         false

@@ -28,7 +28,7 @@ const UNIT: Characteristics = Characteristics {
     bytes_per_us: 30_000,
     bytes_min: 4 << 10,
     bytes_max: 1 << 20,
-    pieces_max: 32,
+    chunks_max: 32,
     depth: 64,
 };
 

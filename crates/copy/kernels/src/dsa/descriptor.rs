@@ -1,12 +1,12 @@
-//! What the accelerator reads and writes: descriptors of 64 bytes and completion records of 32.
+//! Formats of the accelerator: descriptors of 64 bytes and completion records of 32 bytes.
 //!
 //! The layouts are those of the Intel Data Streaming Accelerator Architecture Specification and of
-//! Linux' `<linux/idxd.h>`; all fields are little-endian. They are built and taken apart as bytes,
-//! so that they can be tested on any machine.
+//! Linux' `<linux/idxd.h>`; all fields are little-endian. The code builds and parses them as
+//! bytes, so they can be tested on any machine.
 
-/// Bytes of a descriptor, and its alignment in a list.
+/// Size of a descriptor, and its alignment in a list.
 pub const DESCRIPTOR_BYTES: usize = 64;
-/// Bytes of a completion record, and its alignment.
+/// Size of a completion record, and its alignment.
 pub const RECORD_BYTES: usize = 32;
 
 const OPCODE_BATCH: u32 = 1;
@@ -14,14 +14,14 @@ const OPCODE_MEMMOVE: u32 = 3;
 
 /// The address of the completion record is valid.
 const FLAG_RECORD_VALID: u32 = 0x04;
-/// A completion record is wanted.
+/// A completion record is requested.
 const FLAG_RECORD_WANTED: u32 = 0x08;
-/// What is written belongs into the cache.
+/// The destination is written to the cache.
 const FLAG_CACHE: u32 = 0x100;
 
-/// Bits of the status byte that are the status; the last tells a write from a read.
+/// Bits of the status byte without the write flag.
 const STATUS_MASK: u8 = 0x7f;
-/// The fault was met while writing.
+/// The fault occurred on a write.
 const STATUS_WRITE: u8 = 0x80;
 
 const STATUS_SUCCESS: u8 = 0x01;
@@ -29,22 +29,22 @@ const STATUS_PAGE_FAULT: u8 = 0x03;
 const STATUS_BATCH_FAIL: u8 = 0x05;
 const STATUS_BATCH_PAGE_FAULT: u8 = 0x06;
 
-/// An order to the accelerator.
+/// A command to the accelerator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Descriptor(pub [u8; DESCRIPTOR_BYTES]);
 
 impl Descriptor {
-    /// Nothing.
+    /// An empty descriptor.
     pub const EMPTY: Descriptor = Descriptor([0; DESCRIPTOR_BYTES]);
 
-    /// Copies `bytes`; `cache` if they are read soon. The result goes to the record at `record`.
+    /// Copies `bytes`, into the cache if `cache`. The result is written to `record`.
     pub fn memmove(dst: u64, src: u64, bytes: u32, cache: bool, record: u64) -> Descriptor {
         let cache = if cache { FLAG_CACHE } else { 0 };
         Descriptor::build(OPCODE_MEMMOVE, cache, record, src, dst, bytes)
     }
 
-    /// Does the descriptors of a list, which begins at a multiple of 64, in any order.
+    /// Executes the descriptors of a list, in any order. The list is aligned to 64 bytes.
     pub fn batch(list: u64, descriptors: u32, record: u64) -> Descriptor {
         Descriptor::build(OPCODE_BATCH, 0, record, list, 0, descriptors)
     }
@@ -60,7 +60,7 @@ impl Descriptor {
         let flags = flags | FLAG_RECORD_VALID | FLAG_RECORD_WANTED;
         let mut bytes = [0; DESCRIPTOR_BYTES];
         // Bytes 0 to 3 are the address space and the privilege, which the processor and the driver
-        // fill in; 36 and 37 the interrupt handle, unused; all others reserved.
+        // fill in; bytes 36 and 37 are the unused interrupt handle; all others are reserved.
         bytes[4..8].copy_from_slice(&(opcode << 24 | flags).to_le_bytes());
         bytes[8..16].copy_from_slice(&record.to_le_bytes());
         bytes[16..24].copy_from_slice(&first.to_le_bytes());
@@ -70,43 +70,43 @@ impl Descriptor {
     }
 }
 
-/// What became of a descriptor.
+/// Completion status of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CompletionStatus {
     /// Not reported yet.
     Pending,
-    /// All is copied.
+    /// All bytes are copied.
     Success,
-    /// A page was not there: the rest is the processor's, which can fault.
+    /// A page was missing; the processor, which can fault, copies the rest.
     PageFault {
-        /// Bytes that are copied, the first ones; none if it copied from the end.
+        /// Number of copied bytes from the beginning; 0 if the copy started at the end.
         done_bytes: u32,
-        /// The address.
+        /// Address of the fault.
         address: u64,
-        /// Whether it was met while writing.
+        /// True if the fault occurred on a write.
         write: bool,
     },
-    /// Of a batch: some of its descriptors have not succeeded, see their records.
+    /// Some descriptors of a batch have not succeeded; see their records.
     BatchIncomplete,
-    /// Anything else, as reported.
+    /// Any other reported status.
     Other(u8),
 }
 
-/// Takes a completion record apart.
-pub fn outcome(record: &[u8; RECORD_BYTES]) -> Outcome {
+/// Parses a completion record.
+pub fn outcome(record: &[u8; RECORD_BYTES]) -> CompletionStatus {
     // status, result, fault information, reserved, bytes completed, fault address
     let [status, result, _, _, b0, b1, b2, b3, a0, a1, a2, a3, a4, a5, a6, a7, ..] = *record;
     match status & STATUS_MASK {
-        0 => Outcome::Pending,
-        STATUS_SUCCESS => Outcome::Success,
-        STATUS_PAGE_FAULT => Outcome::PageFault {
-            // Result 1: the ranges overlap, and the copy went from the end to the beginning.
+        0 => CompletionStatus::Pending,
+        STATUS_SUCCESS => CompletionStatus::Success,
+        STATUS_PAGE_FAULT => CompletionStatus::PageFault {
+            // Result 1: the ranges overlap, and the copy started at the end.
             done_bytes: if result == 0 { u32::from_le_bytes([b0, b1, b2, b3]) } else { 0 },
             address: u64::from_le_bytes([a0, a1, a2, a3, a4, a5, a6, a7]),
             write: status & STATUS_WRITE != 0,
         },
-        STATUS_BATCH_FAIL | STATUS_BATCH_PAGE_FAULT => Outcome::BatchIncomplete,
-        other => Outcome::Other(other),
+        STATUS_BATCH_FAIL | STATUS_BATCH_PAGE_FAULT => CompletionStatus::BatchIncomplete,
+        other => CompletionStatus::Other(other),
     }
 }
 
@@ -154,16 +154,19 @@ mod tests {
             bytes[8..16].copy_from_slice(&0x7fff_0000_1000_u64.to_le_bytes());
             outcome(&bytes)
         };
-        let fault =
-            |done_bytes, write| Outcome::PageFault { done_bytes, address: 0x7fff_0000_1000, write };
-        assert_eq!(record(0, 0), Outcome::Pending);
-        assert_eq!(record(1, 0), Outcome::Success);
+        let fault = |done_bytes, write| CompletionStatus::PageFault {
+            done_bytes,
+            address: 0x7fff_0000_1000,
+            write,
+        };
+        assert_eq!(record(0, 0), CompletionStatus::Pending);
+        assert_eq!(record(1, 0), CompletionStatus::Success);
         assert_eq!(record(0x03, 0), fault(0x1234, false));
         assert_eq!(record(0x83, 0), fault(0x1234, true));
         assert_eq!(record(0x03, 1), fault(0, false));
-        assert_eq!(record(0x05, 0), Outcome::BatchIncomplete);
-        assert_eq!(record(0x06, 0), Outcome::BatchIncomplete);
-        assert_eq!(record(0x10, 0), Outcome::Other(0x10));
-        assert_eq!(record(0x9a, 0), Outcome::Other(0x1a));
+        assert_eq!(record(0x05, 0), CompletionStatus::BatchIncomplete);
+        assert_eq!(record(0x06, 0), CompletionStatus::BatchIncomplete);
+        assert_eq!(record(0x10, 0), CompletionStatus::Other(0x10));
+        assert_eq!(record(0x9a, 0), CompletionStatus::Other(0x1a));
     }
 }

@@ -1,9 +1,9 @@
-//! How descriptors come to the accelerator: by a 64-byte store to a page of it that is mapped here,
-//! or by `write` on its device file.
+//! Submission of descriptors to the accelerator: by a 64-byte store to a mapped page of it, or by
+//! `write` on its device file.
 //!
-//! Direct stores need a privilege on most processors since 2024 (CAP_SYS_RAWIO), because a process
-//! can confuse the device with them; the driver looks at what is written, and takes no batches
-//! there. So mapping is tried first and writing is what is left.
+//! Since 2024 most processors require a privilege for direct stores (CAP_SYS_RAWIO), because a
+//! process can confuse the device with them. With `write` the driver checks the descriptors, and
+//! accepts no batches. So mapping is tried first, and `write` is the fallback.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -12,12 +12,12 @@ use std::ptr::NonNull;
 use super::descriptor::{DESCRIPTOR_BYTES, Descriptor};
 use super::probe::{Mode, Queue};
 
-/// Bytes of the page to store to.
+/// Size of the mapped page.
 const PORTAL_BYTES: usize = 4096;
-/// How often a descriptor is offered to a shared queue that is full.
+/// Number of attempts to submit a descriptor to a full shared queue.
 const OFFERS_MAX: usize = 16;
 
-/// A way to the accelerator.
+/// Access to the accelerator.
 #[derive(Debug)]
 pub(super) enum Portal {
     /// A mapped page.
@@ -26,12 +26,12 @@ pub(super) enum Portal {
     Written(File),
 }
 
-/// The page, as long as it is mapped.
+/// The mapped page.
 #[derive(Debug)]
 pub(super) struct Mapped {
     base: NonNull<u8>,
     mode: Mode,
-    /// Closing the file ends what is under way, so it stays open as long.
+    /// Closing the file ends batches in progress, so it stays open with the mapping.
     _file: File,
 }
 
@@ -54,22 +54,23 @@ impl Portal {
         }
     }
 
-    /// Whether a batch may come this way.
+    /// Returns true if batches can be submitted.
     pub(super) fn takes_batches(&self) -> bool {
         matches!(self, Portal::Mapped(_))
     }
 
-    /// Submits descriptors; how many were taken, the first ones.
+    /// Submits descriptors, and returns the number of accepted ones, from the first.
     ///
     /// # Errors
-    /// None was taken, and not because the queue is full.
+    /// No descriptor was accepted, for another reason than a full queue.
     ///
     /// # Safety
-    /// The addresses in the descriptors and what they mean stay valid until they are reported.
+    /// The addresses in the descriptors and the memory behind them stay valid until they are
+    /// reported.
     pub(super) unsafe fn submit(&mut self, descriptors: &[Descriptor]) -> io::Result<usize> {
         match self {
             Portal::Mapped(portal) => {
-                // SAFETY: the caller's promise.
+                // SAFETY: the caller guarantees valid addresses.
                 let taken = |one: &&Descriptor| unsafe { portal.store(one) };
                 Ok(descriptors.iter().take_while(taken).count())
             }
@@ -91,7 +92,7 @@ fn write(file: &mut File, descriptors: &[Descriptor]) -> io::Result<usize> {
 }
 
 impl Mapped {
-    /// Stores a descriptor to the portal; whether it was taken.
+    /// Stores a descriptor to the portal; returns true if it was accepted.
     ///
     /// # Safety
     /// As for [`Portal::submit`].
@@ -99,8 +100,8 @@ impl Mapped {
         match self.mode {
             Mode::Dedicated => {
                 // SAFETY: the base is a portal of a dedicated queue, aligned to 64, and the
-                // processor has the instruction (`can_store`). Nothing tells whether there is
-                // room: the caller counts.
+                // processor has the instruction (`can_store`). The instruction does not report a
+                // full queue, so the caller counts the entries.
                 unsafe { instruction::movdir64b(self.base.as_ptr(), descriptor) };
                 true
             }
@@ -133,7 +134,7 @@ fn map(file: &File) -> io::Result<NonNull<u8>> {
 }
 
 fn unmap(base: NonNull<u8>) {
-    // SAFETY: `base` came from `map`, and its owner gives it up.
+    // SAFETY: `base` came from `map`, and its owner does not use it any more.
     unsafe { libc::munmap(base.as_ptr().cast(), PORTAL_BYTES) };
 }
 
@@ -144,7 +145,7 @@ fn can_store(mode: Mode) -> bool {
     }
 }
 
-/// The two instructions, as bytes: not every assembler knows them.
+/// The two instructions, as bytes, because some assemblers do not support them.
 #[cfg(target_arch = "x86_64")]
 mod instruction {
     use std::arch::asm;
@@ -177,8 +178,9 @@ mod instruction {
     /// # Safety
     /// `portal` is a mapped portal of a dedicated queue with room, and [`has_movdir64b`].
     pub(super) unsafe fn movdir64b(portal: *mut u8, descriptor: &Descriptor) {
-        // SAFETY: reads 64 bytes at rdx, which is a descriptor, and writes 64 at rax, aligned. The
-        // fence orders what the descriptor points to before the store, which is weakly ordered.
+        // SAFETY: reads 64 bytes at rdx, which is a descriptor, and writes 64 aligned bytes at
+        // rax. The fence orders earlier writes to the referenced memory before the store, which is
+        // weakly ordered.
         unsafe {
             asm!(
                 "sfence",
@@ -191,13 +193,13 @@ mod instruction {
         }
     }
 
-    /// Offers 64 bytes; whether they were taken.
+    /// Submits 64 bytes; returns true if they were accepted.
     ///
     /// # Safety
     /// `portal` is a mapped portal of a shared queue, and [`has_enqcmd`].
     pub(super) unsafe fn enqcmd(portal: *mut u8, descriptor: &Descriptor) -> bool {
         let full: u8;
-        // SAFETY: as for `movdir64b`; the zero flag says that the queue was full.
+        // SAFETY: as for `movdir64b`; the zero flag indicates a full queue.
         unsafe {
             asm!(
                 "sfence",
@@ -230,14 +232,14 @@ mod instruction {
 
         #[test]
         fn the_bytes_are_what_this_assembler_makes() {
-            // SAFETY: the assembly above is 20 bytes long, and code can be read.
+            // SAFETY: the assembly above is 20 bytes long, and code is readable.
             let bytes = unsafe { unlade_copyunit_test_encodings };
             assert_eq!(bytes[..10], bytes[10..]);
         }
     }
 }
 
-/// No other architecture has the accelerator.
+/// A stub; other architectures do not have the accelerator.
 #[cfg(not(target_arch = "x86_64"))]
 mod instruction {
     use super::Descriptor;
@@ -251,7 +253,7 @@ mod instruction {
     }
 
     /// # Safety
-    /// None is needed: it does nothing, and is not called.
+    /// No requirements: the function does nothing, and is not called.
     pub(super) unsafe fn movdir64b(_: *mut u8, _: &Descriptor) {}
 
     /// # Safety

@@ -1,86 +1,87 @@
-//! Which work queues of the accelerator this process could use.
+//! Discovery of the accelerator's work queues that this process could use.
 //!
-//! The driver lists its queues below `/sys/bus/dsa/devices`, with what an administrator made of
-//! them (`accel-config`), and a queue for user space has a device file in `/dev/dsa`. Queues of
-//! the compression accelerator are on the same bus, with files elsewhere.
+//! The driver lists its queues below `/sys/bus/dsa/devices`, with their configuration by an
+//! administrator (`accel-config`). A queue for user space has a device file in `/dev/dsa`. Queues
+//! of the compression accelerator are on the same bus, with device files elsewhere.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// The most queues that are looked at.
+/// Maximum number of queues that are examined.
 pub const QUEUES_MAX: usize = 256;
-/// The most bytes of an attribute that are read.
+/// Maximum number of bytes that are read of an attribute.
 const ATTRIBUTE_BYTES_MAX: u64 = 256;
 
-/// How descriptors come into a queue.
+/// Submission mode of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// One process has it, and counts what is in it (MOVDIR64B).
+    /// One process owns the queue, and counts its entries (MOVDIR64B).
     Dedicated,
-    /// Any process may try, and learns whether there was room (ENQCMD).
+    /// Any process may submit, and learns if there was room (ENQCMD).
     Shared,
 }
 
 /// A queue that a process can open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Its name, `wq0.1` say.
+    /// Name, for example `wq0.1`.
     pub name: String,
-    /// Its device file.
+    /// Path of the device file.
     pub path: PathBuf,
-    /// How it is filled.
+    /// Submission mode.
     pub mode: Mode,
-    /// How many descriptors it holds.
+    /// Number of entries.
     pub entries: usize,
-    /// The largest copy, in bytes.
+    /// Maximum length of a copy, in bytes.
     pub bytes_max: u64,
-    /// The most descriptors of a batch; 1 where it takes no batches.
+    /// Maximum number of descriptors in a batch; 1 if the queue accepts no batches.
     pub batch_max: usize,
 }
 
-/// Why a queue is of no use.
+/// Reason why a queue is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum Unusable {
-    /// It is a kernel driver's, or nobody's.
+    /// The queue belongs to a kernel driver, or has no type.
     #[error("its type is {0:?}; `accel-config config-wq --type=user` makes it one for programs")]
     Type(String),
-    /// It is switched off.
+    /// The queue is disabled.
     #[error("its state is {0:?}; `accel-config enable-wq` switches it on")]
     State(String),
-    /// It is filled in a way that nobody has heard of.
+    /// The mode is unknown.
     #[error("its mode is {0:?}; only shared and dedicated are known")]
     Mode(String),
-    /// It has no device file here: it is another accelerator's, or udev has not made it.
+    /// The queue has no device file here: it belongs to another accelerator, or udev has not
+    /// created it.
     #[error("{} is not there; is it a queue of another accelerator?", .0.display())]
     NoFile(PathBuf),
-    /// An attribute that must be there is not, or is no number.
+    /// A required attribute is missing or not a number.
     #[error("its attribute {name} cannot be read: {source}")]
     Attribute {
-        /// Which.
+        /// Name of the attribute.
         name: &'static str,
-        /// Why.
+        /// The error.
         source: io::Error,
     },
 }
 
-/// What the probe found. Both lists are empty where there is no accelerator.
+/// Result of the probe. Both lists are empty without an accelerator.
 #[derive(Debug, Default)]
-pub struct Found {
-    /// Queues to open, by name.
+pub struct ProbeResult {
+    /// Usable queues, by name.
     pub usable: Vec<Queue>,
-    /// Queues that are there and of no use, and why, by name.
+    /// Existing but unusable queues with the reason, by name.
     pub unusable: Vec<(String, Unusable)>,
 }
 
-/// Looks for queues on this machine.
-pub fn probe() -> Found {
+/// Searches for queues on this machine.
+pub fn probe() -> ProbeResult {
     probe_at(Path::new("/sys/bus/dsa/devices"), Path::new("/dev/dsa"))
 }
 
-/// Looks for queues below other directories: of the bus, and of the device files.
-pub fn probe_at(bus: &Path, files: &Path) -> Found {
-    let mut found = Found::default();
+/// Searches for queues below other directories: that of the bus, and that of the device files.
+pub fn probe_at(bus: &Path, files: &Path) -> ProbeResult {
+    let mut found = ProbeResult::default();
     let names = fs::read_dir(bus).into_iter().flatten().flatten();
     let mut names: Vec<String> = names
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -123,7 +124,7 @@ fn queue(attributes: &Path, files: &Path, name: &str) -> Result<Queue, Unusable>
         mode,
         entries: number("size")? as usize,
         bytes_max: number("max_transfer_size")?,
-        // Not there where the device takes no batches.
+        // The attribute is missing if the device accepts no batches.
         batch_max: number("max_batch_size").unwrap_or(1) as usize,
     })
 }

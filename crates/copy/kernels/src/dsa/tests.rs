@@ -1,4 +1,5 @@
-//! The whole unit, with an accelerator that the test plays: descriptors come through a socket.
+//! Tests of the whole unit with a simulated accelerator, which receives the descriptors through a
+//! socket.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -10,11 +11,11 @@ use super::probe::Mode;
 use super::*;
 use crate::guard::{self, Kind};
 
-/// What the played accelerator does with a copy.
+/// Behaviour of the simulated accelerator for a copy.
 #[derive(Clone, Copy)]
-enum Play {
+enum SimulatedResult {
     Copy,
-    /// Copies so many bytes, and reports a page fault.
+    /// Copies this number of bytes, and reports a page fault.
     Fault(u32),
     /// Reports this status.
     Fail(u8),
@@ -46,24 +47,24 @@ impl Bench {
         let portal = Portal::Written(File::from(OwnedFd::from(file)));
         let mut unit = Dsa::with(portal, &queue, guard);
         assert_eq!(unit.batch_max, 1, "no batches through a file");
-        // The socket takes what the driver would not, so batches are tested too.
+        // The socket accepts batches, unlike the driver, so they are tested too.
         unit.batch_max = batch_max;
         Some(Bench { unit, orders })
     }
 
     fn submit(&mut self, buffers: &mut [(Vec<u8>, Vec<u8>)]) -> Result<Batch, Refused> {
-        let piece = |(from, to): &mut (Vec<u8>, Vec<u8>)| Piece {
+        let chunk = |(from, to): &mut (Vec<u8>, Vec<u8>)| Chunk {
             dst: to.as_mut_ptr(),
             src: from.as_ptr(),
             len: from.len(),
         };
-        let pieces: Vec<Piece> = buffers.iter_mut().map(piece).collect();
-        // SAFETY: whole vectors, which the test leaves alone until the batch is reported.
-        unsafe { self.unit.submit(&pieces) }
+        let chunks: Vec<Chunk> = buffers.iter_mut().map(chunk).collect();
+        // SAFETY: whole vectors, which the test does not touch until the batch is reported.
+        unsafe { self.unit.submit(&chunks) }
     }
 
-    /// Takes descriptors out of the queue, and does them.
-    fn play(&mut self, plays: &[Play]) {
+    /// Takes descriptors out of the queue, and executes them.
+    fn play(&mut self, plays: &[SimulatedResult]) {
         let mut order = [0; 64];
         self.orders.read_exact(&mut order).unwrap();
         if order[7] == 1 {
@@ -71,11 +72,11 @@ impl Bench {
             let list = word(&order, 16);
             assert_eq!((count, list % 64), (plays.len(), 0));
             for (at, play) in plays.iter().enumerate() {
-                // SAFETY: the unit's list, which it keeps while the batch is under way.
+                // SAFETY: the unit's list, which stays valid while the batch is in progress.
                 let one = unsafe { with_exposed_provenance::<[u8; 64]>(list + 64 * at).read() };
                 perform(&one, *play);
             }
-            let fine = plays.iter().all(|play| matches!(play, Play::Copy));
+            let fine = plays.iter().all(|play| matches!(play, SimulatedResult::Copy));
             report(&order, if fine { 1 } else { 5 }, 0, 0);
         } else {
             perform(&order, plays[0]);
@@ -91,29 +92,29 @@ fn word(order: &[u8; 64], at: usize) -> usize {
     u64::from_le_bytes(order[at..at + 8].try_into().unwrap()) as usize
 }
 
-fn perform(order: &[u8; 64], play: Play) {
+fn perform(order: &[u8; 64], play: SimulatedResult) {
     assert_eq!(order[7], 3, "a memmove");
     let size = u32::from_le_bytes(order[32..36].try_into().unwrap());
     let (from, to) = (word(order, 16), word(order, 24));
     let copy = |bytes: u32| {
         let (src, dst) = (with_exposed_provenance::<u8>(from), with_exposed_provenance_mut(to));
-        // SAFETY: the unit exposed both ranges, and they are its own for now.
+        // SAFETY: the unit exposed both ranges, and they belong to the accelerator for now.
         unsafe { std::ptr::copy_nonoverlapping(src, dst, bytes as usize) };
     };
     match play {
-        Play::Copy => {
+        SimulatedResult::Copy => {
             copy(size);
             report(order, 1, 0, 0);
         }
-        Play::Fault(done) => {
+        SimulatedResult::Fault(done) => {
             copy(done);
             report(order, 0x83, done, to + done as usize);
         }
-        Play::Fail(status) => report(order, status, 0, 0),
+        SimulatedResult::Fail(status) => report(order, status, 0, 0),
     }
 }
 
-/// Writes a completion record, the status last.
+/// Writes a completion record, with the status last.
 fn report(order: &[u8; 64], status: u8, done: u32, address: usize) {
     let record = word(order, 8);
     assert_eq!(record % 32, 0);
@@ -142,12 +143,12 @@ fn batches_and_single_descriptors_are_copied_when_reported() {
         let mut buffers = buffers(3);
         let batch = bench.submit(&mut buffers).unwrap();
         assert_eq!(bench.unit.poll(&batch), Progress::Pending);
-        bench.play(&[Play::Copy; 3]);
+        bench.play(&[SimulatedResult::Copy; 3]);
         assert_eq!(bench.unit.poll(&batch), Progress::Done);
         assert!(are_copied(&buffers));
         assert_eq!(bench.unit.left_bytes(), 0);
         let again = bench.unit.poll(&batch);
-        assert_eq!(again, Progress::Failed { piece: 0, why: Failure::Unknown });
+        assert_eq!(again, Progress::Failed { chunk: 0, why: Failure::Unknown });
     }
 }
 
@@ -162,7 +163,7 @@ fn a_batch_is_pending_until_its_last_piece_is_reported() {
     }
     for order in [&orders[2], &orders[1], &orders[0]] {
         assert_eq!(bench.unit.poll(&batch), Progress::Pending);
-        perform(order, Play::Copy);
+        perform(order, SimulatedResult::Copy);
     }
     assert_eq!(bench.unit.poll(&batch), Progress::Done);
     assert!(are_copied(&buffers));
@@ -174,7 +175,11 @@ fn after_a_page_fault_the_processor_does_the_rest() {
         let Some(mut bench) = Bench::new(batch_max, 16) else { return };
         let mut buffers = buffers(3);
         let batch = bench.submit(&mut buffers).unwrap();
-        bench.play(&[Play::Copy, Play::Fault(1000), Play::Fault(0)]);
+        bench.play(&[
+            SimulatedResult::Copy,
+            SimulatedResult::Fault(1000),
+            SimulatedResult::Fault(0),
+        ]);
         assert_eq!(bench.unit.poll(&batch), Progress::Done);
         assert!(are_copied(&buffers));
         assert_eq!(bench.unit.left_bytes() as usize, BYTES_MIN + 1 - 1000 + BYTES_MIN + 2);
@@ -186,16 +191,16 @@ fn a_bad_address_is_the_error_of_its_piece() {
     let Some(mut bench) = Bench::new(32, 16) else { return };
     let (from, nowhere) = (vec![1; BYTES_MIN], 8_usize);
     let mut good = vec![0; BYTES_MIN];
-    let pieces = [good.as_mut_ptr(), std::ptr::without_provenance_mut(nowhere)].map(|dst| Piece {
+    let chunks = [good.as_mut_ptr(), std::ptr::without_provenance_mut(nowhere)].map(|dst| Chunk {
         dst,
         src: from.as_ptr(),
         len: BYTES_MIN,
     });
-    // SAFETY: nothing is mapped on the first pages, and the rest is the test's.
-    let batch = unsafe { bench.unit.submit(&pieces) }.unwrap();
-    bench.play(&[Play::Copy, Play::Fault(0)]);
+    // SAFETY: nothing is mapped on the first pages, and the other addresses belong to the test.
+    let batch = unsafe { bench.unit.submit(&chunks) }.unwrap();
+    bench.play(&[SimulatedResult::Copy, SimulatedResult::Fault(0)]);
     let progress = bench.unit.poll(&batch);
-    let Progress::Failed { piece: 1, why: Failure::Fault(fault) } = progress else {
+    let Progress::Failed { chunk: 1, why: Failure::Fault(fault) } = progress else {
         panic!("{progress:?}");
     };
     assert_eq!((fault.address, fault.kind, fault.done_bytes_min), (nowhere, Kind::NotMapped, 0));
@@ -206,18 +211,18 @@ fn an_error_of_the_accelerator_fails_the_piece_with_its_status() {
     let Some(mut bench) = Bench::new(1, 16) else { return };
     let mut buffers = buffers(2);
     let batch = bench.submit(&mut buffers).unwrap();
-    bench.play(&[Play::Copy, Play::Fail(0x1a)]);
+    bench.play(&[SimulatedResult::Copy, SimulatedResult::Fail(0x1a)]);
     let why = Failure::Unit { status: 0x1a };
-    assert_eq!(bench.unit.poll(&batch), Progress::Failed { piece: 1, why });
+    assert_eq!(bench.unit.poll(&batch), Progress::Failed { chunk: 1, why });
 }
 
 #[test]
-fn what_found_no_room_is_copied_by_the_processor() {
+fn chunks_without_room_are_copied_by_the_processor() {
     let Some(mut bench) = Bench::new(1, 16) else { return };
     let mut buffers = buffers(3);
     let batch = bench.submit(&mut buffers).unwrap();
-    bench.unit.slots[0].way = Way::Single(2);
-    bench.play(&[Play::Copy, Play::Copy]);
+    bench.unit.slots[0].way = Submission::Single(2);
+    bench.play(&[SimulatedResult::Copy, SimulatedResult::Copy]);
     assert_eq!(bench.unit.poll(&batch), Progress::Done);
     assert!(are_copied(&buffers));
     assert_eq!(bench.unit.left_bytes() as usize, BYTES_MIN + 2);
@@ -229,16 +234,16 @@ fn a_full_queue_refuses_and_is_free_again_after_the_report() {
     let (mut first, mut second) = (buffers(2), buffers(2));
     let batch = bench.submit(&mut first).unwrap();
     assert!(matches!(bench.submit(&mut second), Err(Refused::Full)));
-    bench.play(&[Play::Copy; 2]);
+    bench.play(&[SimulatedResult::Copy; 2]);
     assert_eq!(bench.unit.poll(&batch), Progress::Done);
     let batch = bench.submit(&mut second).unwrap();
-    bench.play(&[Play::Copy; 2]);
+    bench.play(&[SimulatedResult::Copy; 2]);
     assert_eq!(bench.unit.poll(&batch), Progress::Done);
     assert!(are_copied(&second));
 }
 
 #[test]
-fn a_file_without_room_refuses_and_a_broken_one_says_so() {
+fn a_file_without_room_refuses_and_a_broken_one_reports_it() {
     let Some(mut bench) = Bench::new(1, 16) else { return };
     let (reader, mut writer) = UnixStream::pair().unwrap();
     writer.set_nonblocking(true).unwrap();

@@ -1,21 +1,21 @@
-//! What the tests of this crate share: mappings with holes.
+//! Mappings with holes, shared by the tests of this crate.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::ptr;
 
-/// Pages, unmapped at the end.
+/// Mapped pages, unmapped at the drop.
 pub struct Pages {
     base: *mut u8,
     bytes: usize,
 }
 
 impl Pages {
-    /// Private memory.
+    /// Maps private memory.
     pub fn new(bytes: usize) -> Pages {
         Pages::map(bytes, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1)
     }
 
-    /// A shared mapping of a file.
+    /// Maps a file, shared.
     pub fn of_file(file: &impl std::os::fd::AsRawFd, bytes: usize) -> Pages {
         Pages::map(bytes, libc::MAP_SHARED, file.as_raw_fd())
     }
@@ -40,8 +40,8 @@ impl Pages {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// Makes a hole. The kernel may give the place to another mapping of this process: only for
-    /// tests that run in one of their own.
+    /// Makes a hole. The kernel may reuse its addresses for another mapping of this process, so
+    /// only tests in a process of their own may call this.
     pub fn unmap(&self, offset: usize, bytes: usize) {
         assert!(offset + bytes <= self.bytes);
         // SAFETY: within this mapping, which no reference points into.
@@ -65,7 +65,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this value's, and no reference points into it.
+        // SAFETY: this value owns the mapping, and no reference points into it.
         unsafe { libc::munmap(self.base.cast(), self.bytes) };
     }
 }

@@ -1,4 +1,4 @@
-//! The memory that client and service share.
+//! The memory that the client and the service share.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -7,16 +7,16 @@ use super::{Checked, check};
 use crate::Ticket;
 use crate::plan::Progress;
 
-/// The progress words: done and claimed.
+/// Progress words: the done bits and the claimed bits of each task.
 #[derive(Default)]
-pub(super) struct Shared {
+pub(super) struct ProgressWords {
     pub(super) words: BTreeMap<Ticket, (u32, u32)>,
-    /// Releases of what was not claimed; complained of when the case is over.
+    /// Number of releases of unclaimed segments; checked at the end of the case.
     pub(super) bad_releases: u32,
     pub(super) questions: Cell<u32>,
 }
 
-impl Progress for Shared {
+impl Progress for ProgressWords {
     fn done(&self, ticket: Ticket) -> u32 {
         self.questions.set(self.questions.get() + 1);
         self.words.get(&ticket).map_or(0, |(done, _)| *done)
@@ -35,7 +35,7 @@ impl Progress for Shared {
     }
 }
 
-impl Shared {
+impl ProgressWords {
     pub(super) fn finish(&mut self, ticket: Ticket, bits: u32) -> Checked {
         let (done, claimed) = self.words.get_mut(&ticket).ok_or("finished an unknown task")?;
         check(*claimed & bits == bits && *done & bits == 0, || {

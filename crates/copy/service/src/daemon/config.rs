@@ -1,4 +1,4 @@
-//! The configuration of `unlade copyd`. Everything not said has a safe default.
+//! Configuration of `unlade copyd`. Each missing key has a safe default.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,57 +14,57 @@ use unlade_runtime::logs::LogConfig;
 use crate::config::{Config, Polling, Units};
 use crate::service::{CLIENTS_MAX, THREADS_MAX};
 
-/// Most bytes that `region_bytes_max` may allow: 1 TiB.
+/// Maximum of `region_bytes_max`: 1 TiB.
 pub const REGION_BYTES_CEILING: u64 = 1 << 40;
-/// The longest path of a socket.
+/// Maximum length of the socket's path.
 const SOCKET_BYTES_MAX: usize = 100;
-/// Bits of a mode.
+/// Permission bits of a file mode.
 const MODE_MAX: u32 = 0o777;
 
 /// The file given to `unlade copyd --config`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DaemonConfig {
-    /// Where clients connect.
+    /// Socket path for clients.
     pub socket: PathBuf,
-    /// Who may open the socket, as for chmod; who may be served is said by `allow`.
+    /// File mode of the socket, as for chmod; `allow` lists the permitted clients.
     pub mode: u32,
-    /// Where `/metrics` and `/healthz` are served; nowhere where it is not said.
+    /// Address of `/metrics` and `/healthz`; without it there is no admin endpoint.
     pub admin: Option<SocketAddr>,
-    /// Threads that copy, at least.
+    /// Minimum number of copy threads.
     pub threads_min: usize,
-    /// At most.
+    /// Maximum number of copy threads.
     pub threads_max: usize,
-    /// Below this load one ends, if the others can do its work.
+    /// Load below which a thread ends if the others can do its work.
     pub low_load_percent: u8,
-    /// Above it another one starts.
+    /// Load above which another thread starts.
     pub high_load_percent: u8,
-    /// For so long it must have been so.
+    /// Time for which a load condition must hold.
     #[serde(with = "unlade_config::duration")]
     pub scale_after: Duration,
-    /// Devices that copy beside the processor.
+    /// Devices that copy in addition to the processor.
     pub units: UnitsConfig,
-    /// A client is served for so many bytes before another has its turn.
+    /// Number of bytes copied for a client before the next client's turn.
     pub slice_bytes: ByteSize,
-    /// Progress is told, and news looked for, after so many bytes.
+    /// Number of bytes after which progress is reported and new tasks are polled.
     pub run_bytes: ByteSize,
-    /// When a thread that has nothing to do sleeps.
+    /// Sleep policy of an idle thread.
     pub polling: PollingConfig,
-    /// How long it sleeps at most.
+    /// Maximum duration of one sleep.
     #[serde(with = "unlade_config::duration")]
     pub sleep_max: Duration,
-    /// Most clients at a time.
+    /// Maximum number of connected clients.
     pub clients_max: usize,
-    /// Most regions of a client.
+    /// Maximum number of regions of a client.
     pub regions_max: u16,
-    /// Most bytes of all regions of a client.
+    /// Maximum number of bytes in all regions of a client.
     pub region_bytes_max: ByteSize,
-    /// From a client's connection to its queue.
+    /// Maximum time from a client's connection to its QUEUE message.
     #[serde(with = "unlade_config::duration")]
     pub hello_timeout: Duration,
-    /// Who may be served.
+    /// Permitted clients.
     pub allow: Allow,
-    /// How much of the service each gets.
+    /// Weights of the clients.
     pub weights: Weights,
     /// Format and level of the log.
     pub log: LogConfig,
@@ -74,10 +74,10 @@ pub struct DaemonConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PollingConfig {
-    /// After a while, longer where waiting has paid of late.
+    /// Sleep after a polling time that adapts to recent waits.
     #[default]
     Adaptive,
-    /// Never: a core for each thread.
+    /// Never sleep; this needs a core per thread.
     Always,
 }
 
@@ -85,14 +85,15 @@ pub enum PollingConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UnitsConfig {
-    /// Those that are found at the start.
+    /// All devices that are found at the start.
     #[default]
     Auto,
-    /// None.
+    /// No devices.
     None,
 }
 
-/// The `[allow]` table: users and groups (the process's first one) beside the daemon's own user.
+/// The `[allow]` table: users and primary groups that are permitted in addition to the daemon's
+/// own user.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Allow {
@@ -102,8 +103,8 @@ pub struct Allow {
     pub gids: Vec<u32>,
 }
 
-/// The `[weights]` table, such as `uid.1000 = 300`. A user's weight goes before its group's, that
-/// before its cgroup's.
+/// The `[weights]` table, such as `uid.1000 = 300`. A user's weight has precedence over its
+/// group's, which has precedence over its cgroup's.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Weights {
@@ -111,9 +112,9 @@ pub struct Weights {
     pub uid: BTreeMap<String, u32>,
     /// By group.
     pub gid: BTreeMap<String, u32>,
-    /// Whether `cpu.weight` of the client's cgroup (version 2) counts for all others.
+    /// Use `cpu.weight` of the client's cgroup (version 2) for all others.
     pub cgroup: bool,
-    /// For those without any of these.
+    /// Default for clients without any of these.
     pub default: u32,
 }
 
@@ -152,23 +153,23 @@ impl Default for DaemonConfig {
     }
 }
 
-/// Why a configuration cannot be used: the operator's to resolve.
+/// Error in a configuration, for the operator to resolve.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read or does not parse.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A value is outside what makes sense.
+    /// A value is out of range.
     #[error("{key} = {value} is outside {allowed}; correct it, or leave it out for the default")]
     Range {
         /// The key.
         key: String,
         /// Its value.
         value: String,
-        /// What is allowed.
+        /// The allowed range.
         allowed: String,
     },
-    /// A value that a running process cannot change.
+    /// A reload tried to change a value that is fixed at the start.
     #[error("{key} cannot be changed by a reload; restart the copy daemon")]
     Fixed {
         /// The key.
@@ -176,7 +177,7 @@ pub enum ConfigError {
     },
 }
 
-/// A number between 1 and `most`.
+/// Checks that a number is between 1 and `most`.
 fn within(key: impl Into<String>, value: u64, most: u64) -> Result<(), ConfigError> {
     match (1..=most).contains(&value) {
         true => Ok(()),
@@ -192,15 +193,15 @@ impl DaemonConfig {
     /// Reads and checks a file; paths in it become relative to its directory.
     ///
     /// # Errors
-    /// It cannot be read, has a key nobody reads, or a value outside its range.
+    /// The file cannot be read, has an unknown key, or has a value out of range.
     pub fn load(path: &Path) -> Result<DaemonConfig, ConfigError> {
         let mut config: DaemonConfig = unlade_config::load(path)?;
-        // join() keeps an absolute path as it is.
+        // join() leaves an absolute path unchanged.
         config.socket = path.parent().unwrap_or(Path::new("")).join(&config.socket);
         config.check().map(|()| config)
     }
 
-    /// Whether all values make sense.
+    /// Checks the ranges of all values.
     ///
     /// # Errors
     /// [`ConfigError::Range`].
@@ -234,7 +235,7 @@ impl DaemonConfig {
         Ok(())
     }
 
-    /// Whether this configuration can follow `running` without a restart.
+    /// Checks that this configuration can replace `running` without a restart.
     ///
     /// # Errors
     /// [`ConfigError::Fixed`].
@@ -256,7 +257,7 @@ impl DaemonConfig {
         }
     }
 
-    /// How its threads work.
+    /// Returns the configuration of the service's threads.
     pub fn service(&self) -> Config {
         Config {
             threads_min: self.threads_min,
@@ -292,12 +293,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_a_configuration() {
+    fn an_empty_file_is_a_configuration() {
         assert_eq!(parse(""), Ok(DaemonConfig::default()));
     }
 
     #[test]
-    fn everything_can_be_said() {
+    fn every_key_can_be_set() {
         let text = r#"
             socket = "/tmp/copyd.sock"
             mode = 0o660
@@ -337,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn an_invalid_value_is_named() {
         for (text, named) in [
             ("threads_max = 0", "threads_max"),
             ("threads_min = 2", "threads_min"),

@@ -1,5 +1,5 @@
-//! The socket: bound under another name first, so that it is never there with the wrong mode, or
-//! before anybody listens.
+//! The listening socket. It is bound under a temporary name first, so its final path never has a
+//! wrong mode and never exists before it listens.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,36 +15,36 @@ use rustix::net::{
 
 use crate::daemon::config::Allow;
 
-/// Connections that wait to be accepted.
+/// Length of the accept queue.
 const BACKLOG: i32 = 128;
 
-/// Why the daemon cannot listen: the operator's to resolve.
+/// Error in opening the socket, for the operator to resolve.
 #[derive(Debug, thiserror::Error)]
 pub enum BindError {
-    /// Somebody answers there.
-    #[error("{}: a copy daemon listens there already; end it, or say another socket", .0.display())]
+    /// Another daemon answers at this path.
+    #[error("{}: a copy daemon listens there already; end it, or configure another socket", .0.display())]
     Taken(PathBuf),
-    /// There is something else.
-    #[error("{}: there is something that is no socket; remove it, or say another", .0.display())]
+    /// The path exists and is not a socket.
+    #[error("{}: this file is not a socket; remove it, or configure another path", .0.display())]
     NoSocket(PathBuf),
-    /// The system's.
+    /// A system call failed.
     #[error("{}: {call}: {source}", path.display())]
     System {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The system call.
         call: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-/// A socket that listens; its file goes with it.
+/// A listening socket; its file is removed with it.
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub socket: Arc<OwnedFd>,
     path: PathBuf,
-    /// Device and inode of the file, so that no other daemon's is removed.
+    /// Device and inode of the file, so that another daemon's socket is not removed.
     identity: (u64, u64),
 }
 
@@ -55,7 +55,7 @@ fn seqpacket(flags: SocketFlags) -> rustix::io::Result<OwnedFd> {
 }
 
 impl Listening {
-    /// Listens at `path`, whose directory is made where it is missing.
+    /// Listens at `path`; creates a missing directory.
     pub fn bind(path: &Path, mode: u32) -> Result<Listening, BindError> {
         let system = |call| {
             let path = path.to_owned();
@@ -68,7 +68,7 @@ impl Listening {
         let mut fresh = path.as_os_str().to_owned();
         fresh.push(format!(".{}", std::process::id()));
         let fresh = PathBuf::from(fresh);
-        // What is left of a process of the same number.
+        // A former process with the same PID may have left this file.
         let _ = fs::remove_file(&fresh);
         let made = Listening::make(&fresh, mode).and_then(|(socket, identity)| {
             fs::rename(&fresh, path)?;
@@ -99,7 +99,8 @@ impl Drop for Listening {
     }
 }
 
-/// A socket that nobody answers at is what a killed daemon left.
+/// Checks that no daemon answers at the path. A socket without a listener is a remnant of a killed
+/// daemon.
 fn check_free(path: &Path) -> Result<(), BindError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     use std::os::unix::fs::FileTypeExt;
@@ -107,7 +108,7 @@ fn check_free(path: &Path) -> Result<(), BindError> {
         return Err(BindError::NoSocket(path.to_owned()));
     }
     let answers = || -> rustix::io::Result<()> {
-        // Not blocking: a backlog that is full is an answer as well.
+        // Nonblocking, because a full backlog is an answer as well.
         connect(&seqpacket(SocketFlags::NONBLOCK)?, &SocketAddrUnix::new(path)?)
     };
     match answers() {
@@ -116,7 +117,8 @@ fn check_free(path: &Path) -> Result<(), BindError> {
     }
 }
 
-/// Whether a peer may be served: the daemon's own user, root, or whom the configuration names.
+/// Returns true if a peer is permitted: the daemon's own user, root, or a user or group in the
+/// configuration.
 pub(crate) fn is_allowed(allow: &Allow, peer: &UCred) -> bool {
     let (uid, gid) = (peer.uid.as_raw(), peer.gid.as_raw());
     uid == rustix::process::geteuid().as_raw()
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_daemon_left_is_replaced() {
+    fn the_socket_of_a_killed_daemon_is_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("copyd.sock");
         let dead = seqpacket(SocketFlags::empty()).unwrap();
@@ -156,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_served_where_it_says_so() {
+    fn permitted_users_are_served() {
         let uid = rustix::process::Uid::from_raw(54_321);
         let gid = rustix::process::Gid::from_raw(54_322);
         let stranger = UCred { pid: getpid(), uid, gid };

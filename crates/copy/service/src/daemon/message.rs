@@ -1,5 +1,5 @@
-//! What clients and daemon say to each other: one message a packet of a SOCK_SEQPACKET socket,
-//! its numbers little-endian, its length fixed by its kind.
+//! Messages between clients and daemon. Each is one packet of a SOCK_SEQPACKET socket, with
+//! little-endian numbers and a length that depends on its kind only.
 //!
 //! | kind | from | holds | descriptors |
 //! |---|---|---|---|
@@ -11,114 +11,114 @@
 //! | 131 SERVED | daemon | | |
 //! | 132 REFUSED | daemon | reason | |
 //!
-//! A client says HELLO, then SEGMENT as often as it likes, QUEUE once, and SEGMENT again. The
-//! daemon answers each, in order; after REFUSED it closes, unless it was a SEGMENT whose region it
-//! does not take.
+//! A client sends HELLO, then any number of SEGMENTs, QUEUE once, and further SEGMENTs. The daemon
+//! answers each message, in order. After REFUSED it closes the connection, except for a SEGMENT
+//! whose region it does not accept.
 
-/// Version of the messages. A daemon serves clients of its own version only.
+/// Version of the messages. A daemon serves only clients of its own version.
 pub const VERSION: u16 = 1;
-/// "UlCd": what a HELLO starts with.
+/// "UlCd": the first bytes of a HELLO.
 const MAGIC: [u8; 4] = *b"UlCd";
-/// The longest message.
+/// Maximum length of a message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 40;
-/// Most descriptors that come with a message.
+/// Maximum number of descriptors of a message.
 pub const DESCRIPTORS_MAX: usize = 2;
 
-/// How a client wants to be served beside others of the same weight. It can only be modest.
+/// Service class of a client. A client can only reduce its weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Class {
-    /// With its whole weight.
+    /// The client's whole weight.
     #[default]
     Normal = 0,
-    /// With a quarter of it.
+    /// A quarter of the client's weight.
     Background = 1,
 }
 
-/// What a client says.
+/// Message from a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// Who is there.
+    /// Opens the connection.
     Hello {
         /// See [`VERSION`].
         version: u16,
-        /// How to be served.
+        /// Requested service class.
         class: Class,
     },
-    /// Shares memory.
+    /// Shares a memory region.
     Segment {
-        /// Its number, from 1.
+        /// Number of the region, from 1.
         region: u16,
-        /// Its length.
+        /// Length of the region, in bytes.
         bytes: u64,
     },
-    /// Has its queue served.
+    /// Requests service of its queue.
     Queue,
 }
 
-/// What the daemon says.
+/// Message from the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// To HELLO.
+    /// Answer to HELLO.
     Welcome(Limits),
     /// The region is mapped.
     Added {
-        /// Its number.
+        /// Number of the region.
         region: u16,
     },
     /// The queue is served.
     Served,
-    /// No.
+    /// Refusal.
     Refused(Refusal),
 }
 
-/// What a client may ask for, and whom.
+/// Limits for a client, and the identity of the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The daemon's version.
     pub version: u16,
-    /// Regions of a client.
+    /// Maximum number of regions of a client.
     pub regions_max: u16,
-    /// The daemon's process.
+    /// Process id of the daemon.
     pub pid: u32,
-    /// Bytes of all regions of a client.
+    /// Maximum number of bytes in all regions of a client.
     pub region_bytes_max: u64,
-    /// A number that this run of the daemon has to itself.
+    /// Unique number of this run of the daemon.
     pub epoch: u64,
 }
 
-/// Why the daemon refuses; the numbers are part of the protocol.
+/// Reason of a refusal; the numbers are part of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[repr(u16)]
 pub enum Refusal {
-    /// Another version.
-    #[error("the copy daemon speaks another version; use the same build")]
+    /// The versions differ.
+    #[error("the copy daemon has another protocol version; use the same build")]
     Version = 1,
-    /// The user is not among those allowed.
+    /// The user is not permitted.
     #[error("this user may not use the copy daemon; see [allow] in its configuration")]
     NotAllowed = 2,
-    /// As many clients as there may be.
-    #[error("the copy daemon has as many clients as it may; copy without it")]
+    /// The maximum number of clients is connected.
+    #[error("the copy daemon has reached its limit of clients; copy without it")]
     Full = 3,
-    /// A message that makes no sense, or not now.
-    #[error("the copy daemon did not understand; this is a mistake of the client library")]
+    /// The message is invalid, or invalid at this time.
+    #[error("the copy daemon received an invalid message; this is a bug of the client library")]
     Protocol = 4,
-    /// A region's file cannot be relied on.
-    #[error("the region's file is no sealed memfd of that length")]
+    /// The region's file is not a sealed memfd of the given length.
+    #[error("the region's file is not a sealed memfd of that length")]
     Region = 5,
-    /// Too many regions, or too large.
+    /// The client has too many regions, or this one is too large.
     #[error("the region is beyond what a client may share; see the daemon's limits")]
     RegionLimit = 6,
-    /// The queue's memory is none.
-    #[error("the queue's memory is not what the daemon understands; use the same build")]
+    /// The queue's memory is invalid.
+    #[error("the queue's memory has another layout than the daemon expects; use the same build")]
     Queue = 7,
-    /// The doorbell is no eventfd.
-    #[error("the doorbell is no eventfd")]
+    /// The doorbell is not an eventfd.
+    #[error("the doorbell is not an eventfd")]
     Doorbell = 8,
-    /// The machine has no more.
+    /// The daemon has no memory or descriptors left.
     #[error("the copy daemon lacks memory or descriptors")]
     Exhausted = 9,
-    /// The daemon ends.
+    /// The daemon is stopping.
     #[error("the copy daemon is about to end")]
     Stopping = 10,
 }
@@ -137,31 +137,31 @@ const REFUSALS: [Refusal; 10] = [
     Refusal::Stopping,
 ];
 
-/// What is wrong with a message: the peer's fault.
+/// Error in a message, caused by the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// No bytes, or a kind that the peer may not send.
+    /// The message is empty, or its kind is not valid from this peer.
     #[error("a message of kind {0:?} does not exist in this direction")]
     Kind(Option<u8>),
-    /// Too short or too long for its kind.
+    /// The length does not match the kind.
     #[error("a message of kind {kind} has {bytes} bytes; it must have {expected}")]
     Length {
-        /// Its kind.
+        /// Kind of the message.
         kind: u8,
-        /// How long it is.
+        /// Length of the message.
         bytes: usize,
-        /// How long it must be.
+        /// Expected length.
         expected: usize,
     },
-    /// A value that a field cannot have.
-    #[error("a message of kind {kind} has a field that makes no sense")]
+    /// A field has an invalid value.
+    #[error("a message of kind {kind} has a field with an invalid value")]
     Field {
-        /// Its kind.
+        /// Kind of the message.
         kind: u8,
     },
 }
 
-/// A message as bytes.
+/// An encoded message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encoded {
     bytes: [u8; MESSAGE_BYTES_MAX],
@@ -181,20 +181,21 @@ impl Encoded {
         self
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// The fields of a message, one after the other.
+/// Reader for the fields of a message, in order.
 struct Fields<'b> {
     kind: u8,
     rest: &'b [u8],
 }
 
 impl<'b> Fields<'b> {
-    /// Of a message whose kind has fields of `expected(kind)` bytes.
+    /// Checks that the length matches the kind; `expected(kind)` is the number of bytes in the
+    /// fields.
     fn of(
         message: &'b [u8],
         expected: impl Fn(u8) -> Option<usize>,
@@ -239,12 +240,12 @@ const SERVED: u8 = 131;
 const REFUSED: u8 = 132;
 
 impl Request {
-    /// A HELLO of this version.
+    /// Returns a HELLO of this version.
     pub fn hello(class: Class) -> Request {
         Request::Hello { version: VERSION, class }
     }
 
-    /// How many descriptors come with it.
+    /// Returns the number of descriptors that the message carries.
     pub fn descriptors(&self) -> usize {
         match self {
             Request::Hello { .. } => 0,
@@ -253,7 +254,7 @@ impl Request {
         }
     }
 
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Encoded {
         match *self {
             Request::Hello { version, class } => {
@@ -266,10 +267,10 @@ impl Request {
         }
     }
 
-    /// From bytes.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`MessageError`], whatever the bytes.
+    /// [`MessageError`] if the bytes are not a valid message.
     pub fn decode(message: &[u8]) -> Result<Request, MessageError> {
         let mut fields = Fields::of(message, |kind| match kind {
             HELLO => Some(7),
@@ -297,7 +298,7 @@ impl Request {
 }
 
 impl Reply {
-    /// As bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Encoded {
         match *self {
             Reply::Welcome(limits) => Encoded::new(WELCOME)
@@ -312,10 +313,10 @@ impl Reply {
         }
     }
 
-    /// From bytes.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// [`MessageError`], whatever the bytes.
+    /// [`MessageError`] if the bytes are not a valid message.
     pub fn decode(message: &[u8]) -> Result<Reply, MessageError> {
         let mut fields = Fields::of(message, |kind| match kind {
             WELCOME => Some(24),
@@ -374,10 +375,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_said_is_understood(request in request(), reply in reply()) {
+        fn messages_are_decoded_as_encoded(request in request(), reply in reply()) {
             prop_assert_eq!(Request::decode(request.encode().as_slice()), Ok(request));
             prop_assert_eq!(Reply::decode(reply.encode().as_slice()), Ok(reply));
-            // Nobody takes the one for the other.
+            // A request is never a valid reply.
             prop_assert!(Reply::decode(request.encode().as_slice()).is_err());
             prop_assert!(Request::decode(reply.encode().as_slice()).is_err());
         }

@@ -1,38 +1,38 @@
-//! What `/metrics` says of the daemon: the service's counters, and its clients.
+//! Metrics of the daemon: the service's counters, and its clients.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counters::Counts;
 
-/// Figures of sessions. One thread writes.
+/// Metrics of the sessions. Only one thread writes them.
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    /// Open now.
+    /// Number of open sessions.
     pub open: AtomicU64,
-    /// Of these, served.
+    /// Number of open sessions that are served.
     pub served: AtomicU64,
-    /// Accepted since the start.
+    /// Number of accepted connections.
     pub accepted: AtomicU64,
-    /// Refused, for whatever reason.
+    /// Number of refused connections and regions, for any reason.
     pub refused: AtomicU64,
-    /// Bytes of all regions.
+    /// Number of bytes in all regions.
     pub region_bytes: AtomicU64,
-    /// Doorbells heard.
+    /// Number of doorbell signals received.
     pub rings: AtomicU64,
 }
 
-/// Adds to a figure.
+/// Adds to a metric.
 pub(crate) fn add(figure: &AtomicU64, n: u64) {
     figure.fetch_add(n, Ordering::Relaxed);
 }
 
-/// Takes from a figure.
+/// Subtracts from a metric.
 pub(crate) fn subtract(figure: &AtomicU64, n: u64) {
     figure.fetch_sub(n, Ordering::Relaxed);
 }
 
-/// OpenMetrics text.
+/// Renders the metrics as OpenMetrics text.
 pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
     let read = |figure: &AtomicU64| figure.load(Ordering::Relaxed);
     let gauges = [
@@ -49,13 +49,13 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
         ("accepted", "Connections accepted", read(&sessions.accepted)),
         ("refused", "Connections and regions refused", read(&sessions.refused)),
         ("rings", "Doorbells heard", read(&sessions.rings)),
-        ("tasks", "Tasks taken in", counts.tasks),
-        ("completed", "Tasks that are over, whoever copied", counts.completed),
+        ("tasks", "Accepted tasks", counts.tasks),
+        ("completed", "Completed tasks, copied by the daemon or by clients", counts.completed),
         ("copied_bytes", "Bytes that the daemon copied", counts.copied_bytes),
-        ("absorbed_bytes", "Of these, read past a copy in between", counts.absorbed_bytes),
+        ("absorbed_bytes", "Of these, copied with absorption", counts.absorbed_bytes),
         ("aborted_segments", "Segments ended without a copy", counts.aborted_segments),
         ("faults", "Tasks that ended at a bad address", counts.faults),
-        ("refused_tasks", "Tasks that made no sense", counts.refused),
+        ("refused_tasks", "Invalid tasks", counts.refused),
         ("promotions", "Requests to copy something first", counts.promotions),
         ("sleeps", "Times that a thread slept", counts.sleeps),
         ("unit_bytes", "Bytes that devices copied", counts.unit_bytes),
@@ -79,7 +79,7 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
 }
 
 fn sample(text: &mut String, name: &str, kind: &str, suffix: &str, help: &str, value: u64) {
-    // Writing to a string does not fail.
+    // A write to a string does not fail.
     let _ = write!(
         text,
         "# TYPE unlade_copyd_{name} {kind}\n# HELP unlade_copyd_{name} {help}.\n\

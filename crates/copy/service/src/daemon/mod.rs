@@ -1,15 +1,16 @@
 //! The service as a process of its own: `unlade copyd`. It shares memory with its clients, and
-//! believes none of what they write there.
+//! does not trust the contents of that memory.
 //!
-//! In the order in which a client meets them:
-//! - `config`: the file;
-//! - `listen`: the socket, and who may connect;
-//! - [`message`], [`socket`]: what is said on it;
+//! Modules, in the order in which a client reaches them:
+//! - `config`: the configuration file;
+//! - `listen`: the socket, and the permitted clients;
+//! - [`message`], [`socket`]: the messages on the socket;
 //! - `session`: one client from HELLO to its end;
-//! - `weight`: how much of the service it gets;
-//! - `serve`: the process: one control thread for all sessions, the threads that copy, the end.
+//! - `weight`: the client's share of the service;
+//! - `serve`: the process: one control thread for all sessions, the copy threads, and the
+//!   shutdown.
 //!
-//! Only `message` and `socket` are there without the feature `daemon`: clients need no more.
+//! Without the feature `daemon` only `message` and `socket` are built; clients need no more.
 
 #[cfg(feature = "daemon")]
 pub mod config;
@@ -33,5 +34,5 @@ pub use listen::BindError;
 #[cfg(feature = "daemon")]
 pub use serve::{Daemon, DaemonError, run, run_from};
 
-/// Where the daemon listens, unless it is told otherwise.
+/// Default path of the daemon's socket.
 pub const SOCKET: &str = "/run/unlade/copyd.sock";

@@ -1,8 +1,8 @@
-//! The process: one control thread for the socket and all sessions, the threads that copy, and
-//! their end.
+//! The daemon process: one control thread for the socket and all sessions, the copy threads, and
+//! the shutdown.
 //!
-//! On SIGTERM nobody is accepted any more, each thread ends after the copy that it is at, and then
-//! the sessions close: nothing is claimed at that time, and clients make what is left themselves.
+//! On SIGTERM the daemon stops accepting, each thread ends after its current copy, and then the
+//! sessions close. Nothing is claimed at that time, so the clients copy the rest themselves.
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,14 +29,14 @@ use crate::daemon::session::{self, Context};
 use crate::daemon::socket;
 use crate::service::{Service, StartError};
 
-/// Pause after a failed accept (descriptors exhausted), so as not to spin.
+/// Pause after a failed accept (no descriptors left), to avoid a busy loop.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How often the threads are looked after.
+/// Interval of the checks of the threads.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How long the threads may take to end; each is at one copy.
+/// Maximum time for the threads to end; each one finishes one copy.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a daemon cannot start, or ended before it was told to.
+/// Error of the daemon's start or run.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The configuration.
@@ -51,34 +51,35 @@ pub enum DaemonError {
     /// The log.
     #[error(transparent)]
     Log(#[from] unlade_runtime::logs::LogError),
-    /// Bad addresses could not be caught.
+    /// The handler for bad addresses cannot be installed.
     #[error("the copy daemon cannot catch bad addresses: {0}")]
     Guard(#[from] InstallError),
-    /// The threads that copy.
+    /// The copy threads do not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The control thread.
+    /// The control thread fails.
     #[error(transparent)]
     Workers(#[from] WorkersError),
-    /// The system's.
+    /// The socket cannot be watched.
     #[error("the copy daemon's socket cannot be watched: {0}")]
     Watch(std::io::Error),
-    /// Our own mistake: what it had claimed nobody else can take while the process lives.
+    /// A copy thread panicked, which is a bug. No other thread can take its claims while the
+    /// process lives.
     #[error("a thread that copies has panicked; restart the copy daemon, and report this")]
     Broken,
 }
 
-/// A daemon whose socket is bound and whose threads run: what can fail for the operator's sake
-/// has not.
+/// A daemon whose socket is bound and whose threads run. All steps that depend on the operator's
+/// configuration have succeeded.
 pub struct Daemon {
     control: Control<DaemonConfig>,
-    shared: Arc<Shared>,
+    shared: Arc<ControlState>,
     admin: Option<AdminServer>,
 }
 
-/// What the control thread is given.
-struct Shared {
-    /// Taken by it.
+/// State that is passed to the control thread.
+struct ControlState {
+    /// Taken by the control thread.
     parts: Mutex<Option<(Listening, Service)>>,
     sessions: Arc<Sessions>,
     guard: Guard,
@@ -89,7 +90,7 @@ impl Daemon {
     /// Binds the socket and starts the threads.
     ///
     /// # Errors
-    /// The first thing that cannot be had.
+    /// The first resource that is not available.
     pub fn bind(config: DaemonConfig) -> Result<Daemon, DaemonError> {
         config.check()?;
         raise_descriptor_limit();
@@ -104,24 +105,28 @@ impl Daemon {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let epoch = since.map_or(0, |since| since.as_nanos() as u64);
         let parts = Mutex::new(Some((listening, service)));
-        Ok(Daemon { control, shared: Arc::new(Shared { parts, sessions, guard, epoch }), admin })
+        Ok(Daemon {
+            control,
+            shared: Arc::new(ControlState { parts, sessions, guard, epoch }),
+            admin,
+        })
     }
 
-    /// Where the admin endpoint is.
+    /// Returns the address of the admin endpoint.
     pub fn admin(&self) -> Option<std::net::SocketAddr> {
         self.admin.as_ref().map(AdminServer::address)
     }
 
-    /// Ends or reloads the daemon from elsewhere.
+    /// Returns a handle that ends or reloads the daemon from elsewhere.
     pub fn control(&self) -> Control<DaemonConfig> {
         self.control.clone()
     }
 
-    /// Serves until drained or stopped. `reload` is asked for a configuration on SIGHUP; `signals`
-    /// says whether the process's signals are obeyed at all.
+    /// Serves until the daemon is drained or stopped. `reload` returns a new configuration on
+    /// SIGHUP; `signals` enables the handling of process signals.
     ///
     /// # Errors
-    /// What ended it.
+    /// The error that ended the daemon.
     pub fn run(
         self,
         signals: bool,
@@ -163,8 +168,11 @@ fn start_admin(
     admin::start(address, routes.route("/metrics", figures)).map(Some)
 }
 
-/// The control thread's life.
-async fn control(shared: Arc<Shared>, mut watch: Watch<DaemonConfig>) -> Result<(), DaemonError> {
+/// Runs the control thread.
+async fn control(
+    shared: Arc<ControlState>,
+    mut watch: Watch<DaemonConfig>,
+) -> Result<(), DaemonError> {
     let parts = shared.parts.lock().unwrap_or_else(PoisonError::into_inner).take();
     let Some((listening, service)) = parts else { return Ok(()) };
     let context = Rc::new(Context {
@@ -181,12 +189,12 @@ async fn control(shared: Arc<Shared>, mut watch: Watch<DaemonConfig>) -> Result<
         () = drain.reached(Phase::Draining) => Ok(()),
     };
     drop(listening);
-    // Waits for the threads: when the sessions close, after this, nothing is claimed.
+    // Waits for the threads. The sessions close after this, when nothing is claimed.
     drop(context.service.take());
     ended
 }
 
-/// Takes over reloads, and looks after the threads.
+/// Applies reloads, and checks the threads.
 async fn tend(context: &Context, watch: &mut Watch<DaemonConfig>) -> Result<(), DaemonError> {
     let mut look = unlade_runtime::ticker::every(LOOK_EVERY);
     loop {
@@ -203,7 +211,7 @@ async fn tend(context: &Context, watch: &mut Watch<DaemonConfig>) -> Result<(), 
     }
 }
 
-/// Accepts clients, each a task of this thread.
+/// Accepts clients; each one becomes a task of this thread.
 async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), DaemonError> {
     let socket = socket::watch(Arc::clone(&listening.socket)).map_err(DaemonError::Watch)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -221,7 +229,7 @@ async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), Daem
     }
 }
 
-/// Begins a session, if there may be one.
+/// Starts a session if the client is permitted and there is room.
 fn welcome(client: OwnedFd, context: &Rc<Context>) {
     add(&context.sessions.accepted, 1);
     let Ok(peer) = socket_peercred(&client) else { return };
@@ -239,13 +247,13 @@ fn welcome(client: OwnedFd, context: &Rc<Context>) {
         Some(why) => {
             tracing::info!(pid = peer.pid.as_raw_nonzero(), %why, "a client is refused");
             add(&context.sessions.refused, 1);
-            // It may be gone.
+            // The client may have closed already.
             let _ = socket::send(client.as_fd(), Reply::Refused(why).encode().as_slice(), &[]);
         }
     }
 }
 
-/// A client takes three descriptors: takes as many as the process may.
+/// Raises the descriptor limit to the process's hard limit; each client needs three descriptors.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current < limit.maximum {
@@ -256,20 +264,20 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Runs a daemon by `config` until SIGTERM or SIGINT. SIGHUP keeps `config`.
+/// Runs a daemon with `config` until SIGTERM or SIGINT. SIGHUP keeps `config`.
 ///
 /// # Errors
-/// It cannot start, or a thread failed.
+/// The daemon cannot start, or a thread failed.
 pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     unlade_runtime::logs::init(&config.log)?;
     let same = config.clone();
     Daemon::bind(config)?.run(true, move || Ok(same.clone())).map(report)
 }
 
-/// Runs a daemon by the configuration in `path`, read again on SIGHUP.
+/// Runs a daemon with the configuration in `path`, which is read again on SIGHUP.
 ///
 /// # Errors
-/// The configuration, as for [`run`] otherwise.
+/// An error in the configuration; the others are as for [`run`].
 pub fn run_from(path: &Path) -> Result<(), DaemonError> {
     let config = DaemonConfig::load(path)?;
     unlade_runtime::logs::init(&config.log)?;

@@ -1,8 +1,8 @@
-//! One client, from its HELLO to its end.
+//! Session of one client, from its HELLO to its end.
 //!
-//! Nothing that it sends is believed: messages are decoded strictly, descriptors are what they
-//! are, not what they are said to be, and everything has a limit. The doorbell is never read, for a
-//! peer can make a read block: the kernel tells of each write to it once.
+//! No input is trusted: messages are decoded strictly, descriptors are checked by their actual
+//! type, and everything has a limit. The doorbell is never read, because a peer can make a read
+//! block; the kernel reports each write to it once.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -23,12 +23,12 @@ use crate::daemon::socket::{self, Received};
 use crate::daemon::weight;
 use crate::service::{AttachError, Attachment, Service};
 
-/// Pages are at most so large: a file is as long as its last page.
+/// Maximum page size: a file is rounded up to whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
-/// What all sessions share; they run on one thread.
+/// State shared by all sessions; they run on one thread.
 pub(crate) struct Context {
-    /// None once the daemon ends.
+    /// `None` when the daemon is ending.
     pub service: RefCell<Option<Service>>,
     pub config: RefCell<Arc<DaemonConfig>>,
     pub sessions: Arc<Sessions>,
@@ -36,12 +36,12 @@ pub(crate) struct Context {
     pub epoch: u64,
 }
 
-/// How a session ended.
+/// End of a session.
 #[derive(Debug)]
 enum End {
     /// The client closed, or cannot be reached.
     Gone,
-    /// It was told why.
+    /// The client received this refusal.
     Refused(Refusal),
 }
 
@@ -51,13 +51,13 @@ impl From<Refusal> for End {
     }
 }
 
-/// What is there of a client. Fields go in this order: the socket's last holder is the thread
-/// that serves it, so that the client sees its end when nothing is copied for it any more.
+/// A client's session. The order of the fields matters: the serving thread drops the last handle
+/// of the socket, so the client sees the end only when no more copies are made for it.
 struct Session {
     bell: Option<AsyncFd<Arc<OwnedFd>>>,
     attachment: Option<Attachment>,
     regions: Arc<Regions>,
-    /// Bytes of regions that are in the figures.
+    /// Number of region bytes that are counted in the metrics.
     counted_bytes: Cell<u64>,
     socket: AsyncFd<Arc<OwnedFd>>,
     peer: UCred,
@@ -103,7 +103,7 @@ impl Session {
         }
     }
 
-    /// Up to the answer to QUEUE.
+    /// Runs up to the answer to QUEUE.
     async fn handshake(&mut self) -> Result<(), End> {
         let (request, _) = self.next().await?;
         let Request::Hello { version, class } = request else {
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// While it is served: more regions, and the doorbell.
+    /// Handles further regions and the doorbell while the client is served.
     async fn attend(&mut self) -> Result<(), End> {
         loop {
             let (Some(bell), Some(attachment)) = (&self.bell, &self.attachment) else {
@@ -152,9 +152,9 @@ impl Session {
         }
     }
 
-    /// The next message, with as many descriptors as belong to it.
+    /// Receives the next message and checks its number of descriptors.
     async fn next(&self) -> Result<(Request, Vec<OwnedFd>), End> {
-        // Others have their turn, however fast this one sends.
+        // Other sessions get their turn even if this client sends without a pause.
         tokio::task::yield_now().await;
         let received = loop {
             let mut ready = self.socket.readable().await.map_err(|_| End::Gone)?;
@@ -177,7 +177,7 @@ impl Session {
         }
     }
 
-    /// A client that does not read what it asked for is gone.
+    /// Sends a reply. A client that does not read its replies is treated as gone.
     fn reply(&self, reply: &Reply) -> Result<(), End> {
         let socket = self.socket.get_ref().as_fd();
         socket::send(socket, reply.encode().as_slice(), &[]).map_err(|_| End::Gone)
@@ -185,7 +185,7 @@ impl Session {
 
     fn refuse(&self, why: Refusal) {
         add(&self.context.sessions.refused, 1);
-        // It may be gone.
+        // The client may have closed already.
         let _ = self.reply(&Reply::Refused(why));
     }
 
@@ -242,7 +242,7 @@ impl Drop for Session {
     }
 }
 
-/// What a message says, if it says something and has what belongs to it.
+/// Decodes a message, and checks its descriptors.
 fn understand(received: Received) -> Option<(Request, Vec<OwnedFd>)> {
     let request = Request::decode(received.bytes()).ok()?;
     let is_whole = !received.has_more && received.descriptors.len() == request.descriptors();
@@ -259,7 +259,7 @@ fn region_refusal(error: &RegionError) -> Refusal {
     }
 }
 
-/// Whether a descriptor is what only writing makes readable.
+/// Returns true if the descriptor is an eventfd, which only a write makes readable.
 fn is_eventfd(fd: &OwnedFd) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")

@@ -1,4 +1,4 @@
-//! Messages on a SOCK_SEQPACKET socket, with the descriptors that come along.
+//! Messages on a SOCK_SEQPACKET socket, with their descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -11,29 +11,29 @@ use rustix::net::{
 
 use crate::daemon::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
 
-/// A message as it came: bytes that mean nothing yet.
+/// A received message, not decoded yet.
 #[derive(Debug)]
 pub struct Received {
-    /// One more than the longest message, so that a longer one is seen to be too long.
+    /// One byte more than the longest message, to detect messages that are too long.
     bytes: [u8; MESSAGE_BYTES_MAX + 1],
     len: usize,
-    /// What came along.
+    /// Received descriptors.
     pub descriptors: Vec<OwnedFd>,
-    /// More came along than a message can have. The kernel has closed them.
+    /// The message carried too many descriptors. The kernel has closed the surplus.
     pub has_more: bool,
 }
 
 impl Received {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-/// Receives a message; none where the peer has closed.
+/// Receives a message; `None` if the peer has closed.
 ///
 /// # Errors
-/// The kernel's; [`io::ErrorKind::WouldBlock`] where there is none yet.
+/// The kernel's error; [`io::ErrorKind::WouldBlock`] if no message is there yet.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Received>> {
     let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -51,13 +51,13 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Received>> {
     Ok((!is_end).then_some(Received { bytes, len: received.bytes, descriptors, has_more }))
 }
 
-/// Sends a message. It is small: where the peer does not read, it is an error.
+/// Sends a message. Messages are small: if the peer does not read, the result is an error.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 ///
 /// # Panics
-/// More than [`DESCRIPTORS_MAX`] descriptors.
+/// Panics if there are more than [`DESCRIPTORS_MAX`] descriptors.
 pub fn send(
     socket: BorrowedFd<'_>,
     message: &[u8],
@@ -67,20 +67,20 @@ pub fn send(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
-        // There is room for that many.
+        // The buffer has room for this number of descriptors.
         let _ = control.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Has the runtime's thread watch a descriptor for something to read.
+/// Registers a descriptor with the runtime's thread, for readability.
 ///
 /// # Errors
-/// The kernel's.
+/// The kernel's error.
 #[cfg(feature = "daemon")]
-// The safe constructor is deprecated since a type can change its descriptor behind tokio's back;
-// this one cannot, and this crate forbids the other constructor's `unsafe`.
+// The safe constructor is deprecated because a type can change its descriptor without tokio's
+// knowledge. This type cannot, and this crate forbids the `unsafe` of the other constructor.
 #[allow(deprecated)]
 pub(crate) fn watch(
     descriptor: std::sync::Arc<OwnedFd>,

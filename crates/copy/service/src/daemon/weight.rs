@@ -1,4 +1,4 @@
-//! How much of the service a client gets (`copier.shares` of Copier, SOSP 2025, §4.5.2).
+//! Weight of a client (`copier.shares` of Copier, SOSP 2025, §4.5.2).
 
 use std::fs;
 
@@ -8,10 +8,10 @@ use unlade_copy_scheduler::share::WEIGHT_MAX;
 use crate::daemon::config::Weights;
 use crate::daemon::message::Class;
 
-/// A client in the background has its weight divided by this.
+/// Divisor for the weight of a background client.
 const BACKGROUND_DIVISOR: u32 = 4;
 
-/// The weight of a client.
+/// Returns the weight of a client.
 pub(crate) fn weight_of(weights: &Weights, client: &UCred, class: Class) -> u32 {
     let by_user = weights.uid.get(&client.uid.as_raw().to_string());
     let by_group = || weights.gid.get(&client.gid.as_raw().to_string());
@@ -24,9 +24,9 @@ pub(crate) fn weight_of(weights: &Weights, client: &UCred, class: Class) -> u32 
     }
 }
 
-/// `cpu.weight` of the client's cgroup, which has our range and default. None where there is no
-/// version 2 hierarchy with the cpu controller at the usual place. Should another process have the
-/// client's number by now, it is a weight that is wrong, no more.
+/// Returns `cpu.weight` of the client's cgroup, which has the same range and default as weights
+/// here. `None` without a version 2 hierarchy with the cpu controller at the usual place. If
+/// another process has the client's PID by now, the only effect is a wrong weight.
 fn cgroup_weight(client: &UCred) -> Option<u32> {
     let pid = client.pid.as_raw_nonzero();
     let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -35,7 +35,7 @@ fn cgroup_weight(client: &UCred) -> Option<u32> {
     parse_weight(&text)
 }
 
-/// The version 2 path in `/proc/PID/cgroup`, if it is below the root that we see.
+/// Returns the version 2 path in `/proc/PID/cgroup`, if it is below the visible root.
 fn cgroup_path(cgroups: &str) -> Option<&str> {
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     path.split('/').all(|part| part != "..").then_some(path)

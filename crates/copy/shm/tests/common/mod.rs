@@ -1,4 +1,4 @@
-//! What the random and the threaded tests share.
+//! Code that the random and the threaded tests share.
 #![allow(dead_code)]
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use unlade_shm::{Arena, Memory, Queue};
 use unlade_testkit::Random;
 
-/// A few bits, many, or all.
+/// Returns a few bits, many, or all.
 pub fn bits(random: &mut Random) -> u32 {
     let [one, two] = [random.next(), random.next()].map(|word| word as u32);
     match random.below(4) {
@@ -17,7 +17,7 @@ pub fn bits(random: &mut Random) -> u32 {
     }
 }
 
-/// Often at an edge.
+/// Returns a value that is often near a limit.
 pub fn hostile(random: &mut Random) -> u64 {
     let word = random.next();
     match random.below(6) {
@@ -35,7 +35,8 @@ pub fn on_the_heap(slots: u32) -> Arc<Queue> {
     Arc::new(Queue::create(memory, slots).unwrap())
 }
 
-/// A client's and a service's queue over two mappings of one file, and a third mapping.
+/// Returns the client's and the service's queue over two mappings of one file, and a third
+/// mapping.
 pub fn mapped(slots: u32) -> (Queue, Queue, Arena) {
     let arena = Arena::create("ring-test", Queue::bytes_for(slots).unwrap()).unwrap();
     let again = || Arena::attach(arena.fd().try_clone_to_owned().unwrap()).unwrap();

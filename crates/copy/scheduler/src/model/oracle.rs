@@ -1,34 +1,34 @@
-//! The program run with `memcpy`.
+//! The oracle: the program with `memcpy`.
 
 use std::collections::BTreeMap;
 
-use super::{Known, MEMORY_BYTES, STREAMS};
+use super::{MEMORY_BYTES, STREAMS, TaskRecord};
 use crate::Ticket;
 use crate::span::Span;
 use crate::task::{Kind, Request};
 
-/// What memory and streams would be; `None`: not known.
-pub(super) struct Truth {
+/// Expected contents of memory and streams; `None` for unknown bytes.
+pub(super) struct Oracle {
     pub(super) bytes: Vec<Option<u8>>,
-    /// Which copy wrote a byte last.
+    /// The last copy that wrote each byte.
     writer: Vec<Option<Ticket>>,
     pub(super) sent: Vec<Vec<Option<u8>>>,
     received: [u64; STREAMS as usize],
     ended: [Option<u64>; STREAMS as usize],
-    /// Which bytes are those that this task was to bring and that did not come,
+    /// The task whose missing bytes are tracked.
     short: Option<Ticket>,
     missing: Vec<bool>,
-    /// and who copied such bytes.
-    pub(super) losers: BTreeMap<Ticket, u32>,
+    /// Segments that copied missing bytes.
+    pub(super) dependents: BTreeMap<Ticket, u32>,
 }
 
-impl Truth {
-    pub(super) fn new(ended: [Option<u64>; STREAMS as usize], short: Option<Ticket>) -> Truth {
+impl Oracle {
+    pub(super) fn new(ended: [Option<u64>; STREAMS as usize], short: Option<Ticket>) -> Oracle {
         let bytes: Vec<_> = (0..MEMORY_BYTES).map(|at| Some(at as u8)).collect();
         let writer = vec![None; bytes.len()];
         let sent = vec![Vec::new(); STREAMS as usize];
         let (received, missing) = ([0; STREAMS as usize], vec![false; bytes.len()]);
-        Truth { bytes, writer, sent, received, ended, short, missing, losers: BTreeMap::new() }
+        Oracle { bytes, writer, sent, received, ended, short, missing, dependents: BTreeMap::new() }
     }
 
     pub(super) fn write(&mut self, span: Span, value: u8) {
@@ -38,7 +38,7 @@ impl Truth {
         self.missing[bytes].fill(false);
     }
 
-    pub(super) fn copy(&mut self, ticket: Ticket, task: &Known) {
+    pub(super) fn copy(&mut self, ticket: Ticket, task: &TaskRecord) {
         let Request { dst, src, kind, last_use, .. } = task.request;
         for offset in 0..dst.len {
             let (value, is_missing) = if matches!(kind, Kind::Source | Kind::Relay) {
@@ -55,7 +55,7 @@ impl Truth {
             let value = value.filter(|_| !is_lost);
             let is_missing = is_missing && !is_lost;
             if is_missing {
-                *self.losers.entry(ticket).or_default() |= task.segments.touching(offset, 1);
+                *self.dependents.entry(ticket).or_default() |= task.segments.touching(offset, 1);
             }
             if matches!(kind, Kind::Sink | Kind::Relay) {
                 if !task.unsent {
@@ -75,7 +75,7 @@ impl Truth {
         }
     }
 
-    pub(super) fn abort(&mut self, ticket: Ticket, task: &Known, done: u32) {
+    pub(super) fn abort(&mut self, ticket: Ticket, task: &TaskRecord, done: u32) {
         let dst = task.request.dst;
         for at in dst.start..dst.end() {
             let bit = task.segments.touching(at - dst.start, 1);

@@ -1,31 +1,32 @@
-//! On which processor a service thread runs: not on that of the client that rang for it, which
-//! would wait for the thread while the thread waits for the processor.
+//! Processor placement of a service thread. The thread avoids the processor of the client that
+//! rang for it: there the client would wait for the thread while the thread waits for the
+//! processor.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Nobody rang yet.
+/// No client has rung yet.
 const NOWHERE: u32 = u32::MAX;
 
-/// Where somebody rang from last.
+/// Processor of the last ring.
 #[derive(Debug)]
-pub(crate) struct Ringer(AtomicU32);
+pub(crate) struct RingLocation(AtomicU32);
 
-impl Default for Ringer {
-    fn default() -> Ringer {
-        Ringer(AtomicU32::new(NOWHERE))
+impl Default for RingLocation {
+    fn default() -> RingLocation {
+        RingLocation(AtomicU32::new(NOWHERE))
     }
 }
 
-impl Ringer {
-    /// The calling thread rings.
+impl RingLocation {
+    /// Records the calling thread's processor.
     pub fn note(&self) {
         self.0.store(sched_getcpu() as u32, Ordering::Relaxed);
     }
 
-    /// The calling thread moves to another processor if it is where somebody rang from, and it may
-    /// run on another one. What is wrong with that is no matter: it stays then.
+    /// Moves the calling thread to another processor if it runs on the recorded one and its
+    /// affinity permits another. On an error it stays.
     pub fn keep_off(&self) {
         let here = sched_getcpu();
         if self.0.load(Ordering::Relaxed) != here as u32 {
@@ -37,7 +38,7 @@ impl Ringer {
             return;
         }
         others.unset(here);
-        // The first call moves it, the second lets it go anywhere again.
+        // The first call moves the thread; the second restores its affinity.
         if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
             let _ = sched_setaffinity(None, &allowed);
         }
@@ -50,20 +51,20 @@ mod tests {
 
     #[test]
     fn it_leaves_the_ringers_processor_and_may_come_back() {
-        let ringer = Ringer::default();
+        let ring_location = RingLocation::default();
         let allowed = sched_getaffinity(None).unwrap();
-        ringer.keep_off();
+        ring_location.keep_off();
         for _ in 0..100 {
-            ringer.note();
-            ringer.keep_off();
+            ring_location.note();
+            ring_location.keep_off();
         }
         assert_eq!(sched_getaffinity(None).unwrap(), allowed);
-        // Where there is no other, it stays.
+        // Without another permitted processor it stays.
         let mut one = CpuSet::new();
         one.set(sched_getcpu());
         sched_setaffinity(None, &one).unwrap();
-        ringer.note();
-        ringer.keep_off();
+        ring_location.note();
+        ring_location.keep_off();
         assert_eq!(sched_getaffinity(None).unwrap(), one);
     }
 }

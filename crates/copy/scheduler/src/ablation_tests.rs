@@ -1,17 +1,17 @@
-//! Each rule is needed: without it the model finds wrong bytes, and soon.
+//! Ablation tests: without any one of the rules, the model finds wrong bytes.
 
 use unlade_testkit::Random;
 
 use crate::model;
 use crate::plan::Rule;
 
-/// Random programs in which a missing rule must show.
+/// Number of random programs within which a missing rule must show.
 const CASES: u64 = 6000;
 
 fn must_be_found(rule: Rule) {
     let mut seeds = 0..unlade_testkit::count(CASES);
     let run = |seed| Some((seed, model::run(&mut Random::new(seed), Some(rule)).err()?));
-    let Some((seed, why)) = seeds.find_map(run) else { panic!("nobody misses {rule:?}") };
+    let Some((seed, why)) = seeds.find_map(run) else { panic!("no case needs {rule:?}") };
     println!("{rule:?}: case {seed} finds that {why}");
 }
 
