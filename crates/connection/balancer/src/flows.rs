@@ -451,7 +451,7 @@ impl Flows {
         flow.send_end = snapshot.tcp.send_end();
         flow.slot.track(&TrackedState::of(&snapshot.tcp), flow.send_end);
         let origin = flow.assignment.candidate.origin;
-        let candidate = offload::place(&self.worker, &snapshot.plaintext, home)?;
+        let candidate = offload::place(&self.worker, &snapshot.plaintext, origin)?;
         let assignment = Assignment::new(candidate)?;
         let remote = self.remote(assignment.agent);
         (remote.ready.get() && remote.outbox.has_room()).then_some(assignment)

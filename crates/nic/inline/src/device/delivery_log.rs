@@ -256,7 +256,7 @@ impl DeliveryLog {
 
 #[cfg(test)]
 mod tests {
-    use super::{Delivery, DeliveryLog, LogFull, RANGES_MAX, DELIVERIES_MAX};
+    use super::{DELIVERIES_MAX, Delivery, DeliveryLog, LogFull, RANGES_MAX};
     use unlade_net::SeqNumber;
     use unlade_nic_engine::resync::{Extent, Pass, Worked};
 
