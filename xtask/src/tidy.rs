@@ -9,6 +9,12 @@ use crate::{documents, metrics};
 
 /// Most lines of a source file, without its own tests.
 const LINES_MAX: usize = 800;
+/// Doc lines should name the item, not ask about it: words that few of them begin with.
+const QUESTION_WORDS: [&str; 7] = ["What", "Who", "Whose", "Whoever", "Whether", "So", "Whatever"];
+/// Most doc lines, of a hundred, that may begin so.
+const QUESTION_LINES_PERCENT_MAX: usize = 2;
+/// Most places that a message names.
+const PLACES_SHOWN_MAX: usize = 5;
 /// Most files that are checked.
 const FILES_MAX: usize = 20_000;
 /// Directories without files of the project.
@@ -32,6 +38,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
         problems.extend(check_text(&shown, &text));
         sources.push((shown, text));
     }
+    problems.extend(check_words(&sources));
     problems.extend(metrics::check(root, &sources)?);
     problems.extend(documents::check(root)?);
     Ok(problems)
@@ -64,6 +71,34 @@ pub fn check_text(name: &str, text: &str) -> Vec<String> {
         ));
     }
     problems
+}
+
+/// Checks the language of doc comments (docs/style.md): few lines begin with a question word.
+/// `sources` are names and texts of files.
+pub fn check_words(sources: &[(String, String)]) -> Vec<String> {
+    let (mut lines, mut found) = (0, Vec::new());
+    for (name, text) in sources.iter().filter(|(name, _)| name.ends_with(".rs")) {
+        for (number, line) in (1..).zip(text.lines().map(str::trim_start)) {
+            let Some(doc) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+                continue;
+            };
+            lines += 1;
+            let first = doc.trim_start().split(|c: char| !c.is_alphanumeric()).next();
+            if first.is_some_and(|word| QUESTION_WORDS.contains(&word)) {
+                found.push(format!("{name}:{number}"));
+            }
+        }
+    }
+    if found.len() * 100 <= lines * QUESTION_LINES_PERCENT_MAX {
+        return Vec::new();
+    }
+    let places = found.iter().take(PLACES_SHOWN_MAX).map(String::as_str).collect::<Vec<_>>();
+    vec![format!(
+        "{} of {lines} doc lines begin with one of {QUESTION_WORDS:?}, more than \
+         {QUESTION_LINES_PERCENT_MAX} %; reword them as docs/style.md says: {}",
+        found.len(),
+        places.join(", ")
+    )]
 }
 
 /// Number of lines before the file's own tests.

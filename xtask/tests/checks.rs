@@ -198,3 +198,16 @@ fn a_stale_list_of_arrows_and_a_stale_rust_version_are_found() {
     assert!(check("with Rust 1.92 or later").is_empty());
     assert_eq!(check("with Rust 1.89 or later").len(), 1);
 }
+
+#[test]
+fn doc_lines_that_ask_are_counted() {
+    let file = |asking: usize| {
+        let lines = format!("{}{}", "/// What it is.\n".repeat(asking), "/// It is.\n".repeat(98));
+        vec![("a.rs".to_owned(), lines)]
+    };
+    assert!(tidy::check_words(&file(2)).is_empty());
+    let problems = tidy::check_words(&file(3));
+    assert!(problems[0].contains("3 of 101") && problems[0].contains("a.rs:1"), "{problems:?}");
+    let code = vec![("a.rs".to_owned(), "// What a comment in code says.\n".repeat(9))];
+    assert!(tidy::check_words(&code).is_empty());
+}
