@@ -124,7 +124,7 @@ import boto3.s3.transfer, s3transfer, s3transfer.manager
 late = [boto3.s3.transfer.S3Transfer, s3transfer.S3Transfer, s3transfer.manager.TransferManager]
 assert "synthetic" not in boto3.s3.transfer.__file__
 with open("file", "wb") as file:
-    file.write(b"octets")
+    file.write(b"bytes")
 for name, client in (("ours", s3), ("real", real)):
     for number, kind in enumerate(early + late):
         key = "%s-%d" % (name, number)

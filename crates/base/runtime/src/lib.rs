@@ -1,7 +1,7 @@
 //! The foundation of every long-running command.
 //!
 //! In the order in which a process uses them:
-//! - [`logs`]: logging;
+//! - [`logs`]: the log of the process;
 //! - [`listen`]: its sockets, one listener per worker; [`holder`]: the process that uses an
 //!   address;
 //! - [`workers`]: a thread per core, each with its own runtime; a request never crosses threads;

@@ -11,7 +11,7 @@
 //! - `dispatch`: copies with a device in addition to the processor; [`units`] has the devices,
 //!   `calibration` the copy costs of the machine;
 //! - [`error`]: reasons of a task's failure;
-//! - [`counters`]: statistics;
+//! - [`counters`]: the statistics of the service;
 //! - `handler_event`: notifies clients with event loops about handlers;
 //! - [`manual`]: a client without threads, for tests and fuzz targets;
 //! - [`daemon`]: the service as a process of its own, and the messages between it and its clients.
