@@ -163,5 +163,6 @@ fn an_alert_for_a_bad_record_is_not_overtaken_by_a_reset() {
         }
     };
     assert_eq!(alert, rustls::Error::AlertReceived(AlertDescription::RecordOverflow));
-    assert!(terminator.join().unwrap().unwrap().is_err());
+    // Where the record comes together with the Finished, the handshake ends by it.
+    assert!(!matches!(terminator.join().unwrap(), Some(Ok(_))));
 }
