@@ -1,5 +1,5 @@
-//! Who a caller is: Signature Version 4, as AWS's own clients sign (AWS IAM user guide, *Signing
-//! AWS API requests*). A key belongs to a tenant. No clock, no I/O.
+//! Authentication of callers: Signature Version 4, as AWS's own clients sign (AWS IAM user guide,
+//! *Signing AWS API requests*). A key belongs to a tenant. No clock, no I/O.
 //!
 //! A signature is checked by making it again, with AWS's library. Header fields that mean something
 //! to the gateway must be signed, and so must the body.

@@ -416,7 +416,7 @@ events! {
     /// An invocation found no instance
     FnRefused => "unlade_fn_invocations_refused",
         "Invocations that found no place.";
-    /// Somebody was not let in, or asked what its key is not good for
+    /// A request was refused for its signature or its tenant
     FnDenied => "unlade_fn_requests_denied",
         "Requests without a valid signature, or of another tenant than the one they name.";
     /// A deployment, or a function of the directory, was not served

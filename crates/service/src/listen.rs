@@ -24,7 +24,7 @@ pub const BACKLOG_DEFAULT: u32 = 4096;
 const ATTEMPTS_MAX: u32 = 6;
 /// The longest pause between two of them.
 const PAUSE_MS_MAX: u64 = 16;
-/// How long a socket that is in the way of no visible process is waited for. The kernel closes the
+/// Longest wait for a socket in the way that no visible process has. The kernel closes the
 /// sockets of a killed process a while after its descriptors are gone, later still those that
 /// io_uring had.
 const CLOSING_MAX: Duration = Duration::from_secs(2);
@@ -122,7 +122,7 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> Result<TcpListener,
     }
 }
 
-/// Whether a process that can be seen has the address.
+/// Returns true if a visible process has the address.
 fn has_process(address: SocketAddr) -> bool {
     holder::find(address).is_some_and(|holder| holder.process.is_some())
 }
