@@ -2,7 +2,7 @@
 //!
 //! One acceptor authenticates balancers (`greet`). One worker then serves the channel. The
 //! balancer's instance selects the worker, so a balancer that reconnects finds its connections.
-//! Frames go into each connection's [`Taker`]; `adopt`, or the task that owns the connection's
+//! Frames go into each connection's [`Importer`]; `adopt`, or the task that owns the connection's
 //! stream (`release`), performs the actions that it returns.
 
 use std::cell::{Cell, RefCell};

@@ -13,10 +13,12 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Instant;
 
+use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
 /// Number of hint sets of a thread, a power of two, and number of hints in a set.
@@ -275,12 +277,15 @@ pub(crate) fn nanos(began: Instant) -> u32 {
 /// Cost of reading the clock, which is similar to that of a small copy.
 fn clock_ns() -> u32 {
     const LOOKS: u32 = 32;
-    static CLOCK_NS: OnceLock<u32> = OnceLock::new();
-    *CLOCK_NS.get_or_init(|| {
+    // A child after fork(2) would wait for ever for a parent's thread in a `OnceLock`.
+    static CLOCK_NS: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let measured = CLOCK_NS.get_or_init(|| {
         let began = Instant::now();
         let last = (1..LOOKS).fold(began, |_, _| Instant::now());
-        u32::try_from(last.duration_since(began).as_nanos()).unwrap_or(0) / (LOOKS - 1)
-    })
+        let each_ns = last.duration_since(began).as_nanos() / u128::from(LOOKS - 1);
+        NonZero::new(usize::try_from(each_ns).unwrap_or(1)).unwrap_or(NonZero::<usize>::MIN)
+    });
+    u32::try_from(measured.get()).unwrap_or(u32::MAX)
 }
 
 impl Hint {

@@ -4,8 +4,9 @@
 //! known to be good on such processors, later the one that [`crate::calibrate`] chose. The choice
 //! is a table of function addresses; a copy looks up its class and calls.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use once_cell::race::OnceBox;
 
 use crate::{arch, portable, stream};
 
@@ -125,8 +126,10 @@ impl Kernel {
 /// Returns the loops that this machine can run, the preferred first; the last two are `libc` and
 /// `portable`.
 pub fn available() -> &'static [Kernel] {
-    static FOUND: OnceLock<Vec<Kernel>> = OnceLock::new();
-    FOUND.get_or_init(|| arch::kernels().chain([portable::LIBC, portable::PORTABLE]).collect())
+    static FOUND: OnceBox<Vec<Kernel>> = OnceBox::new();
+    FOUND.get_or_init(|| {
+        Box::new(arch::kernels().chain([portable::LIBC, portable::PORTABLE]).collect())
+    })
 }
 
 /// Returns the preferred loop before any measurement.

@@ -11,7 +11,9 @@
 //! [`Ranges::forget`]; the guard catches the other cases. A wrong entry never makes memory unsafe.
 
 use std::io;
-use std::sync::OnceLock;
+use std::num::NonZero;
+
+use once_cell::race::{OnceBool, OnceNonZeroUsize};
 
 /// Maximum number of ranges of each kind, readable and writable. The least recently used one is
 /// evicted.
@@ -239,12 +241,17 @@ fn pages(address: usize, bytes: usize) -> Option<(usize, usize)> {
 }
 
 fn page_bytes() -> usize {
-    static PAGE_BYTES: OnceLock<usize> = OnceLock::new();
-    *PAGE_BYTES.get_or_init(|| {
+    const USUAL: NonZero<usize> = NonZero::new(4096).unwrap();
+    // Values of the process are found without waiting: a child after fork(2) would wait for ever
+    // for a parent's thread in a `OnceLock`.
+    static PAGE_BYTES: OnceNonZeroUsize = OnceNonZeroUsize::new();
+    let found = PAGE_BYTES.get_or_init(|| {
         // SAFETY: sysconf has no preconditions.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
-    })
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two());
+        bytes.and_then(NonZero::new).unwrap_or(USUAL)
+    });
+    found.get()
 }
 
 /// Returns true if the page of an address is resident, by one look at the page tables. True if the
@@ -285,8 +292,8 @@ fn populate(from: usize, to: usize, write: bool) -> Result<Validity, Refusal> {
 
 /// Returns true if this kernel supports the advice; the error for unknown advice is EINVAL too.
 fn is_supported() -> bool {
-    static SUPPORTED: OnceLock<bool> = OnceLock::new();
-    *SUPPORTED.get_or_init(|| {
+    static SUPPORTED: OnceBool = OnceBool::new();
+    SUPPORTED.get_or_init(|| {
         // The page of a constant is certainly mapped and readable.
         let page = (&raw const RANGES_BYTE).addr() & !(page_bytes() - 1);
         advise(page, page_bytes(), libc::MADV_POPULATE_READ).is_ok()

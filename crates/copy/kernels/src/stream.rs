@@ -6,8 +6,9 @@
 //! 4 MiB, 1.1 at 16 MiB and 1.4 at 64 MiB. A fence orders these stores before the copy returns, so
 //! a later release store publishes them as after any other copy.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use once_cell::race::OnceBox;
 
 use crate::kernel::{Kernel, Raw, Routine};
 use crate::{arch, portable};
@@ -20,8 +21,8 @@ pub const STREAM_PART_BYTES_MIN: usize = 4 << 10;
 
 /// Returns the loops of this kind that this machine can run, the preferred first.
 pub fn available() -> &'static [Kernel] {
-    static FOUND: OnceLock<Vec<Kernel>> = OnceLock::new();
-    FOUND.get_or_init(|| arch::streams().collect())
+    static FOUND: OnceBox<Vec<Kernel>> = OnceBox::new();
+    FOUND.get_or_init(|| Box::new(arch::streams().collect()))
 }
 
 static ROUTINE: AtomicPtr<()> = AtomicPtr::new(first as *mut ());
