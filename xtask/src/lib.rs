@@ -4,11 +4,14 @@
 //! - [`tidy`]: files are short and clean, the documents name existing things, and some code counts
 //!   every metric and label value ([`metrics`]).
 //!
+//! [`changed`] names the packages that a change touches.
+//!
 //! A check returns problems, one per line: `file:line: problem; remedy`.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
 
+pub mod changed;
 pub mod documents;
 pub mod layers;
 pub mod metrics;

@@ -1,12 +1,13 @@
 //! `cargo run -p xtask -- layers | tidy | all`: exits with 0 if there is no problem, with 1 if a
-//! check found one, with 2 if a check could not run.
+//! check found one, with 2 if a check could not run. `changed [REVISION]` prints the packages with
+//! changes since the revision, by default `HEAD`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use xtask::{layers, root, tidy};
+use xtask::{changed, layers, root, tidy};
 
-const USAGE: &str = "usage: cargo run -p xtask -- layers | tidy | all";
+const USAGE: &str = "usage: cargo run -p xtask -- layers | tidy | all | changed [REVISION]";
 
 fn main() -> ExitCode {
     let found = match std::env::args().nth(1).as_deref() {
@@ -16,16 +17,28 @@ fn main() -> ExitCode {
             found.extend(tidy::check(&root())?);
             Ok(found)
         }),
+        Some("changed") => {
+            let base = std::env::args().nth(2).unwrap_or_else(|| "HEAD".to_owned());
+            return print(changed::packages(&root(), &base), ExitCode::SUCCESS);
+        }
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);
         }
     };
-    match found {
+    let outcome = match &found {
         Ok(problems) if problems.is_empty() => ExitCode::SUCCESS,
-        Ok(problems) => {
-            problems.iter().for_each(|problem| println!("{problem}"));
-            ExitCode::FAILURE
+        _ => ExitCode::FAILURE,
+    };
+    print(found, outcome)
+}
+
+/// Prints the lines that a command found, and exits with `outcome`, or with 2 if it found an error.
+fn print(found: anyhow::Result<Vec<String>>, outcome: ExitCode) -> ExitCode {
+    match found {
+        Ok(lines) => {
+            lines.iter().for_each(|line| println!("{line}"));
+            outcome
         }
         Err(error) => {
             eprintln!("{error:#}");

@@ -1,9 +1,10 @@
 //! The checks find the problems that they are for.
 
 use std::fs;
+use std::path::PathBuf;
 
 use xtask::layers::{Dependency, table, violations};
-use xtask::{documents, metrics, tidy};
+use xtask::{changed, documents, metrics, tidy};
 
 const TABLE: &str = "\
 | layer | base | connection | copy | functions | research | apps |
@@ -210,4 +211,25 @@ fn doc_lines_that_ask_are_counted() {
     assert!(problems[0].contains("3 of 101") && problems[0].contains("a.rs:1"), "{problems:?}");
     let code = vec![("a.rs".to_owned(), "// What a comment in code says.\n".repeat(9))];
     assert!(tidy::check_words(&code).is_empty());
+}
+
+#[test]
+fn a_changed_file_belongs_to_the_innermost_package() {
+    let member = |name: &str, folder: &str| (name.to_owned(), PathBuf::from(folder));
+    let members = [
+        member("net", "crates/base/net"),
+        member("lab", "apps/unlade-lab"),
+        member("unlade", "apps/unlade"),
+        member("worker", "crates/functions/worker"),
+        member("helper", "crates/functions/worker/helper"),
+    ];
+    let files = [
+        "apps/unlade-lab/src/main.rs",
+        "crates/functions/worker/helper/src/lib.rs",
+        "crates/base/net/src/seq.rs",
+        "crates/base/net/Cargo.toml",
+        "README.md",
+    ];
+    let names = changed::owners(&members, &files.map(PathBuf::from));
+    assert_eq!(names, ["helper", "lab", "net"]);
 }
