@@ -425,6 +425,11 @@ impl Client {
         }
     }
 
+    /// Returns true if the connection is a TLS connection.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
+    }
+
     /// Responses that were due when the connection ended.
     pub fn due(&self) -> usize {
         self.in_flight.len()

@@ -6,6 +6,7 @@
 //! otherwise; TLS bodies are decrypted and authenticated always.
 
 pub mod client;
+pub mod linger;
 pub mod outcome;
 pub mod response;
 pub mod target;

@@ -1,6 +1,7 @@
 //! A thread of the load: an epoll loop over its connections.
 
 use super::client::{Client, DROP_BYTES, End, RECEIVE_BYTES, Shared};
+use super::linger::{Lingering, WAIT_MAX};
 use super::tls::Tls;
 use super::{Plan, outcome::Outcome};
 use anyhow::{Context, Result};
@@ -23,6 +24,9 @@ const FAILURES_MAX: u32 = 500;
 /// Ciphertext that may be left over: an incomplete record (RFC 8446, section 5.2, and TLS 1.2's
 /// larger one) or handshake message.
 const LEFTOVER_BYTES_MAX: usize = 80 * 1024;
+
+/// The epoll data of sockets that linger; others have the index of their slot.
+const LINGERS: u64 = u64::MAX;
 
 /// A place for a connection; it is filled again when the connection ends.
 struct Slot {
@@ -55,6 +59,7 @@ struct Worker<'p> {
     first: usize,
     epoll: OwnedFd,
     slots: Vec<Slot>,
+    lingering: Lingering,
     shared: Shared<'p>,
     start: Instant,
     /// When measuring began: the start, or the end of the warm-up.
@@ -98,6 +103,7 @@ impl<'p> Worker<'p> {
             first,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).context("epoll")?,
             slots: slots.collect(),
+            lingering: Lingering::default(),
             shared,
             start,
             measured: start,
@@ -121,6 +127,9 @@ impl<'p> Worker<'p> {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno).context("epoll_wait"),
             }
+            if events.iter().any(|event| event.data.u64() == LINGERS) {
+                self.lingering.advance(&mut self.shared.sink, Instant::now());
+            }
             for event in &events {
                 let slot = usize::try_from(event.data.u64()).unwrap_or(usize::MAX);
                 self.serve(slot, event.flags)?;
@@ -138,7 +147,32 @@ impl<'p> Worker<'p> {
                 self.sweep(now)?;
             }
         }
+        self.await_lingering()
+    }
+
+    /// Waits until the servers have closed the connections that linger, within their limit.
+    fn await_lingering(&mut self) -> Result<()> {
+        let began = Instant::now();
+        let mut events = Vec::with_capacity(EVENTS_MAX);
+        while !self.lingering.is_empty() && began.elapsed() < WAIT_MAX {
+            events.clear();
+            let wait = Timespec { tv_sec: 0, tv_nsec: SWEEP.as_nanos() as i64 };
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), Some(&wait))
+            {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno).context("epoll_wait"),
+            }
+            self.lingering.advance(&mut self.shared.sink, Instant::now());
+        }
         Ok(())
+    }
+
+    /// Keeps a TLS connection that ended in the orderly way until the server closes it.
+    fn linger(&mut self, client: Client, now: Instant) {
+        let data = epoll::EventData::new_u64(LINGERS);
+        // Without events the sweep finds its end.
+        let _ = epoll::modify(&self.epoll, &client.socket, data, epoll::EventFlags::IN);
+        self.lingering.add(client.socket, now);
     }
 
     /// One worker speaks for all: they start together.
@@ -205,7 +239,8 @@ impl<'p> Worker<'p> {
     /// Counts why a connection ended and makes room for the next.
     fn end(&mut self, index: usize, end: End, now: Instant) {
         let Some(slot) = self.slots.get_mut(index) else { return };
-        let due = slot.client.take().map_or(0, |client| client.due());
+        let client = slot.client.take();
+        let due = client.as_ref().map_or(0, Client::due);
         if let Some(budget) = &mut self.shared.budget {
             *budget += due as u64;
         }
@@ -230,6 +265,9 @@ impl<'p> Worker<'p> {
         };
         self.answered = answered;
         slot.due = Some(if orderly { now } else { now + RETRY });
+        if let Some(client) = client.filter(|client| orderly && client.is_encrypted()) {
+            self.linger(client, now);
+        }
         if orderly && !self.is_finished() {
             // At once: an interrupted stream of connections would be measured as idleness.
             if let Err(error) = self.open(index, now) {
@@ -245,6 +283,7 @@ impl<'p> Worker<'p> {
 
     /// Opens what is due and ends what takes too long.
     fn sweep(&mut self, now: Instant) -> Result<()> {
+        self.lingering.advance(&mut self.shared.sink, now);
         for index in 0..self.slots.len() {
             let Some(slot) = self.slots.get_mut(index) else { continue };
             if let Some(client) = &slot.client {

@@ -5,6 +5,7 @@
 //! instead, which can read around it.
 
 use std::num::NonZeroU16;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::Hint;
@@ -245,6 +246,11 @@ impl Copier {
 
     /// Completes `bits(task)` of every pending task, oldest first. Keeps errors for later syncs.
     pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
+        self.each_pending_of(0..0, bits);
+    }
+
+    /// As [`Copier::each_pending`], for a caller that keeps the addresses `kept` valid meanwhile.
+    pub(crate) fn each_pending_of(&self, kept: Range<usize>, bits: impl Fn(&Queued) -> u32) {
         let head = self.queue().head();
         let mut at = self.pending().completed();
         let mut all_done = true;
@@ -252,7 +258,7 @@ impl Copier {
             if let Some(queued) = self.pending().get(at) {
                 let wanted = bits(&queued);
                 if wanted != 0
-                    && let Err(code) = self.complete_learning(at, &queued, wanted)
+                    && let Err(code) = self.complete_learning(at, &queued, wanted, &kept)
                 {
                     self.failures().keep(at, code, queued.written());
                 }

@@ -560,7 +560,8 @@ impl Copier {
     /// these bytes, or a later copy writes them.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
         if self.pending().completed() != self.queue().head() {
-            self.each_pending(|queued| queued.writing(address, len));
+            let kept = address..address.saturating_add(len);
+            self.each_pending_of(kept, |queued| queued.writing(address, len));
         }
         self.at_once.sync_range(address, len)
     }

@@ -75,7 +75,11 @@ impl Copier {
     #[cold]
     pub(crate) fn sync_timed(&self, ticket: Ticket, bits: u32) -> Result<(), CopyError> {
         let completed = match self.pending().get(ticket) {
-            Some(queued) => self.complete_learning(ticket, &queued, bits),
+            Some(queued) => {
+                // The holder of the token is about to use the bytes.
+                let kept = queued.written();
+                self.complete_learning(ticket, &queued, bits, &kept)
+            }
             None => self.complete_unreported(ticket, bits),
         };
         completed.map_err(|code| {
@@ -86,29 +90,38 @@ impl Copier {
         })
     }
 
-    /// Waits until `bits` of a task are done, helps, and records the times.
+    /// Waits until `bits` of a task are done, helps, and records the times. The caller keeps the
+    /// addresses `kept` valid: those that it is about to use. All others may be freed by another
+    /// thread as soon as the task is done.
     #[inline]
     pub(crate) fn complete_learning(
         &self,
         ticket: Ticket,
         queued: &Queued,
         bits: u32,
+        kept: &Range<usize>,
     ) -> Result<(), NonZeroU16> {
         match self.pending().is_timed(ticket) {
-            true => self.complete_timed(ticket, queued, bits),
+            true => self.complete_timed(ticket, queued, bits, kept),
             false => self.complete_unreported(ticket, bits),
         }
     }
 
     #[cold]
-    fn complete_timed(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Result<(), NonZeroU16> {
+    fn complete_timed(
+        &self,
+        ticket: Ticket,
+        queued: &Queued,
+        bits: u32,
+        kept: &Range<usize>,
+    ) -> Result<(), NonZeroU16> {
         let began = Instant::now();
         let window_ns = self.window_ns(self.pending().timing(ticket), began);
         let completed = self.complete_unreported(ticket, bits);
         self.pending().add_wait(ticket, window_ns, nanos(began));
         // Later syncs may have to wait for the rest.
         if completed.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
-            self.learn_from(ticket, queued, Some(bits));
+            self.learn_from(ticket, queued, Some((bits, kept)));
         }
         completed
     }
@@ -137,9 +150,10 @@ impl Copier {
         }
     }
 
-    /// Records a copy that is over; `synced` has the segments that the caller has just synced.
+    /// Records a copy that is over; `synced` has the segments that the caller has just synced, and
+    /// the addresses that it keeps valid.
     #[cold]
-    fn learn_from(&self, ticket: Ticket, queued: &Queued, synced: Option<u32>) {
+    fn learn_from(&self, ticket: Ticket, queued: &Queued, synced: Option<(u32, &Range<usize>)>) {
         let progress = self.queue().progress(ticket);
         let (error, is_aborted) = (progress.error(), progress.is_aborted());
         let Some(Timed { timing, site, seen }) = self.pending().take_timing(ticket) else { return };
@@ -149,18 +163,26 @@ impl Copier {
         // No sync has waited for it, and none will.
         let never_synced = || (self.window_ns(timing, Instant::now()), 0);
         let (window_ns, wait_ns) = seen.unwrap_or_else(never_synced);
-        let line_ns = synced.and_then(|bits| self.line_ns_of(ticket, queued, bits));
+        let line_ns = synced.and_then(|(bits, kept)| self.line_ns_of(ticket, queued, bits, kept));
         let submit_ns = timing as u32 >> 1 & SUBMIT_NS_MAX;
         let seen = QueuedTiming { submit_ns, window_ns, wait_ns, line_ns };
         self.learn_queued((site, timing & 1 != 0), queued.len_bytes, &seen);
     }
 
-    /// Time to read a line of the bytes just synced; none if other copies write them.
-    fn line_ns_of(&self, ticket: Ticket, queued: &Queued, bits: u32) -> Option<f32> {
+    /// Time to read a line of the bytes just synced, as far as they are kept valid; none if other
+    /// copies write them, or if they are too few.
+    fn line_ns_of(
+        &self,
+        ticket: Ticket,
+        queued: &Queued,
+        bits: u32,
+        kept: &Range<usize>,
+    ) -> Option<f32> {
         let run = segment::runs(bits & queued.all()).next().filter(|_| queued.writes())?;
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
-        let Range { start, end } = bytes.start as usize..bytes.end as usize;
-        let (dst, len) = (queued.dst + start, end - start);
+        let start = kept.start.max(queued.dst + bytes.start as usize);
+        let end = kept.end.min(queued.dst + bytes.end as usize);
+        let (dst, len) = (start, end.saturating_sub(start));
         let head = self.queue().head();
         let mut at = ticket.next();
         while at < head {
@@ -169,9 +191,8 @@ impl Copier {
             }
             at = at.next();
         }
-        // SAFETY: the submitter promised that the destination stays valid until the copy is
-        // completed, which happens when the current sync returns. These bytes are copied, and no
-        // other copy writes them.
+        // SAFETY: the caller of the sync keeps these bytes valid until it returns: it is about to
+        // use them. They are copied, and no other copy writes them.
         unsafe { line_ns(dst as *const u8, len) }
     }
 }
@@ -231,6 +252,40 @@ mod tests {
                 scope.spawn(|| copier.sync_range(address, BYTES).unwrap());
             });
         });
+    }
+
+    #[test]
+    fn bytes_that_the_caller_does_not_keep_are_not_read() {
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        use unlade_copy_kernels::Hint;
+        let (_service, copier) = client();
+        let source = vec![1u8; BYTES];
+        let options = CopyOptions { site: SITE, ..QUEUED };
+        for sync_all in [true, false].repeat(20) {
+            let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+            // SAFETY: a new mapping, which nothing else uses.
+            let dst = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, protection, flags) };
+            let dst = dst.unwrap().cast::<u8>();
+            let began = Instant::now();
+            let ticket = copier.queue().try_acquire().unwrap();
+            // SAFETY: both buffers are valid until the copy is done.
+            let part =
+                crate::copier::Part { dst, src: source.as_ptr(), len: BYTES, hint: Hint::Reuse };
+            let token = copier.enqueue(ticket, part, &options);
+            copier.note_timing(ticket, SITE, began, true);
+            while !copier.is_ready(&token, 0..BYTES) {
+                std::thread::yield_now();
+            }
+            // As another thread may do that has synced the copy, while this one is in a sync too.
+            // SAFETY: the copy is done, and nothing refers to the mapping.
+            unsafe { munmap(dst.cast(), BYTES) }.unwrap();
+            match sync_all {
+                true => copier.sync_all().unwrap(),
+                // A task that reads these bytes; its destination is another's.
+                false => copier.sync_for_write(source.as_ptr().addr(), BYTES).unwrap(),
+            }
+            assert!(!copier.pending().is_timed(ticket), "the copy was recorded");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Throughput of the machines for in-order packets, compared with the primitives that they use and
 //! with copying, interleaved in one process.
 //!
-//! `cargo run --release -p unlade-nic-engine --example machines`
+//! `cargo run --release -p unlade-nic-engine --example flow_machines`
 
 use std::hint::black_box;
 use std::time::Instant;
