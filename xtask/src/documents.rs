@@ -1,46 +1,114 @@
-//! Checks that the documents name existing files, tests and interfaces.
+//! Checks that the documents exist, are short, and name existing files and interfaces.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::layers::INTERFACES;
+use crate::{links, promises, readmes};
 
-/// The heading of ARCHITECTURE.md above the tables whose paths are checked.
+/// The heading above the tables whose paths are checked.
 const DATA_HEADING: &str = "## Follow the data";
+/// Most bytes of a page, for pages that are read as a whole.
+const BYTES_MAX: [(&str, u64); 4] = [
+    ("README.md", 10_240),
+    ("ARCHITECTURE.md", 15_360),
+    ("docs/nic/nvme.md", 15_360),
+    ("docs/functions/sandbox.md", 15_360),
+];
+/// Most bytes of the design page of a product.
+const DESIGN_BYTES_MAX: u64 = 15_360;
 
-/// Checks ARCHITECTURE.md and SPECIFICATION.md at `root`.
+/// Checks the documents at `root`.
 ///
 /// # Errors
 /// One of them is there but cannot be read.
 pub fn check(root: &Path) -> Result<Vec<String>> {
     let mut problems = Vec::new();
-    let mut with = |name: &str, check: fn(&Path, &str) -> Vec<String>| -> Result<()> {
+    let mut with = |name: &str, check: &dyn Fn(&str) -> Vec<String>| -> Result<()> {
         let path = root.join(name);
         match path.exists() {
             false => problems.push(format!("{name}: is missing; write it")),
-            true => {
-                problems.extend(check(root, &fs::read_to_string(path).context(name.to_owned())?))
-            }
+            true => problems.extend(check(&fs::read_to_string(path).context(name.to_owned())?)),
         }
         Ok(())
     };
-    with("ARCHITECTURE.md", check_paths)?;
-    with("ARCHITECTURE.md", |_, text| check_interfaces(text))?;
-    with("README.md", check_rust_version)?;
-    with("SPECIFICATION.md", check_promises)?;
+    with("ARCHITECTURE.md", &check_interfaces)?;
+    with("README.md", &|text| check_rust_version(root, text))?;
+    let products = products(root)?;
+    let tables = products.iter().map(|product| format!("docs/{product}/code.md"));
+    for name in tables.chain(["ARCHITECTURE.md", "research/README.md"].map(str::to_owned)) {
+        with(&name, &|text| check_paths(root, &name, text))?;
+    }
+    let specifications = ["base", "research"].map(str::to_owned);
+    for part in products.iter().chain(&specifications) {
+        with(&format!("docs/specification/{part}.md"), &|_| Vec::new())?;
+    }
+    problems.extend(promises::check(root)?);
+    problems.extend(check_sizes(root, &products));
+    problems.extend(links::check(root)?);
+    problems.extend(readmes::check(root)?);
+    // Several checks report the same missing page.
+    let mut reported = BTreeSet::new();
+    problems.retain(|problem| reported.insert(problem.clone()));
     Ok(problems)
 }
 
+/// The products: the folders of `crates/`, without the one that they share.
+fn products(root: &Path) -> Result<Vec<String>> {
+    let folders = entries(&root.join("crates"))?;
+    let names = folders.iter().filter(|path| path.is_dir()).filter_map(|path| path.file_name());
+    Ok(names.map(|name| name.to_string_lossy().into_owned()).filter(|it| it != "base").collect())
+}
+
+/// The entries of `directory`, sorted.
+///
+/// # Errors
+/// It is there but cannot be read.
+pub(crate) fn entries(directory: &Path) -> Result<Vec<PathBuf>> {
+    if !directory.exists() {
+        return Ok(Vec::new());
+    }
+    let shown = || directory.display().to_string();
+    let found = fs::read_dir(directory).with_context(shown)?;
+    let mut paths = Vec::new();
+    for entry in found {
+        paths.push(entry.with_context(shown)?.path());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The path of a file below `root`, as messages show it.
+pub(crate) fn shown(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
 /// The text between each pair of backticks in `text`.
-fn quoted(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// The paths in the tables of the data paths that do not exist. A path starts at `crates/`, or at
-/// the root; a bare file name is searched beside the paths named before it in its row.
-pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
+/// The pages that have more bytes than they may.
+pub fn check_sizes(root: &Path, products: &[String]) -> Vec<String> {
+    let designs = products.iter().map(|it| (format!("docs/{it}/design.md"), DESIGN_BYTES_MAX));
+    let pages = BYTES_MAX.iter().map(|(name, most)| ((*name).to_owned(), *most));
+    let size = |(name, most): (String, u64)| match fs::metadata(root.join(&name)) {
+        Err(_) => Some(format!("{name}: is missing; write it")),
+        Ok(metadata) if metadata.len() > most => Some(format!(
+            "{name}: {} bytes exceed {most}; shorten it, or move facts to another page",
+            metadata.len()
+        )),
+        Ok(_) => None,
+    };
+    pages.chain(designs).filter_map(size).collect()
+}
+
+/// The paths in the data tables of the page `page` that do not exist. A path starts at `crates/`,
+/// or at the root; a bare file name is searched beside the paths named before it in its row.
+pub fn check_paths(root: &Path, page: &str, text: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let mut rows = 0;
     let section = text.lines().enumerate().skip_while(|(_, line)| *line != DATA_HEADING).skip(1);
@@ -62,14 +130,14 @@ pub fn check_paths(root: &Path, text: &str) -> Vec<String> {
                     seen.extend(directory.map(Path::to_owned));
                 }
                 None => problems.push(format!(
-                    "ARCHITECTURE.md:{}: `{name}` does not exist; correct the table",
+                    "{page}:{}: `{name}` does not exist; correct the table",
                     index + 1
                 )),
             }
         }
     }
     if rows == 0 {
-        problems.push(format!("ARCHITECTURE.md: no paths in a table below `{DATA_HEADING}`"));
+        problems.push(format!("{page}: no paths in a table below `{DATA_HEADING}`; add them"));
     }
     problems
 }
@@ -103,87 +171,5 @@ pub fn check_rust_version(root: &Path, text: &str) -> Vec<String> {
             vec![format!("README.md: does not name the required Rust {version}; add it")]
         }
         _ => Vec::new(),
-    }
-}
-
-/// A numbered promise: its line, number and text.
-struct Promise<'t> {
-    line: usize,
-    number: u32,
-    text: Vec<&'t str>,
-}
-
-/// The promises of SPECIFICATION.md that name neither evidence nor *pending*, or name evidence
-/// that does not exist. A promise is a row `| 7 | … |` or an item `7. …`; its evidence is a file,
-/// `file::test`, or a command `unlade bench …`.
-pub fn check_promises(root: &Path, text: &str) -> Vec<String> {
-    let promises = promises(text);
-    let mut problems = Vec::new();
-    if promises.is_empty() {
-        problems.push("SPECIFICATION.md: has no numbered promises".to_owned());
-    }
-    let mut due = 1;
-    for Promise { line, number, text } in &promises {
-        let place = format!("SPECIFICATION.md:{line}: promise {number}");
-        if *number != due {
-            problems.push(format!("{place} should be {due}; number them in order"));
-        }
-        due = number + 1;
-        let text = text.join(" ");
-        let named: Vec<&str> = quoted(&text).filter(|name| is_evidence(name)).collect();
-        if named.is_empty() && !text.contains("*pending*") {
-            problems.push(format!("{place} names no test or bench; name one, or write *pending*"));
-        }
-        let missing = named.into_iter().filter(|name| !exists(root, name));
-        problems.extend(missing.map(|name| format!("{place}: `{name}` does not exist")));
-    }
-    problems
-}
-
-fn promises(text: &str) -> Vec<Promise<'_>> {
-    let mut promises: Vec<Promise<'_>> = Vec::new();
-    let mut open = false;
-    for (line, content) in (1..).zip(text.lines()) {
-        let number = |text: &str, end: char| text.split(end).next()?.trim().parse::<u32>().ok();
-        let started = match content.strip_prefix('|') {
-            Some(row) => number(row, '|'),
-            None => number(content, '.'),
-        };
-        if let Some(number) = started {
-            promises.push(Promise { line, number, text: vec![content] });
-            open = true;
-        } else if open && content.starts_with([' ', '\t']) {
-            // The item continues on this line.
-            promises.iter_mut().last().into_iter().for_each(|last| last.text.push(content));
-        } else {
-            open = false;
-        }
-    }
-    promises
-}
-
-fn is_evidence(name: &str) -> bool {
-    name.starts_with("unlade bench ") || name.split("::").next().is_some_and(is_source)
-}
-
-fn is_source(name: &str) -> bool {
-    name.contains('/') && [".rs", ".sh", ".py"].iter().any(|end| name.ends_with(end))
-}
-
-fn exists(root: &Path, name: &str) -> bool {
-    if name.starts_with("unlade bench ") {
-        return true;
-    }
-    let (file, test) =
-        name.split_once("::").map_or((name, None), |(file, test)| (file, Some(test)));
-    let candidates = [root.join(file), root.join("crates").join(file)];
-    let text = candidates.iter().find_map(|path| fs::read_to_string(path).ok());
-    match (text, test) {
-        (None, _) => false,
-        (Some(_), None) => true,
-        // A macro may generate the test; its name is then before a colon.
-        (Some(text), Some(test)) => {
-            text.contains(&format!("fn {test}(")) || text.contains(&format!("    {test}:"))
-        }
     }
 }

@@ -1,8 +1,10 @@
 //! Checks of the repository; each of them is an ordinary test as well.
 //!
 //! - [`layers`]: dependencies between crates point down; `unsafe` stays in the allowed crates;
-//! - [`tidy`]: files are short and clean, the documents name existing things, and some code counts
-//!   every metric and label value ([`metrics`]).
+//! - [`tidy`]: files are short and clean, and some code counts every metric and label value
+//!   ([`metrics`]);
+//! - [`documents`], a part of it: the documents name existing things, stay within their sizes, and
+//!   link to what exists ([`promises`], [`links`], [`readmes`]).
 //!
 //! [`changed`] names the packages that a change touches.
 //!
@@ -14,7 +16,10 @@ use std::path::PathBuf;
 pub mod changed;
 pub mod documents;
 pub mod layers;
+pub mod links;
 pub mod metrics;
+pub mod promises;
+pub mod readmes;
 pub mod tidy;
 
 /// The root of the repository.

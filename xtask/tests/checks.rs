@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use xtask::layers::{Dependency, table, violations};
-use xtask::{changed, documents, metrics, tidy};
+use xtask::{changed, documents, links, metrics, promises, readmes, tidy};
 
 const TABLE: &str = "\
 | layer | base | connection | copy | functions | research | apps |
@@ -128,11 +128,12 @@ fn missing_paths_are_found() {
     let check = |row: &str| {
         documents::check_paths(
             root.path(),
+            "docs/a/code.md",
             &format!("# A\n## Follow the data\n{row}\n## End\n| `x/y` |"),
         )
     };
     assert!(check("| thing | `a/src/one.rs` | `two.rs` → `word` | `a/src/sub/` |").is_empty());
-    assert!(check("| `a/src/three.rs` |")[0].starts_with("ARCHITECTURE.md:3: `a/src/three.rs`"));
+    assert!(check("| `a/src/three.rs` |")[0].starts_with("docs/a/code.md:3: `a/src/three.rs`"));
     assert_eq!(check("| `a/src/one.rs` | `three.rs` |").len(), 1);
     assert_eq!(check("| `two.rs` |").len(), 1, "a name alone has nowhere to be");
     assert_eq!(check("no table").len(), 1);
@@ -144,15 +145,160 @@ fn promises_name_their_evidence() {
     fs::create_dir_all(root.path().join("crates/a/src")).unwrap();
     let source = "fn it_holds() {}\nrefused! {\n    by_macro: x;\n}\n";
     fs::write(root.path().join("crates/a/src/t.rs"), source).unwrap();
-    let check = |text: &str| documents::check_promises(root.path(), text);
-    assert!(check("1. Holds: `a/src/t.rs::it_holds`.\n2. Later: *pending*.\n").is_empty());
+    let check = |rows: &str| {
+        let text = format!("# A\n## B\n| n | promise | shown by |\n|---|---|---|\n{rows}");
+        promises::check_promises(root.path(), "s.md", &text)
+    };
+    let holds = "| 1 | Holds | `a/src/t.rs::it_holds` |\n";
+    assert!(check(holds).is_empty());
     assert!(check("| 1 | Holds | `crates/a/src/t.rs::by_macro` |\n").is_empty());
-    assert!(check("1. Long\n   item: `unlade bench migrate`.\n").is_empty());
-    assert!(check("1. Holds.\n")[0].contains("names no test or bench"));
-    assert!(check("1. Holds: `a/src/t.rs::it_fails`.\n")[0].contains("does not exist"));
-    assert!(check("1. Holds: `a/src/u.rs`.\n")[0].contains("does not exist"));
-    assert!(check("1. A *pending*\n3. B *pending*\n")[0].contains("should be 2"));
-    assert_eq!(check("# Nothing\n").len(), 1);
+    assert!(check("| 1 | Holds | `unlade bench migrate` |\n").is_empty());
+    assert!(check("| 1 | Holds | |\n")[0].starts_with("s.md:5: promise 1 names no test or bench"));
+    assert_eq!(check("| 1 | As in `a/src/t.rs` | |\n").len(), 1, "the last column has evidence");
+    assert!(check("| 1 | A | `a/src/t.rs::it_fails` |\n")[0].contains("does not exist"));
+    assert!(check("| 1 | A | `a/src/u.rs` |\n")[0].contains("does not exist"));
+    assert!(check("| 1 | A | `a/src/t.rs`; *pending* |\n")[0].contains("is pending"));
+    assert_eq!(check("| 1 | A | *pending* |\n").len(), 2);
+    assert!(check("| 3 | A | `a/src/t.rs` |\n")[0].contains("promise 3 should be 1"));
+    let number = check(&format!("{holds}| 1a | A | `a/src/t.rs` |\n"));
+    assert!(number[0].contains("promise 1a should be 2"), "{number:?}");
+    let limits = format!("{holds}\n| limit | key |\n|---|---|\n| bytes | `k` |\n");
+    assert!(check(&limits).is_empty(), "a table of something else");
+    let missed = format!("{holds}## Not promised\n- Speed.\n1. Peace.\n| 7 | A | |\n");
+    assert!(check(&missed).is_empty(), "{:?}", check(&missed));
+    assert_eq!(check(&format!("{missed}## C\n| 7 | A | `a/src/t.rs` |\n")).len(), 1);
+    assert_eq!(promises::check_promises(root.path(), "s.md", "# Nothing\n").len(), 1);
+}
+
+#[test]
+fn links_to_nothing_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("docs/a")).unwrap();
+    let page = "# A page\n## What `is` here, and why\n## Again\n## Again\n```\n# code\n```\n";
+    fs::write(root.path().join("docs/a/page.md"), page).unwrap();
+    fs::write(root.path().join("README.md"), "").unwrap();
+    let check = |text: &str| links::check_links(root.path(), "docs/a/other.md", text);
+    let right = "[a](page.md) [b](../../README.md), [`c`](page.md#what-is-here-and-why)\n\
+                 [d](page.md#again-1) [e](https://e.example/#x) [f](#own) [g](../a)\n# Own\n\
+                 `[h](missing.md)` and `code over\ntwo [i](missing.md) lines`\n\n\
+                 ```\n[j](missing.md)\n```\n";
+    assert!(check(right).is_empty(), "{:?}", check(right));
+    let missing = check("\n[a](missing.md)\n");
+    assert!(missing[0].starts_with("docs/a/other.md:2: `missing.md` leads to no file"));
+    assert_eq!(check("[a](page.md#nowhere)").len(), 1);
+    assert_eq!(check("[a](page.md#code)").len(), 1, "code has no headings");
+    assert_eq!(check("[a](page.md#again-2)").len(), 1);
+    assert_eq!(check("[a](#nowhere)").len(), 1);
+    assert_eq!(check("[`a`](b.md) [c](d.md)").len(), 2);
+}
+
+#[test]
+fn pages_that_the_book_does_not_list_are_found() {
+    let pages = ["docs/SUMMARY.md", "docs/a.md", "docs/b/c.md"].map(str::to_owned);
+    let check = |text: &str| links::check_summary(text, &pages);
+    assert!(check("- [A](a.md)\n  - [C](./b/c.md)\n").is_empty());
+    let problems = check("- [A](a.md)\n");
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].contains("does not list docs/b/c.md"), "{problems:?}");
+}
+
+#[test]
+fn crates_without_a_map_of_their_files_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    for name in ["crates/a/b", "apps/c", "research/d"] {
+        write(&format!("{name}/Cargo.toml"), "");
+        write(&format!("{name}/src/lib.rs"), "");
+    }
+    let check = || readmes::check(root.path()).unwrap();
+    let problems = check();
+    assert_eq!(problems.len(), 3, "{problems:?}");
+    assert!(problems[0].starts_with("crates/a/b/README.md: is missing"), "{problems:?}");
+    for name in ["crates/a/b", "apps/c", "research/d"] {
+        write(&format!("{name}/README.md"), "# B\n`one.rs` and `src/two.rs`, `sub/x.rs`\n");
+    }
+    assert!(check().is_empty(), "{:?}", check());
+    for name in ["one.rs", "two.rs", "sub/x.rs", "sub/y.rs", "tests.rs"] {
+        write(&format!("crates/a/b/src/{name}"), "");
+    }
+    assert!(check().is_empty(), "{:?}", check());
+    write("crates/a/b/src/three.rs", "");
+    write("crates/a/b/src/more/x.rs", "");
+    let problems = check();
+    assert_eq!(problems.len(), 2, "{problems:?}");
+    assert!(problems[0].contains("does not name src/more"), "{problems:?}");
+}
+
+#[test]
+fn long_pages_are_found() {
+    let root = tempfile::tempdir().unwrap();
+    let pages = [
+        ("README.md", 10_240),
+        ("ARCHITECTURE.md", 15_360),
+        ("docs/nic/nvme.md", 15_360),
+        ("docs/functions/sandbox.md", 15_360),
+        ("docs/copy/design.md", 15_360),
+    ];
+    let check = || documents::check_sizes(root.path(), &["copy".to_owned()]);
+    assert_eq!(check().len(), pages.len(), "all are missing");
+    for (name, most) in pages {
+        let path = root.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x".repeat(most)).unwrap();
+    }
+    assert!(check().is_empty(), "{:?}", check());
+    for (name, most) in pages {
+        fs::write(root.path().join(name), "x".repeat(most + 1)).unwrap();
+    }
+    let problems = check();
+    assert_eq!(problems.len(), pages.len(), "{problems:?}");
+    assert!(problems[0].starts_with("README.md: 10241 bytes exceed 10240"), "{problems:?}");
+}
+
+/// The check of all documents runs each of the others.
+#[test]
+fn a_product_without_its_pages_is_found() {
+    let root = tempfile::tempdir().unwrap();
+    for folder in ["crates/base", "crates/copy"] {
+        fs::create_dir_all(root.path().join(folder)).unwrap();
+    }
+    let problems = documents::check(root.path()).unwrap();
+    for page in [
+        "ARCHITECTURE.md",
+        "README.md",
+        "SECURITY.md",
+        "docs/SUMMARY.md",
+        "docs/copy/code.md",
+        "docs/copy/design.md",
+        "docs/specification/base.md",
+        "docs/specification/copy.md",
+        "research/README.md",
+    ] {
+        let named = format!("{page}: is missing; write it");
+        let times = problems.iter().filter(|problem| **problem == named).count();
+        assert_eq!(times, 1, "{named}: {problems:?}");
+    }
+    assert!(!problems.iter().any(|problem| problem.contains("base/code.md")), "{problems:?}");
+    let code = "# A\n## Follow the data\n| `copy/src/gone.rs` |\n";
+    let promises = "| n | promise | shown by |\n|---|---|---|\n| 1 | A | |\n";
+    fs::create_dir_all(root.path().join("docs/copy")).unwrap();
+    fs::create_dir_all(root.path().join("docs/specification")).unwrap();
+    fs::write(root.path().join("docs/copy/code.md"), code).unwrap();
+    fs::write(root.path().join("docs/specification/copy.md"), promises).unwrap();
+    fs::write(root.path().join("docs/SUMMARY.md"), "- [Code](copy/gone.md)\n").unwrap();
+    fs::create_dir_all(root.path().join("apps/a")).unwrap();
+    fs::write(root.path().join("apps/a/Cargo.toml"), "").unwrap();
+    let problems = documents::check(root.path()).unwrap();
+    let starts = |with: &str| problems.iter().any(|problem| problem.starts_with(with));
+    assert!(starts("docs/copy/code.md:3: `copy/src/gone.rs`"), "{problems:?}");
+    assert!(starts("docs/specification/copy.md:3: promise 1 names no"), "{problems:?}");
+    assert!(starts("docs/SUMMARY.md:1: `copy/gone.md` leads to no file"), "{problems:?}");
+    assert!(starts("docs/SUMMARY.md: does not list docs/copy/code.md"), "{problems:?}");
+    assert!(starts("apps/a/README.md: is missing"), "{problems:?}");
 }
 
 #[test]
