@@ -216,7 +216,7 @@ impl fmt::Display for Session {
 }
 
 /// Returns true if `UNLADE_HARD=1` includes clients that pipeline or half-close. They are not yet
-/// served reliably while they are relayed (SPECIFICATION: pending).
+/// served reliably while they are relayed ("Not promised" in docs/specification/connection.md).
 fn hard() -> bool {
     std::env::var_os("UNLADE_HARD").is_some()
 }
