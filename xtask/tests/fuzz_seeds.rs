@@ -1,7 +1,7 @@
 //! Every fuzz target over its committed seeds, without a fuzzer.
 //!
 //! After a change of a format, `UPDATE_SEEDS=1 cargo test -p xtask --test fuzz_seeds` rewrites the
-//! seeds. An input that crashed a target is added to `fuzz/seeds/TARGET/` by hand.
+//! seeds. An input that crashed a target is added to `tests/fuzz/seeds/TARGET/` by hand.
 
 use std::fs;
 use std::path::PathBuf;

@@ -11,8 +11,8 @@ const ABOUT: &str = "\
 Runs the copy daemon until SIGTERM or SIGINT. SIGHUP reads the configuration again: limits, \
 weights and who is allowed can change, the rest wants a restart.
 
-Programs that link the library `copier` connect to its socket, share memory with it, and queue \
-copies between their shared regions; its threads make them, those of the client first that was \
+Programs with the crate `unlade-copy` or the C library libunlade_copier connect to its socket, share \
+memory with it, and queue copies between their shared regions; its threads make them, those of the client first that was \
 served least for its weight. A client reaches its own regions only. A client that ends, or is \
 killed, takes its tasks and regions along. When the daemon ends, or is killed, clients take back \
 what it had not done, and copy by themselves from then on.
@@ -27,22 +27,22 @@ Examples:
 
 A copyd.toml; all keys can be left out, here are the defaults, or examples where there is none:
   socket = \"/run/unlade/copyd.sock\"
-  mode = 0o666                 # of the socket; who is served is checked besides
+  mode = 0o666                 # of the socket, 0o1 to 0o777; who is served is checked besides
   admin = \"127.0.0.1:9901\"     # /metrics, /healthz, /version; none where not said
-  threads_min = 1              # threads that copy, at least and at most: one more starts where
+  threads_min = 1              # threads that copy, 1 to 64: one more starts where
   threads_max = 1              #   those that run are busy for more than high_load_percent of
   high_load_percent = 80       #   their time, one ends where it is less than low_load_percent
   low_load_percent = 30        #   and the others can do its work, both for scale_after
-  scale_after = \"100ms\"
+  scale_after = \"100ms\"        # 1ms to 1m
   units = \"auto\"               # devices beside the processor (Intel DSA); or \"none\"
-  slice_bytes = \"1MiB\"         # of one client before the next has its turn
-  run_bytes = \"16KiB\"          # between two looks at what is wanted first
+  slice_bytes = \"1MiB\"         # of one client before the next has its turn, 1 byte to 1GiB
+  run_bytes = \"16KiB\"          # between two looks at what is wanted first, at most slice_bytes
   polling = \"adaptive\"         # or \"always\": never sleep
-  sleep_max = \"100ms\"
-  clients_max = 256
-  regions_max = 64             # of a client
-  region_bytes_max = \"4GiB\"    # of a client's regions together
-  hello_timeout = \"5s\"         # from a client's connection to its queue
+  sleep_max = \"100ms\"          # 1ms to 1m
+  clients_max = 256            # 1 to 4096
+  regions_max = 64             # of a client, 1 to 256
+  region_bytes_max = \"4GiB\"    # of a client's regions together, at most 1TiB
+  hello_timeout = \"5s\"         # from a client's connection to its queue, 1ms to 1h
   [allow]
   uids = [1000]
   gids = [100]

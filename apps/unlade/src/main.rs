@@ -46,11 +46,9 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the load balancer
+    // Some have no comment for documentation here: it would replace the long text there.
     Lb(serve::LbArgs),
-    /// Run the server: it adopts connections and serves objects
     Backend(serve::BackendArgs),
-    // Without a comment for documentation here: it would go before the long text there.
     Copyd(copyd::CopydArgs),
     Nvme(nvme::NvmeArgs),
     /// A software NIC: TLS over the host's TCP, its crypto on another core

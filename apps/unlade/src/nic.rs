@@ -30,23 +30,36 @@ Examples:
       --originate 127.0.0.1:8443 --connect 10.9.0.2:443 --name peer.example --ca ca.crt
   unlade nic run --config nic.toml --check
 
-A nic.toml:
-  tap = \"unl0\"
-  addresses = [\"10.9.0.1/24\"]
-  routes = [\"10.0.0.0/8@10.9.0.254\"]
-  wire = \"packet:eth1\"         # or tap:NAME@NETNS; without it everything is done in software
-  admin = \"127.0.0.1:9902\"     # /metrics, /healthz
-  engine_core = 1
-  [[terminate]]
-  listen = \"10.9.0.1:443\"
+A nic.toml with every key: defaults, or examples where the comment says so:
+  tap = \"unl0\"                    # device that is made for the host's TCP: 1 to 15 characters
+  addresses = [\"10.9.0.1/24\"]     # example; default: none
+  routes = [\"10.0.0.0/8@10.9.0.254\"]  # example; default: none
+  wire = \"packet:eth1\"            # example; or \"tap:NAME@NETNS\"; default: none, only software
+  mtu_bytes = 1500                # 1280 to 9000
+  software = false                # true: records in software, over the same devices
+  impair = \"\"                     # impairments such as \"loss=2%,reorder=2%,delay=3ms,seed=7\"
+  pcap = \"wire.pcap\"              # example: file for the frames on the wire; default: none
+  engine_core = 1                 # example: processor of the engine; default: any
+  host_core = 0                   # example: processor of all other threads; default: any
+  admin = \"127.0.0.1:9902\"        # example: /metrics, /healthz; not served by default
+  connections_max = 4096          # 1 to 65536
+  handshake_timeout = \"10s\"
+  drain_timeout = \"30s\"           # longest wait for connections after SIGTERM
+  [[terminate]]                   # 1 to 64 tables of [[terminate]] and [[originate]] together
+  listen = \"10.9.0.1:443\"         # required, as are the next three
   backend = \"127.0.0.1:8080\"
   certificate = \"a.crt\"
   key = \"a.key\"
+  alpn = []                       # protocols that the server speaks, best first
   [[originate]]
-  listen = \"127.0.0.1:8443\"
+  listen = \"127.0.0.1:8443\"       # required, as are the next three
   connect = \"10.9.0.2:443\"
-  name = \"peer.example\"
+  name = \"peer.example\"           # that the server's certificate must have
   ca = \"ca.crt\"
+  alpn = []                       # protocols that the client speaks, best first
+  [log]
+  format = \"text\"                 # or \"json\"
+  level = \"info\"
 
 Signals: SIGHUP reads the configuration and its files again; new connections go by new certificates, \
 keys, backends, servers, protocols and limits of connections, and the log says which keys need a \

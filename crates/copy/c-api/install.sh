@@ -7,7 +7,7 @@ set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 prefix=/usr/local
-libraries=$here/../../target/release
+libraries=$here/../../../target/release
 soname=libunlade_copier.so.0
 version=$(sed -n 's/^.define COPIER_VERSION_[A-Z]* \([0-9]*\)$/\1/p' \
     "$here/include/unlade/copier.h" | paste -sd.)

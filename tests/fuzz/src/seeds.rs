@@ -1,4 +1,4 @@
-//! The inputs that the fuzzers start from. They are committed under `fuzz/seeds/`; they are
+//! The inputs that the fuzzers start from. They are committed under `tests/fuzz/seeds/`; they are
 //! generated from values here, so that a change of a format changes them as well.
 
 use super::lines::step;

@@ -82,12 +82,18 @@ pub fn unlade_lab() -> PathBuf {
     unlade().with_file_name("unlade-lab")
 }
 
-/// Builds an example program of a crate like the program under test.
+/// Returns an example program of a crate: the one beside `$UNLADE_BIN`, which `cargo test` of the
+/// workspace has built, or one built now. The latter may have other features and take minutes.
 ///
 /// # Panics
 /// The build fails.
 pub fn example(package: &str, name: &str) -> PathBuf {
-    build(&["--package", package, "--example", name]).join("examples").join(name)
+    let built = std::env::var_os("UNLADE_BIN")
+        .and_then(|program| Some(Path::new(&program).parent()?.join("examples").join(name)))
+        .filter(|example| example.exists());
+    built.unwrap_or_else(|| {
+        build(&["--package", package, "--example", name]).join("examples").join(name)
+    })
 }
 
 /// Builds with the profile of this test and returns the target directory. cargo does nothing if all

@@ -1,4 +1,4 @@
-//! `unlade floor`: the least that moving a connection can cost. The same system calls on the
+//! `unlade-lab floor`: the least that moving a connection can cost. The same system calls on the
 //! socket and one message each way over an ordinary TCP connection, by blocking programs that do
 //! nothing else: no TLS, no steering, no state machine, no event loop.
 //!
@@ -63,7 +63,7 @@ enum FloorCommand {
     },
 }
 
-/// Runs `unlade floor …`. Both commands print an empty line when they listen.
+/// Runs `unlade-lab floor …`. Both commands print an empty line when they listen.
 ///
 /// # Errors
 /// A peer goes away, or the kernel refuses to freeze or rebuild.
@@ -159,7 +159,7 @@ fn hand_over(
     Ok(begin.elapsed())
 }
 
-/// The client of `unlade floor run` at `address`: one connection after the other, `migrations`
+/// The client of `unlade-lab floor run` at `address`: one connection after the other, `migrations`
 /// times, each let go when the program says that it has moved.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! `unlade impair`: makes one link of the namespace it runs in bad, until its input ends.
+//! `unlade-lab impair`: makes one link of the namespace it runs in bad, until its input ends.
 
 use crate::load::parse_duration;
 use anyhow::{Context, Result};
@@ -44,7 +44,7 @@ pub fn parse_probability(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("`{text}` is no probability; write 0.01 or 1%"))
 }
 
-/// Runs `unlade impair`: an empty line when the link is bad, the counters as one JSON object at
+/// Runs `unlade-lab impair`: an empty line when the link is bad, the counters as one JSON object at
 /// the end.
 ///
 /// # Errors

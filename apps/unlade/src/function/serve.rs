@@ -46,10 +46,10 @@ An fn.toml, with the defaults:
   packages = []                     # directories that all functions have on sys.path
   scratch = \"512MiB\"              # /tmp of an instance, in memory
   store_listen = \"127.0.0.1:9000\" # the built-in store
+  workers = \"per-tenant\"          # or \"shared\": one I/O worker, and one end, for all tenants
+  workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
   [store]                           # another one: as in `unlade fn worker --help`
   endpoint = \"https://s3.example\"
-  workers = \"per-tenant\"            # or \"shared\": one I/O worker, and one end, for all tenants
-  workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
                                     # [tenant.NAME.limits], .instance and .copies
   keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
@@ -64,12 +64,16 @@ An fn.toml, with the defaults:
   resources = [\"photos/*\"]
   [isolation.process]
   cgroup = \"unlade\"
+  ids_first = 1879048192            # unused users and groups from this one on, 1024 a template
   processes_max = 256               # of an instance
   files_max = 1024
+  spares = 2                        # roots and groups made in advance
+  start_timeout = \"1m\"            # of a function's import, and of an instance
   [isolation.qemu]
   accelerator = \"auto\"            # or \"kvm\", \"tcg\": software
   fetch = true                      # QEMU and a kernel from Debian, once, where they are not there
-  root = \"/\"                      # or where they are, laid out as Debian's packages
+  # root = \"/\"                    # where they are, laid out as Debian's packages; not set, they
+                                    # are fetched
   cache = \"/var/cache/unlade\"     # others than root: ~/.cache/unlade
   boot_timeout = \"2m\"             # of a template; its instances are restored
   restore_timeout = \"30s\"
@@ -196,4 +200,53 @@ fn backends(
     let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
     let qemu: Rc<dyn Isolation> = Rc::new(Qemu::new(config.qemu));
     HashMap::from([(Backend::Process, process), (Backend::Qemu, qemu)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example `fn.toml` of the help text, without its indent.
+    fn example() -> String {
+        let (_, from) = HELP.split_once("An fn.toml, with the defaults:\n").unwrap();
+        let (text, _) = from.split_once("\n\n").unwrap();
+        text.lines().map(|line| format!("{}\n", line.trim_start())).collect()
+    }
+
+    #[test]
+    fn the_example_of_the_help_is_valid_and_has_the_defaults() {
+        let config: GatewayConfig = unlade_config::parse(&example(), "the help text").unwrap();
+        config.check().unwrap();
+        let isolation: IsolationConfig = config.isolation.clone().try_into().unwrap();
+        assert_eq!(isolation.process, ProcessConfig::default());
+        let cache = isolation.qemu.cache.clone();
+        assert_eq!(isolation.qemu, QemuConfig { cache, ..QemuConfig::default() });
+        // The keys without a default, for which the text has examples.
+        let defaults = GatewayConfig {
+            admin: config.admin,
+            functions: config.functions.clone(),
+            memory_max: config.memory_max,
+            python: config.python.clone(),
+            store: config.store.clone(),
+            workers_admin: config.workers_admin,
+            tenant: config.tenant.clone(),
+            isolation: config.isolation.clone(),
+            ..GatewayConfig::default()
+        };
+        assert_eq!(config, defaults);
+        let store: Vec<&String> = config.store.iter().flat_map(|table| table.keys()).collect();
+        assert_eq!(store, ["endpoint"]);
+    }
+
+    #[test]
+    fn the_example_of_the_help_has_every_key_of_the_process_isolation() {
+        let table = toml::Table::try_from(ProcessConfig::default()).unwrap();
+        let text = example();
+        let (_, process) = text.split_once("[isolation.process]\n").unwrap();
+        let (process, _) = process.split_once("\n[").unwrap();
+        for key in table.keys() {
+            let has_it = process.lines().any(|line| line.starts_with(&format!("{key} = ")));
+            assert!(has_it, "{key} is missing:\n{process}");
+        }
+    }
 }

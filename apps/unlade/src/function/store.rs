@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use unlade_runtime::control::log_hangups;
 use unlade_runtime::logs;
 use unlade_runtime::logs::LogConfig;
 
@@ -54,13 +55,15 @@ pub(super) fn run(args: StoreArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = unlade_s3_store::Store::listen(args.listen, &args.dir, keys).await?;
-        line(format_args!("http://{}", store.address()?))?;
         let mut terminate =
             tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+        let hangups = log_hangups()?;
+        line(format_args!("http://{}", store.address()?))?;
         tokio::select! {
             served = store.serve() => served?,
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
+            never = hangups => match never {},
         }
         Ok(())
     })

@@ -16,41 +16,65 @@ made durable first. Function instances speak to it in memory that they share wit
 (docs/guest-protocol.md); a gateway attaches them on the control socket. Credentials are in this \
 process only. With --shared it is the worker of several tenants: each has its own control socket, \
 store, keys, limits and journal, and a fair share of the processor; what ends the process ends the \
-work of all. SIGHUP then reads the files anew.";
+work of all. SIGHUP then reads the files anew; without --shared it has no effect.";
 
 pub(super) const HELP: &str = "\
 A worker.toml; only `control` and `[store]` must be there, the rest are the defaults:
   control = \"/run/unlade/tenant.sock\"   # only the worker's own user and root are served
   admin = \"127.0.0.1:9902\"              # /metrics, /healthz, /version; none where not said
   drain_timeout = \"1m\"
-  relay = { path = \"/run/unlade/relay\" } # where instances with an SDK of their own reach the
-                                        # store; nowhere where not said
+  [relay]                               # where instances with an SDK of their own reach the store;
+  path = \"/run/unlade/relay\"            # nowhere without the table
+  connections_max = 1024
   [store]
   endpoint = \"https://s3.example\"       # AWS in `region` where not said
   region = \"us-east-1\"
   addressing = \"auto\"                   # or \"path\", \"virtual\"
-  credentials = { from = \"environment\" } # or { from = \"profile\", file = \"…\", profile = \"…\" },
-                                        # { from = \"keys\", access_key_id = \"…\", … },
+  credentials = { from = \"environment\" }
+                                        # or { from = \"profile\", file = \"…\", profile = \"…\" },
+                                        # { from = \"keys\", access_key_id = \"…\",
+                                        # secret_access_key = \"…\", session_token = \"…\" },
                                         # { from = \"anonymous\" }
+  ca = \"/etc/ssl/store.pem\"             # trusted authorities; the system's where not said
+  sign_bodies = false                   # where not said: true without TLS, false with TLS
   stream_bodies = true                  # the store knows aws-chunked; else bodies are held whole
+  connect_timeout = \"1m\"
+  read_timeout = \"1m\"                   # of a read or write without progress
+  idle_connections_max = 64
+  idle_timeout = \"15s\"                  # of an idle connection
   [instance]                            # of each function instance
+  ring_entries = 256                    # a power of two
+  meta_bytes = \"512KiB\"                 # requests and answers without their bodies
   guest_slots = 104                     # of 64 KiB: what it can be sending
   host_slots = 128                      # what it can be receiving
-  window_slots = 16                     # of one body at once
+  window_slots = 16                     # of one body at once, 1 to host_slots
+  calls_max = 128                       # in flight
   [tenant]                              # of all instances together
+  calls_max = 4096                      # in flight
+  call_timeout = \"5m\"                   # with all attempts
   held_bytes_max = \"512MiB\"
   dirty_bytes_max = \"128MiB\"            # acknowledged and not durable
-  body_bytes_max = \"5GiB\"               # of one call; streamed, but for staged_bytes_max = \"256MiB\"
+  pending_writes_max = 4096             # acknowledged and not durable
+  writes_in_flight_max = 32             # of those
+  body_bytes_max = \"5GiB\"               # of one call
+  staged_bytes_max = \"256MiB\"           # of one call whose body is not streamed
   stream_bytes_min = \"8MiB\"             # smaller ones may be acknowledged early
+  prefetch_bytes_max = \"64MiB\"          # of an object
   journal = \"/var/lib/unlade/tenant.journal\"  # for early replies; none where not said
   [copies]                              # of bodies between functions' memory and the worker's
   service = \"auto\"                      # or \"off\", \"always\": a thread that copies long ones;
                                         # auto: from 3 cores on, where it was seen to pay
+  [log]
+  format = \"text\"                       # or \"json\"
+  level = \"info\"
 
 A shared.toml:
   admin = \"127.0.0.1:9903\"              # figures of all, with a label `tenant`
   [tenants]                             # 256 at most
-  NAME = \"/etc/unlade/NAME.toml\"        # a worker.toml each";
+  NAME = \"/etc/unlade/NAME.toml\"        # a worker.toml each
+  [log]
+  format = \"text\"                       # or \"json\"
+  level = \"info\"";
 
 /// Arguments of `unlade fn worker`.
 #[derive(Debug, Args)]

@@ -53,27 +53,28 @@ where there is none:
   listen = \"127.0.0.1:4420\"
   admin = \"127.0.0.1:9902\"          # /metrics, /healthz, /version; none where not said
   nqn = \"nqn.2026-01.com.example:disks\" # made from the namespaces' identities where not said
-  workers = 2                       # threads; the number of processors where not said
-  connections_max = 1024
-  controllers_max = 64              # hosts that are connected
-  queues = 8                        # I/O queues of a host
-  queue_depth = 128                 # commands of a queue
-  in_capsule_bytes = \"8KiB\"         # of data that comes with its command
-  transfer_bytes_max = \"1MiB\"       # of data of one command
-  host_data_bytes_max = \"256KiB\"    # of data in one PDU from a host
-  request_bytes_max = \"1MiB\"        # of data asked for at a time (R2T),
-  requests_max = 4                  #   and how often at a time for one command
-  send_bytes_max = \"256KiB\"         # of data in one PDU to a host
-  in_flight_bytes_max = \"16MiB\"     # of data of a queue's commands; more wait
+  workers = 2                       # threads, 1 to 256; the number of processors where not said
+  connections_max = 1024            # 1 to 65536
+  controllers_max = 64              # hosts that are connected, 1 to 1024
+  queues = 8                        # I/O queues of a host, 1 to 64
+  queue_depth = 128                 # commands of a queue, 2 to 1024
+  in_capsule_bytes = \"8KiB\"         # of data that comes with its command, 0 to 64KiB
+  transfer_bytes_max = \"1MiB\"       # of data of one command: 4KiB to 16MiB, a power of two
+  host_data_bytes_max = \"256KiB\"    # of data in one PDU from a host, 4KiB to 16MiB
+  request_bytes_max = \"1MiB\"        # of data asked for at a time (R2T), 4KiB to 16MiB,
+  requests_max = 4                  #   and how often at a time for one command, 1 to 16
+  send_bytes_max = \"256KiB\"         # of data in one PDU to a host, 4KiB to 16MiB
+  in_flight_bytes_max = \"16MiB\"     # of data of a queue's commands, transfer_bytes_max to 4GiB
   header_digest = true              # whether hosts may have them
   data_digest = true
-  connect_timeout = \"10s\"
+  connect_timeout = \"10s\"           # 1ms to 1h, as the next
   drain_timeout = \"10s\"
   [[namespaces]]
   source = \"disk.img\"               # beside this file; or \"ram:1GiB\"
   block_bytes = 4096                # or 512
   read_only = false
-  uuid = \"2f1d8a5e-53b8-4c55-9c7e-5d2c0a7f6e11\" # or \"random\"; kept in disk.img.nvme-id where not said
+  # or \"random\"; kept in disk.img.nvme-id where not said
+  uuid = \"2f1d8a5e-53b8-4c55-9c7e-5d2c0a7f6e11\"
   [log]
   format = \"text\"                   # or \"json\"
   level = \"info\"

@@ -39,6 +39,7 @@ macro_rules! events {
             label: <label!($($label)?) as Label>::KEY,
             count: <label!($($label)?) as Label>::COUNT,
             text: <label!($($label)?) as Label>::text,
+            meaning: <label!($($label)?) as Label>::meaning,
         },)*];
 
         impl Event {
@@ -479,6 +480,12 @@ impl Event {
         let within = self.index() - FIRST[self.family_index()];
         self.family().label.map(|key| (key, (self.family().text)(within)))
     }
+
+    /// A sentence that describes the label's value; empty if there is no label, or if the value's
+    /// text describes it.
+    pub fn label_meaning(self) -> &'static str {
+        (self.family().meaning)(self.index() - FIRST[self.family_index()])
+    }
 }
 
 #[cfg(test)]
@@ -511,5 +518,8 @@ mod tests {
         assert_eq!(Event::HeadRefused("bare_lf").label(), Some(("reason", "bare_lf")));
         assert_eq!(Event::HeadRefused("new").label(), Some(("reason", "other")));
         assert_eq!(Event::Relayed.label(), None);
+        let meaning = "After passing the connection on from one server to another.";
+        assert_eq!(event.label_meaning(), meaning);
+        assert_eq!(Event::Relayed.label_meaning(), "");
     }
 }

@@ -10,18 +10,21 @@ pub(crate) trait Label: Copy {
     fn index(self) -> usize;
     /// The text of the value at an index.
     fn text(index: usize) -> &'static str;
+    /// A sentence that describes the value at an index; empty if its text describes it.
+    fn meaning(index: usize) -> &'static str;
     /// Every value, by index.
     fn values() -> impl Iterator<Item = Self>;
 }
 
-/// Declares a label: an enum, and for each variant its text.
+/// Declares a label: an enum, and for each variant its text. The documentation of a variant is also
+/// the description of the value in the reference.
 macro_rules! labels {
     ($(#[$meta:meta])* $name:ident: $key:literal {
-        $($(#[$doc:meta])* $variant:ident => $text:literal,)*
+        $($(#[doc = $doc:literal])+ $variant:ident => $text:literal,)*
     }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$doc])* $variant,)* }
+        pub enum $name { $($(#[doc = $doc])+ $variant,)* }
 
         impl $name {
             /// Every value, in the order they are rendered.
@@ -39,6 +42,10 @@ macro_rules! labels {
             fn index(self) -> usize { self as usize }
             fn text(index: usize) -> &'static str {
                 $name::ALL.get(index).map_or("", |value| value.as_str())
+            }
+            fn meaning(index: usize) -> &'static str {
+                const MEANINGS: &[&str] = &[$(concat!($($doc),+),)*];
+                MEANINGS.get(index).map_or("", |meaning| meaning.trim_start())
             }
             fn values() -> impl Iterator<Item = Self> { $name::ALL.iter().copied() }
         }
@@ -126,15 +133,15 @@ labels! {
 labels! {
     /// Class of a status code.
     StatusClass: "class" {
-        /// 100 to 199
+        /// Status 100 to 199.
         Informational => "1xx",
-        /// 200 to 299
+        /// Status 200 to 299.
         Success => "2xx",
-        /// 300 to 399
+        /// Status 300 to 399.
         Redirection => "3xx",
-        /// 400 to 499
+        /// Status 400 to 499.
         ClientError => "4xx",
-        /// 500 and above
+        /// Status 500 and above.
         ServerError => "5xx",
     }
 }
@@ -334,6 +341,9 @@ impl Label for &'static str {
     fn text(index: usize) -> &'static str {
         HEAD_REASONS.get(index).copied().unwrap_or("other")
     }
+    fn meaning(_index: usize) -> &'static str {
+        ""
+    }
     fn values() -> impl Iterator<Item = Self> {
         HEAD_REASONS.into_iter()
     }
@@ -347,6 +357,9 @@ impl Label for () {
         0
     }
     fn text(_index: usize) -> &'static str {
+        ""
+    }
+    fn meaning(_index: usize) -> &'static str {
         ""
     }
     fn values() -> impl Iterator<Item = Self> {

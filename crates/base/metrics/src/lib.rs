@@ -40,4 +40,6 @@ pub(crate) struct Family {
     pub(crate) count: usize,
     /// The label's value for an index below `count`.
     pub(crate) text: fn(usize) -> &'static str,
+    /// The description of the label's value for an index below `count`.
+    pub(crate) meaning: fn(usize) -> &'static str,
 }

@@ -6,10 +6,10 @@ pub(crate) const MIGRATION: &str = "unlade_migration_stage_seconds";
 pub(crate) const SERVICE: &str = "unlade_service_seconds";
 
 macro_rules! stages {
-    ($($(#[$doc:meta])* $variant:ident => $family:ident, $text:literal;)*) => {
+    ($($(#[doc = $doc:literal])+ $variant:ident => $family:ident, $text:literal;)*) => {
         /// A timed stage.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Stage { $($(#[$doc])* $variant,)* }
+        pub enum Stage { $($(#[doc = $doc])+ $variant,)* }
 
         impl Stage {
             /// Every stage, in the order they are rendered, family by family.
@@ -18,6 +18,11 @@ macro_rules! stages {
             /// The value of the label `stage`.
             pub fn as_str(self) -> &'static str {
                 match self { $(Stage::$variant => $text,)* }
+            }
+
+            /// A sentence that describes the stage.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Stage::$variant => concat!($($doc),+).trim_start(),)* }
             }
 
             /// The name of the family.

@@ -1,5 +1,7 @@
 //! Control of a process's workers: run, drain, stop, reload, and the signals for them.
 
+use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -148,6 +150,24 @@ impl Signals {
             _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
+}
+
+/// Handles SIGHUP in a process that reads its configuration only at start: without a handler the
+/// signal would end the process. Each signal is logged while the returned future is polled; the
+/// future never completes.
+///
+/// # Errors
+/// The handler cannot be installed.
+pub fn log_hangups() -> io::Result<impl Future<Output = Infallible>> {
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        loop {
+            if hangup.recv().await.is_none() {
+                std::future::pending::<()>().await;
+            }
+            tracing::warn!("SIGHUP: there is nothing to reload; a restart reads the configuration");
+        }
+    })
 }
 
 #[cfg(test)]

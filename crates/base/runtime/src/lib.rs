@@ -11,6 +11,7 @@
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
 //! - [`stream`]: a client connection, plain or TLS, with records that a device may take over;
 //! - [`descriptors`]: file descriptors passed to another process;
+//! - [`limits`]: resource limits of the process;
 //! - [`system`]: errors that stop a command; [`restart`]: pauses before a restart.
 //!
 //! Deliberately absent: work stealing, locks in the request path, and process-wide state other
@@ -22,6 +23,7 @@ pub mod control;
 pub mod descriptors;
 pub mod handshake;
 pub mod holder;
+pub mod limits;
 pub mod listen;
 pub mod logs;
 mod offloaded;

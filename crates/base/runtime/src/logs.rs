@@ -4,7 +4,7 @@ use serde::Deserialize;
 use tracing_subscriber::EnvFilter;
 
 /// Environment variable that overrides the configured level, in `tracing` filter syntax
-/// (`debug`, `info,backend=trace`).
+/// (`debug`, `info,unlade_backend=trace`).
 pub const LEVEL_VARIABLE: &str = "UNLADE_LOG";
 
 /// The format of a line.
@@ -39,7 +39,8 @@ impl Default for LogConfig {
 pub enum LogError {
     /// The filter does not parse.
     #[error(
-        "{origin}: `{text}` is not a log filter ({reason}); try `info` or `info,backend=debug`"
+        "{origin}: `{text}` is not a log filter ({reason}); try `info` or \
+         `info,unlade_backend=debug`"
     )]
     Filter {
         /// `log.level`, or the environment variable.

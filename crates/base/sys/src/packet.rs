@@ -4,7 +4,6 @@
 //! frame has a header with the remaining work ([`VnetHeader`], PACKET_VNET_HDR): the kernel may
 //! have merged frames on receive (GRO), and a frame of this machine, over a veth pair, may be
 //! large and without its checksum.
-//! be large and without its checksum.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -86,9 +86,9 @@ pub struct BackendConfig {
     /// How long an adopted connection continues without a frame from its balancer.
     #[serde(default = "lease", with = "unlade_config::duration")]
     pub lease: Duration,
-    /// Idle time after which an adopted connection is given back to its balancer.
-    #[serde(default = "idle_return", with = "unlade_config::duration")]
-    pub idle_return: Duration,
+    /// Accepted for old files, without effect: the balancer's `offload.idle_return` decides.
+    #[serde(default, with = "unlade_config::duration")]
+    pub idle_return: Option<Duration>,
     /// Format and level of the log.
     #[serde(default)]
     pub log: LogConfig,
@@ -216,10 +216,6 @@ fn lease() -> Duration {
     Duration::from_secs(5)
 }
 
-fn idle_return() -> Duration {
-    Duration::from_secs(1)
-}
-
 /// Error in a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -271,7 +267,7 @@ impl BackendConfig {
             write_timeout: transfer_timeout(),
             drain_timeout: drain_timeout(),
             lease: lease(),
-            idle_return: idle_return(),
+            idle_return: None,
             log: LogConfig::default(),
         }
     }
@@ -344,7 +340,6 @@ impl BackendConfig {
             ("write_timeout", self.write_timeout),
             ("drain_timeout", self.drain_timeout),
             ("lease", self.lease),
-            ("idle_return", self.idle_return),
         ];
         let (least, most) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));
         match timeouts.iter().find(|(_, value)| !(least..=most).contains(value)) {
@@ -377,6 +372,26 @@ impl BackendConfig {
         match fixed.iter().find(|(_, changed)| *changed) {
             Some((key, _)) => Err(ConfigError::Fixed { key }),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the keys that differ from the running configuration, and whose running values stay
+    /// in force until a restart. Such a key does not prevent a reload.
+    pub fn changed_until_restart(&self, running: &BackendConfig) -> Vec<&'static str> {
+        let keys = [
+            ("adoptions_max", self.adoptions_max != running.adoptions_max),
+            ("lease", self.lease != running.lease),
+        ];
+        keys.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+    }
+
+    /// Logs the given keys that have no effect.
+    pub(crate) fn warn_of_ineffective(&self) {
+        if self.idle_return.is_some() {
+            tracing::warn!(
+                key = "idle_return",
+                "has no effect: `idle_return` in [offload] of the balancer decides; remove the key"
+            );
         }
     }
 
@@ -465,7 +480,7 @@ mod tests {
         .unwrap();
         config.check().unwrap();
         assert_eq!(config.object_bytes_max.bytes(), 64 << 20);
-        assert_eq!(config.idle_return, Duration::from_millis(700));
+        assert_eq!(config.idle_return, Some(Duration::from_millis(700)));
         assert_eq!(config.agent.unwrap().address.port(), 7900);
     }
 
@@ -526,6 +541,11 @@ mod tests {
         changed.idle_timeout = Duration::from_secs(5);
         changed.connections_max = 7;
         changed.check_reload(&running).unwrap();
+        assert!(changed.changed_until_restart(&running).is_empty());
+        changed.adoptions_max = 8;
+        changed.lease = Duration::from_secs(9);
+        changed.check_reload(&running).unwrap();
+        assert_eq!(changed.changed_until_restart(&running), ["adoptions_max", "lease"]);
         changed.root = "/elsewhere".into();
         let message = changed.check_reload(&running).unwrap_err().to_string();
         assert_eq!(message, "root cannot be changed by a reload; restart the backend");

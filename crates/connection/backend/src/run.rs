@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustls::pki_types::CertificateDer;
 use unlade_metrics::{Event, Meter, Role};
 use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
@@ -77,6 +77,8 @@ pub struct Server {
     meter: Arc<Meter>,
     connection_limit: Arc<ConnectionLimit>,
     listeners: Listeners,
+    /// Certificate chain of `[https]`; empty without the table.
+    chain: Vec<CertificateDer<'static>>,
     http: SocketAddr,
     https: Option<SocketAddr>,
     admin: Option<AdminServer>,
@@ -161,17 +163,19 @@ impl Server {
         device: Option<Arc<dyn Device>>,
     ) -> Result<Server, BackendError> {
         config.check()?;
+        config.warn_of_ineffective();
         let device = match config.device()? {
             None => None,
             Some(_) => Some(device.ok_or(BackendError::NoDevice)?),
         };
-        raise_descriptor_limit();
+        // For connections and open objects.
+        unlade_runtime::limits::raise_descriptor_limit();
         let store = Arc::new(Store::open(&config.root, config.writable)?);
         let listeners =
             listen::bind_shared(config.http, config.workers, &ListenOptions::default())?;
         let http = listeners.first().and_then(|first| first.local_addr().ok());
         let http = http.unwrap_or(config.http);
-        let (https, tls) = bind_https(&config, device.as_deref())?;
+        let (https, identity) = bind_https(&config, device.as_deref())?;
         let https_address = https.first().and_then(|first| first.local_addr().ok());
         let meter = Arc::new(Meter::for_role(Role::Backend));
         let connection_limit = Arc::new(ConnectionLimit::new(config.connections_max));
@@ -205,6 +209,10 @@ impl Server {
         };
         tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
         let (http_sockets, https_sockets) = (Mutex::new(listeners), Mutex::new(https));
+        let (chain, tls) = match identity {
+            Some(tls::Identity { chain, config }) => (chain, Some(config)),
+            None => (Vec::new(), None),
+        };
         let listeners =
             Listeners { http: Arc::new(http_sockets), https: Arc::new(https_sockets), tls };
         let https = https_address;
@@ -214,6 +222,7 @@ impl Server {
             meter,
             connection_limit,
             listeners,
+            chain,
             http,
             https,
             admin,
@@ -266,11 +275,18 @@ impl Server {
             signals,
         };
         let handoff = self.handoff.clone();
+        let chain = self.chain.clone();
         let checked_reload = || {
             let config = reload()?;
             config.check_reload(&running)?;
             if let Some(handoff) = &handoff {
                 handoff.reload_trust().map_err(HandoffError::from)?;
+            }
+            for key in config.changed_until_restart(&running) {
+                tracing::warn!(key, "changed; the old value stays in force until a restart");
+            }
+            if let Some(https) = &config.https {
+                tls::warn_of_replaced(https, &chain);
             }
             Ok::<BackendConfig, BackendError>(config)
         };
@@ -303,7 +319,7 @@ struct SharedState {
 fn bind_https(
     config: &BackendConfig,
     device: Option<&dyn Device>,
-) -> Result<(Vec<TcpListener>, Option<Arc<rustls::ServerConfig>>), BackendError> {
+) -> Result<(Vec<TcpListener>, Option<tls::Identity>), BackendError> {
     let Some(https) = &config.https else { return Ok((Vec::new(), None)) };
     let identity = tls::load(https).map_err(Box::new)?;
     let device = device.map(|device| device.interface().to_owned());
@@ -404,17 +420,6 @@ async fn tend(
                 connection_limit.set_most(config.connections_max);
             }
             _ = expire.tick() => context.expire_files(EXPIRE_EVERY),
-        }
-    }
-}
-
-/// Raises the limit of open files to the maximum, for connections and open objects.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum {
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::warn!(%error, "the limit of open files stays as it is");
         }
     }
 }

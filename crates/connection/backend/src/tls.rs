@@ -5,6 +5,7 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::pki_types::CertificateDer;
 use tokio::net::TcpStream;
 use unlade_metrics::{Event, OffloadRefusal, Stage};
 use unlade_runtime::Stream;
@@ -46,11 +47,20 @@ pub enum TlsError {
     },
 }
 
+/// The identity of the `[https]` table.
+#[derive(Debug, Clone)]
+pub(crate) struct Identity {
+    /// Its certificate chain.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The configuration of handshakes.
+    pub config: Arc<rustls::ServerConfig>,
+}
+
 /// Loads the certificate chain and key of the `[https]` table.
 ///
 /// # Errors
 /// A file cannot be read, or its contents are invalid.
-pub(crate) fn load(config: &HttpsConfig) -> Result<Arc<rustls::ServerConfig>, TlsError> {
+pub(crate) fn load(config: &HttpsConfig) -> Result<Identity, TlsError> {
     let wrong = |error| TlsError::Identity {
         certificate: config.certificate.display().to_string(),
         key: config.key.display().to_string(),
@@ -58,7 +68,35 @@ pub(crate) fn load(config: &HttpsConfig) -> Result<Arc<rustls::ServerConfig>, Tl
     };
     let (certificate, key) = (read(&config.certificate)?, read(&config.key)?);
     let (chain, key) = unlade_tls::config::identity_from_pem(&certificate, &key).map_err(wrong)?;
-    unlade_tls::server_config(chain, key, &[ALPN]).map_err(wrong)
+    let config = unlade_tls::server_config(chain.clone(), key, &[ALPN]).map_err(wrong)?;
+    Ok(Identity { chain, config })
+}
+
+/// Returns true if the files of `config` contain another chain than `chain`. A different key has a
+/// different chain.
+///
+/// # Errors
+/// As for [`load`].
+fn is_replaced(config: &HttpsConfig, chain: &[CertificateDer<'_>]) -> Result<bool, TlsError> {
+    Ok(load(config)?.chain != chain)
+}
+
+/// Logs a warning if the files of `config` no longer contain the chain in force, which stays until
+/// a restart.
+pub(crate) fn warn_of_replaced(config: &HttpsConfig, chain: &[CertificateDer<'_>]) {
+    match is_replaced(config, chain) {
+        Ok(false) => {}
+        Ok(true) => tracing::warn!(
+            key = "https.certificate",
+            file = %config.certificate.display(),
+            "changed; the old certificate stays in force until a restart"
+        ),
+        Err(error) => tracing::warn!(
+            key = "https.certificate",
+            %error,
+            "cannot be loaded; the old certificate stays in force, and a restart would fail"
+        ),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
@@ -124,5 +162,33 @@ fn reason(refused: Refused) -> OffloadRefusal {
         Refused::Gone => OffloadRefusal::Gone,
         Refused::Unsupported => OffloadRefusal::Unsupported,
         Refused::Unbound => OffloadRefusal::Unbound,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_certificate_in_the_files_is_noticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = HttpsConfig {
+            address: "127.0.0.1:0".parse().unwrap(),
+            certificate: directory.path().join("a.crt"),
+            key: directory.path().join("a.key"),
+        };
+        let renew = || {
+            let made = rcgen::generate_simple_self_signed(["objects.test".to_owned()]).unwrap();
+            std::fs::write(&config.certificate, made.cert.pem()).unwrap();
+            std::fs::write(&config.key, made.signing_key.serialize_pem()).unwrap();
+        };
+        renew();
+        let chain = load(&config).unwrap().chain;
+        assert!(!is_replaced(&config, &chain).unwrap());
+        renew();
+        assert!(is_replaced(&config, &chain).unwrap());
+        std::fs::remove_file(&config.key).unwrap();
+        let error = is_replaced(&config, &chain).unwrap_err().to_string();
+        assert!(error.contains("a.key"), "{error}");
     }
 }

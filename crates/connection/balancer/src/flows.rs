@@ -25,7 +25,7 @@ use unlade_steering::{FlowEntry, Steering, TrackedState, Windows};
 use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
-use crate::fallback::Declined;
+use crate::fallback::{Declined, FallbackContext};
 use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
@@ -134,6 +134,18 @@ pub(crate) struct Flow {
     pub is_ambiguous: bool,
     /// Epoch and time of the last RECALL.
     pub recalled: Option<(Epoch, Instant)>,
+}
+
+impl Flow {
+    /// Returns the request and the server that the connection was last offered for.
+    pub(crate) fn context(&self) -> FallbackContext<'_> {
+        let candidate = &self.assignment.candidate;
+        FallbackContext {
+            route: candidate.plan.routes.get(candidate.route),
+            server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
+            client: self.slot.flow().client,
+        }
+    }
 }
 
 /// The local part of a flow.
@@ -423,7 +435,9 @@ impl Flows {
             _ if self.worker.is_draining() => None,
             // The input is longer than an offer may be: the request is proxied.
             ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
-                self.meter.add(Event::Fallback(Fallback::QueueTooLong));
+                let cause = format!("{} bytes follow those of an offer", flow.unread.len());
+                let declined = Declined::because(Fallback::QueueTooLong, cause);
+                self.worker.fallbacks.report(&self.meter, &declined, &flow.context());
                 None
             }
             ReturnReason::NextRequest | ReturnReason::TermsUsed => self.assign(flow),

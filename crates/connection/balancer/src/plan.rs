@@ -153,7 +153,11 @@ impl Plan {
     ///
     /// # Errors
     /// As [`Plan::new`]; or the change needs a restart.
-    pub(crate) fn reload(&self, config: BalancerConfig, meter: &Meter) -> Result<Plan, PlanError> {
+    pub(crate) fn reload(
+        &self,
+        mut config: BalancerConfig,
+        meter: &Meter,
+    ) -> Result<Plan, PlanError> {
         let addresses = |config: &BalancerConfig| {
             config.listeners.iter().map(|l| l.address).collect::<Vec<_>>()
         };
@@ -170,12 +174,38 @@ impl Plan {
         if let Some(what) = self.machine.as_ref().and_then(|_| self.fixed_offload(&config)) {
             return restart(what);
         }
+        let kept = self.keep_running_values(&mut config);
         let mut plan = Plan::new(config, &mut KnownServers::of(&self.pools))?;
+        for key in kept {
+            tracing::warn!(key, "changed; the old value stays in force until a restart");
+        }
         if plan.routing == self.routing {
             plan.routing = Arc::clone(&self.routing);
         }
         plan.machine = self.machine.clone().or_else(|| Machine::open(&plan, meter));
         Ok(plan)
+    }
+
+    /// Replaces the values of `config` that only a restart puts into force by the running ones, and
+    /// returns their keys. The listeners' addresses must be those of this plan.
+    fn keep_running_values(&self, config: &mut BalancerConfig) -> Vec<String> {
+        let running = &self.config;
+        let mut kept = Vec::new();
+        if config.log != running.log {
+            config.log.clone_from(&running.log);
+            kept.push("log".to_owned());
+        }
+        if config.drain_timeout != running.drain_timeout {
+            config.drain_timeout = running.drain_timeout;
+            kept.push("drain_timeout".to_owned());
+        }
+        for (new, old) in config.listeners.iter_mut().zip(&running.listeners) {
+            if new.freebind != old.freebind {
+                new.freebind = old.freebind;
+                kept.push(format!("listener {}: freebind", old.address));
+            }
+        }
+        kept
     }
 
     /// Returns the changed key of `[offload]` that cannot change while connections can be handed
@@ -253,6 +283,26 @@ mod tests {
             let message = plan.reload(config(&changed), &meter).unwrap_err().to_string();
             assert!(message.contains(what), "{message}");
         }
+    }
+
+    #[test]
+    fn a_reload_keeps_and_names_the_values_that_need_a_restart() {
+        let listener = "[[listener]]\naddress = \"127.0.0.1:1\"\n";
+        let plan = Plan::new(config(listener), &mut KnownServers::default()).unwrap();
+        let all = format!("drain_timeout = \"7s\"\n{listener}freebind = true\n");
+        let changed = || {
+            let mut changed = config(&all);
+            changed.log.level = "debug".to_owned();
+            changed
+        };
+        let keys = ["log", "drain_timeout", "listener 127.0.0.1:1: freebind"];
+        assert_eq!(plan.keep_running_values(&mut changed()), keys);
+        let next = plan.reload(changed(), &Meter::new()).unwrap();
+        assert_eq!(next.config.drain_timeout, plan.config.drain_timeout);
+        assert!(!next.config.listeners[0].freebind);
+        // The second reload of the same file names them again: they are still not in force.
+        assert_eq!(next.keep_running_values(&mut changed()), keys);
+        assert!(next.keep_running_values(&mut config(listener)).is_empty());
     }
 
     /// Every key of `[offload]` either follows a reload, or is named in the error.

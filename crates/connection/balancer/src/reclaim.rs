@@ -20,7 +20,6 @@ use unlade_sys::repair::{self, RepairError};
 use unlade_tls::RecordLayer;
 
 use crate::connection::{self, ReturnInfo};
-use crate::fallback::FallbackContext;
 use crate::flows::{Flow, Flows, HandoverResult, Local};
 use crate::offload::Kept;
 
@@ -82,14 +81,8 @@ impl Flows {
     ) -> Option<Stream> {
         flow.is_ambiguous = failure.is_some_and(MigrationFailure::is_ambiguous);
         if let Some(failure) = failure {
-            let candidate = &flow.assignment.candidate;
-            let place = FallbackContext {
-                route: candidate.plan.routes.get(candidate.route),
-                server: candidate.pool.servers.get(candidate.server).map(|server| &**server),
-                client: flow.slot.flow().client,
-            };
             let declined = crate::flows::declined(failure);
-            self.worker.fallbacks.report(&self.meter, &declined, &place);
+            self.worker.fallbacks.report(&self.meter, &declined, &flow.context());
         }
         match self.restore(flow) {
             Ok(connection) => {

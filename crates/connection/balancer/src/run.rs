@@ -113,6 +113,8 @@ impl Balancer {
     /// The configuration, or an address.
     pub fn bind(config: BalancerConfig) -> Result<Balancer, BalancerError> {
         let mut plan = Plan::new(config, &mut KnownServers::default())?;
+        // A proxied connection needs two descriptors, and pipes for its body.
+        unlade_runtime::limits::raise_descriptor_limit();
         let workers = plan.config.workers.unwrap_or_else(unlade_runtime::workers::cores);
         let mut listeners = Vec::new();
         for listener in &plan.config.listeners {

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Resource, Rlimit, Signal, getpid, getrlimit, kill_process, setrlimit};
 
 #[test]
 fn hangup_reads_the_file_again_and_terminate_drains() {
@@ -14,7 +14,10 @@ fn hangup_reads_the_file_again_and_terminate_drains() {
     let file = dir.path().join("lb.toml");
     std::fs::write(&file, config(old.address, "")).unwrap();
     let loaded = unlade_balancer::BalancerConfig::load(&file).unwrap();
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(256), maximum }).unwrap();
     let balancer = unlade_balancer::Balancer::bind(loaded).unwrap();
+    assert_eq!(getrlimit(Resource::Nofile).current, maximum, "the soft limit is not raised");
     let address = balancer.addresses()[0];
     let running = std::thread::spawn(move || balancer.run(true));
     let mut client = Client::connect(address);

@@ -288,6 +288,33 @@ fn the_sanitizer_finds_mistakes_and_nothing_else() {
     }
 }
 
+/// The script runs in a directory of the same depth as the crate, below a root without libraries,
+/// and must name the release directory of that root.
+fn libraries_are_sought_in_the_release_directory_of_the_workspace() {
+    let crate_path = Path::new(ROOT);
+    let workspace = crate_path.ancestors().nth(3).unwrap();
+    assert!(workspace.join("Cargo.lock").exists(), "{workspace:?} is not the workspace");
+    let root = tempfile::tempdir().unwrap();
+    let root = root.path().canonicalize().unwrap();
+    let copy = root.join(crate_path.strip_prefix(workspace).unwrap());
+    fs::create_dir_all(&copy).unwrap();
+    fs::create_dir_all(root.join("target/release")).unwrap();
+    fs::copy(crate_path.join("install.sh"), copy.join("install.sh")).unwrap();
+    let header = copy.join("include/unlade/copier.h");
+    fs::create_dir_all(header.parent().unwrap()).unwrap();
+    fs::copy(crate_path.join("include/unlade/copier.h"), header).unwrap();
+    let staging = root.join("staging");
+    let mut install = Command::new(copy.join("install.sh"));
+    let output = install.env("DESTDIR", &staging).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8(output.stderr).unwrap();
+    let missing = message.strip_prefix("install.sh: ").and_then(|text| text.split_once(" is miss"));
+    let library = Path::new(missing.unwrap_or_else(|| panic!("{message}")).0);
+    let directory = library.parent().unwrap().canonicalize().unwrap();
+    assert_eq!(directory, root.join("target/release"), "{message}");
+    assert!(!staging.exists(), "the script installed something");
+}
+
 fn threads_and_forks_are_supported() {
     let seed = std::env::var("UNLADE_SEED").unwrap_or_else(|_| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -310,6 +337,7 @@ fn programs() {
         return;
     }
     the_checked_in_header_is_current();
+    libraries_are_sought_in_the_release_directory_of_the_workspace();
     let _remove = Remove;
     the_library_exports_what_the_header_declares();
     the_readme_compiles_and_runs();

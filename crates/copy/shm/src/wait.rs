@@ -55,7 +55,7 @@ impl Progress<'_> {
     /// Waits until all of `bits` are done. `alive` is called after each sleep; the wait ends when
     /// it returns `false`.
     ///
-    /// The waiter must not hold a claim: see "Life of a copy" in the architecture.
+    /// The waiter must not hold a claim: see docs/copy/design.md.
     pub fn wait(self, bits: u32, policy: &WaitPolicy, mut alive: impl FnMut() -> bool) -> Waited {
         if let Some(ended) = self.spin(bits, policy) {
             return ended;

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -34,20 +33,12 @@ use crate::worker::{WorkerError, phases, runtime};
 /// The reason why it cannot run. A tenant that cannot be served is logged and retried.
 pub fn run_shared(path: &Path) -> Result<(), WorkerError> {
     let tenant_list = TenantList::load(path)?;
-    raise_descriptors();
+    unlade_runtime::limits::raise_descriptor_limit();
     let (runtime, path) = (runtime()?, path.to_owned());
     let ended = FairScheduler::run(&runtime, |scheduler| async move {
         supervise(scheduler, &path, tenant_list).await
     });
     ended.unwrap_or(Err(WorkerError::Ended))
-}
-
-/// Raises the limit of descriptors to the hard limit of the process.
-fn raise_descriptors() {
-    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the limit of descriptors stays as it is");
-    }
 }
 
 /// The metrics of each tenant, by name.

@@ -9,6 +9,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use unlade_metrics::{Meter, Role};
 use unlade_runtime::admin::AdminError;
+use unlade_runtime::control::log_hangups;
 use unlade_runtime::system::{SystemError, system};
 
 use crate::config::{ConfigError, WorkerConfig};
@@ -93,7 +94,7 @@ pub fn tenant_with(
 }
 
 /// Runs a worker until SIGTERM or SIGINT. Then it accepts no gateway and finishes pending writes.
-/// A second signal ends it at once.
+/// A second signal ends it at once. SIGHUP is logged and has no other effect.
 ///
 /// # Errors
 /// The reason why it cannot run.
@@ -102,10 +103,12 @@ pub fn run(config: &WorkerConfig) -> Result<(), WorkerError> {
     LocalSet::new().block_on(&runtime, async {
         let (tell, told) = watch::channel(Phase::Serving);
         let phases = phases(tell)?;
+        let hangups = log_hangups().map_err(system("SIGHUP"))?;
         let meter = Arc::new(Meter::of_thread(Role::Worker));
         tokio::select! {
             served = serve(config, meter, Rc::default(), told) => served,
             () = phases => Err(WorkerError::Ended),
+            never = hangups => match never {},
         }
     })
 }

@@ -265,7 +265,11 @@ impl WriteBack {
     fn check(&self, write: &Write, result: &Map<String, Value>) {
         let Some(bucket) = write.request.bucket.as_deref() else { return };
         if learn(&write.body, result, &[]) == ResponseClass::Unpredictable {
-            tracing::warn!(bucket, "its answers are not as foretold; writes are made at once");
+            tracing::warn!(
+                bucket,
+                "the store's response differs from the predicted one; writes to the bucket are \
+                 no longer acknowledged early"
+            );
             self.buckets.borrow_mut().insert(bucket.to_owned(), ResponseClass::Unpredictable);
         }
     }

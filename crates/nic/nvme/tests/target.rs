@@ -4,7 +4,9 @@
 
 mod host;
 
+use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -29,20 +31,23 @@ struct Rig {
     subsystem: Arc<Subsystem>,
     control: Control<()>,
     thread: Option<JoinHandle<Ended>>,
-    file: tempfile::NamedTempFile,
+    image: PathBuf,
+    /// Removed with the image and with the identity that is kept beside it.
+    _directory: tempfile::TempDir,
 }
 
 impl Rig {
     fn start(change: impl FnOnce(&mut TargetConfig)) -> Rig {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        file.as_file().set_len((BLOCKS * BLOCK) as u64).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let image = directory.path().join("disk.img");
+        File::create(&image).unwrap().set_len((BLOCKS * BLOCK) as u64).unwrap();
         let space =
             |source| NamespaceConfig { source, block_bytes: 512, read_only: false, uuid: None };
         let ram = Source::Ram(ByteSize((BLOCKS * BLOCK) as u64));
         let mut config = TargetConfig {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             nqn: Some(NQN.to_owned()),
-            namespaces: vec![space(ram), space(Source::File(file.path().to_owned()))],
+            namespaces: vec![space(ram), space(Source::File(image.clone()))],
             workers: 2,
             ..TargetConfig::default()
         };
@@ -51,7 +56,7 @@ impl Rig {
         let (address, subsystem) = (target.address(), target.subsystem());
         let control = target.control();
         let thread = Some(std::thread::spawn(move || target.run(false).unwrap()));
-        Rig { address, subsystem, control, thread, file }
+        Rig { address, subsystem, control, thread, image, _directory: directory }
     }
 }
 
@@ -168,7 +173,7 @@ fn random_io(rig: &Rig, seed: u64, rounds: usize) {
     let whole = queues[0].run((0..8).map(|n| read(1, n * 256, 256)).collect());
     let whole: Vec<u8> = whole.into_iter().flat_map(|(_, data)| data).collect();
     assert!(whole == model.disks[0], "the memory differs");
-    assert!(std::fs::read(rig.file.path()).unwrap() == model.disks[1], "the file differs");
+    assert!(std::fs::read(&rig.image).unwrap() == model.disks[1], "the file differs");
 }
 
 fn rounds() -> usize {

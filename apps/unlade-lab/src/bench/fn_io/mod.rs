@@ -94,7 +94,7 @@ pub struct FnArgs {
     /// Invocations of each instance a second, where populations grow; 1, in machines 0.5
     #[arg(long, value_name = "PER_S")]
     rate: Option<f64>,
-    /// The directory `workloads` of the sources
+    /// The directory `tests/workloads` of the sources
     #[arg(long, value_name = "DIR")]
     workloads: Option<PathBuf>,
     /// Only the memory of I/O workers, one for each tenant beside one for all

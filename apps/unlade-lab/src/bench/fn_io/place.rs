@@ -10,6 +10,9 @@ use toml::Table;
 
 use super::catalogue::{Mode, Subject};
 
+/// Directory of the workloads in the sources.
+const WORKLOADS_PATH: &str = "tests/workloads";
+
 /// How long an idle instance is kept where each round is to begin with another one.
 pub const SHORT_KEEP_ALIVE: &str = "300ms";
 /// How long where a population is to stay.
@@ -44,7 +47,7 @@ impl Place {
     /// The packages cannot be had, or there is no room.
     pub fn prepare(workloads: &Path, seed: u64) -> Result<Place> {
         let workloads = fs::canonicalize(workloads).with_context(|| {
-            format!("{}: name the directory `workloads` by --workloads", workloads.display())
+            format!("{}: name the directory `tests/workloads` by --workloads", workloads.display())
         })?;
         let venv = said(Command::new(workloads.join("prepare")))?;
         let venv = PathBuf::from(venv.trim());
@@ -86,7 +89,7 @@ impl Place {
         &self.python
     }
 
-    /// The directory `workloads`.
+    /// The directory `tests/workloads`.
     pub fn workloads(&self) -> &Path {
         &self.workloads
     }
@@ -190,14 +193,15 @@ fn said(mut command: Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Where `workloads` lies: here, beside the program, or where it was built.
+/// Returns the directory `tests/workloads`: of the current directory, of a directory above the
+/// program, or of the sources that the program was built from.
 pub fn find_workloads() -> PathBuf {
     let executable = std::env::current_exe().unwrap_or_default();
-    let above = executable.ancestors().skip(1).map(|folder| folder.join("workloads"));
-    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/workloads");
-    let mut candidates = std::iter::once(PathBuf::from("workloads")).chain(above).chain([built]);
+    let above = executable.ancestors().skip(1).map(|folder| folder.join(WORKLOADS_PATH));
+    let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(WORKLOADS_PATH);
+    let mut candidates = std::iter::once(PathBuf::from(WORKLOADS_PATH)).chain(above).chain([built]);
     let found = candidates.find(|path| path.join("inputs.py").exists());
-    found.unwrap_or_else(|| PathBuf::from("workloads"))
+    found.unwrap_or_else(|| PathBuf::from(WORKLOADS_PATH))
 }
 
 #[cfg(test)]
@@ -219,7 +223,7 @@ mod tests {
 
     #[test]
     fn manifests_of_all_modes_are_manifests() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/workloads");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(WORKLOADS_PATH);
         for listed in WORKLOADS {
             let text = fs::read_to_string(root.join(listed.name).join("function.toml")).unwrap();
             for mode in Mode::ALL {

@@ -48,11 +48,11 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
     let counters = [
         ("accepted", "Connections accepted", read(&sessions.accepted)),
         ("refused", "Connections and regions refused", read(&sessions.refused)),
-        ("rings", "Doorbells heard", read(&sessions.rings)),
+        ("rings", "Doorbell signals received", read(&sessions.rings)),
         ("tasks", "Accepted tasks", counts.tasks),
         ("completed", "Completed tasks, copied by the daemon or by clients", counts.completed),
         ("copied_bytes", "Bytes that the daemon copied", counts.copied_bytes),
-        ("absorbed_bytes", "Of these, copied with absorption", counts.absorbed_bytes),
+        ("absorbed_bytes", "Bytes that the daemon copied with absorption", counts.absorbed_bytes),
         ("aborted_segments", "Segments ended without a copy", counts.aborted_segments),
         ("faults", "Tasks that ended at a bad address", counts.faults),
         ("refused_tasks", "Invalid tasks", counts.refused),
@@ -76,6 +76,11 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
     }
     text.push_str("# EOF\n");
     text
+}
+
+/// Renders the metrics of a daemon that has just started: every family, with its type and help.
+pub fn families() -> String {
+    render(&Sessions::default(), &Counts::default())
 }
 
 fn sample(text: &mut String, name: &str, kind: &str, suffix: &str, help: &str, value: u64) {

@@ -32,6 +32,8 @@ pub use config::{ConfigError, DaemonConfig};
 #[cfg(feature = "daemon")]
 pub use listen::BindError;
 #[cfg(feature = "daemon")]
+pub use metrics::families as metric_families;
+#[cfg(feature = "daemon")]
 pub use serve::{Daemon, DaemonError, run, run_from};
 
 /// Default path of the daemon's socket.

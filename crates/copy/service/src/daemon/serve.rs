@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::net::{SocketFlags, accept_with, sockopt::socket_peercred};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use unlade_copy_kernels::Guard;
 use unlade_copy_kernels::guard::{self, InstallError};
 use unlade_metrics::Meter;
@@ -93,7 +92,8 @@ impl Daemon {
     /// The first resource that is not available.
     pub fn bind(config: DaemonConfig) -> Result<Daemon, DaemonError> {
         config.check()?;
-        raise_descriptor_limit();
+        // Each client needs three descriptors.
+        unlade_runtime::limits::raise_descriptor_limit();
         let guard = guard::install()?;
         let listening = Listening::bind(&config.socket, config.mode)?;
         let service = Service::start(config.service())?;
@@ -249,17 +249,6 @@ fn welcome(client: OwnedFd, context: &Rc<Context>) {
             add(&context.sessions.refused, 1);
             // The client may have closed already.
             let _ = socket::send(client.as_fd(), Reply::Refused(why).encode().as_slice(), &[]);
-        }
-    }
-}
-
-/// Raises the descriptor limit to the process's hard limit; each client needs three descriptors.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current < limit.maximum {
-        let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-        if let Err(error) = setrlimit(Resource::Nofile, raised) {
-            tracing::warn!(%error, "the limit of open files stays as it is");
         }
     }
 }

@@ -119,7 +119,7 @@ fn pdus_do_not_depend_on_how_bytes_arrive() {
 }
 
 #[test]
-fn an_byte_that_was_changed_is_noticed_wherever_it_is() {
+fn a_byte_that_was_changed_is_noticed_wherever_it_is() {
     let sent = [data(&BOTH, C2H_DATA, 7, 0, &[5; 50]), pdu(&BOTH, CAPSULE_RESP, &[1; 16], &[], 0)];
     let first = &sent[0];
     for at in 0..first.wire.len() {

@@ -19,15 +19,15 @@ use crate::classify::{Checksums, Kind, Segment, classify};
 const TCP_CHECKSUM_AT: u16 = 16;
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
         /// Counters of the engine beside the machines' [`Stats`]; they only grow.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+        pub struct Counters { $($(#[doc = $doc])+ pub $name: u64,)* }
 
         impl Counters {
-            /// Each counter with its name.
-            pub fn named(&self) -> Vec<(&'static str, u64)> {
-                vec![$((stringify!($name), self.$name),)*]
+            /// Each counter: its name, its help, and its value.
+            pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
+                vec![$((stringify!($name), concat!($($doc),+).trim_start(), self.$name),)*]
             }
         }
     };
@@ -36,29 +36,29 @@ macro_rules! counters {
 counters! {
     /// Frames that came from the kernel.
     host_frames,
-    /// Bytes in them.
+    /// Bytes in frames that came from the kernel.
     host_frame_bytes,
     /// Frames that came from the wire.
     wire_frames,
-    /// Bytes in them.
+    /// Bytes in frames that came from the wire.
     wire_frame_bytes,
     /// Large segments that were split.
     cut_frames,
-    /// Frames from the wire with a wrong checksum: they are delivered as they came.
+    /// Frames from the wire with a wrong checksum, delivered unchanged.
     damaged_frames,
-    /// Segments of the kernel that were dropped, since they could not be sealed.
+    /// Segments of the kernel that were dropped because they could not be sealed.
     tx_dropped_frames,
-    /// Segments among them of a connection with a file that changed before it had arrived.
+    /// Segments that could not be sealed because a file changed before its bytes had arrived.
     changed_file_frames,
-    /// Segments with payload of connections that are no longer offloaded: dropped.
+    /// Segments with payload of connections that are no longer offloaded, dropped.
     ended_dropped_frames,
-    /// Frames of the kernel that may hide a segment of an offloaded connection: dropped.
+    /// Frames of the kernel that may hide a segment of an offloaded connection, dropped.
     hidden_dropped_frames,
-    /// Segments from the wire that were dropped, since their delivery could not be recorded.
+    /// Segments from the wire that were dropped because their delivery could not be recorded.
     rx_dropped_frames,
     /// Frames that the kernel or the wire did not accept.
     unsent_frames,
-    /// Connections that were not recorded, since there were too many.
+    /// Connections that were not recorded because there were too many.
     unknown_connections,
 }
 

@@ -13,11 +13,13 @@ use unlade_sys::vnet::VnetHeader;
 use unlade_testkit::Random;
 use unlade_tls::RecordLayer;
 
+use super::channel::DeviceCounters;
 use super::ended::QUIET_MS;
 use super::engine::Engine;
 use super::flow::{Flow, Receiving, RxOutcome, RxSide, TxSide};
 use super::flow_table::{IDLE_MS, Offer};
 use super::reader::Reader;
+use crate::tls_proxy::metrics::render_device;
 use unlade_tls::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
@@ -160,7 +162,7 @@ fn whatever_copy_the_kernel_keeps_the_plaintext_is_right() {
 }
 
 #[test]
-fn an_byte_that_was_changed_ends_the_connection_also_in_doubt() {
+fn a_byte_that_was_changed_ends_the_connection_also_in_doubt() {
     unlade_testkit::cases(50, |random| {
         let stream = stream(random, 3, 600);
         let mut sealed = stream.sealed.clone();
@@ -589,6 +591,15 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
         told,
         [(lost as u64, worked(0)), (fifth as u64, raw), (sealed.len() as u64, worked(1)),]
     );
+    let counters = DeviceCounters { device: *engine.stats(), ..DeviceCounters::default() };
+    let text = render_device(&counters);
+    for line in [
+        "unlade_nic_rx_presumed_total 1",
+        "unlade_nic_rx_presumed_right_total 1",
+        "unlade_nic_rx_presumed_wrong_total 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+    }
 }
 
 /// The passes in which bytes were decrypted.

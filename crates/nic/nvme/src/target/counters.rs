@@ -25,8 +25,8 @@ macro_rules! counters {
         }
 
         impl Counts {
-            /// OpenMetrics text.
-            pub(crate) fn render(&self) -> String {
+            /// OpenMetrics text: every family, with its type and help.
+            pub fn render(&self) -> String {
                 let mut text = String::new();
                 $(sample(&mut text, stringify!($name), $kind, $help, self.$name);)*
                 text.push_str("# EOF\n");
@@ -50,7 +50,7 @@ counters! {
     writes: "counter", "Write commands done.";
     read_bytes: "counter", "Bytes of data read.";
     written_bytes: "counter", "Bytes of data written.";
-    in_capsule_bytes: "counter", "Of the bytes received, those in capsules.";
+    in_capsule_bytes: "counter", "Bytes of data received in capsules.";
     data_requests: "counter", "Requests for data (R2T) sent.";
     waits: "counter", "Commands that waited for memory.";
     file_jobs: "counter", "Commands done by a thread that may block.";

@@ -429,8 +429,8 @@ fn split(pieces: &mut VecDeque<ChunkSlice>, count: usize) -> Vec<ChunkSlice> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::future::Future;
-    use std::io::Read;
     use std::pin::pin;
     use std::task::{Context, Waker};
 
@@ -442,18 +442,22 @@ mod tests {
     use crate::target::subsystem::FILE_JOBS_MAX;
 
     const BLOCK_BYTES: u32 = 512;
+    /// Name of the image in its directory.
+    const IMAGE: &str = "disk.img";
 
     /// A queue with a namespace of two blocks in a file.
     struct Rig {
-        file: tempfile::NamedTempFile,
+        /// Removed with the image and with the identity that is kept beside it.
+        directory: tempfile::TempDir,
         queue: Rc<Queue>,
     }
 
     impl Rig {
         fn new() -> Rig {
-            let file = tempfile::NamedTempFile::new().unwrap();
-            file.as_file().set_len(2 * u64::from(BLOCK_BYTES)).unwrap();
-            let source = Source::File(file.path().to_owned());
+            let directory = tempfile::tempdir().unwrap();
+            let image = directory.path().join(IMAGE);
+            File::create(&image).unwrap().set_len(2 * u64::from(BLOCK_BYTES)).unwrap();
+            let source = Source::File(image);
             let space =
                 NamespaceConfig { source, block_bytes: BLOCK_BYTES, read_only: false, uuid: None };
             let config = TargetConfig { namespaces: vec![space], ..TargetConfig::default() };
@@ -466,7 +470,7 @@ mod tests {
             };
             let queue = Rc::new(Queue::new(subsystem, &init, Digests::NONE));
             queue.connected(8, true);
-            Rig { file, queue }
+            Rig { directory, queue }
         }
 
         /// Simulates a write of one block of ones.
@@ -482,8 +486,7 @@ mod tests {
 
         /// Content of the file: a number for each block.
         fn blocks(&self) -> Vec<u8> {
-            let mut all = Vec::new();
-            self.file.reopen().unwrap().read_to_end(&mut all).unwrap();
+            let all = std::fs::read(self.directory.path().join(IMAGE)).unwrap();
             all.chunks(BLOCK_BYTES as usize).map(|block| block[0]).collect()
         }
     }
