@@ -1,11 +1,12 @@
 # The two commands of the project are `make demo` and `make test`.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo check test fmt clean-lab
+.PHONY: help setup build demo check test nightly fmt clean-lab
 
 help:
 	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
 	@echo 'make test       install what is missing, then every check and every test'
+	@echo 'make nightly    the long suites: kills, random sessions, soaks, every guest case (hours)'
 	@echo 'make check      the quick checks, without root: format, lints, unit tests of what changed'
 	@echo 'make build      build the release binary, target/release/unlade'
 	@echo 'make fmt        format the sources'
@@ -26,6 +27,10 @@ check:
 test:
 	@scripts/setup --with-deny
 	@scripts/test
+
+nightly:
+	@scripts/setup
+	@scripts/nightly
 
 fmt:
 	cargo fmt --all
