@@ -198,7 +198,7 @@ def test_what_is_not_json_is_refused(text):
         loads(text)
 
 
-def test_instants_and_octets():
+def test_instants_and_bytes():
     import datetime
 
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 678000, datetime.timezone.utc)

@@ -187,7 +187,7 @@ class Channel(LeaderElection):
         units = -(-total // META_ALIGN_BYTES)
         try:
             if units > self.region.meta.units:
-                raise ValueError("the call's parameters have %d octets: too many" % total)
+                raise ValueError("the call's parameters have %d bytes: too many" % total)
             first = self._reserve(lambda: self.region.meta.take(units), 2 if more else 1)
         except BaseException:
             if extents:

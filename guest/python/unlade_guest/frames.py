@@ -40,7 +40,7 @@ class Frames:
     def send(self, kind, content):
         """Sends one frame, whole."""
         if len(content) + 1 > FRAME_BYTES_MAX:
-            raise FrameError("a frame of %d octets is too long" % len(content))
+            raise FrameError("a frame of %d bytes is too long" % len(content))
         data = HEAD.pack(len(content) + 1, kind) + content
         sent = os.write(self.descriptor, data)
         while sent < len(data):
@@ -62,7 +62,7 @@ class Frames:
         while len(pending) - at >= HEAD.size:
             length, kind = HEAD.unpack_from(pending, at)
             if not 1 <= length <= FRAME_BYTES_MAX:
-                raise FrameError("a frame of %d octets" % length)
+                raise FrameError("a frame of %d bytes" % length)
             if len(pending) - at < 4 + length:
                 break
             frames.append((kind, bytes(pending[at + 5 : at + 4 + length])))

@@ -79,7 +79,7 @@ class Draws:
             if self._is_stdlib(filename) or module.partition(".")[0] in HARMLESS:
                 return
             where = "%s:%d" % (filename, frame.f_lineno)
-        self._found = "every instance would have the random octets that it drew (%s, %s)" % (
+        self._found = "every instance would have the random bytes that it drew (%s, %s)" % (
             name,
             where,
         )

@@ -209,5 +209,5 @@ def map_device(place):
 def map_physical(place, size):
     """The region at `phys:ADDRESS:BYTES`: the mapping that was adopted, or a new one."""
     if _place(place)[1] < size:
-        raise RegionError("the region is larger than UNLADE_REGION: %d octets" % size)
+        raise RegionError("the region is larger than UNLADE_REGION: %d bytes" % size)
     return Region(_Adopted.mapping or map_device(place), size)

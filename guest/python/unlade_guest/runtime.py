@@ -99,7 +99,7 @@ class Runtime:
             self._link.give_slots(extents)
             failure = Failure(
                 "Function.ResponseSizeTooLarge",
-                "the result has %d octets: more than the region has room for" % len(result),
+                "the result has %d bytes: more than the region has room for" % len(result),
             )
             result = dumps(failure.answer(reply["id"])).encode()
             reply.update(status="error", result_bytes=len(result))

@@ -50,7 +50,7 @@ class File:
         while at < size:
             number = _read_into(self._file, target[at:] if at else target)
             if not number:
-                raise EOFError("the body ended %d octets early" % (self._left - at))
+                raise EOFError("the body ended %d bytes early" % (self._left - at))
             at += number
         self._left -= size
         if self._seen is not None:
@@ -82,7 +82,7 @@ class Pipe:
         while at < len(target):
             number = _read_into(self._file, target[at:] if at else target)
             if not number:
-                raise EOFError("the body ended %d octets early" % (self._left - at))
+                raise EOFError("the body ended %d bytes early" % (self._left - at))
             at += number
         self._left -= at
 
@@ -108,7 +108,7 @@ def _read_into(file, target):
     if isinstance(data, str):
         data = data.encode()
     if len(data) > len(target):
-        raise ValueError("read() gave more octets than were asked for")
+        raise ValueError("read() gave more bytes than were asked for")
     target[: len(data)] = data
     return len(data)
 

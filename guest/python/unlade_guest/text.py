@@ -101,9 +101,9 @@ def _accelerated():
         try:
             value, end = plain(stripped, 0)
         except StopIteration as error:
-            raise ValueError("not JSON at octet %s" % error.value) from None
+            raise ValueError("not JSON at byte %s" % error.value) from None
         if end != len(stripped):
-            raise ValueError("not JSON behind octet %d" % end)
+            raise ValueError("not JSON behind byte %d" % end)
         return value
 
     return encode, decode, dumps, loads

@@ -123,10 +123,10 @@ class Control:
         self.sock.settimeout(START_SECONDS_MAX)
         self.input = b""
 
-    def say(self, kind, octets=b"", beside=(), **members):
+    def say(self, kind, payload=b"", beside=(), **members):
         """One message, with descriptors beside it."""
         head = json.dumps(dict(members, kind=kind)).encode()
-        message = struct.pack("<I", len(head) + 1 + len(octets)) + head + b"\0" + octets
+        message = struct.pack("<I", len(head) + 1 + len(payload)) + head + b"\0" + payload
         socket.send_fds(self.sock, [message], list(beside))
 
     def hear(self, *kinds):

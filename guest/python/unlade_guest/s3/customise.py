@@ -65,7 +65,7 @@ def quote(text):
     data = text.encode()
     if UNRESERVED.issuperset(data):
         return text
-    return "".join(chr(octet) if octet in UNRESERVED else "%%%02X" % octet for octet in data)
+    return "".join(chr(byte) if byte in UNRESERVED else "%%%02X" % byte for byte in data)
 
 
 def _copy_source(source):
@@ -92,9 +92,9 @@ def _customer_key(parameters, prefix):
     from hashlib import md5
 
     key = parameters[prefix + "Key"]
-    octets = key.encode() if isinstance(key, str) else key
-    digest = md5(octets).digest()
-    parameters[prefix + "Key"] = b2a_base64(octets, newline=False).decode()
+    raw = key.encode() if isinstance(key, str) else key
+    digest = md5(raw).digest()
+    parameters[prefix + "Key"] = b2a_base64(raw, newline=False).decode()
     parameters[prefix + "KeyMD5"] = b2a_base64(digest, newline=False).decode()
 
 

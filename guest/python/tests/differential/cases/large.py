@@ -7,7 +7,7 @@ import os
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 MB = 1024 * 1024
 ENORMOUS = 300 * MB + 12_345
@@ -157,7 +157,7 @@ def parts(t, how):
         Key="k",
         UploadId="none",
         PartNumber=1,
-        Body=octets(2 * MB),
+        Body=sample_bytes(2 * MB),
     )
     t.s3.complete_multipart_upload(
         Bucket=t.bucket, Key="k", UploadId=upload, MultipartUpload={"Parts": found}

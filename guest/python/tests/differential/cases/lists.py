@@ -225,13 +225,13 @@ def searching(t, expression):
 
 @case()
 def other_paginators(t):
-    from .objects import octets
+    from .objects import sample_bytes
 
     t.put("k")
     upload = t.s3.create_multipart_upload(Bucket=t.bucket, Key="m")["UploadId"]
     for number in (1, 2, 3):
         t.s3.upload_part(
-            Bucket=t.bucket, Key="m", UploadId=upload, PartNumber=number, Body=octets(100)
+            Bucket=t.bucket, Key="m", UploadId=upload, PartNumber=number, Body=sample_bytes(100)
         )
     for name, extra in (
         ("list_parts", {"Key": "m", "UploadId": upload}),

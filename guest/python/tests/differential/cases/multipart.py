@@ -2,7 +2,7 @@
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 PART = 5 * 1024 * 1024
 
@@ -26,7 +26,7 @@ def part(t, upload, number, data, key="m", **kwargs):
 @case(1, 2, 3)
 def whole(t, number):
     upload = begin(t)
-    parts = [part(t, upload, index, octets(PART + index)) for index in range(1, number + 1)]
+    parts = [part(t, upload, index, sample_bytes(PART + index)) for index in range(1, number + 1)]
     t.attempt("list", t.s3.list_parts, Bucket=t.bucket, Key="m", UploadId=upload)
     t.attempt("uploads", t.s3.list_multipart_uploads, Bucket=t.bucket)
     t.attempt(
@@ -46,7 +46,7 @@ def whole(t, number):
 def more_than_100_mb(t):
     upload = begin(t)
     size = 15 * 1024 * 1024
-    parts = [part(t, upload, index, octets(size + index)) for index in range(1, 8)]
+    parts = [part(t, upload, index, sample_bytes(size + index)) for index in range(1, 8)]
     t.attempt(
         "complete",
         t.s3.complete_multipart_upload,
@@ -76,7 +76,7 @@ def aborted(t):
 @case("small", "order", "etag", "missing", "empty")
 def completed_wrongly(t, how):
     upload = begin(t)
-    one = part(t, upload, 1, b"x" if how == "small" else octets(PART))
+    one = part(t, upload, 1, b"x" if how == "small" else sample_bytes(PART))
     two = part(t, upload, 2, b"y")
     parts = [one, two]
     if how == "order":
@@ -107,7 +107,7 @@ def completed_wrongly(t, how):
 def with_headers(t, given):
     upload = begin(t, **given)
     extra = {k: v for k, v in given.items() if k == "ChecksumAlgorithm"}
-    parts = [part(t, upload, 1, octets(1000), **extra)]
+    parts = [part(t, upload, 1, sample_bytes(1000), **extra)]
     t.attempt(
         "complete",
         t.s3.complete_multipart_upload,
@@ -121,7 +121,7 @@ def with_headers(t, given):
 
 @case(None, "bytes=0-999", "bytes=0-5242879", "bytes=5-10")
 def part_copied(t, span):
-    t.put("source ü", octets(PART + 5))
+    t.put("source ü", sample_bytes(PART + 5))
     upload = begin(t)
     extra = {"CopySourceRange": span} if span else {}
     t.attempt(

@@ -90,7 +90,7 @@ HEADERS = [
 ]
 
 
-def octets(size):
+def sample_bytes(size):
     """The same bytes everywhere."""
     block = hashlib.sha256(str(size).encode()).digest()
     return (block * (size // 32 + 1))[:size]
@@ -98,7 +98,7 @@ def octets(size):
 
 @case(*[(size, kind) for size in SIZES for kind in ("bytes", "file")])
 def round_trip(t, size, kind):
-    data = octets(size)
+    data = sample_bytes(size)
     body = io.BytesIO(data) if kind == "file" else data
     t.see("put", t.put("k", body))
     found = t.see("get", t.s3.get_object(Bucket=t.bucket, Key="k"))
@@ -116,7 +116,7 @@ def kinds_of_body(t, kind):
         body = "käse😀"
     elif kind == "real-file":
         with open(os.path.join(t.folder, "f"), "wb") as file:
-            file.write(octets(100_000))
+            file.write(sample_bytes(100_000))
         body = open(os.path.join(t.folder, "f"), "rb")
     elif kind == "offset":
         body = io.BytesIO(b"0123456789")

@@ -5,7 +5,7 @@ import os
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 
 def resource(t):
@@ -137,7 +137,7 @@ def multipart(t):
     t.see("upload", [type(upload).__name__, upload.bucket_name, upload.object_key])
     part = upload.Part(1)
     t.see("part", [type(part).__name__, part.part_number])
-    tag = part.upload(Body=octets(1000))["ETag"]
+    tag = part.upload(Body=sample_bytes(1000))["ETag"]
     t.see("parts", [[p.part_number, p.size, p.e_tag] for p in upload.parts.all()])
     t.see("uploads", [u.object_key for u in bucket.multipart_uploads.all()])
     made = upload.complete(MultipartUpload={"Parts": [{"PartNumber": 1, "ETag": tag}]})
@@ -164,14 +164,14 @@ def transfers(t, method):
         t.attempt("object", thing.download_file, path)
         t.attempt("bucket", bucket.download_file, "k", Filename=path)
         with open(path, "rb") as file:
-            t.see("octets", file.read())
+            t.see("bytes", file.read())
     elif method == "upload_fileobj":
         t.attempt("object", thing.upload_fileobj, io.BytesIO(b"a"))
         t.attempt("bucket", bucket.upload_fileobj, io.BytesIO(b"b"), Key="b")
     elif method == "download_fileobj":
         t.attempt("object", thing.download_fileobj, out)
         t.attempt("bucket", bucket.download_fileobj, "k", out)
-        t.see("octets", out.getvalue())
+        t.see("bytes", out.getvalue())
     else:
         t.attempt("object", s3.Object(t.bucket, "c").copy, source)
         t.attempt("bucket", bucket.copy, source, "d")

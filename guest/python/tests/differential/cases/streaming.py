@@ -4,7 +4,7 @@ import io
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 RANGES = [
     "bytes=0-0",
@@ -32,7 +32,7 @@ RANGES = [
 
 @case(*RANGES)
 def ranges(t, text):
-    t.put("k", octets(100_000))
+    t.put("k", sample_bytes(100_000))
 
     def get():
         found = t.s3.get_object(Bucket=t.bucket, Key="k", Range=text)
@@ -51,7 +51,7 @@ def ranges_of_nothing(t, text):
 
 def body_of(t, size=300_000):
     """A body that has not been read."""
-    t.put("k", octets(size))
+    t.put("k", sample_bytes(size))
     return t.s3.get_object(Bucket=t.bucket, Key="k")["Body"]
 
 
@@ -132,7 +132,7 @@ def read_into(t, size):
     body = body_of(t)
     target = bytearray(size)
     t.see("number", body.readinto(target))
-    t.see("octets", target)
+    t.see("bytes", target)
     t.see("rest", body.read())
 
 
@@ -178,14 +178,14 @@ def properties(t):
 
 @case()
 def many_unread_bodies(t):
-    t.put("k", octets(50_000))
+    t.put("k", sample_bytes(50_000))
     bodies = [t.s3.get_object(Bucket=t.bucket, Key="k")["Body"] for _ in range(100)]
     t.see("all", [len(body.read()) for body in bodies])
 
 
 @case()
 def abandoned_bodies(t):
-    t.put("k", octets(2_000_000))
+    t.put("k", sample_bytes(2_000_000))
     for _ in range(30):
         t.s3.get_object(Bucket=t.bucket, Key="k")["Body"].read(10)
     t.see("still", t.s3.get_object(Bucket=t.bucket, Key="k")["Body"].read())
@@ -215,7 +215,7 @@ def to_csv(t):
 def to_gzip(t):
     import gzip
 
-    t.put("k", gzip.compress(octets(200_000)))
+    t.put("k", gzip.compress(sample_bytes(200_000)))
     body = t.s3.get_object(Bucket=t.bucket, Key="k")["Body"]
     t.see("plain", gzip.GzipFile(fileobj=body).read())
 
@@ -234,7 +234,7 @@ def to_zip(t):
 
 @case()
 def body_as_upload(t):
-    t.put("k", octets(400_000))
+    t.put("k", sample_bytes(400_000))
     body = t.s3.get_object(Bucket=t.bucket, Key="k")["Body"]
     t.attempt("fileobj", t.s3.upload_fileobj, body, t.bucket, "copy")
     t.see("copy", t.s3.get_object(Bucket=t.bucket, Key="copy")["Body"].read())

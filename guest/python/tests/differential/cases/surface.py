@@ -4,7 +4,7 @@ import io
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 
 @case()
@@ -133,7 +133,7 @@ def presigned(t, method):
         import urllib.request
 
         with urllib.request.urlopen(url) as found:
-            t.see("octets", found.read())
+            t.see("bytes", found.read())
 
 
 @case()
@@ -162,12 +162,12 @@ def presigned_form(t, given):
 def threads(t, number):
     import threading
 
-    t.put("k", octets(200_000))
+    t.put("k", sample_bytes(200_000))
     results = [None] * number
 
     def work(index):
         key = "k%d" % index
-        t.s3.put_object(Bucket=t.bucket, Key=key, Body=octets(1000 * index))
+        t.s3.put_object(Bucket=t.bucket, Key=key, Body=sample_bytes(1000 * index))
         total = 0
         for _ in range(3):
             total += len(t.s3.get_object(Bucket=t.bucket, Key="k")["Body"].read())
@@ -187,7 +187,7 @@ def executors(t):
     from concurrent.futures import ThreadPoolExecutor
 
     for index in range(20):
-        t.put("k%02d" % index, octets(index * 5000))
+        t.put("k%02d" % index, sample_bytes(index * 5000))
 
     def get(index):
         return t.s3.get_object(Bucket=t.bucket, Key="k%02d" % index)["Body"].read()
@@ -212,7 +212,7 @@ def threads_in_transfers(t):
     t.bucket
 
     def go(index):
-        t.s3.upload_fileobj(io.BytesIO(octets(9_000_000 + index)), t.bucket, "k%d" % index)
+        t.s3.upload_fileobj(io.BytesIO(sample_bytes(9_000_000 + index)), t.bucket, "k%d" % index)
         out = io.BytesIO()
         t.s3.download_fileobj(t.bucket, "k%d" % index, out)
         return len(out.getvalue())

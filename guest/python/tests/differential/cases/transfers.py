@@ -5,7 +5,7 @@ import os
 
 from registry import case
 
-from .objects import octets
+from .objects import sample_bytes
 
 MB = 1024 * 1024
 SIZES = [0, 1, 70_000, 8 * MB - 1, 8 * MB, 8 * MB + 1, 17 * MB]
@@ -15,7 +15,7 @@ def file_of(t, size):
     """A file of a size."""
     path = os.path.join(t.folder, "up")
     with open(path, "wb") as file:
-        file.write(octets(size))
+        file.write(sample_bytes(size))
     return path
 
 
@@ -36,7 +36,7 @@ def file_up_and_down(t, size):
     t.attempt("down", t.s3.download_file, t.bucket, "k", down, Callback=seen.append)
     t.see("progress", sum(seen))
     with open(down, "rb") as file:
-        t.see("octets", file.read())
+        t.see("bytes", file.read())
     t.see("files", sorted(os.listdir(t.folder)))
 
 
@@ -44,7 +44,7 @@ def file_up_and_down(t, size):
 def object_up_and_down(t, size):
     seen = []
     t.attempt(
-        "up", t.s3.upload_fileobj, io.BytesIO(octets(size)), t.bucket, "k", Callback=seen.append
+        "up", t.s3.upload_fileobj, io.BytesIO(sample_bytes(size)), t.bucket, "k", Callback=seen.append
     )
     t.see("progress", sum(seen))
     head(t)
@@ -52,7 +52,7 @@ def object_up_and_down(t, size):
     seen.clear()
     t.attempt("down", t.s3.download_fileobj, t.bucket, "k", out, Callback=seen.append)
     t.see("progress", sum(seen))
-    t.see("octets", out.getvalue())
+    t.see("bytes", out.getvalue())
 
 
 class OnlyReads:
@@ -69,7 +69,7 @@ class OnlyReads:
 def unseekable(t, size):
     seen = []
     t.attempt(
-        "up", t.s3.upload_fileobj, OnlyReads(octets(size)), t.bucket, "k", Callback=seen.append
+        "up", t.s3.upload_fileobj, OnlyReads(sample_bytes(size)), t.bucket, "k", Callback=seen.append
     )
     t.see("progress", sum(seen))
     head(t)
@@ -97,7 +97,7 @@ def configured(t, given):
     head(t)
     out = io.BytesIO()
     t.attempt("down", t.s3.download_fileobj, t.bucket, "k", out, Config=config)
-    t.see("octets", out.getvalue())
+    t.see("bytes", out.getvalue())
 
 
 @case({"multipart_threshold": 0}, {"max_concurrency": -1}, {"io_chunksize": 0}, {"nonsense": 1})
@@ -150,7 +150,7 @@ EXTRA = [
 @case(*[(extra, size) for extra in EXTRA for size in (100, 9 * MB)])
 def with_extra(t, extra, size):
     t.bucket
-    t.attempt("up", t.s3.upload_fileobj, io.BytesIO(octets(size)), t.bucket, "k", ExtraArgs=extra)
+    t.attempt("up", t.s3.upload_fileobj, io.BytesIO(sample_bytes(size)), t.bucket, "k", ExtraArgs=extra)
     head(t)
 
 
@@ -162,7 +162,7 @@ def wrongly(t, how):
         t.attempt("file", t.s3.upload_file, path, "there-is-no-such-bucket", "k")
         t.attempt("object", t.s3.upload_fileobj, io.BytesIO(b"x"), "there-is-no-such-bucket", "k")
         t.attempt(
-            "large", t.s3.upload_fileobj, io.BytesIO(octets(9 * MB)), "there-is-no-such-bucket", "k"
+            "large", t.s3.upload_fileobj, io.BytesIO(sample_bytes(9 * MB)), "there-is-no-such-bucket", "k"
         )
     elif how == "no-file":
         t.attempt("up", t.s3.upload_file, os.path.join(t.folder, "none"), t.bucket, "k")
@@ -193,7 +193,7 @@ def wrongly(t, how):
 @case(100, 9 * MB)
 def copied(t, size):
     seen = []
-    t.put("k", octets(size), Metadata={"a": "b"}, ContentType="text/x")
+    t.put("k", sample_bytes(size), Metadata={"a": "b"}, ContentType="text/x")
     source = {"Bucket": t.bucket, "Key": "k"}
     t.attempt("copy", t.s3.copy, source, t.bucket, "c", Callback=seen.append)
     t.see("progress", sum(seen))
@@ -229,12 +229,12 @@ def by_object(t):
 
 @case()
 def to_real_files(t):
-    t.put("k", octets(300_000))
+    t.put("k", sample_bytes(300_000))
     path = os.path.join(t.folder, "out")
     with open(path, "wb") as file:
         t.attempt("down", t.s3.download_fileobj, t.bucket, "k", file)
     with open(path, "rb") as file:
-        t.see("octets", file.read())
+        t.see("bytes", file.read())
     with open(path, "rb") as file:
         file.seek(1000)
         t.attempt("up", t.s3.upload_fileobj, file, t.bucket, "rest")
@@ -247,4 +247,4 @@ def callback_that_raises(t):
         raise ValueError("stop")
 
     t.bucket
-    t.attempt("up", t.s3.upload_fileobj, io.BytesIO(octets(1000)), t.bucket, "k", Callback=callback)
+    t.attempt("up", t.s3.upload_fileobj, io.BytesIO(sample_bytes(1000)), t.bucket, "k", Callback=callback)
