@@ -111,7 +111,7 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   body_bytes_max = \"16GiB\"
   [log]
   format = \"text\"                 # or \"json\"
-  level = \"info\"                  # or a filter such as \"info,balancer=debug\"
+  level = \"info\"                  # or a filter such as \"info,unlade_balancer=debug\"
 
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
@@ -194,7 +194,7 @@ A backend.toml with every key: defaults, or examples where the comment says so:
   engine_core = 1                 # example: processor of the engine; default: any
   [log]
   format = \"text\"                 # or \"json\"
-  level = \"info\"                  # or a filter such as \"info,backend=debug\"
+  level = \"info\"                  # or a filter such as \"info,unlade_backend=debug\"
 
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 

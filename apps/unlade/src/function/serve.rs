@@ -37,6 +37,7 @@ An fn.toml, with the defaults:
   functions = \"./functions\"       # each directory with a function.toml; none where not said
   memory_max = \"12GiB\"            # of all instances; three quarters of the machine's
   instances_max = 1000
+  starting_max = 8                  # instances of one function that start at once
   waiting_max = 1000                # invocations of a function that wait for an instance
   waiting_timeout = \"10s\"
   start_timeout = \"1m\"
@@ -47,11 +48,15 @@ An fn.toml, with the defaults:
   scratch = \"512MiB\"              # /tmp of an instance, in memory
   store_listen = \"127.0.0.1:9000\" # the built-in store
   workers = \"per-tenant\"          # or \"shared\": one I/O worker, and one end, for all tenants
-  workers_admin = \"127.0.0.1:9903\" # /metrics of a shared worker; none where not said
+  # workers_admin = \"127.0.0.1:9903\"  # /metrics of a shared worker; none if absent
+  [log]
+  format = \"text\"                 # or \"json\"
+  level = \"info\"
   [store]                           # another one: as in `unlade fn worker --help`
   endpoint = \"https://s3.example\"
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
                                     # [tenant.NAME.limits], .instance and .copies
+  admin = \"127.0.0.1:9904\"        # /metrics of its worker; none if absent
   keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
                                     # pair is made: profile NAME of the file `credentials` in state
   modes = [\"offload\", \"prefetch\", \"sdk\"]  # which manifests may choose; \"tcp\" and \"stock\"
@@ -93,6 +98,7 @@ A function.toml; only the handler must be there:
   keep_alive = \"10m\"
   hints = [\"models/{/name}.bin\"]  # objects it will read; {/POINTER} into the event
   packages = []
+  # python = \"/usr/bin/python3.11\"  # the gateway's if absent; see `pythons` in fn.toml
   [preload]                         # into the template, where instances can share it
   handler = true
   modules = []
@@ -228,7 +234,6 @@ mod tests {
             memory_max: config.memory_max,
             python: config.python.clone(),
             store: config.store.clone(),
-            workers_admin: config.workers_admin,
             tenant: config.tenant.clone(),
             isolation: config.isolation.clone(),
             ..GatewayConfig::default()

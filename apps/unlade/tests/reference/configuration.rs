@@ -147,10 +147,11 @@ const FILES: &[File] = &[
         commented: &[
             "allow_remote",
             "isolation.qemu.root",
+            "workers_admin",
             "tenant.NAME.keys[].access_key_id",
             "tenant.NAME.keys[].secret_access_key",
         ],
-        missing: &["starting_max", "log", "log.format", "log.level", "tenant.NAME.admin"],
+        missing: &[],
     },
     File {
         command: &["fn", "serve"],
@@ -161,8 +162,8 @@ const FILES: &[File] = &[
         parse: parse::<Manifest>,
         repeated: &[],
         ineffective: &[],
-        commented: &[],
-        missing: &["python"],
+        commented: &["python"],
+        missing: &[],
     },
     File {
         command: &["fn", "worker"],
