@@ -379,22 +379,31 @@ def test_a_handler_that_does_not_import_is_told_as_ever(zygote):
     assert forking.reason is None
 
 
-def test_a_machine_imports_less_where_it_must(tmp_path, monkeypatch):
-    """The part of `machine.py` without a machine: the process of the function, and another one."""
-    from unlade_guest import machine
+# `machine.py` waits for every child of its process, so it has a process of its own here.
+MACHINE = """
+import json, os, sys
+from unlade_guest import machine
+said = json.loads(sys.argv[1])
+machine.unprivileged = lambda user, paths: None
+process, resumed, is_ready = machine.started(said, None, int(sys.argv[2]))
+assert is_ready
+os.close(resumed)
+# It was not restored: so it ends.
+assert os.waitpid(process, 0)[1] != 0
+"""
 
+
+def test_a_machine_imports_less_where_it_must(tmp_path):
+    """The part of `machine.py` without a machine: the process of the function, and another one."""
     (tmp_path / "app.py").write_text("import uuid\nID = uuid.uuid4()\n")
     control, control_end = os.pipe()
     said = {"handler": "app.handler", "modules": ["json"], "user": os.getuid(), "channel": "none"}
     said.update(environment={"LAMBDA_TASK_ROOT": str(tmp_path)}, path=sys.path, region="none")
-    monkeypatch.setattr(machine, "unprivileged", lambda user, paths: None)
-    process, resumed, is_ready = machine.started(said, None, control_end)
+    command = [sys.executable, "-c", MACHINE, json.dumps(said), str(control_end)]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    subprocess.run(command, pass_fds=[control_end], env=environment, timeout=300, check=True)
     os.close(control_end)
-    os.close(resumed)
-    assert is_ready
     told = json.loads(os.read(control, 4096))
     os.close(control)
     assert "uuid" in told["unpreloaded"] or "os.urandom" in told["unpreloaded"]
     assert told["modules"] is False
-    # It was not restored: so it ends.
-    assert os.waitpid(process, 0)[1] != 0
