@@ -9,7 +9,7 @@ use unlade_testkit::Random;
 use crate::shadow::Shadow;
 
 const BYTES: usize = 16 << 10;
-/// Copies of a scene: far fewer than slots.
+/// Copies of a scene: fewer than slots.
 const COPIES_MAX: usize = 6;
 /// An address that is never mapped.
 const NOWHERE: usize = 64;
@@ -61,7 +61,8 @@ impl Faults {
                 let from = if from_nowhere { nowhere } else { base.add(src) };
                 self.copier.submit(to, from, len, &options)
             };
-            assert!(token.is_queued(), "there are more slots than copies");
+            // A service that has not run for a while has not retired the slots of the scene before.
+            // Without a slot the copy is made at once, with the same result.
             // A good copy that reads around a failed one uses the same bad address, and fails,
             // too.
             let reads_unknown = !from_nowhere && !shadow.is_known(src..src + len);
