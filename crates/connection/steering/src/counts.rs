@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Array, MapData};
 
-use crate::load::SteerError;
+use crate::error::SteerError;
 
 /// Numbers of events since the last call: `enum count` of bpf/maps.h, in its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,9 @@ use unlade_net::{FlowKey, SeqNumber};
 use unlade_sys::link::Link;
 use unlade_sys::tap::Tap;
 
-use crate::flow_entry::{FlowEntry, Mac, RawFlowEntry};
+use crate::error::SteerError;
+use crate::flow_entry::FlowEntry;
+use crate::raw_entry::{Mac, RawFlowEntry};
 use crate::table::Table;
 
 /// Buffer size of one frame, in bytes; frames are segmented to the link's MTU.
@@ -125,11 +127,11 @@ pub(crate) struct Hold {
 impl Hold {
     /// Creates the device with the link's hardware address, so that the local stack accepts its
     /// frames as addressed to this host.
-    pub(crate) fn open(limits: &HoldLimits, link: &Link) -> Result<Hold, crate::SteerError> {
+    pub(crate) fn open(limits: &HoldLimits, link: &Link) -> Result<Hold, SteerError> {
         let tap = Tap::create(&limits.device, link.mac, limits.device_frames_max, limits.mtu_bytes)
-            .map_err(crate::SteerError::Hold)?;
+            .map_err(SteerError::Hold)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|errno| crate::SteerError::Hold(errno.into()))?;
+            .map_err(|errno| SteerError::Hold(errno.into()))?;
         let queues = Queues {
             flows: HashMap::new(),
             suspects: Vec::new(),

@@ -25,8 +25,9 @@ use unlade_sys::link::{Link, Mac};
 use unlade_sys::tap::Tap;
 use unlade_testkit::Random;
 
+use crate::error::SteerError;
 use crate::hold::wait;
-use crate::load::{SteerError, program, take};
+use crate::load::{program, take};
 
 /// The object that build.rs creates.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));

@@ -5,17 +5,18 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{Array, HashMap, Map, MapData, MapError};
+use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
-use aya::{Ebpf, EbpfError, EbpfLoader};
+use aya::{Ebpf, EbpfLoader};
 use std::os::fd::{AsFd, AsRawFd};
-use thiserror::Error;
 use unlade_net::FlowKey;
 use unlade_sys::link::Link;
 
 use crate::counts::{Counters, Counts};
-use crate::flow_entry::{FlowEntry, FlowEntryArray, Mac};
+use crate::error::SteerError;
+use crate::flow_entry::FlowEntry;
 use crate::hold::{Hold, HoldLimits};
+use crate::raw_entry::{FlowEntryArray, Mac, RawFlowEntry};
 use crate::table::Table;
 
 /// The object that build.rs creates.
@@ -24,43 +25,6 @@ pub(crate) static OBJECT: &[u8] =
 
 /// The program that redirects frames before the kernel allocates an skb.
 const LINK_XDP: &str = "link_xdp";
-
-/// Error of steering.
-#[derive(Debug, Error)]
-pub enum SteerError {
-    /// The interface does not exist.
-    #[error("steering needs a network interface: {0}")]
-    Link(#[source] io::Error),
-    /// The kernel refuses the programs.
-    #[error("the kernel refuses the eBPF object: {0}; CAP_BPF and CAP_NET_ADMIN are needed")]
-    Load(#[from] EbpfError),
-    /// A program does not load or attach.
-    #[error("eBPF program {name}: {source}")]
-    Program {
-        /// Its name in bpf/steer.bpf.c.
-        name: &'static str,
-        /// The kernel's error.
-        source: ProgramError,
-    },
-    /// The object lacks a map or program because it was not built from this source.
-    #[error("the eBPF object has no {0}")]
-    Missing(&'static str),
-    /// A map operation failed.
-    #[error("flow table: {0}")]
-    Map(#[source] MapError),
-    /// All entries of the flow table are in use (`flows_max`).
-    #[error("the flow table is full; raise `flows_max` or give connections back earlier")]
-    TableFull,
-    /// The hold device cannot be created.
-    #[error("hold device: {0}; /dev/net/tun and CAP_NET_ADMIN are needed")]
-    Hold(#[source] io::Error),
-    /// The cgroup for the congestion window program is not available.
-    #[error("cgroup: {0}")]
-    Cgroup(#[source] io::Error),
-    /// Sharing memory with the programs failed.
-    #[error("mapping the flow table: {0}")]
-    Mmap(#[source] io::Error),
-}
 
 /// Kernel hook at which packets are redirected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -284,7 +248,7 @@ pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData,
 
 pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<FlowEntryArray, SteerError> {
     let data = array_data(ebpf, "slots")?;
-    let bytes = count as usize * size_of::<crate::flow_entry::RawFlowEntry>();
+    let bytes = count as usize * size_of::<RawFlowEntry>();
     let base = map_memory(&data, bytes)?;
     // SAFETY: `map_memory` created a shared writable mapping of `bytes` bytes, whose ownership
     // moves here. The kernel keeps the map's memory as long as the mapping, so `data` may be

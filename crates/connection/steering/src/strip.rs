@@ -3,7 +3,8 @@
 use aya::programs::{SchedClassifier, TcAttachType, tc};
 use aya::{Ebpf, EbpfLoader};
 
-use crate::load::{SteerError, program};
+use crate::error::SteerError;
+use crate::load::program;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/strip.bpf.o"));
 const PROGRAM: &str = "strip_ingress";

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use aya::maps::{HashMap, MapData};
 use unlade_net::FlowKey;
 
-use crate::flow_entry::{FlowEntryArray, Mac, RawFlowEntry};
-use crate::load::SteerError;
+use crate::error::SteerError;
+use crate::raw_entry::{FlowEntryArray, Mac, RawFlowEntry};
 
 /// `struct flow_key` of bpf/maps.h.
 #[derive(Clone, Copy, Debug)]

@@ -10,7 +10,8 @@ use aya::programs::{CgroupAttachMode, SockOps};
 use aya::{Ebpf, EbpfLoader};
 use unlade_net::FlowKey;
 
-use crate::load::{OBJECT, SteerError, array_data, map_memory, program};
+use crate::error::SteerError;
+use crate::load::{OBJECT, array_data, map_memory, program};
 
 /// The program in bpf/steer.bpf.c.
 const PROGRAM: &str = "restore_window";
