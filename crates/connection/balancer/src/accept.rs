@@ -1,4 +1,5 @@
-//! Accepts connections from a listening socket as tasks of the same worker, within the limits.
+//! Accepts connections from a listening socket as tasks of the same worker, within the limits, and
+//! acts on the outcome of each: the only tasks that serve a client start here.
 
 use std::future::poll_fn;
 use std::io;
@@ -13,12 +14,14 @@ use unlade_metrics::{Event, Gauge, RefusedConnection, Stage};
 use unlade_runtime::Stream;
 
 use crate::clients::Admission;
-use crate::connection::{self, Connection};
-use crate::offload::ConnOrigin;
+use crate::closing;
+use crate::connection::{Connection, Finished, Outcome};
+use crate::offload::{ConnOrigin, ReturnInfo};
 use crate::plan::ListenerPlan;
 use crate::respond::{self, Refusal};
 use crate::timer::Timer;
 use crate::tls;
+use crate::tunnel;
 use crate::worker::{PlanRef, Worker};
 
 /// Pause while the process is out of descriptors; connections wait in the kernel's backlog.
@@ -71,7 +74,8 @@ fn is_shortage(error: &io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
 }
 
-fn admit(worker: &Rc<Worker>, index: usize, tcp: TcpStream, peer: SocketAddr) {
+/// Serves a connection in a task of its own, if the limits admit it.
+pub(crate) fn admit(worker: &Rc<Worker>, index: usize, tcp: TcpStream, peer: SocketAddr) {
     let plan = worker.plan();
     let Some(listener) = plan.listeners.get(index) else { return };
     let Ok(admission) = worker.clients.admit(peer.ip(), index, &listener.limits) else {
@@ -115,7 +119,42 @@ async fn begin(
     };
     drop(plan);
     let origin = ConnOrigin { listener: index, requests: 0 };
-    Connection::new(worker.clone(), stream, origin, admission).serve().await;
+    let connection = Connection::new(worker.clone(), stream, origin, admission);
+    act(worker, connection.serve().await).await;
+}
+
+/// Serves a connection that has come home, in a task of its own: the task that handed it over has
+/// ended, and the task of the server's channel must go on. No limit refuses the connection: it was
+/// admitted before. The worker's drain waits for it from this call on, not only from the first poll
+/// of the task.
+pub(crate) fn resume(worker: Rc<Worker>, stream: Stream, back: impl Into<ReturnInfo>) {
+    let (entered, back) = (worker.enter(), back.into());
+    tokio::task::spawn_local(async move {
+        let _entered = entered;
+        let admission = worker.clients.admit_returned(stream.peer().ip(), back.origin.listener);
+        worker.meter.gauge_add(Gauge::OpenConnections, 1);
+        let connection = Connection::new(worker.clone(), stream, back, admission);
+        act(&worker, connection.serve().await).await;
+        worker.meter.gauge_add(Gauge::OpenConnections, -1);
+    });
+}
+
+/// Acts on the outcome of a connection's requests.
+async fn act(worker: &Rc<Worker>, outcome: Outcome) {
+    match outcome {
+        // If it comes back, it passes `resume`.
+        Outcome::HandedOver => {}
+        Outcome::Close(Finished { mut stream, timeouts, mut state }, how) => {
+            let timer = &mut state.timer;
+            closing::close(&mut stream, how, timer, &timeouts, &worker.meter).await;
+            state.count_traffic(&stream);
+            state.end();
+        }
+        Outcome::Tunnel(Finished { stream, timeouts, mut state }, upgraded) => {
+            tunnel::run(worker, stream, *upgraded, &mut state.timer, &timeouts).await;
+            state.end();
+        }
+    }
 }
 
 async fn handshake(
@@ -140,7 +179,7 @@ async fn handshake(
             respond::write(PLAIN, false, false, &mut out);
             let mut stream = Stream::plain(tcp);
             let _ = timer.limit(listener.timeouts.close, stream.write_all(&out, false)).await;
-            connection::close_gently(&mut stream, &mut timer, &listener.timeouts).await;
+            closing::close_gently(&mut stream, &mut timer, &listener.timeouts).await;
             "plain HTTP".to_owned()
         }
         Ok(Err(tls::Failure::Handshake(error))) => error.to_string(),

@@ -5,37 +5,29 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use unlade_http::{BodyFraming, HeadError, Method, RequestHead};
+use unlade_http::{BodyFraming, Method, RequestHead};
 use unlade_metrics::{Event, Mode, Stage, StatusClass};
 use unlade_runtime::Stream;
 
 use crate::busy;
 use crate::clients::Admission;
+use crate::closing::Close;
 use crate::config::{OffloadMode, Timeouts};
+use crate::exchange::{Done, Ended};
 use crate::fallback::FallbackContext;
-use crate::offload::{self, Candidate, ConnOrigin, Kept, Routed, Verdict};
+use crate::offload::{Candidate, ConnOrigin, Kept, ReturnInfo, Routed, Verdict};
 use crate::pace::AnsweredBy;
-use crate::pool::{InFlight, Pool};
-use crate::proxy::{Done, Ended, Exchange, Forward, Forwarding};
+use crate::placement::{self, PlacedRequest};
+use crate::proxy::{Exchange, Forward, Forwarding};
 use crate::respond::{self, Refusal};
-use crate::route::Route;
 use crate::timer::{Elapsed, Timer};
-use crate::tunnel::{self, Upgraded};
+use crate::tunnel::Upgraded;
 use crate::worker::{PlanRef, Worker};
 
-/// Most bytes read and dropped from a client while the connection closes.
-const LINGER_BYTES_MAX: usize = 4 << 20;
-/// Bytes dropped per read.
-const LINGER_READ_BYTES: usize = 16 * 1024;
 /// A scratch buffer that has grown beyond this is freed.
 const SCRATCH_BYTES_MAX: usize = 16 * 1024;
 
-const NO_ROUTE: Refusal = Refusal::new(404, "no route for this host and path");
-const NO_SERVER: Refusal = Refusal::new(503, "no server can answer at the moment");
-const NO_TUNNEL: Refusal = Refusal::new(501, "CONNECT is not served here");
-const NO_TRACE: Refusal = Refusal::new(405, "TRACE is not served here");
 const SLOW_HEAD: Refusal = Refusal::new(408, "the request did not come in time");
-const LARGE_BODY: Refusal = Refusal::new(413, "the request's body is too large");
 const AMBIGUOUS: Refusal = Refusal::new(502, "a server may have carried the request out already");
 
 /// A client connection and its worker.
@@ -45,12 +37,13 @@ pub(crate) struct Connection {
 }
 
 /// Everything of a connection except its stream, which other code may own for a while.
-struct ConnectionState {
+pub(crate) struct ConnectionState {
     worker: Rc<Worker>,
     origin: ConnOrigin,
     /// The client's address as text.
     client: String,
-    timer: Timer,
+    /// Its timer.
+    pub timer: Timer,
     /// Buffer for heads to be sent.
     scratch: Vec<u8>,
     /// Route of the last request.
@@ -82,51 +75,34 @@ struct PacedRequest {
     took: Duration,
 }
 
+/// The way in which a connection leaves the loop over its requests. The caller acts on it.
+pub(crate) enum Outcome {
+    /// A server has the connection. It may come back, as another [`Connection`].
+    HandedOver,
+    /// The connection is to be closed.
+    Close(Finished, Close),
+    /// The server has changed the protocol; a tunnel follows.
+    Tunnel(Finished, Box<Upgraded>),
+}
+
+/// A connection that serves no further request.
+pub(crate) struct Finished {
+    /// The stream.
+    pub stream: Stream,
+    /// Timeouts of its listener.
+    pub timeouts: Timeouts,
+    /// Its remaining state.
+    pub state: ConnectionState,
+}
+
 /// The action after a request.
 enum Next {
     /// Serve the next request.
     Request,
-    /// Close gently: the last response is sent, but the client may still be sending.
-    CloseGently,
-    /// Close; the client expects it.
-    Close,
-    /// Reset: the response is incomplete, and the client must notice that.
-    Abort,
-    /// Nothing; the connection is closed already.
-    Gone,
+    /// Close.
+    Close(Close),
     /// Continue as a tunnel, without HTTP.
     Tunnel(Box<Upgraded>),
-}
-
-/// A connection that comes back.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReturnInfo {
-    /// Its origin.
-    pub origin: ConnOrigin,
-    /// The route of its last request.
-    pub route: Option<usize>,
-    /// Idle time of its client at the server.
-    pub idle: Duration,
-    /// A server may have carried out the request at the front of its input.
-    pub is_ambiguous: bool,
-}
-
-impl From<ConnOrigin> for ReturnInfo {
-    fn from(origin: ConnOrigin) -> ReturnInfo {
-        ReturnInfo { origin, route: None, idle: Duration::ZERO, is_ambiguous: false }
-    }
-}
-
-/// The result of waiting for a request.
-enum HeadWait {
-    Head(RequestHead),
-    Refused(HeadError),
-    TooSlow,
-    /// No request was begun: the client closed, or was idle for too long.
-    Over,
-    /// No request was begun, and the process drains.
-    Drained,
-    Broken,
 }
 
 impl Connection {
@@ -158,48 +134,26 @@ impl Connection {
         Connection { stream, state }
     }
 
-    /// Serves the connection until it ends or is handed over.
-    pub(crate) async fn serve(self) {
+    /// Serves requests until none can follow on this connection.
+    pub(crate) async fn serve(self) -> Outcome {
         let Connection { mut stream, mut state } = self;
         loop {
             let plan = state.worker.plan();
-            let Some(listener) = plan.listeners.get(state.origin.listener) else { break };
+            let Some(listener) = plan.listeners.get(state.origin.listener) else {
+                return state.close(stream, Timeouts::default(), Close::Now);
+            };
             let timeouts = listener.timeouts;
             let head = match state.next_head(&mut stream, &plan, &timeouts).await {
-                HeadWait::Head(head) => head,
-                HeadWait::Over => {
-                    // close_notify tells a TLS client that the data is complete (RFC 8446 §6.1).
-                    let _ = end_sending(&mut stream, &timeouts).await;
-                    break;
-                }
-                HeadWait::Drained => {
-                    // A request may be in transit: it is read so that the client is not reset.
-                    close_gently(&mut stream, &mut state.timer, &timeouts).await;
-                    break;
-                }
-                HeadWait::Broken => break,
-                HeadWait::Refused(error) => {
-                    state.worker.meter.add(Event::HeadRefused(error.reason()));
-                    let refusal = Refusal::new(error.status(), "the request is malformed");
-                    state.turn_away(&mut stream, refusal, &timeouts).await;
-                    break;
-                }
-                HeadWait::TooSlow => {
-                    state.worker.meter.add(Event::HeadTimeout);
-                    if !stream.input().is_empty() {
-                        state.turn_away(&mut stream, SLOW_HEAD, &timeouts).await;
-                    }
-                    break;
-                }
+                Ok(head) => head,
+                Err(close) => return state.close(stream, timeouts, close),
             };
             let start = Instant::now();
             state.learn_pace(&stream, start);
             if state.is_ambiguous && !head.method().is_idempotent() {
-                state.worker.meter.add(Event::RequestAmbiguous);
-                state.refuse(&mut stream, &head, AMBIGUOUS, &timeouts).await;
-                break;
+                let close = state.refuse_ambiguous(&head);
+                return state.close(stream, timeouts, close);
             }
-            let mut placed = state.place(&stream, &plan, &head);
+            let mut placed = placement::place(&state.worker, &plan, &head, stream.input());
             let candidate = match &placed {
                 Ok(placed) => state.candidate(&stream, &plan, &head, placed),
                 Err(_) => None,
@@ -210,7 +164,7 @@ impl Connection {
                     Ok(()) => {
                         worker.meter.add(Event::Request(Mode::Offload));
                         worker.meter.record(Stage::RequestOffload, start.elapsed());
-                        return;
+                        return Outcome::HandedOver;
                     }
                     Err(Kept { stream: back, why, is_ambiguous }) => {
                         stream = *back;
@@ -222,13 +176,12 @@ impl Connection {
                         worker.fallbacks.report(&worker.meter, &why, &place);
                         state.is_ambiguous = is_ambiguous;
                         if is_ambiguous && !head.method().is_idempotent() {
-                            worker.meter.add(Event::RequestAmbiguous);
-                            state.refuse(&mut stream, &head, AMBIGUOUS, &timeouts).await;
-                            break;
+                            let close = state.refuse_ambiguous(&head);
+                            return state.close(stream, timeouts, close);
                         }
                         // Another server answers, if there is one.
                         if placed.as_ref().is_ok_and(|p| !p.in_flight.server().is_usable()) {
-                            placed = state.place(&stream, &plan, &head);
+                            placed = placement::place(&worker, &plan, &head, stream.input());
                         }
                     }
                 }
@@ -240,111 +193,41 @@ impl Connection {
             state.origin.requests += 1;
             match next {
                 Next::Request => {}
-                Next::CloseGently => {
-                    close_gently(&mut stream, &mut state.timer, &timeouts).await;
-                    break;
-                }
-                Next::Close => {
-                    let _ = end_sending(&mut stream, &timeouts).await;
-                    break;
-                }
-                Next::Abort => {
-                    let _ = stream.tcp().set_zero_linger();
-                    break;
-                }
-                Next::Gone => break,
+                Next::Close(close) => return state.close(stream, timeouts, close),
                 Next::Tunnel(upgraded) => {
-                    let (worker, timer) = (state.worker.clone(), &mut state.timer);
-                    tunnel::run(&worker, stream, *upgraded, timer, &timeouts).await;
-                    return state.end();
+                    return Outcome::Tunnel(Finished { stream, timeouts, state }, upgraded);
                 }
             }
         }
-        state.count_traffic(&stream);
-        state.end();
-    }
-}
-
-/// Serves a connection that has come home. No limit refuses it: it was admitted before. The
-/// worker's drain waits for it from this call on.
-pub(crate) fn resume(
-    worker: Rc<Worker>,
-    stream: Stream,
-    back: impl Into<ReturnInfo>,
-) -> impl Future<Output = ()> {
-    let (entered, back) = (worker.enter(), back.into());
-    async move {
-        let _entered = entered;
-        let admission = worker.clients.admit_returned(stream.peer().ip(), back.origin.listener);
-        worker.meter.gauge_add(unlade_metrics::Gauge::OpenConnections, 1);
-        let meter = worker.meter.clone();
-        Connection::new(worker, stream, back, admission).serve().await;
-        meter.gauge_add(unlade_metrics::Gauge::OpenConnections, -1);
-    }
-}
-
-/// Ends the sending direction. The close_notify for a client that reads slowly waits behind the
-/// response.
-async fn end_sending(stream: &mut Stream, timeouts: &Timeouts) -> io::Result<()> {
-    stream.set_stall_limit(timeouts.body_stall);
-    stream.shutdown().await
-}
-
-/// Ends the sending direction and waits for a limited time until the client has ended its own: a
-/// close with unread bytes would reset the connection, and the client might lose the response (RFC
-/// 9112 §9.6).
-pub(crate) async fn close_gently(stream: &mut Stream, timer: &mut Timer, timeouts: &Timeouts) {
-    if end_sending(stream, timeouts).await.is_err() {
-        return;
-    }
-    let deadline = Instant::now() + timeouts.close;
-    let mut sink = vec![0; LINGER_READ_BYTES];
-    let mut dropped = 0;
-    while dropped < LINGER_BYTES_MAX {
-        let tcp = stream.tcp();
-        match tcp.try_read(&mut sink) {
-            Ok(0) => return,
-            Ok(bytes) => dropped += bytes,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if !matches!(timer.until(deadline, tcp.readable()).await, Ok(Ok(()))) {
-                    return;
-                }
-            }
-            Err(_) => return,
-        }
-    }
-}
-
-/// A request with a route and a server.
-struct PlacedRequest<'p> {
-    route: &'p Route,
-    pool: &'p Rc<PlanRef>,
-    server: usize,
-    in_flight: InFlight,
-    key: crate::auto::RequestKey,
-}
-
-impl PlacedRequest<'_> {
-    fn pool(&self) -> Option<&std::sync::Arc<Pool>> {
-        self.pool.pools.get(self.route.pool)
     }
 }
 
 impl ConnectionState {
+    fn close(self, stream: Stream, timeouts: Timeouts, how: Close) -> Outcome {
+        Outcome::Close(Finished { stream, timeouts, state: self }, how)
+    }
+
     /// Waits for the next request's head. The wait for the first request of a connection has the
     /// time limit of a head.
+    ///
+    /// # Errors
+    /// The way to close the connection if no request follows.
     async fn next_head(
         &mut self,
         stream: &mut Stream,
         plan: &PlanRef,
         timeouts: &Timeouts,
-    ) -> HeadWait {
+    ) -> Result<RequestHead, Close> {
         let mut deadline = None;
         loop {
             match RequestHead::parse(stream.input(), &plan.head_limits) {
-                Ok(Some(head)) => return HeadWait::Head(head),
+                Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
-                Err(error) => return HeadWait::Refused(error),
+                Err(error) => {
+                    self.worker.meter.add(Event::HeadRefused(error.reason()));
+                    let refusal = Refusal::new(error.status(), "the request is malformed");
+                    return Err(Close::refused(refusal));
+                }
             }
             let begun = !stream.input().is_empty();
             let filled = if begun {
@@ -359,22 +242,29 @@ impl ConnectionState {
                 };
                 match self.wait_idle(stream, after).await {
                     Ok(Some(filled)) => Ok(filled),
-                    Ok(None) => return HeadWait::Drained,
+                    // The process drains. A request may be in transit: it is read so that the
+                    // client is not reset.
+                    Ok(None) => return Err(Close::Gently),
                     Err(Elapsed) if first => Err(Elapsed),
                     Err(Elapsed) => {
                         self.worker.meter.add(Event::IdleTimeout);
-                        let _ = end_sending(stream, timeouts).await;
-                        return HeadWait::Over;
+                        return Err(Close::InOrder);
                     }
                 }
             };
             match filled {
-                Err(Elapsed) => return HeadWait::TooSlow,
-                Ok(Ok(0)) => return HeadWait::Over,
+                Err(Elapsed) => {
+                    self.worker.meter.add(Event::HeadTimeout);
+                    return Err(match stream.input().is_empty() {
+                        true => Close::Now,
+                        false => Close::refused(SLOW_HEAD),
+                    });
+                }
+                Ok(Ok(0)) => return Err(Close::InOrder),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
                     self.note_broken(&error);
-                    return HeadWait::Broken;
+                    return Err(Close::Now);
                 }
             }
         }
@@ -402,41 +292,6 @@ impl ConnectionState {
             self.worker.meter.add(Event::TlsBroken);
         }
         tracing::debug!(client = self.client, %error, "the connection broke");
-    }
-
-    /// Finds the route and the server of a request.
-    fn place<'p>(
-        &self,
-        stream: &Stream,
-        plan: &'p Rc<PlanRef>,
-        head: &RequestHead,
-    ) -> Result<PlacedRequest<'p>, Refusal> {
-        let input = stream.input();
-        match head.method() {
-            Method::Connect => return Err(NO_TUNNEL),
-            Method::Trace => return Err(NO_TRACE),
-            _ => {}
-        }
-        if matches!(head.framing(), BodyFraming::Length(bytes) if bytes > plan.body_bytes_max) {
-            return Err(LARGE_BODY);
-        }
-        let path = head.path(input);
-        let route = plan.routes.find(head.host(input), path);
-        let Some((route, pool)) = route.and_then(|r| Some((r, plan.pools.get(r.pool)?))) else {
-            self.worker.meter.add(Event::RequestUnrouted);
-            return Err(NO_ROUTE);
-        };
-        let mut turn = self.worker.turn.get();
-        let chosen = pool.choose(path, &mut turn, &[]);
-        self.worker.turn.set(turn);
-        let chosen = chosen.and_then(|index| Some((index, pool.servers.get(index)?)));
-        let Some((server, state)) = chosen else {
-            self.worker.meter.add(Event::UpstreamFailed(unlade_metrics::UpstreamFailure::NoServer));
-            return Err(NO_SERVER);
-        };
-        let in_flight = InFlight::begin(state.clone());
-        let key = offload::key(route, head, input);
-        Ok(PlacedRequest { route, pool: plan, server, in_flight, key })
     }
 
     /// Returns the request as a candidate if its connection is to be handed over.
@@ -488,7 +343,7 @@ impl ConnectionState {
         timeouts: &Timeouts,
         start: Instant,
     ) -> Next {
-        let Some(pool) = placed.pool() else { return Next::Abort };
+        let Some(pool) = placed.pool() else { return Next::Close(Close::Reset) };
         let PlacedRequest { route, key, server, .. } = placed;
         let pool = pool.clone();
         self.route = Some(route.index);
@@ -535,7 +390,7 @@ impl ConnectionState {
         if scratch.capacity() <= SCRATCH_BYTES_MAX {
             self.scratch = scratch;
         }
-        self.finish(stream, done, timeouts, start).await
+        self.finish(stream, done, start)
     }
 
     /// Learns the pace of the last request. The arrival of the next one proves that its response
@@ -560,23 +415,16 @@ impl ConnectionState {
         }
     }
 
-    async fn finish(
-        &mut self,
-        stream: &mut Stream,
-        done: Done,
-        timeouts: &Timeouts,
-        start: Instant,
-    ) -> Next {
+    fn finish(&mut self, stream: &Stream, done: Done, start: Instant) -> Next {
         let is_refused = matches!(done.ended, Ended::Refused(_));
         let next = match done.ended {
             Ended::KeepAlive => Next::Request,
-            Ended::Close if done.unread => Next::CloseGently,
-            Ended::Close => Next::Close,
-            Ended::Abort => Next::Abort,
+            Ended::Close if done.unread => Next::Close(Close::Gently),
+            Ended::Close => Next::Close(Close::InOrder),
+            Ended::Abort => Next::Close(Close::Reset),
             Ended::Upgraded(upgraded) => Next::Tunnel(upgraded),
             Ended::Refused(refusal) => {
-                self.turn_away_with(stream, refusal, done.head_only, timeouts).await;
-                Next::Gone
+                Next::Close(Close::Refused { refusal, head_only: done.head_only })
             }
         };
         let meter = &self.worker.meter;
@@ -590,17 +438,12 @@ impl ConnectionState {
         next
     }
 
-    /// Answers a request here and closes the connection.
-    async fn refuse(
-        &mut self,
-        stream: &mut Stream,
-        head: &RequestHead,
-        refusal: Refusal,
-        timeouts: &Timeouts,
-    ) {
+    /// Counts a request that a server may have carried out already and that must not be sent again.
+    /// Returns the way to close its connection.
+    fn refuse_ambiguous(&mut self, head: &RequestHead) -> Close {
+        self.worker.meter.add(Event::RequestAmbiguous);
         self.origin.requests += 1;
-        let head_only = head.method() == Method::Head;
-        self.turn_away_with(stream, refusal, head_only, timeouts).await;
+        Close::Refused { refusal: AMBIGUOUS, head_only: head.method() == Method::Head }
     }
 
     /// Answers a request here. The connection continues if the rest of the request is known to be
@@ -632,33 +475,13 @@ impl ConnectionState {
         (self.quiet, self.idle_before) = (Instant::now(), Duration::ZERO);
         match (sent, keep_alive) {
             (Ok(()), true) => Next::Request,
-            (Ok(()), false) => Next::CloseGently,
-            _ => Next::Abort,
+            (Ok(()), false) => Next::Close(Close::Gently),
+            _ => Next::Close(Close::Reset),
         }
     }
 
-    /// Answers a malformed or incomplete request and closes.
-    async fn turn_away(&mut self, stream: &mut Stream, refusal: Refusal, timeouts: &Timeouts) {
-        self.turn_away_with(stream, refusal, false, timeouts).await;
-    }
-
-    async fn turn_away_with(
-        &mut self,
-        stream: &mut Stream,
-        refusal: Refusal,
-        head_only: bool,
-        timeouts: &Timeouts,
-    ) {
-        let mut out = Vec::new();
-        respond::write(refusal, false, head_only, &mut out);
-        self.worker.meter.add(Event::Response(StatusClass::of(refusal.status)));
-        let sent = self.timer.limit(timeouts.close, stream.write_all(&out, false)).await;
-        if matches!(sent, Ok(Ok(()))) {
-            close_gently(stream, &mut self.timer, timeouts).await;
-        }
-    }
-
-    fn count_traffic(&mut self, stream: &Stream) {
+    /// Adds the stream's traffic since the last call to the meter.
+    pub(crate) fn count_traffic(&mut self, stream: &Stream) {
         let (received, sent) = (stream.received_bytes(), stream.sent_bytes());
         let meter = &self.worker.meter;
         meter.add_n(Event::BytesIn, received.saturating_sub(self.counted_in));
@@ -666,7 +489,8 @@ impl ConnectionState {
         (self.counted_in, self.counted_out) = (received, sent);
     }
 
-    fn end(self) {
+    /// Counts the end of the connection.
+    pub(crate) fn end(self) {
         self.worker.meter.add(Event::ConnectionClosed);
         if let Some(route) = self.route {
             self.worker.offload.learn_connection(route, self.origin.requests);

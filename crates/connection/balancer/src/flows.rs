@@ -20,6 +20,7 @@ use unlade_migration::exporter::{Action, Choice, Exporter, MigrationFailure, Tim
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
+use unlade_runtime::Stream;
 use unlade_runtime::stream::Parts;
 use unlade_steering::{FlowEntry, Steering, TrackedState, Windows};
 use unlade_sys::link::Mac;
@@ -29,7 +30,8 @@ use crate::fallback::{Declined, FallbackContext};
 use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
-use crate::offload::{self, Candidate, Kept};
+use crate::offload::{Candidate, Kept, ReturnInfo};
+use crate::placement;
 use crate::pool::{AtServer, Server};
 use crate::scopes::Scopes;
 use crate::worker::Worker;
@@ -156,9 +158,13 @@ pub(crate) struct Local {
     pub reply: oneshot::Sender<HandoverResult>,
 }
 
+/// Receives a connection that comes home; must not wait.
+pub(crate) type Home = Box<dyn Fn(Stream, ReturnInfo)>;
+
 /// One worker's connections that are away.
 pub(crate) struct Flows {
     pub worker: Rc<Worker>,
+    pub home: Home,
     pub steering: Arc<Steering>,
     /// Restores congestion windows, if the machine supports it.
     pub windows: Option<Arc<Windows>>,
@@ -190,12 +196,14 @@ impl Flows {
         machine: Machine,
         timing: Timing,
         linger: Duration,
+        home: Home,
     ) -> Rc<Flows> {
         Rc::new(Flows {
             meter: Arc::clone(&worker.meter),
             first_id: (worker.info.index as u64) << 48,
             journal: machine.journal,
             worker,
+            home,
             steering: machine.steering,
             windows: machine.windows,
             timing: Cell::new(timing),
@@ -465,7 +473,7 @@ impl Flows {
         flow.send_end = snapshot.tcp.send_end();
         flow.slot.track(&TrackedState::of(&snapshot.tcp), flow.send_end);
         let origin = flow.assignment.candidate.origin;
-        let candidate = offload::place(&self.worker, &snapshot.plaintext, origin)?;
+        let candidate = placement::place_returned(&self.worker, &snapshot.plaintext, origin)?;
         let assignment = Assignment::new(candidate)?;
         let remote = self.remote(assignment.agent);
         (remote.ready.get() && remote.outbox.has_room()).then_some(assignment)

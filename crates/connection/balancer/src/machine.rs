@@ -9,9 +9,8 @@ use unlade_metrics::{Event, Meter};
 use unlade_steering::{HoldLimits, Hook, SteerError, Steering, SteeringConfig, Windows};
 use unlade_sys::link::Link;
 
-use crate::config::{self, OffloadMode};
+use crate::config::{self, BalancerConfig, OffloadMode};
 use crate::journal::{self, Journal};
-use crate::plan::Plan;
 
 /// Resources of the machine for moving connections.
 #[derive(Clone, Debug)]
@@ -25,14 +24,14 @@ pub(crate) struct Machine {
 impl Machine {
     /// Opens the steering if a route hands connections over. A machine that cannot steer proxies;
     /// the reason is logged once.
-    pub(crate) fn open(plan: &Plan, meter: &Meter) -> Option<Machine> {
-        if plan.config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
+    pub(crate) fn open(config: &BalancerConfig, meter: &Meter) -> Option<Machine> {
+        if config.routes.iter().all(|route| route.offload == OffloadMode::Off) {
             return None;
         }
-        let offload = &plan.config.offload;
+        let offload = &config.offload;
         let interface = match &offload.interface {
             Some(name) => Ok(name.clone()),
-            None => find_interface(plan),
+            None => find_interface(config),
         };
         let opened = interface.map_err(SteerError::Link).and_then(|interface| {
             Steering::open(&SteeringConfig {
@@ -58,7 +57,7 @@ impl Machine {
                 let windows = Windows::open().inspect_err(|error| {
                     tracing::warn!(%error, "connections that come home start from the initial window");
                 });
-                let journal = open_journal(plan, link, meter);
+                let journal = open_journal(config, link, meter);
                 let (steering, windows) = (Arc::new(steering), windows.ok().map(Arc::new));
                 Some(Machine { steering, windows, journal })
             }
@@ -72,12 +71,12 @@ impl Machine {
 
 /// Opens the journal of connections that are away, and resets those that a killed process left in
 /// it.
-fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journal>> {
-    let path = plan.config.offload.journal.clone().unwrap_or_else(|| {
+fn open_journal(config: &BalancerConfig, interface: &str, meter: &Meter) -> Option<Arc<Journal>> {
+    let path = config.offload.journal.clone().unwrap_or_else(|| {
         let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |file| file.ino());
         PathBuf::from(format!("/run/unlade/lb-{interface}-{namespace}.journal"))
     });
-    match Journal::open(&path, plan.config.offload.flows_max) {
+    match Journal::open(&path, config.offload.flows_max) {
         Ok((journal, left)) => {
             for flow in left {
                 tracing::warn!(%flow, "was away when the previous balancer was killed");
@@ -99,8 +98,8 @@ fn open_journal(plan: &Plan, interface: &str, meter: &Meter) -> Option<Arc<Journ
 }
 
 /// Returns the interface that carries the first listener's address.
-fn find_interface(plan: &Plan) -> std::io::Result<String> {
-    let mut addresses = plan.config.listeners.iter().map(|listener| listener.address.ip());
+fn find_interface(config: &BalancerConfig) -> std::io::Result<String> {
+    let mut addresses = config.listeners.iter().map(|listener| listener.address.ip());
     let specific = addresses.find(|ip| !ip.is_unspecified());
     match specific {
         Some(ip) => Link::by_address(ip).map(|link| link.name),

@@ -15,7 +15,7 @@ use unlade_migration::exporter::Timing;
 use unlade_runtime::Stream;
 
 use crate::channel::{Identity, Wanted};
-use crate::flows::{Assignment, Flows};
+use crate::flows::{Assignment, Flows, Home};
 use crate::machine::Machine;
 use crate::offload::{Candidate, HandOver, Kept, LocalBoxFuture};
 use crate::plan::{Plan, Routing};
@@ -46,10 +46,15 @@ struct ChannelTask {
 
 impl MigrationManager {
     /// Makes the connections of `worker` movable, and opens a channel to every agent of the plan.
-    pub(crate) fn install(worker: &Rc<Worker>, machine: Machine) -> Rc<MigrationManager> {
+    /// `home` receives the connections that come home.
+    pub(crate) fn install(
+        worker: &Rc<Worker>,
+        machine: Machine,
+        home: Home,
+    ) -> Rc<MigrationManager> {
         let plan = worker.plan();
         let linger = plan.config.offload.linger;
-        let flows = Flows::new(Rc::clone(worker), machine, timing(&plan), linger);
+        let flows = Flows::new(Rc::clone(worker), machine, timing(&plan), linger, home);
         let index = worker.info.index;
         let identity =
             Identity { instance: instance(index), name: format!("{}/{index}", std::process::id()) };

@@ -22,7 +22,6 @@ use crate::pace::AnsweredBy;
 use crate::plan::Plan;
 use crate::pool::{Pool, Server};
 use crate::route::{Route, ScopeKey};
-use crate::worker::Worker;
 
 /// A future of the current thread.
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -34,6 +33,25 @@ pub(crate) struct ConnOrigin {
     pub listener: usize,
     /// Requests that it has had, including those at servers as far as they are known.
     pub requests: u64,
+}
+
+/// A connection that comes back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReturnInfo {
+    /// Its origin.
+    pub origin: ConnOrigin,
+    /// The route of its last request.
+    pub route: Option<usize>,
+    /// Idle time of its client at the server.
+    pub idle: Duration,
+    /// A server may have carried out the request at the front of its input.
+    pub is_ambiguous: bool,
+}
+
+impl From<ConnOrigin> for ReturnInfo {
+    fn from(origin: ConnOrigin) -> ReturnInfo {
+        ReturnInfo { origin, route: None, idle: Duration::ZERO, is_ambiguous: false }
+    }
 }
 
 /// A request whose connection is to be handed over.
@@ -65,7 +83,7 @@ pub(crate) trait HandOver {
     fn ready(&self, server: &Server) -> Result<(), Fallback>;
 
     /// Hands `stream` over. The request is unconsumed in [`Stream::input`]. On success the
-    /// connection has left this worker until it comes home ([`crate::connection::resume`]); on
+    /// connection has left this worker until it comes home (`accept::resume`); on
     /// failure it is unchanged.
     ///
     /// # Errors
@@ -263,47 +281,10 @@ impl Offload {
     }
 }
 
-/// Routes the request at the front of `input`, for a connection that one server has returned and
-/// that may go straight to another. `None`: there is no complete request with a route and a
-/// server; the connection goes home and is answered there.
-pub(crate) fn place(worker: &Worker, input: &[u8], origin: ConnOrigin) -> Option<Candidate> {
-    let plan = worker.plan();
-    let head = RequestHead::parse(input, &plan.head_limits).ok()??;
-    let host = head.host(input);
-    let route = plan.routes.find(host, head.path(input))?;
-    // The request is proxied, which the request loop does.
-    if route.offload == OffloadMode::Off || takes_a_proxy(&head) {
-        return None;
-    }
-    let pool = plan.pools.get(route.pool)?;
-    let mut turn = worker.turn.get();
-    let server = pool.choose(head.path(input), &mut turn, &[])?;
-    worker.turn.set(turn);
-    Some(Candidate {
-        plan: plan.shared(),
-        route: route.index,
-        pool: pool.clone(),
-        server,
-        scope: plan.routes.scope_key(route, host),
-        key: key(route, &head, input),
-        origin,
-    })
-}
-
 /// Returns true if the request needs a proxy: it may cause an interim response before the body, or
 /// another protocol after it.
-fn takes_a_proxy(head: &RequestHead) -> bool {
+pub(crate) fn takes_a_proxy(head: &RequestHead) -> bool {
     head.expects_continue() || head.is_upgrade()
-}
-
-/// Returns the key of a request in the policy's estimates.
-pub(crate) fn key(route: &Route, head: &RequestHead, input: &[u8]) -> RequestKey {
-    // Only `auto` uses the key.
-    if route.offload != OffloadMode::Auto {
-        return RequestKey::new(route.index, "", "", false);
-    }
-    let partial = head.header(input, "range").is_some();
-    RequestKey::new(route.index, head.method_text(input), head.path(input), partial)
 }
 
 #[cfg(test)]
@@ -316,11 +297,12 @@ mod tests {
     use unlade_metrics::Meter;
 
     use super::*;
+    use crate::accept;
     use crate::clients::Clients;
     use crate::config::BalancerConfig;
-    use crate::connection::{self, Connection};
+    use crate::placement::place_returned;
     use crate::pool::KnownServers;
-    use crate::worker::SharedState;
+    use crate::worker::{SharedState, Worker};
 
     /// A fake that refuses, or answers the request itself and sends the connection home.
     struct Fake {
@@ -354,7 +336,7 @@ mod tests {
                 let origin =
                     ConnOrigin { requests: candidate.origin.requests + 1, ..candidate.origin };
                 let worker = self.worker.borrow().clone().unwrap();
-                tokio::task::spawn_local(connection::resume(worker, stream, origin));
+                accept::resume(worker, stream, origin);
                 Ok(())
             })
         }
@@ -395,10 +377,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, peer) = listener.accept().await.unwrap();
-        let admission = worker.clients.admit_returned(peer.ip(), 0);
-        let origin = ConnOrigin { listener: 0, requests: 0 };
-        let connection = Connection::new(worker.clone(), Stream::plain(tcp), origin, admission);
-        tokio::task::spawn_local(connection.serve());
+        accept::admit(worker, 0, tcp, peer);
         client
     }
 
@@ -516,18 +495,20 @@ mod tests {
         run("always", None, async |worker, _| {
             let origin = ConnOrigin { listener: 0, requests: 7 };
             let input = b"GET /a HTTP/1.1\r\nHost: objects.example:80\r\n\r\n";
-            let candidate = place(&worker, input, origin).unwrap();
+            let candidate = place_returned(&worker, input, origin).unwrap();
             assert_eq!((candidate.route, candidate.server, candidate.origin), (0, 0, origin));
-            assert!(place(&worker, &input[..10], origin).is_none());
-            assert!(place(&worker, b"GET / HTTP/1.1\n", origin).is_none());
+            assert!(place_returned(&worker, &input[..10], origin).is_none());
+            assert!(place_returned(&worker, b"GET / HTTP/1.1\n", origin).is_none());
             // A request that needs a proxy is handled at home.
             let upgrade =
                 b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n";
-            assert!(place(&worker, upgrade, origin).is_none());
+            assert!(place_returned(&worker, upgrade, origin).is_none());
         });
         run("off", None, async |worker, _| {
             let origin = ConnOrigin { listener: 0, requests: 7 };
-            assert!(place(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", origin).is_none());
+            assert!(
+                place_returned(&worker, b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n", origin).is_none()
+            );
         });
     }
 

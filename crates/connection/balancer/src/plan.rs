@@ -182,7 +182,7 @@ impl Plan {
         if plan.routing == self.routing {
             plan.routing = Arc::clone(&self.routing);
         }
-        plan.machine = self.machine.clone().or_else(|| Machine::open(&plan, meter));
+        plan.machine = self.machine.clone().or_else(|| Machine::open(&plan.config, meter));
         Ok(plan)
     }
 

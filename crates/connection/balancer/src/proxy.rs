@@ -20,6 +20,7 @@ use unlade_runtime::Stream;
 use crate::body::Body;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
+use crate::exchange::{Done, Ended, Failed};
 use crate::head::{self, ClientOrigin, ResponseTerms};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::{InFlight, Pool, Server};
@@ -121,48 +122,6 @@ impl<'b> Forward<'b> {
         let target = line.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
         let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
         std::str::from_utf8(path).unwrap_or_default()
-    }
-}
-
-/// The result of a request.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    /// Answered; the next request may follow.
-    KeepAlive,
-    /// Answered; the connection ends.
-    Close,
-    /// Nothing was sent to the client: send this response and close.
-    Refused(Refusal),
-    /// The response is incomplete, or the client broke the connection.
-    Abort,
-    /// The server has changed the protocol, and the client has received the 101.
-    Upgraded(Box<Upgraded>),
-}
-
-/// The result of a request, and the values to count.
-#[derive(Debug)]
-pub(crate) struct Done {
-    /// The result.
-    pub ended: Ended,
-    /// Status of the response; 0 if none was begun.
-    pub status: u16,
-    /// Bytes of the response's body.
-    pub response_bytes: u64,
-    /// Part of the request has not been read.
-    pub unread: bool,
-    /// The request was HEAD.
-    pub head_only: bool,
-}
-
-impl Done {
-    /// Creates the result of a request for which nothing was sent to the client.
-    pub(crate) fn refused(refusal: Refusal) -> Done {
-        let ended = Ended::Refused(refusal);
-        Done { ended, status: 0, response_bytes: 0, unread: true, head_only: false }
-    }
-
-    fn aborted() -> Done {
-        Done { ended: Ended::Abort, ..Done::refused(NO_ANSWER) }
     }
 }
 
@@ -561,23 +520,4 @@ impl Exchange<'_> {
 enum Either {
     Read(io::Result<usize>),
     Step(Result<(), UploadError>),
-}
-
-/// The cause of a failed exchange.
-#[derive(Debug)]
-pub(crate) enum Failed {
-    /// The server closed before its answer was complete.
-    Server,
-    /// The server made no progress in time.
-    Slow,
-    /// The server's answer is malformed.
-    Malformed(HeadError),
-    /// The client is gone.
-    Client,
-    /// The client made no progress in time.
-    ClientSlow,
-    /// The client's body is malformed.
-    Body(HeadError),
-    /// The client's body is too large.
-    TooLarge,
 }

@@ -2,7 +2,6 @@
 //! is possible, resets the connection towards the client.
 
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use thiserror::Error;
@@ -19,9 +18,8 @@ use unlade_sys::raw;
 use unlade_sys::repair::{self, RepairError};
 use unlade_tls::RecordLayer;
 
-use crate::connection::{self, ReturnInfo};
 use crate::flows::{Flow, Flows, HandoverResult, Local};
-use crate::offload::Kept;
+use crate::offload::{Kept, ReturnInfo};
 
 #[derive(Debug, Error)]
 enum RebuildError {
@@ -103,7 +101,7 @@ impl Flows {
         }
     }
 
-    /// Resumes the request loop with a connection that came home.
+    /// Passes a connection that came home on to the request loop.
     pub(crate) fn go_on(&self, flow: Flow, stream: Stream) {
         let candidate = &flow.assignment.candidate;
         let idle = flow.returned == Some(ReturnReason::Idle);
@@ -114,8 +112,7 @@ impl Flows {
             is_ambiguous: flow.is_ambiguous,
         };
         drop(flow);
-        // The worker's drain waits for it from now on, not only from the first poll of the task.
-        tokio::task::spawn_local(connection::resume(Rc::clone(&self.worker), stream, back));
+        (self.home)(stream, back);
     }
 
     fn restore(&self, flow: &mut Flow) -> Result<Stream, RebuildError> {

@@ -1,10 +1,13 @@
-//! Starts the balancer's process from a configuration.
+//! Starts the balancer's process from a configuration, and the stages of each worker. No other file
+//! of the crate uses this one.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use unlade_metrics::{Meter, Role};
 use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
@@ -14,12 +17,18 @@ use unlade_runtime::logs;
 use unlade_runtime::logs::LogError;
 use unlade_runtime::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
 
+use crate::accept;
 use crate::clients::Clients;
 use crate::config::BalancerConfig;
+use crate::health;
 use crate::machine::Machine;
+use crate::migration_manager::MigrationManager;
 use crate::plan::{Plan, PlanError};
 use crate::pool::KnownServers;
-use crate::worker::{self, SharedState, Worker};
+use crate::worker::{SharedState, Worker};
+
+/// Time between two clean-ups of idle connections.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Error that prevents the start of a balancer, or ends it.
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +138,7 @@ impl Balancer {
             })
             .collect();
         let meter = Arc::new(Meter::for_role(Role::Balancer));
-        plan.machine = Machine::open(&plan, &meter);
+        plan.machine = Machine::open(&plan.config, &meter);
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
         let control = Control::new(plan);
@@ -196,6 +205,7 @@ impl Balancer {
     }
 }
 
+/// Serves the listening sockets of one worker.
 async fn work(
     info: WorkerInfo,
     watch: Watch<Plan>,
@@ -205,8 +215,65 @@ async fn work(
     let listeners =
         sockets.into_iter().map(listen::register).collect::<Result<Vec<_>, ListenError>>()?;
     let worker = Rc::new(Worker::new(info, &shared, watch.config()));
-    worker::run(worker, watch, listeners).await;
+    serve(worker, watch, listeners).await;
     Ok(())
+}
+
+/// Accepts on `listeners` until the process drains, then waits for what is in flight.
+async fn serve(
+    worker: Rc<Worker>,
+    mut watch: Watch<Plan>,
+    listeners: Vec<tokio::net::TcpListener>,
+) {
+    let install = || {
+        let machine = worker.plan().machine.clone()?;
+        let home = Rc::clone(&worker);
+        let home = Box::new(move |stream, back| accept::resume(Rc::clone(&home), stream, back));
+        Some(MigrationManager::install(&worker, machine, home))
+    };
+    let mut mover = install();
+    let accepting: Vec<_> = listeners
+        .into_iter()
+        .enumerate()
+        .map(|(index, tcp)| tokio::task::spawn_local(accept::accept(worker.clone(), index, tcp)))
+        .collect();
+    let mut checks = health::Checks::default();
+    let is_first = worker.info.index == 0;
+    if is_first {
+        checks.start(&worker);
+    }
+    let mut sweep = unlade_runtime::ticker::every(SWEEP_INTERVAL);
+    let mut phases = watch.clone();
+    let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
+    loop {
+        tokio::select! {
+            () = &mut draining => break,
+            plan = watch.reloaded() => {
+                worker.adopt(plan);
+                match &mover {
+                    Some(mover) => mover.follow(&worker.plan()),
+                    None => mover = install(),
+                }
+                if is_first {
+                    checks.start(&worker);
+                }
+            }
+            _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
+        }
+    }
+    // This comes first: connections that come home from now on stay.
+    worker.begin_drain();
+    for task in accepting {
+        // A task that failed has accepted what it could.
+        let _ = task.await;
+    }
+    if let Some(mover) = &mover {
+        mover.drain().await;
+    }
+    worker.all_ended().await;
+    if let Some(mover) = &mover {
+        mover.wait_until_quiet().await;
+    }
 }
 
 /// Returns the responses of the admin endpoint.

@@ -1,29 +1,24 @@
-//! State of one worker that its connections share without a lock.
+//! State of one worker that its connections share without a lock. Every stage may use it; it starts
+//! none and depends on none.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use unlade_metrics::Meter;
-use unlade_runtime::{Phase, Watch, WorkerInfo};
+use unlade_runtime::WorkerInfo;
 
-use crate::accept;
 use crate::bodies::RecentBodies;
 use crate::buffer::{Buffers, Pipes};
 use crate::clients::Clients;
 use crate::fallback::Fallbacks;
-use crate::health;
-use crate::migration_manager::MigrationManager;
 use crate::offload::Offload;
 use crate::plan::Plan;
 use crate::upstream::Upstreams;
 
-/// Time between two clean-ups of idle connections.
-const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Idle time after which a drain closes a connection: longer than a request is in transit.
 pub(crate) const DRAIN_QUIET: Duration = Duration::from_millis(500);
 
@@ -139,7 +134,8 @@ impl Worker {
         Entered { worker: self.clone() }
     }
 
-    fn adopt(&self, plan: Arc<Plan>) {
+    /// Puts another plan into force for the following requests.
+    pub(crate) fn adopt(&self, plan: Arc<Plan>) {
         if !Arc::ptr_eq(&plan.routing, &self.plan().routing) {
             self.offload.replan(&plan);
         }
@@ -172,54 +168,5 @@ impl Drop for Entered {
         if open == 0 {
             self.worker.ended.notify_one();
         }
-    }
-}
-
-/// Accepts on `listeners` until the process drains, then waits for what is in flight.
-pub(crate) async fn run(worker: Rc<Worker>, mut watch: Watch<Plan>, listeners: Vec<TcpListener>) {
-    let install =
-        || worker.plan().machine.clone().map(|machine| MigrationManager::install(&worker, machine));
-    let mut mover = install();
-    let accepting: Vec<_> = listeners
-        .into_iter()
-        .enumerate()
-        .map(|(index, tcp)| tokio::task::spawn_local(accept::accept(worker.clone(), index, tcp)))
-        .collect();
-    let mut checks = health::Checks::default();
-    let is_first = worker.info.index == 0;
-    if is_first {
-        checks.start(&worker);
-    }
-    let mut sweep = unlade_runtime::ticker::every(SWEEP_INTERVAL);
-    let mut phases = watch.clone();
-    let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
-    loop {
-        tokio::select! {
-            () = &mut draining => break,
-            plan = watch.reloaded() => {
-                worker.adopt(plan);
-                match &mover {
-                    Some(mover) => mover.follow(&worker.plan()),
-                    None => mover = install(),
-                }
-                if is_first {
-                    checks.start(&worker);
-                }
-            }
-            _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
-        }
-    }
-    // This comes first: connections that come home from now on stay.
-    worker.begin_drain();
-    for task in accepting {
-        // A task that failed has accepted what it could.
-        let _ = task.await;
-    }
-    if let Some(mover) = &mover {
-        mover.drain().await;
-    }
-    worker.all_ended().await;
-    if let Some(mover) = &mover {
-        mover.wait_until_quiet().await;
     }
 }
