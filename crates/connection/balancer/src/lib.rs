@@ -7,8 +7,8 @@
 //!    limits (all, listener, client); `tls` performs the handshake.
 //! 2. `connection` waits for a head, within `[timeouts]`, and answers everything that is not
 //!    strictly a request with the right error status, counted by reason.
-//! 3. `route` finds the route (host, then longest prefix), `pool` the server (policy, health,
-//!    load).
+//! 3. `placement` finds the route (`route`: host, then longest prefix) and the server (`pool`:
+//!    policy, health, load).
 //! 4. `offload` decides: hand the connection over, or proxy. A connection that cannot be handed
 //!    over, or comes back unmoved, is proxied; the reason is counted. `auto` learns the costs of
 //!    both.
@@ -17,7 +17,12 @@
 //!    from a buffer, or by splice(2) where the body is large and neither side has TLS. A server
 //!    that changes the protocol ends HTTP on the connection: `upgrade` decides which changes pass,
 //!    `tunnel` moves the bytes from there on.
-//! 6. The next request of the connection follows, or its end.
+//! 6. The next request of the connection follows, or `connection` returns the outcome: a server has
+//!    the connection, it is to be closed, or a tunnel follows. `accept` acts on it.
+//!
+//! A file uses only files below it: `run` starts all stages, and `worker`, the state that the stages
+//! share, knows none of them. A connection that comes home from a server (`reclaim`) reaches
+//! `accept` through a function that `run` passes down.
 //!
 //! `plan` is a loaded configuration; SIGHUP creates another, which every worker uses from its next
 //! request on. `health` checks servers on the first worker. On SIGTERM listeners close, idle
@@ -29,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod actions;
 mod auto;
 mod bodies;
 mod body;
@@ -45,6 +51,7 @@ mod fallback;
 mod flows;
 mod frames;
 mod freeze;
+mod handover;
 mod head;
 mod health;
 mod idle_time;
