@@ -12,6 +12,7 @@ mod event;
 mod gauge;
 mod histogram;
 mod label;
+mod recording;
 mod registry;
 mod render;
 mod shard;
@@ -24,6 +25,7 @@ pub use label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
     Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
 };
+pub use recording::{record, record_text};
 pub use registry::{GaugeGuard, Meter, Role};
 pub use render::render_each;
 pub use stage::Stage;
