@@ -22,8 +22,10 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
-    Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Mode,
+    OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, StatusClass, Trigger,
+    UpstreamFailure,
 };
 pub use recording::{record, record_text};
 pub use registry::{GaugeGuard, Meter, Role};

@@ -179,7 +179,7 @@ impl Connection {
                 }
                 HeadWait::Broken => break,
                 HeadWait::Refused(error) => {
-                    state.worker.meter.add(Event::HeadRefused(error.reason()));
+                    state.worker.meter.add(Event::HeadRefused(error.reason().into()));
                     let refusal = Refusal::new(error.status(), "the request is malformed");
                     state.turn_away(&mut stream, refusal, &timeouts).await;
                     break;
@@ -513,7 +513,7 @@ impl ConnectionState {
             match forward {
                 Ok(forward) => exchange.run(forward, server, placed.in_flight, start).await,
                 Err(error) => {
-                    exchange.worker.meter.add(Event::HeadRefused(error.reason()));
+                    exchange.worker.meter.add(Event::HeadRefused(error.reason().into()));
                     let why = "the request's body is malformed";
                     Done::refused(Refusal::new(error.status(), why))
                 }
