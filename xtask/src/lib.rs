@@ -6,6 +6,7 @@
 //! - [`documents`], a part of it: the documents name existing things, stay within their sizes, and
 //!   link to what exists ([`promises`], [`links`], [`readmes`]).
 //!
+//! [`driven`] compares the metrics that a run of the tests drove with those that exist.
 //! [`changed`] names the packages that a change touches.
 //!
 //! A check returns problems, one per line: `file:line: problem; remedy`.
@@ -15,6 +16,7 @@ use std::path::PathBuf;
 
 pub mod changed;
 pub mod documents;
+pub mod driven;
 pub mod layers;
 pub mod links;
 pub mod metrics;

@@ -1,13 +1,15 @@
 //! `cargo run -p xtask -- layers | tidy | all`: exits with 0 if there is no problem, with 1 if a
 //! check found one, with 2 if a check could not run. `changed [REVISION]` prints the packages with
-//! changes since the revision, by default `HEAD`.
+//! changes since the revision, by default `HEAD`. `driven FILE` compares the samples in the file,
+//! which tests drove above zero, with the metrics that exist.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
-use xtask::{changed, layers, root, tidy};
+use xtask::{changed, driven, layers, root, tidy};
 
-const USAGE: &str = "usage: cargo run -p xtask -- layers | tidy | all | changed [REVISION]";
+const USAGE: &str =
+    "usage: cargo run -p xtask -- layers | tidy | all | changed [REVISION] | driven FILE";
 
 fn main() -> ExitCode {
     let found = match std::env::args().nth(1).as_deref() {
@@ -17,6 +19,10 @@ fn main() -> ExitCode {
             found.extend(tidy::check(&root())?);
             Ok(found)
         }),
+        Some("driven") => match std::env::args_os().nth(2) {
+            Some(seen) => driven::check(&root(), seen.as_ref()),
+            None => Err(anyhow::anyhow!("{USAGE}")),
+        },
         Some("changed") => {
             let base = std::env::args().nth(2).unwrap_or_else(|| "HEAD".to_owned());
             return print(changed::packages(&root(), &base), ExitCode::SUCCESS);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use xtask::layers::{Dependency, table, violations};
-use xtask::{changed, documents, links, metrics, promises, readmes, tidy};
+use xtask::{changed, documents, driven, links, metrics, promises, readmes, tidy};
 
 const TABLE: &str = "\
 | layer | base | connection | copy | functions | research | apps |
@@ -378,4 +378,44 @@ fn a_changed_file_belongs_to_the_innermost_package() {
     ];
     let names = changed::owners(&members, &files.map(PathBuf::from));
     assert_eq!(names, ["helper", "lab", "net"]);
+}
+
+const METRICS_PAGE: &str = "\
+| metric | type | unit | label | meaning |
+|---|---|---|---|---|
+| `unlade_a_total` | counter |  | `by` | A. |
+| `unlade_b` | gauge |  |  | B. |
+| `unlade_c_seconds` | histogram | seconds | `stage` | C. |
+| `unlade_build_info` | info |  | `version` | The version. |
+
+`by` of `unlade_a_total`, `unlade_other_total`:
+
+- `x`: X.
+- `y`
+
+`stage` of `unlade_c_seconds`:
+
+- `all`: All.
+";
+
+#[test]
+fn metrics_that_no_test_drives_are_named() {
+    let declared = driven::declared(METRICS_PAGE);
+    let names: Vec<&str> = declared.iter().map(String::as_str).collect();
+    let all = [
+        "unlade_a_total{by=\"x\"}",
+        "unlade_a_total{by=\"y\"}",
+        "unlade_b",
+        "unlade_c_seconds_count{stage=\"all\"}",
+    ];
+    assert_eq!(names, all);
+    let seen = "unlade_a_total{tenant=\"t\",by=\"x\"}\nunlade_b\n\
+                unlade_c_seconds_count{stage=\"all\"}\n";
+    let problems = driven::undriven(&declared, "", seen);
+    assert!(problems.len() == 1 && problems[0].contains(all[1]), "{problems:?}");
+    let excuse = format!("# Comment\n{}: needs a device\n", all[1]);
+    assert!(driven::undriven(&declared, &excuse, seen).is_empty());
+    // An exception that is not true any more, one of no metric, one without a reason.
+    let stale = format!("{excuse}unlade_b: cannot be\nunlade_z: gone\nunlade_b\n");
+    assert_eq!(driven::undriven(&declared, &stale, seen).len(), 3);
 }

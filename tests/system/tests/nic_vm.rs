@@ -37,7 +37,7 @@ counters() {
 }
 # The device; the peer's address.
 start() {
-    ./unlade nic run --address 10.9.0.1/24 --wire tap:unlw@peer --admin 127.0.0.1:9902 $IMPAIR "$@" &
+    ./unlade nic run --config slow.toml --address 10.9.0.1/24 --wire tap:unlw@peer --admin 127.0.0.1:9902 $IMPAIR "$@" &
     NIC=$!
     for _ in $(seq 300); do
         if ip -n peer address add 10.9.0.2/24 dev unlw 2>/dev/null; then break; fi
@@ -77,6 +77,8 @@ fn prepare(directory: &Path) {
     let made = rcgen::generate_simple_self_signed(vec![NAME.to_owned()]).unwrap();
     std::fs::write(directory.join("a.crt"), made.cert.pem()).unwrap();
     std::fs::write(directory.join("a.key"), made.signing_key.serialize_pem()).unwrap();
+    // An emulated processor on a loaded host can need longer than the default for a handshake.
+    std::fs::write(directory.join("slow.toml"), "handshake_timeout = \"120s\"\n").unwrap();
     // The machine does not see the host's /tmp, where the programs may have been built.
     std::fs::copy(unlade(), directory.join("unlade")).unwrap();
     std::fs::copy(example("system-tests", "tls_peer"), directory.join("tls_peer")).unwrap();

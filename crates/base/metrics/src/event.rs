@@ -3,7 +3,8 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Label, Mode,
-    OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
+    ResponseReason, StatusClass, Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -111,10 +112,10 @@ events! {
     RequestUnrouted => "unlade_lb_requests_unrouted",
         "Requests that match no route.";
     /// A request's head or chunked body was refused
-    HeadRefused(reason: &'static str) => "unlade_lb_heads_refused",
+    HeadRefused(reason: RequestReason) => "unlade_lb_heads_refused",
         "Request heads and chunked bodies refused, by reason.";
     /// A response's head or chunked body was refused
-    ResponseRefused(reason: &'static str) => "unlade_lb_responses_refused",
+    ResponseRefused(reason: ResponseReason) => "unlade_lb_responses_refused",
         "Response heads and chunked bodies of servers refused, by reason.";
     /// A response was sent by the balancer
     Response(class: StatusClass) => "unlade_lb_responses",
@@ -327,7 +328,7 @@ events! {
     ObjectRequest(class: StatusClass) => "unlade_backend_requests",
         "Requests answered by the object server, by class.";
     /// A request's head or chunked body was refused by the object server
-    ObjectHeadRefused(reason: &'static str) => "unlade_backend_heads_refused",
+    ObjectHeadRefused(reason: RequestHeadReason) => "unlade_backend_heads_refused",
         "Request heads and chunked bodies refused by the object server, by reason.";
     /// Bytes sent by the object server on adopted connections
     ObjectBytesDirect => "unlade_backend_direct_bytes",
@@ -515,8 +516,8 @@ mod tests {
         let event = Event::Request(crate::Mode::Relay);
         assert_eq!(event.name(), "unlade_lb_requests_total");
         assert_eq!(event.label(), Some(("mode", "relay")));
-        assert_eq!(Event::HeadRefused("bare_lf").label(), Some(("reason", "bare_lf")));
-        assert_eq!(Event::HeadRefused("new").label(), Some(("reason", "other")));
+        assert_eq!(Event::HeadRefused("bare_lf".into()).label(), Some(("reason", "bare_lf")));
+        assert_eq!(Event::HeadRefused("new".into()).label(), Some(("reason", "other")));
         assert_eq!(Event::Relayed.label(), None);
         let meaning = "After passing the connection on from one server to another.";
         assert_eq!(event.label_meaning(), meaning);

@@ -292,61 +292,77 @@ labels! {
     }
 }
 
-/// Reasons for refusing a message head: the texts of `unlade_http::HeadError::reason`, and `other`
-/// for any other reason.
-pub const HEAD_REASONS: [&str; 34] = [
-    "head_too_large",
-    "too_many_headers",
-    "target_too_long",
-    "unsupported_version",
-    "bad_request_line",
-    "bad_status_line",
-    "bad_method",
-    "method_too_long",
-    "bad_target",
-    "bare_lf",
-    "bare_cr",
-    "obs_fold",
-    "space_before_colon",
-    "bad_header_name",
-    "bad_header_value",
-    "missing_host",
-    "duplicate_host",
-    "bad_host",
-    "host_mismatch",
-    "bad_content_length",
-    "duplicate_content_length",
-    "length_and_transfer_encoding",
-    "transfer_encoding_on_http10",
-    "bad_transfer_encoding",
-    "unsupported_transfer_encoding",
-    "bad_connection",
-    "unknown_expectation",
-    "bad_chunk_size",
-    "bad_chunk_extension",
-    "chunk_line_too_long",
-    "bad_chunk_delimiter",
-    "bad_trailer",
-    "trailer_too_large",
-    "other",
-];
+/// Declares a label whose values are texts of `unlade_http::HeadError::reason`: this crate does not
+/// depend on the decoder. The last value, `other`, stands for a text that the list lacks.
+macro_rules! reasons {
+    ($(#[$doc:meta])* $name:ident, $list:ident: $($reason:literal)*) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(pub &'static str);
 
-/// The reason of a refused head is a text, because this crate does not depend on the decoder.
-impl Label for &'static str {
-    const KEY: Option<&'static str> = Some("reason");
-    const COUNT: usize = HEAD_REASONS.len();
-    fn index(self) -> usize {
-        HEAD_REASONS.iter().position(|&reason| reason == self).unwrap_or(HEAD_REASONS.len() - 1)
-    }
-    fn text(index: usize) -> &'static str {
-        HEAD_REASONS.get(index).copied().unwrap_or("other")
-    }
-    fn meaning(_index: usize) -> &'static str {
-        ""
-    }
-    fn values() -> impl Iterator<Item = Self> {
-        HEAD_REASONS.into_iter()
-    }
+        $(#[$doc])*
+        pub const $list: &[&str] = &[$($reason,)* "other"];
+
+        impl From<&'static str> for $name {
+            fn from(reason: &'static str) -> $name {
+                $name(reason)
+            }
+        }
+
+        impl Label for $name {
+            const KEY: Option<&'static str> = Some("reason");
+            const COUNT: usize = $list.len();
+            fn index(self) -> usize {
+                $list.iter().position(|&reason| reason == self.0).unwrap_or($list.len() - 1)
+            }
+            fn text(index: usize) -> &'static str {
+                $list.get(index).copied().unwrap_or("other")
+            }
+            fn meaning(index: usize) -> &'static str {
+                match index + 1 == $list.len() {
+                    true => "A reason that this list lacks.",
+                    false => "",
+                }
+            }
+            fn values() -> impl Iterator<Item = Self> {
+                $list.iter().copied().map($name)
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Reasons for refusing the head of a request.
+    RequestHeadReason, REQUEST_HEAD_REASONS:
+    "head_too_large" "too_many_headers" "target_too_long" "unsupported_version" "bad_request_line"
+    "bad_method" "method_too_long" "bad_target" "bare_lf" "bare_cr" "obs_fold" "space_before_colon"
+    "bad_header_name" "bad_header_value" "missing_host" "duplicate_host" "bad_host" "host_mismatch"
+    "bad_content_length" "duplicate_content_length" "length_and_transfer_encoding"
+    "transfer_encoding_on_http10" "bad_transfer_encoding" "unsupported_transfer_encoding"
+    "bad_connection" "unknown_expectation"
+}
+
+reasons! {
+    /// Reasons for refusing a request: its head or its chunked body.
+    RequestReason, REQUEST_REASONS:
+    "head_too_large" "too_many_headers" "target_too_long" "unsupported_version" "bad_request_line"
+    "bad_method" "method_too_long" "bad_target" "bare_lf" "bare_cr" "obs_fold" "space_before_colon"
+    "bad_header_name" "bad_header_value" "missing_host" "duplicate_host" "bad_host" "host_mismatch"
+    "bad_content_length" "duplicate_content_length" "length_and_transfer_encoding"
+    "transfer_encoding_on_http10" "bad_transfer_encoding" "unsupported_transfer_encoding"
+    "bad_connection" "unknown_expectation" "bad_chunk_size" "bad_chunk_extension"
+    "chunk_line_too_long" "bad_chunk_delimiter" "bad_trailer" "trailer_too_large"
+}
+
+reasons! {
+    /// Reasons for refusing a response: its head or its chunked body.
+    ResponseReason, RESPONSE_REASONS:
+    "head_too_large" "too_many_headers" "unsupported_version" "bad_status_line" "bare_lf" "bare_cr"
+    "obs_fold" "space_before_colon" "bad_header_name" "bad_header_value" "bad_content_length"
+    "duplicate_content_length" "length_and_transfer_encoding" "transfer_encoding_on_http10"
+    "bad_transfer_encoding" "unsupported_transfer_encoding" "bad_connection" "bad_chunk_size"
+    "bad_chunk_extension" "chunk_line_too_long" "bad_chunk_delimiter" "bad_trailer"
+    "trailer_too_large"
 }
 
 /// A family of one sample has no label.

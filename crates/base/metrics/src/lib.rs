@@ -12,6 +12,7 @@ mod event;
 mod gauge;
 mod histogram;
 mod label;
+mod recording;
 mod registry;
 mod render;
 mod shard;
@@ -21,9 +22,12 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, HEAD_REASONS, Health,
-    Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, StatusClass, Trigger, UpstreamFailure,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Mode,
+    OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, StatusClass, Trigger,
+    UpstreamFailure,
 };
+pub use recording::{record, record_text};
 pub use registry::{GaugeGuard, Meter, Role};
 pub use render::render_each;
 pub use stage::Stage;

@@ -1,6 +1,8 @@
 //! The registry of metrics.
 
 use std::sync::Arc;
+#[cfg(debug_assertions)]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -43,6 +45,20 @@ pub struct Meter {
     pub(crate) role: Role,
     shards: Box<[Shard]>,
     gauges: Box<[AtomicI64]>,
+    /// The gauges that have been above zero: a gauge of a meter that ends is zero again.
+    #[cfg(debug_assertions)]
+    raised: Box<[AtomicBool]>,
+}
+
+/// See [`record`](crate::record).
+#[cfg(debug_assertions)]
+impl Drop for Meter {
+    fn drop(&mut self) {
+        for (gauge, raised) in self.gauges.iter().zip(&self.raised) {
+            gauge.store(raised.load(Ordering::Relaxed).into(), Ordering::Relaxed);
+        }
+        self.render();
+    }
 }
 
 impl Default for Meter {
@@ -79,6 +95,8 @@ impl Meter {
             role,
             shards: (0..shards).map(|_| Shard::new()).collect(),
             gauges: Gauge::ALL.iter().map(|_| AtomicI64::new(0)).collect(),
+            #[cfg(debug_assertions)]
+            raised: Gauge::ALL.iter().map(|_| AtomicBool::new(false)).collect(),
         }
     }
 
@@ -99,12 +117,22 @@ impl Meter {
 
     /// Adds `delta` to a gauge.
     pub fn gauge_add(&self, gauge: Gauge, delta: i64) {
-        self.gauges[gauge as usize].fetch_add(delta, Ordering::Relaxed);
+        let before = self.gauges[gauge as usize].fetch_add(delta, Ordering::Relaxed);
+        self.note_raised(gauge, before.wrapping_add(delta));
     }
 
     /// Sets a gauge.
     pub fn gauge_set(&self, gauge: Gauge, value: i64) {
         self.gauges[gauge as usize].store(value, Ordering::Relaxed);
+        self.note_raised(gauge, value);
+    }
+
+    #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "no record is kept"))]
+    fn note_raised(&self, gauge: Gauge, value: i64) {
+        #[cfg(debug_assertions)]
+        if value > 0 {
+            self.raised[gauge as usize].store(true, Ordering::Relaxed);
+        }
     }
 
     /// The value of a gauge.

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use crate::event::{FAMILIES, first_counter};
 use crate::histogram;
+use crate::recording::record_text;
 use crate::registry::{Meter, Role};
 use crate::{Gauge, Stage, stage};
 
@@ -29,6 +30,7 @@ impl Meter {
         self.render_gauges(&mut text);
         self.render_stages(&mut text);
         text.push_str("# EOF\n");
+        record_text(&text);
         text
     }
 
@@ -114,6 +116,7 @@ pub fn render_each<'a>(
         }
     }
     text.push_str("# EOF\n");
+    record_text(&text);
     text
 }
 

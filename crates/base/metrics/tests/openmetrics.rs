@@ -5,7 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use unlade_metrics::{CallEnd, Event, Gauge, HEAD_REASONS, Meter, Mode, Role, Stage};
+use unlade_metrics::{
+    CallEnd, Event, Gauge, Meter, Mode, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
+    Role, Stage,
+};
+use unlade_testkit::malformed;
 
 /// Checks a text line by line; returns every sample by its full name.
 fn check(text: &str) -> BTreeMap<String, f64> {
@@ -180,6 +184,28 @@ fn threads_add_up() {
 
 #[test]
 fn every_reason_of_a_refused_head_is_a_label() {
-    let theirs: Vec<&str> = unlade_http::HeadError::ALL.iter().map(|e| e.reason()).collect();
-    assert_eq!(HEAD_REASONS.split_last(), Some((&"other", &theirs[..])));
+    let theirs: BTreeSet<&str> = unlade_http::HeadError::ALL.iter().map(|e| e.reason()).collect();
+    let lists = [REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS];
+    let ours: BTreeSet<&str> =
+        lists.iter().flat_map(|list| &list[..list.len() - 1]).copied().collect();
+    assert_eq!(ours, theirs);
+    for list in lists {
+        assert_eq!(list.last(), Some(&"other"));
+    }
+    let heads = REQUEST_HEAD_REASONS.iter();
+    assert!(heads.clone().all(|reason| REQUEST_REASONS.contains(reason)));
+}
+
+/// The lists of the labels are those of the malformed messages, which tests send to the products.
+#[test]
+fn every_reason_has_a_malformed_message() {
+    let set = |of: &[Vec<(String, &'static str)>]| -> BTreeSet<&str> {
+        of.iter().flatten().map(|(_, reason)| *reason).chain(["other"]).collect()
+    };
+    let list = |of: &[&'static str]| -> BTreeSet<&str> { of.iter().copied().collect() };
+    let (requests, responses) = (malformed::request_heads(), malformed::response_heads());
+    let bodies = malformed::chunked_bodies();
+    assert_eq!(set(&[requests.clone()]), list(REQUEST_HEAD_REASONS));
+    assert_eq!(set(&[requests, bodies.clone()]), list(REQUEST_REASONS));
+    assert_eq!(set(&[responses, bodies]), list(RESPONSE_REASONS));
 }

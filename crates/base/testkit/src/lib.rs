@@ -1,12 +1,15 @@
-//! Seeded random numbers: the same seed gives the same run on every machine. Not for secrets.
+//! Seeded random numbers, which give the same run on every machine (not for secrets), and malformed
+//! messages for tests of hostile peers.
 //!
 //! - [`Random`] is the generator;
 //! - [`cases`] runs a random test: `UNLADE_CASES=1000` sets the number of cases, `UNLADE_SEED=…`
-//!   repeats the one that failed; [`seed`] is for tests that are one long run.
+//!   repeats the one that failed; [`seed`] is for tests that are one long run;
+//! - [`malformed`] has HTTP messages that a decoder refuses, with the reason.
 #![forbid(unsafe_code)]
 
 mod cases;
 mod generator;
+pub mod malformed;
 
 pub use cases::{cases, count, seed, seeds, setting};
 pub use generator::Random;

@@ -168,7 +168,7 @@ pub async fn refuse(
     let meter = &session.context().meter;
     let status = match next {
         Next::Invalid(error) => {
-            meter.add(Event::ObjectHeadRefused(error.reason()));
+            meter.add(Event::ObjectHeadRefused(error.reason().into()));
             error.status()
         }
         Next::Slow => {

@@ -224,7 +224,7 @@ impl ConnectionState {
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(error) => {
-                    self.worker.meter.add(Event::HeadRefused(error.reason()));
+                    self.worker.meter.add(Event::HeadRefused(error.reason().into()));
                     let refusal = Refusal::new(error.status(), "the request is malformed");
                     return Err(Close::refused(refusal));
                 }
@@ -368,7 +368,7 @@ impl ConnectionState {
             match forward {
                 Ok(forward) => exchange.run(forward, server, placed.in_flight, start).await,
                 Err(error) => {
-                    exchange.worker.meter.add(Event::HeadRefused(error.reason()));
+                    exchange.worker.meter.add(Event::HeadRefused(error.reason().into()));
                     let why = "the request's body is malformed";
                     Done::refused(Refusal::new(error.status(), why))
                 }

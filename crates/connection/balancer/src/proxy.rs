@@ -481,11 +481,11 @@ impl Exchange<'_> {
             Failed::Server => self.failure(UpstreamFailure::Closed, NO_ANSWER),
             Failed::Slow => self.failure(UpstreamFailure::ResponseTimeout, SLOW_ANSWER),
             Failed::Malformed(error) => {
-                self.worker.meter.add(Event::ResponseRefused(error.reason()));
+                self.worker.meter.add(Event::ResponseRefused(error.reason().into()));
                 self.failure(UpstreamFailure::BadResponse, BAD_ANSWER)
             }
             Failed::Body(error) => {
-                self.worker.meter.add(Event::HeadRefused(error.reason()));
+                self.worker.meter.add(Event::HeadRefused(error.reason().into()));
                 Refusal::new(error.status(), "the request's body is malformed")
             }
             Failed::TooLarge => LARGE_BODY,
@@ -503,10 +503,10 @@ impl Exchange<'_> {
             Failed::Server => Some(Event::UpstreamFailed(UpstreamFailure::Closed)),
             Failed::Slow => Some(Event::UpstreamFailed(UpstreamFailure::ResponseTimeout)),
             Failed::Malformed(error) => {
-                self.worker.meter.add(Event::ResponseRefused(error.reason()));
+                self.worker.meter.add(Event::ResponseRefused(error.reason().into()));
                 Some(Event::UpstreamFailed(UpstreamFailure::BadResponse))
             }
-            Failed::Body(error) => Some(Event::HeadRefused(error.reason())),
+            Failed::Body(error) => Some(Event::HeadRefused(error.reason().into())),
             Failed::ClientSlow => Some(Event::ClientStalled),
             Failed::Client | Failed::TooLarge => None,
         };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use common::*;
 use unlade_metrics::{Event, UpstreamFailure};
+use unlade_testkit::malformed;
 
 /// Requests that two parsers could understand differently, or that are not requests, with the
 /// status they are refused with and the reason that is counted.
@@ -80,7 +81,7 @@ fn what_could_smuggle_is_refused_counted_and_goes_no_further() {
     let server = Server::ordinary();
     let lb = Lb::before(server.address, "");
     for (request, status, reason) in CORPUS {
-        let before = lb.count(Event::HeadRefused(reason));
+        let before = lb.count(Event::HeadRefused(reason.into()));
         let mut client = lb.connect();
         // The hidden second request must not be answered.
         client.send(format!("{request}GET /size/1 HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -88,9 +89,45 @@ fn what_could_smuggle_is_refused_counted_and_goes_no_further() {
         assert_eq!(answer.status(), status, "{request:?}");
         assert_eq!(answer.header("connection").as_deref(), Some("close"));
         client.assert_closed();
-        lb.wait_for(Event::HeadRefused(reason), before + 1);
+        lb.wait_for(Event::HeadRefused(reason.into()), before + 1);
     }
     assert_eq!(lb.count(Event::UpstreamConnected), 0);
+}
+
+#[test]
+fn every_reason_for_refusing_a_request_is_counted() {
+    let server = Server::ordinary();
+    let lb = Lb::before(server.address, "");
+    let put = "PUT /sha HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let bodies = malformed::chunked_bodies();
+    let bodies = bodies.into_iter().map(|(body, reason)| (format!("{put}{body}"), reason));
+    for (request, reason) in malformed::request_heads().into_iter().chain(bodies) {
+        let before = lb.count(Event::HeadRefused(reason.into()));
+        let mut client = lb.connect();
+        client.send_what_is_taken(&request);
+        lb.wait_for(Event::HeadRefused(reason.into()), before + 1);
+    }
+}
+
+#[test]
+fn every_reason_for_refusing_a_response_is_counted() {
+    let start = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let bodies = malformed::chunked_bodies();
+    let bodies = bodies.into_iter().map(|(body, reason)| (format!("{start}{body}"), reason));
+    for (response, reason) in malformed::response_heads().into_iter().chain(bodies) {
+        let server = Server::new(move |stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let mut stream = stream;
+            if read_head(&mut reader).is_some() {
+                // The balancer may close before it has read all.
+                let _ = stream.write_all(response.as_bytes());
+            }
+        });
+        let lb = Lb::before(server.address, "");
+        let mut client = lb.connect();
+        client.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
+        lb.wait_for(Event::ResponseRefused(reason.into()), 1);
+    }
 }
 
 #[test]

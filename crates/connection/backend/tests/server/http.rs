@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::process::Command;
 use std::time::Duration;
 
+use unlade_testkit::malformed;
+
 use crate::common::{self, Client, Fixture, Response, fixture, fixture_with};
 
 fn get(client: &mut Client, target: &str, fields: &str) -> Response {
@@ -236,8 +238,28 @@ fn heads_that_are_not_acceptable_are_answered_and_counted() {
         assert_eq!(response.status, expected, "{head:.60}");
         client.expect_end();
     }
-    assert_eq!(fixture.meter().value(unlade_metrics::Event::ObjectHeadRefused("bare_lf")), 1);
-    assert_eq!(fixture.meter().value(unlade_metrics::Event::ObjectHeadRefused("missing_host")), 1);
+    assert_eq!(
+        fixture.meter().value(unlade_metrics::Event::ObjectHeadRefused("bare_lf".into())),
+        1
+    );
+    assert_eq!(
+        fixture.meter().value(unlade_metrics::Event::ObjectHeadRefused("missing_host".into())),
+        1
+    );
+}
+
+#[test]
+fn every_reason_for_refusing_a_head_is_counted() {
+    let fixture = fixture();
+    for (head, reason) in malformed::request_heads() {
+        let event = unlade_metrics::Event::ObjectHeadRefused(reason.into());
+        let before = fixture.meter().value(event);
+        let mut client = fixture.client();
+        client.send(head.as_bytes());
+        assert!((400..600).contains(&client.read_response("GET").status), "{reason}");
+        client.expect_end();
+        assert_eq!(fixture.meter().value(event), before + 1, "{reason}");
+    }
 }
 
 #[test]

@@ -340,6 +340,11 @@ impl Client {
         self.stream.write_all(bytes.as_ref()).unwrap();
     }
 
+    /// Sends, as far as the balancer does not close the connection before.
+    pub fn send_what_is_taken(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
     /// Reads the head of an answer only.
     pub fn head(&mut self) -> Option<String> {
         read_head(&mut self.reader)

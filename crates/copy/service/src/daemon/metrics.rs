@@ -75,6 +75,7 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
         sample(&mut text, name, "counter", "_total", help, value);
     }
     text.push_str("# EOF\n");
+    unlade_metrics::record_text(&text);
     text
 }
 

@@ -74,6 +74,7 @@ pub struct Daemon {
     control: Control<DaemonConfig>,
     shared: Arc<ControlState>,
     admin: Option<AdminServer>,
+    counters: Arc<Counters>,
 }
 
 /// State that is passed to the control thread.
@@ -99,7 +100,8 @@ impl Daemon {
         let service = Service::start(config.service())?;
         let sessions = Arc::new(Sessions::default());
         let control = Control::new(config);
-        let admin = start_admin(&control, &sessions, service.counters())?;
+        let counters = service.counters();
+        let admin = start_admin(&control, &sessions, Arc::clone(&counters))?;
         let config = control.config();
         tracing::info!(socket = %config.socket.display(), "copying for others");
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -109,6 +111,7 @@ impl Daemon {
             control,
             shared: Arc::new(ControlState { parts, sessions, guard, epoch }),
             admin,
+            counters,
         })
     }
 
@@ -143,7 +146,9 @@ impl Daemon {
         };
         let shared = Arc::clone(&self.shared);
         let main = move |_, watch| control(Arc::clone(&shared), watch);
-        Ok(unlade_runtime::run_workers(&workers, &self.control, checked_reload, main)?)
+        let ended = unlade_runtime::run_workers(&workers, &self.control, checked_reload, main)?;
+        unlade_metrics::record(|| metrics::render(&self.shared.sessions, &self.counters.read()));
+        Ok(ended)
     }
 }
 

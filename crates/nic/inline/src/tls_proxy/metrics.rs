@@ -148,6 +148,7 @@ pub fn render_device(counted: &DeviceCounters) -> String {
     for gauge in gauges {
         family(&mut text, gauge, "gauge");
     }
+    unlade_metrics::record_text(&text);
     text
 }
 
@@ -161,6 +162,7 @@ pub fn render(connections: &Connections, counted: &DeviceCounters) -> String {
     family(&mut text, ("connections_active", "Connections that are open.", active), "gauge");
     text.push_str(&render_device(counted));
     text.push_str("# EOF\n");
+    unlade_metrics::record_text(&text);
     text
 }
 

@@ -139,6 +139,7 @@ pub fn run<E: Display>(
     let connections = Arc::new(Connections::default());
     let control = Control::new(live);
     let admin = start_admin(&config, &control, &connections, &device)?;
+    let counted = (connections.clone(), device.clone());
     let offloads = engine.is_some() && !config.software;
     let drain_timeout = config.drain_timeout;
     let device = offloads.then_some(device);
@@ -152,6 +153,7 @@ pub fn run<E: Display>(
     })?;
     drop(admin);
     drop(engine);
+    unlade_metrics::record(|| metrics::render(&counted.0, &counted.1.counters()));
     Ok(())
 }
 

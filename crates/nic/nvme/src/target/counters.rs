@@ -30,7 +30,15 @@ macro_rules! counters {
                 let mut text = String::new();
                 $(sample(&mut text, stringify!($name), $kind, $help, self.$name);)*
                 text.push_str("# EOF\n");
+                unlade_metrics::record_text(&text);
                 text
+            }
+        }
+
+        /// See [`unlade_metrics::record`].
+        impl Drop for Counters {
+            fn drop(&mut self) {
+                unlade_metrics::record(|| self.read().render());
             }
         }
     };
