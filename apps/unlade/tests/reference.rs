@@ -41,6 +41,11 @@ fn every_metric_has_a_product() {
 }
 
 #[test]
+fn the_metrics_of_every_process_are_valid_openmetrics() {
+    metrics::assert_valid();
+}
+
+#[test]
 fn the_page_of_metrics_has_every_family() {
     page::settle("metrics.md", &metrics::page());
 }

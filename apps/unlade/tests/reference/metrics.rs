@@ -1,12 +1,13 @@
 //! The page of the metrics, from the text that the processes serve at `/metrics`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use unlade_metrics::{Event, Meter, Stage};
+use unlade_metrics::{Event, Meter, Role, Stage};
 use unlade_nic_inline::device::DeviceCounters;
-use unlade_nic_inline::tls_proxy::metrics::Connections;
+use unlade_nic_inline::tls_proxy::metrics::{Connections, add_device};
+use unlade_testkit::openmetrics;
 
 const HEAD: &str = "\
 # Metrics
@@ -77,11 +78,7 @@ const PRODUCTS: &[Product] = &[
         served_by: "`unlade fn worker`, and the workers that `unlade fn serve` starts.",
         prefixes: &["unlade_hostio_"],
     },
-    Product {
-        title: "Process",
-        served_by: "all but `unlade copyd`, `unlade nic run` and `unlade nvme target`.",
-        prefixes: &["unlade_build"],
-    },
+    Product { title: "Process", served_by: "all processes.", prefixes: &["unlade_build"] },
 ];
 
 /// One family of an OpenMetrics text.
@@ -147,8 +144,9 @@ fn sample(family: &mut Family, line: &str) {
     }
 }
 
-/// The families of all processes.
-fn families() -> Vec<Family> {
+/// The texts of processes with every family: those with a meter, the copy daemon, the software
+/// NIC and the NVMe target.
+fn texts() -> [String; 4] {
     let meter = Meter::new();
     for &stage in Stage::ALL {
         // A stage without a measurement is not served.
@@ -160,7 +158,14 @@ fn families() -> Vec<Family> {
     );
     let nvme = unlade_nvme::target::Counts::default().render();
     let copyd = unlade_copy_service::daemon::metric_families();
-    [meter.render(), copyd, nic, nvme].iter().flat_map(|text| parse(text)).collect()
+    [meter.render(), copyd, nic, nvme]
+}
+
+/// The families of all processes, those of several processes once.
+fn families() -> Vec<Family> {
+    let mut names = BTreeSet::new();
+    let all = texts().into_iter().flat_map(|text| parse(&text));
+    all.filter(|family| names.insert(family.name.clone())).collect()
 }
 
 /// The descriptions of the values of labels, by sample, label and value.
@@ -234,4 +239,18 @@ pub fn assert_sorted() {
         let products = PRODUCTS.iter().filter(|product| is_of(product, &family));
         assert_eq!(products.count(), 1, "{}: name one product for its prefix", family.name);
     }
+}
+
+/// The text of each process is valid, and has the version that runs.
+pub fn assert_valid() {
+    for text in texts() {
+        let samples = openmetrics::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let version = format!("unlade_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+        assert!(samples.contains_key(&version), "{text}");
+    }
+    let mut text = Meter::for_role(Role::Backend).text();
+    add_device(&mut text, &DeviceCounters::default());
+    let samples = openmetrics::parse(&text.finish()).unwrap();
+    assert_eq!(samples["unlade_nic_flows_known"], 0.0);
+    assert_eq!(samples["unlade_backend_open_connections"], 0.0);
 }

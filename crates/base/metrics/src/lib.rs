@@ -3,7 +3,9 @@
 //! - [`Event`] is the closed list of counters, [`Gauge`] the closed list of gauges, [`Stage`] the
 //!   closed list of timed stages;
 //! - [`Meter`] contains the values and is updated from any thread without a lock;
-//! - [`Meter::render`] is their OpenMetrics text, [`Meter::stages_json`] the times in detail.
+//! - [`Meter::render`] is their OpenMetrics text, [`Meter::stages_json`] the times in detail;
+//! - [`metric_set!`] declares a small set of counters and gauges without a meter;
+//! - [`OpenMetrics`] writes the text of both.
 //!
 //! Names are stable: a family is renamed or removed only with an entry in the change log.
 #![forbid(unsafe_code)]
@@ -12,9 +14,11 @@ mod event;
 mod gauge;
 mod histogram;
 mod label;
+mod openmetrics;
 mod recording;
 mod registry;
 mod render;
+mod set;
 mod shard;
 mod stage;
 mod stages;
@@ -27,9 +31,10 @@ pub use label::{
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, StatusClass, Trigger,
     UpstreamFailure,
 };
-pub use recording::{record, record_text};
+pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};
 pub use render::render_each;
+pub use set::{AtomicCounter, AtomicGauge};
 pub use stage::Stage;
 
 /// One family of metrics: the text that [`Meter::render`] prints above its samples.

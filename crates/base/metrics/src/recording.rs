@@ -2,25 +2,16 @@
 //!
 //! A process of a debug build appends the name of each sample above zero to the file that the
 //! environment variable `UNLADE_METRICS_SEEN` names: of every text that it renders, and of every
-//! meter when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with the list
-//! of all metrics and labels. A release build does nothing.
+//! meter and set when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with
+//! the list of all metrics and labels. A release build does nothing.
 
 /// The environment variable that names the file.
 #[cfg(debug_assertions)]
 const VARIABLE: &str = "UNLADE_METRICS_SEEN";
 
-/// Records the samples of an OpenMetrics text, at the end of what it counts. A release build does
-/// not make the text.
-pub fn record(text: impl FnOnce() -> String) {
-    #[cfg(debug_assertions)]
-    record_text(&text());
-    #[cfg(not(debug_assertions))]
-    drop(text);
-}
-
 /// Appends the samples of an OpenMetrics text whose values are above zero, each once a process.
 #[cfg(debug_assertions)]
-pub fn record_text(text: &str) {
+pub(crate) fn record(text: &str) {
     use std::collections::HashSet;
     use std::io::Write as _;
     use std::sync::{Mutex, PoisonError};
@@ -49,7 +40,7 @@ pub fn record_text(text: &str) {
 
 /// A release build keeps no record.
 #[cfg(not(debug_assertions))]
-pub fn record_text(_text: &str) {}
+pub(crate) fn record(_text: &str) {}
 
 /// The samples (name and labels) of an OpenMetrics text whose values are above zero.
 #[cfg(debug_assertions)]

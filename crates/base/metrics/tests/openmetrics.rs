@@ -1,7 +1,7 @@
 //! Checks the rendered text against the rules of OpenMetrics 1.0.0, and the values against the
 //! counted events.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,50 +11,9 @@ use unlade_metrics::{
 };
 use unlade_testkit::malformed;
 
-/// Checks a text line by line; returns every sample by its full name.
+/// The samples of a valid text, by their names with their labels.
 fn check(text: &str) -> BTreeMap<String, f64> {
-    let body = text.strip_suffix("# EOF\n").expect("ends in # EOF");
-    let mut families = BTreeSet::new();
-    let mut samples = BTreeMap::new();
-    let mut family = (String::new(), String::new());
-    for line in body.lines() {
-        if let Some(rest) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = rest.split_once(' ').unwrap();
-            assert!(families.insert(name.to_owned()), "{name} is declared twice");
-            assert!(["counter", "gauge", "histogram", "info"].contains(&kind), "{line}");
-            family = (name.to_owned(), kind.to_owned());
-        } else if let Some(rest) = line.strip_prefix("# UNIT ") {
-            let (name, unit) = rest.split_once(' ').unwrap();
-            assert_eq!(name, family.0);
-            assert!(name.ends_with(&format!("_{unit}")), "{line}");
-        } else if let Some(rest) = line.strip_prefix("# HELP ") {
-            let (name, help) = rest.split_once(' ').unwrap();
-            assert_eq!(name, family.0);
-            assert!(!help.contains(['\\', '"', '\n']) && help.ends_with('.'), "{line}");
-        } else {
-            let (name, value) = line.rsplit_once(' ').unwrap();
-            let bare = name.split('{').next().unwrap();
-            let suffix = bare.strip_prefix(family.0.as_str()).expect("samples follow their type");
-            let allowed: &[&str] = match family.1.as_str() {
-                "counter" => &["_total"],
-                "gauge" => &[""],
-                "info" => &["_info"],
-                _ => &["_bucket", "_count", "_sum"],
-            };
-            assert!(allowed.contains(&suffix), "{line}");
-            if let Some(labels) = name.strip_prefix(bare).filter(|rest| !rest.is_empty()) {
-                let labels = labels.strip_prefix('{').unwrap().strip_suffix('}').unwrap();
-                for label in labels.split(',') {
-                    let (key, value) = label.split_once('=').unwrap();
-                    assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
-                    assert!(value.starts_with('"') && value.ends_with('"') && value.len() > 2);
-                }
-            }
-            let value: f64 = value.parse().expect(line);
-            assert!(samples.insert(name.to_owned(), value).is_none(), "{name} appears twice");
-        }
-    }
-    samples
+    unlade_testkit::openmetrics::parse(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
 #[test]

@@ -12,6 +12,7 @@ use core::pin::Pin;
 
 use bytes::Bytes;
 use thiserror::Error;
+use unlade_metrics::OpenMetrics;
 use unlade_net::state::DirectionSecrets;
 use unlade_net::{FlowKey, SeqNumber};
 use zeroize::Zeroizing;
@@ -147,8 +148,8 @@ pub trait Device: Debug + Send + Sync {
     /// Takes a connection over in both directions, or refuses.
     fn create(&self, offer: Offer) -> Pending<Result<Halves, Refused>>;
 
-    /// The device's metrics: OpenMetrics families, without the end marker.
-    fn metrics(&self) -> String;
+    /// Adds the device's metrics to the text of a process.
+    fn add_metrics(&self, text: &mut OpenMetrics);
 }
 
 /// The two directions of a connection that was taken over.

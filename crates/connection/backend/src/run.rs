@@ -30,9 +30,6 @@ use crate::tls::{self, TlsError};
 /// Age at which a worker closes an unused object, and the interval of this check.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
-/// The last line of OpenMetrics.
-const END: &str = "# EOF\n";
-
 /// Error of starting or running a backend.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
@@ -331,13 +328,9 @@ fn bind_https(
 
 /// Answers `/metrics`, including the device's metrics.
 fn metrics(meter: &Meter, device: &dyn Device) -> Answer {
-    let text = meter.render();
-    let figures = text.strip_suffix(END).unwrap_or(&text);
-    Answer {
-        status: 200,
-        content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        body: format!("{figures}{}{END}", device.metrics()),
-    }
+    let mut text = meter.text();
+    device.add_metrics(&mut text);
+    Answer { status: 200, content_type: admin::METRICS_TYPE, body: text.finish() }
 }
 
 /// Runs one worker: accepts until the drain, then waits for the requests in flight.

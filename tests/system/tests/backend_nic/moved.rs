@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use system_tests::needs;
 use tokio::net::TcpStream;
+use unlade_metrics::OpenMetrics;
 use unlade_net::FlowKey;
 use unlade_net::state::{SocketOptions, TcpSnapshot};
 use unlade_nic_inline::device::attached::Attached;
@@ -46,7 +47,9 @@ fn attach(wire: &str, impair: &str) -> (Arc<Attached>, Running) {
 }
 
 fn counted(device: &dyn Device, name: &str) -> u64 {
-    let text = device.metrics();
+    let mut text = OpenMetrics::new();
+    device.add_metrics(&mut text);
+    let text = text.finish();
     let start = format!("unlade_nic_{name} ");
     let line = text.lines().find_map(|line| line.strip_prefix(&start));
     line.unwrap_or_else(|| panic!("{name} is not in {text}")).parse().unwrap()

@@ -23,7 +23,7 @@ use crate::counters::Counters;
 use crate::daemon::config::{ConfigError, DaemonConfig};
 use crate::daemon::listen::{BindError, Listening, is_allowed};
 use crate::daemon::message::{Refusal, Reply};
-use crate::daemon::metrics::{self, Sessions, add};
+use crate::daemon::metrics::{self, Sessions};
 use crate::daemon::session::{self, Context};
 use crate::daemon::socket;
 use crate::service::{Service, StartError};
@@ -147,7 +147,9 @@ impl Daemon {
         let shared = Arc::clone(&self.shared);
         let main = move |_, watch| control(Arc::clone(&shared), watch);
         let ended = unlade_runtime::run_workers(&workers, &self.control, checked_reload, main)?;
-        unlade_metrics::record(|| metrics::render(&self.shared.sessions, &self.counters.read()));
+        // Debug builds record the text for a check of the tests.
+        #[cfg(debug_assertions)]
+        metrics::render(&self.shared.sessions, &self.counters.read());
         Ok(ended)
     }
 }
@@ -165,7 +167,7 @@ fn start_admin(
     };
     let sessions = Arc::clone(sessions);
     let figures = move |_: Option<&str>| Answer {
-        content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        content_type: admin::METRICS_TYPE,
         ..Answer::text(metrics::render(&sessions, &counters.read()))
     };
     let version = env!("CARGO_PKG_VERSION");
@@ -236,10 +238,10 @@ async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), Daem
 
 /// Starts a session if the client is permitted and there is room.
 fn welcome(client: OwnedFd, context: &Rc<Context>) {
-    add(&context.sessions.accepted, 1);
+    context.sessions.accepted.add(1);
     let Ok(peer) = socket_peercred(&client) else { return };
     let config = context.config.borrow();
-    let open = context.sessions.open.load(std::sync::atomic::Ordering::Relaxed);
+    let open = context.sessions.open.get();
     let refusal = if !is_allowed(&config.allow, &peer) {
         Some(Refusal::NotAllowed)
     } else {
@@ -251,7 +253,7 @@ fn welcome(client: OwnedFd, context: &Rc<Context>) {
         }
         Some(why) => {
             tracing::info!(pid = peer.pid.as_raw_nonzero(), %why, "a client is refused");
-            add(&context.sessions.refused, 1);
+            context.sessions.refused.add(1);
             // The client may have closed already.
             let _ = socket::send(client.as_fd(), Reply::Refused(why).encode().as_slice(), &[]);
         }

@@ -18,7 +18,7 @@ use unlade_shm::{Arena, Memory, Queue};
 
 use crate::daemon::config::DaemonConfig;
 use crate::daemon::message::{Class, Limits, Refusal, Reply, Request, VERSION};
-use crate::daemon::metrics::{Sessions, add, subtract};
+use crate::daemon::metrics::Sessions;
 use crate::daemon::socket::{self, Received};
 use crate::daemon::weight;
 use crate::service::{AttachError, Attachment, Service};
@@ -85,7 +85,7 @@ impl Session {
             let bytes_max = config.region_bytes_max.bytes();
             Arc::new(Regions::new(context.guard, config.regions_max, bytes_max))
         };
-        add(&context.sessions.open, 1);
+        context.sessions.open.add(1);
         let counted_bytes = Cell::new(0);
         Ok(Session { bell: None, attachment: None, regions, counted_bytes, socket, peer, context })
     }
@@ -144,7 +144,7 @@ impl Session {
                 },
                 ready = bell.readable() => {
                     ready.map_err(|_| End::Gone)?.clear_ready();
-                    add(&self.context.sessions.rings, 1);
+                    self.context.sessions.rings.add(1);
                     attachment.ring();
                     tokio::task::yield_now().await;
                 }
@@ -184,7 +184,7 @@ impl Session {
     }
 
     fn refuse(&self, why: Refusal) {
-        add(&self.context.sessions.refused, 1);
+        self.context.sessions.refused.add(1);
         // The client may have closed already.
         let _ = self.reply(&Reply::Refused(why));
     }
@@ -192,13 +192,13 @@ impl Session {
     fn add_region(&self, region: u16, bytes: u64, file: OwnedFd) -> Result<(), End> {
         match self.regions.add(region, bytes, file) {
             Ok(()) => {
-                add(&self.context.sessions.region_bytes, bytes);
+                self.context.sessions.region_bytes.add(bytes);
                 self.counted_bytes.set(self.counted_bytes.get() + bytes);
                 self.reply(&Reply::Added { region })
             }
             Err(error) => {
                 tracing::info!(pid = self.peer.pid.as_raw_nonzero(), %error, "a region is refused");
-                add(&self.context.sessions.refused, 1);
+                self.context.sessions.refused.add(1);
                 self.reply(&Reply::Refused(region_refusal(&error)))
             }
         }
@@ -225,7 +225,7 @@ impl Session {
             AttachError::Stopping => Refusal::Stopping,
             AttachError::Memory(_) | AttachError::Layout(_) => Refusal::Exhausted,
         })?);
-        add(&self.context.sessions.served, 1);
+        self.context.sessions.served.add(1);
         tracing::debug!(pid = self.peer.pid.as_raw_nonzero(), weight, "a client is served");
         Ok(())
     }
@@ -234,10 +234,10 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let sessions = &self.context.sessions;
-        subtract(&sessions.open, 1);
-        subtract(&sessions.region_bytes, self.counted_bytes.get());
+        sessions.open.subtract(1);
+        sessions.region_bytes.subtract(self.counted_bytes.get());
         if self.attachment.is_some() {
-            subtract(&sessions.served, 1);
+            sessions.served.subtract(1);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use unlade_metrics::OpenMetrics;
 use unlade_net::FlowKey;
 use unlade_nic_engine::Tls;
 use unlade_tls::device::{self, Halves, Keys, Opening, Pending, Refused, Sealing};
@@ -46,8 +47,8 @@ impl device::Device for Attached {
         Box::pin(async move { create(device, offer).await })
     }
 
-    fn metrics(&self) -> String {
-        metrics::render_device(&self.device.counters())
+    fn add_metrics(&self, text: &mut OpenMetrics) {
+        metrics::add_device(text, &self.device.counters());
     }
 }
 

@@ -18,48 +18,33 @@ use crate::classify::{Checksums, Kind, Segment, classify};
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM_AT: u16 = 16;
 
-macro_rules! counters {
-    ($($(#[doc = $doc:literal])+ $name:ident,)*) => {
-        /// Counters of the engine beside the machines' [`Stats`]; they only grow.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counters { $($(#[doc = $doc])+ pub $name: u64,)* }
+unlade_metrics::metric_set! {
+    /// Counters of the engine beside the machines' [`Stats`]; they only grow.
+    pub struct Counters;
 
-        impl Counters {
-            /// Each counter: its name, its help, and its value.
-            pub fn named(&self) -> Vec<(&'static str, &'static str, u64)> {
-                vec![$((stringify!($name), concat!($($doc),+).trim_start(), self.$name),)*]
-            }
-        }
-    };
-}
-
-counters! {
-    /// Frames that came from the kernel.
-    host_frames,
-    /// Bytes in frames that came from the kernel.
-    host_frame_bytes,
-    /// Frames that came from the wire.
-    wire_frames,
-    /// Bytes in frames that came from the wire.
-    wire_frame_bytes,
-    /// Large segments that were split.
-    cut_frames,
-    /// Frames from the wire with a wrong checksum, delivered unchanged.
-    damaged_frames,
-    /// Segments of the kernel that were dropped because they could not be sealed.
-    tx_dropped_frames,
-    /// Segments that could not be sealed because a file changed before its bytes had arrived.
-    changed_file_frames,
-    /// Segments with payload of connections that are no longer offloaded, dropped.
-    ended_dropped_frames,
-    /// Frames of the kernel that may hide a segment of an offloaded connection, dropped.
-    hidden_dropped_frames,
-    /// Segments from the wire that were dropped because their delivery could not be recorded.
-    rx_dropped_frames,
-    /// Frames that the kernel or the wire did not accept.
-    unsent_frames,
-    /// Connections that were not recorded because there were too many.
-    unknown_connections,
+    host_frames: counter, "unlade_nic_host_frames", "Frames that came from the kernel.";
+    host_frame_bytes: counter, "unlade_nic_host_frame_bytes",
+        "Bytes in frames that came from the kernel.";
+    wire_frames: counter, "unlade_nic_wire_frames", "Frames that came from the wire.";
+    wire_frame_bytes: counter, "unlade_nic_wire_frame_bytes",
+        "Bytes in frames that came from the wire.";
+    cut_frames: counter, "unlade_nic_cut_frames", "Large segments that were split.";
+    damaged_frames: counter, "unlade_nic_damaged_frames",
+        "Frames from the wire with a wrong checksum, delivered unchanged.";
+    tx_dropped_frames: counter, "unlade_nic_tx_dropped_frames",
+        "Segments of the kernel that were dropped because they could not be sealed.";
+    changed_file_frames: counter, "unlade_nic_changed_file_frames",
+        "Segments that could not be sealed because a file changed before its bytes had arrived.";
+    ended_dropped_frames: counter, "unlade_nic_ended_dropped_frames",
+        "Segments with payload of connections that are no longer offloaded, dropped.";
+    hidden_dropped_frames: counter, "unlade_nic_hidden_dropped_frames",
+        "Frames of the kernel that may hide a segment of an offloaded connection, dropped.";
+    rx_dropped_frames: counter, "unlade_nic_rx_dropped_frames",
+        "Segments from the wire that were dropped because their delivery could not be recorded.";
+    unsent_frames: counter, "unlade_nic_unsent_frames",
+        "Frames that the kernel or the wire did not accept.";
+    unknown_connections: counter, "unlade_nic_unknown_connections",
+        "Connections that were not recorded because there were too many.";
 }
 
 /// Takes a frame, with the offload work (checksum, segmentation) that is still open.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use unlade_metrics::OpenMetrics;
 use unlade_net::packet::{Direction, Segment as Made, TcpFlags, TcpOptions};
 use unlade_net::state::{DirectionSecrets, TlsSnapshot};
 use unlade_net::{FlowKey, SeqNumber};
@@ -19,7 +20,7 @@ use super::engine::Engine;
 use super::flow::{Flow, Receiving, RxOutcome, RxSide, TxSide};
 use super::flow_table::{IDLE_MS, Offer};
 use super::reader::Reader;
-use crate::tls_proxy::metrics::render_device;
+use crate::tls_proxy::metrics::add_device;
 use unlade_tls::device::{Begin, Refused};
 
 const KEY: [u8; 16] = [7; 16];
@@ -592,7 +593,9 @@ fn a_packet_may_be_decrypted_from_the_middle_on() {
         [(lost as u64, worked(0)), (fifth as u64, raw), (sealed.len() as u64, worked(1)),]
     );
     let counters = DeviceCounters { device: *engine.stats(), ..DeviceCounters::default() };
-    let text = render_device(&counters);
+    let mut text = OpenMetrics::new();
+    add_device(&mut text, &counters);
+    let text = text.finish();
     for line in [
         "unlade_nic_rx_presumed_total 1",
         "unlade_nic_rx_presumed_right_total 1",

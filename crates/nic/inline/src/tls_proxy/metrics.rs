@@ -1,23 +1,19 @@
 //! The counters as OpenMetrics text. The machines' counters have the kernel's names.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
-
+use unlade_metrics::{OpenMetrics, Reading};
 use unlade_nic_engine::Stats;
 
 use crate::device::DeviceCounters;
 
-/// A counter: its name, its help, and its value.
-type Named = (&'static str, &'static str, u64);
-
+/// The readings of counters that have the names of their fields.
 macro_rules! named {
     ($stats:expr, $($name:ident: $help:literal,)*) => {
-        vec![$((stringify!($name), $help, $stats.$name)),*]
+        [$(Reading::counter(concat!("unlade_nic_", stringify!($name)), $help, $stats.$name)),*]
     };
 }
 
 /// The counters of the device's machines.
-fn device(stats: &Stats) -> Vec<Named> {
+fn device(stats: &Stats) -> [Reading; 27] {
     named!(stats,
         tx_tls_encrypted_packets: "Packets that the device encrypted.",
         tx_tls_encrypted_bytes: "Bytes of payload in the packets that the device encrypted.",
@@ -50,7 +46,7 @@ fn device(stats: &Stats) -> Vec<Named> {
 }
 
 /// The counters of records.
-fn records(stats: &Stats) -> Vec<Named> {
+fn records(stats: &Stats) -> [Reading; 4] {
     named!(stats,
         records_offloaded: "Records that the device decrypted and authenticated completely.",
         records_partial: "Records that the device decrypted in part.",
@@ -59,111 +55,76 @@ fn records(stats: &Stats) -> Vec<Named> {
     )
 }
 
-/// Counters of the process, without those of the device.
-#[derive(Debug, Default)]
-pub struct Connections {
-    /// Accepted.
-    pub accepted: AtomicU64,
-    /// Ended in order.
-    pub finished: AtomicU64,
-    /// Ended with an error of either side.
-    pub failed: AtomicU64,
-    /// Ended with a failed handshake.
-    pub handshakes_failed: AtomicU64,
-    /// Ended because their other side could not be reached.
-    pub connects_failed: AtomicU64,
-    /// Offloaded to the device.
-    pub offloaded: AtomicU64,
-    /// Currently open.
-    pub active: AtomicU64,
+unlade_metrics::metric_set! {
+    /// Counters of the process, without those of the device.
+    pub struct Connections;
+    /// A reading of [`Connections`].
+    pub struct ConnectionCounts;
+
+    accepted: counter, "unlade_nic_connections_accepted", "Connections accepted.";
+    finished: counter, "unlade_nic_connections_finished", "Connections that ended in order.";
+    failed: counter, "unlade_nic_connections_failed",
+        "Connections that ended with an error of either side.";
+    handshakes_failed: counter, "unlade_nic_handshakes_failed",
+        "Connections that ended with a failed handshake.";
+    connects_failed: counter, "unlade_nic_connects_failed",
+        "Connections that ended because their other side could not be reached.";
+    offloaded: counter, "unlade_nic_connections_offloaded",
+        "Connections offloaded to the device.";
+    active: gauge, "unlade_nic_connections_active", "Connections that are open.";
 }
 
-impl Connections {
-    /// Adds one.
-    pub fn add(counter: &AtomicU64) {
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-
-    fn named(&self) -> [Named; 6] {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        [
-            ("connections_accepted", "Connections accepted.", get(&self.accepted)),
-            ("connections_finished", "Connections that ended in order.", get(&self.finished)),
-            (
-                "connections_failed",
-                "Connections that ended with an error of either side.",
-                get(&self.failed),
-            ),
-            (
-                "handshakes_failed",
-                "Connections that ended with a failed handshake.",
-                get(&self.handshakes_failed),
-            ),
-            (
-                "connects_failed",
-                "Connections that ended because their other side could not be reached.",
-                get(&self.connects_failed),
-            ),
-            ("connections_offloaded", "Connections offloaded to the device.", get(&self.offloaded)),
-        ]
-    }
-}
-
-/// Writes one family with one value.
-fn family(text: &mut String, (name, help, value): Named, kind: &str) {
-    let suffix = if kind == "counter" { "_total" } else { "" };
-    let _ = writeln!(text, "# TYPE unlade_nic_{name} {kind}");
-    let _ = writeln!(text, "# HELP unlade_nic_{name} {help}");
-    let _ = writeln!(text, "unlade_nic_{name}{suffix} {value}");
-}
-
-/// Renders the counters of the device, and of the software above it; without the end marker.
-pub fn render_device(counted: &DeviceCounters) -> String {
-    let mut text = String::new();
-    let engine = counted.engine.named();
+/// Adds the counters of the device, and of the software above it.
+pub fn add_device(text: &mut OpenMetrics, counted: &DeviceCounters) {
     let [lost, reordered, duplicated] = counted.impaired;
-    let impaired = [
-        ("impaired_lost_frames", "Frames that the wire lost on purpose.", lost),
-        ("impaired_reordered_frames", "Frames that the wire reordered on purpose.", reordered),
-        ("impaired_duplicated_frames", "Frames that the wire duplicated on purpose.", duplicated),
-        (
-            "records_doubtful",
+    text.readings(device(&counted.device));
+    text.readings(records(&counted.software));
+    text.readings(counted.engine.readings());
+    text.readings([
+        Reading::counter(
+            "unlade_nic_impaired_lost_frames",
+            "Frames that the wire lost on purpose.",
+            lost,
+        ),
+        Reading::counter(
+            "unlade_nic_impaired_reordered_frames",
+            "Frames that the wire reordered on purpose.",
+            reordered,
+        ),
+        Reading::counter(
+            "unlade_nic_impaired_duplicated_frames",
+            "Frames that the wire duplicated on purpose.",
+            duplicated,
+        ),
+        Reading::counter(
+            "unlade_nic_records_doubtful",
             "Records with bytes that were delivered in different ways.",
             counted.records_ambiguous,
         ),
-    ];
-    let counters = device(&counted.device).into_iter().chain(records(&counted.software));
-    for counter in counters.chain(engine).chain(impaired) {
-        family(&mut text, counter, "counter");
-    }
-    let gauges = [
-        ("flows_known", "Connections with a place in the device's table.", counted.connections),
-        ("flows_offloaded", "Connections that are offloaded.", counted.offloaded_connections),
-        (
-            "flows_ended",
+        Reading::gauge(
+            "unlade_nic_flows_known",
+            "Connections with a place in the device's table.",
+            counted.connections,
+        ),
+        Reading::gauge(
+            "unlade_nic_flows_offloaded",
+            "Connections that are offloaded.",
+            counted.offloaded_connections,
+        ),
+        Reading::gauge(
+            "unlade_nic_flows_ended",
             "Offloaded connections that have ended and are still in the device's table.",
             counted.ended_connections,
         ),
-    ];
-    for gauge in gauges {
-        family(&mut text, gauge, "gauge");
-    }
-    unlade_metrics::record_text(&text);
-    text
+    ]);
 }
 
 /// Renders all counters as text.
 pub fn render(connections: &Connections, counted: &DeviceCounters) -> String {
-    let mut text = String::new();
-    for counter in connections.named() {
-        family(&mut text, counter, "counter");
-    }
-    let active = connections.active.load(Ordering::Relaxed);
-    family(&mut text, ("connections_active", "Connections that are open.", active), "gauge");
-    text.push_str(&render_device(counted));
-    text.push_str("# EOF\n");
-    unlade_metrics::record_text(&text);
-    text
+    let mut text = OpenMetrics::new();
+    text.readings(connections.readings());
+    add_device(&mut text, counted);
+    text.finish()
 }
 
 #[cfg(test)]
@@ -204,7 +165,7 @@ mod tests {
         counted.software.records_restored = 5;
         counted.engine.damaged_frames = 2;
         let connections = Connections::default();
-        Connections::add(&connections.accepted);
+        connections.accepted.add(1);
         let text = render(&connections, &counted);
         for line in [
             "unlade_nic_rx_tls_decrypted_packets_total 7",

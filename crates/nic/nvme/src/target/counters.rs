@@ -1,101 +1,40 @@
 //! Counters of the target; all threads add to them.
 
-use std::fmt::Write as _;
-use std::sync::atomic::{AtomicU64, Ordering};
+unlade_metrics::metric_set! {
+    /// The counters; they are never reset.
+    pub(crate) struct Counters;
+    /// A reading of the counters, since the start.
+    pub struct Counts;
 
-macro_rules! counters {
-    ($($name:ident: $kind:literal, $help:literal;)*) => {
-        /// The counters; they are never reset.
-        #[derive(Debug, Default)]
-        pub(crate) struct Counters {
-            $(pub $name: Counter,)*
-        }
-
-        /// A reading of the counters, since the start.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts {
-            $(#[doc = $help] pub $name: u64,)*
-        }
-
-        impl Counters {
-            /// The current values; each is read separately, not all at one instant.
-            pub fn read(&self) -> Counts {
-                Counts { $($name: self.$name.get(),)* }
-            }
-        }
-
-        impl Counts {
-            /// OpenMetrics text: every family, with its type and help.
-            pub fn render(&self) -> String {
-                let mut text = String::new();
-                $(sample(&mut text, stringify!($name), $kind, $help, self.$name);)*
-                text.push_str("# EOF\n");
-                unlade_metrics::record_text(&text);
-                text
-            }
-        }
-
-        /// See [`unlade_metrics::record`].
-        impl Drop for Counters {
-            fn drop(&mut self) {
-                unlade_metrics::record(|| self.read().render());
-            }
-        }
-    };
-}
-
-counters! {
-    connections: "gauge", "Connections now.";
-    controllers: "gauge", "Controllers (associations) now.";
-    accepted: "counter", "Connections accepted.";
-    refused: "counter", "Connections closed at once, because there were too many.";
-    connects: "counter", "Queues connected.";
-    connects_refused: "counter", "Connect commands refused.";
-    admin_commands: "counter", "Commands of admin queues.";
-    io_commands: "counter", "Commands of I/O queues.";
-    commands_failed: "counter", "Commands that ended with an error.";
-    reads: "counter", "Read commands done.";
-    writes: "counter", "Write commands done.";
-    read_bytes: "counter", "Bytes of data read.";
-    written_bytes: "counter", "Bytes of data written.";
-    in_capsule_bytes: "counter", "Bytes of data received in capsules.";
-    data_requests: "counter", "Requests for data (R2T) sent.";
-    waits: "counter", "Commands that waited for memory.";
-    file_jobs: "counter", "Commands done by a thread that may block.";
-    header_digest_errors: "counter", "Headers with a wrong digest.";
-    data_digest_errors: "counter", "Data with a wrong digest.";
-    protocol_errors: "counter", "Connections ended because the host broke the protocol.";
-    host_terminations: "counter", "Connections ended by a host that found an error.";
-    keep_alive_expiries: "counter", "Controllers ended because the host was silent.";
-    timeouts: "counter", "Connections ended because no Connect came in time.";
-}
-
-fn sample(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
-    let suffix = if kind == "counter" { "_total" } else { "" };
-    // Writing to a string does not fail.
-    let _ = write!(
-        text,
-        "# TYPE unlade_nvme_{name} {kind}\n# HELP unlade_nvme_{name} {help}\n\
-         unlade_nvme_{name}{suffix} {value}\n"
-    );
-}
-
-/// One counter.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
-    }
-
-    pub fn subtract(&self, n: u64) {
-        self.0.fetch_sub(n, Ordering::Relaxed);
-    }
-
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
+    connections: gauge, "unlade_nvme_connections", "Connections now.";
+    controllers: gauge, "unlade_nvme_controllers", "Controllers (associations) now.";
+    accepted: counter, "unlade_nvme_accepted", "Connections accepted.";
+    refused: counter, "unlade_nvme_refused",
+        "Connections closed at once, because there were too many.";
+    connects: counter, "unlade_nvme_connects", "Queues connected.";
+    connects_refused: counter, "unlade_nvme_connects_refused", "Connect commands refused.";
+    admin_commands: counter, "unlade_nvme_admin_commands", "Commands of admin queues.";
+    io_commands: counter, "unlade_nvme_io_commands", "Commands of I/O queues.";
+    commands_failed: counter, "unlade_nvme_commands_failed", "Commands that ended with an error.";
+    reads: counter, "unlade_nvme_reads", "Read commands done.";
+    writes: counter, "unlade_nvme_writes", "Write commands done.";
+    read_bytes: counter, "unlade_nvme_read_bytes", "Bytes of data read.";
+    written_bytes: counter, "unlade_nvme_written_bytes", "Bytes of data written.";
+    in_capsule_bytes: counter, "unlade_nvme_in_capsule_bytes",
+        "Bytes of data received in capsules.";
+    data_requests: counter, "unlade_nvme_data_requests", "Requests for data (R2T) sent.";
+    waits: counter, "unlade_nvme_waits", "Commands that waited for memory.";
+    file_jobs: counter, "unlade_nvme_file_jobs", "Commands done by a thread that may block.";
+    header_digest_errors: counter, "unlade_nvme_header_digest_errors",
+        "Headers with a wrong digest.";
+    data_digest_errors: counter, "unlade_nvme_data_digest_errors", "Data with a wrong digest.";
+    protocol_errors: counter, "unlade_nvme_protocol_errors",
+        "Connections ended because the host broke the protocol.";
+    host_terminations: counter, "unlade_nvme_host_terminations",
+        "Connections ended by a host that found an error.";
+    keep_alive_expiries: counter, "unlade_nvme_keep_alive_expiries",
+        "Controllers ended because the host was silent.";
+    timeouts: counter, "unlade_nvme_timeouts", "Connections ended because no Connect came in time.";
 }
 
 #[cfg(test)]
@@ -110,7 +49,7 @@ mod tests {
         counters.read_bytes.add(7);
         let text = counters.read().render();
         assert!(text.contains("\nunlade_nvme_read_bytes_total 7\n"), "{text}");
-        assert!(text.starts_with("# TYPE unlade_nvme_connections gauge\n"), "{text}");
+        assert!(text.contains("\n# TYPE unlade_nvme_connections gauge\n"), "{text}");
         assert!(text.contains("\nunlade_nvme_connections 1\n") && text.ends_with("# EOF\n"));
     }
 }

@@ -159,7 +159,7 @@ fn start_admin(
     let counted = subsystem.clone();
     let metrics = move |_: Option<&str>| Answer {
         status: 200,
-        content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        content_type: admin::METRICS_TYPE,
         body: counted.counts().render(),
     };
     let routes = Routes::new(Arc::new(Meter::new()), health, "unlade", env!("CARGO_PKG_VERSION"))
