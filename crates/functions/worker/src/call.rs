@@ -16,14 +16,14 @@ use unlade_s3::response::{done_meta, error_meta};
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
 
-use crate::fetch::{self, Flow, deliver};
+use crate::fetch::{self, deliver};
+use crate::flow::Flow;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
 use crate::session_epoch::SessionEpoch;
 use crate::stage::Staged;
 use crate::store::checked;
-use crate::store::sign::Form;
-use crate::store::{Body, Reader, Version};
+use crate::store::{Body, Form, Reader, Version};
 use crate::tenant::Tenant;
 use crate::writeback::{Acknowledged, Candidate};
 
@@ -205,8 +205,7 @@ impl Caller {
             return self.object(result, head, reader, PENDING).await.map(Some);
         }
         if request.operation.name == "GetObject" {
-            let taken =
-                self.tenant.prefetches.take(&self.tenant, &self.invocation, parameters).await;
+            let taken = self.tenant.prefetches.take(&self.invocation, parameters).await;
             if let Some(taken) = taken {
                 let done = self.object(taken.result, taken.head, taken.reader, PREFETCHED).await;
                 // A prefetch that failed is no error: the object is requested again.
@@ -248,9 +247,8 @@ impl Caller {
         }
         let (invocation, mode) = (&*self.invocation, self.writes);
         let candidate = Candidate { request, parameters, body, invocation, mode };
-        let writeback = &self.tenant.writeback;
         let Acknowledged { result, head } =
-            writeback.acknowledge(&self.tenant, candidate, held).await?;
+            self.tenant.writeback.acknowledge(candidate, held).await?;
         let head = identified(&self.tenant, head);
         Some(Done::Result { result, head, flags: PENDING })
     }
@@ -262,7 +260,7 @@ impl Caller {
         attempts: &mut Attempts,
     ) -> Result<Done, Failed> {
         loop {
-            let work = perform(&self.tenant, request, body, attempts);
+            let work = perform(&self.tenant.store_client, request, body, attempts);
             let limit = self.tenant.limits.call_timeout;
             let performed = tokio::time::timeout(limit, work).await.map_err(|_| {
                 Failed::host(HostCode::Timeout, format!("the call took longer than {limit:?}"))
@@ -274,7 +272,7 @@ impl Caller {
             match self.object(result, head, reader, 0).await {
                 Ok(done) => return Ok(done),
                 // The guest has not been answered yet.
-                Err(failed) => wait(&self.tenant, attempts, failed).await?,
+                Err(failed) => wait(&self.tenant.store_client, attempts, failed).await?,
             }
         }
     }
@@ -290,7 +288,8 @@ impl Caller {
         let (_, mut request) = self.request(name, inner)?;
         request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
         let version = version(parameters)?;
-        let url = self.tenant.transport.presign(&request, expires(parameters)?, version)?;
+        let url =
+            self.tenant.store_client.transport.presign(&request, expires(parameters)?, version)?;
         Ok(made_here(json!({ "Url": url })))
     }
 
@@ -314,7 +313,7 @@ impl Caller {
         let expires = expires(parameters)?;
         let version = version(parameters)?;
         let form = Form { bucket, key, fields, conditions, expires, region, version };
-        let (url, fields) = self.tenant.transport.presign_post(form)?;
+        let (url, fields) = self.tenant.store_client.transport.presign_post(form)?;
         let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k, v.into())).collect();
         Ok(made_here(json!({"url": url, "fields": fields})))
     }
@@ -335,10 +334,10 @@ impl CacheInvalidation<'_> {
         let Some(bucket) = request.bucket.as_deref() else { return };
         match request.operation.effect {
             Effect::ChangeObject => {
-                tenant.prefetches.forget(tenant, bucket, request.key.as_deref());
+                tenant.prefetches.forget(bucket, request.key.as_deref());
             }
             Effect::ChangeBucket => {
-                tenant.prefetches.forget(tenant, bucket, None);
+                tenant.prefetches.forget(bucket, None);
                 tenant.writeback.unlearn(bucket);
             }
             Effect::ReadObject | Effect::ReadBucket => {}
@@ -372,7 +371,8 @@ fn version(parameters: &Map<String, Value>) -> Result<Option<Version>, Failed> {
 /// expect a date and a request id to log.
 fn identified(tenant: &Tenant, mut head: Head) -> Head {
     let (_, date) = unlade_s3::value::of_time(SystemTime::now());
-    let id = format!("{:08X}{:08X}", tenant.dice(), tenant.dice());
+    let dice = || tenant.store_client.dice();
+    let id = format!("{:08X}{:08X}", dice(), dice());
     head.headers.push(("date".to_owned(), date));
     head.headers.push(("x-amz-request-id".to_owned(), id));
     head

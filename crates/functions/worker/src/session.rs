@@ -20,12 +20,14 @@ use unlade_shm::Arena;
 
 use crate::call::Caller;
 use crate::channel::{Channel, ChannelError};
-use crate::control::Gateway;
 use crate::fetch;
+use crate::gateway::Gateway;
+use crate::lending::Slots;
 use crate::region::{ProtocolViolation, Region};
-use crate::session_epoch::{CallPermit, CallState, SessionEpoch, Slots};
+use crate::session_epoch::{CallPermit, CallState, SessionEpoch};
 use crate::stage::Upload;
-use crate::stream::{self, StreamInput, Streamed};
+use crate::stream::{self, Streamed};
+use crate::stream_input::StreamInput;
 use crate::tenant::Tenant;
 
 /// Largest event that is sent in a frame; larger ones are sent in slots.
@@ -174,7 +176,7 @@ impl Session {
     /// Ends the epoch and drops its resources; calls in flight end without a receiver.
     fn leave(&mut self) {
         if let Some(running) = self.running.take() {
-            self.tenant.prefetches.end(&self.tenant, &running.id);
+            self.tenant.prefetches.end(&running.id);
         }
         if let Some(session_epoch) = self.session_epoch.take() {
             session_epoch.end();
@@ -197,19 +199,19 @@ impl Session {
         if session_epoch.take_bell() {
             self.channel.send(&Frame::Bell)?;
         }
-        session_epoch.region.borrow().sleeps(false);
+        session_epoch.region().borrow().sleeps(false);
         self.tenant.turn.begin().await;
         if self.drain(&session_epoch).await? {
             // Other tasks run before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
-        session_epoch.region.borrow().sleeps(true);
+        session_epoch.region().borrow().sleeps(true);
         // The guest may have submitted before it saw the word.
         if self.drain(&session_epoch).await? {
             return Ok(());
         }
-        let is_full = session_epoch.region.borrow().is_full();
+        let is_full = session_epoch.region().borrow().is_full();
         let discard_at = self.discard_at.unwrap_or_else(Instant::now);
         tokio::select! {
             frame = self.channel.next() => self.on_frame(frame?).await,
@@ -221,7 +223,7 @@ impl Session {
             }
             () = tokio::time::sleep_until(discard_at), if self.discard_at.is_some() => {
                 self.discard_at = None;
-                session_epoch.region.borrow().discard_idle();
+                session_epoch.region().borrow().discard_idle();
                 Ok(())
             }
         }
@@ -231,7 +233,7 @@ impl Session {
     async fn drain(&mut self, session_epoch: &Rc<SessionEpoch>) -> Result<bool, End> {
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
-            let submission = session_epoch.region.borrow_mut().poll_submission()?;
+            let submission = session_epoch.region().borrow_mut().poll_submission()?;
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
@@ -316,7 +318,7 @@ impl Session {
             inline = event;
         } else {
             let count = event.len().div_ceil(SLOT_BYTES as usize);
-            let Some(lent) = session_epoch.try_slots_exactly(count as u32) else {
+            let Some(lent) = session_epoch.lender.try_slots_exactly(count as u32) else {
                 return Ok(Err("the event does not fit into the instance's region"));
             };
             // The slots were lent for the event, so it fits.
@@ -342,10 +344,10 @@ impl Session {
         };
         let mut result = bytes;
         if let Some(slots) = head.slots() {
-            session_epoch.region.borrow().guest_body(slots, &mut result)?;
+            session_epoch.region().borrow().guest_body(slots, &mut result)?;
         }
         self.running = None;
-        let timings = self.tenant.prefetches.end(&self.tenant, &head.id);
+        let timings = self.tenant.prefetches.end(&head.id);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = ControlHead::Replied {
@@ -410,7 +412,7 @@ impl Session {
             return Err(ProtocolViolation::Number(number).into());
         }
         let meta = (submission.meta_offset, submission.meta_bytes);
-        let text = session_epoch.region.borrow().guest_meta(meta.0, meta.1)?;
+        let text = session_epoch.region().borrow().guest_meta(meta.0, meta.1)?;
         let (call, inline) = match Call::decode(&text) {
             Ok(decoded) => decoded,
             Err(error) => {
@@ -439,12 +441,12 @@ impl Session {
         };
         session_epoch.retry_table.forget(call.again);
         if streams {
-            let stream_input = StreamInput::new(call.body_bytes, &session_epoch.region.borrow());
+            let stream_input = StreamInput::new(call.body_bytes, &session_epoch.region().borrow());
             let streamed = Streamed { call, stream_input, attempts: before.attempts, room, held };
             return begin_stream(session_epoch, submission, caller, streamed, permit);
         }
         let mut upload = Upload::new(call, inline, room, held);
-        let place = session_epoch.region.borrow().guest_range(submission.body)?;
+        let place = session_epoch.region().borrow().guest_range(submission.body)?;
         // Other tasks run while the bytes are copied.
         if let Err(error) = upload.take(&self.tenant.copies, place).await {
             self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
@@ -463,7 +465,7 @@ impl Session {
         if let Some(CallState::Streaming(stream_input, _)) =
             session_epoch.calls.borrow().get(&number)
         {
-            return Ok(stream_input.push(&session_epoch.region.borrow(), submission, true)?);
+            return Ok(stream_input.push(&session_epoch.region().borrow(), submission, true)?);
         }
         let call_state = {
             let mut calls = session_epoch.calls.borrow_mut();
@@ -474,7 +476,7 @@ impl Session {
             }
         };
         let Some(CallState::Uploading(mut upload, permit)) = call_state else { return Ok(()) };
-        let place = session_epoch.region.borrow().guest_range(submission.body)?;
+        let place = session_epoch.region().borrow().guest_range(submission.body)?;
         match upload.take(&self.tenant.copies, place).await {
             Ok(()) => self.go_on(session_epoch, submission, *upload, permit),
             Err(error) => {
@@ -577,7 +579,7 @@ fn begin_stream(
 ) -> Result<(), End> {
     let number = submission.call;
     let stream_input = streamed.stream_input.clone();
-    stream_input.push(&session_epoch.region.borrow(), submission, submission.more)?;
+    stream_input.push(&session_epoch.region().borrow(), submission, submission.more)?;
     let task = session_epoch.spawn(async move {
         let _flying = permit;
         caller.run_stream(number, streamed).await;

@@ -5,14 +5,11 @@
 //! counts as the next attempt of the same one. Slots are released once their bytes have been
 //! copied, so a slow store slows the guest down.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use unlade_guest_protocol::descriptor::{AGAIN, PART};
-use unlade_guest_protocol::{Completion, Status, Submission};
+use unlade_guest_protocol::{Completion, Status};
 use unlade_metrics::{CallEnd, Event, Meter};
 use unlade_s3::failure::host_meta;
 use unlade_s3::operation::find;
@@ -25,97 +22,17 @@ use crate::copies::Copies;
 use crate::fetch;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{GuestRange, ProtocolViolation, Region};
+use crate::region::GuestRange;
 use crate::session_epoch::SessionEpoch;
-use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
+use crate::stream_input::{RetryState, StreamInput};
 
 /// Bytes that a stream reserves of the quota: one chunk, and the transport's copy of it.
 pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 /// The smallest body that is streamed if it cannot be acknowledged early: one that a guest sends
 /// in several descriptors.
 pub const SYNC_BYTES_MIN: u64 = 1 << 20;
-/// Most calls of one epoch that wait for a repetition; beyond that the oldest is forgotten and its
-/// attempts are counted from zero.
-const AGAIN_MAX: usize = 256;
-
-/// Bytes in slots that were not sent to the store.
-#[derive(Debug)]
-struct Chunk {
-    place: GuestRange,
-    /// True if the guest waits for these slots.
-    is_part: bool,
-}
-
-/// The input queue of a streamed body: the chunks that have arrived and were not taken.
-#[derive(Debug)]
-pub struct StreamInput {
-    announced_bytes: u64,
-    came_bytes: Cell<u64>,
-    chunks: RefCell<VecDeque<Chunk>>,
-    /// A guest has no more chunks than slots, and one empty chunk at the end.
-    pieces_max: usize,
-    has_ended: Cell<bool>,
-    wrong: Cell<Option<StageError>>,
-    was_touched: Cell<bool>,
-    changed: Notify,
-}
-
-impl StreamInput {
-    /// Creates the queue of a body of `announced_bytes`, in slots of a region.
-    pub fn new(announced_bytes: u64, region: &Region) -> Rc<StreamInput> {
-        Rc::new(StreamInput {
-            announced_bytes,
-            came_bytes: Cell::new(0),
-            chunks: RefCell::default(),
-            pieces_max: region.header().guest_slots as usize + 1,
-            has_ended: Cell::new(false),
-            wrong: Cell::new(None),
-            was_touched: Cell::new(false),
-            changed: Notify::new(),
-        })
-    }
-
-    /// Adds the slots of a CALL or BODY; slots after the end are ignored. An invalid chunk fails
-    /// the call.
-    ///
-    /// # Errors
-    /// The guest violated the protocol.
-    pub fn push(
-        &self,
-        region: &Region,
-        submission: &Submission,
-        is_part: bool,
-    ) -> Result<(), ProtocolViolation> {
-        let place = region.guest_range(submission.body)?;
-        if self.has_ended.get() {
-            return Ok(());
-        }
-        let bytes = submission.body.bytes as usize;
-        let came = self.came_bytes.get().saturating_add(bytes as u64);
-        let announced = self.announced_bytes;
-        self.came_bytes.set(came);
-        let mut chunks = self.chunks.borrow_mut();
-        if came > announced || (!submission.more && came < announced) {
-            self.wrong.set(Some(StageError::Length { came, announced }));
-        } else if chunks.len() >= self.pieces_max {
-            self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
-        } else {
-            chunks.push_back(Chunk { place, is_part });
-            self.has_ended.set(!submission.more);
-        }
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    fn check(&self) -> Result<(), TransportError> {
-        match self.wrong.get() {
-            None => Ok(()),
-            Some(error) => Err(TransportError::Withheld(error.to_string())),
-        }
-    }
-}
 
 /// The body, as the transport pulls it.
 struct Pull<'a> {
@@ -136,7 +53,7 @@ impl Pull<'_> {
         out: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<Option<usize>, TransportError> {
-        let first = self.stream_input.chunks.borrow().front().map(|chunk| chunk.place.clone());
+        let first = self.stream_input.first();
         let Some(GuestRange { arena, offset, bytes }) = first else { return Ok(None) };
         let bytes = bytes.min(bytes_max);
         let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
@@ -151,34 +68,16 @@ impl Pull<'_> {
     /// Consumes bytes of the first chunk, which have been copied; after the last byte the slots
     /// return to the guest.
     fn taken(&self, bytes: usize) {
-        let mut chunks = self.stream_input.chunks.borrow_mut();
-        let Some(chunk) = chunks.front_mut() else { return };
-        chunk.place.offset += bytes;
-        chunk.place.bytes -= bytes;
-        if chunk.place.bytes > 0 {
-            return;
-        }
-        let is_part = chunk.is_part;
-        chunks.pop_front();
-        drop(chunks);
-        if is_part {
+        if self.stream_input.taken(bytes) {
             let part = Completion::bare(self.call, Status::Done, self.session_epoch.epoch_low());
             self.session_epoch.complete(&Completion { flags: PART, ..part });
         }
-    }
-
-    async fn change(&self) -> Result<(), TransportError> {
-        let changed = self.stream_input.changed.notified();
-        tokio::time::timeout(self.silence_max, changed).await.map_err(|_| {
-            let silence = self.silence_max;
-            TransportError::Withheld(format!("nothing of the body has come for {silence:?}"))
-        })
     }
 }
 
 impl Outgoing for Pull<'_> {
     fn bytes(&self) -> u64 {
-        self.stream_input.announced_bytes
+        self.stream_input.announced_bytes()
     }
 
     fn pull<'a>(
@@ -190,10 +89,10 @@ impl Outgoing for Pull<'_> {
             loop {
                 self.stream_input.check()?;
                 match self.take(out, bytes_max).await? {
-                    None => self.change().await?,
+                    None => self.stream_input.change(self.silence_max).await?,
                     Some(0) => {}
                     Some(_) => {
-                        self.stream_input.was_touched.set(true);
+                        self.stream_input.touch();
                         return Ok(());
                     }
                 }
@@ -208,46 +107,11 @@ impl Outgoing for Pull<'_> {
                 // An empty chunk may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
-                    None if self.stream_input.has_ended.get() => return Ok(()),
-                    None => self.change().await?,
+                    None if self.stream_input.has_ended() => return Ok(()),
+                    None => self.stream_input.change(self.silence_max).await?,
                 }
             }
         })
-    }
-}
-
-/// The state of a call that the guest may repeat.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RetryState {
-    /// Attempts so far.
-    pub attempts: Attempts,
-    /// True if the store does not support chunks: the body has to be buffered.
-    pub is_whole: bool,
-}
-
-/// Calls that may be repeated, by number.
-#[derive(Debug, Default)]
-pub struct RetryTable(RefCell<BTreeMap<u64, RetryState>>);
-
-impl RetryTable {
-    fn put(&self, call: u64, before: RetryState) {
-        let mut all = self.0.borrow_mut();
-        if all.len() >= AGAIN_MAX {
-            all.pop_first();
-        }
-        all.insert(call, before);
-    }
-
-    /// The state of a call.
-    pub fn look(&self, call: Option<u64>) -> RetryState {
-        call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
-    }
-
-    /// Removes a call that is being repeated.
-    pub fn forget(&self, call: Option<u64>) {
-        if let Some(call) = call {
-            self.0.borrow_mut().remove(&call);
-        }
     }
 }
 
@@ -342,7 +206,7 @@ impl Caller {
                 Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
             let failed = match self.attempt_stream(&request, &mut body).await {
                 Ok(performed) => {
-                    attempts.succeeded(&mut tenant.retries.borrow_mut());
+                    attempts.succeeded(&mut tenant.store_client.retries.borrow_mut());
                     return Ok(performed);
                 }
                 Err(failed) => failed,
@@ -350,10 +214,10 @@ impl Caller {
             if lacks_chunks(&failed) {
                 return Err(StreamFailure::Again { failed, wait: Duration::ZERO, is_whole: true });
             }
-            let Some(wait) = next_wait(tenant, attempts, &failed) else {
+            let Some(wait) = next_wait(&tenant.store_client, attempts, &failed) else {
                 return Err(failed.into());
             };
-            if stream_input.was_touched.get() {
+            if stream_input.was_touched() {
                 return Err(StreamFailure::Again { failed, wait, is_whole: false });
             }
             if !wait.is_zero() {
@@ -370,8 +234,8 @@ impl Caller {
         let tenant = &self.tenant;
         tenant.meter.add(Event::HostioRequest);
         tenant.meter.add(Event::HostioStreamed);
-        let incoming = tenant.transport.upload(request, body).await?;
-        answered(tenant, request, incoming).await
+        let incoming = tenant.store_client.transport.upload(request, body).await?;
+        answered(&tenant.store_client, request, incoming).await
     }
 
     /// Completes a call with the request to repeat it.
@@ -419,9 +283,10 @@ mod tests {
     use super::*;
     use crate::copies::CopyService;
     use crate::quota::{Limits, Quota};
+    use crate::region::Region;
     use std::sync::Arc;
     use unlade_guest_protocol::region::SLOT_BYTES;
-    use unlade_guest_protocol::{Extent, Layout, Operation};
+    use unlade_guest_protocol::{Extent, Layout, Operation, Submission};
     use unlade_testkit::cases;
 
     const SLOTS: u32 = 8;
@@ -477,14 +342,14 @@ mod tests {
                 1 => total.saturating_sub(1 + random.below(9000_u64)),
                 _ => total,
             };
-            let stream_input = StreamInput::new(announced, &session_epoch.region.borrow());
+            let stream_input = StreamInput::new(announced, &session_epoch.region().borrow());
             let mut due = Vec::new();
             for (slot, length) in lengths.iter().enumerate() {
                 let bytes = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
-                let place = session_epoch.region.borrow().guest_range(submission.body).unwrap();
+                let place = session_epoch.region().borrow().guest_range(submission.body).unwrap();
                 place.arena.copy_in(place.offset, &bytes).unwrap();
-                stream_input.push(&session_epoch.region.borrow(), &submission, true).unwrap();
+                stream_input.push(&session_epoch.region().borrow(), &submission, true).unwrap();
                 due.extend(bytes);
             }
             let silence_max = Duration::from_secs(60);
@@ -506,32 +371,5 @@ mod tests {
                 false => assert!(matches!(found, Err(TransportError::Withheld(_)))),
             }
         });
-    }
-
-    #[test]
-    fn slots_outside_the_arena_are_no_pieces() {
-        let region = Region::create(LAYOUT, 9).unwrap();
-        let stream_input = StreamInput::new(1 << 30, &region);
-        assert!(stream_input.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
-        assert!(stream_input.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
-        for _ in 0..=SLOTS {
-            stream_input.push(&region, &body(0, 1, true), true).unwrap();
-            assert!(stream_input.check().is_ok());
-        }
-        stream_input.push(&region, &body(0, 1, true), true).unwrap();
-        assert!(stream_input.check().is_err());
-    }
-
-    #[test]
-    fn what_is_known_of_calls_is_bounded() {
-        let retry_table = RetryTable::default();
-        let before = RetryState { is_whole: true, ..RetryState::default() };
-        for call in 0..=AGAIN_MAX as u64 {
-            retry_table.put(call, before);
-        }
-        assert!(!retry_table.look(Some(0)).is_whole && !retry_table.look(None).is_whole);
-        assert!(retry_table.look(Some(1)).is_whole);
-        retry_table.forget(Some(1));
-        assert!(!retry_table.look(Some(1)).is_whole);
     }
 }
