@@ -1,26 +1,24 @@
 //! The execution of a call, from its text to its completion.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value, json};
-use unlade_guest_protocol::control::WriteMode;
 use unlade_guest_protocol::descriptor::{PENDING, PREFETCHED};
 use unlade_guest_protocol::{Completion, Status};
 use unlade_metrics::{CallEnd, Event, PrefetchEnd};
 use unlade_s3::failure::{HostCode, ServiceError};
-use unlade_s3::operation::{Effect, Operation, find};
-use unlade_s3::policy::Decision;
 use unlade_s3::response::{done_meta, error_meta};
 use unlade_s3::retry::Attempts;
-use unlade_s3::{Head, Policy, Request};
+use unlade_s3::{Head, Request};
 
+use crate::authorise::{Authorised, authorise, invalid};
+use crate::caller::Caller;
 use crate::fetch::{self, deliver};
 use crate::flow::Flow;
+use crate::invalidation::CacheInvalidation;
 use crate::perform::{Failed, Performed, perform, wait};
 use crate::prefetch::Bytes;
-use crate::session_epoch::SessionEpoch;
 use crate::stage::Staged;
 use crate::store::checked;
 use crate::store::{Body, Form, Reader, Version};
@@ -29,23 +27,6 @@ use crate::writeback::{Acknowledged, Candidate};
 
 /// Longest validity of a presigned address (S3: seven days).
 const EXPIRES_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// The context of a call: tenant, rights, epoch and invocation.
-#[derive(Clone)]
-pub struct Caller {
-    /// The tenant.
-    pub tenant: Rc<Tenant>,
-    /// The rights of the function.
-    pub policy: Rc<Policy>,
-    /// The epoch in whose memory the call was submitted.
-    pub session_epoch: Rc<SessionEpoch>,
-    /// The invocation that is running; empty if there is none.
-    pub invocation: Rc<str>,
-    /// True once the invocation is over.
-    pub is_over: Rc<Cell<bool>>,
-    /// How its writes are acknowledged.
-    pub writes: WriteMode,
-}
 
 /// The result of a call before it is completed.
 pub(crate) enum Done {
@@ -64,10 +45,7 @@ impl Caller {
         let mut attempts = Attempts::default();
         let mut held = Some(held);
         let body = Rc::new(Body::from(bytes));
-        let done = match call.service.as_str() {
-            "s3" => self.carry_out(&call, &body, &mut held, &mut attempts).await,
-            other => Err(unsupported(&format!("the service {other}"))),
-        };
+        let done = self.carry_out(&call, &body, &mut held, &mut attempts).await;
         let retries = attempts.retries();
         self.session_epoch.calls.borrow_mut().remove(&number);
         self.finish(number, &call.operation, done, retries).await;
@@ -123,15 +101,12 @@ impl Caller {
         attempts: &mut Attempts,
     ) -> Result<Done, Failed> {
         let parameters = &call.parameters;
-        match call.operation.as_str() {
-            "GeneratePresignedUrl" => return self.presign(parameters, call.region.as_deref()),
-            "GeneratePresignedPost" => {
-                return self.presign_post(parameters, call.region.as_deref());
-            }
-            _ => {}
-        }
-        let request = self.asked(call)?;
-        let _outdates = self.invalidation(&request);
+        let request = match authorise(&self.policy, call)? {
+            Authorised::Operation(request) => request,
+            Authorised::Url(request) => return self.presign(parameters, &request),
+            Authorised::Form => return self.presign_post(parameters, call.region.as_deref()),
+        };
+        let _outdates = CacheInvalidation::begin(&self.tenant, &request);
         if let Some(done) = self.answer_here(&request, parameters).await? {
             return Ok(done);
         }
@@ -148,40 +123,6 @@ impl Caller {
             self.tenant.writeback.learn(&request, &sent, result, head);
         }
         Ok(done)
-    }
-
-    /// Builds the request of a call, if the role allows it.
-    pub(crate) fn asked(&self, call: &unlade_s3::Call) -> Result<Rc<Request>, Failed> {
-        let (operation, mut request) = self.request(&call.operation, &call.parameters)?;
-        request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
-        request.unsigned = call.unsigned;
-        if !operation.has_body && call.body_bytes > 0 {
-            return Err(invalid(&format!("{} has no body", operation.name)));
-        }
-        Ok(Rc::new(request))
-    }
-
-    /// Builds the request of an operation, if it is valid and the role allows it.
-    fn request(
-        &self,
-        operation: &str,
-        parameters: &Map<String, Value>,
-    ) -> Result<(&'static Operation, Request), Failed> {
-        let operation = find(operation)
-            .ok_or_else(|| unsupported(&format!("the operation {operation} of s3")))?;
-        let request = Request::new(operation, parameters).map_err(|e| invalid(&e.to_string()))?;
-        if self.policy.decide(operation, parameters) != Decision::Allowed {
-            return Err(Failed::Service { error: ServiceError::denied(), head: denied_head() });
-        }
-        Ok((operation, request))
-    }
-
-    /// Invalidates what a call makes stale: now, and again when it ends, because others may read
-    /// meanwhile.
-    pub(crate) fn invalidation<'a>(&'a self, request: &'a Request) -> CacheInvalidation<'a> {
-        let invalidation = CacheInvalidation { tenant: &self.tenant, request };
-        invalidation.forget();
-        invalidation
     }
 
     /// Answers reads that need no store: from a pending write, or from a prefetched object.
@@ -277,19 +218,10 @@ impl Caller {
         }
     }
 
-    fn presign(
-        &self,
-        parameters: &Map<String, Value>,
-        region: Option<&str>,
-    ) -> Result<Done, Failed> {
-        let empty = Map::new();
-        let inner = parameters.get("Parameters").and_then(Value::as_object).unwrap_or(&empty);
-        let name = parameters.get("Operation").and_then(Value::as_str).unwrap_or_default();
-        let (_, mut request) = self.request(name, inner)?;
-        request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+    fn presign(&self, parameters: &Map<String, Value>, request: &Request) -> Result<Done, Failed> {
         let version = version(parameters)?;
-        let url =
-            self.tenant.store_client.transport.presign(&request, expires(parameters)?, version)?;
+        let transport = &self.tenant.store_client.transport;
+        let url = transport.presign(request, expires(parameters)?, version)?;
         Ok(made_here(json!({ "Url": url })))
     }
 
@@ -300,13 +232,6 @@ impl Caller {
     ) -> Result<Done, Failed> {
         let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
         let (bucket, key) = (text("Bucket"), text("Key"));
-        // The holder of the form chooses the end of the key: the role must allow every end.
-        let starts = key.strip_suffix("${filename}");
-        let asked =
-            json!({"Bucket": bucket, "Key": starts.map_or(key.to_owned(), |s| format!("{s}*"))});
-        let asked = asked.as_object().cloned().unwrap_or_default();
-        let (_, mut request) = self.request("PutObject", &asked)?;
-        request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
         let (none, empty) = (Vec::new(), Map::new());
         let fields = parameters.get("Fields").and_then(Value::as_object).unwrap_or(&empty);
         let conditions = parameters.get("Conditions").and_then(Value::as_array).unwrap_or(&none);
@@ -316,38 +241,6 @@ impl Caller {
         let (url, fields) = self.tenant.store_client.transport.presign_post(form)?;
         let fields: Map<String, Value> = fields.into_iter().map(|(k, v)| (k, v.into())).collect();
         Ok(made_here(json!({"url": url, "fields": fields})))
-    }
-}
-
-/// Guard of a call in progress. It drops prefetched copies of the objects that the call writes,
-/// and cached facts of a bucket that it changes, when the call begins and again when it ends or is
-/// cancelled.
-#[must_use]
-pub(crate) struct CacheInvalidation<'a> {
-    tenant: &'a Tenant,
-    request: &'a Request,
-}
-
-impl CacheInvalidation<'_> {
-    fn forget(&self) {
-        let CacheInvalidation { tenant, request } = self;
-        let Some(bucket) = request.bucket.as_deref() else { return };
-        match request.operation.effect {
-            Effect::ChangeObject => {
-                tenant.prefetches.forget(bucket, request.key.as_deref());
-            }
-            Effect::ChangeBucket => {
-                tenant.prefetches.forget(bucket, None);
-                tenant.writeback.unlearn(bucket);
-            }
-            Effect::ReadObject | Effect::ReadBucket => {}
-        }
-    }
-}
-
-impl Drop for CacheInvalidation<'_> {
-    fn drop(&mut self) {
-        self.forget();
     }
 }
 
@@ -381,16 +274,4 @@ fn identified(tenant: &Tenant, mut head: Head) -> Head {
 fn made_here(result: Value) -> Done {
     let result = result.as_object().cloned().unwrap_or_default();
     Done::Result { result, head: Head { status: 200, headers: Vec::new() }, flags: 0 }
-}
-
-fn denied_head() -> Head {
-    Head { status: 403, headers: Vec::new() }
-}
-
-fn unsupported(what: &str) -> Failed {
-    Failed::host(HostCode::Unsupported, format!("the host does not carry {what}"))
-}
-
-fn invalid(why: &str) -> Failed {
-    Failed::host(HostCode::Invalid, why)
 }

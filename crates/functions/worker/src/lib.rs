@@ -15,7 +15,9 @@
 //! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
 //!   bodies; [`stream`]: a large body that is sent to the store while it arrives, from its
 //!   [`stream_input`];
-//! - [`call`]: policy, then a local answer or a request to the store: [`perform`];
+//! - [`authorise`]: the request of a call, if the role allows it; [`caller`]: its context;
+//! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
+//!   makes stale;
 //! - [`prefetch`]: objects fetched before the function requests them;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
@@ -32,7 +34,9 @@
 //! service starts with the first copy that benefits from it.
 #![forbid(unsafe_code)]
 
+pub mod authorise;
 pub mod call;
+pub mod caller;
 pub mod channel;
 pub mod config;
 pub mod control;
@@ -40,6 +44,7 @@ pub mod copies;
 pub mod fetch;
 pub mod flow;
 pub mod gateway;
+pub mod invalidation;
 pub mod journal;
 pub mod lending;
 pub mod open;

@@ -18,7 +18,7 @@ use unlade_s3::failure::HostCode;
 use unlade_s3::{Call, Policy};
 use unlade_shm::Arena;
 
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::channel::{Channel, ChannelError};
 use crate::fetch;
 use crate::gateway::Gateway;
@@ -523,9 +523,9 @@ impl Session {
             Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
             None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
-        let (tenant, policy, session_epoch) =
-            (self.tenant.clone(), self.policy.clone(), session_epoch.clone());
-        Caller { tenant, policy, session_epoch, invocation, is_over, writes }
+        let (tenant, policy, session_epoch, calls) =
+            (self.tenant.clone(), self.policy.clone(), session_epoch.clone(), self.calls.clone());
+        Caller { tenant, policy, session_epoch, invocation, is_over, writes, calls }
     }
 
     fn on_cancel(&mut self, session_epoch: &Rc<SessionEpoch>, number: u64) {

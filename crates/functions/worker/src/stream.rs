@@ -17,9 +17,12 @@ use unlade_s3::response::error_meta;
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Call, Request};
 
-use crate::call::{Caller, Done};
+use crate::authorise;
+use crate::call::Done;
+use crate::caller::Caller;
 use crate::copies::Copies;
 use crate::fetch;
+use crate::invalidation::CacheInvalidation;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
 use crate::region::GuestRange;
@@ -194,8 +197,8 @@ impl Caller {
         stream_input: &StreamInput,
         attempts: &mut Attempts,
     ) -> Result<Performed, StreamFailure> {
-        let request = self.asked(call)?;
-        let _outdates = self.invalidation(&request);
+        let request = authorise::request(&self.policy, call)?;
+        let _outdates = CacheInvalidation::begin(&self.tenant, &request);
         self.tenant.writeback.barrier(&request, &call.parameters).await;
         let tenant = &self.tenant;
         loop {
