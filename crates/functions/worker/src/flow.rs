@@ -118,3 +118,11 @@ impl Flow {
         self.reader.read(Into::Region(&arena, at), bytes_max).await
     }
 }
+
+/// A chunk of a body, and the rest of the body.
+pub struct Filled {
+    /// The rest.
+    pub flow: Flow,
+    /// The chunk; `None` at the end of the body.
+    pub chunk: Option<Chunk>,
+}

@@ -12,17 +12,19 @@
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
 //! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]:
 //!   its memory, with [`runs`] of slots; [`lending`]: what is lent of it;
-//! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
-//!   bodies; [`stream`]: a large body that is sent to the store while it arrives, from its
-//!   [`stream_input`];
-//! - [`authorise`]: the request of a call, if the role allows it; [`caller`]: its context;
+//! - [`submission`]: the way of a submission through the stages, with its context ([`caller`]);
+//! - [`decode`]: its text and body, copied and checked; [`stage`]: a body that is buffered;
+//!   [`copies`]: the copies of long bodies;
+//! - [`authorise`]: the request of a call, if the role allows it;
 //! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
-//!   makes stale;
+//!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
+//!   [`stream_input`];
 //! - [`prefetch`]: objects fetched before the function requests them;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
 //! - [`store`]: requests over HTTP;
-//! - [`fetch`]: the transfer of an object into slots, from its [`flow`].
+//! - [`fetch`]: the transfer of an object into slots, from its [`flow`];
+//! - [`complete`]: the completion of every submission with its [`answer`].
 //!
 //! A guest is untrusted: its words are read once, copied and checked. A protocol violation ends
 //! its channel. A guest can corrupt only its own results and use up only its own quota.
@@ -34,13 +36,16 @@
 //! service starts with the first copy that benefits from it.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod authorise;
 pub mod call;
 pub mod caller;
 pub mod channel;
+pub mod complete;
 pub mod config;
 pub mod control;
 pub mod copies;
+pub mod decode;
 pub mod fetch;
 pub mod flow;
 pub mod gateway;
@@ -63,6 +68,7 @@ pub mod stage;
 pub mod store;
 pub mod stream;
 pub mod stream_input;
+pub mod submission;
 pub mod tenant;
 pub mod tenant_list;
 #[cfg(test)]
@@ -70,7 +76,6 @@ mod testing;
 pub mod worker;
 pub mod writeback;
 
-pub use config::{ConfigError, WorkerConfig};
 pub use open::WorkerError;
 pub use shared::run_shared;
 pub use tenant_list::TenantList;

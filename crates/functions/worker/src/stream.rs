@@ -1,27 +1,22 @@
 //! A body that is streamed from the guest's slots to the store while the guest still sends it.
 //!
 //! No part of it is kept: bytes that the store has taken cannot be sent again from here. If
-//! another attempt may help, the guest is asked to repeat the call ([`AGAIN`]), and that call
+//! another attempt may help, the guest is asked to repeat the call ([`Answer::Again`]), and that call
 //! counts as the next attempt of the same one. Slots are released once their bytes have been
 //! copied, so a slow store slows the guest down.
 
 use std::rc::Rc;
 use std::time::Duration;
 
-use unlade_guest_protocol::descriptor::{AGAIN, PART};
-use unlade_guest_protocol::{Completion, Status};
 use unlade_metrics::{CallEnd, Event, Meter};
-use unlade_s3::failure::host_meta;
 use unlade_s3::operation::find;
-use unlade_s3::response::error_meta;
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Call, Request};
 
-use crate::authorise;
-use crate::call::Done;
+use crate::answer::Answer;
 use crate::caller::Caller;
+use crate::complete;
 use crate::copies::Copies;
-use crate::fetch;
 use crate::invalidation::CacheInvalidation;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
@@ -30,6 +25,7 @@ use crate::session_epoch::SessionEpoch;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
 use crate::stream_input::{RetryState, StreamInput};
+use crate::tenant::Tenant;
 
 /// Bytes that a stream reserves of the quota: one chunk, and the transport's copy of it.
 pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
@@ -72,8 +68,7 @@ impl Pull<'_> {
     /// return to the guest.
     fn taken(&self, bytes: usize) {
         if self.stream_input.taken(bytes) {
-            let part = Completion::bare(self.call, Status::Done, self.session_epoch.epoch_low());
-            self.session_epoch.complete(&Completion { flags: PART, ..part });
+            complete::part(self.session_epoch, self.call);
         }
     }
 }
@@ -133,152 +128,101 @@ pub struct Streamed {
     pub held: HeldBytes,
 }
 
-/// The failure of a stream.
-enum StreamFailure {
-    /// Permanent.
-    Failed(Failed),
-    /// The guest may repeat the call.
-    Again { failed: Failed, wait: Duration, is_whole: bool },
+/// Returns true if the body of a call is streamed.
+pub fn streams(caller: &Caller, call: &Call, before: RetryState) -> bool {
+    let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
+        return false;
+    };
+    let limits = &caller.tenant.limits;
+    if call.service != "s3" || call.inline || before.is_whole || !limits.stream_bodies {
+        return false;
+    }
+    let may_be_early = caller.tenant.writeback.may_acknowledge(
+        operation.name,
+        &call.parameters,
+        &caller.invocation,
+        caller.writes,
+    );
+    let bytes_min = match may_be_early {
+        true => limits.stream_bytes_min,
+        false => limits.stream_bytes_min.min(SYNC_BYTES_MIN),
+    };
+    call.body_bytes >= bytes_min.max(1)
 }
 
-impl From<Failed> for StreamFailure {
-    fn from(failed: Failed) -> StreamFailure {
-        StreamFailure::Failed(failed)
-    }
-}
-
-impl Caller {
-    /// Returns true if the body of a call is streamed.
-    pub fn streams(&self, call: &Call, before: RetryState) -> bool {
-        let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
-            return false;
-        };
-        let limits = &self.tenant.limits;
-        if call.service != "s3" || call.inline || before.is_whole || !limits.stream_bodies {
-            return false;
-        }
-        let may_be_early = self.tenant.writeback.may_acknowledge(
-            operation.name,
-            &call.parameters,
-            &self.invocation,
-            self.writes,
-        );
-        let bytes_min = match may_be_early {
-            true => limits.stream_bytes_min,
-            false => limits.stream_bytes_min.min(SYNC_BYTES_MIN),
-        };
-        call.body_bytes >= bytes_min.max(1)
-    }
-
-    /// Executes a call whose body is streamed, and completes it.
-    pub async fn run_stream(&self, number: u64, streamed: Streamed) {
-        let Streamed { call, stream_input, mut attempts, room: _room, held: _held } = streamed;
-        let done = self.stream(number, &call, &stream_input, &mut attempts).await;
-        self.session_epoch.calls.borrow_mut().remove(&number);
-        match done {
+/// Executes a call that the role allows, while its body arrives.
+///
+/// # Errors
+/// The failure of the call, after its last attempt.
+pub async fn act(
+    caller: &Caller,
+    number: u64,
+    call: &Call,
+    request: &Request,
+    stream_input: &StreamInput,
+    attempts: &mut Attempts,
+) -> Result<Answer, Failed> {
+    let (tenant, session_epoch) = (&caller.tenant, &caller.session_epoch);
+    let _outdates = CacheInvalidation::begin(tenant, request);
+    tenant.writeback.barrier(request, &call.parameters).await;
+    loop {
+        let silence_max = tenant.limits.call_timeout;
+        let (meter, copies) = (&*tenant.meter, &tenant.copies);
+        let mut body =
+            Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
+        let failed = match attempt(tenant, request, &mut body).await {
             Ok(Performed { result, head, .. }) => {
-                let done = Ok(Done::Result { result, head, flags: 0 });
-                self.finish(number, &call.operation, done, attempts.retries()).await;
+                attempts.succeeded(&mut tenant.store_client.retries.borrow_mut());
+                return Ok(Answer::Result { result, head, flags: 0 });
             }
-            Err(StreamFailure::Failed(failed)) => {
-                self.finish(number, &call.operation, Err(failed), attempts.retries()).await;
-            }
-            Err(StreamFailure::Again { failed, wait, is_whole }) => {
-                self.session_epoch.retry_table.put(number, RetryState { attempts, is_whole });
-                self.ask_again(number, &call.operation, &failed, wait, attempts.retries()).await;
-            }
-        }
-    }
-
-    async fn stream(
-        &self,
-        number: u64,
-        call: &Call,
-        stream_input: &StreamInput,
-        attempts: &mut Attempts,
-    ) -> Result<Performed, StreamFailure> {
-        let request = authorise::request(&self.policy, call)?;
-        let _outdates = CacheInvalidation::begin(&self.tenant, &request);
-        self.tenant.writeback.barrier(&request, &call.parameters).await;
-        let tenant = &self.tenant;
-        loop {
-            let silence_max = tenant.limits.call_timeout;
-            let (session_epoch, meter, copies) =
-                (&self.session_epoch, &*tenant.meter, &tenant.copies);
-            let mut body =
-                Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
-            let failed = match self.attempt_stream(&request, &mut body).await {
-                Ok(performed) => {
-                    attempts.succeeded(&mut tenant.store_client.retries.borrow_mut());
-                    return Ok(performed);
-                }
-                Err(failed) => failed,
-            };
-            if lacks_chunks(&failed) {
-                return Err(StreamFailure::Again { failed, wait: Duration::ZERO, is_whole: true });
-            }
-            let Some(wait) = next_wait(&tenant.store_client, attempts, &failed) else {
-                return Err(failed.into());
-            };
-            if stream_input.was_touched() {
-                return Err(StreamFailure::Again { failed, wait, is_whole: false });
-            }
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
-            }
-        }
-    }
-
-    async fn attempt_stream(
-        &self,
-        request: &Request,
-        body: &mut Pull<'_>,
-    ) -> Result<Performed, Failed> {
-        let tenant = &self.tenant;
-        tenant.meter.add(Event::HostioRequest);
-        tenant.meter.add(Event::HostioStreamed);
-        let incoming = tenant.store_client.transport.upload(request, body).await?;
-        answered(&tenant.store_client, request, incoming).await
-    }
-
-    /// Completes a call with the request to repeat it.
-    async fn ask_again(
-        &self,
-        number: u64,
-        operation: &str,
-        failed: &Failed,
-        wait: Duration,
-        retries: u32,
-    ) {
-        self.tenant.meter.add(Event::HostioBodyRepeated);
-        self.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
-        let (status, text) = match failed {
-            Failed::Service { error, head } => {
-                (Status::ServiceError, error_meta(operation, error, head, retries))
-            }
-            Failed::Host { code, message, .. } => {
-                (Status::HostError, host_meta(code.name(), message))
-            }
+            Err(failed) => failed,
         };
-        let text = with_wait(&text, wait);
-        fetch::say(&self.session_epoch, number, status, &text, AGAIN).await;
+        if lacks_chunks(&failed) {
+            let before = RetryState { attempts: *attempts, is_whole: true };
+            return Ok(again(caller, number, before, failed, Duration::ZERO));
+        }
+        let Some(wait) = next_wait(&tenant.store_client, attempts, &failed) else {
+            return Err(failed);
+        };
+        if stream_input.was_touched() {
+            let before = RetryState { attempts: *attempts, is_whole: false };
+            return Ok(again(caller, number, before, failed, wait));
+        }
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
     }
+}
+
+async fn attempt(
+    tenant: &Tenant,
+    request: &Request,
+    body: &mut Pull<'_>,
+) -> Result<Performed, Failed> {
+    tenant.meter.add(Event::HostioRequest);
+    tenant.meter.add(Event::HostioStreamed);
+    let incoming = tenant.store_client.transport.upload(request, body).await?;
+    answered(&tenant.store_client, request, incoming).await
+}
+
+/// Remembers a call that the guest may repeat.
+fn again(
+    caller: &Caller,
+    number: u64,
+    before: RetryState,
+    failed: Failed,
+    wait: Duration,
+) -> Answer {
+    caller.session_epoch.retry_table.put(number, before);
+    caller.tenant.meter.add(Event::HostioBodyRepeated);
+    caller.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
+    Answer::Again { failed, wait }
 }
 
 /// Returns true if the store does not support chunked transfers: the error is that of any
 /// unsupported function.
 fn lacks_chunks(failed: &Failed) -> bool {
     matches!(failed, Failed::Service { error, .. } if error.status == 501)
-}
-
-/// Adds the wait before the next attempt to an error.
-fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
-    let mut said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
-    if let Some(members) = said.as_object_mut() {
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        members.insert("again_after_ms".to_owned(), wait_ms.into());
-    }
-    said.to_string().into_bytes()
 }
 
 #[cfg(test)]
