@@ -31,7 +31,8 @@ use unlade_metrics::Event;
 use crate::auth::{CONTENT_SHA256, Caller, Head, sha256};
 use crate::deploy;
 use crate::events::Events;
-use crate::host::{Function, Host};
+use crate::function::Function;
+use crate::host::Host;
 use crate::invoke::{self, Answer, invoke};
 use crate::trial;
 

@@ -1,4 +1,4 @@
-//! The life cycle of one instance: started, attached, invoked, ended.
+//! One instance: started, attached, invoked, ended.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,9 +8,8 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use unlade_fn_model::isolation::{Instance, Origin, Started, Template, Usage};
 use unlade_fn_model::pool::InstanceId;
 use unlade_guest_protocol::control::ControlHead;
-use unlade_metrics::Event;
 
-use crate::host::{Function, Host};
+use crate::function::Function;
 use crate::link::{InstanceEvent, Link, Reply};
 
 /// Bytes of the memory that an instance shares with its worker, if the isolation backend provides
@@ -73,6 +72,12 @@ impl AttachedInstance {
         self.instance.usage().ok()
     }
 
+    /// Records the reason of its end, which is also the end of a running invocation.
+    pub fn close(&self, why: String) {
+        *self.gone.borrow_mut() = Some(why.clone());
+        self.end(Ended::Gone(why));
+    }
+
     fn end(&self, ended: Ended) {
         if let Some(running) = self.running.borrow_mut().take() {
             let _ = running.send(ended);
@@ -80,60 +85,31 @@ impl AttachedInstance {
     }
 }
 
-/// Starts an instance, and serves it until it has ended.
-pub async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
-    let patience = host.config.start_timeout;
-    let started = async {
-        // The backend has its own timeout for a template: a machine that boots in software takes
-        // longer than an instance, and later starts need the template as well.
-        let template = host.template(&function).await?;
-        let start = start(&host, id, &function, template, function.role);
-        let started = tokio::time::timeout(patience, start).await;
-        let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
-        started.unwrap_or_else(late)
-    };
-    let (attached_instance, heard) = match started.await {
-        Ok(started) => started,
-        Err(why) => {
-            tracing::warn!(function = %function.name, instance = id, why, "no instance");
-            host.meter.add(Event::FnStartFailed);
-            return host.gone(id, Some(&why));
-        }
-    };
-    host.meter.add(match attached_instance.origin {
-        Origin::Cold => Event::FnStartCold,
-        Origin::Restored => Event::FnStartRestored,
-    });
-    host.admit(attached_instance.clone());
-    host.ready(id);
-    let why = serve(&host, &attached_instance, heard).await;
-    host.ending(id);
-    tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
-    attached_instance.instance.kill();
-    attached_instance.link.say(ControlHead::Detach { instance: id });
-    attached_instance.link.forget(id);
-    *attached_instance.gone.borrow_mut() = Some(why.clone());
-    attached_instance.end(Ended::Gone(why));
-    // Its memory is free only after its real end.
-    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
-    host.gone(id, None);
+/// The receiver of changes in the availability of instances.
+pub trait Availability {
+    /// Marks an instance as ready for an invocation.
+    fn ready(&self, instance: InstanceId);
+
+    /// Marks an instance as ending: it receives no further invocation.
+    fn ending(&self, instance: InstanceId);
 }
 
 /// The messages of a worker about one instance.
 pub type InstanceEvents = mpsc::UnboundedReceiver<InstanceEvent>;
 
-/// Starts an instance, and attaches it to its tenant's worker with a role.
+/// Starts an instance, and attaches it to its tenant's worker with a role. `patience` limits the
+/// wait for the worker.
 ///
 /// # Errors
 /// The reason why it does not start, for humans.
 pub async fn start(
-    host: &Rc<Host>,
     id: InstanceId,
     function: &Rc<Function>,
     template: Rc<dyn Template>,
     role: u64,
+    patience: Duration,
 ) -> Result<(Rc<AttachedInstance>, InstanceEvents), String> {
-    let link = function.tenant.link(host.config.start_timeout).await?;
+    let link = function.tenant.link(patience).await?;
     let begin = Instant::now();
     let name = format!("{}-{id}", function.name);
     let started = template.start(&name).await.map_err(|error| error.to_string())?;
@@ -172,8 +148,8 @@ pub async fn start(
 }
 
 /// Serves an instance; returns the reason of its end.
-async fn serve(
-    host: &Rc<Host>,
+pub async fn serve(
+    availability: &impl Availability,
     attached_instance: &AttachedInstance,
     mut heard: InstanceEvents,
 ) -> String {
@@ -194,7 +170,7 @@ async fn serve(
             Some(InstanceEvent::Gone(why)) if attached_instance.link.is_lost() => return why,
             // The process's exit status is more informative than the end of the channel.
             Some(InstanceEvent::Gone(why)) => {
-                host.ending(attached_instance.id);
+                availability.ending(attached_instance.id);
                 return tokio::time::timeout(LAST_WORDS, &mut ended).await.unwrap_or(why);
             }
             None => return "the I/O worker is gone".to_owned(),
@@ -206,7 +182,7 @@ async fn serve(
             () = std::future::ready(()) => {}
         }
         // The instance is free before its caller is answered: the worker owns its writes now.
-        host.ready(attached_instance.id);
+        availability.ready(attached_instance.id);
     }
 }
 
@@ -227,6 +203,7 @@ mod tests {
 
     use super::*;
     use crate::config::GatewayConfig;
+    use crate::host::Host;
     use crate::tenants::Tenants;
 
     struct Nothing;

@@ -18,6 +18,8 @@ use time::format_description::FormatItem;
 use time::macros::format_description;
 use unlade_fn_model::lambda::{Denial, Refusal};
 
+use crate::config::{KeyPair, REGION};
+
 /// Largest difference between a request's time and the gateway's.
 pub const SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 /// The service name in signatures.
@@ -28,24 +30,6 @@ const DATE: &str = "x-amz-date";
 pub const CONTENT_SHA256: &str = "x-amz-content-sha256";
 const DATE_FORMAT: &[FormatItem<'static>] =
     format_description!("[year][month][day]T[hour][minute][second]Z");
-
-/// A pair of keys.
-#[derive(Clone, PartialEq, Eq, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KeyPair {
-    /// The access key, which is not secret.
-    pub access_key_id: String,
-    /// The secret.
-    pub secret_access_key: String,
-}
-
-impl std::fmt::Debug for KeyPair {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KeyPair")
-            .field("access_key_id", &self.access_key_id)
-            .finish_non_exhaustive()
-    }
-}
 
 /// The authenticated caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -344,7 +328,7 @@ pub fn sign_request(
     let request = SignableRequest::new(method, target, all, body);
     let request = request.map_err(|error| Refusal::Parameter(error.to_string()))?;
     let settings = SigningSettings::default();
-    let (mut needed, _) = signature(request, settings, keys, crate::store::REGION, now)?;
+    let (mut needed, _) = signature(request, settings, keys, REGION, now)?;
     needed.push((CONTENT_SHA256.to_owned(), hash));
     Ok(needed)
 }

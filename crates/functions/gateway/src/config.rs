@@ -13,12 +13,15 @@ use unlade_fn_model::pool::Limits;
 use unlade_runtime::logs::LogConfig;
 use unlade_s3::Policy;
 
-use crate::auth::KeyPair;
-use crate::permit::MODES;
 use crate::tenant::relay;
 
 /// The tenant of a function that names none.
 pub const DEFAULT_TENANT: &str = "default";
+/// The region of the built-in store, in signatures.
+pub const REGION: &str = "us-east-1";
+/// The default modes of a tenant: none of them gives access to the host's network or to a key of
+/// the store.
+const MODES: [Mode; 3] = [Mode::Offload, Mode::Prefetch, Mode::Sdk];
 /// Most tenants of a shared worker, including `default`.
 const SHARED_TENANTS_MAX: usize = 256;
 /// Longest path of a socket (unix(7)), without its terminating zero.
@@ -120,6 +123,24 @@ pub enum Workers {
     PerTenant,
     /// One process for all tenants: it uses less memory, and a crash affects all of them.
     Shared,
+}
+
+/// A pair of keys.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KeyPair {
+    /// The access key, which is not secret.
+    pub access_key_id: String,
+    /// The secret.
+    pub secret_access_key: String,
+}
+
+impl std::fmt::Debug for KeyPair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KeyPair")
+            .field("access_key_id", &self.access_key_id)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A tenant: its keys, the choices of its functions, and the configuration of its worker.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::auth::{KeyPair, Keys};
-use crate::config::{DEFAULT_TENANT, GatewayConfig};
+use crate::auth::Keys;
+use crate::config::{DEFAULT_TENANT, GatewayConfig, KeyPair};
 use crate::tenant::write_private;
 
 /// Prefix of generated access keys, which distinguishes them from AWS's.

@@ -11,7 +11,8 @@ use unlade_fn_model::lambda::Refusal;
 use unlade_fn_model::pool::Refused;
 use unlade_metrics::Event;
 
-use crate::host::{Function, Host};
+use crate::function::Function;
+use crate::host::Host;
 use crate::invoke::{invoke, uuid};
 
 /// Most accepted invocations that have not been executed.

@@ -1,4 +1,4 @@
-//! The functions of a gateway, and the execution of the pool's actions.
+//! The functions of a gateway, and the execution of the pool's actions: the life of instances.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -7,21 +7,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, Semaphore, oneshot};
-use unlade_fn_model::isolation::{Image, Isolation, Mode, Preload, Template};
+use tokio::sync::{Semaphore, oneshot};
+use unlade_fn_model::ManifestError;
+use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
 use unlade_fn_model::manifest::Backend;
 use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
-use unlade_fn_model::{Manifest, ManifestError};
+use unlade_guest_protocol::control::ControlHead;
 use unlade_metrics::{Event, Meter};
 use unlade_s3::hint;
 
-use crate::attached_instance::{self, AttachedInstance};
+use crate::attached_instance::{self, AttachedInstance, Availability};
 use crate::auth::Keys;
-use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig};
-use crate::deploy::{self, Revision};
+use crate::config::{DEFAULT_TENANT, GatewayConfig, REGION, TenantConfig};
+use crate::deploy::Revision;
+use crate::function::Function;
 use crate::permit;
 use crate::store::Access;
-use crate::tenant::{Tenant, relay};
+use crate::tenant::relay;
 use crate::tenants::Tenants;
 
 /// Interval of the checks of idle instances.
@@ -30,45 +32,6 @@ const TICK: Duration = Duration::from_millis(500);
 const MEASURE: Duration = Duration::from_secs(5);
 /// Minimum charge of an instance.
 const CHARGE_BYTES_MIN: u64 = 4 << 20;
-
-/// A deployed function. A new deployment creates a new value.
-pub struct Function {
-    /// The number in the pool.
-    pub id: FunctionId,
-    /// Its name.
-    pub name: String,
-    /// The manifest.
-    pub manifest: Manifest,
-    /// Its files.
-    pub code: PathBuf,
-    /// The number of its role, which later deployments reuse.
-    pub role: u64,
-    /// Its tenant.
-    pub tenant: Rc<Tenant>,
-    hints: Vec<hint::Template>,
-    /// Modules that its templates preload: fewer than in the manifest if a template has failed to
-    /// preload them.
-    preload: RefCell<Preload>,
-    template: tokio::sync::Mutex<Option<Rc<dyn Template>>>,
-    /// True once it was removed or replaced.
-    is_removed: Cell<bool>,
-    removed: Rc<Notify>,
-    /// True if it was deployed: the gateway owns its files and removes them with it.
-    pub is_deployed: bool,
-    /// True if its files are kept when it is dropped.
-    is_kept: Cell<bool>,
-}
-
-impl Drop for Function {
-    /// Runs when the last instance has gone, or if the function was never served.
-    fn drop(&mut self) {
-        // The task that watches its template waits for this.
-        self.removed.notify_one();
-        if self.is_removed.get() && self.is_deployed && !self.is_kept.get() {
-            deploy::discard(&self.code);
-        }
-    }
-}
 
 /// An instance that was assigned to an invocation.
 pub struct Assigned {
@@ -360,7 +323,7 @@ impl Host {
         // in again in the next one (mallopt(3)).
         set("MALLOC_MMAP_THRESHOLD_", "33554432");
         set("MALLOC_TRIM_THRESHOLD_", "67108864");
-        let region = self.access.as_ref().map_or(crate::store::REGION, |access| &access.region);
+        let region = self.access.as_ref().map_or(REGION, |access| &access.region);
         set("AWS_REGION", region);
         set("AWS_DEFAULT_REGION", region);
         if let (false, Some(access)) = (manifest.mode.is_offloaded(), &self.access) {
@@ -434,17 +397,6 @@ impl Host {
         receiver.await.unwrap_or(Err(Refused::Removed))
     }
 
-    /// Marks an instance as ready for an invocation.
-    pub fn ready(self: &Rc<Host>, instance: InstanceId) {
-        let actions = self.pool.borrow_mut().ready(instance, Instant::now());
-        self.act(actions);
-    }
-
-    /// Marks an instance as ending: it receives no further invocation.
-    pub fn ending(&self, instance: InstanceId) {
-        self.pool.borrow_mut().ending(instance);
-    }
-
     /// Removes an instance that has ended.
     pub fn gone(self: &Rc<Host>, instance: InstanceId, why: Option<&str>) {
         self.attached_instances.borrow_mut().remove(&instance);
@@ -487,9 +439,7 @@ impl Host {
                     let host = self.clone();
                     tokio::task::spawn_local(async move {
                         match found {
-                            Some(function) => {
-                                attached_instance::live(host, instance, function).await
-                            }
+                            Some(function) => live(host, instance, function).await,
                             None => host.gone(instance, Some("the function was removed")),
                         }
                     });
@@ -549,4 +499,53 @@ impl Host {
         let slot = function.template.try_lock().ok()?;
         slot.as_ref().and_then(|template| template.usage().ok())
     }
+}
+
+impl Availability for Rc<Host> {
+    fn ready(&self, instance: InstanceId) {
+        let actions = self.pool.borrow_mut().ready(instance, Instant::now());
+        self.act(actions);
+    }
+
+    fn ending(&self, instance: InstanceId) {
+        self.pool.borrow_mut().ending(instance);
+    }
+}
+
+/// Starts an instance, and serves it until it has ended.
+async fn live(host: Rc<Host>, id: InstanceId, function: Rc<Function>) {
+    let patience = host.config.start_timeout;
+    let started = async {
+        // The backend has its own timeout for a template: a machine that boots in software takes
+        // longer than an instance, and later starts need the template as well.
+        let template = host.template(&function).await?;
+        let start = attached_instance::start(id, &function, template, function.role, patience);
+        let started = tokio::time::timeout(patience, start).await;
+        let late = |_| Err(format!("it did not start within {} s", patience.as_secs_f64()));
+        started.unwrap_or_else(late)
+    };
+    let (attached_instance, heard) = match started.await {
+        Ok(started) => started,
+        Err(why) => {
+            tracing::warn!(function = %function.name, instance = id, why, "no instance");
+            host.meter.add(Event::FnStartFailed);
+            return host.gone(id, Some(&why));
+        }
+    };
+    host.meter.add(match attached_instance.origin {
+        Origin::Cold => Event::FnStartCold,
+        Origin::Restored => Event::FnStartRestored,
+    });
+    host.admit(attached_instance.clone());
+    host.ready(id);
+    let why = attached_instance::serve(&host, &attached_instance, heard).await;
+    host.ending(id);
+    tracing::debug!(function = %function.name, instance = id, why, "an instance has ended");
+    attached_instance.instance.kill();
+    attached_instance.link.say(ControlHead::Detach { instance: id });
+    attached_instance.link.forget(id);
+    attached_instance.close(why);
+    // Its memory is free only after its real end.
+    let _ = tokio::time::timeout(patience, attached_instance.instance.ended()).await;
+    host.gone(id, None);
 }

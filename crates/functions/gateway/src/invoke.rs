@@ -12,7 +12,8 @@ use unlade_guest_protocol::control::{ControlHead, FailedWrite, ObjectName};
 use unlade_metrics::Event;
 
 use crate::attached_instance::Ended;
-use crate::host::{Assigned, Function, Host};
+use crate::function::Function;
+use crate::host::{Assigned, Host};
 use crate::link::{Link, Reply};
 
 /// The kind of instance that served an invocation.

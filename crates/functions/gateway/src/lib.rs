@@ -6,8 +6,8 @@
 //!   generated keys; [`permit`]: the choices that a deployment is allowed;
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
 //!   asynchronous invocations;
-//! - [`host`]: functions, and the execution of the pool's actions; [`attached_instance`]: the life
-//!   cycle of one instance;
+//! - [`host`]: all functions, and the execution of the pool's actions; [`function`]: one function;
+//!   [`attached_instance`]: one instance, started and attached;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
 //! - [`deploy`]: deployments; [`trial`]: the trial import of a function; [`guest`]: the package
@@ -26,6 +26,7 @@ pub mod config;
 pub mod credentials;
 pub mod deploy;
 pub mod events;
+pub mod function;
 pub mod guest;
 pub mod host;
 pub mod invoke;

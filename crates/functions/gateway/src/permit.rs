@@ -2,14 +2,9 @@
 //! manifest.
 
 use serde_json::{Value, json};
-use unlade_fn_model::isolation::Mode;
 use unlade_fn_model::{Manifest, ManifestError};
 
 use crate::config::TenantConfig;
-
-/// The default modes of a tenant: none of them gives access to the host's network or to a key of
-/// the store.
-pub const MODES: [Mode; 3] = [Mode::Offload, Mode::Prefetch, Mode::Sdk];
 
 /// Refuses a manifest that chooses something that its tenant may not.
 ///

@@ -24,13 +24,14 @@ use unlade_runtime::listen::ListenError;
 use unlade_runtime::system::{SystemError, system};
 
 use crate::api::{self, Api};
-use crate::auth::{KeyPair, Keys};
-use crate::config::{Authentication, ConfigError, DEFAULT_TENANT, GatewayConfig, TenantConfig};
+use crate::auth::Keys;
+use crate::config::{Authentication, ConfigError, DEFAULT_TENANT, GatewayConfig, KeyPair, REGION};
 use crate::credentials;
 use crate::deploy::{self, DeployError, Revision};
 use crate::events::Events;
+use crate::function::Function;
 use crate::guest;
-use crate::host::{Function, Host};
+use crate::host::Host;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
 use crate::tenants::Tenants;
@@ -231,35 +232,6 @@ async fn start_store(
     Ok(Some(started.map_err(system(format!("the built-in store, {}", config.store_listen)))?))
 }
 
-/// The `[store]` table of a tenant's worker: the tenant's own, else the gateway's, else the
-/// built-in store.
-pub(crate) fn worker_table(
-    config: &GatewayConfig,
-    tenant: &TenantConfig,
-    access: Option<&Access>,
-) -> toml::Table {
-    let mut table = toml::Table::new();
-    let builtin = || access.map(Access::table).unwrap_or_default();
-    let store = tenant.store.clone().or_else(|| config.store.clone()).unwrap_or_else(builtin);
-    table.insert("store".to_owned(), store.into());
-    let parts =
-        [("instance", &tenant.instance), ("copies", &tenant.copies), ("tenant", &tenant.limits)];
-    for (key, part) in parts {
-        if let Some(part) = part {
-            table.insert(key.to_owned(), part.clone().into());
-        }
-    }
-    if let Some(admin) = tenant.admin {
-        table.insert("admin".to_owned(), admin.to_string().into());
-    }
-    let drain = format!("{}s", config.drain_timeout.as_secs().max(1));
-    table.insert("drain_timeout".to_owned(), drain.into());
-    let mut log = toml::Table::new();
-    log.insert("level".to_owned(), config.log.level.clone().into());
-    table.insert("log".to_owned(), log.into());
-    table
-}
-
 /// Loads the deployed functions, and those of the directory that can be imported. The others are
 /// logged and omitted.
 async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
@@ -439,7 +411,7 @@ fn client_environment(
         set("AWS_ACCESS_KEY_ID", id);
         set("AWS_SECRET_ACCESS_KEY", secret);
     }
-    set("AWS_DEFAULT_REGION", access.map_or(crate::store::REGION, |access| &access.region));
+    set("AWS_DEFAULT_REGION", access.map_or(REGION, |access| &access.region));
     text
 }
 
@@ -470,24 +442,5 @@ mod tests {
         assert!(second.contains("another gateway"), "{second}");
         drop(first);
         lock(state.path()).unwrap();
-    }
-
-    #[test]
-    fn tenants_have_their_own_store_or_the_common_one() {
-        let access = Access {
-            endpoint: "http://127.0.0.1:9000".to_owned(),
-            region: "us-east-1".to_owned(),
-            access_key_id: "a".to_owned(),
-            secret_access_key: "b".to_owned(),
-        };
-        let config = GatewayConfig::default();
-        let common = worker_table(&config, &TenantConfig::default(), Some(&access));
-        assert_eq!(common["store"]["endpoint"].as_str(), Some("http://127.0.0.1:9000"));
-        let own: toml::Table = toml::from_str("endpoint = \"https://s3.example\"").unwrap();
-        let copies = Some(toml::from_str("service = \"off\"").unwrap());
-        let tenant = TenantConfig { store: Some(own), copies, ..TenantConfig::default() };
-        let own = worker_table(&config, &tenant, Some(&access));
-        assert_eq!(own["store"]["endpoint"].as_str(), Some("https://s3.example"));
-        assert_eq!(own["copies"]["service"].as_str(), Some("off"));
     }
 }

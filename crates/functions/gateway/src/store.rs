@@ -12,15 +12,13 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::Child;
 
-use crate::auth::KeyPair;
 use crate::child;
+use crate::config::{KeyPair, REGION};
 use crate::credentials::random;
 use crate::tenant::write_private;
 
 /// The access key of the built-in store.
 const ACCESS_KEY_ID: &str = "unlade";
-/// The region in signatures.
-pub const REGION: &str = "us-east-1";
 /// Timeout of a store's start.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Wait before a store is restarted.

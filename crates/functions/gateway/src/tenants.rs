@@ -9,8 +9,7 @@ use std::rc::Rc;
 
 use tokio::task::JoinHandle;
 
-use crate::config::{DEFAULT_TENANT, GatewayConfig, Workers};
-use crate::serve::worker_table;
+use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig, Workers};
 use crate::store::Access;
 use crate::tenant::{Tenant, config_file, configure, write_private};
 use crate::worker::{Kind, Worker};
@@ -207,6 +206,35 @@ impl Tenants {
     }
 }
 
+/// The configuration of a tenant's worker. Its `[store]` is the tenant's own, else the gateway's,
+/// else the built-in store.
+fn worker_table(
+    config: &GatewayConfig,
+    tenant: &TenantConfig,
+    access: Option<&Access>,
+) -> toml::Table {
+    let mut table = toml::Table::new();
+    let builtin = || access.map(Access::table).unwrap_or_default();
+    let store = tenant.store.clone().or_else(|| config.store.clone()).unwrap_or_else(builtin);
+    table.insert("store".to_owned(), store.into());
+    let parts =
+        [("instance", &tenant.instance), ("copies", &tenant.copies), ("tenant", &tenant.limits)];
+    for (key, part) in parts {
+        if let Some(part) = part {
+            table.insert(key.to_owned(), part.clone().into());
+        }
+    }
+    if let Some(admin) = tenant.admin {
+        table.insert("admin".to_owned(), admin.to_string().into());
+    }
+    let drain = format!("{}s", config.drain_timeout.as_secs().max(1));
+    table.insert("drain_timeout".to_owned(), drain.into());
+    let mut log = toml::Table::new();
+    log.insert("level".to_owned(), config.log.level.clone().into());
+    table.insert("log".to_owned(), log.into());
+    table
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::task::LocalSet;
@@ -279,5 +307,24 @@ mod tests {
             tenants.apply(&config(state, "[tenant.default.limits]\ncalls_max = 7\n")).unwrap();
             assert!(read().contains("calls_max = 7"));
         });
+    }
+
+    #[test]
+    fn tenants_have_their_own_store_or_the_common_one() {
+        let access = Access {
+            endpoint: "http://127.0.0.1:9000".to_owned(),
+            region: "us-east-1".to_owned(),
+            access_key_id: "a".to_owned(),
+            secret_access_key: "b".to_owned(),
+        };
+        let config = GatewayConfig::default();
+        let common = worker_table(&config, &TenantConfig::default(), Some(&access));
+        assert_eq!(common["store"]["endpoint"].as_str(), Some("http://127.0.0.1:9000"));
+        let own: toml::Table = toml::from_str("endpoint = \"https://s3.example\"").unwrap();
+        let copies = Some(toml::from_str("service = \"off\"").unwrap());
+        let tenant = TenantConfig { store: Some(own), copies, ..TenantConfig::default() };
+        let own = worker_table(&config, &tenant, Some(&access));
+        assert_eq!(own["store"]["endpoint"].as_str(), Some("https://s3.example"));
+        assert_eq!(own["copies"]["service"].as_str(), Some("off"));
     }
 }

@@ -12,7 +12,8 @@ use unlade_guest_protocol::HandlerStatus;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
 
 use crate::attached_instance::{self, AttachedInstance, InstanceEvents, LAST_WORDS};
-use crate::host::{Function, Host};
+use crate::function::Function;
+use crate::host::Host;
 use crate::invoke::uuid;
 use crate::link::{InstanceEvent, Reply};
 
@@ -37,7 +38,7 @@ pub async fn check(
     let role = host.role(format!("{}, tried", function.name));
     function.tenant.role(role, host.policy(function));
     let patience = host.config.start_timeout;
-    let start = attached_instance::start(host, id, function, template, role);
+    let start = attached_instance::start(id, function, template, role, patience);
     let (attached_instance, heard) = match tokio::time::timeout(patience, start).await {
         Ok(started) => started?,
         Err(_) => {

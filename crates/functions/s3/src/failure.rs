@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::response::Head;
 use crate::xml;
 
 /// An error of the service.
@@ -29,9 +28,9 @@ impl ServiceError {
         self.error.get("Message").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Reads the error of a response with a status above 299.
-    pub fn read(head: &Head, body: &[u8]) -> ServiceError {
-        ServiceError::of(head.status, body)
+    /// Reads the error of a response with this status, which is above 299.
+    pub fn read(status: u16, body: &[u8]) -> ServiceError {
+        ServiceError::of(status, body)
     }
 
     /// Reads the error of a response with status 200 whose body is an error, or not a document.

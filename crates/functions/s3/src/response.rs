@@ -62,7 +62,7 @@ pub enum Answer {
 /// Interprets a response; `body` is empty for an object's content.
 pub fn understand(request: &Request, head: &Head, body: &[u8]) -> Answer {
     if !(200..300).contains(&head.status) {
-        return Answer::Failed(ServiceError::read(head, body));
+        return Answer::Failed(ServiceError::read(head.status, body));
     }
     let operation = request.operation;
     let is_document = matches!(operation.output, Output::Xml(_) | Output::Text(_));
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!((error.code(), error.message()), ("404", "Not Found"));
         // SDKs return ids for it, possibly empty ones, unless an intermediary has responded.
         let meta = |status, body: &[u8]| {
-            let error = ServiceError::read(&head(status, &[]), body);
+            let error = ServiceError::read(status, body);
             let text = error_meta("HeadObject", &error, &head(status, &[]), 0);
             serde_json::from_slice::<Value>(&text).unwrap()
         };

@@ -17,7 +17,7 @@
 //! process of its sender (`SCM_CREDENTIALS`).
 //!
 //! Modules, in the order of use:
-//! - `config`: the operator's configuration; `probe`: the check of this machine;
+//! - `config`: the operator's configuration; `probe`: the check of this machine; `error`: errors;
 //! - `interpreter`: the host's files that a Python needs;
 //! - `spec`: the specification of a sandbox, derived from an image;
 //! - `message`, `packet`: messages between gateway and supervisor, with descriptors;
@@ -28,6 +28,7 @@
 
 mod config;
 mod confine;
+mod error;
 mod groups;
 mod instance;
 mod interpreter;
@@ -53,11 +54,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Template};
 
 pub use config::{INSTANCES_MAX, Launcher, ProcessConfig};
+pub use error::NAME;
 
 use interpreter::Interpreter;
-
-/// The backend's name.
-pub const NAME: &str = "process";
 
 /// Number of templates of this process, which makes their groups and users unique.
 static TEMPLATES: AtomicU32 = AtomicU32::new(0);
@@ -123,9 +122,4 @@ pub fn limits() -> Vec<(String, u8)> {
         names.map(|name| (name, version)).collect::<Vec<_>>()
     };
     hierarchies.iter().flat_map(of).collect()
-}
-
-/// Creates an error of the machine.
-fn system(what: impl Into<String>, source: impl Into<std::io::Error>) -> IsolationError {
-    IsolationError::System { what: what.into(), source: source.into() }
 }

@@ -92,6 +92,7 @@ mod tests {
         write(".bucket-Ym94.object-Z29uZQ.internal.json", r#"{"e_tag":"x"}"#);
         write(".upload-0.json", "null");
         let vault = Vault::open(Local, dir.path()).unwrap();
+        import(&vault, dir.path()).unwrap();
         let about = vault.open_object("box", "a/b").unwrap().about.unwrap();
         assert_eq!(
             (about.e_tag.as_str(), about.content_type.as_deref()),

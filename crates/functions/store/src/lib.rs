@@ -153,7 +153,9 @@ fn open(root: &Path) -> io::Result<Vault<Local>> {
             tracing::debug!(%error, path = %above.display(), "store: not synced");
         }
     }
-    Vault::open(Local, &root)
+    let vault = Vault::open(Local, &root)?;
+    legacy::import(&vault, &root)?;
+    Ok(vault)
 }
 
 async fn answer(

@@ -137,7 +137,6 @@ impl<D: Disk> Vault<D> {
         if found.is_none() {
             vault.write(&format, FORMAT.as_bytes())?;
         }
-        crate::legacy::import(&vault, root)?;
         Ok(vault)
     }
 

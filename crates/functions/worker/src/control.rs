@@ -11,12 +11,12 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
-use unlade_bytes::DecodeError;
 use unlade_guest_protocol::InvokeHead;
 use unlade_guest_protocol::control::{ControlHead, Message};
 use unlade_runtime::descriptors::receive;
 use unlade_s3::{Policy, hint};
 
+use crate::gateway::Gateway;
 use crate::session::{Memory, Order, Session};
 use crate::tenant::Tenant;
 
@@ -28,49 +28,6 @@ pub const INSTANCES_MAX: usize = 16 * 1024;
 const BATCH_BYTES: usize = 64 << 10;
 /// Pause after a failed accept: descriptors may be exhausted, perhaps by another tenant.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// The sending half of a gateway's connection.
-#[derive(Clone, Debug)]
-pub struct Gateway {
-    /// Encoded messages; one that is too long is refused before it is queued.
-    messages: mpsc::UnboundedSender<Vec<u8>>,
-}
-
-impl Gateway {
-    /// Creates a sender to a gateway, and the queue of its messages. The queue needs no limit of
-    /// its own: there are few messages for each instance, and instances are limited.
-    pub fn new() -> (Gateway, mpsc::UnboundedReceiver<Vec<u8>>) {
-        let (messages, said) = mpsc::unbounded_channel();
-        (Gateway { messages }, said)
-    }
-
-    /// Sends a message; drops it if the gateway has disconnected.
-    pub fn say(&self, said: ControlHead) {
-        if let Err(error) = self.say_with(said, Vec::new()) {
-            tracing::error!(%error, "control: a message was not said");
-        }
-    }
-
-    /// Sends a message with a payload.
-    ///
-    /// # Errors
-    /// The payload exceeds the size of a message; no message was sent.
-    pub fn say_with(&self, said: ControlHead, bytes: Vec<u8>) -> Result<(), DecodeError> {
-        let mut encoded = Vec::new();
-        Message { said, bytes }.encode(&mut encoded)?;
-        let _ = self.messages.send(encoded);
-        Ok(())
-    }
-
-    /// Reports the result of an invocation's writes once all of them have ended.
-    pub fn settle(&self, tenant: &Rc<Tenant>, invocation: String) {
-        let (gateway, tenant) = (self.clone(), tenant.clone());
-        tokio::task::spawn_local(async move {
-            let failed = tenant.writeback.settle(&invocation).await;
-            gateway.say(ControlHead::Settled { invocation, failed });
-        });
-    }
-}
 
 /// The state of one gateway connection.
 struct Connection {
@@ -199,8 +156,7 @@ impl Connection {
             ControlHead::Hint { invocation, role, mut objects } => {
                 let policy = self.role(role)?;
                 objects.extend(hint::of_event(&bytes));
-                let tenant = &self.tenant;
-                tenant.prefetches.begin(tenant, &invocation, &policy, objects);
+                self.tenant.prefetches.begin(&invocation, &policy, objects);
             }
             ControlHead::Invoke {
                 instance,
@@ -225,7 +181,7 @@ impl Connection {
             }
             ControlHead::Settle { invocation } => {
                 // An invocation that was hinted at, but never ran.
-                self.tenant.prefetches.end(&self.tenant, &invocation);
+                self.tenant.prefetches.end(&invocation);
                 self.gateway.settle(&self.tenant, invocation);
             }
             ControlHead::Detach { instance } => self.order(instance, Order::Detach)?,

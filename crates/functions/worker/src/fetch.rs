@@ -3,125 +3,13 @@
 
 use std::rc::Rc;
 
-use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
-use unlade_guest_protocol::descriptor::{LEFT_UNKNOWN, MORE};
-use unlade_guest_protocol::{Completion, Extent, Status};
-use unlade_metrics::Event;
-use unlade_s3::failure::{HostCode, host_meta};
+use unlade_s3::failure::HostCode;
 
+use crate::answer::Answer;
+use crate::flow::{Chunk, Filled, Flow, Rest};
 use crate::perform::Failed;
-use crate::session_epoch::{Meta, SessionEpoch, Slots};
-use crate::store::{Into, Reader, TransportError};
-use crate::tenant::Tenant;
-
-/// The state of a token that the guest holds.
-#[derive(Debug)]
-pub struct LentBody {
-    _meta: Option<Meta>,
-    _slots: Option<Slots>,
-    /// The rest of the body; `None` while a READ uses it.
-    rest: Option<Rest>,
-    /// False once the body was dropped; a READ in progress does not restore it.
-    is_body: bool,
-}
-
-/// The rest of a body: being read ahead, or paused.
-enum Rest {
-    Here(Box<Flow>),
-    Ahead(Abort<Ahead>),
-}
-
-/// The result of reading ahead; an inner `None` is the end of the body.
-type Ahead = (Box<Flow>, Result<Option<Chunk>, TransportError>);
-
-impl std::fmt::Debug for Rest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Rest")
-    }
-}
-
-/// A task that is aborted when this is dropped, and its result.
-struct Abort<T>(AbortHandle, oneshot::Receiver<T>);
-
-impl<T> Drop for Abort<T> {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// The source of an object's bytes.
-pub struct Flow {
-    reader: Box<dyn Reader>,
-    /// Bytes that were read but not yet requested.
-    carry: Vec<u8>,
-    window_slots: u32,
-}
-
-/// A filled run of slots.
-struct Chunk {
-    slots: Slots,
-    bytes: usize,
-}
-
-impl Flow {
-    /// Creates a flow from a body reader that fills at most `window_slots` slots at a time.
-    pub fn new(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
-        Flow { reader, carry: Vec::new(), window_slots }
-    }
-
-    fn left_bytes(&self) -> Option<u64> {
-        self.reader.left_bytes().map(|left| left + self.carry.len() as u64)
-    }
-
-    fn slots_due(&self) -> u32 {
-        let slot = u64::from(unlade_guest_protocol::region::SLOT_BYTES);
-        let due = self.left_bytes().map_or(u64::MAX, |left| left.div_ceil(slot));
-        u32::try_from(due).unwrap_or(u32::MAX).min(self.window_slots).max(1)
-    }
-
-    /// Fills slots; `None` at the end of the body.
-    async fn fill(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        slots: Slots,
-        limit: usize,
-    ) -> Result<Option<Chunk>, TransportError> {
-        let room = slots.room_bytes().min(limit);
-        let start = slots.offset();
-        let mut bytes = self.carry.len().min(room);
-        if bytes > 0 {
-            let carried = self.carry.drain(..bytes).collect::<Vec<_>>();
-            // The offset lies in slots that are lent to this chunk.
-            let _ = session_epoch.region.borrow().arena().copy_in(start, &carried);
-        }
-        while bytes < room {
-            let read = self.read(session_epoch, start + bytes, room - bytes).await?;
-            if read == 0 {
-                break;
-            }
-            bytes += read;
-        }
-        Ok((bytes > 0).then_some(Chunk { slots, bytes }))
-    }
-
-    async fn read(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        at: usize,
-        bytes_max: usize,
-    ) -> Result<usize, TransportError> {
-        // The task shares the arena while it reads, so the memory stays mapped.
-        let arena = session_epoch.arena();
-        self.reader.read(Into::Region(&arena, at), bytes_max).await
-    }
-}
-
-/// The first chunk of a body, before the guest was answered.
-pub struct First {
-    flow: Flow,
-    chunk: Option<Chunk>,
-}
+use crate::session_epoch::SessionEpoch;
+use crate::store::TransportError;
 
 /// Reads the first chunk. A failure here may be retried from the start.
 ///
@@ -130,126 +18,45 @@ pub struct First {
 pub async fn first(
     session_epoch: &Rc<SessionEpoch>,
     mut flow: Flow,
-) -> Result<Option<First>, TransportError> {
+) -> Result<Option<Filled>, TransportError> {
     if flow.left_bytes() == Some(0) {
-        return Ok(Some(First { flow, chunk: None }));
+        return Ok(Some(Filled { flow, chunk: None }));
     }
-    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return Ok(None) };
-    let chunk = flow.fill(session_epoch, slots, usize::MAX).await?;
-    Ok(Some(First { flow, chunk }))
+    let Some(slots) = session_epoch.lender.slots(flow.slots_due()).await else { return Ok(None) };
+    let chunk = flow.fill(&session_epoch.lender, slots, usize::MAX).await?;
+    Ok(Some(Filled { flow, chunk }))
 }
 
-/// Completes a call with the first chunk of its body.
-pub async fn deliver(
-    tenant: &Tenant,
-    session_epoch: &Rc<SessionEpoch>,
-    call: u64,
-    text: &[u8],
-    first: First,
-    flags: u16,
-) {
-    let Some(meta) = session_epoch.meta(text).await else {
-        return session_epoch.complete(&Completion::bare(
-            call,
-            Status::Refused,
-            session_epoch.epoch_low(),
-        ));
-    };
-    let place = (meta.offset, meta.bytes);
-    let token = session_epoch.next_token();
-    give(tenant, session_epoch, call, token, Some((meta, place)), first.flow, first.chunk, flags);
-}
-
-#[allow(clippy::too_many_arguments, reason = "what a completion has")]
-fn give(
-    tenant: &Tenant,
-    session_epoch: &Rc<SessionEpoch>,
-    call: u64,
-    token: u64,
-    meta: Option<(Meta, (u32, u32))>,
-    flow: Flow,
-    chunk: Option<Chunk>,
-    flags: u16,
-) {
-    let left = match (&chunk, flow.left_bytes()) {
-        (None, _) => 0,
-        (Some(_), left) => left.unwrap_or(LEFT_UNKNOWN),
-    };
-    let (slots, bytes) = match chunk {
-        Some(chunk) => (Some(chunk.slots), chunk.bytes),
-        None => (None, 0),
-    };
-    tenant.meter.add_n(Event::HostioBytesIn, bytes as u64);
-    tenant.turn.spend(0, bytes as u64);
-    let body = slots.as_ref().map_or(Extent { first_slot: 0, bytes: 0 }, |s| s.extent(bytes));
-    let place = meta.as_ref().map_or((0, 0), |(_, place)| *place);
-    let rest = (left > 0).then(|| read_ahead(session_epoch, flow));
-    let held = LentBody { _meta: meta.map(|(meta, _)| meta), _slots: slots, rest, is_body: true };
-    session_epoch.tokens.borrow_mut().insert(token, held);
-    session_epoch.complete(&Completion {
-        flags: flags | if left > 0 { MORE } else { 0 },
-        meta_offset: place.0,
-        meta_bytes: place.1,
-        body,
-        token,
-        body_left_bytes: left,
-        ..Completion::bare(call, Status::Done, session_epoch.epoch_low())
-    });
-}
-
-/// Starts to fill the next chunk, if slots are free.
-fn read_ahead(session_epoch: &Rc<SessionEpoch>, mut flow: Flow) -> Rest {
-    let Some(slots) = session_epoch.try_slots(flow.slots_due()) else {
-        return Rest::Here(Box::new(flow));
-    };
-    let (give, given) = oneshot::channel();
-    let own = session_epoch.clone();
-    let task = session_epoch.spawn(async move {
-        let chunk = flow.fill(&own, slots, usize::MAX).await;
-        // The receiver is gone if the body was dropped.
-        let _ = give.send((Box::new(flow), chunk));
-    });
-    Rest::Ahead(Abort(task, given))
-}
-
-/// Executes a READ: completes it with the next chunk under the same token.
+/// Executes a READ: the next chunk under the same token, of at most `wanted` bytes unless that is
+/// zero.
+///
+/// # Errors
+/// Nothing is left to read, or the connection broke.
 pub async fn read(
-    tenant: &Tenant,
     session_epoch: &Rc<SessionEpoch>,
-    call: u64,
     token: u64,
     wanted: u32,
-) {
+) -> Result<Answer, Failed> {
+    let invalid = |why: &str| Failed::host(HostCode::Invalid, why);
     let taken = session_epoch.tokens.borrow_mut().get_mut(&token).and_then(|held| {
         // The previous chunk's slots are released to the host.
-        (held._meta, held._slots) = (None, None);
+        (held.meta, held.slots) = (None, None);
         held.rest.take()
     });
-    let Some(rest) = taken else {
-        return complain(session_epoch, call, HostCode::Invalid, "nothing is left to read").await;
-    };
+    let rest = taken.ok_or_else(|| invalid("nothing is left to read"))?;
     let limit = if wanted == 0 { usize::MAX } else { wanted as usize };
     let (flow, chunk) = next(session_epoch, rest, limit).await;
     if !session_epoch.tokens.borrow().get(&token).is_some_and(|held| held.is_body) {
-        return complain(session_epoch, call, HostCode::Invalid, "the body was released").await;
+        return Err(invalid("the body was released"));
     }
-    match chunk {
-        Ok(Some(chunk)) => give(tenant, session_epoch, call, token, None, *flow, chunk, 0),
-        Ok(None) => {
+    match chunk? {
+        Some(chunk) => Ok(Answer::Chunk { token, filled: Filled { flow: *flow, chunk } }),
+        None => {
             // The guest retries after it has released something.
             if let Some(held) = session_epoch.tokens.borrow_mut().get_mut(&token) {
                 held.rest = Some(Rest::Here(flow));
             }
-            session_epoch.complete(&Completion::bare(
-                call,
-                Status::Refused,
-                session_epoch.epoch_low(),
-            ));
-        }
-        Err(error) => {
-            let failed = Failed::from(error);
-            let (code, message) = failed.said();
-            say(session_epoch, call, Status::HostError, &host_meta(code, message), 0).await;
+            Ok(Answer::Refused)
         }
     }
 }
@@ -274,8 +81,10 @@ async fn next(session_epoch: &Rc<SessionEpoch>, rest: Rest, limit: usize) -> Nex
             }
         },
     };
-    let Some(slots) = session_epoch.slots(flow.slots_due()).await else { return (flow, Ok(None)) };
-    let chunk = flow.fill(session_epoch, slots, limit).await;
+    let Some(slots) = session_epoch.lender.slots(flow.slots_due()).await else {
+        return (flow, Ok(None));
+    };
+    let chunk = flow.fill(&session_epoch.lender, slots, limit).await;
     (flow, chunk.map(Some))
 }
 
@@ -292,58 +101,11 @@ impl Cut for Next {
             // The chunk was filled before the bytes that are still carried.
             let mut carry = Vec::with_capacity(more + self.0.carry.len());
             // The range lies within the chunk's own slots.
-            let _ = session_epoch.region.borrow().arena().append_to(at, more, &mut carry);
+            let _ = session_epoch.arena().append_to(at, more, &mut carry);
             carry.append(&mut self.0.carry);
             self.0.carry = carry;
             chunk.bytes = limit;
         }
         self
     }
-}
-
-/// Completes a call with text only.
-pub async fn say(
-    session_epoch: &Rc<SessionEpoch>,
-    call: u64,
-    status: Status,
-    text: &[u8],
-    flags: u16,
-) {
-    let bare = Completion::bare(call, status, session_epoch.epoch_low());
-    let Some(meta) = session_epoch.meta(text).await else {
-        // The call may have been executed, so it must not be reported as refused.
-        let status = if status == Status::Refused { status } else { Status::HostError };
-        return session_epoch.complete(&Completion { status, ..bare });
-    };
-    tell(session_epoch, bare, meta, flags);
-}
-
-fn tell(session_epoch: &SessionEpoch, bare: Completion, meta: Meta, flags: u16) {
-    let token = session_epoch.next_token();
-    let (meta_offset, meta_bytes) = (meta.offset, meta.bytes);
-    let held = LentBody { _meta: Some(meta), _slots: None, rest: None, is_body: false };
-    session_epoch.tokens.borrow_mut().insert(token, held);
-    session_epoch.complete(&Completion { flags, meta_offset, meta_bytes, token, ..bare });
-}
-
-/// Completes a call with an error of the host.
-pub async fn complain(session_epoch: &Rc<SessionEpoch>, call: u64, code: HostCode, message: &str) {
-    say(session_epoch, call, Status::HostError, &host_meta(code.name(), message), 0).await;
-}
-
-/// Completes a call with an error of the host, if there is room for its text now.
-pub fn try_complain(
-    session_epoch: &Rc<SessionEpoch>,
-    call: u64,
-    code: HostCode,
-    message: &str,
-) -> bool {
-    let Some(meta) = session_epoch.try_meta(&host_meta(code.name(), message)) else { return false };
-    tell(
-        session_epoch,
-        Completion::bare(call, Status::HostError, session_epoch.epoch_low()),
-        meta,
-        0,
-    );
-    true
 }

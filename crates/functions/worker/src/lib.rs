@@ -6,19 +6,25 @@
 //!
 //! Modules, in the order in which a call passes them:
 //! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] reads
-//!   and [`scheduler`] schedules; [`serve`]: the service of one tenant; [`config`]: the
-//!   configuration; [`control`]: the socket where the gateway attaches instances;
+//!   and [`scheduler`] schedules; [`serve`]: the service of one tenant; [`open`]: its construction;
+//!   [`config`]: the configuration; [`control`]: the socket where the gateway attaches instances;
+//!   [`gateway`]: messages to it;
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
 //! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]:
-//!   its memory, with [`runs`] of slots;
-//! - [`stage`]: the body of a call, copied before it is used; [`copies`]: the copies of long
-//!   bodies; [`stream`]: a large body that is sent to the store while it arrives;
-//! - [`call`]: policy, then a local answer or a request to the store: [`perform`];
+//!   its memory, with [`runs`] of slots; [`lending`]: what is lent of it;
+//! - [`submission`]: the way of a submission through the stages, with its context ([`caller`]);
+//! - [`decode`]: its text and body, copied and checked; [`stage`]: a body that is buffered;
+//!   [`copies`]: the copies of long bodies;
+//! - [`authorise`]: the request of a call, if the role allows it;
+//! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
+//!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
+//!   [`stream_input`];
 //! - [`prefetch`]: objects fetched before the function requests them;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
 //! - [`store`]: requests over HTTP;
-//! - [`fetch`]: the transfer of an object into slots.
+//! - [`fetch`]: the transfer of an object into slots, from its [`flow`];
+//! - [`complete`]: the completion of every submission with its [`answer`].
 //!
 //! A guest is untrusted: its words are read once, copied and checked. A protocol violation ends
 //! its channel. A guest can corrupt only its own results and use up only its own quota.
@@ -30,13 +36,23 @@
 //! service starts with the first copy that benefits from it.
 #![forbid(unsafe_code)]
 
+pub mod answer;
+pub mod authorise;
 pub mod call;
+pub mod caller;
 pub mod channel;
+pub mod complete;
 pub mod config;
 pub mod control;
 pub mod copies;
+pub mod decode;
 pub mod fetch;
+pub mod flow;
+pub mod gateway;
+pub mod invalidation;
 pub mod journal;
+pub mod lending;
+pub mod open;
 pub mod perform;
 pub mod prefetch;
 pub mod quota;
@@ -51,6 +67,8 @@ pub mod shared;
 pub mod stage;
 pub mod store;
 pub mod stream;
+pub mod stream_input;
+pub mod submission;
 pub mod tenant;
 pub mod tenant_list;
 #[cfg(test)]
@@ -58,7 +76,7 @@ mod testing;
 pub mod worker;
 pub mod writeback;
 
-pub use config::{ConfigError, WorkerConfig};
+pub use open::WorkerError;
 pub use shared::run_shared;
 pub use tenant_list::TenantList;
-pub use worker::{WorkerError, run};
+pub use worker::run;

@@ -1,22 +1,57 @@
 //! One operation at the store, with its attempts and waits.
 
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use unlade_metrics::Event;
+use unlade_metrics::{Event, Meter};
 use unlade_s3::failure::{HostCode, ServiceError};
 use unlade_s3::operation::Output;
 use unlade_s3::response::{Answer, understand};
-use unlade_s3::retry::{Attempts, Failure};
+use unlade_s3::retry::{Attempts, Failure, Quota};
 use unlade_s3::{Head, Request};
 
 use crate::store::checked::{self, Checked};
-use crate::store::{Body, Incoming, Reader, TransportError, read_all};
-use crate::tenant::Tenant;
+use crate::store::{Body, Incoming, Reader, Transport, TransportError, read_all};
 
 /// Largest response that is not an object.
 const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// The client of a tenant's store: the transport, and the state that all operations share.
+pub struct StoreClient {
+    /// The transport to the store.
+    pub transport: Box<dyn Transport>,
+    /// The budget of retries.
+    pub retries: RefCell<Quota>,
+    /// The metrics.
+    pub meter: Arc<Meter>,
+    dice: Cell<u64>,
+}
+
+impl StoreClient {
+    /// Creates a client without operations. `seed` seeds the random waits.
+    pub fn new(transport: Box<dyn Transport>, meter: Arc<Meter>, seed: u64) -> Rc<StoreClient> {
+        let (retries, dice) = (RefCell::default(), Cell::new(seed));
+        Rc::new(StoreClient { transport, retries, meter, dice })
+    }
+
+    /// A random number (SplitMix64), which is sufficient for the jitter of waits.
+    pub fn dice(&self) -> u32 {
+        let state = self.dice.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        self.dice.set(state);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed >> 32) as u32
+    }
+}
+
+impl std::fmt::Debug for StoreClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StoreClient").finish_non_exhaustive()
+    }
+}
 
 /// The result of an operation that succeeded.
 pub struct Performed {
@@ -97,18 +132,18 @@ impl From<TransportError> for Failed {
 /// # Errors
 /// The failure of the last attempt.
 pub async fn perform(
-    tenant: &Tenant,
+    store_client: &StoreClient,
     request: &Rc<Request>,
     body: &Rc<Body>,
     attempts: &mut Attempts,
 ) -> Result<Performed, Failed> {
     loop {
-        match attempt(tenant, request, body).await {
+        match attempt(store_client, request, body).await {
             Ok(performed) => {
-                attempts.succeeded(&mut tenant.retries.borrow_mut());
+                attempts.succeeded(&mut store_client.retries.borrow_mut());
                 return Ok(performed);
             }
-            Err(failed) => wait(tenant, attempts, failed).await?,
+            Err(failed) => wait(store_client, attempts, failed).await?,
         }
     }
 }
@@ -117,8 +152,12 @@ pub async fn perform(
 ///
 /// # Errors
 /// No attempt is left.
-pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> Result<(), Failed> {
-    let Some(wait) = next_wait(tenant, attempts, &failed) else { return Err(failed) };
+pub async fn wait(
+    store_client: &StoreClient,
+    attempts: &mut Attempts,
+    failed: Failed,
+) -> Result<(), Failed> {
+    let Some(wait) = next_wait(store_client, attempts, &failed) else { return Err(failed) };
     if !wait.is_zero() {
         tokio::time::sleep(wait).await;
     }
@@ -126,24 +165,28 @@ pub async fn wait(tenant: &Tenant, attempts: &mut Attempts, failed: Failed) -> R
 }
 
 /// The wait before the next attempt, if there is one.
-pub fn next_wait(tenant: &Tenant, attempts: &mut Attempts, failed: &Failed) -> Option<Duration> {
-    let dice = tenant.dice();
+pub fn next_wait(
+    store_client: &StoreClient,
+    attempts: &mut Attempts,
+    failed: &Failed,
+) -> Option<Duration> {
+    let dice = store_client.dice();
     let failure = failed.as_failure()?;
-    let wait = attempts.failed(failure, &mut tenant.retries.borrow_mut(), dice)?;
-    tenant.meter.add(Event::HostioRetry);
+    let wait = attempts.failed(failure, &mut store_client.retries.borrow_mut(), dice)?;
+    store_client.meter.add(Event::HostioRetry);
     let at_once = matches!(failed, Failed::Host { at_once: true, .. });
     Some(if at_once { Duration::ZERO } else { wait })
 }
 
 async fn attempt(
-    tenant: &Tenant,
+    store_client: &StoreClient,
     request: &Rc<Request>,
     body: &Rc<Body>,
 ) -> Result<Performed, Failed> {
-    tenant.meter.add(Event::HostioRequest);
-    tenant.meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
-    let incoming = tenant.transport.exchange(request.clone(), body.clone()).await?;
-    answered(tenant, request, incoming).await
+    store_client.meter.add(Event::HostioRequest);
+    store_client.meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
+    let incoming = store_client.transport.exchange(request.clone(), body.clone()).await?;
+    answered(store_client, request, incoming).await
 }
 
 /// Interprets a response.
@@ -151,7 +194,7 @@ async fn attempt(
 /// # Errors
 /// The service refused the operation, or the connection broke.
 pub async fn answered(
-    tenant: &Tenant,
+    store_client: &StoreClient,
     request: &Request,
     incoming: Incoming,
 ) -> Result<Performed, Failed> {
@@ -172,7 +215,7 @@ pub async fn answered(
     let bytes = bytes.ok_or_else(|| {
         Failed::host(HostCode::TooLarge, format!("an answer of over {ANSWER_BYTES_MAX} bytes"))
     })?;
-    tenant.meter.add_n(Event::HostioBytesIn, bytes.len() as u64);
+    store_client.meter.add_n(Event::HostioBytesIn, bytes.len() as u64);
     match understand(request, &head, &bytes) {
         Answer::Done(result) => Ok(Performed { result, head, object: None }),
         Answer::Failed(error) => Err(Failed::Service { error, head }),

@@ -20,10 +20,10 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
 
 use crate::copies::Copies;
-use crate::perform::{Performed, perform};
-use crate::quota::HeldBytes;
+use crate::perform::{Performed, StoreClient, perform};
+use crate::quota::{HeldBytes, Quota};
 use crate::store::{Body, Into, Local, Reader, TransportError};
-use crate::tenant::Tenant;
+use crate::writeback::WriteBack;
 
 /// Most prefetches of an invocation.
 pub const FETCHES_MAX: usize = unlade_s3::hint::OBJECTS_MAX;
@@ -82,9 +82,23 @@ impl Drop for Fetch {
     }
 }
 
+/// The resources of a tenant that prefetches use.
+pub struct Resources {
+    /// The client of the store.
+    pub store_client: Rc<StoreClient>,
+    /// Writes that are not durable yet.
+    pub writeback: Rc<WriteBack>,
+    /// The limits of the tenant.
+    pub quota: Rc<Quota>,
+    /// Copies between regions and the worker's memory.
+    pub copies: Rc<Copies>,
+    /// Largest object that is prefetched.
+    pub object_bytes_max: u64,
+}
+
 /// Prefetches by invocation.
-#[derive(Debug, Default)]
 pub struct Prefetches {
+    resources: Rc<Resources>,
     fetches: RefCell<HashMap<String, Invocation>>,
 }
 
@@ -105,26 +119,29 @@ pub struct PrefetchedResponse {
 }
 
 impl Prefetches {
+    /// Creates a table without prefetches.
+    pub fn new(resources: Resources) -> Prefetches {
+        Prefetches { resources: Rc::new(resources), fetches: RefCell::default() }
+    }
+
+    fn count(&self, end: PrefetchEnd, prefetches: u64) {
+        self.resources.store_client.meter.add_n(Event::HostioPrefetch(end), prefetches);
+    }
+
     /// Starts to prefetch objects for an invocation, as far as its role and the quota allow.
-    pub fn begin(
-        &self,
-        tenant: &Rc<Tenant>,
-        invocation: &str,
-        policy: &Policy,
-        objects: Vec<ObjectName>,
-    ) {
+    pub fn begin(&self, invocation: &str, policy: &Policy, objects: Vec<ObjectName>) {
         if self.fetches.borrow().len() >= INVOCATIONS_MAX {
             return;
         }
         for name in objects {
             let Some(request) = allowed(policy, &name) else {
-                tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Denied));
+                self.count(PrefetchEnd::Denied, 1);
                 continue;
             };
             let mut fetches = self.fetches.borrow_mut();
             let own = fetches.entry(invocation.to_owned()).or_default();
             if own.fetches.len() < FETCHES_MAX && !own.fetches.contains_key(&name) {
-                let fetch = Fetch::start(tenant, request, own.timings.clone());
+                let fetch = Fetch::start(&self.resources, request, own.timings.clone());
                 own.fetches.insert(name, fetch);
             }
         }
@@ -133,14 +150,13 @@ impl Prefetches {
     /// Takes the prefetch that answers a GET, and waits for its head; `None` if there is none.
     pub async fn take(
         &self,
-        tenant: &Tenant,
         invocation: &str,
         parameters: &Map<String, Value>,
     ) -> Option<PrefetchedResponse> {
         let name = asked(parameters)?;
         let fetch = self.fetches.borrow_mut().get_mut(invocation)?.fetches.remove(&name)?;
         fetch.asked.set(Some(Instant::now()));
-        fetch.account(tenant);
+        fetch.account(&self.resources);
         loop {
             let changed = fetch.changed.notified();
             match &*fetch.state.borrow() {
@@ -148,7 +164,7 @@ impl Prefetches {
                 PrefetchState::Failed => return None,
                 PrefetchState::Coming { result, head, body_bytes } => {
                     let (result, head) = (result.clone(), head.clone());
-                    let reader = Bytes::of(&tenant.copies, fetch.clone(), *body_bytes);
+                    let reader = Bytes::of(&self.resources.copies, fetch.clone(), *body_bytes);
                     return Some(PrefetchedResponse { result, head, reader: Box::new(reader) });
                 }
             }
@@ -157,21 +173,21 @@ impl Prefetches {
     }
 
     /// Drops the prefetches of an object that is being written.
-    pub fn forget(&self, tenant: &Tenant, bucket: &str, key: Option<&str>) {
+    pub fn forget(&self, bucket: &str, key: Option<&str>) {
         for own in self.fetches.borrow_mut().values_mut() {
             let own = &mut own.fetches;
             let before = own.len();
             own.retain(|name, _| name.bucket != bucket || key.is_some_and(|key| name.key != key));
             let gone = (before - own.len()) as u64;
-            tenant.meter.add_n(Event::HostioPrefetch(PrefetchEnd::Unused), gone);
+            self.count(PrefetchEnd::Unused, gone);
         }
     }
 
     /// Ends the prefetches of an invocation.
-    pub fn end(&self, tenant: &Tenant, invocation: &str) -> Timings {
+    pub fn end(&self, invocation: &str) -> Timings {
         let own = self.fetches.borrow_mut().remove(invocation).unwrap_or_default();
         let unused = own.fetches.len() as u64;
-        tenant.meter.add_n(Event::HostioPrefetch(PrefetchEnd::Unused), unused);
+        self.count(PrefetchEnd::Unused, unused);
         own.timings.get()
     }
 }
@@ -208,7 +224,11 @@ fn asked(parameters: &Map<String, Value>) -> Option<ObjectName> {
 }
 
 impl Fetch {
-    fn start(tenant: &Rc<Tenant>, request: Rc<Request>, timings: Rc<Cell<Timings>>) -> Rc<Fetch> {
+    fn start(
+        resources: &Rc<Resources>,
+        request: Rc<Request>,
+        timings: Rc<Cell<Timings>>,
+    ) -> Rc<Fetch> {
         let fetch = Rc::new(Fetch {
             state: RefCell::new(PrefetchState::Asked),
             chunks: RefCell::default(),
@@ -221,21 +241,22 @@ impl Fetch {
             asked: Cell::new(None),
             timings,
         });
-        let (weak, tenant) = (Rc::downgrade(&fetch), tenant.clone());
+        let (weak, resources) = (Rc::downgrade(&fetch), resources.clone());
         let task = tokio::task::spawn_local(async move {
             // The store does not have the pending writes yet.
-            tenant.writeback.barrier(&request, &Map::new()).await;
+            resources.writeback.barrier(&request, &Map::new()).await;
             let body = Rc::default();
-            let performed = perform(&tenant, &request, &body, &mut Attempts::default()).await;
+            let client = &resources.store_client;
+            let performed = perform(client, &request, &body, &mut Attempts::default()).await;
             let Some(fetch) = weak.upgrade() else { return };
-            let reader = fetch.came(&tenant, performed.ok());
+            let reader = fetch.came(&resources, performed.ok());
             drop(fetch);
             if let Some(mut reader) = reader {
                 let whole = pull(&weak, &mut *reader).await;
                 if let Some(fetch) = weak.upgrade() {
                     fetch.ended.set(Some(whole));
                     fetch.whole.set(whole.then(Instant::now));
-                    fetch.account(&tenant);
+                    fetch.account(&resources);
                     fetch.changed.notify_waiters();
                 }
             }
@@ -245,13 +266,13 @@ impl Fetch {
     }
 
     /// Records the duration, once the object has arrived and was requested.
-    fn account(&self, tenant: &Tenant) {
+    fn account(&self, resources: &Resources) {
         let (Some(whole), Some(asked)) = (self.whole.get(), self.asked.get()) else { return };
         let total = whole.duration_since(self.started);
         let waited = whole.saturating_duration_since(asked);
         let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        tenant.meter.add_n(Event::HostioPrefetchTime, nanoseconds(total));
-        tenant.meter.add_n(Event::HostioPrefetchWait, nanoseconds(waited));
+        resources.store_client.meter.add_n(Event::HostioPrefetchTime, nanoseconds(total));
+        resources.store_client.meter.add_n(Event::HostioPrefetchWait, nanoseconds(waited));
         let before = self.timings.get();
         self.timings.set(Timings { total: before.total + total, waited: before.waited + waited });
     }
@@ -264,16 +285,16 @@ impl Fetch {
     }
 
     /// Handles the arrival of the head; returns the reader if the body is wanted.
-    fn came(&self, tenant: &Tenant, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
+    fn came(&self, resources: &Resources, performed: Option<Performed>) -> Option<Box<dyn Reader>> {
         let wanted = performed.and_then(|performed| {
             let reader = performed.object?;
             let body_bytes = reader.left_bytes()?;
-            let held = tenant.quota.hold(body_bytes)?;
-            let fits = body_bytes <= tenant.limits.prefetch_bytes_max;
+            let held = resources.quota.hold(body_bytes)?;
+            let fits = body_bytes <= resources.object_bytes_max;
             fits.then_some((performed.result, performed.head, reader, body_bytes, held))
         });
         let Some((result, head, reader, body_bytes, held)) = wanted else {
-            tenant.meter.add(Event::HostioPrefetch(PrefetchEnd::Failed));
+            resources.store_client.meter.add(Event::HostioPrefetch(PrefetchEnd::Failed));
             *self.state.borrow_mut() = PrefetchState::Failed;
             self.changed.notify_waiters();
             return None;

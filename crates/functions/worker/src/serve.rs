@@ -16,10 +16,10 @@ use unlade_runtime::system::system;
 
 use crate::config::WorkerConfig;
 use crate::control;
+use crate::open::{WorkerError, read_journal, tenant_with};
 use crate::relay;
 use crate::scheduler::Turn;
 use crate::tenant::Tenant;
-use crate::worker::{WorkerError, read_journal, tenant_with};
 
 /// The phase of a tenant or of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! One instance: its channel, its region, its calls.
+//! One instance: its channel, its epochs, its invocations; its submissions are taken here.
 
 use std::cell::Cell;
 use std::os::fd::OwnedFd;
@@ -8,24 +8,19 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use unlade_guest_protocol::control::{ControlHead, WriteMode};
-use unlade_guest_protocol::descriptor::PART;
 use unlade_guest_protocol::region::SLOT_BYTES;
-use unlade_guest_protocol::{
-    Completion, Frame, InvokeHead, Layout, Operation, ReplyHead, Status, Submission,
-};
-use unlade_metrics::{CallEnd, Event};
-use unlade_s3::failure::HostCode;
-use unlade_s3::{Call, Policy};
+use unlade_guest_protocol::{Frame, InvokeHead, Layout, ReplyHead};
+use unlade_metrics::Event;
+use unlade_s3::Policy;
 use unlade_shm::Arena;
 
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::channel::{Channel, ChannelError};
-use crate::control::Gateway;
-use crate::fetch;
+use crate::gateway::Gateway;
+use crate::lending::Slots;
 use crate::region::{ProtocolViolation, Region};
-use crate::session_epoch::{CallPermit, CallState, SessionEpoch, Slots};
-use crate::stage::Upload;
-use crate::stream::{self, StreamInput, Streamed};
+use crate::session_epoch::SessionEpoch;
+use crate::submission::submit;
 use crate::tenant::Tenant;
 
 /// Largest event that is sent in a frame; larger ones are sent in slots.
@@ -174,7 +169,7 @@ impl Session {
     /// Ends the epoch and drops its resources; calls in flight end without a receiver.
     fn leave(&mut self) {
         if let Some(running) = self.running.take() {
-            self.tenant.prefetches.end(&self.tenant, &running.id);
+            self.tenant.prefetches.end(&running.id);
         }
         if let Some(session_epoch) = self.session_epoch.take() {
             session_epoch.end();
@@ -197,19 +192,19 @@ impl Session {
         if session_epoch.take_bell() {
             self.channel.send(&Frame::Bell)?;
         }
-        session_epoch.region.borrow().sleeps(false);
+        session_epoch.region().borrow().sleeps(false);
         self.tenant.turn.begin().await;
         if self.drain(&session_epoch).await? {
             // Other tasks run before the next batch.
             tokio::task::yield_now().await;
             return Ok(());
         }
-        session_epoch.region.borrow().sleeps(true);
+        session_epoch.region().borrow().sleeps(true);
         // The guest may have submitted before it saw the word.
         if self.drain(&session_epoch).await? {
             return Ok(());
         }
-        let is_full = session_epoch.region.borrow().is_full();
+        let is_full = session_epoch.region().borrow().is_full();
         let discard_at = self.discard_at.unwrap_or_else(Instant::now);
         tokio::select! {
             frame = self.channel.next() => self.on_frame(frame?).await,
@@ -221,21 +216,22 @@ impl Session {
             }
             () = tokio::time::sleep_until(discard_at), if self.discard_at.is_some() => {
                 self.discard_at = None;
-                session_epoch.region.borrow().discard_idle();
+                session_epoch.region().borrow().discard_idle();
                 Ok(())
             }
         }
     }
 
     /// Takes submissions; returns true if there were any.
-    async fn drain(&mut self, session_epoch: &Rc<SessionEpoch>) -> Result<bool, End> {
+    async fn drain(&self, session_epoch: &Rc<SessionEpoch>) -> Result<bool, End> {
+        let caller = self.caller(session_epoch);
         let (mut taken, mut bytes) = (0, 0);
         while taken < BATCH && bytes < BATCH_BYTES {
-            let submission = session_epoch.region.borrow_mut().poll_submission()?;
+            let submission = session_epoch.region().borrow_mut().poll_submission()?;
             let Some(submission) = submission else { break };
             taken += 1;
             bytes += u64::from(submission.body.bytes);
-            self.on_submission(session_epoch, submission).await?;
+            submit(&caller, &submission).await?;
         }
         self.tenant.turn.spend(taken as u32, bytes);
         Ok(taken > 0)
@@ -316,7 +312,7 @@ impl Session {
             inline = event;
         } else {
             let count = event.len().div_ceil(SLOT_BYTES as usize);
-            let Some(lent) = session_epoch.try_slots_exactly(count as u32) else {
+            let Some(lent) = session_epoch.lender.try_slots_exactly(count as u32) else {
                 return Ok(Err("the event does not fit into the instance's region"));
             };
             // The slots were lent for the event, so it fits.
@@ -342,10 +338,10 @@ impl Session {
         };
         let mut result = bytes;
         if let Some(slots) = head.slots() {
-            session_epoch.region.borrow().guest_body(slots, &mut result)?;
+            session_epoch.region().borrow().guest_body(slots, &mut result)?;
         }
         self.running = None;
-        let timings = self.tenant.prefetches.end(&self.tenant, &head.id);
+        let timings = self.tenant.prefetches.end(&head.id);
         let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let pending = self.tenant.writeback.unsettled(&head.id);
         let said = ControlHead::Replied {
@@ -369,226 +365,16 @@ impl Session {
         Ok(())
     }
 
-    async fn on_submission(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        submission: Submission,
-    ) -> Result<(), End> {
-        let number = submission.call;
-        match submission.operation {
-            Operation::Call => self.on_call(session_epoch, &submission).await?,
-            Operation::Body => self.on_body(session_epoch, &submission).await?,
-            Operation::Read => {
-                let (tenant, session_epoch) = (self.tenant.clone(), session_epoch.clone());
-                let Some(permit) = self.fly() else {
-                    refuse(&self.tenant, &session_epoch, number);
-                    return Ok(());
-                };
-                let owner = session_epoch.clone();
-                owner.spawn(async move {
-                    let _flying = permit;
-                    let wanted = submission.body.bytes;
-                    fetch::read(&tenant, &session_epoch, number, submission.token, wanted).await;
-                });
-            }
-            Operation::Release => {
-                let released = session_epoch.tokens.borrow_mut().remove(&submission.token);
-                drop(released);
-            }
-            Operation::Cancel => self.on_cancel(session_epoch, number),
-        }
-        Ok(())
-    }
-
-    async fn on_call(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        submission: &Submission,
-    ) -> Result<(), End> {
-        let number = submission.call;
-        if session_epoch.calls.borrow().contains_key(&number) {
-            return Err(ProtocolViolation::Number(number).into());
-        }
-        let meta = (submission.meta_offset, submission.meta_bytes);
-        let text = session_epoch.region.borrow().guest_meta(meta.0, meta.1)?;
-        let (call, inline) = match Call::decode(&text) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
-                return Ok(());
-            }
-        };
-        let caller = self.caller(session_epoch);
-        let before = session_epoch.retry_table.look(call.again);
-        let streams = caller.streams(&call, before);
-        let limits = &self.tenant.limits;
-        let most = if streams { limits.body_bytes_max } else { limits.staged_bytes_max };
-        let most = most.min(limits.body_bytes_max);
-        if call.body_bytes > most {
-            let why = format!("a body of {} bytes, {most} at most", call.body_bytes);
-            self.complain(session_epoch, number, HostCode::TooLarge, why);
-            return Ok(());
-        }
-        let body_bytes = if streams { stream::HELD_BYTES } else { call.body_bytes };
-        let quota = &self.tenant.quota;
-        let (Some(room), Some(held), Some(permit)) =
-            (quota.call(), quota.hold_call(text.len(), body_bytes), self.fly())
-        else {
-            refuse(&self.tenant, session_epoch, number);
-            return Ok(());
-        };
-        session_epoch.retry_table.forget(call.again);
-        if streams {
-            let stream_input = StreamInput::new(call.body_bytes, &session_epoch.region.borrow());
-            let streamed = Streamed { call, stream_input, attempts: before.attempts, room, held };
-            return begin_stream(session_epoch, submission, caller, streamed, permit);
-        }
-        let mut upload = Upload::new(call, inline, room, held);
-        let place = session_epoch.region.borrow().guest_range(submission.body)?;
-        // Other tasks run while the bytes are copied.
-        if let Err(error) = upload.take(&self.tenant.copies, place).await {
-            self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
-            return Ok(());
-        }
-        self.go_on(session_epoch, submission, upload, permit);
-        Ok(())
-    }
-
-    async fn on_body(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        submission: &Submission,
-    ) -> Result<(), End> {
-        let number = submission.call;
-        if let Some(CallState::Streaming(stream_input, _)) =
-            session_epoch.calls.borrow().get(&number)
-        {
-            return Ok(stream_input.push(&session_epoch.region.borrow(), submission, true)?);
-        }
-        let call_state = {
-            let mut calls = session_epoch.calls.borrow_mut();
-            match calls.get(&number) {
-                Some(CallState::Uploading(..)) => calls.remove(&number),
-                // The call has ended already, or its body has.
-                _ => None,
-            }
-        };
-        let Some(CallState::Uploading(mut upload, permit)) = call_state else { return Ok(()) };
-        let place = session_epoch.region.borrow().guest_range(submission.body)?;
-        match upload.take(&self.tenant.copies, place).await {
-            Ok(()) => self.go_on(session_epoch, submission, *upload, permit),
-            Err(error) => {
-                self.complain(session_epoch, number, HostCode::Invalid, error.to_string())
-            }
-        }
-        Ok(())
-    }
-
-    /// Continues after the slots of a descriptor were copied: waits for more, or starts the call.
-    fn go_on(
-        &mut self,
-        session_epoch: &Rc<SessionEpoch>,
-        submission: &Submission,
-        upload: Upload,
-        permit: CallPermit,
-    ) {
-        let number = submission.call;
-        if submission.more || submission.operation == Operation::Body {
-            let part = Completion::bare(number, Status::Done, session_epoch.epoch_low());
-            session_epoch.complete(&Completion { flags: PART, ..part });
-        }
-        if submission.more {
-            let call_state = CallState::Uploading(Box::new(upload), permit);
-            session_epoch.calls.borrow_mut().insert(number, call_state);
-            return;
-        }
-        let staged = match upload.finish() {
-            Ok(staged) => staged,
-            Err(error) => {
-                return self.complain(session_epoch, number, HostCode::Invalid, error.to_string());
-            }
-        };
-        let caller = self.caller(session_epoch);
-        let task = session_epoch.spawn(async move {
-            let _flying = permit;
-            caller.run(number, staged).await;
-        });
-        session_epoch.calls.borrow_mut().insert(number, CallState::Running(task));
-    }
-
+    /// The context of submissions.
     fn caller(&self, session_epoch: &Rc<SessionEpoch>) -> Caller {
         let (invocation, writes, is_over) = match &self.running {
             Some(running) => (running.id.clone(), running.writes, running.is_over.clone()),
             None => (Rc::from(""), WriteMode::Sync, Rc::default()),
         };
-        let (tenant, policy, session_epoch) =
-            (self.tenant.clone(), self.policy.clone(), session_epoch.clone());
-        Caller { tenant, policy, session_epoch, invocation, is_over, writes }
+        let (tenant, policy, session_epoch, calls) =
+            (self.tenant.clone(), self.policy.clone(), session_epoch.clone(), self.calls.clone());
+        Caller { tenant, policy, session_epoch, invocation, is_over, writes, calls }
     }
-
-    fn on_cancel(&mut self, session_epoch: &Rc<SessionEpoch>, number: u64) {
-        let call_state = session_epoch.calls.borrow_mut().remove(&number);
-        match call_state {
-            // The call was completed, or never existed.
-            None => return,
-            Some(CallState::Running(task) | CallState::Streaming(_, task)) => task.abort(),
-            Some(CallState::Uploading(upload, permit)) => drop((upload, permit)),
-        }
-        let why = "cancelled; it may have happened".to_owned();
-        self.complain(session_epoch, number, HostCode::Ending, why);
-    }
-
-    /// Takes a permit of the instance's calls.
-    fn fly(&self) -> Option<CallPermit> {
-        CallPermit::begin(&self.calls, self.tenant.limits.calls_max)
-    }
-
-    /// Completes a call with an error of the host. If the guest leaves no room for the text, it
-    /// waits like a call. The text is omitted when the limit of waiting calls is reached.
-    fn complain(
-        &self,
-        session_epoch: &Rc<SessionEpoch>,
-        number: u64,
-        code: HostCode,
-        message: String,
-    ) {
-        if fetch::try_complain(session_epoch, number, code, &message) {
-            return;
-        }
-        let Some(permit) = self.fly() else {
-            let bare = Completion::bare(number, Status::HostError, session_epoch.epoch_low());
-            return session_epoch.complete(&bare);
-        };
-        let own = session_epoch.clone();
-        session_epoch.spawn(async move {
-            let _flying = permit;
-            fetch::complain(&own, number, code, &message).await;
-        });
-    }
-}
-
-/// Starts a call whose body is sent to the store while it arrives.
-fn begin_stream(
-    session_epoch: &Rc<SessionEpoch>,
-    submission: &Submission,
-    caller: Caller,
-    streamed: Streamed,
-    permit: CallPermit,
-) -> Result<(), End> {
-    let number = submission.call;
-    let stream_input = streamed.stream_input.clone();
-    stream_input.push(&session_epoch.region.borrow(), submission, submission.more)?;
-    let task = session_epoch.spawn(async move {
-        let _flying = permit;
-        caller.run_stream(number, streamed).await;
-    });
-    session_epoch.calls.borrow_mut().insert(number, CallState::Streaming(stream_input, task));
-    Ok(())
-}
-
-fn refuse(tenant: &Tenant, session_epoch: &SessionEpoch, number: u64) {
-    tenant.meter.add(Event::HostioCall(CallEnd::Refused));
-    session_epoch.complete(&Completion::bare(number, Status::Refused, session_epoch.epoch_low()));
 }
 
 #[cfg(test)]

@@ -4,20 +4,17 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
-use unlade_guest_protocol::{Completion, Extent};
+use unlade_guest_protocol::Completion;
 use unlade_shm::Arena;
 
-use crate::fetch::LentBody;
-use crate::region::{ProtocolViolation, Region, Run};
+use crate::flow::LentBody;
+use crate::lending::Lender;
+use crate::region::{ProtocolViolation, Region};
 use crate::stage::Upload;
-use crate::stream::{RetryTable, StreamInput};
-
-/// Longest time that a call waits for the guest to release memory.
-const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
+use crate::stream_input::{RetryTable, StreamInput};
 
 /// An epoch of a session. Work in its memory runs in tasks of its own, which end with the epoch,
 /// because the next epoch may use the same memory.
@@ -25,8 +22,8 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 pub struct SessionEpoch {
     /// The number of the epoch.
     pub epoch: u64,
-    /// The memory.
-    pub region: RefCell<Region>,
+    /// The region, and what is lent from it.
+    pub lender: Rc<Lender>,
     /// Calls in flight, by number.
     pub calls: RefCell<HashMap<u64, CallState>>,
     /// Calls that the guest may retry.
@@ -37,7 +34,6 @@ pub struct SessionEpoch {
     pub attention: Notify,
     bell: Cell<bool>,
     violation: RefCell<Option<ProtocolViolation>>,
-    room: Notify,
     next_token: Cell<u64>,
     tasks: RefCell<JoinSet<()>>,
 }
@@ -79,14 +75,13 @@ impl SessionEpoch {
     pub fn new(region: Region) -> Rc<SessionEpoch> {
         Rc::new(SessionEpoch {
             epoch: region.header().epoch,
-            region: RefCell::new(region),
+            lender: Lender::new(region),
             calls: RefCell::default(),
             retry_table: RetryTable::default(),
             tokens: RefCell::default(),
             attention: Notify::new(),
             bell: Cell::new(false),
             violation: RefCell::default(),
-            room: Notify::new(),
             next_token: Cell::new(1),
             tasks: RefCell::default(),
         })
@@ -109,7 +104,12 @@ impl SessionEpoch {
 
     /// The memory itself, which lives until its last writer has ended.
     pub fn arena(&self) -> Rc<Arena> {
-        self.region.borrow().arena().clone()
+        self.lender.arena()
+    }
+
+    /// The region.
+    pub fn region(&self) -> &RefCell<Region> {
+        &self.lender.region
     }
 
     /// The low half of the epoch.
@@ -119,13 +119,13 @@ impl SessionEpoch {
 
     /// Completes a submission.
     pub fn complete(&self, completion: &Completion) {
-        let pushed = self.region.borrow_mut().push_completion(completion);
+        let pushed = self.region().borrow_mut().push_completion(completion);
         self.note(pushed);
     }
 
     /// Moves completions that waited for room.
     pub fn flush(&self) {
-        let flushed = self.region.borrow_mut().flush();
+        let flushed = self.region().borrow_mut().flush();
         self.note(flushed);
     }
 
@@ -156,101 +156,5 @@ impl SessionEpoch {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         token
-    }
-
-    /// Takes at most `most` slots; waits for the guest to release some. `None` on timeout.
-    pub async fn slots(self: &Rc<SessionEpoch>, most: u32) -> Option<Slots> {
-        self.wait(|session_epoch| session_epoch.try_slots(most)).await
-    }
-
-    /// Takes slots, if some are free.
-    pub fn try_slots(self: &Rc<SessionEpoch>, most: u32) -> Option<Slots> {
-        let run = self.region.borrow_mut().take_slots(most)?;
-        Some(Slots { session_epoch: self.clone(), run })
-    }
-
-    /// Takes exactly `count` slots, if they are free.
-    pub fn try_slots_exactly(self: &Rc<SessionEpoch>, count: u32) -> Option<Slots> {
-        let run = self.region.borrow_mut().take_slots_exactly(count)?;
-        Some(Slots { session_epoch: self.clone(), run })
-    }
-
-    /// Puts text into the meta arena, waits for room; `None` on timeout, or if it can never fit.
-    pub async fn meta(self: &Rc<SessionEpoch>, text: &[u8]) -> Option<Meta> {
-        if text.len() > self.region.borrow().header().host_meta_bytes as usize {
-            return None;
-        }
-        self.wait(|session_epoch| session_epoch.try_meta(text)).await
-    }
-
-    /// Puts text into the meta arena, if there is room.
-    pub fn try_meta(self: &Rc<SessionEpoch>, text: &[u8]) -> Option<Meta> {
-        let (run, offset) = self.region.borrow_mut().put_meta(text)?;
-        Some(Meta { session_epoch: self.clone(), run, offset, bytes: text.len() as u32 })
-    }
-
-    async fn wait<T>(
-        self: &Rc<SessionEpoch>,
-        get: impl Fn(&Rc<SessionEpoch>) -> Option<T>,
-    ) -> Option<T> {
-        let work = async {
-            loop {
-                let released = self.room.notified();
-                if let Some(got) = get(self) {
-                    return got;
-                }
-                released.await;
-            }
-        };
-        tokio::time::timeout(ROOM_TIMEOUT, work).await.ok()
-    }
-}
-
-/// Lent slots of the host, released when this is dropped.
-#[derive(Debug)]
-pub struct Slots {
-    session_epoch: Rc<SessionEpoch>,
-    run: Run,
-}
-
-impl Slots {
-    /// Capacity in bytes.
-    pub fn room_bytes(&self) -> usize {
-        self.run.count as usize * unlade_guest_protocol::region::SLOT_BYTES as usize
-    }
-
-    /// The extent of the first `bytes` bytes, as a descriptor encodes it.
-    pub fn extent(&self, bytes: usize) -> Extent {
-        Extent { first_slot: self.run.first, bytes: bytes as u32 }
-    }
-
-    /// Offset of the first slot.
-    pub fn offset(&self) -> usize {
-        self.session_epoch.region.borrow().slot_offset(self.run.first)
-    }
-}
-
-impl Drop for Slots {
-    fn drop(&mut self) {
-        self.session_epoch.region.borrow_mut().give_slots(self.run);
-        self.session_epoch.room.notify_waiters();
-    }
-}
-
-/// A lent range of the meta arena, released when this is dropped.
-#[derive(Debug)]
-pub struct Meta {
-    session_epoch: Rc<SessionEpoch>,
-    run: Run,
-    /// Offset of the text.
-    pub offset: u32,
-    /// Length of the text.
-    pub bytes: u32,
-}
-
-impl Drop for Meta {
-    fn drop(&mut self) {
-        self.session_epoch.region.borrow_mut().give_meta(self.run);
-        self.session_epoch.room.notify_waiters();
     }
 }

@@ -20,10 +20,11 @@ use unlade_runtime::restart::Restarts;
 use unlade_runtime::system::system;
 
 use crate::config::WorkerConfig;
+use crate::open::WorkerError;
 use crate::scheduler::{FairScheduler, Turn};
 use crate::serve::{Phase, reached, serve};
 use crate::tenant_list::TenantList;
-use crate::worker::{WorkerError, phases, runtime};
+use crate::worker::{phases, runtime};
 
 /// Runs a worker of the tenants of a file until SIGTERM or SIGINT, as [`run`](crate::run) does for
 /// one. SIGHUP reloads the file: new tenants are served, removed or changed ones drain, and the

@@ -1,121 +1,37 @@
 //! A body that is streamed from the guest's slots to the store while the guest still sends it.
 //!
 //! No part of it is kept: bytes that the store has taken cannot be sent again from here. If
-//! another attempt may help, the guest is asked to repeat the call ([`AGAIN`]), and that call
+//! another attempt may help, the guest is asked to repeat the call ([`Answer::Again`]), and that call
 //! counts as the next attempt of the same one. Slots are released once their bytes have been
 //! copied, so a slow store slows the guest down.
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use unlade_guest_protocol::descriptor::{AGAIN, PART};
-use unlade_guest_protocol::{Completion, Status, Submission};
 use unlade_metrics::{CallEnd, Event, Meter};
-use unlade_s3::failure::host_meta;
 use unlade_s3::operation::find;
-use unlade_s3::response::error_meta;
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Call, Request};
 
-use crate::call::{Caller, Done};
+use crate::answer::Answer;
+use crate::caller::Caller;
+use crate::complete;
 use crate::copies::Copies;
-use crate::fetch;
+use crate::invalidation::CacheInvalidation;
 use crate::perform::{Failed, Performed, answered, next_wait};
 use crate::quota::{CallRoom, HeldBytes};
-use crate::region::{GuestRange, ProtocolViolation, Region};
+use crate::region::GuestRange;
 use crate::session_epoch::SessionEpoch;
-use crate::stage::StageError;
 use crate::store::chunked::CHUNK_BYTES;
 use crate::store::{Local, Outgoing, TransportError};
+use crate::stream_input::{RetryState, StreamInput};
+use crate::tenant::Tenant;
 
 /// Bytes that a stream reserves of the quota: one chunk, and the transport's copy of it.
 pub const HELD_BYTES: u64 = 2 * CHUNK_BYTES as u64;
 /// The smallest body that is streamed if it cannot be acknowledged early: one that a guest sends
 /// in several descriptors.
 pub const SYNC_BYTES_MIN: u64 = 1 << 20;
-/// Most calls of one epoch that wait for a repetition; beyond that the oldest is forgotten and its
-/// attempts are counted from zero.
-const AGAIN_MAX: usize = 256;
-
-/// Bytes in slots that were not sent to the store.
-#[derive(Debug)]
-struct Chunk {
-    place: GuestRange,
-    /// True if the guest waits for these slots.
-    is_part: bool,
-}
-
-/// The input queue of a streamed body: the chunks that have arrived and were not taken.
-#[derive(Debug)]
-pub struct StreamInput {
-    announced_bytes: u64,
-    came_bytes: Cell<u64>,
-    chunks: RefCell<VecDeque<Chunk>>,
-    /// A guest has no more chunks than slots, and one empty chunk at the end.
-    pieces_max: usize,
-    has_ended: Cell<bool>,
-    wrong: Cell<Option<StageError>>,
-    was_touched: Cell<bool>,
-    changed: Notify,
-}
-
-impl StreamInput {
-    /// Creates the queue of a body of `announced_bytes`, in slots of a region.
-    pub fn new(announced_bytes: u64, region: &Region) -> Rc<StreamInput> {
-        Rc::new(StreamInput {
-            announced_bytes,
-            came_bytes: Cell::new(0),
-            chunks: RefCell::default(),
-            pieces_max: region.header().guest_slots as usize + 1,
-            has_ended: Cell::new(false),
-            wrong: Cell::new(None),
-            was_touched: Cell::new(false),
-            changed: Notify::new(),
-        })
-    }
-
-    /// Adds the slots of a CALL or BODY; slots after the end are ignored. An invalid chunk fails
-    /// the call.
-    ///
-    /// # Errors
-    /// The guest violated the protocol.
-    pub fn push(
-        &self,
-        region: &Region,
-        submission: &Submission,
-        is_part: bool,
-    ) -> Result<(), ProtocolViolation> {
-        let place = region.guest_range(submission.body)?;
-        if self.has_ended.get() {
-            return Ok(());
-        }
-        let bytes = submission.body.bytes as usize;
-        let came = self.came_bytes.get().saturating_add(bytes as u64);
-        let announced = self.announced_bytes;
-        self.came_bytes.set(came);
-        let mut chunks = self.chunks.borrow_mut();
-        if came > announced || (!submission.more && came < announced) {
-            self.wrong.set(Some(StageError::Length { came, announced }));
-        } else if chunks.len() >= self.pieces_max {
-            self.wrong.set(Some(StageError::Pieces { pieces_max: self.pieces_max }));
-        } else {
-            chunks.push_back(Chunk { place, is_part });
-            self.has_ended.set(!submission.more);
-        }
-        self.changed.notify_one();
-        Ok(())
-    }
-
-    fn check(&self) -> Result<(), TransportError> {
-        match self.wrong.get() {
-            None => Ok(()),
-            Some(error) => Err(TransportError::Withheld(error.to_string())),
-        }
-    }
-}
 
 /// The body, as the transport pulls it.
 struct Pull<'a> {
@@ -136,7 +52,7 @@ impl Pull<'_> {
         out: &mut Vec<u8>,
         bytes_max: usize,
     ) -> Result<Option<usize>, TransportError> {
-        let first = self.stream_input.chunks.borrow().front().map(|chunk| chunk.place.clone());
+        let first = self.stream_input.first();
         let Some(GuestRange { arena, offset, bytes }) = first else { return Ok(None) };
         let bytes = bytes.min(bytes_max);
         let copied = self.copies.append(&arena, offset, bytes, std::mem::take(out)).await;
@@ -151,34 +67,15 @@ impl Pull<'_> {
     /// Consumes bytes of the first chunk, which have been copied; after the last byte the slots
     /// return to the guest.
     fn taken(&self, bytes: usize) {
-        let mut chunks = self.stream_input.chunks.borrow_mut();
-        let Some(chunk) = chunks.front_mut() else { return };
-        chunk.place.offset += bytes;
-        chunk.place.bytes -= bytes;
-        if chunk.place.bytes > 0 {
-            return;
+        if self.stream_input.taken(bytes) {
+            complete::part(self.session_epoch, self.call);
         }
-        let is_part = chunk.is_part;
-        chunks.pop_front();
-        drop(chunks);
-        if is_part {
-            let part = Completion::bare(self.call, Status::Done, self.session_epoch.epoch_low());
-            self.session_epoch.complete(&Completion { flags: PART, ..part });
-        }
-    }
-
-    async fn change(&self) -> Result<(), TransportError> {
-        let changed = self.stream_input.changed.notified();
-        tokio::time::timeout(self.silence_max, changed).await.map_err(|_| {
-            let silence = self.silence_max;
-            TransportError::Withheld(format!("nothing of the body has come for {silence:?}"))
-        })
     }
 }
 
 impl Outgoing for Pull<'_> {
     fn bytes(&self) -> u64 {
-        self.stream_input.announced_bytes
+        self.stream_input.announced_bytes()
     }
 
     fn pull<'a>(
@@ -190,10 +87,10 @@ impl Outgoing for Pull<'_> {
             loop {
                 self.stream_input.check()?;
                 match self.take(out, bytes_max).await? {
-                    None => self.change().await?,
+                    None => self.stream_input.change(self.silence_max).await?,
                     Some(0) => {}
                     Some(_) => {
-                        self.stream_input.was_touched.set(true);
+                        self.stream_input.touch();
                         return Ok(());
                     }
                 }
@@ -208,46 +105,11 @@ impl Outgoing for Pull<'_> {
                 // An empty chunk may be the last one.
                 match self.take(&mut Vec::new(), 0).await? {
                     Some(_) => {}
-                    None if self.stream_input.has_ended.get() => return Ok(()),
-                    None => self.change().await?,
+                    None if self.stream_input.has_ended() => return Ok(()),
+                    None => self.stream_input.change(self.silence_max).await?,
                 }
             }
         })
-    }
-}
-
-/// The state of a call that the guest may repeat.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct RetryState {
-    /// Attempts so far.
-    pub attempts: Attempts,
-    /// True if the store does not support chunks: the body has to be buffered.
-    pub is_whole: bool,
-}
-
-/// Calls that may be repeated, by number.
-#[derive(Debug, Default)]
-pub struct RetryTable(RefCell<BTreeMap<u64, RetryState>>);
-
-impl RetryTable {
-    fn put(&self, call: u64, before: RetryState) {
-        let mut all = self.0.borrow_mut();
-        if all.len() >= AGAIN_MAX {
-            all.pop_first();
-        }
-        all.insert(call, before);
-    }
-
-    /// The state of a call.
-    pub fn look(&self, call: Option<u64>) -> RetryState {
-        call.and_then(|call| self.0.borrow().get(&call).copied()).unwrap_or_default()
-    }
-
-    /// Removes a call that is being repeated.
-    pub fn forget(&self, call: Option<u64>) {
-        if let Some(call) = call {
-            self.0.borrow_mut().remove(&call);
-        }
     }
 }
 
@@ -266,136 +128,95 @@ pub struct Streamed {
     pub held: HeldBytes,
 }
 
-/// The failure of a stream.
-enum StreamFailure {
-    /// Permanent.
-    Failed(Failed),
-    /// The guest may repeat the call.
-    Again { failed: Failed, wait: Duration, is_whole: bool },
+/// Returns true if the body of a call is streamed.
+pub fn streams(caller: &Caller, call: &Call, before: RetryState) -> bool {
+    let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
+        return false;
+    };
+    let limits = &caller.tenant.limits;
+    if call.service != "s3" || call.inline || before.is_whole || !limits.stream_bodies {
+        return false;
+    }
+    let may_be_early = caller.tenant.writeback.may_acknowledge(
+        operation.name,
+        &call.parameters,
+        &caller.invocation,
+        caller.writes,
+    );
+    let bytes_min = match may_be_early {
+        true => limits.stream_bytes_min,
+        false => limits.stream_bytes_min.min(SYNC_BYTES_MIN),
+    };
+    call.body_bytes >= bytes_min.max(1)
 }
 
-impl From<Failed> for StreamFailure {
-    fn from(failed: Failed) -> StreamFailure {
-        StreamFailure::Failed(failed)
-    }
-}
-
-impl Caller {
-    /// Returns true if the body of a call is streamed.
-    pub fn streams(&self, call: &Call, before: RetryState) -> bool {
-        let Some(operation) = find(&call.operation).filter(|operation| operation.has_body) else {
-            return false;
-        };
-        let limits = &self.tenant.limits;
-        if call.service != "s3" || call.inline || before.is_whole || !limits.stream_bodies {
-            return false;
-        }
-        let may_be_early = self.tenant.writeback.may_acknowledge(
-            operation.name,
-            &call.parameters,
-            &self.invocation,
-            self.writes,
-        );
-        let bytes_min = match may_be_early {
-            true => limits.stream_bytes_min,
-            false => limits.stream_bytes_min.min(SYNC_BYTES_MIN),
-        };
-        call.body_bytes >= bytes_min.max(1)
-    }
-
-    /// Executes a call whose body is streamed, and completes it.
-    pub async fn run_stream(&self, number: u64, streamed: Streamed) {
-        let Streamed { call, stream_input, mut attempts, room: _room, held: _held } = streamed;
-        let done = self.stream(number, &call, &stream_input, &mut attempts).await;
-        self.session_epoch.calls.borrow_mut().remove(&number);
-        match done {
+/// Executes a call that the role allows, while its body arrives.
+///
+/// # Errors
+/// The failure of the call, after its last attempt.
+pub async fn act(
+    caller: &Caller,
+    number: u64,
+    call: &Call,
+    request: &Request,
+    stream_input: &StreamInput,
+    attempts: &mut Attempts,
+) -> Result<Answer, Failed> {
+    let (tenant, session_epoch) = (&caller.tenant, &caller.session_epoch);
+    let _outdates = CacheInvalidation::begin(tenant, request);
+    tenant.writeback.barrier(request, &call.parameters).await;
+    loop {
+        let silence_max = tenant.limits.call_timeout;
+        let (meter, copies) = (&*tenant.meter, &tenant.copies);
+        let mut body =
+            Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
+        let failed = match attempt(tenant, request, &mut body).await {
             Ok(Performed { result, head, .. }) => {
-                let done = Ok(Done::Result { result, head, flags: 0 });
-                self.finish(number, &call.operation, done, attempts.retries()).await;
+                attempts.succeeded(&mut tenant.store_client.retries.borrow_mut());
+                return Ok(Answer::Result { result, head, flags: 0 });
             }
-            Err(StreamFailure::Failed(failed)) => {
-                self.finish(number, &call.operation, Err(failed), attempts.retries()).await;
-            }
-            Err(StreamFailure::Again { failed, wait, is_whole }) => {
-                self.session_epoch.retry_table.put(number, RetryState { attempts, is_whole });
-                self.ask_again(number, &call.operation, &failed, wait, attempts.retries()).await;
-            }
-        }
-    }
-
-    async fn stream(
-        &self,
-        number: u64,
-        call: &Call,
-        stream_input: &StreamInput,
-        attempts: &mut Attempts,
-    ) -> Result<Performed, StreamFailure> {
-        let request = self.asked(call)?;
-        let _outdates = self.invalidation(&request);
-        self.tenant.writeback.barrier(&request, &call.parameters).await;
-        let tenant = &self.tenant;
-        loop {
-            let silence_max = tenant.limits.call_timeout;
-            let (session_epoch, meter, copies) =
-                (&self.session_epoch, &*tenant.meter, &tenant.copies);
-            let mut body =
-                Pull { stream_input, session_epoch, meter, copies, call: number, silence_max };
-            let failed = match self.attempt_stream(&request, &mut body).await {
-                Ok(performed) => {
-                    attempts.succeeded(&mut tenant.retries.borrow_mut());
-                    return Ok(performed);
-                }
-                Err(failed) => failed,
-            };
-            if lacks_chunks(&failed) {
-                return Err(StreamFailure::Again { failed, wait: Duration::ZERO, is_whole: true });
-            }
-            let Some(wait) = next_wait(tenant, attempts, &failed) else {
-                return Err(failed.into());
-            };
-            if stream_input.was_touched.get() {
-                return Err(StreamFailure::Again { failed, wait, is_whole: false });
-            }
-            if !wait.is_zero() {
-                tokio::time::sleep(wait).await;
-            }
-        }
-    }
-
-    async fn attempt_stream(
-        &self,
-        request: &Request,
-        body: &mut Pull<'_>,
-    ) -> Result<Performed, Failed> {
-        let tenant = &self.tenant;
-        tenant.meter.add(Event::HostioRequest);
-        tenant.meter.add(Event::HostioStreamed);
-        let incoming = tenant.transport.upload(request, body).await?;
-        answered(tenant, request, incoming).await
-    }
-
-    /// Completes a call with the request to repeat it.
-    async fn ask_again(
-        &self,
-        number: u64,
-        operation: &str,
-        failed: &Failed,
-        wait: Duration,
-        retries: u32,
-    ) {
-        self.tenant.meter.add(Event::HostioBodyRepeated);
-        self.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
-        let (status, text) = match failed {
-            Failed::Service { error, head } => {
-                (Status::ServiceError, error_meta(operation, error, head, retries))
-            }
-            Failed::Host { code, message, .. } => {
-                (Status::HostError, host_meta(code.name(), message))
-            }
+            Err(failed) => failed,
         };
-        let text = with_wait(&text, wait);
-        fetch::say(&self.session_epoch, number, status, &text, AGAIN).await;
+        if lacks_chunks(&failed) {
+            let before = RetryState { attempts: *attempts, is_whole: true };
+            return Ok(again(caller, number, before, failed, Duration::ZERO));
+        }
+        let Some(wait) = next_wait(&tenant.store_client, attempts, &failed) else {
+            return Err(failed);
+        };
+        if stream_input.was_touched() {
+            let before = RetryState { attempts: *attempts, is_whole: false };
+            return Ok(again(caller, number, before, failed, wait));
+        }
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
     }
+}
+
+async fn attempt(
+    tenant: &Tenant,
+    request: &Request,
+    body: &mut Pull<'_>,
+) -> Result<Performed, Failed> {
+    tenant.meter.add(Event::HostioRequest);
+    tenant.meter.add(Event::HostioStreamed);
+    let incoming = tenant.store_client.transport.upload(request, body).await?;
+    answered(&tenant.store_client, request, incoming).await
+}
+
+/// Remembers a call that the guest may repeat.
+fn again(
+    caller: &Caller,
+    number: u64,
+    before: RetryState,
+    failed: Failed,
+    wait: Duration,
+) -> Answer {
+    caller.session_epoch.retry_table.put(number, before);
+    caller.tenant.meter.add(Event::HostioBodyRepeated);
+    caller.tenant.meter.add(Event::HostioCall(CallEnd::Refused));
+    Answer::Again { failed, wait }
 }
 
 /// Returns true if the store does not support chunked transfers: the error is that of any
@@ -404,24 +225,15 @@ fn lacks_chunks(failed: &Failed) -> bool {
     matches!(failed, Failed::Service { error, .. } if error.status == 501)
 }
 
-/// Adds the wait before the next attempt to an error.
-fn with_wait(text: &[u8], wait: Duration) -> Vec<u8> {
-    let mut said: serde_json::Value = serde_json::from_slice(text).unwrap_or_default();
-    if let Some(members) = said.as_object_mut() {
-        let wait_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        members.insert("again_after_ms".to_owned(), wait_ms.into());
-    }
-    said.to_string().into_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::copies::CopyService;
     use crate::quota::{Limits, Quota};
+    use crate::region::Region;
     use std::sync::Arc;
     use unlade_guest_protocol::region::SLOT_BYTES;
-    use unlade_guest_protocol::{Extent, Layout, Operation};
+    use unlade_guest_protocol::{Extent, Layout, Operation, Submission};
     use unlade_testkit::cases;
 
     const SLOTS: u32 = 8;
@@ -477,14 +289,14 @@ mod tests {
                 1 => total.saturating_sub(1 + random.below(9000_u64)),
                 _ => total,
             };
-            let stream_input = StreamInput::new(announced, &session_epoch.region.borrow());
+            let stream_input = StreamInput::new(announced, &session_epoch.region().borrow());
             let mut due = Vec::new();
             for (slot, length) in lengths.iter().enumerate() {
                 let bytes = random.bytes(*length as usize);
                 let submission = body(slot as u32, *length, slot + 1 < lengths.len());
-                let place = session_epoch.region.borrow().guest_range(submission.body).unwrap();
+                let place = session_epoch.region().borrow().guest_range(submission.body).unwrap();
                 place.arena.copy_in(place.offset, &bytes).unwrap();
-                stream_input.push(&session_epoch.region.borrow(), &submission, true).unwrap();
+                stream_input.push(&session_epoch.region().borrow(), &submission, true).unwrap();
                 due.extend(bytes);
             }
             let silence_max = Duration::from_secs(60);
@@ -506,32 +318,5 @@ mod tests {
                 false => assert!(matches!(found, Err(TransportError::Withheld(_)))),
             }
         });
-    }
-
-    #[test]
-    fn slots_outside_the_arena_are_no_pieces() {
-        let region = Region::create(LAYOUT, 9).unwrap();
-        let stream_input = StreamInput::new(1 << 30, &region);
-        assert!(stream_input.push(&region, &body(SLOTS - 1, SLOT_BYTES + 1, true), true).is_err());
-        assert!(stream_input.push(&region, &body(u32::MAX, u32::MAX, true), true).is_err());
-        for _ in 0..=SLOTS {
-            stream_input.push(&region, &body(0, 1, true), true).unwrap();
-            assert!(stream_input.check().is_ok());
-        }
-        stream_input.push(&region, &body(0, 1, true), true).unwrap();
-        assert!(stream_input.check().is_err());
-    }
-
-    #[test]
-    fn what_is_known_of_calls_is_bounded() {
-        let retry_table = RetryTable::default();
-        let before = RetryState { is_whole: true, ..RetryState::default() };
-        for call in 0..=AGAIN_MAX as u64 {
-            retry_table.put(call, before);
-        }
-        assert!(!retry_table.look(Some(0)).is_whole && !retry_table.look(None).is_whole);
-        assert!(retry_table.look(Some(1)).is_whole);
-        retry_table.forget(Some(1));
-        assert!(!retry_table.look(Some(1)).is_whole);
     }
 }

@@ -1,19 +1,18 @@
-//! The state that all instances of a tenant share: the transport to the store, and the limits.
+//! The state that all instances of a tenant share: the client of the store, and the limits.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use unlade_guest_protocol::Layout;
 use unlade_metrics::Meter;
-use unlade_s3::retry;
 
 use crate::copies::{Copies, CopyService};
-use crate::prefetch::Prefetches;
+use crate::perform::StoreClient;
+use crate::prefetch::{Prefetches, Resources};
 use crate::quota::Quota;
 use crate::scheduler::Turn;
-use crate::store::Transport;
 use crate::writeback::WriteBack;
 
 /// Limits of one instance, and of its calls.
@@ -43,63 +42,57 @@ pub struct Limits {
 
 /// See the [module](self).
 pub struct Tenant {
-    /// The transport to the store.
-    pub transport: Box<dyn Transport>,
+    /// The client of the store.
+    pub store_client: Rc<StoreClient>,
     /// Limits of each instance.
     pub limits: Limits,
     /// Limits of all instances together.
     pub quota: Rc<Quota>,
-    /// The budget of retries.
-    pub retries: RefCell<retry::Quota>,
     /// Copies between regions and the worker's memory.
     pub copies: Rc<Copies>,
     /// Prefetched objects.
     pub prefetches: Prefetches,
     /// Writes that are not durable yet.
-    pub writeback: WriteBack,
+    pub writeback: Rc<WriteBack>,
     /// The metrics.
     pub meter: Arc<Meter>,
     /// The rest of its turn, if other tenants use the same thread.
     pub turn: Rc<Turn>,
-    dice: Cell<u64>,
     epoch: Cell<u64>,
 }
 
 impl Tenant {
-    /// Creates a tenant without instances. `seed` seeds the random waits and the first epoch.
+    /// Creates a tenant without instances, with the store of its write-back queue. `seed` seeds the
+    /// first epoch.
     pub fn new(
-        transport: Box<dyn Transport>,
         limits: Limits,
         quota: Rc<Quota>,
-        writeback: WriteBack,
-        meter: Arc<Meter>,
+        writeback: Rc<WriteBack>,
         turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
+        let store_client = writeback.store_client().clone();
+        let meter = store_client.meter.clone();
         let copies = Copies::new(limits.copies, quota.clone(), meter.clone());
+        let prefetches = Prefetches::new(Resources {
+            store_client: store_client.clone(),
+            writeback: writeback.clone(),
+            quota: quota.clone(),
+            copies: copies.clone(),
+            object_bytes_max: limits.prefetch_bytes_max,
+        });
         Rc::new(Tenant {
-            transport,
+            store_client,
             limits,
             quota,
             copies,
-            retries: RefCell::default(),
-            prefetches: Prefetches::default(),
+            prefetches,
             writeback,
             meter,
             turn,
-            dice: Cell::new(seed),
             // A random start: an epoch of a previous worker must not be repeated by chance.
             epoch: Cell::new(seed >> 16 | 1),
         })
-    }
-
-    /// A random number (SplitMix64), which is sufficient for the jitter of waits.
-    pub fn dice(&self) -> u32 {
-        let state = self.dice.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.dice.set(state);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed >> 32) as u32
     }
 
     /// An epoch that was not used before.

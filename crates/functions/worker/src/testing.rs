@@ -12,11 +12,11 @@ use unlade_s3::{Head, Request};
 
 use crate::copies::CopyService;
 use crate::journal::Journal;
+use crate::perform::StoreClient;
 use crate::prefetch::Empty;
 use crate::quota::{self, Quota};
 use crate::scheduler::Turn;
-use crate::store::sign::Form;
-use crate::store::{Body, Incoming, Local, Outgoing, Transport, TransportError, Version};
+use crate::store::{Body, Form, Incoming, Local, Outgoing, Transport, TransportError, Version};
 use crate::tenant::{Limits, Tenant};
 use crate::writeback::WriteBack;
 
@@ -96,6 +96,7 @@ pub fn tenant(
     let quota = Quota::new(quota::Limits { calls_max: 100, held_bytes_max: 1 << 20 });
     let pending =
         unlade_s3::pending::Limits { dirty_bytes_max: 1 << 20, writes_max, in_flight_max: 4 };
-    let writeback = WriteBack::new(pending, journal);
-    Tenant::new(Box::new(store), limits, quota, writeback, Arc::new(Meter::new()), turn, 1)
+    let store_client = StoreClient::new(Box::new(store), Arc::new(Meter::new()), 1);
+    let writeback = WriteBack::new(pending, journal, store_client);
+    Tenant::new(limits, quota, writeback, turn, 1)
 }

@@ -22,10 +22,9 @@ use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Request};
 
 use crate::journal::Journal;
-use crate::perform::perform;
+use crate::perform::{Failed, Performed, StoreClient, perform};
 use crate::quota::HeldBytes;
 use crate::store::Body;
-use crate::tenant::Tenant;
 
 /// Most failures that are reported for one invocation.
 pub const FAILURES_MAX: usize = 64;
@@ -82,6 +81,7 @@ pub struct WriteBack {
     failed: RefCell<HashMap<String, Vec<FailedWrite>>>,
     changed: Notify,
     journal: Option<Journal>,
+    store_client: Rc<StoreClient>,
 }
 
 /// The result of a write that was acknowledged early.
@@ -107,22 +107,31 @@ pub struct Candidate<'a> {
 }
 
 impl WriteBack {
-    /// Creates a write-back queue without pending writes.
-    pub fn new(limits: unlade_s3::pending::Limits, journal: Option<Journal>) -> WriteBack {
-        WriteBack {
+    /// Creates a write-back queue without pending writes, to a store.
+    pub fn new(
+        limits: unlade_s3::pending::Limits,
+        journal: Option<Journal>,
+        store_client: Rc<StoreClient>,
+    ) -> Rc<WriteBack> {
+        Rc::new(WriteBack {
             pending: RefCell::new(Pending::new(limits)),
             buckets: RefCell::default(),
             failed: RefCell::default(),
             changed: Notify::new(),
             journal,
-        }
+            store_client,
+        })
+    }
+
+    /// The client of the store that gets the writes.
+    pub fn store_client(&self) -> &Rc<StoreClient> {
+        &self.store_client
     }
 
     /// Acknowledges a write, if it qualifies. The part of `held` that is returned stays with the
     /// caller.
     pub async fn acknowledge(
-        &self,
-        tenant: &Rc<Tenant>,
+        self: &Rc<WriteBack>,
         candidate: Candidate<'_>,
         held: &mut Option<HeldBytes>,
     ) -> Option<Acknowledged> {
@@ -142,8 +151,8 @@ impl WriteBack {
             held: held.take(),
         };
         let pushed = match early {
-            false => self.push(tenant, name, invocation, write),
-            true => begin(tenant, name, parameters.clone(), invocation.to_owned(), write).await,
+            false => self.push(name, invocation, write),
+            true => begin(self, name, parameters.clone(), invocation.to_owned(), write).await,
         };
         match pushed {
             Ok(()) => Some(Acknowledged { result, head }),
@@ -156,8 +165,7 @@ impl WriteBack {
 
     /// Adds a pending write; if there is no room, its reserved bytes are returned.
     fn push(
-        &self,
-        tenant: &Rc<Tenant>,
+        self: &Rc<WriteBack>,
         name: Name,
         invocation: &str,
         write: Write,
@@ -168,8 +176,8 @@ impl WriteBack {
         if pushed.is_err() {
             return Err(Rc::into_inner(write).and_then(|write| write.held));
         }
-        tenant.meter.add(Event::HostioWritePending);
-        self.pump(tenant);
+        self.store_client.meter.add(Event::HostioWritePending);
+        self.pump();
         Ok(())
     }
 
@@ -194,7 +202,7 @@ impl WriteBack {
     }
 
     /// Resumes writes that a previous worker had acknowledged.
-    pub fn replay(&self, tenant: &Rc<Tenant>, begun: Vec<unlade_s3::journal::UnfinishedWrite>) {
+    pub fn replay(self: &Rc<WriteBack>, begun: Vec<unlade_s3::journal::UnfinishedWrite>) {
         for begun in begun {
             let operation = find(&begun.write.operation);
             let request = operation.and_then(|op| Request::new(op, &begun.write.parameters).ok());
@@ -215,31 +223,26 @@ impl WriteBack {
                 tracing::error!(id = begun.id, "journal: no room for a write; it stays there");
             }
         }
-        self.pump(tenant);
+        self.pump();
     }
 
     /// Sends the writes that may be sent.
-    fn pump(&self, tenant: &Rc<Tenant>) {
+    fn pump(self: &Rc<WriteBack>) {
         loop {
             let mut pending = self.pending.borrow_mut();
             let Some((id, write)) = pending.poll_ready() else { return };
-            let (write, tenant) = (write.clone(), tenant.clone());
+            let (write, writeback) = (write.clone(), self.clone());
             drop(pending);
             tokio::task::spawn_local(async move {
                 let mut attempts = Attempts::default();
-                let done = perform(&tenant, &write.request, &write.body, &mut attempts).await;
-                tenant.writeback.ended(&tenant, id, &write, done).await;
+                let client = &writeback.store_client;
+                let done = perform(client, &write.request, &write.body, &mut attempts).await;
+                writeback.ended(id, &write, done).await;
             });
         }
     }
 
-    async fn ended(
-        &self,
-        tenant: &Rc<Tenant>,
-        id: u64,
-        write: &Write,
-        done: Result<crate::perform::Performed, crate::perform::Failed>,
-    ) {
+    async fn ended(self: &Rc<WriteBack>, id: u64, write: &Write, done: Result<Performed, Failed>) {
         // The journal entry ends before the write stops being pending: a replay must not overwrite
         // a later write.
         if let (Some(id), Some(journal)) = (write.journal_id, &self.journal) {
@@ -248,16 +251,16 @@ impl WriteBack {
         let Some((_, invocation)) = self.pending.borrow_mut().ended(id) else { return };
         match &done {
             Ok(performed) => {
-                tenant.meter.add(Event::HostioWriteDurable);
+                self.store_client.meter.add(Event::HostioWriteDurable);
                 self.check(write, &performed.result);
             }
             Err(failed) => {
-                tenant.meter.add(Event::HostioWriteLost);
+                self.store_client.meter.add(Event::HostioWriteLost);
                 self.fail(write, &invocation, failed);
             }
         }
         self.changed.notify_waiters();
-        self.pump(tenant);
+        self.pump();
     }
 
     /// Compares the response with the prediction; on a difference the bucket's responses are no
@@ -274,7 +277,7 @@ impl WriteBack {
         }
     }
 
-    fn fail(&self, write: &Write, invocation: &str, failed: &crate::perform::Failed) {
+    fn fail(&self, write: &Write, invocation: &str, failed: &Failed) {
         let (code, message) = failed.said();
         let request = &write.request;
         let failure = FailedWrite {
@@ -391,21 +394,20 @@ impl WriteBack {
 /// continues if the call is cancelled: a record in progress is awaited, and a written record gets
 /// its end.
 async fn begin(
-    tenant: &Rc<Tenant>,
+    writeback: &Rc<WriteBack>,
     name: Name,
     parameters: Map<String, Value>,
     invocation: String,
     write: Write,
 ) -> Result<(), Option<HeldBytes>> {
-    let tenant = tenant.clone();
+    let writeback = writeback.clone();
     let task = tokio::task::spawn_local(async move {
-        let writeback = &tenant.writeback;
         let Some(journal) = &writeback.journal else { return Err(write.held) };
         let Some(id) = journal.begun(&parameters, &invocation, &write.body).await else {
             return Err(write.held);
         };
         // Its invocation does not wait for it.
-        let pushed = writeback.push(&tenant, name, "", Write { journal_id: Some(id), ..write });
+        let pushed = writeback.push(name, "", Write { journal_id: Some(id), ..write });
         if pushed.is_err() {
             journal.ended(id).await;
         }

@@ -1,7 +1,7 @@
 //! Operations on buckets.
 
 use super::objects::{ACL, ACL_FIELDS, TAG, TAGS};
-use super::*;
+use super::schema::*;
 
 const BUCKET: Shape = Shape::Structure(&[
     text("Name"),

@@ -1,6 +1,6 @@
 //! Lists of objects, and deletes of many.
 
-use super::*;
+use super::schema::*;
 
 const PAGE: &[Field] = &[
     query("Delimiter", "delimiter"),

@@ -1,7 +1,7 @@
 //! Multipart uploads.
 
 use super::objects::{COPIED, DESCRIPTION, SOURCE};
-use super::*;
+use super::schema::*;
 
 const UPLOAD: &[Field] = &[required(query("UploadId", "uploadId"))];
 const PART_NUMBER: &[Field] = &[required(of(Kind::Integer, query("PartNumber", "partNumber")))];

@@ -1,6 +1,6 @@
 //! Operations on one object.
 
-use super::*;
+use super::schema::*;
 
 /// Conditions of a request (RFC 9110 §13.1).
 const CONDITIONS: &[Field] = &[

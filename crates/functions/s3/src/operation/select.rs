@@ -1,6 +1,6 @@
 //! SQL over one object. The response is a stream of events, which the guest parses.
 
-use super::*;
+use super::schema::*;
 
 const CSV_INPUT: &[Member] = &[
     text("FileHeaderInfo"),

@@ -14,12 +14,23 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
-use super::spec::Limits;
-
 /// The controllers in use.
 const WANTED: [&str; 4] = ["memory", "cpu", "cpuacct", "pids"];
 /// Most bytes of one of their files.
 const FILE_BYTES_MAX: usize = 64 * 1024;
+
+/// The limits of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Memory, including the content of `/tmp`.
+    pub memory_bytes: u64,
+    /// Size of `/tmp`.
+    pub scratch_bytes: u64,
+    /// Processes and threads.
+    pub processes: u32,
+    /// Open files of each process.
+    pub files: u32,
+}
 
 /// A hierarchy of control groups.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

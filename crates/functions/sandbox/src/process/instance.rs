@@ -8,17 +8,23 @@ use rustix::process::{Pid, Signal};
 use tokio::sync::watch;
 use unlade_fn_model::isolation::{Instance, Local, Usage};
 
-use super::groups::{self, Account};
-use super::template::ZygoteHandle;
+use super::groups::Account;
 use super::usage;
+
+/// The owner of instances' slots: a template, which stays while it has an instance.
+pub trait SlotOwner {
+    /// Releases the resources of an instance that has ended.
+    fn release(&self, slot: u32);
+}
 
 /// A living instance. Dropping it kills its processes and removes its resources.
 pub struct Sandboxed {
-    held: Arc<ZygoteHandle>,
+    owner: Arc<dyn SlotOwner>,
     slot: u32,
     pid: Pid,
     process: OwnedFd,
     account: Account,
+    memory_bytes_max: u64,
     ended: watch::Receiver<Option<String>>,
 }
 
@@ -31,14 +37,15 @@ pub async fn known(ended: &mut watch::Receiver<Option<String>>) -> String {
 impl Sandboxed {
     /// Creates an instance that has greeted.
     pub fn new(
-        held: Arc<ZygoteHandle>,
+        owner: Arc<dyn SlotOwner>,
         slot: u32,
         pid: Pid,
         process: OwnedFd,
+        account: Account,
+        memory_bytes_max: u64,
         ended: watch::Receiver<Option<String>>,
     ) -> Sandboxed {
-        let account = held.account(&groups::of_instance(slot));
-        Sandboxed { held, slot, pid, process, account, ended }
+        Sandboxed { owner, slot, pid, process, account, memory_bytes_max, ended }
     }
 
     async fn end(&self) -> String {
@@ -46,7 +53,7 @@ impl Sandboxed {
         match self.account.killed() {
             0 => how,
             _ => {
-                let limit_mib = self.held.limits.memory_bytes >> 20;
+                let limit_mib = self.memory_bytes_max >> 20;
                 format!("{how}: it met its memory limit of {limit_mib} MiB")
             }
         }
@@ -75,6 +82,6 @@ impl Instance for Sandboxed {
 impl Drop for Sandboxed {
     fn drop(&mut self) {
         self.kill();
-        self.held.release(self.slot);
+        self.owner.release(self.slot);
     }
 }

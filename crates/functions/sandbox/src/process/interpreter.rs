@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::process::Command;
 use unlade_fn_model::isolation::IsolationError;
 
-use super::{NAME, system};
+use super::error::{NAME, system};
 
 /// The oldest version that the guest's package supports.
 const VERSION_MIN: (u32, u32) = (3, 9);

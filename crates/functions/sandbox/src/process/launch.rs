@@ -6,10 +6,8 @@ use std::os::fd::AsFd;
 
 use rustix::net::SocketType;
 
+pub use super::supervisor::CONFINED;
 use super::{confine, supervisor};
-
-/// The argument of the second start.
-pub const CONFINED: &str = "--confined";
 
 /// Runs a launcher; `confined` is true if [`CONFINED`] was among its arguments. Returns when the
 /// sandbox or its gateway has ended.

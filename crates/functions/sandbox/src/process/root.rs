@@ -14,7 +14,8 @@ use rustix::mount::{
 };
 
 use super::config::IDS_OF_TEMPLATE;
-use super::spec::{Bind, Limits, Spec};
+use super::groups::Limits;
+use super::spec::{Bind, Spec};
 
 /// The mount point of the tree while it is built: a directory that every system has.
 const BUILT: &str = "/tmp";

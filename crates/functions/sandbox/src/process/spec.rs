@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use unlade_fn_model::isolation::{Image, IsolationError, Mode};
 
 use super::config::{IDS_END, IDS_OF_TEMPLATE, ProcessConfig};
-use super::groups::Hierarchy;
+use super::error::system;
+use super::groups::{self, Hierarchy, Limits};
 use super::interpreter::Interpreter;
-use super::{groups, system};
 
 /// The directory of the function's code.
 pub const TASK: &str = "/var/task";
@@ -43,19 +43,6 @@ pub struct Bind {
     pub source: PathBuf,
     /// The path in the sandbox.
     pub target: PathBuf,
-}
-
-/// The limits of an instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
-    /// Memory, including the content of `/tmp`.
-    pub memory_bytes: u64,
-    /// Size of `/tmp`.
-    pub scratch_bytes: u64,
-    /// Processes and threads.
-    pub processes: u32,
-    /// Open files of each process.
-    pub files: u32,
 }
 
 /// The specification of a sandbox, as the supervisor receives it.

@@ -19,8 +19,10 @@ use super::config::{IDS_OF_TEMPLATE, INSTANCES_MAX};
 use super::groups::{self, Groups};
 use super::message::{FromSupervisor, FromZygote, ToSupervisor, ToZygote};
 use super::spec::Spec;
-use super::{launch, packet, root};
+use super::{packet, root};
 
+/// The argument of the launcher's second start.
+pub const CONFINED: &str = "--confined";
 /// Interval of attempts to remove a group that was not empty.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
 
@@ -221,7 +223,7 @@ fn launched(spec: &Spec, groups: &Groups, control: &OwnedFd) -> Result<Zygote> {
     let kind = SocketType::SEQPACKET;
     let (socket, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");
-    command.args(std::env::args_os().skip(1)).arg(launch::CONFINED).stdin(Stdio::from(other));
+    command.args(std::env::args_os().skip(1)).arg(CONFINED).stdin(Stdio::from(other));
     let child = command.spawn()?;
     // This process's copy of the other end must be closed, so that the zygote's is the last one.
     drop(command);

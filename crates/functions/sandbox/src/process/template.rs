@@ -23,12 +23,13 @@ use unlade_fn_model::isolation::{
 };
 
 use super::config::{Launcher, ProcessConfig};
-use super::groups::{self, Account, Hierarchy};
-use super::instance::{self, Sandboxed};
+use super::error::system;
+use super::groups::{self, Account, Hierarchy, Limits};
+use super::instance::{self, Sandboxed, SlotOwner};
 use super::output::{self, Tail};
 use super::serve::{self, Ending, Forked, Parties, Slots, Spare, ZygoteState};
-use super::spec::{Limits, Spec};
-use super::{packet, root, system, usage};
+use super::spec::Spec;
+use super::{packet, root, usage};
 
 /// A ready zygote and its supervisor. They end when neither the template nor an instance holds
 /// this.
@@ -207,7 +208,7 @@ impl ZygoteHandle {
     }
 
     /// The resource account of one of its groups.
-    pub fn account(&self, name: &str) -> Account {
+    fn account(&self, name: &str) -> Account {
         Account::new(&self.hierarchies, &self.group, name)
     }
 
@@ -235,12 +236,11 @@ impl ZygoteHandle {
         let channel = OwnedFd::from(channel);
         set_socket_passcred(&channel, false).map_err(|source| system("a channel", source))?;
         let slot = pending.done();
-        Ok(Started {
-            channel,
-            region: None,
-            origin: self.origin(),
-            instance: Rc::new(Sandboxed::new(self.clone(), slot, pid, process, ended)),
-        })
+        let account = self.account(&groups::of_instance(slot));
+        let memory_bytes_max = self.limits.memory_bytes;
+        let owner = self.clone();
+        let instance = Sandboxed::new(owner, slot, pid, process, account, memory_bytes_max, ended);
+        Ok(Started { channel, region: None, origin: self.origin(), instance: Rc::new(instance) })
     }
 
     /// Takes a root and groups.
@@ -321,9 +321,10 @@ impl ZygoteHandle {
             }
         }
     }
+}
 
-    /// Releases the resources of an instance that has ended.
-    pub fn release(&self, slot: u32) {
+impl SlotOwner for ZygoteHandle {
+    fn release(&self, slot: u32) {
         self.state.slots().release(slot);
     }
 }

@@ -25,6 +25,8 @@ const NETWORK: [&str; 4] =
     ["-netdev", "user,id=net,ipv6=off", "-device", "virtio-net-pci,netdev=net,romfile="];
 /// The host's address in a machine with a network.
 pub(super) const HOST: &str = "10.0.2.2";
+/// The device of KVM.
+pub(super) const KVM: &str = "/dev/kvm";
 
 /// The accelerator of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,8 +18,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 use unlade_fn_model::isolation::Unpreloaded;
 
-use super::KVM;
-use super::command::{Accelerator, Beginning, Numbers, command};
+use super::command::{Accelerator, Beginning, KVM, Numbers, command};
 use super::console::Console;
 use super::memory::Memory;
 use super::monitor::Monitor;

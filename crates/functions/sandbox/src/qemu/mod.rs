@@ -5,7 +5,7 @@
 //! The region shared with the worker lies at a fixed address and is another file in each instance.
 //!
 //! Modules, in the order of an instance's creation:
-//! - [`config`]: the operator's configuration;
+//! - [`config`]: the operator's configuration; `error`: errors;
 //! - `parts`: QEMU, a kernel, busybox: found, or downloaded once;
 //! - `cpio`, `initramfs`: the machine's initial root file system;
 //! - `stage`, `disk`: directories as read-only disk images;
@@ -21,6 +21,7 @@ mod command;
 mod console;
 mod cpio;
 mod disk;
+mod error;
 mod function_disk;
 mod holes;
 mod initramfs;
@@ -48,6 +49,8 @@ use unlade_fn_model::isolation::{Image, Isolation, IsolationError, Local, Mode, 
 pub use command::Accelerator;
 pub use config::{Choice, QemuConfig};
 
+use command::KVM;
+use error::{NAME, system, unusable};
 use machine::Plan;
 use memory::Memory;
 use parts::Parts;
@@ -55,8 +58,6 @@ use python::Python;
 use template::QemuTemplate;
 use user::Users;
 
-const NAME: &str = "qemu";
-const KVM: &str = "/dev/kvm";
 /// Limit of a machine's boot with KVM: with hardware virtualization a machine has started by then;
 /// emulation behind a `/dev/kvm` has not.
 const KVM_BOOT_TIMEOUT_MAX: Duration = Duration::from_secs(20);
@@ -236,15 +237,6 @@ fn first_root(parts: &Parts, cache: &Path) -> io::Result<PathBuf> {
         file.persist(&path)?;
     }
     Ok(path)
-}
-
-fn unusable(why: impl Into<String>) -> IsolationError {
-    IsolationError::Unusable { backend: NAME, why: why.into() }
-}
-
-fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> IsolationError {
-    let what = what.into();
-    move |source| IsolationError::System { what, source }
 }
 
 #[cfg(test)]

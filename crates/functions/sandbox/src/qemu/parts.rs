@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use unlade_fn_model::isolation::IsolationError;
 
 use super::config::QemuConfig;
-use super::{system, unusable};
+use super::error::{system, unusable};
 
 /// The script that downloads Debian's packages into a tree; also used by the project's tests.
 const SCRIPT: &str = include_str!("../../../../../scripts/vm");

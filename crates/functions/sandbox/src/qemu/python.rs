@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 use unlade_fn_model::isolation::IsolationError;
 
+use super::disk;
+use super::error::{system, unusable};
 use super::stage::Staged;
-use super::{disk, system, unusable};
 
 /// The version of the disk's layout; a change causes a rebuild.
 const FORMAT: u32 = 1;

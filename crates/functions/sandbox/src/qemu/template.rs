@@ -14,8 +14,9 @@ use unlade_fn_model::isolation::{
 };
 
 use super::config::QemuConfig;
+use super::error::system;
 use super::machine::{Files, From, Machine, Plan, memory, seal, sized_memory};
-use super::{holes, system, usage};
+use super::{holes, usage};
 
 const REGION: &str = "unlade-region";
 const STATE: &str = "unlade-state";

@@ -100,7 +100,7 @@ impl Bed {
             log: unlade_runtime::logs::LogConfig::default(),
         };
         let meter = std::sync::Arc::new(unlade_metrics::Meter::new());
-        let tenant = unlade_fn_worker::worker::tenant(&config, meter).unwrap();
+        let tenant = unlade_fn_worker::open::tenant(&config, meter).unwrap();
         let listener = UnixListener::bind(&config.control).unwrap();
         tokio::task::spawn_local(unlade_fn_worker::control::serve(tenant, listener));
         let gateway = UnixStream::connect(&config.control).await.unwrap();

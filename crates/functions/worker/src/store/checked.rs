@@ -3,7 +3,7 @@
 use unlade_s3::Head;
 
 use super::digest::Digest;
-use super::{Into, Local, Reader, TransportError};
+use super::transport::{Into, Local, Reader, TransportError};
 
 /// Bytes of a region that are hashed in one step.
 const LOOK_BYTES: usize = 16 * 1024;

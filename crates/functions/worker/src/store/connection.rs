@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use unlade_shm::Arena;
 
-use super::{Into, TransportError};
+use super::transport::{Into, TransportError};
 
 /// Bytes of one read whose end is not known, such as a head and the bytes after it.
 const READ_BYTES: usize = 16 * 1024;

@@ -14,8 +14,11 @@ use unlade_s3::{Head, Request};
 use super::body::Body;
 use super::connection::{Connection, Stream, broken, put};
 use super::pool::Pool;
-use super::sign::{Form, Payload, Signer};
-use super::{Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version, v2};
+use super::sign::{Payload, Signer};
+use super::transport::{
+    Form, Incoming, Into, Local, Outgoing, Reader, Transport, TransportError, Version,
+};
+use super::v2;
 
 /// Limits of a response head.
 const LIMITS: HeadLimits =

@@ -11,11 +11,11 @@ use aws_sigv4::http_request::{
 use aws_sigv4::sign::v4::{self, calculate_signature, generate_signing_key};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::body::hex;
 use super::credentials::Keys;
-use super::{TransportError, Version};
+use super::transport::{Form, TransportError};
 
 /// The payload hash of a request whose chunks are signed.
 const CHUNKS: &str = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD";
@@ -34,25 +34,6 @@ impl std::fmt::Debug for Signer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Signer").field("region", &self.region).finish_non_exhaustive()
     }
-}
-
-/// The parameters of a form upload.
-#[derive(Clone, Copy, Debug)]
-pub struct Form<'a> {
-    /// The bucket.
-    pub bucket: &'a str,
-    /// The key; the holder replaces `${filename}` at its end.
-    pub key: &'a str,
-    /// Fields of the caller.
-    pub fields: &'a Map<String, Value>,
-    /// Conditions of the caller.
-    pub conditions: &'a [Value],
-    /// The validity.
-    pub expires: Duration,
-    /// The region of the function's client; the worker's own if `None`.
-    pub region: Option<&'a str>,
-    /// The signature version; if `None`, the one that SDKs use in that region.
-    pub version: Option<Version>,
 }
 
 impl Form<'_> {
@@ -325,6 +306,8 @@ fn timestamp(now: SystemTime) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Map;
+
     use super::*;
     use crate::store::credentials::Secret;
     use std::time::UNIX_EPOCH;

@@ -13,7 +13,7 @@ use super::chunked::{CHUNK_BYTES, Encoder, Framing, Trailer};
 use super::connection::{Connection, Sent, broken};
 use super::http::{Destination, HttpReader, HttpStore, method_name, written};
 use super::sign::Payload;
-use super::{Incoming, Outgoing, TransportError};
+use super::transport::{Incoming, Outgoing, TransportError};
 
 /// Longest wait for the interim response before the body is sent without it (RFC 9110 §10.1.1).
 const CONTINUE_TIMEOUT: Duration = Duration::from_secs(1);

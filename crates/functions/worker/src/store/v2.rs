@@ -11,9 +11,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::json;
 
-use super::Version;
 use super::credentials::Keys;
-use super::sign::Form;
+use super::transport::{Form, Version};
 
 /// Regions that support it. Newer regions do not.
 const REGIONS: &[&str] = &[

@@ -6,6 +6,7 @@ use std::task::Poll;
 use unlade_s3::journal::{MAGIC, replay};
 
 use super::*;
+use crate::tenant::Tenant;
 use crate::testing::{Store, local, tag, tenant};
 
 /// A tenant with a journal, for which the class of the bucket is known.
@@ -40,7 +41,7 @@ async fn put(tenant: &Rc<Tenant>, key: &str, held: &mut Option<HeldBytes>) -> bo
         invocation: "i",
         mode: WriteMode::EarlyReply,
     };
-    tenant.writeback.acknowledge(tenant, candidate, held).await.is_some()
+    tenant.writeback.acknowledge(candidate, held).await.is_some()
 }
 
 #[test]

@@ -5,4 +5,5 @@ mod read;
 mod remove;
 mod shapes;
 
-pub(super) const TABLES: [&[super::Operation]; 3] = [read::TABLE, put::TABLE, remove::TABLE];
+pub(super) const TABLES: [&[super::schema::Operation]; 3] =
+    [read::TABLE, put::TABLE, remove::TABLE];

@@ -111,7 +111,7 @@ fn worker_with(config: WorkerConfig, meter: Arc<Meter>) -> (Running, PathBuf) {
     let (said, ready) = mpsc::channel();
     let path = control.clone();
     let running = start(move || async move {
-        let tenant = unlade_fn_worker::worker::tenant(&config, meter).unwrap();
+        let tenant = unlade_fn_worker::open::tenant(&config, meter).unwrap();
         if let Some(route) = config.route().unwrap() {
             let listener = unlade_fn_worker::relay::listen(&route.path).unwrap();
             tokio::task::spawn_local(unlade_fn_worker::relay::serve(

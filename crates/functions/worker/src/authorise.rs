@@ -1,0 +1,94 @@
+//! The check of a call: its request, if it is valid and the role allows it.
+
+use std::rc::Rc;
+
+use serde_json::{Map, Value, json};
+use unlade_s3::failure::{HostCode, ServiceError};
+use unlade_s3::operation::{Operation, find};
+use unlade_s3::policy::Decision;
+use unlade_s3::{Call, Head, Policy, Request};
+
+use crate::perform::Failed;
+
+/// A call that the role allows.
+pub enum Authorised {
+    /// An operation of the store.
+    Operation(Rc<Request>),
+    /// A presigned URL of this request.
+    Url(Request),
+    /// A presigned form.
+    Form,
+}
+
+/// Checks a call.
+///
+/// # Errors
+/// The call is invalid or not supported, or the role denies it.
+pub fn authorise(policy: &Policy, call: &Call) -> Result<Authorised, Failed> {
+    if call.service != "s3" {
+        return Err(unsupported(&format!("the service {}", call.service)));
+    }
+    let (parameters, region) = (&call.parameters, call.region.as_deref());
+    match call.operation.as_str() {
+        "GeneratePresignedUrl" => {
+            let empty = Map::new();
+            let inner = parameters.get("Parameters").and_then(Value::as_object).unwrap_or(&empty);
+            let name = parameters.get("Operation").and_then(Value::as_str).unwrap_or_default();
+            let (_, mut request) = of_operation(policy, name, inner)?;
+            request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+            Ok(Authorised::Url(request))
+        }
+        "GeneratePresignedPost" => {
+            let text =
+                |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
+            let (bucket, key) = (text("Bucket"), text("Key"));
+            // The holder of the form chooses the end of the key: the role must allow every end.
+            let starts = key.strip_suffix("${filename}");
+            let key = starts.map_or(key.to_owned(), |start| format!("{start}*"));
+            let asked = json!({"Bucket": bucket, "Key": key});
+            let asked = asked.as_object().cloned().unwrap_or_default();
+            let (_, mut request) = of_operation(policy, "PutObject", &asked)?;
+            request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
+            Ok(Authorised::Form)
+        }
+        _ => Ok(Authorised::Operation(request(policy, call)?)),
+    }
+}
+
+/// The request of a call that is an operation of the store.
+///
+/// # Errors
+/// The call is invalid or not supported, or the role denies it.
+pub fn request(policy: &Policy, call: &Call) -> Result<Rc<Request>, Failed> {
+    let (operation, mut request) = of_operation(policy, &call.operation, &call.parameters)?;
+    request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
+    request.unsigned = call.unsigned;
+    if !operation.has_body && call.body_bytes > 0 {
+        return Err(invalid(&format!("{} has no body", operation.name)));
+    }
+    Ok(Rc::new(request))
+}
+
+fn of_operation(
+    policy: &Policy,
+    operation: &str,
+    parameters: &Map<String, Value>,
+) -> Result<(&'static Operation, Request), Failed> {
+    let operation =
+        find(operation).ok_or_else(|| unsupported(&format!("the operation {operation} of s3")))?;
+    let request = Request::new(operation, parameters).map_err(|e| invalid(&e.to_string()))?;
+    if policy.decide(operation, parameters) != Decision::Allowed {
+        let head = Head { status: 403, headers: Vec::new() };
+        return Err(Failed::Service { error: ServiceError::denied(), head });
+    }
+    Ok((operation, request))
+}
+
+fn unsupported(what: &str) -> Failed {
+    Failed::host(HostCode::Unsupported, format!("the host does not carry {what}"))
+}
+
+/// The failure of a call with invalid parameters.
+pub fn invalid(why: &str) -> Failed {
+    Failed::host(HostCode::Invalid, why)
+}
