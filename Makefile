@@ -25,7 +25,7 @@ check:
 	@scripts/check
 
 test:
-	@scripts/setup --with-deny
+	@scripts/setup --with-deny --with-mdbook
 	@scripts/test
 
 nightly:

@@ -5,6 +5,7 @@
 mod bench;
 mod lab;
 mod load;
+mod scrape;
 
 use std::process::ExitCode;
 
@@ -35,7 +36,8 @@ Examples:
 
 Files:
   /run/unlade/lab/NAME/       state, configuration, logs, certificates, objects, SHA256SUMS
-  /etc/netns/unlade-NAME-*/   the hosts file that each node sees";
+  /etc/netns/unlade-NAME-*/   the hosts file that each node sees
+  /run/unlade/lab-failed-*    the log of a process because of which a lab did not come up";
 
 /// Labs and benchmarks for Unlade.
 #[derive(Debug, Parser)]

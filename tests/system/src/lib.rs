@@ -96,6 +96,20 @@ pub fn example(package: &str, name: &str) -> PathBuf {
     })
 }
 
+/// Returns `libunlade_copier.a`: the one beside `$UNLADE_BIN`, which `cargo test` of the workspace
+/// has built, or one built now.
+///
+/// # Panics
+/// The build fails.
+pub fn copier_library() -> PathBuf {
+    let name = "libunlade_copier.a";
+    let program = std::env::var_os("UNLADE_BIN").map(PathBuf::from);
+    let dir = program.as_deref().and_then(Path::parent);
+    let candidates = dir.map(|dir| [dir.join(name), dir.join("deps").join(name)]);
+    let built = candidates.into_iter().flatten().find(|path| path.exists());
+    built.unwrap_or_else(|| build(&["--package", "unlade-copy-capi"]).join(name))
+}
+
 /// Builds with the profile of this test and returns the target directory. cargo does nothing if all
 /// is up to date.
 fn build(what: &[&str]) -> PathBuf {

@@ -2,6 +2,7 @@
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use system_tests::counters::Metrics;
 use system_tests::{Lab, needs, run, said, text, unable, unique_name, unlade};
 
 const TOOLS: [&str; 4] = ["ip", "tc", "ethtool", "setsid"];
@@ -67,6 +68,17 @@ fn up_and_down_twice_leave_nothing() {
     }
     let replaced = lab.run("up", &["--servers", "1", "--objects", "small", "--replace"]);
     assert!(replaced.status.success(), "{}", said(&replaced));
+}
+
+#[test]
+fn up_returns_when_the_balancers_have_their_servers() {
+    needs!("ip", "setsid", "curl");
+    let lab = Lab::up(&["--servers", "3", "--objects", "small", "--lb-workers", "2"]);
+    let [lb, proxy] = ["lb", "lb-proxy"].map(|process| Metrics::read(&lab, process));
+    assert_eq!(lb.get("unlade_channels_up"), 6);
+    for metrics in [lb, proxy] {
+        assert_eq!(metrics.get("unlade_lb_healthy_servers"), 3);
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //!
 //! [`migrate`] times the [`stages`] of single migrations beside their [`floor`]; [`soak`] makes
 //! very many and looks at what [`tcp`] counted. Both [`drive`] a load through a lab, sometimes
-//! over a link that [`impair`] makes bad, and [`scrape`] what the processes say of themselves.
+//! over a link that [`impair`] makes bad, and read by [`scrape`](crate::scrape) what the processes
+//! say of themselves.
 //!
 //! [`copy`] and [`nic`] need no lab: copies by the copy service, and protocols by a NIC's engine,
 //! beside the fastest without them. Both are tables of [`parts`]; [`samples`] and [`process`] make
@@ -35,7 +36,6 @@ pub mod process;
 pub mod record;
 pub mod report;
 pub mod samples;
-pub mod scrape;
 pub mod server;
 pub mod soak;
 pub mod stages;

@@ -28,7 +28,7 @@ use unlade_command::output::line;
 /// Commands on a lab.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
-    /// Build a lab and start everything in it
+    /// Build a lab, start everything in it, and wait until the balancers have their servers
     Up(UpArgs),
     /// Stop everything in a lab and remove it; removing one that does not exist is no error
     Down(DownArgs),

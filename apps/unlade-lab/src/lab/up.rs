@@ -1,10 +1,12 @@
-//! `unlade-lab up`: build the network, write the files, start the processes, wait for them.
+//! `unlade-lab up`: build the network, write the files, start the processes, wait until their ports
+//! answer, the balancers find every server healthy, and every control channel is up.
 
+use super::plan::{ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT};
 use super::plan::{FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
-use super::plan::{SERVER_AGENT_PORT, SERVER_HTTP_PORT};
 use super::process::{Process, log_tail, start};
 use super::state::{self, State};
 use super::{config, down, interrupt, network, objects, pki};
+use crate::scrape;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
@@ -18,6 +20,12 @@ use unlade_command::{namespace, program};
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long one attempt to connect may take.
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
+/// How long the balancers together may take until they have their servers. Links may be slow.
+const SERVERS_WAIT: Duration = Duration::from_secs(60);
+/// Pause between two looks at the metrics of a balancer.
+const SERVERS_PAUSE: Duration = Duration::from_millis(50);
+/// Line in the log of a balancer on a machine that cannot steer packets.
+const PROXIES_ALL: &str = "no connection is handed over; everything is proxied";
 /// Where `ip netns exec` looks for files to show inside a namespace.
 const NETNS_FILES: &str = "/etc/netns";
 
@@ -66,7 +74,7 @@ pub fn up(name: LabName, spec: Spec, replace: bool) -> Result<State> {
 
 fn build(plan: &Plan, state: &mut State) -> Result<()> {
     let services = services(plan)?;
-    let steps = 5 + services.len() as u64;
+    let steps = 6 + services.len() as u64;
     let progress = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template("lab [{bar:30}] {pos}/{len} {msg}") {
         progress.set_style(style);
@@ -97,6 +105,13 @@ fn build(plan: &Plan, state: &mut State) -> Result<()> {
     for service in &services {
         let process = state.process(&service.name).context("a process was not recorded")?;
         wait_ready(process, &service.ports, deadline)?;
+    }
+    step("waiting for the balancers' servers");
+    let deadline = Instant::now() + SERVERS_WAIT;
+    for front in [Front::Offload, Front::Proxy] {
+        if let Some(process) = state.process(front.process()) {
+            wait_servers(plan, front, process, deadline)?;
+        }
     }
     state.ready = true;
     state.save()?;
@@ -197,18 +212,77 @@ fn wait_ready(process: &Process, ports: &[SocketAddr], deadline: Instant) -> Res
     namespace::inside(&process.namespace, || {
         for port in ports {
             while TcpStream::connect_timeout(port, CONNECT_WAIT).is_err() {
-                let (name, tail) = (&process.name, || log_tail(&process.log));
                 if !process.identity.is_alive() {
-                    bail!("{name} ended; its log says:\n{}", tail());
+                    bail!(failure(process, "ended"));
                 }
                 if Instant::now() >= deadline {
-                    bail!("{name} does not answer on {port}; its log says:\n{}", tail());
+                    bail!(failure(process, &format!("does not answer on {port}")));
                 }
                 std::thread::sleep(Duration::from_millis(20));
             }
         }
         Ok(())
     })
+}
+
+/// Waits until a balancer finds every server healthy, and the one that hands over has a control
+/// channel of each worker to each server. On a machine that cannot steer packets there are no
+/// channels: a warning says so, and the lab proxies.
+///
+/// # Errors
+/// The process ended or the deadline passed; the message carries the end of its log.
+fn wait_servers(plan: &Plan, front: Front, process: &Process, deadline: Instant) -> Result<()> {
+    let servers = u64::from(plan.spec.servers);
+    let (port, mut channels) = match front {
+        Front::Offload => (ADMIN_PORT, servers * u64::from(plan.spec.lb_workers)),
+        _ => (PROXY_ADMIN_PORT, 0),
+    };
+    loop {
+        // A listener's address answers before the log has the line.
+        if channels > 0 && proxies_all(&process.log) {
+            let log = process.log.display();
+            eprintln!("unlade-lab: {}: {PROXIES_ALL}; {log} says why", process.name);
+            channels = 0;
+        }
+        // The address of the admin endpoint may not be bound yet.
+        let metrics = scrape::get_from(plan, Node::Lb, port, "/metrics").unwrap_or_default();
+        let Some(found) = missing(&metrics, servers, channels) else { return Ok(()) };
+        if !process.identity.is_alive() {
+            bail!(failure(process, "ended"));
+        }
+        if Instant::now() >= deadline {
+            bail!(failure(process, &format!("{found} after {} s", SERVERS_WAIT.as_secs())));
+        }
+        std::thread::sleep(SERVERS_PAUSE);
+    }
+}
+
+/// The healthy servers and control channels in the metrics of a balancer, in words; `None` if there
+/// are as many as there should be.
+fn missing(metrics: &str, servers: u64, channels: u64) -> Option<String> {
+    let healthy = scrape::sum(metrics, "unlade_lb_healthy_servers");
+    let up = scrape::sum(metrics, "unlade_channels_up");
+    let is_complete = healthy >= servers && up >= channels;
+    (!is_complete).then(|| {
+        format!(
+            "has {healthy} of {servers} healthy servers and {up} of {channels} control channels"
+        )
+    })
+}
+
+fn proxies_all(log: &Path) -> bool {
+    fs::read_to_string(log).is_ok_and(|text| text.contains(PROXIES_ALL))
+}
+
+/// The message about a process that failed. Its log is kept beside the lab's directory, which is
+/// removed with the lab.
+fn failure(process: &Process, what: &str) -> String {
+    let (name, tail) = (&process.name, log_tail(&process.log));
+    let kept = Path::new(STATE_ROOT).with_file_name(format!("lab-failed-{name}.log"));
+    match fs::copy(&process.log, &kept) {
+        Ok(_) => format!("{name} {what}; its log, kept in {}, ends in:\n{tail}", kept.display()),
+        Err(_) => format!("{name} {what}; its log ends in:\n{tail}"),
+    }
 }
 
 /// Starts a process of a lab again with the command it had.
@@ -226,4 +300,20 @@ pub fn restart(state: &mut State, name: &str) -> Result<()> {
     state.processes.push(process);
     state.save()?;
     ready
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_balancer_is_complete_with_all_servers_and_channels() {
+        let metrics = "unlade_lb_healthy_servers 4\nunlade_channels_up 7\n";
+        let found = missing(metrics, 4, 8).unwrap();
+        assert_eq!(found, "has 4 of 4 healthy servers and 7 of 8 control channels");
+        assert_eq!(missing(metrics, 4, 7), None);
+        assert!(missing(metrics, 5, 7).is_some());
+        // No answer yet.
+        assert!(missing("", 1, 0).is_some());
+    }
 }

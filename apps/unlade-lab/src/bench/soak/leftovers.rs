@@ -1,10 +1,11 @@
 //! Leftovers after all clients have gone: flows that still have an owner, connections that a
 //! kernel still has, sockets that a process still holds.
 
-use super::super::{scrape, tcp};
+use super::super::tcp;
 use crate::lab::plan::{Front, Node};
 use crate::lab::process::session_members;
 use crate::lab::state::State;
+use crate::scrape;
 use anyhow::Result;
 use std::fs;
 use std::time::{Duration, Instant};

@@ -11,7 +11,6 @@ use super::helper::Helper;
 use super::impair::parse_probability;
 use super::orderly;
 use super::record::Sink;
-use super::scrape;
 use super::tcp::Census;
 use crate::lab::node_command;
 use crate::lab::objects;
@@ -19,6 +18,7 @@ use crate::lab::plan::{
     Front, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec, Toggle,
 };
 use crate::load::parse_duration;
+use crate::scrape;
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -17,8 +17,16 @@ const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// No answer comes, or one with another status than 200.
 pub fn get(plan: &Plan, node: Node, path: &str) -> Result<String> {
+    get_from(plan, node, ADMIN_PORT, path)
+}
+
+/// The response of the admin endpoint at `port` of `node` to a GET of `path`.
+///
+/// # Errors
+/// No answer comes, or one with another status than 200.
+pub fn get_from(plan: &Plan, node: Node, port: u16, path: &str) -> Result<String> {
     let answer = namespace::inside(&plan.namespace(node), || {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
         stream.set_read_timeout(Some(TIMEOUT))?;
         let request =
