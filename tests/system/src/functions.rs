@@ -10,7 +10,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
-use unlade_fn_gateway::auth::{KeyPair, sign_request};
+use unlade_fn_gateway::auth::sign_request;
+use unlade_fn_gateway::config::KeyPair;
 use unlade_fn_gateway::credentials;
 
 use crate::unlade;
