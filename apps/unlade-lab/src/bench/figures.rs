@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn the_median_is_the_middle_value() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
-        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
         assert_eq!(median(vec![7.0]), 7.0);
         let none: [f64; 0] = [];
         assert_eq!(median(none), 0.0);
