@@ -95,6 +95,7 @@ mod testing;
 pub mod worker;
 pub mod writeback;
 
+pub use config::WorkerConfig;
 pub use open::WorkerError;
 pub use shared::run_shared;
 pub use tenant_list::TenantList;
