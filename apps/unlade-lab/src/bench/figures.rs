@@ -2,6 +2,7 @@
 
 use super::window::Sample;
 use serde_json::{Map, Value};
+use std::borrow::Borrow;
 
 const GIB: f64 = 1_073_741_824.0;
 
@@ -28,10 +29,11 @@ pub struct Figures {
     pub rounds: usize,
 }
 
-/// The middle value; the mean of the middle two of an even number; 0 of none.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
+/// The middle value; the mean of the middle two of an even number; 0 of none. The order is
+/// [`f64::total_cmp`]'s, which has NaN at an end.
+pub fn median(values: impl IntoIterator<Item: Borrow<f64>>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().map(|value| *value.borrow()).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
     let middle = sorted.len() / 2;
     match (sorted.get(middle), sorted.len() % 2) {
         (None, _) => 0.0,
@@ -40,9 +42,14 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
+/// The [`median`] of one figure of each item.
+pub fn median_by<T>(items: &[T], figure: impl Fn(&T) -> f64) -> f64 {
+    median(items.iter().map(figure))
+}
+
 impl Figures {
     pub fn of(samples: &[Sample]) -> Figures {
-        let middle = |figure: fn(&Sample) -> f64| median(samples.iter().map(figure));
+        let middle = |figure: fn(&Sample) -> f64| median_by(samples, figure);
         let total = |figure: fn(&Sample) -> f64| samples.iter().map(figure).sum::<f64>();
         Figures {
             throughput_bytes_per_s: middle(|s| s.throughput_bytes_per_s),
@@ -128,7 +135,7 @@ pub fn ratio(
     direct: Option<&[Sample]>,
 ) -> Option<Ratio> {
     let best = proxies.iter().max_by(|(_, a), (_, b)| {
-        let of = |samples: &[Sample]| median(samples.iter().map(|s| s.throughput_bytes_per_s));
+        let of = |samples: &[Sample]| median_by(samples, |s| s.throughput_bytes_per_s);
         of(a).total_cmp(&of(b))
     })?;
     let paired = |other: &[Sample], figure: fn(&Sample) -> f64| {
@@ -202,10 +209,18 @@ mod tests {
     }
 
     #[test]
-    fn medians() {
-        assert_eq!(median([]), 0.0);
+    fn the_median_is_the_middle_value() {
         assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(median(vec![7.0]), 7.0);
+        let none: [f64; 0] = [];
+        assert_eq!(median(none), 0.0);
+        assert_eq!(median([f64::MAX, f64::MIN, f64::NAN]), f64::MAX);
+        assert_eq!(median([f64::INFINITY, 0.0, f64::NEG_INFINITY]), 0.0);
+        for count in 0..9 {
+            assert!(!median((0..count).map(f64::from)).is_nan(), "{count}");
+        }
+        assert_eq!(median_by(&[(1, 9.0), (2, 5.0), (3, 7.0)], |pair| pair.1), 7.0);
     }
 
     #[test]

@@ -152,6 +152,7 @@ fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTiming
             times[round.saturating_sub(1)] = ps;
         }
     }
+    // A fixed odd number of integers: no sort and no mean of two is needed.
     let median = |mut times: [u64; ROUNDS]| *times.select_nth_unstable(ROUNDS / 2).1;
     let copy_ps: Vec<u64> = rounds.into_iter().map(median).collect();
     ClassTimings {
@@ -218,16 +219,18 @@ pub fn remote_line_ns() -> Option<f32> {
     let name = std::thread::Builder::new().name("copyd-measure".to_owned());
     // The writer ends by itself, so a busy core delays no caller.
     drop(name.spawn(move || writer.write()).ok()?);
-    median_ns(exchange.read())
+    plausible_line_ns(exchange.read())
 }
 
-fn median_ns(mut samples: Vec<f32>) -> Option<f32> {
+/// Returns the middle sample, at least 0. `None` of too few samples, or if the time is implausible:
+/// then a thread lost its core in most rounds.
+fn plausible_line_ns(mut samples: Vec<f32>) -> Option<f32> {
     if samples.len() < REMOTE_ROUNDS_MIN {
         return None;
     }
     samples.sort_unstable_by(f32::total_cmp);
-    let median = samples[samples.len() / 2];
-    (median <= REMOTE_NS_MAX).then_some(median.max(0.0))
+    let middle = samples[samples.len() / 2];
+    (middle <= REMOTE_NS_MAX).then_some(middle.max(0.0))
 }
 
 impl Exchange {
@@ -322,10 +325,10 @@ mod tests {
             Some(ns) => assert!((0.0..=REMOTE_NS_MAX).contains(&ns), "{ns}"),
             None => println!("skipped: no two cores for a millisecond"),
         }
-        assert_eq!(median_ns(vec![1.0; REMOTE_ROUNDS_MIN - 1]), None);
-        assert_eq!(median_ns(vec![-1.0; REMOTE_ROUNDS_MIN]), Some(0.0));
-        assert_eq!(median_ns(vec![3.0, 1.0, 2.0, 900.0, 800.0]), Some(3.0));
-        assert_eq!(median_ns(vec![900.0; 5]), None);
+        assert_eq!(plausible_line_ns(vec![1.0; REMOTE_ROUNDS_MIN - 1]), None);
+        assert_eq!(plausible_line_ns(vec![-1.0; REMOTE_ROUNDS_MIN]), Some(0.0));
+        assert_eq!(plausible_line_ns(vec![3.0, 1.0, 2.0, 900.0, 800.0]), Some(3.0));
+        assert_eq!(plausible_line_ns(vec![900.0; 5]), None);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Two clients of one service thread: who gets how much, and who waits for whom.
 
 use super::pool::{self, Flow};
+use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,7 @@ fn share(rivals: &Rivals, rounds: usize, length: Duration, sink: &mut Sink) -> R
     for _ in 0..rounds {
         found.push(compete(rivals, length)?);
     }
-    let bytes = median(&mut found.clone());
+    let bytes = median(&found);
     let worst = found.iter().map(|found| (found / wanted - 1.0).abs()).fold(0.0, f64::max);
     let case = json!({
         "weights": format!("{one}:{three}"),
@@ -170,8 +170,8 @@ fn wait(bytes: usize, helps: bool, rounds: usize, count: usize, sink: &mut Sink)
         times.iter_mut().zip(quantiles.as_flattened()).for_each(|(all, one)| all.push(*one));
         ratios.push(quantiles[1][1] / quantiles[0][1]);
     }
-    let [alone_p50, alone_p99, flooded_p50, flooded_p99] = times.map(|mut all| median(&mut all));
-    let ratio = median(&mut ratios);
+    let [alone_p50, alone_p99, flooded_p50, flooded_p99] = times.map(median);
+    let ratio = median(&ratios);
     let who = if helps { "client helps" } else { "service alone" };
     let case = json!({ "bytes": bytes, "flood_task_bytes": FLOOD_BYTES, "helps": helps });
     for (mode, p50, p99) in [("alone", alone_p50, alone_p99), ("offload", flooded_p50, flooded_p99)]

@@ -2,8 +2,8 @@
 //! while this one is summed.
 
 use super::usage::CopyTime;
+use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -90,7 +90,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
             let found = [round[0], round[1], round[1] / round[0], round[3] / round[2]];
             times.iter_mut().zip(found).for_each(|(all, one)| all.push(one));
         }
-        let [alone_s, served_s, ratio, cpu] = times.map(|mut all| median(&mut all));
+        let [alone_s, served_s, ratio, cpu] = times.map(median);
         let map = |value: Value| value.as_object().cloned().unwrap_or_default();
         let case: Map<String, Value> = map(json!({ "chunk_bytes": chunk }));
         sink.write(case.clone(), kernel::best().name(), map(json!({ "elapsed_s": alone_s })))?;

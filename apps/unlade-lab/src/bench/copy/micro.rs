@@ -1,8 +1,9 @@
 //! Single copies: what the client sees of them.
 
 use crate::bench::cpu;
+use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{clock_ns, median, middle_mean, ns};
+use crate::bench::samples::{clock_ns, middle_mean, ns};
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::hint::black_box;
@@ -185,9 +186,9 @@ struct Outcome {
 fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome {
     let kernels = unlade_copy_kernels::kernel::available();
     let mut buffers = Buffers::new(case.bytes);
-    let mut first: Vec<f64> =
+    let first: Vec<f64> =
         (0..9).map(|_| alone(&kernels[0], &mut buffers, case, Duration::ZERO)).collect();
-    let window = case.window(median(&mut first));
+    let window = case.window(median(&first));
     for _ in 0..case.warmup() {
         served(copier, &mut buffers, case, window);
     }
@@ -199,14 +200,14 @@ fn measure(copier: &Copier, case: Case, rounds: usize, clock_ns: f64) -> Outcome
             times
         })
         .collect();
-    let column = |at: usize| median(&mut rounds.iter().map(|times| times[at]).collect::<Vec<_>>());
+    let column = |at: usize| median(rounds.iter().map(|times| times[at]));
     let kernels_ns: Vec<f64> = (0..kernels.len()).map(column).collect();
     // The fastest over all rounds: the fastest of each round is chance.
     let fastest = (0..kernels.len()).min_by(|a, b| kernels_ns[*a].total_cmp(&kernels_ns[*b]));
     let fastest = fastest.unwrap_or_default();
-    let mut ratios: Vec<f64> =
+    let ratios: Vec<f64> =
         rounds.iter().map(|times| times[kernels.len()] / times[fastest]).collect();
-    Outcome { kernels_ns, served_ns: column(kernels.len()), ratio: median(&mut ratios) }
+    Outcome { kernels_ns, served_ns: column(kernels.len()), ratio: median(&ratios) }
 }
 
 /// Runs all cases, and what submitting and asking cost.
@@ -293,7 +294,7 @@ fn ready_ns(service: &Service, clock_ns: f64) -> Result<f64> {
     Ok(copier.scope(|scope| {
         let pending = scope.queue(&source, &mut destination);
         let _there = pending.sync(0..64 << 10);
-        let mut samples: Vec<f64> = (0..200)
+        let samples: Vec<f64> = (0..200)
             .map(|_| {
                 let begin = Instant::now();
                 let mut ready = true;
@@ -304,6 +305,6 @@ fn ready_ns(service: &Service, clock_ns: f64) -> Result<f64> {
                 (ns(begin, Instant::now()) - clock_ns) / LOOKS as f64
             })
             .collect();
-        median(&mut samples)
+        median(&samples)
     }))
 }

@@ -4,8 +4,8 @@
 use super::forward::{Forwarder, Way};
 use super::peers::{self, Client, Got, Server};
 use crate::bench::cpu::stay_on;
+use crate::bench::figures::{median, median_by};
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use crate::lab::process::cpu_ns;
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::thread::{CpuSet, sched_getaffinity};
@@ -116,10 +116,6 @@ impl Figures {
         let bytes = got.responses as f64 * bytes as f64;
         Figures { bytes_per_s: bytes / got.elapsed_s, cpu_s_per_gib: cpu_s / (bytes / GIB) }
     }
-
-    fn median(rounds: &[Figures], of: fn(&Figures) -> f64) -> f64 {
-        median(&mut rounds.iter().map(of).collect::<Vec<f64>>())
-    }
 }
 
 /// Rounds of both ways, the buffer's first.
@@ -220,7 +216,7 @@ fn report(
     let cpu: fn(&Figures) -> f64 = |it| it.cpu_s_per_gib;
     let mut cells = Vec::new();
     for (mode, rounds) in modes.iter().zip(found) {
-        let (bytes_per_s, cpu_s) = (Figures::median(rounds, speed), Figures::median(rounds, cpu));
+        let (bytes_per_s, cpu_s) = (median_by(rounds, speed), median_by(rounds, cpu));
         let metrics =
             json!({ "throughput_bytes_per_s": bytes_per_s, "proxy_cpu_s_per_gib": cpu_s });
         sink.write(case.clone(), mode, map(metrics))?;
@@ -228,7 +224,7 @@ fn report(
     }
     let paired = |of: fn(&Figures) -> f64| {
         let pairs = found[1].iter().zip(&found[0]);
-        median(&mut pairs.map(|(spliced, copied)| of(spliced) / of(copied)).collect::<Vec<f64>>())
+        median(pairs.map(|(spliced, copied)| of(spliced) / of(copied)))
     };
     let (throughput, cpu) = (paired(speed), paired(cpu));
     let metrics = json!({ "throughput_ratio_vs_copy": throughput, "cpu_ratio_vs_copy": cpu });

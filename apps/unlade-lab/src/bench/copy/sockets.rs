@@ -2,8 +2,9 @@
 //! machine.
 
 use super::usage::CopyTime;
+use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{clock_ns, median, ns};
+use crate::bench::samples::{clock_ns, ns};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::io::ioctl_fionread;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -214,7 +215,7 @@ fn measure(service: &Service, case: Case, rounds: usize, clock_ns: f64) -> Resul
         first.push(alone(&mut wire, case.direction, Duration::ZERO)?);
     }
     let window = match case.has_window {
-        true => Duration::from_nanos((4.0 * median(&mut first)) as u64 + 3_000),
+        true => Duration::from_nanos((4.0 * median(&first)) as u64 + 3_000),
         false => Duration::ZERO,
     };
     // A window of nothing takes a look at the clock too.
@@ -226,7 +227,7 @@ fn measure(service: &Service, case: Case, rounds: usize, clock_ns: f64) -> Resul
         for _ in 0..repeats {
             samples.push((alone(&mut wire, case.direction, window)? - overhead).max(1.0));
         }
-        let alone_ns = median(&mut samples);
+        let alone_ns = median(&samples);
         samples.clear();
         // The service is awake only while it is asked, as in a program that has much to receive.
         let _awake = service.scenario();
@@ -238,16 +239,16 @@ fn measure(service: &Service, case: Case, rounds: usize, clock_ns: f64) -> Resul
         }
         let cpu = CopyTime::now() - before;
         service_cpu_ns.push(cpu.service_s * 1e9 / repeats as f64);
-        let served_ns = median(&mut samples);
+        let served_ns = median(&samples);
         own.push(alone_ns);
         theirs.push(served_ns);
         ratios.push(served_ns / alone_ns);
     }
     Ok(Outcome {
-        alone_ns: median(&mut own),
-        served_ns: median(&mut theirs),
-        ratio: median(&mut ratios),
-        service_cpu_ns: median(&mut service_cpu_ns),
+        alone_ns: median(&own),
+        served_ns: median(&theirs),
+        ratio: median(&ratios),
+        service_cpu_ns: median(&service_cpu_ns),
     })
 }
 
@@ -264,7 +265,7 @@ fn fionread_ns(clock_ns: f64) -> Result<f64> {
         }
         samples.push((ns(begin, Instant::now()) - clock_ns) / LOOKS as f64);
     }
-    Ok(median(&mut samples))
+    Ok(median(&samples))
 }
 
 /// Receives.

@@ -1,8 +1,8 @@
 //! How far a second thread of the service takes clients that copy much and wait for something else in
 //! between, beside clients that copy by themselves.
 
+use crate::bench::figures::median_by;
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::{Result, anyhow};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -186,8 +186,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
 }
 
 fn middle(rounds: &[Outcome]) -> Outcome {
-    let of =
-        |figure: fn(&Outcome) -> f64| median(&mut rounds.iter().map(figure).collect::<Vec<_>>());
+    let of = |figure: fn(&Outcome) -> f64| median_by(rounds, figure);
     Outcome {
         bytes_per_s: of(|outcome| outcome.bytes_per_s),
         cpu_s_per_gib: of(|outcome| outcome.cpu_s_per_gib),

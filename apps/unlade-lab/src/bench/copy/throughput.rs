@@ -5,8 +5,8 @@
 
 use super::pool::{self, Flow, Pair};
 use super::usage::CopyTime;
+use crate::bench::figures::{median, median_by};
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
@@ -95,10 +95,9 @@ struct Figures {
 }
 
 impl Figures {
-    fn median(rounds: &[Figures]) -> Figures {
-        let of = |figure: fn(&Figures) -> f64| {
-            median(&mut rounds.iter().map(figure).collect::<Vec<f64>>())
-        };
+    /// The median of each figure.
+    fn medians(rounds: &[Figures]) -> Figures {
+        let of = |figure: fn(&Figures) -> f64| median_by(rounds, figure);
         Figures {
             bytes_per_s: of(|it| it.bytes_per_s),
             cpu_per_gib: CopyTime {
@@ -192,7 +191,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     line(format_args!("{:<16}{names}{:>8}{:>10}", "GB/s", "ratio", "CPU ratio"))?;
     for case in Case::all() {
         let found = measure(&copier, &modes, case, rounds, window)?;
-        let figures: Vec<Figures> = found.iter().map(|rounds| Figures::median(rounds)).collect();
+        let figures: Vec<Figures> = found.iter().map(|rounds| Figures::medians(rounds)).collect();
         for (mode, figures) in modes.iter().zip(&figures) {
             sink.write(case.fields(), mode.name(), figures.metrics())?;
         }
@@ -219,7 +218,7 @@ fn ratios(found: &[Vec<Figures>], figures: &[Figures]) -> (f64, f64) {
         .unwrap_or(0);
     let paired = |figure: fn(&Figures) -> f64| {
         let pairs = served.iter().zip(&alone[fastest]);
-        median(&mut pairs.map(|(ours, other)| figure(ours) / figure(other)).collect::<Vec<f64>>())
+        median(pairs.map(|(ours, other)| figure(ours) / figure(other)))
     };
     (paired(|it| it.bytes_per_s), paired(|it| it.cpu_per_gib.total_s()))
 }
@@ -237,7 +236,7 @@ mod tests {
         let case = Case { bytes: 16 << 10, is_fresh: false };
         let found = measure(&copier, &modes, case, 2, Duration::from_millis(2)).unwrap();
         assert!(found.iter().flatten().all(|figures| figures.bytes_per_s > 0.0));
-        let figures: Vec<Figures> = found.iter().map(|rounds| Figures::median(rounds)).collect();
+        let figures: Vec<Figures> = found.iter().map(|rounds| Figures::medians(rounds)).collect();
         let (throughput, cpu) = ratios(&found, &figures);
         assert!(throughput > 0.0 && cpu > 0.0);
     }

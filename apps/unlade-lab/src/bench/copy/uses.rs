@@ -1,7 +1,7 @@
 //! Two ways of one piece of work, with the copy service and without, round about.
 
+use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
@@ -66,7 +66,7 @@ impl Column {
         }
         self.cpu_ns += cpu_time().saturating_sub(cpu).as_nanos() as f64;
         self.samples_ns.extend_from_slice(&samples);
-        self.medians_ns.push(median(&mut samples));
+        self.medians_ns.push(median(&samples));
         Ok(())
     }
 
@@ -81,7 +81,7 @@ impl Column {
     fn metrics(&self) -> Map<String, Value> {
         let operations = self.samples_ns.len().max(1) as f64;
         let metrics = json!({
-            "latency_ns": median(&mut self.medians_ns.clone()),
+            "latency_ns": median(&self.medians_ns),
             "latency_p99_ns": self.p99(),
             "operations": self.samples_ns.len(),
             "cpu_seconds": self.cpu_ns / 1e9,
@@ -152,17 +152,17 @@ pub fn compare(
     let fastest = |round: usize| {
         others.iter().map(|column| column.medians_ns[round]).fold(f64::INFINITY, f64::min)
     };
-    let mut ratios: Vec<f64> =
+    let ratios: Vec<f64> =
         (0..rounds).map(|round| offload.medians_ns[round] / fastest(round)).collect();
-    let whole = |column: &Column| median(&mut column.medians_ns.clone());
+    let whole = |column: &Column| median(&column.medians_ns);
     let best = others.iter().min_by(|a, b| whole(a).total_cmp(&whole(b))).unwrap_or(offload);
     let (p99, cpu) = (offload.p99() / best.p99(), offload.cpu_ns / best.cpu_ns.max(1.0));
-    let ratio = median(&mut ratios);
+    let ratio = median(&ratios);
     let us = |ns: f64| ns / 1000.0;
     // Where programs have had another way than the fastest: what they gain.
     let usual = (others.len() > 1).then(|| {
         let medians = offload.medians_ns.iter().zip(&others[0].medians_ns);
-        median(&mut medians.map(|(offload, usual)| offload / usual).collect::<Vec<_>>())
+        median(medians.map(|(offload, usual)| offload / usual))
     });
     let beside = usual.map_or(String::new(), |usual| format!("  {usual:.3} of the usual way"));
     line(format_args!(

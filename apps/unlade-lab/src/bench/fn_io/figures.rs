@@ -31,7 +31,7 @@ pub struct Figures {
 /// The middle; nothing of nothing.
 pub fn middle(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values: Vec<f64> = values.into_iter().collect();
-    (!values.is_empty()).then(|| median(values))
+    (!values.is_empty()).then(|| median(&values))
 }
 
 /// The value below which so many of a hundred are (nearest rank).

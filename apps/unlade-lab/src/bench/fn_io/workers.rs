@@ -50,13 +50,13 @@ pub fn run(rounds: usize, sink: &mut Sink) -> Result<()> {
                 of.push(measure(tenants, kind)?);
             }
         }
-        let mut medians = Vec::new();
+        let mut of_kinds = Vec::new();
         for (kind, of) in WORKERS.iter().zip(&seen) {
-            let seen = median(of).context("no round")?;
+            let seen = medians(of).context("no round")?;
             tell(tenants, kind, seen, sink)?;
-            medians.push(seen);
+            of_kinds.push(seen);
         }
-        if let [own, shared] = medians.as_slice() {
+        if let [own, shared] = of_kinds.as_slice() {
             ratio(tenants, *own, *shared, sink)?;
         }
     }
@@ -82,7 +82,8 @@ impl Drop for Home {
     }
 }
 
-fn median(of: &[Seen]) -> Option<Seen> {
+/// The median of each figure; `None` of no round.
+fn medians(of: &[Seen]) -> Option<Seen> {
     Some(Seen {
         processes: of.first()?.processes,
         idle_bytes: middle(of.iter().map(|seen| seen.idle_bytes))?,
@@ -206,7 +207,7 @@ mod tests {
     fn the_middle_round_is_told() {
         let seen = |bytes: f64| Seen { processes: 2, idle_bytes: bytes, used_bytes: bytes * 2.0 };
         let all = [seen(3.0), seen(1.0), seen(2.0)];
-        assert_eq!(median(&all), Some(seen(2.0)));
-        assert_eq!(median(&[]), None);
+        assert_eq!(medians(&all), Some(seen(2.0)));
+        assert_eq!(medians(&[]), None);
     }
 }

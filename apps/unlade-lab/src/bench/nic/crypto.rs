@@ -1,7 +1,7 @@
 //! AES-GCM of records in pieces: the engine's, aws-lc's incremental one, RustCrypto's.
 
+use super::super::figures::median;
 use super::super::record::Sink;
-use super::super::samples::median;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 use std::hint::black_box;

@@ -1,7 +1,7 @@
 //! Costs of a stream, as results and as rows of a table.
 
+use super::super::figures::median_by;
 use super::super::record::Sink;
-use super::super::samples::median;
 use anyhow::Result;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -22,9 +22,8 @@ pub struct Cost {
 
 impl Cost {
     /// The median of each figure.
-    pub fn median(costs: &[Cost]) -> Cost {
-        let of =
-            |field: fn(&Cost) -> f64| median(&mut costs.iter().map(field).collect::<Vec<f64>>());
+    pub fn medians(costs: &[Cost]) -> Cost {
+        let of = |field: fn(&Cost) -> f64| median_by(costs, field);
         Cost {
             host_ns_per_byte: of(|cost| cost.host_ns_per_byte),
             engine_ns_per_byte: of(|cost| cost.engine_ns_per_byte),
@@ -108,7 +107,7 @@ mod tests {
             throughput_bytes_per_s: throughput,
         };
         let costs = [cost(1.0, 9.0, 5.0), cost(3.0, 7.0, 4.0), cost(2.0, 8.0, 6.0)];
-        assert_eq!(Cost::median(&costs), cost(2.0, 8.0, 5.0));
+        assert_eq!(Cost::medians(&costs), cost(2.0, 8.0, 5.0));
         let without = Cost { engine_ns_per_byte: f64::NAN, ..costs[0] };
         assert_eq!(metrics(&without).len(), 2);
         let row = Row { mode: "tcp", cores: 2, cost: &without, record_bytes: 100 };

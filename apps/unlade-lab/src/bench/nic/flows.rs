@@ -5,8 +5,8 @@
 //! each flow gets a small record, so that all contexts were in the device once, as far as there is
 //! room: misses that are counted are those of a device that has run for long.
 
+use super::super::figures::median_by;
 use super::super::record::Sink;
-use super::super::samples::median;
 use super::far::Far;
 use super::figures::{object, ratio};
 use super::host::{Records, secrets, stack};
@@ -253,9 +253,7 @@ fn compare(flows: usize, visits: usize, rounds: usize, sink: &mut Sink) -> Resul
         "burst_packets": BURST_PACKETS, "record_bytes": CONTENT_BYTES });
     let mut middle = [(0.0, 0.0); 3];
     for ((records, costs), middle) in Records::ALL.iter().zip(&costs).zip(&mut middle) {
-        let of = |field: fn(&PacketCost) -> f64| {
-            median(&mut costs.iter().map(field).collect::<Vec<f64>>())
-        };
+        let of = |field: fn(&PacketCost) -> f64| median_by(costs, field);
         *middle = (of(|cost| cost.host_ns), of(|cost| cost.engine_ns));
         // Counts are the same in all rounds.
         let packets = Case { records: *records, flows, visits }.packets();

@@ -214,7 +214,7 @@ fn compare(what: What, percent: u32, rounds: u64, count: usize, sink: &mut Sink)
     case.insert(what.axis().to_owned(), percent.into());
     let mut costs = [Cost::default(); 3];
     for ((records, outcomes), cost) in Records::ALL.iter().zip(&outcomes).zip(&mut costs) {
-        *cost = Cost::median(&outcomes.iter().map(|outcome| outcome.cost).collect::<Vec<Cost>>());
+        *cost = Cost::medians(&outcomes.iter().map(|outcome| outcome.cost).collect::<Vec<Cost>>());
         let mut figures = metrics(cost);
         if *records == Records::Offload {
             figures.extend(split(what, outcomes));

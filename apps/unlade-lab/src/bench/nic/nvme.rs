@@ -320,7 +320,7 @@ fn compare(
         "part": protocol, "attachment": "A", "read_bytes": read_bytes, "depth": depth, "cores": 1,
     });
     line(format_args!("{protocol}, reads of {} KiB, depth {depth}", read_bytes >> 10))?;
-    let costs = costs.map(|costs| Cost::median(&costs));
+    let costs = costs.map(|costs| Cost::medians(&costs));
     for (how, cost) in How::ALL.iter().zip(&costs) {
         write(sink, &case, how.mode(), cost)?;
         let per_read = |ns_per_byte: f64| ns_per_byte * read_bytes as f64;

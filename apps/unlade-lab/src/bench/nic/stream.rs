@@ -246,8 +246,8 @@ fn compare(
     }
     let case = |cores: usize| json!({ "part": what.name(), "attachment": "A", "record_bytes": record_bytes, "cores": cores });
     line(format_args!("{} of {} KiB records", what.name(), record_bytes >> 10))?;
-    let one = turns.each_ref().map(|costs| Cost::median(costs));
-    let two = apart.each_ref().map(|costs| Cost::median(costs));
+    let one = turns.each_ref().map(|costs| Cost::medians(costs));
+    let two = apart.each_ref().map(|costs| Cost::medians(costs));
     for (cores, costs) in [(1, &one), (2, &two)] {
         if cores == 2 && processors.is_none() {
             continue;

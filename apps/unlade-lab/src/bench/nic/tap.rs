@@ -2,8 +2,8 @@
 //! thread that owns the socket, and the engine's.
 
 use super::super::cpu::stay_on;
+use super::super::figures::median_by;
 use super::super::record::Sink;
-use super::super::samples::median;
 use super::figures::{Cost, GIB, Row, metrics, object, ratio};
 use super::host::{Records, secrets};
 use super::peer::{Ask, Peer, wait};
@@ -386,11 +386,10 @@ fn compare(
             }
         }
     }
-    let delivery_ns = costs.each_ref().map(|costs| {
-        median(&mut costs.iter().map(|cost| cost.delivery_ns_per_byte).collect::<Vec<f64>>())
-    });
-    let costs =
-        costs.map(|costs| Cost::median(&costs.iter().map(|cost| cost.cost).collect::<Vec<Cost>>()));
+    let delivery_ns =
+        costs.each_ref().map(|costs| median_by(costs, |cost| cost.delivery_ns_per_byte));
+    let costs = costs
+        .map(|costs| Cost::medians(&costs.iter().map(|cost| cost.cost).collect::<Vec<Cost>>()));
     let case = json!({ "part": name, "attachment": "B", "record_bytes": RECORD_BYTES,
         "wire": wire, "cores": host.processors });
     line(format_args!("{name} of {} KiB records, wire {wire}", RECORD_BYTES >> 10))?;

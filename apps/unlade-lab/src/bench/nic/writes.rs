@@ -234,7 +234,7 @@ fn compare(
         "part": protocol, "attachment": "A", "write_bytes": write_bytes, "depth": depth, "cores": 1,
     });
     line(format_args!("{protocol}, writes of {} KiB, depth {depth}", write_bytes >> 10))?;
-    let costs = costs.map(|costs| Cost::median(&costs));
+    let costs = costs.map(|costs| Cost::medians(&costs));
     for (how, cost) in How::ALL.iter().zip(&costs) {
         write(sink, &case, how.mode(), cost)?;
         let per_write = |ns_per_byte: f64| ns_per_byte * write_bytes as f64;

@@ -6,8 +6,8 @@ mod peer;
 pub use peer::{KvArgs, serve};
 
 use crate::bench::cpu;
+use crate::bench::figures::{median, median_by};
 use crate::bench::record::Sink;
-use crate::bench::samples::median;
 use anyhow::{Result, anyhow};
 use client::{Ask, Client};
 use peer::Peer;
@@ -93,9 +93,7 @@ struct Figures {
 
 impl Figures {
     fn of(windows: &[Window]) -> Figures {
-        let over = |figure: fn(&Window) -> f64| {
-            median(&mut windows.iter().map(figure).collect::<Vec<_>>())
-        };
+        let over = |figure: fn(&Window) -> f64| median_by(windows, figure);
         let mut all: Vec<f64> =
             windows.iter().flat_map(|window| window.took_us.iter().copied()).collect();
         all.sort_unstable_by(f64::total_cmp);
@@ -132,9 +130,7 @@ impl Ratios {
     fn of(windows: &[Window], baseline: &[Window]) -> Ratios {
         let over = |figure: fn(&Window) -> f64| {
             let pairs = windows.iter().zip(baseline);
-            median(
-                &mut pairs.map(|(of, to)| figure(of) / figure(to).max(1e-12)).collect::<Vec<_>>(),
-            )
+            median(pairs.map(|(of, to)| figure(of) / figure(to).max(1e-12)))
         };
         Ratios {
             mean: over(Window::mean_us),
