@@ -1,19 +1,34 @@
 //! Fields of binary protocols: bounded reading from a slice, appending to a vector.
 //!
-//! Numbers are big-endian. Input is untrusted: a length is checked against the caller's limit
-//! before anything is allocated, and every failure is a [`DecodeError`].
+//! Use it for a wire format or a file format of your own whose input comes from a peer: a decoder
+//! reads field after field, and every failure is one [`DecodeError`] that names the field and its
+//! limit. Use `serde` instead where the format is given by a library.
+//!
+//! 1. [`Write`] appends to a `Vec<u8>`; numbers are big-endian, a *blob* is bytes after their
+//!    32-bit length.
+//! 2. [`Reader`] reads the same from the front of a slice, without a copy.
 //!
 //! ```
-//! use unlade_bytes::{Reader, Write as _};
+//! use unlade_bytes::{DecodeError, Reader, Write as _};
 //!
 //! let mut out = Vec::new();
 //! out.put_u16(7);
 //! out.put_blob(b"abc");
+//!
 //! let mut reader = Reader::new(&out);
 //! assert_eq!(reader.u16(), Ok(7));
 //! assert_eq!(reader.blob("name", 16), Ok(&b"abc"[..]));
 //! assert_eq!(reader.finish(), Ok(()));
+//!
+//! // The limit is checked before anything is allocated or read.
+//! let error = Reader::new(&out[2..]).blob("name", 2).unwrap_err();
+//! assert_eq!(error, DecodeError::TooLong { what: "name", length: 3, limit: 2 });
+//! assert_eq!(error.to_string(), "name: 3 bytes exceed the limit of 2");
 //! ```
+//!
+//! # Limits
+//! No I/O, no thread, no `unsafe`. There are no schemas, no optional fields and no little-endian
+//! numbers.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};

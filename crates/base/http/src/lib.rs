@@ -1,15 +1,42 @@
 //! HTTP/1.1 messages (RFC 9112) as far as a balancer or an object server needs them: the head, and
-//! the end of the body. No I/O, no copy of the text.
+//! the end of the body.
 //!
-//! Stages of processing a message:
-//! - [`head_end`] finds the blank line;
-//! - [`RequestHead::parse`] and [`ResponseHead::parse`] parse a head;
-//! - [`ChunkedScanner`] finds the end of a chunked body.
+//! Use it in a proxy or a server that owns its buffers and must agree with every other party about
+//! the end of each message. The text stays in the caller's buffer: a parsed head has offsets only.
+//! Use `hyper` instead for a client or server with connections, bodies and HTTP/2.
 //!
-//! The parser is strict wherever leniency lets two parties disagree about the end of a message
-//! (request smuggling): line ends are CRLF only, a length is stated once, the only transfer coding
-//! is `chunked`, a host is stated once. A refused message has a reason ([`HeadError::reason`]) and
-//! a status for the answer ([`HeadError::status`]).
+//! 1. [`head_end`] finds the blank line in bytes that arrive piece by piece;
+//! 2. [`RequestHead::parse`] and [`ResponseHead::parse`] parse a head, within [`HeadLimits`];
+//! 3. [`BodyFraming`] says where the body ends, and [`ChunkedScanner`] finds the end of a chunked
+//!    one;
+//! 4. [`HeadError`] is a refusal: [`HeadError::reason`] for a counter, [`HeadError::status`] for
+//!    the answer.
+//!
+//! ```
+//! use unlade_http::{BodyFraming, HeadLimits, Method, RequestHead};
+//!
+//! let limits = HeadLimits::default();
+//! let mut buf = b"PUT /a?v=1 HTTP/1.1\r\nHost: objects.lab\r\n".to_vec();
+//! assert!(RequestHead::parse(&buf, &limits)?.is_none()); // more bytes are needed
+//!
+//! buf.extend_from_slice(b"Content-Length: 3\r\n\r\nabc");
+//! let head = RequestHead::parse(&buf, &limits)?.expect("the head is complete");
+//! assert_eq!((head.method(), head.path(&buf)), (Method::Put, "/a"));
+//! assert_eq!(head.framing(), BodyFraming::Length(3));
+//! assert_eq!(&buf[head.head_bytes()..], b"abc");
+//!
+//! // Two parties could disagree about the end of this message: it is refused.
+//! let twice = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n";
+//! let error = RequestHead::parse(twice, &limits).unwrap_err();
+//! assert_eq!((error.status(), error.reason()), (400, "duplicate_content_length"));
+//! # Ok::<(), unlade_http::HeadError>(())
+//! ```
+//!
+//! # Limits
+//! The parser is strict wherever leniency lets two parties disagree (request smuggling): line ends
+//! are CRLF only, a length is stated once, the only transfer coding is `chunked`, a host is stated
+//! once. Heads have at most [`HEAD_BYTES_CEILING`] bytes. No HTTP/2, no writing of messages. No
+//! I/O, no thread, no `unsafe`, no copy of the text.
 #![forbid(unsafe_code)]
 
 mod authority;

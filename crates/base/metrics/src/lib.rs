@@ -6,6 +6,19 @@
 //! - [`Meter::render`] is their OpenMetrics text, [`Meter::stages_json`] the times in detail.
 //!
 //! Names are stable: a family is renamed or removed only with an entry in the change log.
+//!
+//! ```
+//! use unlade_metrics::{Event, Meter};
+//!
+//! let meter = Meter::new();
+//! meter.add(Event::TlsHandshake);
+//! meter.add_n(Event::BytesOut, 1448);
+//!
+//! let text = meter.render();
+//! assert!(text.contains("\nunlade_lb_tls_handshakes_total 1\n"));
+//! assert!(text.contains("\nunlade_lb_sent_bytes_total 1448\n"));
+//! assert!(text.ends_with("# EOF\n"));
+//! ```
 #![forbid(unsafe_code)]
 
 mod event;

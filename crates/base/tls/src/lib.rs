@@ -1,5 +1,10 @@
 //! TLS with movable state: a record layer over extracted secrets, and the server handshake that
-//! produces it. The crate is sans-IO: bytes in, bytes out.
+//! produces it. Bytes in, bytes out.
+//!
+//! Use it where an established TLS connection has to move to another process or host, or where
+//! records are sealed and opened by something other than the handshake library: a device, another
+//! thread. The handshake is rustls', with its configuration. Use rustls alone for a connection that
+//! stays where it is.
 //!
 //! ```text
 //!  ClientHello … Finished ─► Handshake (rustls, unbuffered) ─► Established
@@ -20,46 +25,72 @@
 //! 8. [`client`]: the same layer at the client's end, for tools and tests;
 //! 9. [`psk`]: the handshake of two ends with a shared key, for NVMe over TCP.
 //!
-//! ```no_run
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! A server end moves in the middle of a connection; the client is rustls and notices nothing:
+//!
+//! ```
+//! # use std::io::Read;
+//! # use std::sync::Arc;
+//! # use rustls::{ClientConfig, ClientConnection, RootCertStore};
 //! use unlade_tls::{Handshake, Progress, RecordLayer};
-//! # use std::io::{Read, Write};
-//! # let (certificate_pem, key_pem) = (b"", b"");
-//! # let mut socket = std::net::TcpStream::connect("127.0.0.1:443")?;
-//! let (chain, key) = unlade_tls::config::identity_from_pem(certificate_pem, key_pem)?;
+//!
+//! # let key = rcgen::KeyPair::generate()?;
+//! # let params = rcgen::CertificateParams::new(vec!["objects.lab".into()])?;
+//! # let certificate = params.self_signed(&key)?;
+//! # let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
+//! # let mut roots = RootCertStore::empty();
+//! # roots.add(certificate.der().clone())?;
+//! # let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+//! # let client = ClientConfig::builder_with_provider(provider);
+//! # let client = client.with_safe_default_protocol_versions()?;
+//! # let client = client.with_root_certificates(roots).with_no_client_auth();
+//! # let mut client = ClientConnection::new(Arc::new(client), "objects.lab".try_into()?)?;
+//! let (chain, key) =
+//!     unlade_tls::config::identity_from_pem(certificate_pem.as_bytes(), key_pem.as_bytes())?;
 //! let config = unlade_tls::server_config(chain, key, &[b"http/1.1"])?;
 //! let mut handshake = Handshake::new(config)?;
-//! let mut bytes = [0; 4096];
+//! # let mut deliver = |client: &mut ClientConnection, mut bytes: &[u8]| {
+//! #     while !bytes.is_empty() {
+//! #         client.read_tls(&mut bytes)?;
+//! #         client.process_new_packets()?;
+//! #     }
+//! #     Ok::<(), Box<dyn std::error::Error>>(())
+//! # };
 //! let established = loop {
-//!     let count = socket.read(&mut bytes)?;
-//!     let mut out = Vec::new();
-//!     let progress = handshake.advance(&bytes[..count], &mut out);
-//!     socket.write_all(&out)?; // an alert, where it failed
+//!     let mut input = Vec::new(); // from a socket; here from the client
+//! #   while client.wants_write() {
+//! #       client.write_tls(&mut input)?;
+//! #   }
+//!     let mut output = Vec::new();
+//!     let progress = handshake.advance(&input, &mut output);
+//!     deliver(&mut client, &output)?; // to a socket; an alert, if the handshake failed
 //!     if let Progress::Complete(established) = progress? {
 //!         break established;
 //!     }
 //! };
 //! // On another host, from a snapshot that was sent over an encrypted channel:
 //! let mut record = RecordLayer::from_snapshot(&established.record.to_snapshot())?;
-//! let mut out = Vec::new();
-//! record.seal(b"HTTP/1.1 204 No Content\r\n\r\n", &mut out)?;
-//! record.close_notify(&mut out);
-//! socket.write_all(&out)?;
-//! # Ok(())
-//! # }
+//! let mut output = Vec::new();
+//! record.seal(b"HTTP/1.1 204 No Content\r\n\r\n", &mut output)?;
+//! record.close_notify(&mut output);
+//! deliver(&mut client, &output)?;
+//!
+//! let mut answer = String::new();
+//! client.reader().read_to_string(&mut answer)?;
+//! assert_eq!(answer, "HTTP/1.1 204 No Content\r\n\r\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Rules for the caller
-//! - If [`RecordLayer::process`] returns [`Received::output_pending`], take the output and send
-//!   it. [`RecordLayer::seal`] and [`RecordLayer::seal_with`] prepend it themselves;
+//! - If [`RecordLayer::process`] returns [`Received::output_pending`], take the output and send it.
+//!   [`RecordLayer::seal`] and [`RecordLayer::seal_with`] prepend it themselves;
 //!   [`RecordLayer::seal_in_place`] refuses until it is taken.
 //! - Bytes appended to an output buffer must reach the transport, in order and completely: each
 //!   record has used a sequence number.
 //! - After an error caused by the peer, take the output once more, send it, and close.
 //! - Move a connection only if [`RecordLayer::is_movable`] returns true, and drop the old layer.
 //!
-//! # Limitations
-//! - No I/O, no clock, no thread, no kTLS: the caller transfers the bytes.
+//! # Limits
+//! - No I/O, no clock, no thread, no `unsafe`, no kTLS: the caller transfers the bytes.
 //! - No handshake with certificates: rustls does that, and this crate never sees a certificate's
 //!   key. External pre-shared keys, which rustls lacks, are in [`psk`].
 //! - No renegotiation (refused with a warning), no post-handshake client authentication, no 0-RTT,

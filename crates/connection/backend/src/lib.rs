@@ -1,10 +1,52 @@
-//! `unlade backend`: a fast object server that also answers on connections it adopts.
+//! `unlade backend`: a fast object server that also answers on connections that it adopts; and the
+//! listener with which any other server adopts them.
 //!
-//! The stages of a request, in order:
+//! Use [`HandoffListener`] in your own server: it yields the client connections that a balancer
+//! hands over, each at a request, as a [`HandoffStream`] with the client's address, TLS included.
+//! Use [`Server`] for objects as files of a directory over HTTP/1.1 and HTTPS.
+//!
+//! A server that adopts connections (it needs root, and a balancer; `docs/adoption.md` has the
+//! set-up):
+//!
+//! ```no_run
+//! use std::io;
+//!
+//! use tokio::io::AsyncWriteExt;
+//! use tokio::task::{LocalSet, spawn_local};
+//! use unlade_backend::{HandoffConfig, HandoffListener, HandoffStream, TrustFiles};
+//!
+//! async fn answer(mut stream: HandoffStream) -> io::Result<()> {
+//!     while let Some(head) = stream.next_request().await? {
+//!         let body = format!("{} asked for {}\n", stream.peer_addr(), head.path(stream.input()));
+//!         stream.consume(head.head_bytes());
+//!         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+//!         stream.write_all((head + &body).as_bytes()).await?;
+//!     }
+//!     Ok(()) // the connection has ended, or gone back to its balancer
+//! }
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let trust = TrustFiles {
+//!     ca: "pool-ca.crt".into(),
+//!     certificate: "server.crt".into(),
+//!     key: "server.key".into(),
+//! };
+//! let config = HandoffConfig::new("10.0.0.21:7900".parse()?, trust);
+//! let serve = async {
+//!     let mut listener = HandoffListener::bind(&config)?;
+//!     loop {
+//!         spawn_local(answer(listener.accept().await));
+//!     }
+//! };
+//! LocalSet::new().run_until(serve).await
+//! # }
+//! ```
+//!
+//! # Life of a request
 //! - [`accept`]: accepts a connection on the worker's own listeners, with `tls` for HTTPS;
 //! - [`serve`]: reads the next head, dispatches it and answers, one request after another;
-//! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] select the response,
-//!   [`reply`] writes the head, [`transfer`] sends head and file;
+//! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] select the response, [`reply`]
+//!   writes the head, [`transfer`] sends head and file;
 //! - PUT and DELETE: [`body`] reads the body, [`upload`] makes it durable, [`store`] applies the
 //!   change.
 //!
@@ -15,8 +57,10 @@
 //! Other modules: [`name`] (object names), [`session`] (deadlines of a connection), [`context`]
 //! (state of a worker), [`clock`], [`config`].
 //!
-//! Not supported: listing objects, dynamic content, compression. Responses on plaintext connections
-//! are not buffered in user space.
+//! # Limits
+//! A thread for each core, each with its connections; futures are not [`Send`]. Adoption needs
+//! Linux with CAP_NET_ADMIN. No listing of objects, no dynamic content, no compression, no HTTP/2.
+//! Responses on plaintext connections are not buffered in user space. No `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod accept;

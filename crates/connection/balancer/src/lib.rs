@@ -1,5 +1,43 @@
-//! The L7 balancer: it reads requests, chooses servers, and either proxies or hands connections
-//! over.
+//! The L7 balancer of `unlade lb`: it reads requests, chooses servers, and either proxies or hands
+//! the connection over, so that the server answers the client directly.
+//!
+//! Use it through `unlade lb`, or embed it: a [`BalancerConfig`] from text or file,
+//! [`Balancer::bind`], and [`Balancer::run`] on the calling thread; a [`Handle`] drains, stops and
+//! reloads it, and has its metrics. Handovers need `trust` in a pool, and CAP_NET_ADMIN and
+//! CAP_BPF; proxying needs neither.
+//!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//!
+//! use unlade_balancer::{Balancer, BalancerConfig};
+//!
+//! let text = r#"
+//!     [[listener]]
+//!     address = "127.0.0.1:0"
+//!     [[route]]
+//!     prefix = "/"
+//!     pool = "objects"
+//!     offload = "off"
+//!     [pool.objects]
+//!     servers = ["127.0.0.1:9"] # nothing listens there
+//! "#;
+//! let balancer = Balancer::bind(BalancerConfig::parse(text, "lb.toml")?)?;
+//! let (address, handle) = (balancer.addresses()[0], balancer.handle());
+//! let running = std::thread::spawn(move || balancer.run(false)); // without signal handlers
+//!
+//! let mut client = TcpStream::connect(address)?;
+//! client.write_all(b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")?;
+//! let mut answer = String::new();
+//! client.read_to_string(&mut answer)?;
+//! assert!(answer.starts_with("HTTP/1.1 50"), "{answer}"); // no server answers
+//! handle.drain();
+//! running.join().expect("no panic")?;
+//!
+//! let error = BalancerConfig::parse(&text.replace("prefix", "prefx"), "lb.toml").unwrap_err();
+//! assert!(error.to_string().contains("did you mean `prefix`?"), "{error}");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! # Life of a request
 //! 1. [`run`] binds every listener once a worker (SO_REUSEPORT); the kernel spreads connections
@@ -12,10 +50,10 @@
 //! 4. `offload` decides: hand the connection over, or proxy. A connection that cannot be handed
 //!    over, or comes back unmoved, is proxied; the reason is counted. `auto` learns the costs of
 //!    both.
-//! 5. Proxied: `head` rewrites the request, `upstream` provides a connection to the server,
-//!    `proxy` sends the request and waits (`upload` for the body), `deliver` sends the response:
-//!    from a buffer, or by splice(2) where the body is large and neither side has TLS. A server
-//!    that changes the protocol ends HTTP on the connection: `upgrade` decides which changes pass,
+//! 5. Proxied: `head` rewrites the request, `upstream` provides a connection to the server, `proxy`
+//!    sends the request and waits (`upload` for the body), `deliver` sends the response: from a
+//!    buffer, or by splice(2) where the body is large and neither side has TLS. A server that
+//!    changes the protocol ends HTTP on the connection: `upgrade` decides which changes pass,
 //!    `tunnel` moves the bytes from there on.
 //! 6. The next request of the connection follows, or its end.
 //!
@@ -23,9 +61,10 @@
 //! request on. `health` checks servers on the first worker. On SIGTERM listeners close, idle
 //! connections close, and requests in flight are finished.
 //!
-//! # What is absent
-//! No request takes a lock or waits for another core: workers share counters, and the atomics of
-//! servers. No HTTP/2: its streams cannot be handed over one by one. No cache, no rewriting.
+//! # Limits
+//! A thread for each core; no request takes a lock or waits for another core: workers share
+//! counters, and the atomics of servers. No HTTP/2: its streams cannot be handed over one by one.
+//! No cache, no rewriting. No `unsafe`.
 #![forbid(unsafe_code)]
 
 mod accept;

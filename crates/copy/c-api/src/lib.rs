@@ -1,6 +1,31 @@
 //! The copy service for C programs: `libunlade_copier`, with the interface of Copier (SOSP 2025,
 //! Table 2).
 //!
+//! Use it from C and C++: `amemcpy(dst, src, n)` instead of `memcpy`, `csync(dst, n)` before bytes
+//! of the destination are used, `csync_write(src, n)` before the source is changed or freed. The
+//! service starts with the first copy. `docs/copy/guide.md` builds and installs the library;
+//! programs in Rust use [`unlade_copy`] instead, whose scopes need no `unsafe`.
+//!
+//! The same calls, from Rust:
+//!
+//! ```
+//! use unlade_copier::{amemcpy, csync, csync_write};
+//!
+//! let mut source = vec![7_u8; 1 << 20];
+//! let mut copy = vec![0_u8; 1 << 20];
+//! // SAFETY: both ranges live until the copy is synced, and nothing touches them before.
+//! unsafe {
+//!     amemcpy(copy.as_mut_ptr().cast(), source.as_ptr().cast(), source.len());
+//!     // ... other work, while the service copies ...
+//!     assert_eq!(csync(copy.as_ptr().cast(), 64), 0); // these bytes are used now
+//!     assert_eq!(copy[..64], [7; 64]);
+//!     csync_write(source.as_mut_ptr().cast(), source.len()); // the source is changed now
+//!     assert_eq!(csync(copy.as_ptr().cast(), copy.len()), 0);
+//! }
+//! source.fill(0);
+//! assert_eq!(copy[1 << 19..], [7; 1 << 19]);
+//! ```
+//!
 //! Modules, in the order in which a copy uses them:
 //! - `abi`: structures and constants of the C interface;
 //! - `exports`: the functions;
@@ -14,6 +39,11 @@
 //!
 //! The C header is generated from `abi` and `exports` and is checked in as
 //! `include/unlade/copier.h`; the manual is `man/unlade_copier.3`.
+//!
+//! # Limits
+//! Every function may be called from any thread, none from a signal handler. The interface is of
+//! raw pointers, hence `unsafe`: a missing sync is undefined behaviour, which AddressSanitizer
+//! reports. The number of threads and slots is set by `COPIER_OPTIONS` before the first copy.
 
 mod abi;
 mod channel;

@@ -1,4 +1,54 @@
-//! Copies that the copy service makes: submit, go on, sync what you touch.
+//! Copies that the copy service makes: submit, continue, sync the bytes that you touch.
+//!
+//! Use it in a program that copies or receives large buffers (some tens of KiB and more) and has
+//! work to do between the copy and the use of its bytes. A copy that is used at once gains nothing;
+//! the admission measures each call site and queues only where that is faster. A waiter copies any
+//! part that no thread has begun, so a service that sleeps or is dead costs time, never a copy.
+//!
+//! In the order in which a program uses them:
+//! 1. [`Service`]: threads of this process that copy; or [`Remote`]: the daemon `unlade copyd`;
+//! 2. [`Copier`]: a queue of copies, shared by any number of threads; each copy sees the bytes as
+//!    the earlier ones leave them;
+//! 3. [`Copier::scope`] with [`Scope::copy`] and [`Pending::sync`]: copies for safe code;
+//!    [`Copier::queue_owned`] for copies that outlive a function; [`Copier::submit`] for raw
+//!    memory;
+//! 4. [`Inbound`], [`Incoming`], [`Copier::forward`](Forwarding) and [`Sent`]: receives, forwards
+//!    and sends at sockets, as tasks; [`channel`]: messages to another process;
+//! 5. [`CopyError`]: the failure of one copy, at its sync; [`Stats`]: what was queued and what was
+//!    not.
+//!
+//! ```
+//! use unlade_copy::{Config, Copier, CopyError, Service};
+//!
+//! let service = Service::start(Config::default())?;
+//! let copier = Copier::new(service.attach()?);
+//!
+//! let source = vec![7_u8; 1 << 16];
+//! let mut destination = vec![0_u8; 1 << 16];
+//! let sum: u64 = copier.scope(|scope| {
+//!     let pending = scope.copy(&source, &mut destination); // returns at once
+//!     let other_work: u64 = (0..1000).sum();
+//!     let head = pending.sync(0..64)?; // waits for these bytes only
+//!     assert_eq!(head, &[7; 64]);
+//!     Ok::<u64, CopyError>(other_work)
+//! })?; // the scope waits for the rest
+//! assert_eq!((destination == source, sum), (true, 499_500));
+//!
+//! // A copy that owns its buffers and outlives this function:
+//! let owned = copier.queue_owned(source, destination);
+//! let (_source, destination) = owned.wait()?;
+//! assert_eq!(destination[..3], [7; 3]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A destination is borrowed until its scope ends: bytes that are not synced cannot be read,
+//! because such a program does not compile ([`Copier::scope`] shows it).
+//!
+//! # Limits
+//! Linux; the measured loops are those of x86-64 and Arm. One task has at most [`TASK_BYTES_MAX`]
+//! bytes; longer copies are several. A queue has [`Config::slots`] tasks; a full one means a
+//! synchronous copy. In a child after fork(2) copies are synchronous. `unsafe` is denied except in
+//! the modules that name it below, whose blocks state their proofs.
 #![deny(unsafe_code)]
 mod admission;
 #[allow(unsafe_code)]

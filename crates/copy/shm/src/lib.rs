@@ -1,9 +1,12 @@
-//! Shared-memory rings of tasks: one client's queues of the copy service, in memory that the
-//! client and the service share.
+//! Shared-memory rings of tasks: one client's queues of the copy service, in memory that the client
+//! and the service share.
 //!
-//! The memory is the heap of one process, or a sealed memfd mapped by two processes that do not
-//! trust each other. Stages in the order in which a task meets them:
+//! Use it between two processes that do not trust each other, or between threads: many producers
+//! acquire and publish, one consumer peeks, claims segments and retires, and a waiter sleeps on the
+//! progress of one task. The memory is the heap of one process, or a sealed memfd that two
+//! processes map.
 //!
+//! Stages in the order in which a task meets them:
 //! - [`memory`]: memory for the lines, and plain byte regions for a daemon;
 //! - [`shared`]: copies in and out of such a region;
 //! - [`layout`]: the header, the offsets, and the checks of an attach;
@@ -34,14 +37,17 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **The peer is hostile.** Data from shared memory is copied, then checked, then used. Indices
-//! are masked, and the number of slots is read only once, at the attach. A peer can corrupt its
-//! own queue: report false progress, cause spurious wake-ups, keep the queue full. It cannot make
-//! the other side read or write outside the memory, panic, or loop endlessly. All shared words are
+//! **The peer is hostile.** Data from shared memory is copied, then checked, then used. Indices are
+//! masked, and the number of slots is read only once, at the attach. A peer can corrupt its own
+//! queue: report false progress, cause spurious wake-ups, keep the queue full. It cannot make the
+//! other side read or write outside the memory, panic, or loop endlessly. All shared words are
 //! atomics, which makes references to them sound.
 //!
-//! **Unsafe** is in three files only: `memory.rs` (allocation, mapping), `shared.rs` (copies of bytes
-//! that a peer may be changing) and `sections.rs` (from bytes to lines).
+//! # Limits
+//! A queue has 16 to 4096 slots, a power of two. Linux only (futexes, memfds). The feature `loom`
+//! checks the orders of all accesses with a model. **Unsafe** is in three files only: `memory.rs`
+//! (allocation, mapping), `shared.rs` (copies of bytes that a peer may be changing) and
+//! `sections.rs` (from bytes to lines).
 #![deny(unsafe_code)]
 
 mod atomic;

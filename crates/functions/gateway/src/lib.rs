@@ -1,4 +1,23 @@
-//! The invocation gateway: an HTTP server for AWS Lambda's Invoke API.
+//! The invocation gateway: an HTTP server for AWS Lambda's Invoke API, and the parent of the
+//! workers, the store and the instances of functions.
+//!
+//! Use it through `unlade fn serve`. To embed it: a [`GatewayConfig`], and [`serve`] with the
+//! isolation backends that the program passes in behind a trait. It moves events and results, never
+//! objects.
+//!
+//! ```
+//! use unlade_fn_gateway::GatewayConfig;
+//!
+//! // An empty file is a working configuration; a key that cannot be is refused with its remedy.
+//! let config: GatewayConfig = unlade_config::parse("instances_max = 64\n", "fn.toml")?;
+//! config.check()?;
+//! assert_eq!(config.listen.to_string(), "127.0.0.1:9001");
+//! assert_eq!(config.limits().instances_max, 64);
+//!
+//! let remote: GatewayConfig = unlade_config::parse("listen = \"0.0.0.0:9001\"\n", "fn.toml")?;
+//! assert!(remote.check().unwrap_err().to_string().contains("allow_remote"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! Modules, in the order in which an invocation passes them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: its configuration;
@@ -14,8 +33,9 @@
 //!   that instances import;
 //! - [`store`]: the built-in store; [`child`]: child processes.
 //!
-//! Isolation is not part of this crate: it is provided through a trait. Object I/O is the worker's
-//! task.
+//! # Limits
+//! One thread. Isolation is not part of this crate: it is provided through a trait. Object I/O is
+//! the worker's task. Requests are signed but not encrypted, hence `allow_remote`. No `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod api;

@@ -1,5 +1,8 @@
-//! The protocol between a function instance and its host, version 1 (`docs/guest-protocol.md`),
-//! and the one between the gateway and the worker of a tenant.
+//! The protocol between a function instance and its host, version 1 (`docs/guest-protocol.md`), and
+//! the one between the gateway and the worker of a tenant, as bytes.
+//!
+//! Use it to write a guest in another language's runtime, or a host. Both ends share memory and a
+//! stream; neither trusts the other. This crate does not access shared memory: it decodes copies.
 //!
 //! Modules, in the order in which an instance uses them:
 //! - [`control`]: the messages between gateway and worker;
@@ -8,7 +11,40 @@
 //! - [`descriptor`]: submissions and completions, 64 bytes each;
 //! - [`invocation`]: heads of INVOKE and REPLY.
 //!
-//! Integers are little-endian. This crate does not access shared memory: it decodes copies.
+//! ```
+//! use unlade_guest_protocol::{Deframer, Extent, Frame, Layout, Operation, Submission};
+//!
+//! // The guest greets over the stream.
+//! let mut bytes = Vec::new();
+//! Frame::Hello { nonce: 7 }.encode(&mut bytes)?;
+//! let mut deframer = Deframer::default();
+//! deframer.push(&bytes);
+//! assert_eq!(deframer.next_frame()?, Some(Frame::Hello { nonce: 7 }));
+//!
+//! // The host lays the shared region out; the guest finds its parts in the header.
+//! let sizes = Layout { ring_entries: 64, meta_bytes: 1 << 16, guest_slots: 16, host_slots: 16 };
+//! let header = sizes.header(1)?;
+//! assert_eq!(unlade_guest_protocol::Header::decode(&header.encode())?, header);
+//!
+//! // A call is one line of the submission ring.
+//! let call = Submission {
+//!     call: 1,
+//!     operation: Operation::Call,
+//!     more: false,
+//!     epoch: 1,
+//!     meta_offset: 0,
+//!     meta_bytes: 96,
+//!     body: Extent { first_slot: 0, bytes: 0 },
+//!     token: 0,
+//! };
+//! assert_eq!(Submission::decode(&call.encode())?, call);
+//! # Ok::<(), unlade_bytes::DecodeError>(())
+//! ```
+//!
+//! # Limits
+//! Integers are little-endian. A frame has at most [`frame::FRAME_BYTES_MAX`] bytes, a region at
+//! most [`region::REGION_BYTES_MAX`]. Every decoder returns an error for hostile input and never
+//! panics. No I/O, no thread, no `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod control;

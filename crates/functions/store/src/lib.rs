@@ -1,14 +1,47 @@
 //! An S3 server over a directory: for demonstrations, tests, and functions on a single machine.
 //!
-//! Requests are parsed by `s3s`. A bucket is a directory, an object is a file in it, and the
-//! metadata of an object is a file in the store's own directory. An acknowledged change is
-//! durable. No versions, no ACLs, no encryption. It is not intended for untrusted networks.
+//! Use it as the store of a test or of one host; an acknowledged change is durable. Requests are
+//! parsed by `s3s`, so SDKs work unchanged. Use MinIO or Ceph for more than one host.
 //!
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//!
+//! use unlade_s3_store::Store;
+//!
+//! let root = tempfile::tempdir()?;
+//! std::fs::create_dir(root.path().join("box"))?; // a bucket is a directory
+//! let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+//! let store = runtime.block_on(Store::listen("127.0.0.1:0".parse()?, root.path(), []))?;
+//! let address = store.address()?;
+//! std::thread::spawn(move || runtime.block_on(store.serve()));
+//!
+//! let exchange = |request: &str| {
+//!     let mut stream = TcpStream::connect(address)?;
+//!     stream.write_all(request.as_bytes())?;
+//!     let mut answer = String::new();
+//!     stream.read_to_string(&mut answer)?;
+//!     Ok::<String, std::io::Error>(answer)
+//! };
+//! let end = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+//! let put = exchange(&format!("PUT /box/a.txt {end}Content-Length: 5\r\n\r\nhello"))?;
+//! assert!(put.starts_with("HTTP/1.1 200"), "{put}");
+//! assert!(exchange(&format!("GET /box/a.txt {end}\r\n"))?.ends_with("hello"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A bucket is a directory, an object is a file in it, and the metadata of an object is a file in
+//! the store's own directory. Modules, in the order in which a request meets them:
 //! - `objects`: the operations of S3; `list`: pages of lists; `conditions` of requests; `body`:
 //!   bodies and their digests;
 //! - `vault`: objects as files; `uploads`: multipart uploads; `about`: metadata;
 //! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
 //! - `disk`: the file system, as a trait; `fault`: errors.
+//!
+//! # Limits
+//! One process for a directory; at most [`CONNECTIONS_MAX`] connections. No versions, no ACLs, no
+//! encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
+//! networks. Runs on the caller's tokio runtime. No `unsafe`.
 #![forbid(unsafe_code)]
 
 mod about;

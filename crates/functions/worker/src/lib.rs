@@ -1,8 +1,25 @@
 //! The I/O worker of a tenant: SDK, TLS and TCP of its functions, executed once on the host.
 //!
-//! An instance submits calls in memory that it shares with the worker (`docs/guest-protocol.md`).
-//! The worker checks the policy, sends the request to the store, and places the response where the
-//! function reads it. Only the worker has credentials.
+//! Use it through `unlade fn serve`, which starts one for each tenant, or run it from a
+//! [`WorkerConfig`] with [`run`]. An instance submits calls in memory that it shares with the
+//! worker (`docs/guest-protocol.md`). The worker checks the policy, sends the request to the store,
+//! and places the response where the function reads it. Only the worker has credentials.
+//!
+//! ```
+//! use unlade_fn_worker::WorkerConfig;
+//!
+//! let text = "control = \"/run/unlade/worker.sock\"\n[store]\nregion = \"eu-west-1\"\n";
+//! let config: WorkerConfig = unlade_config::parse(text, "worker.toml")?;
+//! config.check()?;
+//! assert_eq!(config.instance, Default::default());
+//! // `unlade_fn_worker::run(&config)` serves until SIGTERM.
+//!
+//! let wrong = text.replace("region = \"eu-west-1\"", "endpoint = \"ftp://store\"");
+//! let config: WorkerConfig = unlade_config::parse(&wrong, "worker.toml")?;
+//! let error = config.check().unwrap_err().to_string();
+//! assert_eq!(error, "[store] endpoint: http://HOST[:PORT] or https://HOST[:PORT]");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! Modules, in the order in which a call passes them:
 //! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] reads
@@ -18,16 +35,18 @@
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
 //! - [`store`]: requests over HTTP;
-//! - [`fetch`]: the transfer of an object into slots.
+//! - [`fetch`]: the transfer of an object into slots;
+//! - [`relay`]: connections of instances that keep an SDK of their own.
 //!
-//! A guest is untrusted: its words are read once, copied and checked. A protocol violation ends
-//! its channel. A guest can corrupt only its own results and use up only its own quota.
+//! A guest is untrusted: its words are read once, copied and checked. A protocol violation ends its
+//! channel. A guest can corrupt only its own results and use up only its own quota.
 //!
 //! Tenants of one process share its thread and nothing else: no region, no prefetched object, no
 //! pending write, no connection, no key.
 //!
+//! # Limits
 //! A worker has one thread. A tenant that needs more has more workers. The thread of the copy
-//! service starts with the first copy that benefits from it.
+//! service starts with the first copy that benefits from it. S3 only. No `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod call;
