@@ -21,6 +21,7 @@ fn every_command_has_help_with_examples() {
         &["bench", "handoff", "--help"],
         &["bench", "migrate", "--help"],
         &["bench", "soak", "--help"],
+        &["bench", "record", "--help"],
         &["load", "--help"],
     ] {
         let output = lab(args);

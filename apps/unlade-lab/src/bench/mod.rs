@@ -11,7 +11,7 @@
 //!
 //! [`copy`] and [`nic`] need no lab: copies by the copy service, and protocols by a NIC's engine,
 //! beside the fastest without them. Both are tables of [`parts`]; [`samples`] and [`process`] make
-//! their figures, [`losses`] looks at the ratios of all.
+//! their figures, [`losses`] looks at the ratios of all. [`sealing`] measures TLS records alone.
 //!
 //! [`fn_io`] needs no lab either: functions whose I/O is the host's, beside functions with their own.
 
@@ -36,6 +36,7 @@ pub mod record;
 pub mod report;
 pub mod samples;
 pub mod scrape;
+pub mod sealing;
 pub mod server;
 pub mod soak;
 pub mod stages;
@@ -54,7 +55,7 @@ Experiments. Each runs its baselines interleaved with what is measured, prints a
   {\"bench\": …, \"case\": {…}, \"mode\": \"offload\", \"metrics\": {…}, \"seed\": …, \"host\": {…}}
 
 Ratios are lines of their own with mode `ratio`. Units are the last part of every name. \
-All but `copy`, `nic` and `fn` bring their own lab up, which needs root.";
+All but `copy`, `nic`, `record` and `fn` bring their own lab up, which needs root.";
 
 /// Measure, always beside the baselines of the same run
 #[derive(Debug, Args)]
@@ -73,6 +74,7 @@ enum BenchCommand {
     Compare(compare::CompareArgs),
     Copy(copy::CopyArgs),
     Nic(nic::NicArgs),
+    Record(sealing::RecordArgs),
     Fn(fn_io::FnArgs),
     Report(report::ReportArgs),
 }
@@ -90,6 +92,7 @@ pub fn run(args: BenchArgs) -> Result<ExitCode> {
         BenchCommand::Compare(args) => compare::run(&args)?,
         BenchCommand::Copy(args) => copy::run(&args)?,
         BenchCommand::Nic(args) => nic::run(&args)?,
+        BenchCommand::Record(args) => sealing::run(&args)?,
         BenchCommand::Fn(args) => fn_io::run(&args)?,
         BenchCommand::Report(args) => report::run(&args)?,
     }

@@ -9,6 +9,7 @@ mod files;
 mod forward;
 mod ipc;
 pub mod kv;
+mod loops;
 mod micro;
 mod parts;
 mod peers;
@@ -40,6 +41,9 @@ line: with other work in between (the window, not counted) and without; with sou
 in the caches and in none. Beside it the C library's memcpy, `rep movsb`, and the loops of this \
 program, of which the fastest counts; all interleaved. And what a submission and a look at progress \
 cost.
+
+loops: bytes a second of every copy loop of this machine, by size, warm and one after the other; and \
+the time of the calibration that chooses among them.
 
 throughput: bytes a second where many copies are queued and the program waits for the oldest, and \
 helps; from the same few buffers again and again, and from fresh ones. Beside it the loops of micro \

@@ -1,7 +1,7 @@
 //! The parts of the experiment, in the order in which they run.
 
 use super::{
-    deflate, device, fairness, files, ipc, kv, micro, protobuf, proxy, sockets, threads,
+    deflate, device, fairness, files, ipc, kv, loops, micro, protobuf, proxy, sockets, threads,
     throughput, tls,
 };
 use crate::bench::parts::Part;
@@ -10,6 +10,7 @@ use crate::bench::parts::Part;
 /// comparison.
 pub static PARTS: &[Part] = &[
     Part { name: "micro", about: "single copies, as their client sees them", run: micro::run },
+    Part { name: "loops", about: "every copy loop by size", run: loops::run },
     Part { name: "throughput", about: "bytes a second, many copies queued", run: throughput::run },
     Part { name: "fairness", about: "two clients of one thread", run: fairness::run },
     Part { name: "threads", about: "threads of the service by load", run: threads::run },

@@ -7,6 +7,7 @@
 //! - [`measure`]: rounds of starts and warm invocations; [`figures`]: medians and ratios;
 //! - [`wasm`]: one function as WebAssembly, beside ours;
 //! - [`workers`]: memory of I/O workers, one a tenant and one for all;
+//! - [`starts`]: start times and memory of instances, without a gateway;
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
 //! - [`lines`] tells all of it.
 
@@ -19,6 +20,7 @@ pub mod measure;
 pub mod node;
 pub mod objects;
 pub mod place;
+pub mod starts;
 pub mod wasm;
 pub mod workers;
 
@@ -61,6 +63,7 @@ Examples:
   unlade-lab bench fn --quick --json fn.jsonl
   unlade-lab bench fn --only template,map --no-density
   unlade-lab bench fn --workers --rounds 3     # per-tenant and shared workers, 1 to 16 tenants
+  unlade-lab bench fn --starts --rounds 50     # time from a template to the instance, and its memory
   unlade-lab bench fn --backend qemu --quick   # a smaller mix, without tcp";
 
 /// Functions with the host's I/O beside functions with their own
@@ -100,6 +103,9 @@ pub struct FnArgs {
     /// Only the memory of I/O workers, one for each tenant beside one for all
     #[arg(long)]
     workers: bool,
+    /// Only the start times and memory of instances, without a gateway; needs root
+    #[arg(long, conflicts_with = "workers")]
+    starts: bool,
     /// Seed of inputs and arrivals
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -110,8 +116,10 @@ const IN_MACHINES: [&str; 3] = ["template", "json-transform", "map"];
 
 /// The sandbox of instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Backend {
+pub enum Backend {
+    /// A process in namespaces of its own
     Process,
+    /// A virtual machine
     Qemu,
 }
 
@@ -180,6 +188,18 @@ pub fn run(args: &FnArgs) -> Result<()> {
         return workers::run(effort.rounds.rounds, &mut sink);
     }
     let workloads = args.workloads.clone().unwrap_or_else(place::find_workloads);
+    if args.starts {
+        let mut sink = Sink::new("fn", args.json.as_deref(), args.seed)?;
+        let guest = workloads.join("../../guest/python");
+        let guest = guest.canonicalize().with_context(|| guest.display().to_string())?;
+        let rounds = match (args.rounds, args.backend, args.quick) {
+            (Some(rounds), ..) => rounds as usize,
+            (None, Backend::Process, false) => 200,
+            (None, Backend::Process, true) => 20,
+            (None, Backend::Qemu, _) => 5,
+        };
+        return starts::run(args.backend, &guest, rounds, &mut sink);
+    }
     let place = Place::prepare(&workloads, args.seed)?;
     let subjects = chosen(args, catalogue::subjects(&place.description)?)?;
     let modes = chosen_modes(args)?;

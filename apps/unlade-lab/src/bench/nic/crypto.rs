@@ -39,7 +39,7 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
             }
         }
     }
-    Ok(())
+    checksums(rounds, sink)
 }
 
 fn ours(key: &[u8], backend: Backend, seal: bool) -> Result<Contender> {
@@ -69,11 +69,18 @@ fn compare(
     sink: &mut Sink,
 ) -> Result<()> {
     let key = vec![7; key_bytes];
-    let mut contenders = [
-        ("offload", ours(&key, Backend::best(), seal)?, Vec::new()),
-        ("aws-lc", aws_lc(&key, seal)?, Vec::new()),
-        ("rustcrypto", ours(&key, Backend::Portable, seal)?, Vec::new()),
+    let mut contenders = vec![
+        ("offload".to_owned(), ours(&key, Backend::best(), seal)?, Vec::new()),
+        ("aws-lc".to_owned(), aws_lc(&key, seal)?, Vec::new()),
+        ("rustcrypto".to_owned(), ours(&key, Backend::Portable, seal)?, Vec::new()),
     ];
+    let slower = Backend::ALL.into_iter().filter(|backend| {
+        backend.is_supported() && ![Backend::best(), Backend::Portable].contains(backend)
+    });
+    for backend in slower {
+        let name = format!("offload-{backend:?}").to_lowercase();
+        contenders.push((name, ours(&key, backend, seal)?, Vec::new()));
+    }
     let mut data = vec![1_u8; RECORD_BYTES];
     for round in 0..rounds {
         for (_, contender, times_s) in &mut contenders {
@@ -92,25 +99,51 @@ fn compare(
         "piece_bytes": piece_bytes, "record_bytes": RECORD_BYTES });
     let case = case.as_object().cloned().unwrap_or_default();
     let bytes = f64::from(RECORDS) * RECORD_BYTES as f64;
-    let mut speeds = [0.0; 3];
-    for ((mode, _, times_s), speed) in contenders.iter_mut().zip(&mut speeds) {
-        *speed = bytes / median(times_s);
+    let speeds: Vec<f64> =
+        contenders.iter().map(|(_, _, times_s)| bytes / median(times_s)).collect();
+    for ((mode, _, _), speed) in contenders.iter().zip(&speeds) {
         sink.write(case.clone(), mode, metric("throughput_bytes_per_s", *speed))?;
     }
-    let [ours, aws_lc, portable] = speeds;
+    let (ours, aws_lc, portable) = (speeds[0], speeds[1], speeds[2]);
     let mut ratios = metric("gcm_ratio_vs_awslc", ours / aws_lc);
     ratios.extend(metric("gcm_ratio_vs_rustcrypto", ours / portable));
     sink.write(case, "ratio", ratios)?;
+    let others = contenders.iter().zip(&speeds).skip(3);
+    let others: Vec<String> =
+        others.map(|((mode, ..), speed)| format!(", {mode} {:.2}", speed / 1e9)).collect();
     line(format_args!(
-        "{:>4} {what:<8}{piece_bytes:>12}{:>10.2}{:>10.2}{:>12.2}{:>10.2}{:>12.2}  GB/s, {:?}",
+        "{:>4} {what:<8}{piece_bytes:>12}{:>10.2}{:>10.2}{:>12.2}{:>10.2}{:>12.2}  GB/s, {:?}{}",
         8 * key_bytes,
         ours / 1e9,
         aws_lc / 1e9,
         portable / 1e9,
         ours / aws_lc,
         ours / portable,
-        Backend::best()
+        Backend::best(),
+        others.concat()
     ))
+}
+
+/// CRC32C of the same records in the same pieces.
+fn checksums(rounds: u32, sink: &mut Sink) -> Result<()> {
+    let data = vec![1_u8; RECORD_BYTES];
+    for piece_bytes in PIECES_BYTES {
+        let times_s = (0..rounds).map(|_| {
+            let begun = Instant::now();
+            for _ in 0..RECORDS {
+                let pieces = black_box(&data).chunks(piece_bytes);
+                black_box(pieces.fold(0, unlade_aead::crc32c::update));
+            }
+            begun.elapsed().as_secs_f64()
+        });
+        let speed = f64::from(RECORDS) * RECORD_BYTES as f64 / median(times_s);
+        let case = json!({ "part": "crypto", "what": "crc32c", "piece_bytes": piece_bytes,
+            "record_bytes": RECORD_BYTES });
+        let case = case.as_object().cloned().unwrap_or_default();
+        sink.write(case, "offload", metric("throughput_bytes_per_s", speed))?;
+        line(format_args!("     {:<8}{piece_bytes:>12}{:>10.2}  GB/s", "crc32c", speed / 1e9))?;
+    }
+    Ok(())
 }
 
 fn metric(name: &str, value: f64) -> Map<String, Value> {

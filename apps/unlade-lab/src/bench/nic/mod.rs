@@ -10,10 +10,12 @@ mod flows;
 mod host;
 mod latency;
 mod loss;
+mod machines;
 mod nvme;
 mod peer;
 mod responder;
 mod room;
+mod segments;
 mod stream;
 mod tap;
 mod writes;
@@ -30,7 +32,15 @@ fastest library in the host. The parts are listed at --only; each runs its basel
 with itself.
 
 crypto: AES-GCM of records of 16 KiB that come in pieces, as packets have them, beside aws-lc's \
-incremental interface and RustCrypto.
+incremental interface and RustCrypto; by every backend of this processor. Then CRC32C in the same \
+pieces.
+
+machines: the machines of the engine for packets in order, alone: records, PDUs of NVMe/TCP, and \
+both, sent and received, with digests checked and data placed; beside a copy, CRC32C and AES-GCM of \
+the same bytes.
+
+segments: processor time of the TCP in user space for 64 KiB sent and received, without the device: \
+to queue, to make segments, to take an acknowledgement, and to receive 45 segments or one.
 
 stream: one connection of TLS 1.3 with AES-128-GCM over a TCP in user space, by record size, sent from a buffer in the caches and received without a look at it: plain TCP, records by aws-lc (each at once, in the host), and records by the device. The far end is a model that answers for next to nothing. One core: host and engine take turns, and each one's time is counted. Two: each has a core.
 
@@ -71,6 +81,12 @@ Examples:
 /// All parts, in the order in which they run.
 pub static PARTS: &[Part] = &[
     Part { name: "crypto", about: "AES-GCM in pieces, beside libraries", run: crypto::run },
+    Part {
+        name: "machines",
+        about: "the engine's machines, without TCP and threads",
+        run: machines::run,
+    },
+    Part { name: "segments", about: "the TCP in user space, alone", run: segments::run },
     Part { name: "stream", about: "one connection, sent and received", run: stream::run },
     Part {
         name: "nvme",

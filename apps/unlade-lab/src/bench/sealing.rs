@@ -1,28 +1,33 @@
-//! Speed of sealing and opening records, beside rustls' own buffered connection in the same run.
-//!
-//! `cargo run --release -p unlade-tls --example seal_speed [ROUNDS]` prints one JSON line per
-//! result: medians over the rounds; each round runs all methods.
+//! `unlade-lab bench record`: speed of sealing and opening TLS records, beside rustls' own buffered
+//! connection in the same run.
 
-use std::hint::black_box;
-use std::io::{Read, Write};
-use std::sync::Arc;
-use std::time::Instant;
-
+use super::figures::median;
+use super::record::Sink;
+use anyhow::Result;
+use clap::Args;
 use rustls::crypto::aws_lc_rs as provider;
 use rustls::crypto::{CryptoProvider, aws_lc_rs::cipher_suite as suites};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConnection};
 use rustls::{ServerConfig, SupportedCipherSuite};
+use serde_json::{Map, Value, json};
+use std::hint::black_box;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+use unlade_command::output::line;
 use unlade_tls::{Handshake, Progress, RecordLayer, client};
 
 /// Plaintext per turn: 16 records of 16 KiB, about the size of one write to a socket.
 const TURN_BYTES: usize = 256 * 1024;
+const RECORD_BYTES: usize = 16 * 1024;
 /// Turns of one method before the next method runs.
 const TURNS: usize = 64;
 const NAME: &str = "speed.test";
 
 /// One suite for each AEAD, and TLS 1.2.
-pub const SUITES: [SupportedCipherSuite; 4] = [
+const SUITES: [SupportedCipherSuite; 4] = [
     suites::TLS13_AES_128_GCM_SHA256,
     suites::TLS13_AES_256_GCM_SHA384,
     suites::TLS13_CHACHA20_POLY1305_SHA256,
@@ -226,25 +231,48 @@ impl Bench {
     }
 }
 
-fn main() {
-    let rounds = match std::env::args().nth(1).map(|text| text.parse::<usize>()) {
-        None => 21,
-        Some(Ok(rounds)) if rounds > 0 => rounds,
-        Some(_) => {
-            eprintln!("usage: seal_speed [ROUNDS]; ROUNDS is a number above 0");
-            std::process::exit(2);
-        }
-    };
-    for suite in SUITES {
-        for line in measure(suite, rounds, TURNS) {
-            println!("{line}");
-        }
-    }
+const LONG_ABOUT: &str = "\
+Seals and opens records of 16 KiB, 256 KiB at a time, with the record layer of moved connections \
+(into a vector, and in place) and with rustls' buffered connection; one suite for each AEAD, and \
+TLS 1.2. Each round runs all methods. Figures are medians over rounds.";
+
+const AFTER_HELP: &str = "\
+Examples:
+  unlade-lab bench record --quick
+  unlade-lab bench record --rounds 5 --json record.jsonl";
+
+/// TLS records, beside rustls' buffered connection
+#[derive(Debug, Args)]
+#[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
+pub struct RecordArgs {
+    /// Fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// Write results there, one JSON object a line
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Rounds of all methods
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
 }
 
-/// The results for `suite`, one JSON line each: medians of `rounds`, with `turns` of each method
-/// per round.
-pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<String> {
+/// Runs the experiment.
+///
+/// # Errors
+/// Results cannot be written.
+pub fn run(args: &RecordArgs) -> Result<()> {
+    let mut sink = Sink::new("record", args.json.as_deref(), 0)?;
+    let rounds = args.rounds.unwrap_or(if args.quick { 5 } else { 21 });
+    line(format_args!("{:<44}{:<16}{:<18}{:>8}", "suite", "operation", "mode", "GiB/s"))?;
+    for suite in SUITES {
+        let speeds = measure(suite, rounds, TURNS);
+        tell(suite, &speeds, &mut sink)?;
+    }
+    Ok(())
+}
+
+/// Bytes a second of each method: medians of `rounds`, with `turns` of each method per round.
+fn measure(suite: SupportedCipherSuite, rounds: u32, turns: usize) -> [f64; METHODS.len()] {
     let mut bench = Bench::new(suite);
     let mut speeds: [Vec<f64>; METHODS.len()] = Default::default();
     // The first round warms up buffers and the allocator and is not counted.
@@ -257,17 +285,45 @@ pub fn measure(suite: SupportedCipherSuite, rounds: usize, turns: usize) -> Vec<
         }
         black_box(&bench.plaintext);
     }
-    let line = |((what, mode), mut speeds): ((&str, &str), Vec<f64>)| {
-        speeds.sort_by(f64::total_cmp);
-        let median = speeds[speeds.len() / 2];
-        format!(
-            "{{\"bench\":\"record\",\"case\":{{\"suite\":\"{:?}\",\"operation\":\"{what}\",\
-             \"record_bytes\":16384}},\"mode\":\"{mode}\",\
-             \"metrics\":{{\"throughput_bytes_per_s\":{median:.0},\
-             \"throughput_gib_per_s\":{:.2}}}}}",
-            suite.suite(),
-            median / f64::from(1 << 30),
-        )
-    };
-    METHODS.into_iter().zip(speeds).map(line).collect()
+    speeds.map(median)
+}
+
+fn tell(suite: SupportedCipherSuite, speeds: &[f64; METHODS.len()], sink: &mut Sink) -> Result<()> {
+    let suite = format!("{:?}", suite.suite());
+    let map =
+        |value: Value| -> Map<String, Value> { value.as_object().cloned().unwrap_or_default() };
+    let case =
+        |what| map(json!({ "suite": suite, "operation": what, "record_bytes": RECORD_BYTES }));
+    for ((what, mode), speed) in METHODS.into_iter().zip(speeds) {
+        let gib_per_s = speed / f64::from(1 << 30);
+        let metrics = json!({ "throughput_bytes_per_s": speed, "throughput_gib_per_s": gib_per_s });
+        sink.write(case(what), mode, map(metrics))?;
+        line(format_args!("{suite:<44}{what:<16}{mode:<18}{gib_per_s:>8.2}"))?;
+    }
+    let [seal, in_place, their_seal, receive, spare, their_receive] = *speeds;
+    for (what, ours, theirs) in [
+        ("seal", seal, their_seal),
+        ("seal_in_place", in_place, their_seal),
+        ("receive", receive, their_receive),
+        ("receive_spare", spare, their_receive),
+    ] {
+        let ratio = json!({ "throughput_ratio_vs_rustls": ours / theirs });
+        sink.write(case(what), "ratio", map(ratio))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_method_is_measured() {
+        let speeds = measure(SUITES[0], 1, 2);
+        assert!(speeds.iter().all(|speed| speed.is_finite() && *speed > 0.0), "{speeds:?}");
+        let mut sink = Sink::new("record", None, 0).unwrap();
+        tell(SUITES[0], &speeds, &mut sink).unwrap();
+        assert_eq!(sink.ratios().len(), 4);
+        assert_eq!(sink.ratios()[0].0["suite"], "TLS13_AES_128_GCM_SHA256");
+    }
 }

@@ -1,12 +1,15 @@
-//! Throughput of the machines for in-order packets, compared with the primitives that they use and
-//! with copying, interleaved in one process.
-//!
-//! `cargo run --release -p unlade-nic-engine --example flow_machines`
+//! The engine's machines for packets in order, without threads, rings and TCP, beside the primitives
+//! that they use and a copy.
 
+use super::super::figures::median;
+use super::super::record::Sink;
+use super::figures::object;
+use anyhow::Result;
+use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;
-
 use unlade_aead::{Key, crc32c};
+use unlade_command::output::line;
 use unlade_net::SeqNumber;
 use unlade_nic_engine::composed;
 use unlade_nic_engine::nvme::{self, FLAG_DDGST, FLAG_HDGST, types};
@@ -23,8 +26,6 @@ const DATA_BYTES: usize = 64 * 1024;
 const RECORD_BYTES: usize = 16 * 1024;
 /// Length of a stream.
 const STREAM_BYTES: usize = 1 << 20;
-/// Number of rounds, of which the median counts.
-const ROUNDS: usize = 61;
 const KEY: [u8; 16] = [7; 16];
 const NVME: Nvme = Nvme { header_digest: true, data_digest: true, data_bytes_max: 1 << 20 };
 
@@ -71,8 +72,9 @@ fn tls() -> Tls {
     Tls::new(Version::Tls13, &KEY, [1; 12]).expect("a key of 16 bytes")
 }
 
-/// A measured contender; the function returns the seconds for the stream.
-type Contender = (&'static str, usize, Box<dyn FnMut() -> f64>);
+/// A measured contender: its mode and name, the bytes of its stream, and a function that returns the
+/// seconds for the stream.
+type Contender = (&'static str, &'static str, usize, Box<dyn FnMut() -> f64>);
 
 fn timed(work: impl FnOnce()) -> f64 {
     let begin = Instant::now();
@@ -115,7 +117,7 @@ fn sending(name: &'static str, written: Vec<u8>, kind: u8) -> Contender {
             });
         })
     };
-    (name, written_bytes(kind), Box::new(run))
+    ("offload", name, written_bytes(kind), Box::new(run))
 }
 
 fn written_bytes(kind: u8) -> usize {
@@ -185,7 +187,7 @@ fn receiving(name: &'static str, written: &[u8], kind: u8, places: bool) -> Cont
         assert_eq!(good, wire.len().div_ceil(PACKET_BYTES), "everything is offloaded");
         seconds
     };
-    (name, bytes, Box::new(run))
+    ("offload", name, bytes, Box::new(run))
 }
 
 fn primitives() -> Vec<Contender> {
@@ -216,13 +218,13 @@ fn primitives() -> Vec<Contender> {
         })
     };
     vec![
-        ("memcpy", STREAM_BYTES, Box::new(copy)),
-        ("crc32c", STREAM_BYTES, Box::new(hash)),
-        ("aead decrypt", STREAM_BYTES, Box::new(open)),
+        ("memcpy", "primitive", STREAM_BYTES, Box::new(copy)),
+        ("crc32c", "primitive", STREAM_BYTES, Box::new(hash)),
+        ("aes-gcm", "primitive", STREAM_BYTES, Box::new(open)),
     ]
 }
 
-fn main() {
+fn contenders() -> Vec<Contender> {
     let (plain, both) = (pdus(), records(&pdus()));
     let only_tls = records(&vec![0x5a; STREAM_BYTES]);
     let mut contenders = primitives();
@@ -234,19 +236,48 @@ fn main() {
     contenders.push(receiving("rx nvme, placed", &plain, 1, true));
     contenders.push(receiving("rx nvme-tls, digests only", &both, 2, false));
     contenders.push(receiving("rx nvme-tls, placed", &both, 2, true));
+    contenders
+}
+
+/// Runs the part.
+///
+/// # Errors
+/// Results cannot be written.
+pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
+    let rounds = if quick { 15 } else { 61 };
+    let mut contenders = contenders();
     let mut seconds = vec![Vec::new(); contenders.len()];
-    for _ in 0..ROUNDS {
-        for ((_, _, run), seconds) in contenders.iter_mut().zip(&mut seconds) {
+    for _ in 0..rounds {
+        for ((_, _, _, run), seconds) in contenders.iter_mut().zip(&mut seconds) {
             seconds.push(run());
         }
     }
-    println!("{PACKET_BYTES} bytes a packet, records of {RECORD_BYTES}, PDUs of {DATA_BYTES}");
-    println!("{:<28}{:>14}{:>10}", "", "ns per packet", "GB/s");
-    for ((name, bytes, _), seconds) in contenders.iter().zip(&mut seconds) {
-        seconds.sort_by(f64::total_cmp);
-        let median = seconds[ROUNDS / 2];
-        let packets = bytes.div_ceil(PACKET_BYTES) as f64;
-        let rate = *bytes as f64 / median / 1e9;
-        println!("{name:<28}{:>14.0}{rate:>10.1}", median / packets * 1e9);
+    line(format_args!(
+        "{PACKET_BYTES} bytes a packet, records of {RECORD_BYTES}, PDUs of {DATA_BYTES}"
+    ))?;
+    line(format_args!("{:<10}{:<28}{:>14}{:>10}", "", "", "ns per packet", "GB/s"))?;
+    for ((mode, name, bytes, _), seconds) in contenders.iter().zip(&seconds) {
+        let median_s = median(seconds);
+        let packet_ns = median_s / bytes.div_ceil(PACKET_BYTES) as f64 * 1e9;
+        let bytes_per_s = *bytes as f64 / median_s;
+        let case = json!({ "part": "machines", "what": name, "packet_bytes": PACKET_BYTES });
+        let metrics = json!({ "throughput_bytes_per_s": bytes_per_s, "packet_ns": packet_ns });
+        sink.write(object(&case), mode, object(&metrics))?;
+        let rate = bytes_per_s / 1e9;
+        line(format_args!("{mode:<10}{name:<28}{packet_ns:>14.0}{rate:>10.1}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_machine_offloads_its_whole_stream() {
+        // A receiving machine asserts it in its run.
+        for (mode, name, bytes, mut run) in contenders() {
+            assert!(run() > 0.0 && bytes >= STREAM_BYTES, "{mode} {name}");
+        }
     }
 }

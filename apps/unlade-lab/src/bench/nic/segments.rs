@@ -1,12 +1,15 @@
-//! CPU cost of the stack: nanoseconds per 64 KiB sent and received, without the device's part.
-//!
-//! `cargo run --release -p unlade-research-tcp --example segments [ROUNDS]`. Each figure is the
-//! median of eleven runs.
+//! Processor time of the user-space TCP for 64 KiB sent and received, without the device's part.
 
+use super::super::figures::{median, median_by};
+use super::super::record::Sink;
+use super::super::samples::clock_ns;
+use super::figures::object;
+use anyhow::Result;
+use bytes::Bytes;
+use serde_json::json;
 use std::hint::black_box;
 use std::time::Instant;
-
-use bytes::Bytes;
+use unlade_command::output::line;
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Marked, SackBlocks, Time, Timestamps};
@@ -18,6 +21,7 @@ const MSS: usize = 1448;
 const SEGMENTS: usize = 45;
 const SUPER_BYTES: usize = MSS * SEGMENTS;
 const RECORD_BYTES: usize = 16 * 1024;
+/// Runs, of which the median counts.
 const RUNS: usize = 11;
 
 /// Two established ends, and the last headers that they sent.
@@ -187,42 +191,51 @@ fn receive(pair: &mut Pair, rounds: usize, coalesced: bool) -> f64 {
     ns as f64 / (rounds as f64 * SUPER_BYTES as f64 / 65_536.0)
 }
 
-fn median(mut run: impl FnMut() -> f64) -> f64 {
-    let mut all: Vec<f64> = (0..RUNS).map(|_| run()).collect();
-    all.sort_by(f64::total_cmp);
-    all[RUNS / 2]
-}
-
-fn main() {
-    let rounds = std::env::args().nth(1).map_or(20_000, |text| text.parse().expect("a number"));
+/// Runs the part.
+///
+/// # Errors
+/// Results cannot be written.
+pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
+    let rounds = if quick { 1_000 } else { 20_000 };
     let whole = [Bytes::from(vec![1; 65_536])];
     for (name, pieces) in [("one piece", whole.to_vec()), ("four records of three", records())] {
         let mut pair = Pair::new();
         let runs: Vec<Sent> = (0..RUNS).map(|_| send(&mut pair, rounds, &pieces)).collect();
-        let of = |field: fn(&Sent) -> f64| {
-            let mut all = runs.iter().map(field);
-            median(|| all.next().unwrap_or_default())
-        };
-        println!(
-            "64 KiB sent, {name}: queue {:.0} ns, transmit {:.0} ns in {:.2} segments, \
-             acknowledgement {:.0} ns each",
-            of(|sent| sent.queue_ns),
-            of(|sent| sent.transmit_ns),
-            of(|sent| sent.segments),
-            of(|sent| sent.ack_ns),
-        );
+        let of = |figure: fn(&Sent) -> f64| median_by(&runs, figure);
+        let (queue_ns, transmit_ns) = (of(|sent| sent.queue_ns), of(|sent| sent.transmit_ns));
+        let (ack_ns, segments) = (of(|sent| sent.ack_ns), of(|sent| sent.segments));
+        let case = json!({ "part": "segments", "what": "send", "chunks": name });
+        let metrics = json!({ "queue_ns_per_64kib": queue_ns, "segments_per_64kib": segments,
+            "transmit_ns_per_64kib": transmit_ns, "acknowledgement_ns": ack_ns });
+        sink.write(object(&case), "tcp", object(&metrics))?;
+        line(format_args!(
+            "64 KiB sent, {name}: queue {queue_ns:.0} ns, transmit {transmit_ns:.0} ns in \
+             {segments:.2} segments, acknowledgement {ack_ns:.0} ns each"
+        ))?;
     }
     for (name, coalesced) in [("45 segments", false), ("one coalesced segment", true)] {
         let mut pair = Pair::new();
-        let ns = median(|| receive(&mut pair, rounds, coalesced));
-        println!("64 KiB received, {name}: {ns:.0} ns, acknowledged and read");
+        let ns = median((0..RUNS).map(|_| receive(&mut pair, rounds, coalesced)));
+        let case = json!({ "part": "segments", "what": "receive", "segments": name });
+        sink.write(object(&case), "tcp", object(&json!({ "receive_ns_per_64kib": ns })))?;
+        line(format_args!("64 KiB received, {name}: {ns:.0} ns, acknowledged and read"))?;
     }
-    let clock = median(|| {
-        let start = Instant::now();
-        for _ in 0..1000 {
-            black_box(Instant::now());
+    let clock = clock_ns();
+    line(format_args!("(one reading of the clock: {clock:.0} ns; it is in each figure once)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_bytes_are_sent_and_received() {
+        let mut pair = Pair::new();
+        let sent = send(&mut pair, 2, &records());
+        assert!(sent.segments > 0.0 && sent.queue_ns > 0.0 && sent.transmit_ns > 0.0);
+        for coalesced in [false, true] {
+            // It asserts that everything is read.
+            assert!(receive(&mut Pair::new(), 2, coalesced) > 0.0);
         }
-        start.elapsed().as_nanos() as f64 / 1000.0
-    });
-    println!("(one reading of the clock: {clock:.0} ns; it is in each figure once)");
+    }
 }
