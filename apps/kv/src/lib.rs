@@ -1,10 +1,14 @@
 //! A key-value server that speaks RESP2, like Redis: one thread, an event loop, values in memory.
-//! Its purpose is to measure copies. This source has two builds:
+//!
+//! Its purpose is to measure copies, and to be an example of a program that absorbs them. Use it
+//! with any Redis client that sends strings; it is no product. This source has two builds:
+//!
 //! ```text
 //!               SET                                        GET
 //! synchronous   socket → input → value                     value → output → socket
 //! offloaded     socket ────────→ value, after the answer   value ─────────→ socket
 //! ```
+//!
 //! A type parameter selects the build, [`copies::Copies`]; both run the same commands. Modules, in
 //! the order in which a request reaches them:
 //! - [`run`]: starts one of the builds; [`server`]: the event loop; `connection`: one client;
@@ -14,7 +18,37 @@
 //! - `output`: pending answers;
 //! - [`copies`]: the two builds.
 //!
-//! It stores nothing on disk, and supports strings and one database only.
+//! ```
+//! use std::io::{Read, Write};
+//! use std::net::TcpStream;
+//! use std::os::fd::AsFd;
+//! use std::os::unix::net::UnixStream;
+//! use std::sync::mpsc;
+//!
+//! use unlade_kv::run::{Mode, run};
+//! use unlade_kv::{Config, Limits};
+//!
+//! let config = Config { listen: "127.0.0.1:0".parse()?, limits: Limits::default() };
+//! let (stop, stopped) = UnixStream::pair()?; // the server ends when its end can be read
+//! let (ready, address) = mpsc::channel();
+//! let running = std::thread::spawn(move || {
+//!     run(Mode::Sync, &config, stopped.as_fd(), |address| ready.send(address).expect("awaited"))
+//! });
+//!
+//! let mut client = TcpStream::connect(address.recv()?)?;
+//! client.write_all(b"SET key 5\r\nEXISTS key\r\nGET key\r\n")?;
+//! let mut answer = [0; 16];
+//! client.read_exact(&mut answer)?;
+//! assert_eq!(&answer, b"+OK\r\n:1\r\n$1\r\n5\r\n");
+//! drop(stop);
+//! running.join().expect("no panic")?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits
+//! It stores nothing on disk, and supports strings and one database only. One thread; the offloaded
+//! build has those of the copy service. [`Limits`] bound keys, values, memory and clients. No
+//! `unsafe`.
 #![forbid(unsafe_code)]
 
 mod command;

@@ -1,5 +1,10 @@
 //! The semantics of an object store's operations, for a host that executes them in place of a
-//! function. Bytes and the time are inputs, decisions are outputs. No socket, clock or thread.
+//! function.
+//!
+//! Use it to stand between a client's S3 calls and a store: check rights, make the HTTP request,
+//! decide about retries, and turn the response into the result that the SDK would return, for all
+//! operations of the S3 REST API that boto3 has. Bytes and the time are inputs, decisions are
+//! outputs. To sign and send the request is the caller's task.
 //!
 //! Modules, in the order in which a call passes them:
 //! - [`call`]: the text of a CALL;
@@ -11,6 +16,41 @@
 //! - [`response`]: a response to an SDK's result, or its error ([`failure`]);
 //! - [`pending`]: writes that were acknowledged and are not durable: their visibility and order;
 //! - [`journal`]: records of writes that were acknowledged to a caller.
+//!
+//! ```
+//! use serde_json::json;
+//! use unlade_http::Method;
+//! use unlade_s3::{Answer, Call, Decision, Head, Policy, Request, operation, response};
+//!
+//! let text = br#"{"service": "s3", "operation": "HeadObject",
+//!     "parameters": {"Bucket": "in", "Key": "a b"}}"#;
+//! let (call, _body) = Call::decode(text)?;
+//! let operation = operation::find(&call.operation).ok_or("no such operation")?;
+//!
+//! let role = Policy::from_value(&json!({"statements": [
+//!     {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/*"]}]}))?;
+//! assert_eq!(role.decide(operation, &call.parameters), Decision::Allowed);
+//!
+//! let request = Request::new(operation, &call.parameters)?;
+//! assert_eq!((operation.method, request.path(true).as_str()), (Method::Head, "/in/a%20b"));
+//!
+//! // ... signed and sent by the caller; the store answers:
+//! let fields = [("Content-Length", "7"), ("ETag", "\"x\"")];
+//! let headers = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
+//! let answer = response::understand(&request, &Head { status: 200, headers }, b"");
+//! let Answer::Done(result) = answer else { panic!("{answer:?}") };
+//! assert_eq!(result["ContentLength"], 7);
+//!
+//! // Nothing can be smuggled into another header or object.
+//! let mut parameters = call.parameters;
+//! parameters.insert("Key".to_owned(), "../other".into());
+//! assert!(Request::new(operation, &parameters).is_err());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits
+//! No socket, clock or thread; no `unsafe`. Rights are a subset of IAM's: no conditions, no
+//! principals. The tables of operations are generated from botocore's.
 #![forbid(unsafe_code)]
 
 pub mod call;
