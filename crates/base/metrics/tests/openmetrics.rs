@@ -1,7 +1,7 @@
 //! Checks the rendered text against the rules of OpenMetrics 1.0.0, and the values against the
 //! counted events.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -37,6 +37,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! ```no_run
+//! use unlade_net::FlowKey;
+//! use unlade_steering::{Hook, Steering, SteeringConfig};
+//!
+//! // Needs CAP_NET_ADMIN and CAP_BPF.
+//! let steering = Steering::open(&SteeringConfig {
+//!     interface: "eth0".to_owned(),
+//!     flows_max: 100_000,
+//!     hold: None,
+//!     hook: Hook::Auto,
+//! })?;
+//! let flow = FlowKey::new("10.0.0.9:40000".parse()?, "10.0.0.1:443".parse()?);
+//! let entry = steering.acquire(&flow)?;
+//! entry.redirect([2, 0, 0, 0, 0, 0x21]); // from now on, packets go to this hardware address
+//! // ... the server answers the client directly; the connection comes home:
+//! entry.local();
+//! println!("{:?}", entry.counters());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! File descriptors (tcx links, maps) bind all of this to the process: if it dies, the kernel
 //! detaches the programs from the link, and packets go to the local stack again. Nothing is pinned,
 //! so nothing stale can remain.
