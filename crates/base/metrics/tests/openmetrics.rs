@@ -164,7 +164,7 @@ fn every_reason_has_a_malformed_message() {
     let list = |of: &[&'static str]| -> BTreeSet<&str> { of.iter().copied().collect() };
     let (requests, responses) = (malformed::request_heads(), malformed::response_heads());
     let bodies = malformed::chunked_bodies();
-    assert_eq!(set(&[requests.clone()]), list(REQUEST_HEAD_REASONS));
+    assert_eq!(set(std::slice::from_ref(&requests)), list(REQUEST_HEAD_REASONS));
     assert_eq!(set(&[requests, bodies.clone()]), list(REQUEST_REASONS));
     assert_eq!(set(&[responses, bodies]), list(RESPONSE_REASONS));
 }
