@@ -61,11 +61,12 @@ macro_rules! metric_set {
             }
         }
 
-        // In debug builds, the text is recorded for a check of the tests.
+        // In debug builds, the text is recorded for a check of the tests. A gauge is zero again at
+        // the end; its highest value is recorded.
         #[cfg(debug_assertions)]
         impl Drop for $Set {
             fn drop(&mut self) {
-                self.read().render();
+                $Counts { $($field: self.$field.highest(),)+ }.render();
             }
         }
 
@@ -117,29 +118,47 @@ impl AtomicCounter {
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
+
+    /// The highest value so far.
+    #[cfg(debug_assertions)]
+    pub fn highest(&self) -> u64 {
+        self.get()
+    }
 }
 
 /// A gauge of a [`metric_set!`](crate::metric_set).
 #[derive(Debug, Default)]
-pub struct AtomicGauge(AtomicU64);
+pub struct AtomicGauge {
+    value: AtomicU64,
+    #[cfg(debug_assertions)]
+    highest: AtomicU64,
+}
 
 impl AtomicGauge {
     /// Adds `n`.
     #[inline]
     pub fn add(&self, n: u64) {
-        self.0.fetch_add(n, Ordering::Relaxed);
+        let _before = self.value.fetch_add(n, Ordering::Relaxed);
+        #[cfg(debug_assertions)]
+        self.highest.fetch_max(_before.wrapping_add(n), Ordering::Relaxed);
     }
 
     /// Subtracts `n`, which was added before.
     #[inline]
     pub fn subtract(&self, n: u64) {
-        self.0.fetch_sub(n, Ordering::Relaxed);
+        self.value.fetch_sub(n, Ordering::Relaxed);
     }
 
     /// The current value.
     #[inline]
     pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.value.load(Ordering::Relaxed)
+    }
+
+    /// The highest value so far.
+    #[cfg(debug_assertions)]
+    pub fn highest(&self) -> u64 {
+        self.highest.load(Ordering::Relaxed)
     }
 }
 

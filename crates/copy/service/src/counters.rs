@@ -2,6 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(all(debug_assertions, feature = "daemon"))]
+use unlade_metrics::OpenMetrics;
+#[cfg(feature = "daemon")]
+use unlade_metrics::Reading;
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a service since its start. They are never reset.
@@ -64,6 +69,70 @@ counters! {
     threads_stopped,
     /// Number of moves of clients between threads.
     moves,
+}
+
+#[cfg(feature = "daemon")]
+impl Counts {
+    /// The metrics that the daemon serves.
+    pub(crate) fn readings(&self) -> impl Iterator<Item = Reading> + use<> {
+        let threads = self.threads_started.saturating_sub(self.threads_stopped);
+        let threads = Reading::gauge("unlade_copyd_threads", "Threads that copy now.", threads);
+        let counters = [
+            ("unlade_copyd_tasks", "Accepted tasks.", self.tasks),
+            (
+                "unlade_copyd_completed",
+                "Completed tasks, copied by the daemon or by clients.",
+                self.completed,
+            ),
+            ("unlade_copyd_copied_bytes", "Bytes that the daemon copied.", self.copied_bytes),
+            (
+                "unlade_copyd_absorbed_bytes",
+                "Bytes that the daemon copied with absorption.",
+                self.absorbed_bytes,
+            ),
+            (
+                "unlade_copyd_aborted_segments",
+                "Segments ended without a copy.",
+                self.aborted_segments,
+            ),
+            ("unlade_copyd_faults", "Tasks that ended at a bad address.", self.faults),
+            ("unlade_copyd_refused_tasks", "Invalid tasks.", self.refused),
+            ("unlade_copyd_promotions", "Requests to copy something first.", self.promotions),
+            ("unlade_copyd_sleeps", "Times that a thread slept.", self.sleeps),
+            ("unlade_copyd_unit_bytes", "Bytes that devices copied.", self.unit_bytes),
+            ("unlade_copyd_unit_batches", "Batches that devices were given.", self.unit_batches),
+            (
+                "unlade_copyd_unit_refusals",
+                "Batches that devices did not take.",
+                self.unit_refusals,
+            ),
+            (
+                "unlade_copyd_unit_failures",
+                "Batches that failed and were copied again.",
+                self.unit_failures,
+            ),
+            ("unlade_copyd_unit_stalls", "Devices that were told to stop.", self.unit_stalls),
+            (
+                "unlade_copyd_populated_bytes",
+                "Bytes of destinations mapped ahead.",
+                self.populated_bytes,
+            ),
+            ("unlade_copyd_populate_hits", "Destinations known to be mapped.", self.populate_hits),
+            ("unlade_copyd_moves", "Clients given to another thread.", self.moves),
+        ];
+        let counters = counters.map(|(family, help, value)| Reading::counter(family, help, value));
+        [threads].into_iter().chain(counters)
+    }
+}
+
+/// In debug builds, the text of the metrics is recorded for a check of the tests.
+#[cfg(all(debug_assertions, feature = "daemon"))]
+impl Drop for Counters {
+    fn drop(&mut self) {
+        let mut text = OpenMetrics::new();
+        text.readings(self.read().readings());
+        text.finish();
+    }
 }
 
 /// One counter.

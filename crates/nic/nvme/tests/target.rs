@@ -17,7 +17,7 @@ use unlade_nvme::target::{NamespaceConfig, Source, Subsystem, Target, TargetConf
 use unlade_nvme_wire::command::BlockRange;
 use unlade_nvme_wire::fabrics::{CONTROLLER_DYNAMIC, DISCOVERY_NQN, disconnect};
 use unlade_nvme_wire::identify::IdentifyController;
-use unlade_nvme_wire::pdu::{FatalStatus, InitRequest};
+use unlade_nvme_wire::pdu::{FatalStatus, InitRequest, Terminate};
 use unlade_nvme_wire::{AdminOpcode, Command, DataPlace, Digests, IoOpcode, Pdu, Status};
 use unlade_runtime::{Control, Ended};
 use unlade_testkit::{Random, seed};
@@ -334,6 +334,40 @@ fn what_breaks_the_protocol_ends_the_connection_with_a_reason() {
     assert_eq!(ended_with(last_word(fresh(), &long)), (FatalStatus::LimitExceeded, 4));
     assert_eq!(rig.subsystem.counts().protocol_errors, 5);
     assert_eq!(rig.subsystem.counts().header_digest_errors, 1);
+}
+
+/// Waits until the target closes a connection.
+fn closed(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    std::io::copy(&mut stream, &mut std::io::sink()).unwrap();
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_closed_and_counted() {
+    let rig = Rig::start(|config| config.connections_max = 1);
+    let _first = Host::init(rig.address, &HostParameters::default());
+    closed(TcpStream::connect(rig.address).unwrap());
+    let counts = rig.subsystem.counts();
+    assert_eq!((counts.accepted, counts.refused), (1, 1));
+}
+
+#[test]
+fn a_host_that_does_not_connect_in_time_is_closed_and_counted() {
+    let rig = Rig::start(|config| config.connect_timeout = Duration::from_millis(100));
+    closed(TcpStream::connect(rig.address).unwrap());
+    assert_eq!(rig.subsystem.counts().timeouts, 1);
+}
+
+#[test]
+fn a_host_that_ends_the_connection_with_an_error_is_counted() {
+    let rig = Rig::start(|_| {});
+    let mut host = Host::init(rig.address, &HostParameters::default());
+    let end = Terminate { status: FatalStatus::InvalidHeader as u16, information: 0 };
+    let bytes = Pdu::HostTerminate(end).without_data(Digests::NONE);
+    std::io::Write::write_all(&mut host.stream, &bytes).unwrap();
+    assert!(matches!(host.receive(), TargetPdu::Closed));
+    let counts = rig.subsystem.counts();
+    assert_eq!((counts.host_terminations, counts.protocol_errors), (1, 0));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Metrics of the daemon: the service's counters, and its clients.
 
-use unlade_metrics::{Kind, OpenMetrics, Reading};
+use unlade_metrics::{Kind, OpenMetrics};
 
 use crate::counters::Counts;
 
@@ -20,7 +20,7 @@ unlade_metrics::metric_set! {
 
 /// Renders the metrics as OpenMetrics text: gauges before counters.
 pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
-    let readings = || sessions.readings().chain(service(counts));
+    let readings = || sessions.readings().chain(counts.readings());
     let mut text = OpenMetrics::new();
     for kind in [Kind::Gauge, Kind::Counter] {
         text.readings(readings().filter(|reading| reading.kind == kind));
@@ -31,53 +31,6 @@ pub(crate) fn render(sessions: &Sessions, counts: &Counts) -> String {
 /// Renders the metrics of a daemon that has just started: every family, with its type and help.
 pub fn families() -> String {
     render(&Sessions::default(), &Counts::default())
-}
-
-/// The metrics of the service.
-fn service(counts: &Counts) -> impl Iterator<Item = Reading> + use<> {
-    let threads = counts.threads_started.saturating_sub(counts.threads_stopped);
-    let threads = Reading::gauge("unlade_copyd_threads", "Threads that copy now.", threads);
-    let counters = [
-        ("unlade_copyd_tasks", "Accepted tasks.", counts.tasks),
-        (
-            "unlade_copyd_completed",
-            "Completed tasks, copied by the daemon or by clients.",
-            counts.completed,
-        ),
-        ("unlade_copyd_copied_bytes", "Bytes that the daemon copied.", counts.copied_bytes),
-        (
-            "unlade_copyd_absorbed_bytes",
-            "Bytes that the daemon copied with absorption.",
-            counts.absorbed_bytes,
-        ),
-        (
-            "unlade_copyd_aborted_segments",
-            "Segments ended without a copy.",
-            counts.aborted_segments,
-        ),
-        ("unlade_copyd_faults", "Tasks that ended at a bad address.", counts.faults),
-        ("unlade_copyd_refused_tasks", "Invalid tasks.", counts.refused),
-        ("unlade_copyd_promotions", "Requests to copy something first.", counts.promotions),
-        ("unlade_copyd_sleeps", "Times that a thread slept.", counts.sleeps),
-        ("unlade_copyd_unit_bytes", "Bytes that devices copied.", counts.unit_bytes),
-        ("unlade_copyd_unit_batches", "Batches that devices were given.", counts.unit_batches),
-        ("unlade_copyd_unit_refusals", "Batches that devices did not take.", counts.unit_refusals),
-        (
-            "unlade_copyd_unit_failures",
-            "Batches that failed and were copied again.",
-            counts.unit_failures,
-        ),
-        ("unlade_copyd_unit_stalls", "Devices that were told to stop.", counts.unit_stalls),
-        (
-            "unlade_copyd_populated_bytes",
-            "Bytes of destinations mapped ahead.",
-            counts.populated_bytes,
-        ),
-        ("unlade_copyd_populate_hits", "Destinations known to be mapped.", counts.populate_hits),
-        ("unlade_copyd_moves", "Clients given to another thread.", counts.moves),
-    ];
-    let counters = counters.map(|(family, help, value)| Reading::counter(family, help, value));
-    [threads].into_iter().chain(counters)
 }
 
 #[cfg(test)]

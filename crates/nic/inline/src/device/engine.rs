@@ -64,6 +64,14 @@ pub struct Engine {
     room: Vec<u8>,
 }
 
+/// In debug builds, the text of the counters is recorded for a check of the tests.
+#[cfg(debug_assertions)]
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.counters().render();
+    }
+}
+
 impl Engine {
     /// Creates a device without offloads. `wire_is_large`: the wire accepts segments that are
     /// still to be split, and frames without checksum.
