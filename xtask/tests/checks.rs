@@ -409,8 +409,9 @@ fn metrics_that_no_test_drives_are_named() {
         "unlade_c_seconds_count{stage=\"all\"}",
     ];
     assert_eq!(names, all);
-    let seen = "unlade_a_total{tenant=\"t\",by=\"x\"}\nunlade_b\n\
-                unlade_c_seconds_count{stage=\"all\"}\n";
+    let seen = "unlade unlade_a_total{tenant=\"t\",by=\"x\"}\nunlade unlade_b\n\
+                limits-0af unlade_c_seconds_count{stage=\"all\"}\n\
+                openmetrics-0af unlade_a_total{by=\"y\"}\n";
     let problems = driven::undriven(&declared, "", seen);
     assert!(problems.len() == 1 && problems[0].contains(all[1]), "{problems:?}");
     let excuse = format!("# Comment\n{}: needs a device\n", all[1]);

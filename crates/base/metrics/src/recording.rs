@@ -1,8 +1,8 @@
 //! A record of the samples that tests drive above zero, in debug builds only.
 //!
-//! A process of a debug build appends the name of each sample above zero to the file that the
-//! environment variable `UNLADE_METRICS_SEEN` names: of every text that it renders, and of every
-//! meter and set when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with
+//! A process of a debug build appends its program's name and each sample above zero, one a line, to
+//! the file that the environment variable `UNLADE_METRICS_SEEN` names: of every text that it renders,
+//! and of every meter and set when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with
 //! the list of all metrics and labels. A release build does nothing.
 
 /// The environment variable that names the file.
@@ -21,11 +21,12 @@ pub(crate) fn record(text: &str) {
     let Some(path) = std::env::var_os(VARIABLE) else { return };
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
     let seen = seen.get_or_insert_default();
+    let program = std::env::current_exe().unwrap_or_default();
+    let program = program.file_stem().unwrap_or_default().display().to_string();
     let mut fresh = String::new();
     for sample in samples_above_zero(text) {
         if seen.insert(sample.to_owned()) {
-            fresh.push_str(sample);
-            fresh.push('\n');
+            fresh.push_str(&format!("{program} {sample}\n"));
         }
     }
     if fresh.is_empty() {

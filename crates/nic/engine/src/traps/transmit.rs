@@ -165,6 +165,16 @@ fn what_was_sent_before_the_offload_is_sent_again_as_it_was() {
 }
 
 #[test]
+fn a_malformed_record_is_dropped_and_counted() {
+    let mut bench = Bench::new(Version::Tls13, &[100], SeqNumber(3));
+    let mut payload = bench.written[..50].to_vec();
+    payload[0] = 0xff;
+    let both = (&mut bench.shadow, &mut bench.tx);
+    let verdict = send(&bench.tls, both, &mut bench.stats, &bench.sent, bench.isn, &mut payload);
+    assert_eq!((verdict, bench.stats.tx_tls_err), (Verdict::Drop, 1));
+}
+
+#[test]
 fn each_key_seals_its_own_records() {
     let random = &mut Random::new(2);
     let secrets = [(); 2].map(|()| Secret::random(random, Version::Tls13));
