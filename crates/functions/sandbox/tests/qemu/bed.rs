@@ -171,8 +171,10 @@ impl Bed {
             said => matches!(said, ControlHead::Replied { .. }),
         };
         let reply = self.expect(is_reply).await;
-        self.say(ControlHead::Settle { invocation }).await;
-        let settled = self.expect(|said| matches!(said, ControlHead::Settled { .. })).await;
+        self.say(ControlHead::Settle { invocation: invocation.clone() }).await;
+        // A worker with pending writes reports an invocation twice: after its reply, and here.
+        let is_settled = |said: &ControlHead| matches!(said, ControlHead::Settled { invocation: of, .. } if *of == invocation);
+        let settled = self.expect(is_settled).await;
         let ControlHead::Settled { failed, .. } = settled.said else { unreachable!() };
         assert!(failed.is_empty(), "{failed:?}");
         serde_json::from_slice(&reply.bytes).unwrap()
