@@ -201,6 +201,11 @@ impl Tree {
                 ("super", _) => found.iter().flat_map(|t| self.above_target(t)).collect(),
                 (name, 0) => self.look_up(module, name, seen),
                 (name, _) => {
+                    // A function may have the name of a module, but has no members.
+                    let is_module = |target: &Target| matches!(target, Target::Module(_));
+                    if found.iter().any(is_module) {
+                        found.retain(is_module);
+                    }
                     let named = |target: &Target| match target {
                         Target::Item(..) => vec![target.clone()],
                         Target::Module(inner) => self.member(*inner, name, seen),
