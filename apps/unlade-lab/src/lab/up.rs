@@ -1,5 +1,6 @@
 //! `unlade-lab up`: build the network, write the files, start the processes, wait for them.
 
+use super::namespace::name_files_dir;
 use super::plan::{FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
 use super::plan::{SERVER_AGENT_PORT, SERVER_HTTP_PORT};
 use super::process::{Process, log_tail, start};
@@ -9,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use unlade_command::tools::find_program;
 use unlade_command::{namespace, program};
@@ -18,8 +19,6 @@ use unlade_command::{namespace, program};
 const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long one attempt to connect may take.
 const CONNECT_WAIT: Duration = Duration::from_millis(500);
-/// Where `ip netns exec` looks for files to show inside a namespace.
-const NETNS_FILES: &str = "/etc/netns";
 
 /// A process that the lab runs.
 struct Service {
@@ -126,11 +125,6 @@ fn name_files(plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The directory with the files that a namespace sees instead of those in `/etc`.
-pub fn name_files_dir(namespace: &str) -> PathBuf {
-    Path::new(NETNS_FILES).join(namespace)
 }
 
 /// Servers first: a balancer that starts finds them healthy.
