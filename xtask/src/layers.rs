@@ -6,10 +6,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, Target};
+
+use crate::circles;
 
 /// The uses of another product that a product, or research, is allowed.
 pub const INTERFACES: [(&str, &str); 6] = [
@@ -76,6 +78,9 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     for name in layers.keys().filter(|name| !names.contains(name)) {
         problems.push(format!("ARCHITECTURE.md: there is no crate `{name}`; correct the table"));
     }
+    let inside = members.iter().zip(&names).filter(|(_, name)| !is_outside(name));
+    let roots: Vec<_> = inside.flat_map(|(package, _)| root_files(package)).collect();
+    problems.extend(circles::check(root, &roots)?);
     Ok(problems)
 }
 
@@ -178,14 +183,22 @@ fn may_use(from: &str, to: &str) -> bool {
     }
 }
 
+/// The root files of the library and the programs of `package`.
+fn root_files(package: &Package) -> impl Iterator<Item = PathBuf> {
+    let is_other = |target: &&Target| {
+        target.is_test() || target.is_bench() || target.is_example() || target.is_custom_build()
+    };
+    let targets = package.targets.iter().filter(move |target| !is_other(target));
+    targets.map(|target| target.src_path.as_std_path().to_owned())
+}
+
 /// The crate roots of `package` that do not forbid `unsafe`.
 fn unsafe_allowed(root: &Path, package: &Package) -> Result<Vec<String>> {
     let mut problems = Vec::new();
-    for target in package.targets.iter().filter(|target| target.is_lib() || target.is_bin()) {
-        let path = target.src_path.as_std_path();
-        let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    for path in root_files(package) {
+        let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         if !text.lines().any(|line| line == "#![forbid(unsafe_code)]") {
-            let shown = path.strip_prefix(root).unwrap_or(path).display();
+            let shown = path.strip_prefix(root).unwrap_or(&path).display();
             problems.push(format!("{shown}:1: lacks #![forbid(unsafe_code)]; add it"));
         }
     }

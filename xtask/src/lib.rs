@@ -1,6 +1,7 @@
 //! Checks of the repository; each of them is an ordinary test as well.
 //!
-//! - [`layers`]: dependencies between crates point down; `unsafe` stays in the allowed crates;
+//! - [`layers`]: dependencies between crates point down; `unsafe` stays in the allowed crates; files
+//!   of a crate import from each other without circles ([`circles`], from [`imports`]);
 //! - [`tidy`]: files are short and clean, and some code counts every metric and label value
 //!   ([`metrics`]);
 //! - [`documents`], a part of it: the documents name existing things, stay within their sizes, and
@@ -15,8 +16,10 @@
 use std::path::PathBuf;
 
 pub mod changed;
+pub mod circles;
 pub mod documents;
 pub mod driven;
+pub mod imports;
 pub mod layers;
 pub mod links;
 pub mod metrics;

@@ -2,113 +2,20 @@
 
 use std::rc::Rc;
 
-use crate::copies::{Arrival, Copies};
+use crate::arguments::Arguments;
+use crate::copies::Copies;
 use crate::info;
 use crate::output::Output;
-use crate::parse::{Argument, number};
-use crate::server::ServerState;
+use crate::parse::number;
+use crate::state::ServerState;
 use crate::store::Ttl;
+use crate::table::{COMMANDS, Command, Id, wrong_number};
 use crate::value::Value;
 
 /// Maximum number of bytes of a request that an error repeats.
 const QUOTED_BYTES_MAX: usize = 128;
 const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
-
-/// A command: its name, its number of words (negative: the minimum), and the positions of its keys
-/// (first, last, negative from the end; 0 for none).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Command {
-    pub name: &'static str,
-    pub arity: i32,
-    pub is_write: bool,
-    pub keys: (i32, i32),
-    id: Id,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Id {
-    Get,
-    Set,
-    Mget,
-    Del,
-    Exists,
-    Expire(u64),
-    Ttl(u64),
-    Persist,
-    Ping,
-    Echo,
-    Select,
-    Dbsize,
-    Flush,
-    Info,
-    Config,
-    Commands,
-    Quit,
-}
-
-const fn command(name: &'static str, arity: i32, keys: (i32, i32), id: Id) -> Command {
-    let is_write = matches!(id, Id::Set | Id::Del | Id::Expire(_) | Id::Persist | Id::Flush);
-    Command { name, arity, is_write, keys, id }
-}
-
-/// All commands.
-pub(crate) const COMMANDS: [Command; 22] = [
-    command("get", 2, (1, 1), Id::Get),
-    command("set", -3, (1, 1), Id::Set),
-    command("mget", -2, (1, -1), Id::Mget),
-    command("del", -2, (1, -1), Id::Del),
-    command("unlink", -2, (1, -1), Id::Del),
-    command("exists", -2, (1, -1), Id::Exists),
-    command("expire", -3, (1, 1), Id::Expire(1000)),
-    command("pexpire", -3, (1, 1), Id::Expire(1)),
-    command("ttl", 2, (1, 1), Id::Ttl(1000)),
-    command("pttl", 2, (1, 1), Id::Ttl(1)),
-    command("persist", 2, (1, 1), Id::Persist),
-    command("ping", -1, (0, 0), Id::Ping),
-    command("echo", 2, (0, 0), Id::Echo),
-    command("select", 2, (0, 0), Id::Select),
-    command("dbsize", 1, (0, 0), Id::Dbsize),
-    command("flushall", -1, (0, 0), Id::Flush),
-    command("flushdb", -1, (0, 0), Id::Flush),
-    command("info", -1, (0, 0), Id::Info),
-    command("config", -2, (0, 0), Id::Config),
-    command("command", -1, (0, 0), Id::Commands),
-    command("quit", -1, (0, 0), Id::Quit),
-    command("reset", 1, (0, 0), Id::Quit),
-];
-
-/// Words of a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Arguments<'a> {
-    pub parsed: &'a [Argument],
-    /// The bytes that the words refer to.
-    pub input: &'a [u8],
-}
-
-impl<'a> Arguments<'a> {
-    pub fn len(self) -> usize {
-        self.parsed.len()
-    }
-
-    /// Returns a word; empty if the word is still arriving.
-    pub fn get(self, index: usize) -> &'a [u8] {
-        match self.parsed.get(index) {
-            Some(Argument::Here(range)) => self.input.get(range.clone()).unwrap_or_default(),
-            Some(Argument::Quoted(word)) => word,
-            Some(Argument::Apart) | None => &[],
-        }
-    }
-
-    fn from(self, first: usize) -> impl Iterator<Item = &'a [u8]> {
-        (first..self.len()).map(move |index| self.get(index))
-    }
-
-    /// Returns true if a value that arrives as the word `index` will be stored.
-    pub fn keeps(self, index: usize) -> bool {
-        index == 2 && self.get(0).eq_ignore_ascii_case(b"set")
-    }
-}
 
 /// Tells if the connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,10 +235,6 @@ fn expire<C: Copies>(
     };
     let is_there = state.store.expire(words.get(1), Some(deadline), state.now_ms);
     out.integer(i64::from(is_there));
-}
-
-pub(crate) fn wrong_number<I: Arrival>(out: &mut Output<I>, name: &str) {
-    out.error(&format!("ERR wrong number of arguments for '{name}' command"));
 }
 
 fn unknown(words: Arguments<'_>) -> String {

@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use unlade_copy::ReceiveError;
 
-use crate::command::{Arguments, Flow, execute};
+use crate::arguments::Arguments;
+use crate::command::{Flow, execute};
 use crate::copies::{Arrival, Copies};
 use crate::output::{Flushed, Output};
 use crate::parse::{Open, Parser, Progress, ProtocolError};
-use crate::server::ServerState;
+use crate::state::ServerState;
 use crate::value::{CRLF, Value};
 
 /// Minimum room for a read.

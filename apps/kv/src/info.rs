@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::command::{Arguments, COMMANDS, wrong_number};
+use crate::arguments::Arguments;
 use crate::copies::{Arrival, Copies};
 use crate::output::Output;
-use crate::server::ServerState;
+use crate::state::ServerState;
+use crate::table::{COMMANDS, wrong_number};
 
 /// `INFO [section …]`: all sections, or the requested ones.
 pub(crate) fn info<C: Copies>(

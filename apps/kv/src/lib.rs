@@ -13,6 +13,7 @@
 //! the order in which a request reaches them:
 //! - [`run`]: starts one of the builds; [`server`]: the event loop; `connection`: one client;
 //! - [`parse`]: splits bytes into arguments, without I/O;
+//! - `arguments`: the words of a request; `table`: the commands; `state`: shared by connections;
 //! - `command`: executes commands; `info`: information about the server;
 //! - `store`: keys, values, deadlines; `value`: bytes that may still be arriving; `pool`: buffers;
 //! - `output`: pending answers;
@@ -51,6 +52,7 @@
 //! `unsafe`.
 #![forbid(unsafe_code)]
 
+mod arguments;
 mod command;
 mod connection;
 pub mod copies;
@@ -60,8 +62,11 @@ pub mod parse;
 mod pool;
 pub mod run;
 pub mod server;
+mod state;
 mod store;
+mod table;
 mod value;
 
 pub use copies::{Copies, Offloaded, Synchronous};
-pub use server::{Config, Limits, Server, ServerError};
+pub use server::{Config, Server, ServerError};
+pub use state::Limits;

@@ -8,7 +8,7 @@
 
 use unlade_nic_engine::placement::{Buffers, Placement, Placer, Registration};
 
-use crate::flow::FlowId;
+use crate::flow_id::FlowId;
 
 /// Largest number of buffers that the device has of one host queue.
 pub const BUFFERS_MAX: usize = 1024;

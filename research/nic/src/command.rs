@@ -7,7 +7,7 @@ use unlade_nic_engine::placement::Registration;
 use unlade_nic_engine::resync::Response;
 
 use crate::flow::{FlowId, Protocol};
-use crate::segment::Template;
+use crate::template::Template;
 
 /// One command; the first one of a flow is [`Command::Open`].
 pub enum Command {

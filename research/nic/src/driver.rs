@@ -25,8 +25,8 @@ use crate::buffers::{BUFFERS_MAX, Withdrawn};
 use crate::command::{Addressed, Command};
 use crate::flow::{FLOWS_MAX, FlowId, Protocol, TX_KEYS_MAX};
 use crate::queue::{HostQueue, InnerRecovery, RxBatch, Sent, TxEntry, TxPacket};
-use crate::segment::Template;
 use crate::span::Span;
+use crate::template::Template;
 
 /// Largest number of commands that wait for room in the send ring.
 pub const COMMANDS_WAITING_MAX: usize = 8192;

@@ -24,7 +24,8 @@ use crate::queue::{
     BATCH_BYTES, BATCH_SEGMENTS_MAX, DeviceQueue, RxBatch, RxKind, RxSegment, Sent, TxEntry,
     TxPacket,
 };
-use crate::segment::{self, PAYLOAD_ROOM_BYTES, Template};
+use crate::segment::{self, PAYLOAD_ROOM_BYTES};
+use crate::template::Template;
 use unlade_nic_inline::classify::{Checksums, Kind, Segment, classify};
 
 /// Largest number of send ring entries that are processed before received frames.

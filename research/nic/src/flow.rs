@@ -22,37 +22,13 @@ use unlade_nic_engine::tx::{MessageState, Tx, Verdict};
 use unlade_nic_engine::{Nvme, Stats, Tls, composed, nvme, tls};
 
 use crate::buffers::Registered;
+pub use crate::flow_id::{FLOWS_MAX, FlowId};
 
-/// Largest number of flows of a shard.
-pub const FLOWS_MAX: usize = 1 << 17;
 /// Largest number of keys of a flow for sending: after a KeyUpdate packets under the previous key
 /// are retransmitted until they are acknowledged.
 pub const TX_KEYS_MAX: usize = 4;
 /// Bytes of a device's memory for dynamic state (§6.5 of the paper).
 pub const CACHE_BYTES: usize = 4 << 20;
-
-/// Identifies a flow in its shard; the creator of flows chooses it. Its lower bits are an index
-/// below [`FLOWS_MAX`], which two existing flows never share; the other bits are a generation
-/// that distinguishes a flow from earlier ones with the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct FlowId(pub u32);
-
-impl FlowId {
-    /// Creates the id for `index` with this `generation`, modulo 2^15.
-    pub fn new(index: u32, generation: u32) -> FlowId {
-        FlowId((index % FLOWS_MAX as u32) | generation.wrapping_mul(FLOWS_MAX as u32))
-    }
-
-    /// Its index.
-    pub fn index(self) -> usize {
-        self.0 as usize % FLOWS_MAX
-    }
-
-    /// The next id with this index.
-    pub fn successor(self) -> FlowId {
-        FlowId(self.0.wrapping_add(FLOWS_MAX as u32))
-    }
-}
 
 /// The reason that a flow or a context is not created. It is an error of the caller, or a limit
 /// was reached: the caller goes on without the offload.

@@ -1,12 +1,7 @@
 //! Segmentation: a large segment becomes sealed frames, each with headers and checksums.
 
-use std::net::IpAddr;
-
-use unlade_net::packet::{
-    ETHER_TYPE_IPV4, ETHER_TYPE_IPV6, EthernetRepr, Ipv4Repr, Ipv6Repr, PROTOCOL_TCP, TcpFlags,
-    checksum, checksum_of, pseudo_header_words, words,
-};
-use unlade_net::{FlowKey, SeqNumber};
+use unlade_net::SeqNumber;
+use unlade_net::packet::{TcpFlags, checksum, checksum_of, pseudo_header_words, words};
 use unlade_nic_engine::composed::tx::InnerState;
 use unlade_nic_engine::tx::{MessageState, Verdict};
 
@@ -17,68 +12,12 @@ use crate::queue::{
     TCP_HEADER_BYTES_MAX, TxPacket,
 };
 use crate::span::Span;
+use crate::template::{TEMPLATE_BYTES_MAX, Template};
 
-/// Bytes before the TCP header: Ethernet and IPv6.
-const TEMPLATE_BYTES_MAX: usize = 54;
 /// Offset of the IP header.
 const IP_AT: usize = 14;
-/// Time to live, or hop limit.
-const TTL: u8 = 64;
 /// Bytes of a TCP header without options.
 const TCP_BYTES_MIN: usize = 20;
-
-/// The headers before a flow's TCP headers: Ethernet and IP, without lengths.
-#[derive(Clone, Copy, Debug)]
-pub struct Template {
-    raw: [u8; TEMPLATE_BYTES_MAX],
-    bytes: usize,
-    source: IpAddr,
-    destination: IpAddr,
-}
-
-impl Template {
-    /// Creates the template of a flow, whose name is that in received frames: the peer is the
-    /// client. Returns `None` if its addresses are of two families.
-    pub fn new(own: [u8; 6], peer: [u8; 6], name: &FlowKey) -> Option<Template> {
-        let (source, destination) = (name.service.ip(), name.client.ip());
-        let ether_type = if name.is_ipv6() { ETHER_TYPE_IPV6 } else { ETHER_TYPE_IPV4 };
-        let mut headers = Vec::with_capacity(TEMPLATE_BYTES_MAX);
-        EthernetRepr { destination: peer, source: own, vlan: None, ether_type }.emit(&mut headers);
-        let made = match (source, destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => Ipv4Repr {
-                source,
-                destination,
-                protocol: PROTOCOL_TCP,
-                ttl: TTL,
-                tos: 0,
-                ident: 0,
-                dont_fragment: true,
-                payload_bytes: 0,
-            }
-            .emit(&mut headers),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => Ipv6Repr {
-                source,
-                destination,
-                protocol: PROTOCOL_TCP,
-                hop_limit: TTL,
-                traffic_class: 0,
-                flow_label: 0,
-                payload_bytes: 0,
-            }
-            .emit(&mut headers),
-            _ => return None,
-        };
-        made.ok()?;
-        let mut raw = [0; TEMPLATE_BYTES_MAX];
-        raw[..headers.len()].copy_from_slice(&headers);
-        Some(Template { raw, bytes: headers.len(), source, destination })
-    }
-
-    /// Bytes before the TCP header.
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
 
 /// The headers of a large segment's frames, built once: they differ in few fields.
 struct Headers {

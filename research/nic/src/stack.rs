@@ -16,21 +16,21 @@ use crate::driver::{Driver, DriverError, TxFlow};
 use crate::flow::{FlowId, Protocol};
 use crate::queue::{RxBatch, RxKind, RxSegment, SUPER_SEGMENT_FRAMES_MAX, Sent, TcpHeader};
 use crate::rx_bytes::{Returned, RxBytes, SharedBatch};
-use crate::segment::Template;
 use crate::span::{Envelope, Span};
 use crate::storage::sealed::Sealed;
+use crate::template::Template;
 use crate::tls::Mode;
 use crate::tls::keys::{KeysError, Secrets};
-use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver};
+use crate::tls::receive::{Chunk, Event, ReceiveError, Receiver, Restart};
 use crate::tls::send::{CONTENT_BYTES_MAX, SendError, Sender};
 
 mod keys;
+mod pdu_state;
 mod pdus;
 mod sent;
 
-use keys::restart;
-use pdus::PduState;
-pub use pdus::Question;
+use pdu_state::PduState;
+pub use pdu_state::Question;
 use sent::SentRecords;
 
 /// Largest number of batches that are processed in one poll.
@@ -764,6 +764,16 @@ fn split(pieces: &mut Vec<Span>, raw: usize, rest: &mut Vec<Span>) {
         }
         left -= pieces[index].len();
     }
+}
+
+/// Switches the device's receive context to other keys.
+fn restart(driver: &mut Driver, flow: FlowId, device: Restart) -> Result<(), ReceiveError> {
+    let Restart { start, key, secrets } = device;
+    if let Some(protocol) = secrets.protocol()? {
+        // Without room the device goes on with the previous key, and software undoes its work.
+        let _ = driver.restart_rx(flow, protocol, (start, 0), key);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::congestion::Algorithm;
+use crate::algorithm::Algorithm;
 
 /// Settings of a connection. Each has a default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

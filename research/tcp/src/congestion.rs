@@ -2,32 +2,10 @@
 
 use core::fmt::Debug;
 
-use crate::cubic::Cubic;
-use crate::new_reno::NewReno;
 use crate::time::Time;
 
 /// Maximum congestion window: that of TCP itself (RFC 7323 §2.2).
 pub const CONGESTION_WINDOW_BYTES_MAX: u32 = 1 << 30;
-
-/// Congestion control algorithm of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
-    /// RFC 9438.
-    #[default]
-    Cubic,
-    /// RFC 5681, with the connection's loss recovery.
-    NewReno,
-}
-
-impl Algorithm {
-    /// The algorithm's state at the start of a connection.
-    pub(crate) fn start(self, mss_bytes: u32) -> Box<dyn Congestion> {
-        match self {
-            Algorithm::Cubic => Box::new(Cubic::new(mss_bytes)),
-            Algorithm::NewReno => Box::new(NewReno::new(mss_bytes)),
-        }
-    }
-}
 
 /// A congestion control algorithm. Windows are in bytes.
 pub trait Congestion: Debug + Send {

@@ -3,6 +3,7 @@
 
 mod acknowledge;
 mod arrive;
+mod deadlines;
 mod handshake;
 mod timers;
 mod transmit;
@@ -22,7 +23,7 @@ use crate::segment::Header;
 use crate::send::{SendError, SendQueue};
 use crate::stats::Stats;
 use crate::time::{Time, ns};
-use timers::Timers;
+use deadlines::Timers;
 
 /// Connection state (RFC 9293 §3.3.2). LISTEN is a state of a listener in the
 /// [`Stack`](crate::Stack).

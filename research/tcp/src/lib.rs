@@ -56,10 +56,12 @@
 
 #[cfg(test)]
 mod ablation_tests;
+mod algorithm;
 mod config;
 mod congestion;
 mod connection;
 mod cubic;
+mod id;
 mod isn;
 mod listen;
 #[cfg(test)]
@@ -77,10 +79,12 @@ mod stack;
 mod stats;
 mod time;
 
+pub use algorithm::Algorithm;
 pub use config::{BUFFER_BYTES_MAX, Config, MSS_BYTES_MIN};
-pub use congestion::{Algorithm, CONGESTION_WINDOW_BYTES_MAX, Congestion};
+pub use congestion::{CONGESTION_WINDOW_BYTES_MAX, Congestion};
 pub use connection::{CHALLENGES_PER_S_MAX, Connection, ConnectionError, State};
 pub use cubic::Cubic;
+pub use id::Id;
 pub use isn::InitialSequence;
 pub use new_reno::NewReno;
 pub use options::{HEADER_BYTES_MAX, HEADER_BYTES_MIN, WINDOW_SCALE_MAX};
@@ -90,7 +94,7 @@ pub use recover::SCOREBOARD_ENTRIES_MAX;
 pub use segment::{Header, Range, SACK_BLOCKS_MAX, SackBlocks, Timestamps, Transmit};
 pub use send::SendError;
 pub use stack::{
-    Accepting, ConnectError, Id, ListenError, Outgoing, STRAY_RESETS_MAX, Stack, StackConfig,
+    Accepting, ConnectError, ListenError, Outgoing, STRAY_RESETS_MAX, Stack, StackConfig,
 };
 pub use stats::Stats;
 pub use time::Time;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
-use crate::stack::Id;
+use crate::id::Id;
 
 /// Reason why an address cannot be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

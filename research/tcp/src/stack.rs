@@ -11,6 +11,7 @@ use unlade_net::{FlowKey, SeqNumber};
 
 use crate::config::Config;
 use crate::connection::{Connection, State};
+use crate::id::Id;
 use crate::isn::InitialSequence;
 pub use crate::listen::ListenError;
 use crate::listen::Listener;
@@ -23,20 +24,6 @@ pub const STRAY_RESETS_MAX: usize = 64;
 /// Maximum ratio of queued timers to connections, of which one per connection is valid. Above it,
 /// stale timers are removed.
 const STALE_TIMERS_MAX: usize = 4;
-
-/// Identifier of a connection in a stack; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Id {
-    index: u32,
-    generation: u32,
-}
-
-impl Id {
-    /// A small index for tables, reused after the connection has ended.
-    pub fn index(self) -> usize {
-        self.index as usize
-    }
-}
 
 /// Settings of a stack.
 #[derive(Clone, Debug)]

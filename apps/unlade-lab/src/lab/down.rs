@@ -1,9 +1,9 @@
 //! `unlade-lab down`: nothing of a lab stays. Works from what is really there (processes inside
 //! the namespaces, namespaces by name), so it also removes what an interrupted `up` left.
 
+use super::namespace::name_files_dir;
 use super::plan::LabName;
 use super::process::{Identity, identify, session_members, stop};
-use super::up::name_files_dir;
 use super::{namespace, state};
 use anyhow::{Context, Result};
 use rustix::process::Signal;

@@ -5,8 +5,16 @@ use super::process;
 use anyhow::{Context, Result};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use unlade_command::namespace::{NETNS_DIR, path};
+
+/// Where `ip netns exec` looks for files to show inside a namespace.
+const NETNS_FILES: &str = "/etc/netns";
+
+/// The directory with the files that a namespace sees instead of those in `/etc`.
+pub fn name_files_dir(namespace: &str) -> PathBuf {
+    Path::new(NETNS_FILES).join(namespace)
+}
 
 /// Names of the namespaces of one lab, or of every lab.
 pub fn of_labs(only: Option<&LabName>) -> Vec<(LabName, String)> {

@@ -1,6 +1,7 @@
 //! `unlade-lab up`: build the network, write the files, start the processes, wait until their ports
 //! answer, the balancers find every server healthy, and every control channel is up.
 
+use super::namespace::name_files_dir;
 use super::plan::{ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT};
 use super::plan::{FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
 use super::process::{Process, log_tail, start};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 use unlade_command::tools::find_program;
 use unlade_command::{namespace, program};
@@ -26,8 +27,6 @@ const SERVERS_WAIT: Duration = Duration::from_secs(60);
 const SERVERS_PAUSE: Duration = Duration::from_millis(50);
 /// Line in the log of a balancer on a machine that cannot steer packets.
 const PROXIES_ALL: &str = "no connection is handed over; everything is proxied";
-/// Where `ip netns exec` looks for files to show inside a namespace.
-const NETNS_FILES: &str = "/etc/netns";
 
 /// A process that the lab runs.
 struct Service {
@@ -141,11 +140,6 @@ fn name_files(plan: &Plan) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The directory with the files that a namespace sees instead of those in `/etc`.
-pub fn name_files_dir(namespace: &str) -> PathBuf {
-    Path::new(NETNS_FILES).join(namespace)
 }
 
 /// Servers first: a balancer that starts finds them healthy.

@@ -8,6 +8,7 @@
 pub mod client;
 pub mod linger;
 pub mod outcome;
+mod plan;
 pub mod response;
 pub mod target;
 pub mod tls;
@@ -16,6 +17,7 @@ pub mod worker;
 use anyhow::{Context, Result, anyhow, bail};
 use client::Verify;
 use outcome::Outcome;
+use plan::Plan;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::net::SocketAddr;
@@ -23,9 +25,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use target::{Origin, Target};
+use target::Origin;
 use unlade_command::input;
 use unlade_command::output::line;
 
@@ -141,28 +143,6 @@ impl FromStr for Verify {
 /// Reads `250ms`, `5s`, `1m 30s`.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|error| error.to_string())
-}
-
-/// A run, ready to go.
-pub struct Plan {
-    /// Connections go to them in turn; there is at least one.
-    pub addresses: Vec<SocketAddr>,
-    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    pub targets: Vec<Target>,
-    pub connections: usize,
-    pub duration: Option<Duration>,
-    pub warmup: Duration,
-    pub ramp: Duration,
-    pub timeout: Duration,
-    pub finish: bool,
-    pub pipeline: usize,
-    pub requests_per_connection: Option<u64>,
-    pub verify: Verify,
-    pub copy_bodies: bool,
-    pub seed: u64,
-    pub announce: bool,
-    /// Once true, no request is begun any more.
-    pub stop: Arc<AtomicBool>,
 }
 
 impl Plan {

@@ -2,8 +2,9 @@
 
 use super::client::{Client, DROP_BYTES, End, RECEIVE_BYTES, Shared};
 use super::linger::{Lingering, WAIT_MAX};
+use super::outcome::Outcome;
+use super::plan::Plan;
 use super::tls::Tls;
-use super::{Plan, outcome::Outcome};
 use anyhow::{Context, Result};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;

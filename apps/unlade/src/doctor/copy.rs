@@ -1,6 +1,6 @@
 //! Probes of copy offload.
 
-use super::{Finding, Outcome, Part};
+use super::finding::{Finding, Outcome, Part};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use std::fs;

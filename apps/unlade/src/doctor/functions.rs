@@ -6,7 +6,7 @@ use unlade_fn_model::isolation::{Isolation, IsolationError};
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig, limits};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
 
-use super::{Finding, Outcome, Part};
+use super::finding::{Finding, Outcome, Part};
 
 const PART: Part = Part::Functions;
 

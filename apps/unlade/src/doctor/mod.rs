@@ -3,13 +3,14 @@
 //! [`functions`]).
 
 mod copy;
+mod finding;
 mod functions;
 mod nic;
 mod probes;
 
 use anyhow::Result;
 use clap::Args;
-use serde::Serialize;
+use finding::{Finding, Outcome, Part};
 use std::process::ExitCode;
 use unlade_command::output::line;
 
@@ -35,41 +36,6 @@ pub struct DoctorArgs {
     /// One JSON array instead of a table
     #[arg(long)]
     json: bool,
-}
-
-/// Purpose of a probe.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Part {
-    /// Handing connections over cannot do without it.
-    ConnectionOffload,
-    /// Makes it better.
-    Better,
-    /// Means of copying, and the party that copies.
-    CopyOffload,
-    /// Means of a device, and the source of its packets.
-    ProtocolOffload,
-    /// Sandboxes of function instances.
-    Functions,
-    /// Labs and experiments.
-    Lab,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum Outcome {
-    Works,
-    FallsBack,
-    Missing,
-}
-
-/// One line of the diagnosis.
-#[derive(Debug, Clone, Serialize)]
-struct Finding {
-    part: Part,
-    feature: &'static str,
-    outcome: Outcome,
-    detail: String,
 }
 
 /// Runs `unlade doctor`.

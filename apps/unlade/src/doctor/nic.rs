@@ -1,7 +1,7 @@
 //! Probes of protocol offload. What is missing keeps a device from being used, never a protocol: its
 //! messages are worked on in the host then.
 
-use super::{Finding, Outcome, Part};
+use super::finding::{Finding, Outcome, Part};
 use anyhow::{Context, Result, bail};
 use unlade_aead::{Backend, Key};
 use unlade_sys::packet::PacketPort;

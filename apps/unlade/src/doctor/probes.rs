@@ -1,6 +1,7 @@
 //! The probes, each of them a small real thing.
 
-use super::{Finding, Outcome, Part, nic};
+use super::finding::{Finding, Outcome, Part};
+use super::nic;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Resource, getrlimit};
 use std::fs;

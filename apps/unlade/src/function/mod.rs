@@ -1,6 +1,7 @@
 //! `unlade fn`: functions, and what they need on their host.
 
 mod client;
+mod parent;
 mod sandbox;
 mod serve;
 mod store;
@@ -8,7 +9,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
 
 const LONG: &str = "\
@@ -76,13 +77,4 @@ pub fn run(args: FnArgs) -> Result<ExitCode> {
         FnCommand::Sandbox(args) => sandbox::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn mind_parent(asked: bool) -> Result<()> {
-    match asked {
-        true => {
-            unlade_fn_gateway::child::die_with_parent().context("the process that started this one")
-        }
-        false => Ok(()),
-    }
 }

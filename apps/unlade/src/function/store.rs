@@ -9,7 +9,7 @@ use unlade_runtime::control::log_hangups;
 use unlade_runtime::logs;
 use unlade_runtime::logs::LogConfig;
 
-use super::mind_parent;
+use super::parent::mind_parent;
 use unlade_command::output::line;
 
 /// Arguments of `unlade fn store`.

@@ -7,7 +7,7 @@ use clap::Args;
 use unlade_fn_worker::{TenantList, WorkerConfig};
 use unlade_runtime::logs;
 
-use super::mind_parent;
+use super::parent::mind_parent;
 use unlade_command::output::line;
 
 pub(super) const LONG: &str = "\

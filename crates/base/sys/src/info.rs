@@ -5,10 +5,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::sockopt;
 
+pub use crate::sockopt::STATE_CLOSE;
+
 /// `tcpi_state` of an established connection.
 pub const STATE_ESTABLISHED: u8 = 1;
-/// `tcpi_state` of a closed connection.
-pub const STATE_CLOSE: u8 = 7;
 /// `tcpi_state` of a connection whose peer has sent FIN.
 pub const STATE_CLOSE_WAIT: u8 = 8;
 

@@ -4,7 +4,8 @@ use std::io;
 use std::mem::{MaybeUninit, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use crate::info::STATE_CLOSE;
+/// `tcpi_state` of a closed connection.
+pub const STATE_CLOSE: u8 = 7;
 
 /// Lets acknowledgements wait for data to be sent with (TCP_QUICKACK off). The kernel returns to
 /// quick acknowledgements itself if the connection stops looking interactive.

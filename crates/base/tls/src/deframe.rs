@@ -4,16 +4,9 @@ use aws_lc_rs::aead::{Aad, Nonce};
 
 use crate::error::RecordError;
 use crate::keys::Keys;
-use crate::seal::PLAINTEXT_BYTES_MAX;
+use crate::record::{ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, PLAINTEXT_BYTES_MAX};
 use crate::suite::{EXPLICIT_NONCE_BYTES, SEQUENCE_MAX, Suite, TAG_BYTES};
 
-/// Content types (RFC 8446 §5.1).
-pub(crate) const ALERT: u8 = 21;
-pub(crate) const HANDSHAKE: u8 = 22;
-pub(crate) const APPLICATION_DATA: u8 = 23;
-
-/// Length of a record header.
-pub(crate) const HEADER_BYTES: usize = 5;
 /// Most bytes after a header (RFC 8446 §5.2); the supported TLS 1.2 AEADs add less.
 pub(crate) const CIPHERTEXT_BYTES_MAX: usize = PLAINTEXT_BYTES_MAX + 256;
 

@@ -6,7 +6,7 @@ use aws_lc_rs::hkdf;
 use unlade_net::state::DirectionSecrets;
 use zeroize::Zeroizing;
 
-use crate::device;
+use crate::device_keys;
 use crate::error::RecordError;
 use crate::suite::{SEQUENCE_MAX, Suite};
 
@@ -63,9 +63,9 @@ impl Keys {
     }
 
     /// The keys as a device takes them; `None` if no device supports the suite.
-    pub(crate) fn for_device(&self) -> Option<device::Keys> {
+    pub(crate) fn for_device(&self) -> Option<device_keys::Keys> {
         let cipher = self.suite.cipher.device()?;
-        Some(device::Keys::new(cipher, self.suite.is_13(), &self.secrets))
+        Some(device_keys::Keys::new(cipher, self.suite.is_13(), &self.secrets))
     }
 
     /// All secrets, for a snapshot.

@@ -3,11 +3,12 @@
 use unlade_net::state::TlsSnapshot;
 
 use crate::control::{self, Alert, Message, Side};
-use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES};
-use crate::device;
+use crate::deframe;
+use crate::device_keys;
 use crate::error::RecordError;
 use crate::keys::Keys;
-use crate::seal::{self, Layout, PLAINTEXT_BYTES_MAX};
+use crate::record::{ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, PLAINTEXT_BYTES_MAX};
+use crate::seal::{self, Layout};
 use crate::suite::Suite;
 
 /// Most consecutive empty records from a peer.
@@ -441,7 +442,7 @@ impl RecordLayer {
 
     /// The keys of both directions for a device, those of the receiving direction first. `None` if
     /// the suite table has no device cipher for the suite.
-    pub fn device_keys(&self) -> Option<(device::Keys, device::Keys)> {
+    pub fn device_keys(&self) -> Option<(device_keys::Keys, device_keys::Keys)> {
         self.read.for_device().zip(self.write.for_device())
     }
 

@@ -2,13 +2,10 @@
 
 use aws_lc_rs::aead::{Aad, Nonce};
 
-use crate::deframe::{APPLICATION_DATA, HEADER_BYTES};
 use crate::error::RecordError;
 use crate::keys::Keys;
+use crate::record::{APPLICATION_DATA, HEADER_BYTES, PLAINTEXT_BYTES_MAX};
 use crate::suite::{EXPLICIT_NONCE_BYTES, Suite, TAG_BYTES};
-
-/// Most bytes of plaintext in one record (RFC 8446 §5.1).
-pub const PLAINTEXT_BYTES_MAX: usize = 1 << 14;
 
 /// The positions of the plaintext of the next records inside one buffer: a file can be read
 /// directly to its place, then headers and tags are added around it, and the whole is encrypted in

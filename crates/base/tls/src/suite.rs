@@ -2,7 +2,7 @@
 
 use aws_lc_rs::{aead, hkdf};
 
-use crate::device;
+use crate::device_keys;
 
 /// TLS 1.2 as encoded in records and snapshots.
 pub(crate) const TLS12: u16 = 0x0303;
@@ -58,10 +58,10 @@ impl Cipher {
     }
 
     /// The device's name for the cipher, if devices support it.
-    pub const fn device(self) -> Option<device::Cipher> {
+    pub const fn device(self) -> Option<device_keys::Cipher> {
         match self {
-            Cipher::Aes128Gcm => Some(device::Cipher::Aes128Gcm),
-            Cipher::Aes256Gcm => Some(device::Cipher::Aes256Gcm),
+            Cipher::Aes128Gcm => Some(device_keys::Cipher::Aes128Gcm),
+            Cipher::Aes256Gcm => Some(device_keys::Cipher::Aes256Gcm),
             Cipher::ChaCha20Poly1305 => None,
             #[cfg(test)]
             Cipher::Aria128Gcm => None,

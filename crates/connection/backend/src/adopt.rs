@@ -9,7 +9,7 @@ use thiserror::Error;
 use tokio::net::TcpStream;
 use unlade_handoff_protocol::frame::{ConnectionId, Epoch, Frame, RefuseReason, Terms};
 use unlade_handoff_protocol::snapshot::Snapshot;
-use unlade_metrics::{AdoptionRefusal, Event, Stage};
+use unlade_metrics::{AdoptionRefusal, Event, Gauge, GaugeGuard, Stage};
 use unlade_migration::importer::{Importer, Offered};
 use unlade_migration::window::window_to_restore;
 use unlade_runtime::stream::{Parts, Stream};
@@ -18,8 +18,9 @@ use unlade_sys::repair::{self, Known, RepairError};
 use unlade_tls::RecordLayer;
 use unlade_tls::device::Begin;
 
-use crate::agent::{Adopted, Agent, Peer};
-use crate::release::{ControlSignals, Frozen, Lease, RestoredConn};
+use crate::agent::{Adopted, AdoptedConn, Agent, Peer, RestoredConn};
+use crate::returned::Frozen;
+use crate::signals::ControlSignals;
 
 /// Reason for refusing an offer.
 #[derive(Debug, Error)]
@@ -165,18 +166,25 @@ impl Agent {
         adopted.signals.set_terms(terms);
         let signals = Rc::clone(&adopted.signals);
         connections.insert(id, adopted);
-        // The receiver exists for the lifetime of the worker.
-        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), signals, restored));
+        self.deliver((Rc::clone(peer), id), signals, restored);
         Ok(times)
     }
 
-    fn lease(
+    /// Gives a live connection to the worker's server.
+    fn deliver(
         &self,
-        of: (Rc<Peer>, ConnectionId),
+        (peer, id): (Rc<Peer>, ConnectionId),
         signals: Rc<ControlSignals>,
-        restored: RestoredConn,
-    ) -> Lease {
-        Lease::new(of, signals, restored, Arc::clone(&self.meter))
+        socket: RestoredConn,
+    ) {
+        let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
+        let terms = signals.terms.get().unwrap_or(none);
+        let scope = Agent::scope(&peer, &terms);
+        let owned = GaugeGuard::new(Arc::clone(&self.meter), Gauge::AdoptedConnections);
+        let begun = Instant::now();
+        let adopted = AdoptedConn { peer, id, signals, socket, terms, scope, begun, owned };
+        // The receiver exists for the lifetime of the worker.
+        let _ = self.accepted.send(adopted);
     }
 
     /// Resumes the frozen socket of a connection that is offered again before another server
@@ -200,7 +208,7 @@ impl Agent {
         adopted.signals.set_terms(terms);
         let signals = Rc::clone(&adopted.signals);
         let restored = RestoredConn { stream, entry: returned_conn.entry, known, begin: None };
-        let _ = self.accepted.send(self.lease((Rc::clone(peer), id), signals, restored));
+        self.deliver((Rc::clone(peer), id), signals, restored);
         Ok(true)
     }
 

@@ -20,18 +20,22 @@ use unlade_channel::trust::ServerTrust;
 use unlade_handoff_protocol::frame::{
     CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage,
 };
-use unlade_metrics::{Event, Meter};
+use unlade_metrics::{Event, GaugeGuard, Meter};
 use unlade_migration::Millis;
 use unlade_migration::exporter::server_lease_ms;
 use unlade_migration::importer::{Action, Importer};
 use unlade_migration::scope::ScopeFilter;
 use unlade_net::FlowKey;
-use unlade_steering::{Steering, Windows};
+use unlade_runtime::Stream;
+use unlade_steering::{FlowEntry, Steering, Windows};
 use unlade_sys::link::{Link, Mac};
 use unlade_sys::raw::FrameSocket;
+use unlade_sys::repair::Known;
+use unlade_tls::device::Begin;
 
-use crate::release::{ControlSignals, Lease, ReturnedConn};
+use crate::returned::ReturnedConn;
 use crate::scopes::{Rings, Scopes};
+use crate::signals::ControlSignals;
 
 /// Maximum number of authenticated channels that wait for their worker.
 const GREETED_MAX: usize = 1024;
@@ -110,6 +114,31 @@ pub(crate) struct Adopted {
     pub(crate) returned_conn: Option<Box<ReturnedConn>>,
 }
 
+/// A connection that was just restored on this server.
+#[derive(Debug)]
+pub(crate) struct RestoredConn {
+    pub(crate) stream: Stream,
+    pub(crate) entry: FlowEntry,
+    pub(crate) known: Known,
+    /// Stream positions for a device; None if they are no longer known.
+    pub(crate) begin: Option<(Begin, (u64, u64))>,
+}
+
+/// An adopted, live connection on its way to its server.
+#[derive(Debug)]
+pub(crate) struct AdoptedConn {
+    pub(crate) peer: Rc<Peer>,
+    pub(crate) id: ConnectionId,
+    pub(crate) signals: Rc<ControlSignals>,
+    pub(crate) socket: RestoredConn,
+    pub(crate) terms: Terms,
+    /// The scope of the terms at the time of adoption.
+    pub(crate) scope: Option<Rc<ScopeFilter>>,
+    pub(crate) begun: Instant,
+    /// Counts the connection in the gauge of adopted connections.
+    pub(crate) owned: GaugeGuard,
+}
+
 /// The agent of one worker.
 #[derive(Debug)]
 pub struct Agent {
@@ -131,7 +160,7 @@ pub struct Agent {
     /// another connection identifier.
     returned_by_flow: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
     given_back: Notify,
-    pub(crate) accepted: mpsc::UnboundedSender<Lease>,
+    pub(crate) accepted: mpsc::UnboundedSender<AdoptedConn>,
     origin: Instant,
     draining: Cell<bool>,
 }
@@ -147,7 +176,7 @@ impl Agent {
         meter: Arc<Meter>,
         limits: AgentLimits,
         (rings, trusted): (Rings, Trusted),
-    ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<Lease>)> {
+    ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<AdoptedConn>)> {
         let (accepted, queue) = mpsc::unbounded_channel();
         let link = steering.link().clone();
         let agent = Agent {

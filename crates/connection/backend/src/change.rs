@@ -6,9 +6,9 @@ use unlade_runtime::Stream;
 
 use crate::body::{Body, BodyError};
 use crate::condition::{Conditions, Verdict};
+use crate::exchange::{Exchange, ServeError, Served, object_status};
 use crate::name::ObjectName;
 use crate::reply;
-use crate::serve::{Exchange, ServeError, Served, object_status};
 use crate::session::Session;
 use crate::store::{Object, ObjectError};
 use crate::transfer;

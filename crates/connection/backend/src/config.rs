@@ -10,8 +10,6 @@ use unlade_http::HeadLimits;
 use unlade_runtime::logs::LogConfig;
 use unlade_runtime::workers::{WORKERS_MAX, cores};
 
-use crate::context::Limits;
-
 /// Largest value of `connections_max` and `adoptions_max`.
 pub const CONNECTIONS_CEILING: usize = 1 << 20;
 /// Largest value of `open_files_max`, for each worker.
@@ -214,6 +212,23 @@ fn drain_timeout() -> Duration {
 
 fn lease() -> Duration {
     Duration::from_secs(5)
+}
+
+/// Limits of requests and connections. A reload replaces them for later operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Size limits of a request's head.
+    pub head: HeadLimits,
+    /// Time limit from the first byte of a head to its last.
+    pub head_timeout: Duration,
+    /// Time limit between two requests.
+    pub idle_timeout: Duration,
+    /// Time limit without progress of an upload.
+    pub body_timeout: Duration,
+    /// Time limit without progress of a response.
+    pub write_timeout: Duration,
+    /// Size limit of an uploaded object.
+    pub object_bytes_max: u64,
 }
 
 /// Error in a configuration.

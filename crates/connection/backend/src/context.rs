@@ -6,32 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
-use unlade_http::HeadLimits;
 use unlade_metrics::Meter;
 use unlade_tls::device::Device;
 
 use crate::cache::{LookupError, OpenFiles, OpenObject};
 use crate::clock::Clock;
-use crate::config::BackendConfig;
-use crate::session::Gate;
+use crate::config::{BackendConfig, Limits};
+use crate::drain::Gate;
 use crate::store::Store;
-
-/// Limits of requests and connections. A reload replaces them for later operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Size limits of a request's head.
-    pub head: HeadLimits,
-    /// Time limit from the first byte of a head to its last.
-    pub head_timeout: Duration,
-    /// Time limit between two requests.
-    pub idle_timeout: Duration,
-    /// Time limit without progress of an upload.
-    pub body_timeout: Duration,
-    /// Time limit without progress of a response.
-    pub write_timeout: Duration,
-    /// Size limit of an uploaded object.
-    pub object_bytes_max: u64,
-}
 
 /// State of one worker. Only the store, the meter and the device are shared between threads.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use unlade_runtime::Stream;
 use crate::cache::OpenObject;
 use crate::condition::{self, Conditions, Verdict};
 use crate::context::Context;
+use crate::exchange::{Exchange, ServeError, Served, status_of};
 use crate::range::{self, Selection};
 use crate::reply;
-use crate::serve::{self, Exchange, ServeError, Served};
 use crate::session::Session;
 use crate::transfer;
 
@@ -32,7 +32,7 @@ enum Answer {
 fn decide(context: &Context, head: &RequestHead, input: &[u8]) -> Answer {
     let entry = match context.object(head.path(input)) {
         Ok(entry) => entry,
-        Err(error) => return Answer::Refused(serve::status_of(&error)),
+        Err(error) => return Answer::Refused(status_of(&error)),
     };
     let get = head.method() == Method::Get;
     let (mut conditional, mut range) = (false, None);

@@ -54,8 +54,8 @@
 //! [`HandoffStream`] ([`connection`]), this one as a [`release::Lease`] that [`adopted`] serves.
 //! [`agent`] implements the control protocol; `unread` moves input that exceeds a snapshot.
 //!
-//! Other modules: [`name`] (object names), [`session`] (deadlines of a connection), [`context`]
-//! (state of a worker), [`clock`], [`config`].
+//! Other modules: [`name`] (object names), [`session`] (deadlines of a connection), [`drain`],
+//! [`context`] (state of a worker), [`clock`], [`config`].
 //!
 //! # Limits
 //! A thread for each core, each with its connections; futures are not [`Send`]. Adoption needs
@@ -75,6 +75,8 @@ pub mod condition;
 pub mod config;
 pub mod connection;
 pub mod context;
+pub mod drain;
+mod exchange;
 mod get;
 mod greet;
 pub mod listener;
@@ -82,10 +84,12 @@ pub mod name;
 pub mod range;
 pub mod release;
 pub mod reply;
+mod returned;
 mod run;
 mod scopes;
 pub mod serve;
 pub mod session;
+mod signals;
 pub mod store;
 mod tls;
 pub mod transfer;

@@ -22,7 +22,7 @@ use unlade_steering::load::{Hook, SteeringConfig};
 use unlade_steering::{SteerError, Steering, Windows};
 use unlade_sys::link::Link;
 
-use crate::agent::{self, Agent, AgentLimits, Greeted, Inboxes};
+use crate::agent::{self, AdoptedConn, Agent, AgentLimits, Greeted, Inboxes};
 use crate::connection::HandoffStream;
 use crate::greet;
 use crate::release::Lease;
@@ -216,7 +216,7 @@ impl Handoff {
 #[derive(Debug)]
 pub struct HandoffListener {
     agent: Rc<Agent>,
-    adopted: mpsc::UnboundedReceiver<Lease>,
+    adopted: mpsc::UnboundedReceiver<AdoptedConn>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -239,7 +239,7 @@ impl HandoffListener {
 
     pub(crate) async fn accept_lease(&mut self) -> Lease {
         match self.adopted.recv().await {
-            Some(lease) => lease,
+            Some(adopted) => Lease::new(adopted),
             // The agent owns the sender and lives as long as this value.
             None => std::future::pending().await,
         }

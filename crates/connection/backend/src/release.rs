@@ -4,22 +4,18 @@
 //! ends here ([`Lease::close`]), it is given back ([`Lease::give_back`]), or the balancer stays
 //! silent for too long ([`Lease::aborted`]).
 
-use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use unlade_channel::channel::QUIET_MAX;
 use unlade_handoff_protocol::frame::{
-    ClientBytes, CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
+    CloseReason, ConnectionId, Epoch, Frame, ReturnReason, Terms, Usage,
 };
-use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
 use unlade_http::RequestHead;
-use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Trigger};
+use unlade_metrics::{Event, GaugeGuard, Trigger};
 use unlade_migration::late::late_frames;
 use unlade_migration::scope::ScopeFilter;
 use unlade_net::packet::{Direction, Segment};
@@ -33,8 +29,10 @@ use unlade_sys::raw;
 use unlade_sys::repair::{self, Accept, Known, RepairError};
 use unlade_tls::device::Begin;
 
-use crate::agent::{Adopted, Agent, Peer};
+use crate::agent::{Adopted, AdoptedConn, Agent, Peer, RestoredConn};
 use crate::context::Context;
+use crate::returned::{Frozen, ReturnedConn};
+use crate::signals::ControlSignals;
 use crate::tls;
 use crate::unread::{self, ReadAhead};
 
@@ -48,82 +46,6 @@ const RECORD_WAIT: Duration = Duration::from_millis(100);
 /// Pause between two attempts.
 const DRAIN_PAUSE: Duration = Duration::from_millis(1);
 
-/// Control signals from the agent to the task that owns a connection's stream.
-#[derive(Debug, Default)]
-pub(crate) struct ControlSignals {
-    abort: Cell<bool>,
-    /// Close without a RST: another host owns the connection.
-    silent: Cell<bool>,
-    recall: Cell<Option<ReturnReason>>,
-    terms: Cell<Option<Terms>>,
-    waker: RefCell<Option<Waker>>,
-}
-
-/// State of a connection that was given back.
-#[derive(Debug)]
-pub(crate) struct ReturnedConn {
-    /// Flow entry that redirects the packets to the balancer.
-    pub(crate) entry: FlowEntry,
-    /// Snapshot for a retransmission of RETURN.
-    snapshot: EncodedSnapshot,
-    /// Input behind the snapshot's plaintext.
-    unread: ClientBytes,
-    usage: Usage,
-    /// Sequence number behind the last sent byte, for a RST.
-    send_end: SeqNumber,
-    /// The frozen socket, until it is closed.
-    pub(crate) frozen: Option<Frozen>,
-}
-
-/// The socket of a returned connection, and the state that RETURN reported.
-#[derive(Debug)]
-pub(crate) struct Frozen {
-    pub(crate) stream: Stream,
-    pub(crate) known: Known,
-    returned: TcpSnapshot,
-}
-
-impl ControlSignals {
-    /// Signals that the lease is over.
-    pub(crate) fn abort(&self) {
-        self.abort.set(true);
-        self.wake();
-    }
-
-    /// Signals that another host owns the connection.
-    pub(crate) fn abandon(&self) {
-        self.silent.set(true);
-        self.abort();
-    }
-
-    pub(crate) fn recall(&self, reason: ReturnReason) {
-        self.recall.set(Some(reason));
-        self.wake();
-    }
-
-    pub(crate) fn set_terms(&self, terms: Terms) {
-        self.terms.set(Some(terms));
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
-    }
-
-    /// Waits until `ready` returns a value.
-    async fn until<T>(&self, mut ready: impl FnMut(&ControlSignals) -> Option<T>) -> T {
-        poll_fn(|context| match ready(self) {
-            Some(value) => Poll::Ready(value),
-            None => {
-                *self.waker.borrow_mut() = Some(context.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await
-    }
-}
-
 /// Result of [`Lease::give_back`].
 #[derive(Debug)]
 pub enum GivenBack {
@@ -131,16 +53,6 @@ pub enum GivenBack {
     Gone,
     /// The connection cannot be given back now: answer one more request.
     Stay(Box<Lease>),
-}
-
-/// A connection that was just restored on this server.
-#[derive(Debug)]
-pub(crate) struct RestoredConn {
-    pub(crate) stream: Stream,
-    pub(crate) entry: FlowEntry,
-    pub(crate) known: Known,
-    /// Stream positions for a device; None if they are no longer known.
-    pub(crate) begin: Option<(Begin, (u64, u64))>,
 }
 
 /// An adopted connection.
@@ -182,17 +94,9 @@ enum Freezing {
 }
 
 impl Lease {
-    pub(crate) fn new(
-        (peer, id): (Rc<Peer>, ConnectionId),
-        signals: Rc<ControlSignals>,
-        socket: RestoredConn,
-        meter: Arc<Meter>,
-    ) -> Lease {
+    pub(crate) fn new(adopted: AdoptedConn) -> Lease {
+        let AdoptedConn { peer, id, signals, socket, terms, scope, begun, owned } = adopted;
         let RestoredConn { stream, entry, known, begin } = socket;
-        let none = Terms { scope: 0, requests_max: 1, idle_return_ms: 0 };
-        let terms = signals.terms.get().unwrap_or(none);
-        let scope = Agent::scope(&peer, &terms);
-        let begun = Instant::now();
         Lease {
             stream,
             entry,
@@ -209,7 +113,7 @@ impl Lease {
             again: None,
             in_scope: Cell::new(true),
             ended: false,
-            _owned: GaugeGuard::new(meter, Gauge::AdoptedConnections),
+            _owned: owned,
         }
     }
 
@@ -669,37 +573,6 @@ impl Agent {
             }
             None => reset_from_nothing(flow, returned_conn.send_end),
         }
-    }
-}
-
-impl Frozen {
-    fn encode(&self) -> EncodedSnapshot {
-        let whole = Snapshot {
-            tcp: TcpSnapshot {
-                peer_closed: self.returned.peer_closed || self.stream.has_ended(),
-                ..self.returned.clone()
-            },
-            tls: self.stream.record().map(unlade_tls::RecordLayer::to_snapshot),
-            plaintext: unread::split(&self.stream).0.to_vec(),
-        };
-        whole.encoded()
-    }
-
-    /// Returns the input that exceeds the snapshot.
-    fn unread(&self) -> ClientBytes {
-        unread::split(&self.stream).1.to_vec().into()
-    }
-
-    /// Returns the socket's state if it supersedes the returned state.
-    fn newer(&self) -> Option<TcpSnapshot> {
-        let info = TcpInfo::of(self.stream.tcp()).ok()?;
-        if info.segs_in == self.returned.segments_in {
-            return None;
-        }
-        // A socket that was reset in the meantime cannot be read; the new owner receives the cause
-        // of the reset itself.
-        let newer = repair::snapshot_later(self.stream.tcp(), &self.known).ok()?;
-        newer.supersedes(&self.returned).then_some(newer)
     }
 }
 

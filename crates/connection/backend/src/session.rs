@@ -1,16 +1,14 @@
-//! Deadlines of one connection, and the notification of a drain.
+//! Deadlines of one connection.
 //!
 //! Deadlines cost nothing while the socket is ready: the timer is used only when an operation must
 //! wait, and is reset only when it fires early or would fire late.
 
-use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use std::time::Duration;
 
-use slab::Slab;
 use tokio::time::{Instant, Sleep};
 
 use crate::context::Context;
@@ -46,45 +44,6 @@ pub enum ConnectionOrigin {
 /// established.
 const FRESH_GRACE: Duration = Duration::from_millis(500);
 
-/// Notifies a worker's waiting connections of a drain.
-#[derive(Debug, Default)]
-pub struct Gate {
-    draining: Cell<bool>,
-    waiting: RefCell<Slab<Option<Waker>>>,
-}
-
-impl Gate {
-    /// Returns true after [`Gate::drain`].
-    pub fn draining(&self) -> bool {
-        self.draining.get()
-    }
-
-    /// Begins the drain and wakes all operations that wait with [`OnDrain::GiveUp`].
-    pub fn drain(&self) {
-        self.draining.set(true);
-        for (_, waker) in self.waiting.borrow_mut().iter_mut() {
-            if let Some(waker) = waker.take() {
-                waker.wake();
-            }
-        }
-    }
-
-    /// Returns the number of connections of this worker.
-    pub fn sessions(&self) -> usize {
-        self.waiting.borrow().len()
-    }
-
-    fn wait(&self, place: usize, waker: &Waker) {
-        let mut waiting = self.waiting.borrow_mut();
-        if let Some(slot) = waiting.get_mut(place) {
-            match slot {
-                Some(known) if known.will_wake(waker) => {}
-                _ => *slot = Some(waker.clone()),
-            }
-        }
-    }
-}
-
 /// State of one connection besides its stream.
 #[derive(Debug)]
 pub struct Session {
@@ -102,7 +61,7 @@ pub struct Session {
 impl Session {
     /// Registers a connection of the worker until dropped.
     pub fn new(context: &Rc<Context>, origin: ConnectionOrigin) -> Session {
-        let place = context.gate.waiting.borrow_mut().insert(None);
+        let place = context.gate.enter();
         let timer = Box::pin(tokio::time::sleep(context.limits().idle_timeout));
         let (context, out) = (context.clone(), Vec::new());
         Session { context, place, timer, out, in_a_row: 0, origin, served: 0 }
@@ -170,7 +129,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.context.gate.waiting.borrow_mut().try_remove(self.place);
+        self.context.gate.leave(self.place);
         self.context.session_ended();
     }
 }

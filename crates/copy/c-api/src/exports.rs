@@ -10,6 +10,7 @@ use crate::descriptor::{self, Descriptors};
 use crate::process::{self, Process};
 use crate::ranges::Access;
 use crate::submit::{self, CopyRequest};
+use crate::sync_all::sync_all;
 use crate::{errno, sanitize, shm, sync};
 
 /// Copies n bytes, as memcpy(3) does, possibly later; returns dst.
@@ -117,7 +118,7 @@ pub extern "C" fn csync_all() -> c_int {
     let mut result = Ok(());
     for channel in process.channels() {
         // Sync all queues, even after a failure.
-        result = result.and(sync::all(&channel));
+        result = result.and(sync_all(&channel));
     }
     errno::status(result)
 }
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn _csync(
 /// As csync(). EBADF: fd is not a queue.
 #[unsafe(no_mangle)]
 pub extern "C" fn _csync_all(fd: c_int) -> c_int {
-    errno::status(process::get().channel(fd).and_then(|channel| sync::all(&channel)))
+    errno::status(process::get().channel(fd).and_then(|channel| sync_all(&channel)))
 }
 
 /// post_handlers() for one queue (fd, or -1 for the default one). Returns the number of handlers,
@@ -352,7 +353,7 @@ pub extern "C" fn copier_create_mapped_queue(len: usize) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn copier_close_queue(fd: c_int) -> c_int {
     let removed = process::get().queues.remove(fd);
-    errno::status(removed.and_then(|channel| sync::all(&channel)))
+    errno::status(removed.and_then(|channel| sync_all(&channel)))
 }
 
 /// Sets options of the whole process. Returns 0, or -1 with errno if nothing is set.

@@ -60,6 +60,7 @@ mod sanitize;
 mod shm;
 mod submit;
 mod sync;
+mod sync_all;
 
 pub use abi::*;
 pub use exports::*;

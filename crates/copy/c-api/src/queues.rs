@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::channel::Channel;
-use crate::sync;
+use crate::sync_all::sync_all;
 
 /// Maximum number of queues besides the default one.
 pub(crate) const QUEUES_MAX: usize = 256;
@@ -82,7 +82,7 @@ impl Queues {
         // Complete without the lock: it may take long, and handlers may use the table.
         for entry in closed {
             // The error belongs to no caller.
-            let _ = sync::all(&entry.channel);
+            let _ = sync_all(&entry.channel);
         }
         added
     }

@@ -39,19 +39,6 @@ fn completed(channel: &Channel, address: usize, len: usize, access: Access) -> R
     if shm::is_used() { shm::wait(address, len) } else { Ok(()) }
 }
 
-/// Waits for all copies of a queue, and runs its handlers.
-///
-/// # Errors
-/// The error number of a failed copy.
-pub(crate) fn all(channel: &Channel) -> Result<(), c_int> {
-    let synced = channel.sync_all();
-    sanitize::over(|_, queue| queue == channel.id);
-    if shm::is_used() {
-        shm::publish_all();
-    }
-    synced
-}
-
 /// Content of a descriptor.
 struct DescriptorContent {
     dst: usize,
@@ -209,6 +196,7 @@ pub(crate) unsafe fn abort(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync_all::sync_all;
     use std::sync::Arc;
     use std::time::{Duration, Instant};
     use unlade_copy::{Config, CopyOptions, Polling, Service};
@@ -262,7 +250,7 @@ mod tests {
         let synced = |access| range(&channel, nowhere[0], BYTES, access);
         assert_eq!(synced(Access::Read), Err(libc::EFAULT));
         assert_eq!(synced(Access::Write), Ok(()));
-        assert_eq!(all(&channel), Err(libc::EFAULT), "the other one");
-        assert_eq!(all(&channel), Ok(()));
+        assert_eq!(sync_all(&channel), Err(libc::EFAULT), "the other one");
+        assert_eq!(sync_all(&channel), Ok(()));
     }
 }

@@ -12,8 +12,7 @@ use unlade_copy_kernels::{Fault, Guard, Hint};
 use unlade_copy_service::TaskFailure;
 use unlade_shm::Ticket;
 
-use crate::completion::to_result;
-use crate::error::CopyError;
+use crate::error::{CopyError, to_result};
 use crate::failures::Failures;
 
 /// Copies by the calling thread, and the errors of copies.

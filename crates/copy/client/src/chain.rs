@@ -7,13 +7,12 @@
 //! and requests delivery of the body ([`Copier::deliver`]). One system call then receives the body
 //! into its destination and the rest into the buffer.
 
-use std::io::{self, IoSliceMut};
+use std::io;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
-use rustix::event::PollFlags;
 use rustix::net::RecvFlags;
 use smallvec::SmallVec;
 use unlade_copy_kernels::Hint;
@@ -21,11 +20,11 @@ use unlade_copy_service::TaskFailure;
 use unlade_shm::segment::{self, Run};
 use unlade_shm::{Flags, Task, Ticket};
 
+use crate::blocking::{receive_all, socket};
 use crate::completion::DEPTH_MAX;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
-use crate::stream::wait_for;
 
 /// Delay of a deferred receive, unless a sync or a copy needs its bytes. The bytes are safe in the
 /// socket.
@@ -373,44 +372,4 @@ fn written(
         let bytes = segment::bytes_of(run, len, shift);
         (ticket, dst + bytes.start as usize..dst + bytes.end as usize)
     })
-}
-
-/// The socket of a task.
-pub(crate) fn socket(number: Option<usize>) -> io::Result<BorrowedFd<'static>> {
-    let socket = number.and_then(|socket| i32::try_from(socket).ok());
-    match socket.filter(|socket| *socket >= 0) {
-        // SAFETY: the submitter promised that the socket stays open until the task is completed; it
-        // is used only before that.
-        Some(socket) => Ok(unsafe { BorrowedFd::borrow_raw(socket) }),
-        None => Err(rustix::io::Errno::BADF.into()),
-    }
-}
-
-/// Fills the parts, and waits for the socket. Returns the number of bytes received, and an error
-/// if not all came.
-fn receive_all(fd: io::Result<BorrowedFd<'_>>, parts: &mut [&mut [u8]]) -> (usize, io::Result<()>) {
-    let mut count = 0;
-    let received = fd.and_then(|fd| receive_into(fd, parts, &mut count));
-    (count, received)
-}
-
-fn receive_into(fd: BorrowedFd<'_>, parts: &mut [&mut [u8]], count: &mut usize) -> io::Result<()> {
-    let mut parts: SmallVec<[IoSliceMut<'_>; 3]> =
-        parts.iter_mut().map(|part| IoSliceMut::new(part)).collect();
-    let mut left = &mut parts[..];
-    // Skips empty parts at the beginning.
-    IoSliceMut::advance_slices(&mut left, 0);
-    while !left.is_empty() {
-        match rustix::io::readv(fd, left) {
-            Ok(0) => return Err(rustix::io::Errno::NODATA.into()),
-            Ok(came) => {
-                *count += came;
-                IoSliceMut::advance_slices(&mut left, came);
-            }
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::IN)?,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }

@@ -171,7 +171,7 @@ impl Copier {
         }
         // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the task
         // is completed, and no older task touches them.
-        match unsafe { crate::stream::wait_for_all(queued) } {
+        match unsafe { crate::blocking::wait_for_all(queued) } {
             Ok(()) => progress.finish(queued.all()),
             Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
         };
@@ -281,10 +281,4 @@ impl Copier {
         let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
         self.ring();
     }
-}
-
-/// Converts an error code to the result of a sync.
-#[inline]
-pub(crate) fn to_result(code: Option<NonZeroU16>) -> Result<(), CopyError> {
-    code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
 }

@@ -12,8 +12,8 @@ use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Wai
 use crate::admission::{Admission, Decision, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
 use crate::cache_probe::line_ns;
-use crate::completion::to_result;
-use crate::error::CopyError;
+use crate::call_handler::call_handler;
+use crate::error::{CopyError, to_result};
 use crate::failures::Failures;
 use crate::fork::OnceInChild;
 use crate::link::Link;
@@ -346,7 +346,7 @@ impl Copier {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
-            unsafe { crate::handler::call(function, argument) };
+            unsafe { call_handler(function, argument) };
         }
         Token::DONE
     }
@@ -367,7 +367,7 @@ impl Copier {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);
             // SAFETY: the caller's promise.
-            unsafe { crate::handler::call(function, argument) };
+            unsafe { call_handler(function, argument) };
         }
         Token { ticket, ..Token::DONE }
     }
@@ -667,7 +667,7 @@ impl Copier {
             if self.queue().progress(ticket).take_handler() {
                 // SAFETY: only this process writes its lines: the service in this process does
                 // not. The submitter promised that the handler may be called.
-                unsafe { crate::handler::call(task.handler as usize, task.argument as usize) };
+                unsafe { call_handler(task.handler as usize, task.argument as usize) };
                 count += 1;
             }
         }
@@ -701,7 +701,7 @@ impl Copier {
         progress.take_handler();
         // SAFETY: both are from this process's own memory. The submitter promised that the handler
         // may be called; it is taken once.
-        unsafe { crate::handler::call(function, argument) };
+        unsafe { call_handler(function, argument) };
         true
     }
 

@@ -1,6 +1,7 @@
 //! Error of a copy.
 
 use std::io;
+use std::num::NonZeroU16;
 
 use unlade_copy_service::TaskFailure;
 
@@ -23,4 +24,10 @@ impl From<CopyError> for io::Error {
         };
         io::Error::new(kind, error)
     }
+}
+
+/// Converts an error code to the result of a sync.
+#[inline]
+pub(crate) fn to_result(code: Option<NonZeroU16>) -> Result<(), CopyError> {
+    code.map_or(Ok(()), |code| Err(CopyError::Failed(TaskFailure::of(code))))
 }

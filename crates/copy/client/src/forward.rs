@@ -79,7 +79,7 @@ impl Copier {
         }
         self.complete_socket(from, 0, 0, 0);
         self.complete_socket(to, 0, 0, 0);
-        let (given, taken, made) = crate::stream::forward_all(from, to, len);
+        let (given, taken, made) = crate::blocking::forward_all(from, to, len);
         forwarding.note(given, taken, made);
         forwarding
     }

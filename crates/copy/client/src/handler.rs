@@ -10,24 +10,10 @@ use std::os::fd::BorrowedFd;
 
 use unlade_shm::{Flags, Ticket};
 
-use crate::completion::to_result;
+use crate::call_handler::call_handler;
 use crate::copier::Copier;
-use crate::error::CopyError;
+use crate::error::{CopyError, to_result};
 use crate::pending::Queued;
-
-/// Calls a handler.
-///
-/// # Safety
-/// `function` is the address of an `extern "C" fn(usize)` that may be called with `argument` now.
-pub(crate) unsafe fn call(function: usize, argument: usize) {
-    if function == 0 {
-        return;
-    }
-    // SAFETY: the caller promises that it is the address of such a function, and it is not null.
-    let function: extern "C" fn(usize) =
-        unsafe { core::mem::transmute::<usize, extern "C" fn(usize)>(function) };
-    function(argument);
-}
 
 impl Copier {
     /// A descriptor that is readable when handlers are due, for event loops. Then call
@@ -111,7 +97,7 @@ impl Copier {
         if is_mine {
             // SAFETY: only this process writes its lines: the service in this process does not.
             // The submitter promised that the handler may be called; it is taken once.
-            unsafe { call(task.handler as usize, task.argument as usize) };
+            unsafe { call_handler(task.handler as usize, task.argument as usize) };
         }
         is_mine
     }

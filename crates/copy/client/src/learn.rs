@@ -14,9 +14,8 @@ use unlade_shm::{Ticket, segment};
 
 use crate::admission::nanos;
 use crate::cache_probe::line_ns;
-use crate::completion::to_result;
 use crate::copier::Copier;
-use crate::error::CopyError;
+use crate::error::{CopyError, to_result};
 use crate::pending::{Kind, Queued, Timed};
 
 /// Upper limit of a recorded submission time, in nanoseconds: 15 bits.

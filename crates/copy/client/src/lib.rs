@@ -56,7 +56,11 @@ mod arena;
 #[allow(unsafe_code)]
 mod at_once;
 #[allow(unsafe_code)]
+mod blocking;
+#[allow(unsafe_code)]
 mod cache_probe;
+#[allow(unsafe_code)]
+mod call_handler;
 #[allow(unsafe_code)]
 mod chain;
 #[allow(unsafe_code)]

@@ -6,12 +6,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use unlade_shm::{Task, segment};
 
+use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
-use crate::pending::{Kind, Queued};
+use crate::pending::Kind;
 
 /// Fewer bytes are received and sent synchronously, since asking for their number is a system
 /// call, too.
@@ -149,90 +149,4 @@ impl Copier {
             () => queued.writing(src, len),
         });
     }
-}
-
-/// Buffer size for a synchronous forward between two sockets.
-const FORWARD_BYTES: usize = 16 << 10;
-
-/// Forwards `len` bytes, and waits for both sockets. Returns the numbers of bytes given and taken.
-pub(crate) fn forward_all(
-    from: BorrowedFd<'_>,
-    to: BorrowedFd<'_>,
-    len: usize,
-) -> (usize, usize, io::Result<()>) {
-    let (mut given, mut buffer) = (0, [0u8; FORWARD_BYTES]);
-    while given < len {
-        let most = FORWARD_BYTES.min(len - given);
-        let taken = match rustix::net::recv(from, &mut buffer[..most], RecvFlags::empty()) {
-            Ok((_, 0)) => return (given, given, Err(rustix::io::Errno::NODATA.into())),
-            Ok((_, count)) => count,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(rustix::io::Errno::WOULDBLOCK) => match wait_for(from, PollFlags::IN) {
-                Ok(()) => continue,
-                Err(error) => return (given, given, Err(error)),
-            },
-            Err(error) => return (given, given, Err(error.into())),
-        };
-        let mut sent = 0;
-        if let Err(error) = send_some(to, &buffer[..taken], &mut sent) {
-            return (given + sent, given + taken, Err(error));
-        }
-        given += taken;
-    }
-    (given, given, Ok(()))
-}
-
-fn send_all(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
-    send_some(fd, bytes, &mut 0)
-}
-
-fn send_some(fd: BorrowedFd<'_>, bytes: &[u8], count: &mut usize) -> io::Result<()> {
-    while *count < bytes.len() {
-        match rustix::net::send(fd, &bytes[*count..], SendFlags::NOSIGNAL) {
-            Ok(sent) => *count += sent,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::OUT)?,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-pub(crate) fn wait_for(fd: BorrowedFd<'_>, what: PollFlags) -> io::Result<()> {
-    match poll(&mut [PollFd::from_borrowed_fd(fd, what)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// Executes a task at a socket in this thread, and waits for the socket.
-///
-/// # Safety
-/// The task's bytes are valid, and no other thread touches them; its socket is open.
-pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
-    let len = queued.len_bytes as usize;
-    let socket = queued.source_socket().or(queued.destination_socket());
-    let fd = crate::chain::socket(socket)?;
-    if queued.kind == Kind::Forward {
-        let to = crate::chain::socket(queued.destination_socket())?;
-        return forward_all(fd, to, len).2;
-    }
-    if queued.kind == Kind::Send {
-        let bytes = std::ptr::with_exposed_provenance::<u8>(queued.src);
-        // SAFETY: the caller's promise.
-        return send_all(fd, unsafe { slice::from_raw_parts(bytes, len) });
-    }
-    let bytes = std::ptr::with_exposed_provenance_mut::<u8>(queued.dst);
-    // SAFETY: the caller's promise.
-    let mut left = unsafe { slice::from_raw_parts_mut(bytes, len) };
-    while !left.is_empty() {
-        match rustix::net::recv(fd, &mut *left, RecvFlags::empty()) {
-            Ok((_, 0)) => return Err(io::Error::from_raw_os_error(61)),
-            Ok((_, count)) => left = &mut left[count..],
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::IN)?,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
 }

@@ -13,7 +13,7 @@
 use std::arch::global_asm;
 use std::ffi::c_void;
 
-use crate::kernel::{Kernel, Raw};
+use crate::routine::{Kernel, Raw};
 
 /// True if the guard works on this architecture.
 pub(crate) const GUARDED: bool = true;

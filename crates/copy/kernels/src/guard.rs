@@ -23,7 +23,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::arch;
-use crate::kernel::{self, Hint, Kernel, Raw, Routine};
+use crate::kernel;
+use crate::routine::{Hint, Kernel, Raw, Routine};
 
 /// Signals for bad addresses.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];

@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use once_cell::race::OnceBox;
 
+use crate::routine::{Raw, Routine, run};
 use crate::{arch, portable, stream};
+
+pub use crate::routine::{Hint, Kernel};
 
 /// Number of length classes with a loop of their own.
 pub const CLASSES: usize = 8;
@@ -21,106 +24,6 @@ pub const CLASS_BYTES_MAX: [usize; CLASSES] =
 pub fn class(bytes: usize) -> usize {
     let log2_ceil = usize::BITS - bytes.saturating_sub(1).leading_zeros();
     (log2_ceil.saturating_sub(7) as usize / 2).min(CLASSES - 1)
-}
-
-/// Cache hint for the destination.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hint {
-    /// The bytes are read soon: store into the caches.
-    Reuse,
-    /// The bytes, or the copy that they are a part of, are too large for the caches
-    /// ([`stream::STREAM_BYTES_MIN`]) and not read soon: store around the caches. Copies of less
-    /// than [`stream::STREAM_PART_BYTES_MIN`] ignore this hint.
-    Stream,
-}
-
-/// Result of a loop, in two registers.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Raw {
-    /// Zero if all is copied. Otherwise four times the number of bytes left, plus the kind of
-    /// fault.
-    left_and_kind: usize,
-    /// The faulting address from the kernel. Meaningless without a fault.
-    pub(crate) address: usize,
-}
-
-impl Raw {
-    /// The result of a complete copy.
-    pub(crate) const DONE: Raw = Raw { left_and_kind: 0, address: 0 };
-
-    /// Returns true if all is copied.
-    pub(crate) fn is_done(self) -> bool {
-        self.left_and_kind == 0
-    }
-
-    /// Returns the number of bytes at the end that are not copied.
-    pub(crate) fn left_bytes(self) -> usize {
-        self.left_and_kind >> 2
-    }
-
-    /// Returns the kind of fault.
-    pub(crate) fn kind(self) -> usize {
-        self.left_and_kind & 3
-    }
-}
-
-/// A loop, with the arguments destination, source, length.
-pub(crate) type Routine = unsafe extern "C" fn(*mut u8, *const u8, usize) -> Raw;
-
-/// A copy loop.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel {
-    name: &'static str,
-    routine: Routine,
-    guarded: bool,
-}
-
-impl Kernel {
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    pub(crate) const fn guarded(name: &'static str, routine: Routine) -> Kernel {
-        Kernel { name, routine, guarded: true }
-    }
-
-    pub(crate) const fn unguarded(name: &'static str, routine: Routine) -> Kernel {
-        Kernel { name, routine, guarded: false }
-    }
-
-    /// Returns the name: `avx512`, `avx2`, `sse2`, `erms`, `neon`, `bytes`, `libc`, `portable`,
-    /// and `stream-` with some of these.
-    pub fn name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Returns true if faults in the loop can be caught. The C library's loops are not in our
-    /// code.
-    pub fn is_guarded(&self) -> bool {
-        self.guarded
-    }
-
-    /// Copies between slices.
-    ///
-    /// # Panics
-    /// Panics if they differ in length.
-    #[inline]
-    pub fn copy_slice(&self, dst: &mut [u8], src: &[u8]) {
-        assert_eq!(dst.len(), src.len(), "source and destination differ in length");
-        // SAFETY: valid slices of the same length; a shared and an exclusive one do not overlap.
-        unsafe { self.copy(dst.as_mut_ptr(), src.as_ptr(), src.len()) };
-    }
-
-    pub(crate) fn routine(&self) -> Routine {
-        self.routine
-    }
-
-    /// Copies `len` bytes.
-    ///
-    /// # Safety
-    /// As for [`copy`].
-    pub unsafe fn copy(&self, dst: *mut u8, src: *const u8, len: usize) {
-        // SAFETY: guaranteed by the caller.
-        unsafe { run(self.routine, dst, src, len) };
-    }
 }
 
 /// Returns the loops that this machine can run, the preferred first; the last two are `libc` and
@@ -163,38 +66,6 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, hint: Hint) {
     unsafe { run(chosen(&PLAIN, len, hint), dst, src, len) };
 }
 
-/// # Safety
-/// As for [`copy`].
-#[inline]
-unsafe fn run(routine: Routine, dst: *mut u8, src: *const u8, len: usize) {
-    // SAFETY: guaranteed by the caller.
-    let raw = unsafe { routine(dst, src, len) };
-    if !raw.is_done() {
-        // SAFETY: guaranteed by the caller.
-        unsafe { resume(routine, dst, src, len, raw) };
-    }
-}
-
-/// Continues after a fault in an unguarded copy: the process must get its signal as if there were
-/// no guard. So code without fault recovery copies the bad byte.
-///
-/// # Safety
-/// As for [`copy`].
-#[cold]
-unsafe fn resume(routine: Routine, dst: *mut u8, src: *const u8, len: usize, mut raw: Raw) {
-    // If the byte can be copied now, the mapping has changed meanwhile. Every round copies a byte,
-    // so the loop ends.
-    while !raw.is_done() {
-        let left = raw.left_bytes();
-        let done = len - left;
-        // SAFETY: the caller guarantees `len` valid bytes, and `done < len`.
-        raw = unsafe {
-            dst.add(done).write_volatile(src.add(done).read_volatile());
-            routine(dst.add(done + 1), src.add(done + 1), left - 1)
-        };
-    }
-}
-
 /// Loop of each class.
 pub(crate) type Table = [AtomicPtr<()>; CLASSES];
 
@@ -216,16 +87,16 @@ pub(crate) fn chosen(table: &Table, len: usize, hint: Hint) -> Routine {
 
 /// Sets the loop of a class; for guarded copies `guarded` replaces it if it cannot be guarded.
 pub(crate) fn choose(class: usize, plain: Kernel, guarded: Kernel) {
-    PLAIN[class].store(plain.routine as *mut (), Ordering::Relaxed);
-    if guarded.guarded {
-        GUARDED[class].store(guarded.routine as *mut (), Ordering::Relaxed);
+    PLAIN[class].store(plain.routine() as *mut (), Ordering::Relaxed);
+    if guarded.is_guarded() {
+        GUARDED[class].store(guarded.routine() as *mut (), Ordering::Relaxed);
     }
 }
 
 /// Sets the preferred loop of each class that has none yet. Async-signal-safe: a handler that
 /// copies may interrupt the first copy, so there is no lock and no allocation.
 fn set_defaults() {
-    let best = arch::kernels().next().unwrap_or(portable::LIBC).routine as *mut ();
+    let best = arch::kernels().next().unwrap_or(portable::LIBC).routine() as *mut ();
     for (table, first) in [(&PLAIN, first_plain as *mut ()), (&GUARDED, first_guarded as *mut ())] {
         for entry in table {
             // A calibration in another thread may have set its result already, which has

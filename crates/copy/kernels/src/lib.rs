@@ -64,6 +64,7 @@ mod portable;
 mod prefetch;
 pub mod regions;
 pub mod relay;
+mod routine;
 pub mod space;
 pub mod stream;
 pub mod unit;

@@ -1,6 +1,6 @@
 //! Portable copies, by code outside this crate that cannot be guarded.
 
-use crate::kernel::{Kernel, Raw};
+use crate::routine::{Kernel, Raw};
 
 /// The C library's `memcpy`, which chooses its loop by processor itself.
 pub(crate) const LIBC: Kernel = Kernel::unguarded("libc", libc);
@@ -29,7 +29,7 @@ unsafe extern "C" fn portable(dst: *mut u8, src: *const u8, len: usize) -> Raw {
 pub(crate) mod arch {
     use std::ffi::c_void;
 
-    use crate::kernel::Kernel;
+    use crate::routine::Kernel;
 
     pub(crate) const GUARDED: bool = false;
 

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use once_cell::race::OnceBox;
 
-use crate::kernel::{Kernel, Raw, Routine};
+use crate::routine::{Kernel, Raw, Routine};
 use crate::{arch, portable};
 
 /// Length in bytes from which stores around the caches are better for a whole copy

@@ -17,7 +17,7 @@ use std::arch::global_asm;
 use std::arch::x86_64::__cpuid_count;
 use std::ffi::c_void;
 
-use crate::kernel::{Kernel, Raw};
+use crate::routine::{Kernel, Raw};
 
 /// True if the guard works on this architecture.
 pub(crate) const GUARDED: bool = true;

@@ -9,24 +9,12 @@
 use smallvec::SmallVec;
 
 use crate::Ticket;
-use crate::plan::{ABSORB_DEPTH_MAX, Absorb, CHUNKS_MAX, Chunk, Chunks, Pin, Pins};
+use crate::order::Gathered;
+use crate::plan::{ABSORB_DEPTH_MAX, Absorb, CHUNKS_MAX, Chunk, Pin};
 use crate::plan::{Plan, PlanContext, Progress, Rule};
-use crate::plan::{ProgressList, StreamInput};
 use crate::resolve::{Blocked, Blocker, plain};
 use crate::span::{Run, Span};
 use crate::task::{Ending, Kind, Task};
-
-/// Source locations of a run, by offset in the task, and the pins that keep them valid.
-#[derive(Debug, Default)]
-pub(crate) struct Gathered {
-    pub chunks: Chunks,
-    pub pins: Pins,
-    /// Further tasks that are served by an order at a stream.
-    pub segment_progress: ProgressList,
-    /// Additional copies from memory to memory.
-    pub copies: Vec<Chunk>,
-    pub stream_input: Option<StreamInput>,
-}
 
 /// A part of a source that is not located yet.
 #[derive(Clone, Copy, Debug)]

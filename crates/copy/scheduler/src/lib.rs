@@ -10,6 +10,7 @@
 //! - [`span`]: byte ranges, and the segments in which progress is reported;
 //! - [`index`]: the pending tasks that touch a range;
 //! - [`task`]: one copy as requested, and the reasons to refuse it;
+//! - `progress`: access to the tasks' progress; `order`: the orders;
 //! - [`plan`]: the client's queue, which issues [`plan::Order`]s and contains the rules. Its parts
 //!   are `table` (the pending tasks), `resolve` (dependencies), `absorb` (location of the newest
 //!   bytes), `scatter` (destinations of a stream's bytes), `promote`, `lazy`, `abort`, `lose` and
@@ -97,6 +98,7 @@ mod lose;
 mod model;
 mod order;
 pub mod plan;
+mod progress;
 mod promote;
 mod resolve;
 pub mod scale;

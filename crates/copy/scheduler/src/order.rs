@@ -111,3 +111,15 @@ pub struct Order {
     /// Address of the task's first destination byte, for a destination in memory.
     pub dst_base: u64,
 }
+
+/// Source locations of a run, by offset in the task, and the pins that keep them valid.
+#[derive(Debug, Default)]
+pub(crate) struct Gathered {
+    pub chunks: Chunks,
+    pub pins: Pins,
+    /// Further tasks that are served by an order at a stream.
+    pub segment_progress: ProgressList,
+    /// Additional copies from memory to memory.
+    pub copies: Vec<Chunk>,
+    pub stream_input: Option<StreamInput>,
+}

@@ -64,19 +64,19 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use crate::absorb::Gathered;
 pub use crate::collect::Completed;
 use crate::index::Index;
+use crate::order::Gathered;
 pub use crate::order::{
     Chunk, Chunks, Order, OrderId, Pin, Pins, ProgressList, SegmentProgress, StreamInput,
 };
+pub use crate::progress::Progress;
 use crate::span::{Run, Span};
 use crate::table::Table;
+pub use crate::task::TASKS_MAX;
 use crate::task::{Ending, Kind, Refusal, Request, Task};
 use crate::{Micros, Ticket};
 
-/// Maximum number of pending tasks of a client.
-pub const TASKS_MAX: usize = 8192;
 /// Maximum number of outstanding orders of a client.
 pub const ORDERS_MAX: usize = 64;
 /// Maximum number of steps (examined tasks) in one call of [`Plan::next`].
@@ -87,19 +87,6 @@ pub const CANDIDATES_MAX: usize = 64;
 pub const ABSORB_DEPTH_MAX: u32 = 8;
 /// Maximum number of chunks of an order.
 pub const CHUNKS_MAX: usize = 64;
-
-/// State of tasks' segments in memory that is shared with the client.
-///
-/// The plan never passes bits that a task does not have, and ignores them in results.
-pub trait Progress {
-    /// Returns the segments that are done. The client may add segments at any time.
-    fn done(&self, ticket: Ticket) -> u32;
-    /// Claims segments, and returns those that are claimed by this call. The others are done or
-    /// claimed by the client.
-    fn claim(&mut self, ticket: Ticket, bits: u32) -> u32;
-    /// Releases claimed segments undone.
-    fn release(&mut self, ticket: Ticket, bits: u32);
-}
 
 /// Policy for the absorption of a task.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 
 use crate::Ticket;
-use crate::absorb::Gathered;
+use crate::order::Gathered;
 use crate::plan::{Chunk, Order, Plan, PlanContext, Progress, Rule, StreamInput};
 use crate::span::{Run, Segments, Span};
 use crate::task::{Ending, Kind, Task};

@@ -16,7 +16,7 @@
 use smallvec::SmallVec;
 
 use crate::Ticket;
-use crate::absorb::Gathered;
+use crate::order::Gathered;
 use crate::plan::{Chunk, Order, Plan, PlanContext, Progress, Rule, SegmentProgress, StreamInput};
 use crate::resolve::Blocked;
 use crate::span::{Run, Span};

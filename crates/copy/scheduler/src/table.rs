@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::Ticket;
-use crate::plan::Progress;
+use crate::progress::Progress;
 use crate::span::Span;
 use crate::task::Task;
 

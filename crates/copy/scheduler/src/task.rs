@@ -4,9 +4,11 @@ use std::num::NonZeroU16;
 
 use thiserror::Error;
 
-use crate::plan::TASKS_MAX;
 use crate::span::{GRANULE_SHIFT_MAX, SEGMENTS_MAX, Segments, Span};
 use crate::{Micros, Ticket};
+
+/// Maximum number of pending tasks of a client.
+pub const TASKS_MAX: usize = 8192;
 
 /// Kinds of a task's source and destination.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

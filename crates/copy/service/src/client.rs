@@ -16,11 +16,10 @@ use unlade_copy_scheduler::{Micros, Ticket};
 use unlade_shm::{Flags, HandlerState, Queue, SyncKind};
 
 use crate::counters::Counters;
-use crate::dispatch::{self, DeviceRound};
 use crate::error::TaskFailure;
 use crate::handler_event::HandlerEvent;
 use crate::prepare::Prepared;
-use crate::steps::InterruptedCopy;
+use crate::round::{DeviceRound, is_divisible};
 use crate::transfer::{self, Attempt, SegmentUpdate, TRANSFERS_MAX, Transfer};
 use crate::units::Engine;
 use crate::view::{PlanProgress, ring_ticket};
@@ -64,6 +63,16 @@ struct Line {
 /// Returns the stream that a forward sends to.
 fn outlet(fd: u64) -> Option<u64> {
     transfer::stream(i32::try_from(fd).ok()?, true)
+}
+
+/// A copy that was interrupted in favour of other clients.
+#[derive(Debug)]
+pub(crate) struct InterruptedCopy {
+    pub order: Order,
+    /// Index of the next chunk, and the number of its bytes that are done.
+    pub chunk: usize,
+    pub chunk_bytes: u64,
+    pub bytes: u64,
 }
 
 /// A client's queue, its plan, and its tasks that are not retired.
@@ -137,6 +146,13 @@ impl Client {
     /// Returns the notification for handlers.
     pub fn handler_event(&self) -> Arc<HandlerEvent> {
         Arc::clone(&self.handler_event)
+    }
+
+    /// Maps the destination of an order if it is large and new.
+    pub(crate) fn prepare(&mut self, order: &Order) {
+        if let Some((target, _)) = self.plan.target_of(order) {
+            self.prepared.prepare(order, target, &*self.space, &self.counters);
+        }
     }
 
     /// Announces to a client in another process that its queue is not polled, so it must ring.
@@ -387,7 +403,7 @@ impl Client {
 
     /// Returns true if the order can be divided between processor and device.
     fn is_shared(&self, order: &Order, engine: &Engine) -> bool {
-        engine.is_ready() && self.reach.is_some() && dispatch::is_divisible(order)
+        engine.is_ready() && self.reach.is_some() && is_divisible(order)
     }
 
     /// Sets a deadline for the next poll of a socket or device.

@@ -24,11 +24,10 @@ use unlade_copy_kernels::device::{Failure, Progress};
 use unlade_copy_scheduler::Micros;
 use unlade_copy_scheduler::dispatch::Part;
 use unlade_copy_scheduler::plan::{Chunk, Order, Step};
-use unlade_copy_scheduler::span::{Run, Segments, Span};
-use unlade_copy_scheduler::task::Kind;
 
 use crate::client::Client;
 use crate::error::TaskFailure;
+use crate::round::{Active, DeviceRound, is_divisible};
 use crate::units::{Engine, Flight, Parts};
 use crate::view::{PlanProgress, ring_ticket};
 
@@ -51,73 +50,6 @@ const STALL_US: u64 = 50_000;
 const STALL_LOOKS: u32 = 16;
 /// Maximum time that a stopping service waits for a stalled device.
 const END_WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// A divided order.
-struct Active {
-    /// `None` when the order is complete.
-    order: Option<Order>,
-    segments: Segments,
-    /// Address of the task's first destination byte.
-    start: u64,
-    /// Number of bytes of each segment that are not copied yet.
-    left_bytes: [u64; 32],
-    /// Segments that are reported as done.
-    marked: u32,
-    /// Number of parts that are in progress.
-    open: usize,
-    failure: Option<TaskFailure>,
-}
-
-/// Divided orders, until all their parts are complete.
-pub(crate) struct DeviceRound {
-    active: SmallVec<[Active; 4]>,
-    flights: Vec<Flight>,
-    stall_at: Micros,
-    /// Number of polls that found the device busy.
-    looks: u32,
-    retry_at: Micros,
-    retry_us: u64,
-}
-
-impl Active {
-    fn new(order: Order, target: Span, segments: Segments) -> Active {
-        let mut left_bytes = [0; 32];
-        for (at, left) in left_bytes.iter_mut().enumerate() {
-            *left = segments.bytes(Run { first: at as u32, count: 1 }).len;
-        }
-        let start = target.start;
-        let order = Some(order);
-        Active { order, segments, start, left_bytes, marked: 0, open: 0, failure: None }
-    }
-
-    /// Records copied bytes, and returns the segments that they complete.
-    fn copied(&mut self, chunk: Chunk) -> u32 {
-        let all = self.order.as_ref().map_or(0, |order| order.bits);
-        let bytes = Span { start: chunk.dst.saturating_sub(self.start), len: chunk.len };
-        let mut open = self.segments.touching(bytes.start, bytes.len) & all;
-        let mut whole = 0;
-        while open != 0 {
-            let first = open.trailing_zeros();
-            open &= open - 1;
-            let segment = self.segments.bytes(Run { first, count: 1 });
-            let met = segment.intersection(bytes).map_or(0, |met| met.len);
-            let left = &mut self.left_bytes[first as usize];
-            *left = left.saturating_sub(met);
-            if *left == 0 {
-                whole |= 1 << first;
-            }
-        }
-        self.marked |= whole;
-        whole
-    }
-}
-
-impl DeviceRound {
-    /// Returns the time of the next poll.
-    pub fn retry_at(&self) -> Micros {
-        self.retry_at
-    }
-}
 
 impl Client {
     /// Returns the budget of an order in bytes: larger if orders are divided.
@@ -343,53 +275,5 @@ impl Client {
             Some(order) => self.finish(order, failure),
             None => {}
         }
-    }
-}
-
-/// Returns true if both sides of an order are memory.
-pub(crate) fn is_divisible(order: &Order) -> bool {
-    order.stream.is_none() && order.kind == Kind::Memory
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use unlade_copy_scheduler::Ticket;
-    use unlade_copy_scheduler::plan::Plan;
-    use unlade_copy_scheduler::task::Request;
-
-    struct NoClient;
-
-    impl unlade_copy_scheduler::plan::Progress for NoClient {
-        fn done(&self, _: Ticket) -> u32 {
-            0
-        }
-
-        fn claim(&mut self, _: Ticket, bits: u32) -> u32 {
-            bits
-        }
-
-        fn release(&mut self, _: Ticket, _: u32) {}
-    }
-
-    #[test]
-    fn segments_are_reported_once_when_complete() {
-        let mut plan = Plan::default();
-        let (dst, src) = (Span { start: 5000, len: 3000 }, Span { start: 90_000, len: 3000 });
-        let kind = Kind::Memory;
-        let request =
-            Request { dst, src, granule_shift: 10, lazy_until: None, kind, last_use: false };
-        plan.submit(Ticket(0), &request, Micros(0)).unwrap();
-        let Step::Copy(order) = plan.next(&mut NoClient, Micros(0), u64::MAX) else {
-            panic!("nothing to copy")
-        };
-        let (target, segments) = plan.target_of(&order).unwrap();
-        let mut active = Active::new(order, target, segments);
-        let chunk = |at: u64, len| Chunk { dst: 5000 + at, src: 90_000 + at, len };
-        assert_eq!(active.copied(chunk(1000, 1500)), 0b010);
-        assert_eq!(active.copied(chunk(2500, 500)), 0b100);
-        assert_eq!(active.copied(chunk(0, 999)), 0);
-        assert_eq!(active.copied(chunk(999, 1)), 0b001);
-        assert_eq!(active.marked, 0b111);
     }
 }

@@ -7,13 +7,14 @@
 //! allocation often has the same address, so one page is checked. A notification (userfaultfd)
 //! would block the program's `munmap` until this thread has received it.
 
-use unlade_copy_kernels::Address;
 use unlade_copy_kernels::populate::{self, Ranges, Validity};
+use unlade_copy_kernels::{Address, Space};
 use unlade_copy_scheduler::Ticket;
 use unlade_copy_scheduler::plan::Order;
+use unlade_copy_scheduler::span::Span;
 use unlade_copy_scheduler::task::Kind;
 
-use crate::client::Client;
+use crate::counters::Counters;
 
 /// Shorter destinations usually come from memory that an allocator already uses.
 const BYTES_MIN: u64 = 128 << 10;
@@ -31,21 +32,20 @@ pub(crate) struct Prepared {
     to: u64,
 }
 
-impl Client {
-    /// Maps the destination of an order if it is large and new.
-    pub(crate) fn prepare(&mut self, order: &Order) {
-        let Some((target, _)) = self.plan.target_of(order) else { return };
+impl Prepared {
+    /// Maps the destination `target` of an order in `space` if it is large and new.
+    pub fn prepare(&mut self, order: &Order, target: Span, space: &dyn Space, counters: &Counters) {
         if target.len < BYTES_MIN || order.kind != Kind::Memory {
             return;
         }
         let Some(from) = order.chunks.first().map(|chunk| chunk.dst) else { return };
-        let Prepared { ranges, ticket, from: known_from, to } = &mut self.prepared;
+        let Prepared { ranges, ticket, from: known_from, to } = self;
         if *ticket == order.ticket && (*known_from..*to).contains(&from) {
             return;
         }
         let len = WINDOW_BYTES.min(target.end().saturating_sub(from));
         (*ticket, *known_from, *to) = (order.ticket, from, from + len);
-        let Some(Address { address, is_lasting }) = self.space.address(from, len) else { return };
+        let Some(Address { address, is_lasting }) = space.address(from, len) else { return };
         let bytes = len as usize;
         let is_known = ranges.knows(address, bytes, true);
         let is_mapped = match is_known {
@@ -55,7 +55,7 @@ impl Client {
             false => [address, address + bytes - 1].into_iter().all(populate::is_resident),
         };
         if is_mapped {
-            self.counters.populate_hits.add(1);
+            counters.populate_hits.add(1);
             return;
         }
         if is_known {
@@ -63,7 +63,7 @@ impl Client {
         }
         // Errors show when the bytes are copied.
         if let Ok(Validity::Mapped) = ranges.validate(address, bytes, true) {
-            self.counters.populated_bytes.add(len);
+            counters.populated_bytes.add(len);
         }
     }
 }

@@ -13,11 +13,26 @@ use unlade_copy_scheduler::scale::{Assignments, Bounds, Load, Moved, Scale, Scal
 use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::config::Config;
-use crate::mailbox::{Message, Route};
-use crate::service::ServiceState;
+use crate::counters::Counters;
+use crate::mailbox::{Mailbox, Message, Route};
 
 /// Interval of the load checks, in microseconds.
 pub(crate) const LOOK_US: u64 = 10_000;
+
+/// The threads of a service, as far as their number is concerned.
+pub(crate) struct Threads<'a> {
+    pub mailboxes: &'a [Mailbox],
+    pub counters: &'a Counters,
+    /// Starts the thread with this number; returns false if that is impossible, or not possible
+    /// yet.
+    pub start: &'a dyn Fn(usize) -> bool,
+}
+
+impl Threads<'_> {
+    fn mailbox(&self, thread: usize) -> &Mailbox {
+        &self.mailboxes[thread]
+    }
+}
 
 /// State of threads and clients.
 pub(crate) struct Scaling {
@@ -87,50 +102,50 @@ impl Scaling {
     }
 
     /// Evaluates a period: starts or stops a thread, or moves clients.
-    pub fn look(&mut self, shared: &Arc<ServiceState>, now: Micros) {
+    pub fn look(&mut self, threads: &Threads<'_>, now: Micros) {
         let period_us = now.0.saturating_sub(self.looked_at.0);
         self.looked_at = now;
         let mut loads = Vec::with_capacity(self.running);
         for (thread, before) in self.busy_us.iter_mut().enumerate().take(self.running) {
-            let busy_us = shared.mailbox(thread).busy_us();
+            let busy_us = threads.mailbox(thread).busy_us();
             let since = std::mem::replace(before, busy_us);
             loads.push(Load { busy_us: busy_us.saturating_sub(since), period_us });
         }
         match self.scaler.observe(&loads, now) {
-            Scale::Start => self.start(shared, now),
-            Scale::Stop if self.running > self.threads_min => self.stop(shared),
+            Scale::Start => self.start(threads, now),
+            Scale::Stop if self.running > self.threads_min => self.stop(threads),
             Scale::Stop | Scale::Keep => {
                 if self.running > 1 && now.0 >= self.balanced_at.0 + self.balance_us {
-                    self.balance(shared, now);
+                    self.balance(threads, now);
                 }
             }
         }
     }
 
     /// Starts a thread if there are clients for it.
-    fn start(&mut self, shared: &Arc<ServiceState>, now: Micros) {
+    fn start(&mut self, threads: &Threads<'_>, now: Micros) {
         let active = self.measure();
-        if active > self.running && shared.start_thread(self.running) {
+        if active > self.running && (threads.start)(self.running) {
             self.started();
             tracing::info!(threads = self.running, "the load is high: one thread more");
         }
-        self.rebalance(shared, now);
+        self.rebalance(threads, now);
     }
 
     /// Makes the last thread give its clients away and end.
-    fn stop(&mut self, shared: &ServiceState) {
+    fn stop(&mut self, threads: &Threads<'_>) {
         self.running -= 1;
         let moved = self.assignments.stop(name(self.running));
-        self.apply_moves(shared, &moved);
+        self.apply_moves(threads, &moved);
         // A thread ends only after this message.
-        let _ = shared.mailbox(self.running).send(Message::Retire);
-        shared.counters.threads_stopped.add(1);
+        let _ = threads.mailbox(self.running).send(Message::Retire);
+        threads.counters.threads_stopped.add(1);
         tracing::info!(threads = self.running, "the load is low: one thread less");
     }
 
-    fn balance(&mut self, shared: &ServiceState, now: Micros) {
+    fn balance(&mut self, threads: &Threads<'_>, now: Micros) {
         self.measure();
-        self.rebalance(shared, now);
+        self.rebalance(threads, now);
     }
 
     /// Measures the bytes copied for each client since the last call; returns the number of active
@@ -146,20 +161,20 @@ impl Scaling {
         active
     }
 
-    fn rebalance(&mut self, shared: &ServiceState, now: Micros) {
+    fn rebalance(&mut self, threads: &Threads<'_>, now: Micros) {
         self.balanced_at = now;
         let moved = self.assignments.rebalance();
-        self.apply_moves(shared, &moved);
+        self.apply_moves(threads, &moved);
     }
 
     /// Records new assignments, and informs the current threads.
-    fn apply_moves(&mut self, shared: &ServiceState, moved: &[Moved]) {
+    fn apply_moves(&mut self, threads: &Threads<'_>, moved: &[Moved]) {
         for Moved { client, to, .. } in moved {
             let Some(known) = self.clients.get(client) else { continue };
             known.route.assign(usize::from(to.0));
             // The thread that has the client is running. If it has just given the client away, the
             // next thread checks the assignment on arrival.
-            let _ = shared.mailbox(known.route.thread()).send(Message::Move);
+            let _ = threads.mailbox(known.route.thread()).send(Message::Move);
         }
     }
 }

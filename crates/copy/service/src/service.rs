@@ -3,14 +3,12 @@
 use std::any::Any;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use unlade_copy_kernels::Space;
+use unlade_copy_scheduler::ClientId;
 use unlade_copy_scheduler::admit::Costs;
-use unlade_copy_scheduler::{ClientId, Micros};
 use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
 
 use crate::calibration;
@@ -19,7 +17,7 @@ use crate::config::Config;
 use crate::counters::{Counters, Counts};
 use crate::handler_event::HandlerEvent;
 use crate::mailbox::{Mailbox, Message, Route};
-use crate::scaling::{LOOK_US, Scaling};
+use crate::state::ServiceState;
 use crate::units::Devices;
 use crate::worker::Worker;
 
@@ -61,120 +59,6 @@ pub enum AttachError {
     Layout(#[from] LayoutError),
 }
 
-/// State shared by the threads and the attachments.
-pub(crate) struct ServiceState {
-    pub config: Config,
-    pub counters: Arc<Counters>,
-    pub devices: Devices,
-    /// Origin of the threads' time.
-    pub origin: Instant,
-    mailboxes: Box<[Mailbox]>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    scaling: Mutex<Scaling>,
-    /// Time of the next load check, in microseconds.
-    look_at_us: AtomicU64,
-    stopping: AtomicBool,
-    /// A thread has panicked.
-    broken: AtomicBool,
-    scenarios: AtomicUsize,
-    clients: AtomicUsize,
-    next_client: AtomicU32,
-}
-
-impl ServiceState {
-    fn new(config: Config, devices: Devices) -> ServiceState {
-        ServiceState {
-            config,
-            counters: Arc::default(),
-            devices,
-            origin: Instant::now(),
-            mailboxes: (0..config.threads_max).map(|_| Mailbox::default()).collect(),
-            threads: Mutex::default(),
-            scaling: Mutex::new(Scaling::new(&config)),
-            look_at_us: AtomicU64::new(0),
-            stopping: AtomicBool::new(false),
-            broken: AtomicBool::new(false),
-            scenarios: AtomicUsize::new(0),
-            clients: AtomicUsize::new(0),
-            next_client: AtomicU32::new(0),
-        }
-    }
-
-    pub fn mailbox(&self, thread: usize) -> &Mailbox {
-        &self.mailboxes[thread]
-    }
-
-    fn scaling(&self) -> MutexGuard<'_, Scaling> {
-        self.scaling.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn threads(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns true if the number of threads can change.
-    pub fn scales(&self) -> bool {
-        self.config.threads_max > 1
-    }
-
-    /// Checks the load if that is due and no other thread does it.
-    pub fn look(self: &Arc<Self>, now: Micros) {
-        if now.0 < self.look_at_us.load(Ordering::Relaxed) {
-            return;
-        }
-        let Ok(mut scaling) = self.scaling.try_lock() else { return };
-        self.look_at_us.store(now.0.saturating_add(LOOK_US), Ordering::Relaxed);
-        scaling.look(self, now);
-    }
-
-    /// Starts the thread with this number; returns false if that is impossible, or not possible
-    /// yet.
-    pub fn start_thread(self: &Arc<Self>, number: usize) -> bool {
-        match self.spawn(number) {
-            Ok(is_started) => is_started,
-            Err(error) => {
-                tracing::warn!(%error, "no other thread can be had: those that run go on");
-                false
-            }
-        }
-    }
-
-    fn spawn(self: &Arc<Self>, number: usize) -> io::Result<bool> {
-        let mut threads = self.threads();
-        // A drop of the service sets the stop flag before it collects the threads.
-        if self.is_stopping() || !self.mailbox(number).open() {
-            return Ok(false);
-        }
-        // Drop the handles of finished threads.
-        threads.retain(|thread| !thread.is_finished());
-        let shared = Arc::clone(self);
-        let run = move || {
-            let _alarm = PanicFlag(Arc::clone(&shared));
-            Worker::new(number, shared).run();
-        };
-        let spawned = std::thread::Builder::new().name(format!("copyd-{number}")).spawn(run);
-        match spawned {
-            Ok(thread) => {
-                threads.push(thread);
-                self.counters.threads_started.add(1);
-                Ok(true)
-            }
-            Err(error) => {
-                self.mailbox(number).close();
-                Err(error)
-            }
-        }
-    }
-
-    pub fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Acquire)
-    }
-
-    pub fn scenario_is_on(&self) -> bool {
-        self.scenarios.load(Ordering::Relaxed) > 0
-    }
-}
-
 /// Records a panic of a thread.
 struct PanicFlag(Arc<ServiceState>);
 
@@ -184,6 +68,12 @@ impl Drop for PanicFlag {
             self.0.broken.store(true, Ordering::Relaxed);
         }
     }
+}
+
+/// Runs a thread of the service.
+fn run(number: usize, shared: Arc<ServiceState>) {
+    let _alarm = PanicFlag(Arc::clone(&shared));
+    Worker::new(number, shared).run();
 }
 
 /// Threads that copy for clients; they end when this value is dropped.
@@ -209,7 +99,7 @@ impl Service {
         if min == 0 || min > max || max > THREADS_MAX {
             return Err(StartError::Threads { min, max });
         }
-        let service = Service { shared: Arc::new(ServiceState::new(config, devices)) };
+        let service = Service { shared: Arc::new(ServiceState::new(config, devices, run)) };
         for number in 0..min {
             service.shared.spawn(number)?;
             service.shared.scaling().started();

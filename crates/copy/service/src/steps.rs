@@ -3,21 +3,11 @@
 
 use unlade_copy_scheduler::plan::Order;
 
-use crate::client::Client;
+use crate::client::{Client, InterruptedCopy};
 use crate::error::TaskFailure;
 
 /// Bytes of a step: its copy costs about as much as twenty polls of the other clients' queues.
 const STEP_BYTES: u64 = 8 << 10;
-
-/// An interrupted copy.
-#[derive(Debug)]
-pub(crate) struct InterruptedCopy {
-    order: Order,
-    /// Index of the next chunk, and the number of its bytes that are done.
-    chunk: usize,
-    chunk_bytes: u64,
-    bytes: u64,
-}
 
 impl Client {
     /// Copies an order, or a part of it if `others` have work. Returns the number of copied bytes.

@@ -12,7 +12,7 @@ use unlade_copy_scheduler::{ClientId, Micros};
 use crate::calibration::Calibration;
 use crate::client::{Client, Turn};
 use crate::mailbox::{Mailbox, Message, Route};
-use crate::service::ServiceState;
+use crate::state::ServiceState;
 use crate::units::Engine;
 
 /// Maximum number of other clients that are polled for new work within a slice.

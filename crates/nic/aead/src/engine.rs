@@ -2,7 +2,8 @@
 
 use zeroize::Zeroizing;
 
-use crate::backend::{Backend, mode};
+use crate::backend::Backend;
+use crate::chunk::Chunk;
 use crate::portable::{self, Cipher};
 use crate::progress::{BLOCK_BYTES, Progress};
 #[cfg(target_arch = "aarch64")]
@@ -19,53 +20,6 @@ pub(crate) enum Engine {
     #[cfg(target_arch = "aarch64")]
     Armv8(Box<schedule::Keys>),
     Portable(Box<portable::Keys>),
-}
-
-/// The bytes of a chunk.
-pub(crate) enum Chunk<'a> {
-    /// Transformed in place.
-    InPlace(&'a mut [u8]),
-    /// Transformed from the first slice to the second, of the same length.
-    Between(&'a [u8], &'a mut [u8]),
-    /// Read only.
-    Read(&'a [u8]),
-}
-
-impl Chunk<'_> {
-    /// Length; asserts that the variant is allowed for `MODE`.
-    fn len<const MODE: u8>(&self) -> usize {
-        match self {
-            Chunk::InPlace(data) => data.len(),
-            Chunk::Between(from, to) => {
-                assert_eq!(
-                    from.len(),
-                    to.len(),
-                    "source and destination must have the same length"
-                );
-                from.len()
-            }
-            Chunk::Read(data) => {
-                assert!(
-                    MODE == mode::AUTHENTICATE,
-                    "only authentication can use a read-only chunk"
-                );
-                data.len()
-            }
-        }
-    }
-
-    /// Source and destination.
-    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-    fn pointers(self) -> (*const u8, *mut u8) {
-        match self {
-            Chunk::InPlace(data) => {
-                let to = data.as_mut_ptr();
-                (to, to)
-            }
-            Chunk::Between(from, to) => (from.as_ptr(), to.as_mut_ptr()),
-            Chunk::Read(data) => (data.as_ptr(), std::ptr::null_mut()),
-        }
-    }
 }
 
 impl Engine {

@@ -7,7 +7,8 @@ use thiserror::Error;
 use zeroize::Zeroizing;
 
 use crate::backend::{Backend, mode};
-use crate::engine::{Chunk, Engine};
+use crate::chunk::Chunk;
+use crate::engine::Engine;
 use crate::portable;
 use crate::progress::{BLOCK_BYTES, Progress};
 

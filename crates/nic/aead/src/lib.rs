@@ -57,6 +57,7 @@ pub mod backend;
 #[cfg(feature = "baseline")]
 pub mod baseline;
 pub mod checksum;
+mod chunk;
 pub mod crc32c;
 mod engine;
 pub mod key;

@@ -6,7 +6,7 @@ use ghash::GHash;
 use ghash::universal_hash::UniversalHash;
 
 use crate::backend::mode::{AUTHENTICATE, DECRYPT, ENCRYPT};
-use crate::engine::Chunk;
+use crate::chunk::Chunk;
 use crate::progress::{BLOCK_BYTES, Progress, tag_block};
 
 /// Number of counter blocks that are encrypted at a time.

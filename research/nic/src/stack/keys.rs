@@ -3,9 +3,7 @@
 use unlade_research_tcp::Id;
 
 use super::{Stack, WriteError};
-use crate::driver::{Driver, DriverError};
-use crate::flow::FlowId;
-use crate::tls::receive::{ReceiveError, Restart};
+use crate::driver::DriverError;
 use crate::tls::send::{CONTENT_BYTES_MAX, Change};
 
 impl Stack {
@@ -32,18 +30,4 @@ impl Stack {
         }
         self.send(id, record)
     }
-}
-
-/// Switches the device's receive context to other keys.
-pub(super) fn restart(
-    driver: &mut Driver,
-    flow: FlowId,
-    device: Restart,
-) -> Result<(), ReceiveError> {
-    let Restart { start, key, secrets } = device;
-    if let Some(protocol) = secrets.protocol()? {
-        // Without room the device goes on with the previous key, and software undoes its work.
-        let _ = driver.restart_rx(flow, protocol, (start, 0), key);
-    }
-    Ok(())
 }

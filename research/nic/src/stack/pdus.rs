@@ -1,15 +1,14 @@
 //! PDUs above TCP, or above records: the exchange between their software and the device.
 
-use std::collections::VecDeque;
-
 use bytes::Bytes;
 use unlade_net::SeqNumber;
 use unlade_nic_engine::Nvme;
 use unlade_nic_engine::placement::Registration;
-use unlade_nic_engine::resync::{Request, Response};
+use unlade_nic_engine::resync::Response;
 use unlade_nvme_wire::Pdu;
 use unlade_research_tcp::Id;
 
+use super::pdu_state::Question;
 use super::{Connection, SecureError, Stack, WriteError};
 use crate::buffers::Withdrawn;
 use crate::driver::DriverError;
@@ -20,54 +19,6 @@ use crate::storage::send::PduSender;
 use crate::tls::keys::Secrets;
 use crate::tls::receive::{Chunk, ReceiveError, Receiver};
 use crate::tls::send::{Change, SendError};
-
-/// A question of the device about the start of a PDU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Question {
-    /// From the machine next to TCP: there is no TLS.
-    Next(Request),
-    /// From the machine above TLS.
-    Above(Request),
-}
-
-impl Question {
-    /// The request in it.
-    pub fn request(&self) -> Request {
-        match self {
-            Question::Next(request) | Question::Above(request) => *request,
-        }
-    }
-}
-
-/// The PDU state of a connection.
-#[derive(Default)]
-pub(super) struct PduState {
-    /// The newest question; earlier ones are void.
-    question: Option<Question>,
-    /// Buffers that the device has returned; at most as many as were registered.
-    withdrawn: VecDeque<Withdrawn>,
-    /// True if there is TLS below.
-    above_tls: bool,
-    /// `Some` once PDUs are sent.
-    sender: Option<Box<PduSender>>,
-}
-
-impl PduState {
-    /// Returns true if the sent data is PDUs.
-    pub(super) fn frames(&self) -> bool {
-        self.sender.is_some()
-    }
-
-    /// The sender of PDUs that the device processes.
-    pub(super) fn sender(&self) -> Option<&PduSender> {
-        self.sender.as_deref().filter(|sender| sender.offloads())
-    }
-
-    /// The same, for the lookup of bytes before a packet.
-    pub(super) fn sender_mut(&mut self) -> Option<&mut PduSender> {
-        self.sender.as_deref_mut().filter(|sender| sender.offloads())
-    }
-}
 
 /// A key change, with the protocol for the device if it seals.
 pub(super) type KeyChange = (Change, Option<Protocol>);

@@ -9,8 +9,9 @@ use unlade_nvme_wire::{Command, DataPlace, Digests, IoOpcode, Pdu};
 use unlade_research_tcp::Id;
 
 use super::capsule::{block_command, capsule};
+use super::error::StreamError;
 use super::open::{Opening, Phase, request};
-use super::reader::{CommandError, Finished, Reader, StreamError};
+use super::reader::{CommandError, Finished, Reader};
 use crate::driver::DriverError;
 use crate::stack::{SecureError, Stack, WriteError};
 use crate::tls::receive::ReceiveError;

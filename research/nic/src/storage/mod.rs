@@ -16,8 +16,10 @@
 //! Both: [`initiator`], over a connection of a [`Stack`](crate::stack::Stack).
 
 pub mod capsule;
+pub mod error;
 pub mod frame;
 pub mod initiator;
+mod kept;
 pub mod open;
 pub mod reader;
 pub mod sealed;

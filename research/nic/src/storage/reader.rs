@@ -13,13 +13,13 @@ use unlade_net::SeqNumber;
 use unlade_nic_engine::Nvme;
 use unlade_nic_engine::placement::{Registrar, Registration};
 use unlade_nic_engine::resync::{Request, Response};
-use unlade_nic_engine::software::pdus::{Event, Input, PduError, PduResult, Pdus};
+use unlade_nic_engine::software::pdus::{Event, Input, PduResult, Pdus};
 use unlade_nic_engine::stats::Stats;
 use unlade_nvme_wire::Digests;
-use unlade_nvme_wire::pdu;
 use unlade_nvme_wire::pdu::InitResponse;
 
 use super::capsule::{Heading, heading};
+use super::error::StreamError;
 use super::writer::Writer;
 use crate::tls::receive::Chunk;
 
@@ -35,35 +35,6 @@ pub enum CommandError {
     /// Not all of the data has come, or was requested.
     #[error("the command is complete, and its data is not")]
     Short,
-}
-
-/// The reason of the stream's end: an error of the peer, or damage in transit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum StreamError {
-    /// The PDUs are invalid.
-    #[error(transparent)]
-    Pdu(#[from] PduError),
-    /// A header has an invalid field.
-    #[error(transparent)]
-    Header(#[from] pdu::PduError),
-    /// The controller ends the connection.
-    #[error("the controller ends the connection with status {0}")]
-    Terminated(u16),
-    /// The ICResp of the controller has features that were not offered.
-    #[error("the controller answers ICReq with {0}; close the connection")]
-    Agreement(&'static str),
-    /// The controller has too many outstanding R2Ts of one command.
-    #[error("too many outstanding transfers for command {0}; terminate the connection")]
-    Transfers(u16),
-    /// A PDU that is not valid in this state.
-    #[error("an unexpected PDU; send a termination request and close the connection")]
-    Unexpected,
-    /// The command does not exist.
-    #[error("a PDU for command {0}, which is not in flight; terminate the connection")]
-    Command(u16),
-    /// The data is not the next of its command.
-    #[error("data out of order for command {0}; terminate the connection")]
-    Offset(u16),
 }
 
 /// A completed command.

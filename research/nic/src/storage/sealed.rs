@@ -10,7 +10,7 @@ use unlade_nic_engine::tx::{Found, Messages};
 use unlade_nvme_wire::Pdu;
 
 use super::frame::{Framed, Framer};
-use super::send::{PDUS_MAX, found};
+use super::kept::{PDUS_MAX, found};
 use crate::queue::InnerRecovery;
 use crate::span::{ALERT, APPLICATION_DATA, HANDSHAKE, Span};
 use crate::tls::keys::{KeysError, Secrets, SoftKey};

@@ -14,10 +14,11 @@ use bytes::{Bytes, BytesMut};
 use unlade_net::SeqNumber;
 use unlade_nic_engine::Nvme;
 use unlade_nic_engine::software::sent::{Extent, Located, Sent};
-use unlade_nic_engine::tx::{Found, MessageState, Messages};
+use unlade_nic_engine::tx::{Found, Messages};
 use unlade_nvme_wire::{Digests, Pdu};
 
 use super::frame::{Fill, Framed, Framer, OVERHEAD_BYTES};
+use super::kept::{PDUS_MAX, found};
 use super::sealed::Sealed;
 use crate::driver::Source;
 use crate::flow::Protocol;
@@ -26,8 +27,6 @@ use crate::span::Span;
 use crate::tls::keys::KeysError;
 use crate::tls::send::{CONTENT_BYTES_MAX, Change, SendError, Sender};
 
-/// Largest number of unacknowledged PDUs.
-pub const PDUS_MAX: usize = 1 << 14;
 /// Largest number of data bytes in a PDU: to retransmit a part of it the device needs the bytes
 /// before that part.
 pub const PDU_DATA_BYTES_MAX: u32 = 128 << 10;
@@ -230,20 +229,6 @@ impl Messages for PduSender {
             LowerLayer::Device(sent) => found(sent.locate(seq)),
             LowerLayer::Sealed(sealed) => sealed.find(seq),
         }
-    }
-}
-
-/// The state of a message whose bytes are copied separately.
-pub(super) fn found<B>(located: Located<'_, B>) -> Found<'static> {
-    match located {
-        Located::Message(kept) => Found::Message(MessageState {
-            start: kept.start,
-            number: kept.number,
-            key: kept.key,
-            bytes: &[],
-        }),
-        Located::Before { until } => Found::Before { until },
-        Located::Unknown => Found::Unknown,
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use unlade_nvme_wire::pdu::{Data, ReadyToTransfer};
 
-use super::reader::StreamError;
+use super::error::StreamError;
 
 /// Outstanding R2Ts of one command: MAXR2T in ICReq.
 pub const TRANSFERS_MAX: u32 = 1;

@@ -1,8 +1,12 @@
 //! `unlade-lab bench migrate`: what moving one connection costs, stage by stage, beside the least
 //! that it can cost; and how long the slowest of many takes with requests in flight.
 
+mod figures;
 mod pipelined;
 
+use self::figures::{
+    NAME_CHARS, OBJECT_BYTES, Reading, TIMEOUT, WARMUP_REQUESTS, fields, header, row,
+};
 use self::pipelined::Pipelined;
 use crate::bench::drive::{Drive, example, number};
 use crate::bench::floor;
@@ -20,19 +24,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 use unlade_command::namespace;
 use unlade_command::output::line;
 
-/// Small, so that the migration is what is measured.
-const OBJECT_BYTES: u64 = 4 << 10;
 /// Where the floor's programs listen, on the virtual IP and on a server.
 const FLOOR_PORT: u16 = 7980;
 const FLOOR_AGENT_PORT: u16 = 7981;
-/// Requests before anything is measured.
-const WARMUP_REQUESTS: u64 = 50;
-const TIMEOUT: Duration = Duration::from_secs(10);
-const NAME_CHARS: usize = 18;
 
 const LONG_ABOUT: &str = "\
 Moves connections one at a time on an idle machine: from the balancer to a server, each on a \
@@ -187,13 +184,6 @@ impl Case {
     }
 }
 
-fn fields(value: Value) -> Map<String, Value> {
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -274,30 +264,6 @@ fn measure(
     }
     progress.finish_and_clear();
     Ok(floors)
-}
-
-/// Stages of the balancer, and of all servers together.
-struct Reading {
-    balancer: Stages,
-    servers: Stages,
-}
-
-impl Reading {
-    fn take(plan: &Plan) -> Result<Reading> {
-        let read = |node| Stages::parse(&scrape::get(plan, node, "/stages")?);
-        let mut servers = Stages::default();
-        for node in plan.servers() {
-            servers.add(&read(node)?);
-        }
-        Ok(Reading { balancer: read(Node::Lb)?, servers })
-    }
-
-    /// Times that the balancer recorded since `earlier`, and the servers' where it records none.
-    fn since(&self, earlier: &Reading) -> Stages {
-        let mut stages = self.balancer.since(&earlier.balancer);
-        stages.complete(self.servers.since(&earlier.servers));
-        stages
-    }
 }
 
 /// The least that a migration costs, in one round.
@@ -432,23 +398,6 @@ fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &[Floor]) -> Res
         sink.write(fields(case), "floor", metrics)?;
     }
     Ok(())
-}
-
-fn header() -> String {
-    let names = ["p50 us", "p99 us", "p99.9 us", "mean us"];
-    let cells: String = names.iter().map(|name| format!("{name:>10}")).collect();
-    format!("{:<NAME_CHARS$}{cells}{:>10}", "", "count")
-}
-
-fn row(name: &str, times: &Times) -> String {
-    let figures = [
-        times.quantile_us(0.5),
-        times.quantile_us(0.99),
-        times.quantile_us(0.999),
-        times.mean_us(),
-    ];
-    let cells: String = figures.iter().map(|us| format!("{us:>10.1}")).collect();
-    format!("{name:<NAME_CHARS$}{cells}{:>10}", times.count())
 }
 
 #[cfg(test)]

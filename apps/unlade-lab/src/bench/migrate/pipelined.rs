@@ -1,6 +1,6 @@
 //! Migrations with requests in flight: the slowest, and what TCP retransmitted.
 
-use super::{OBJECT_BYTES, Reading, TIMEOUT, WARMUP_REQUESTS, fields, header, row};
+use super::figures::{OBJECT_BYTES, Reading, TIMEOUT, WARMUP_REQUESTS, fields, header, row};
 use crate::bench::drive::{Drive, example, number};
 use crate::bench::guard::LabGuard;
 use crate::bench::orderly;

@@ -91,13 +91,18 @@ pub static PARTS: &[Part] = &[
     Part {
         name: "nvme",
         about: "reads and writes over NVMe/TCP, plain and over TLS",
-        run: nvme::run,
+        run: reads_and_writes,
     },
     Part { name: "latency", about: "one request at a time", run: latency::run },
     Part { name: "loss", about: "lost packets and packets out of order", run: loss::run },
     Part { name: "flows", about: "more flows than the device has memory for", run: flows::run },
     Part { name: "tap", about: "the kernel's TCP through a TAP device", run: tap::run },
 ];
+
+fn reads_and_writes(quick: bool, sink: &mut Sink) -> Result<()> {
+    nvme::run(quick, sink)?;
+    writes::run(quick, sink)
+}
 
 /// TLS and NVMe/TCP by an engine, beside the fastest libraries
 #[derive(Debug, Args)]

@@ -1,10 +1,11 @@
 //! Input of a handshake: records, opened once there is a key, and messages in them.
 
 use crate::control::{self, Alert};
-use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE};
+use crate::deframe;
 use crate::error::RecordError;
 use crate::keys::Keys;
 use crate::psk::error::PskError;
+use crate::record::{ALERT, APPLICATION_DATA, HANDSHAKE, PLAINTEXT_BYTES_MAX};
 use crate::seal;
 
 /// Most bytes that a peer may send before the end of the handshake.
@@ -148,7 +149,7 @@ fn received_alert(content: &[u8]) -> Result<(), PskError> {
 
 /// Appends a handshake message in the clear.
 pub(super) fn send_plain(message: &[u8], out: &mut Vec<u8>) {
-    for content in message.chunks(seal::PLAINTEXT_BYTES_MAX) {
+    for content in message.chunks(PLAINTEXT_BYTES_MAX) {
         out.extend_from_slice(&[HANDSHAKE, 3, 3]);
         out.extend_from_slice(&(content.len() as u16).to_be_bytes());
         out.extend_from_slice(content);

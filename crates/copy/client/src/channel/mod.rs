@@ -24,14 +24,12 @@ pub mod wire;
 
 pub use receiver::{Message, MessageReceiver};
 pub use sender::{Draft, MessageSender, Reply};
+pub use wire::SLOTS_MAX;
 
 use std::io;
 
 use crate::error::CopyError;
 use crate::remote::RemoteError;
-
-/// Maximum number of messages in flight in a channel.
-pub const SLOTS_MAX: u32 = 32;
 
 /// Error of a channel.
 #[derive(Debug, thiserror::Error)]

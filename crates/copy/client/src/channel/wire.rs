@@ -2,13 +2,14 @@
 
 use unlade_shm::segment::{self, SEGMENTS_MAX};
 
-use super::SLOTS_MAX;
 use crate::TASK_BYTES_MAX;
 
 /// Version of this format.
 pub const VERSION: u32 = 1;
 /// Maximum length of a reply.
 pub const REPLY_BYTES_MAX: usize = 24;
+/// Maximum number of messages in flight in a channel.
+pub const SLOTS_MAX: u32 = 32;
 const MESSAGE_BYTES_MAX: usize = 40;
 
 /// A message on the channel's socket.

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 use super::config::{Config, Originate, Terminate};
-use super::run::RunError;
+use super::error::RunError;
 
 /// The role of a listener for its connections.
 #[derive(Clone)]

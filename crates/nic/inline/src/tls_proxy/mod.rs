@@ -14,6 +14,7 @@
 
 pub mod config;
 pub mod devices;
+mod error;
 pub mod file;
 pub mod handshake;
 mod live;
@@ -26,4 +27,5 @@ pub mod stream;
 mod tests;
 
 pub use config::{Config, ConfigError};
-pub use run::{RunError, run};
+pub use error::RunError;
+pub use run::run;

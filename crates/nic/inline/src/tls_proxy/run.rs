@@ -4,23 +4,22 @@ use std::cell::Cell;
 use std::fmt::Display;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout_at;
 use unlade_runtime::admin;
-use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
+use unlade_runtime::admin::{AdminServer, Answer, Health, Routes};
 use unlade_runtime::listen::ListenError;
-use unlade_runtime::{Control, Phase, Watch, WorkersConfig, WorkersError};
+use unlade_runtime::{Control, Phase, Watch, WorkersConfig};
 
-use super::config::{Config, ConfigError};
+use super::config::Config;
 use super::devices::{self, DeviceError};
+use super::error::RunError;
 use super::handshake::{self, Established};
 use super::live::{Live, Reloader, Role};
 use super::metrics::{self, Connections};
@@ -35,59 +34,6 @@ const BACKLOG: i32 = 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Interval of the checks for the last connections.
 const DRAIN_PAUSE: Duration = Duration::from_millis(10);
-
-/// An error that prevents the start of the process, or ends it early.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The devices cannot be set up.
-    #[error(transparent)]
-    Device(#[from] DeviceError),
-    /// The log cannot be started.
-    #[error(transparent)]
-    Log(#[from] unlade_runtime::logs::LogError),
-    /// The admin endpoint cannot be started.
-    #[error(transparent)]
-    Admin(#[from] AdminError),
-    /// The connections' thread cannot be started.
-    #[error(transparent)]
-    Workers(#[from] WorkersError),
-    /// A listener cannot be opened.
-    #[error(transparent)]
-    Listen(#[from] ListenError),
-    /// A file cannot be read.
-    #[error("{}: {error}", path.display())]
-    File {
-        /// Its path.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
-    /// The contents of a file are invalid.
-    #[error("{}: {said}", path.display())]
-    Tls {
-        /// Its path.
-        path: PathBuf,
-        /// The error.
-        said: String,
-    },
-    /// A name is not valid.
-    #[error("name = {0:?} is not a server's name")]
-    Name(String),
-    /// The new configuration is invalid.
-    #[error("{0}")]
-    Reload(String),
-    /// A thread cannot be pinned.
-    #[error("host_core = {core}: {error}")]
-    Core {
-        /// The processor.
-        core: usize,
-        /// Error of the kernel.
-        error: io::Error,
-    },
-}
 
 /// Rate-limited log lines of failed connections.
 #[derive(Default)]

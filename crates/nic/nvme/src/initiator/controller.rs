@@ -4,19 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{debug, info, warn};
 use unlade_nvme_wire::identify::{
-    IDENTIFY_BYTES, IdentifyController, IdentifyKind, IdentifyNamespace, LIST_ENTRIES_MAX,
-    parse_namespaces,
+    IDENTIFY_BYTES, IdentifyController, IdentifyKind, LIST_ENTRIES_MAX, parse_namespaces,
 };
 use unlade_nvme_wire::{AdminOpcode, Command, Digests};
 
 use super::connect::{self, ConnectError, Live, Tasks};
-use super::device::{DeviceError, Namespace};
 use super::driver::{CommandError, Handle, Pending};
+use super::error::{DeviceError, Gone};
 use super::options::{Connector, Options};
 use super::queue::{Failure, Payload, Request};
 
@@ -26,11 +24,6 @@ pub const NAMESPACES_MAX: usize = 16 * 1024;
 const EVENTS_OUTSTANDING: usize = 1;
 /// Largest number of events of one connection; above it no further event is requested.
 const EVENTS_MAX: u32 = 4096;
-
-/// The reason that the controller is gone.
-#[derive(Clone, Debug, Error)]
-#[error("the controller is gone: {0}")]
-pub struct Gone(pub Arc<str>);
 
 /// The state of a controller.
 #[derive(Clone, Debug)]
@@ -309,44 +302,23 @@ impl Controller {
         }
     }
 
-    async fn identify(&self, kind: IdentifyKind, namespace: u32) -> Result<Vec<u8>, DeviceError> {
+    pub(super) async fn identify(
+        &self,
+        kind: IdentifyKind,
+        namespace: u32,
+    ) -> Result<Vec<u8>, DeviceError> {
         let command = Command::build(AdminOpcode::Identify as u8, 0, namespace)
             .with_dword(10, u32::from(kind as u8));
         self.admin(command, Payload::In(vec![0; IDENTIFY_BYTES])).await
     }
 
     /// The error for a namespace that does not exist.
-    async fn no_namespace(&self, number: u32) -> DeviceError {
+    pub(super) async fn no_namespace(&self, number: u32) -> DeviceError {
         match self.namespaces().await {
             Ok(there) => DeviceError::NoNamespace { number, there },
             Err(error) => error,
         }
     }
-
-    /// Opens a namespace.
-    ///
-    /// # Errors
-    /// [`DeviceError`]; [`DeviceError::NoNamespace`] if it does not exist.
-    pub async fn namespace(&self, number: u32) -> Result<Namespace, DeviceError> {
-        let format = match self.identify(IdentifyKind::Namespace, number).await {
-            Ok(data) => IdentifyNamespace::parse(&data)?,
-            Err(error) if is_no_namespace(&error) => return Err(self.no_namespace(number).await),
-            Err(error) => return Err(error),
-        };
-        if format.blocks == 0 {
-            return Err(self.no_namespace(number).await);
-        }
-        let identity = self.identity().await?;
-        Namespace::new(self.clone(), number, &format, &identity)
-    }
-}
-
-fn is_no_namespace(error: &DeviceError) -> bool {
-    use unlade_nvme_wire::Status;
-    let DeviceError::Command(CommandError::Failed(Failure::Status(status))) = error else {
-        return false;
-    };
-    status.is(Status::INVALID_NAMESPACE)
 }
 
 fn is_transient(status: unlade_nvme_wire::Status) -> bool {

@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use thiserror::Error;
 use unlade_nvme_wire::identify::{
-    IdentifyController, IdentifyError, IdentifyNamespace, ONCS_WRITE_ZEROES,
+    IdentifyController, IdentifyKind, IdentifyNamespace, ONCS_WRITE_ZEROES,
 };
-use unlade_nvme_wire::{Command, IoOpcode};
+use unlade_nvme_wire::{Command, IoOpcode, Status};
 
-use super::controller::{Controller, Gone};
+use super::controller::Controller;
 use super::driver::{CommandError, Pending};
-use super::queue::{DATA_BYTES_MAX, Payload};
+use super::error::DeviceError;
+use super::queue::{DATA_BYTES_MAX, Failure, Payload};
 
 /// Largest number of bytes of one command if the controller reports no limit.
 const COMMAND_BYTES_MAX: u32 = 1 << 20;
@@ -19,71 +19,6 @@ const COMMAND_BYTES_MAX: u32 = 1 << 20;
 const BLOCKS_MAX: u64 = 1 << 16;
 /// Commands of one call that are in flight concurrently.
 const PARTS_MAX: usize = 32;
-
-/// An error of a call.
-#[derive(Clone, Debug, Error)]
-pub enum DeviceError {
-    /// A command failed.
-    #[error(transparent)]
-    Command(#[from] CommandError),
-    /// The controller is gone for good.
-    #[error(transparent)]
-    Gone(#[from] Gone),
-    /// Offset or length is not a multiple of the block size.
-    #[error("offset {offset} and length {bytes} are not of whole blocks of {block_bytes} bytes")]
-    Misaligned {
-        /// Offset, bytes.
-        offset: u64,
-        /// Length, bytes.
-        bytes: u64,
-        /// Bytes of a block.
-        block_bytes: u32,
-    },
-    /// The range exceeds the namespace.
-    #[error("offset {offset} and length {bytes} go beyond the namespace's {size_bytes} bytes")]
-    OutOfRange {
-        /// Offset, bytes.
-        offset: u64,
-        /// Length, bytes.
-        bytes: u64,
-        /// Bytes of the namespace.
-        size_bytes: u64,
-    },
-    /// The namespace is read-only.
-    #[error("the namespace is read-only")]
-    ReadOnly,
-    /// The controller does not support the command.
-    #[error("the controller does not support {0}")]
-    Unsupported(&'static str),
-    /// The namespace does not exist.
-    #[error("there is no namespace {number}; {}", listed(.there))]
-    NoNamespace {
-        /// The requested number.
-        number: u32,
-        /// The existing namespaces.
-        there: Vec<u32>,
-    },
-    /// The Identify data is invalid.
-    #[error("the controller's identification: {0}")]
-    Identify(#[from] IdentifyError),
-    /// The controller violates the protocol.
-    #[error("the controller violates the protocol: {0}")]
-    Misbehaved(&'static str),
-}
-
-/// Largest number of namespaces in a message.
-const LISTED_MAX: usize = 16;
-
-fn listed(numbers: &[u32]) -> String {
-    let shown: Vec<String> = numbers.iter().take(LISTED_MAX).map(u32::to_string).collect();
-    let more = numbers.len().saturating_sub(shown.len());
-    match (shown.as_slice(), more) {
-        ([], _) => "the subsystem has none".to_owned(),
-        ([only], _) => format!("the only one is {only}"),
-        (_, 0) => format!("there are {}", shown.join(", ")),
-        _ => format!("there are {} and {more} more", shown.join(", ")),
-    }
-}
 
 /// A namespace of a connected controller. Clones refer to the same one. Calls may be concurrent,
 /// up to the queues' depth; concurrent writes of the same blocks complete in any order.
@@ -99,6 +34,32 @@ pub struct Namespace {
     is_read_only: bool,
     has_write_zeroes: bool,
     command_bytes_max: u32,
+}
+
+impl Controller {
+    /// Opens a namespace.
+    ///
+    /// # Errors
+    /// [`DeviceError`]; [`DeviceError::NoNamespace`] if it does not exist.
+    pub async fn namespace(&self, number: u32) -> Result<Namespace, DeviceError> {
+        let format = match self.identify(IdentifyKind::Namespace, number).await {
+            Ok(data) => IdentifyNamespace::parse(&data)?,
+            Err(error) if is_no_namespace(&error) => return Err(self.no_namespace(number).await),
+            Err(error) => return Err(error),
+        };
+        if format.blocks == 0 {
+            return Err(self.no_namespace(number).await);
+        }
+        let identity = self.identity().await?;
+        Namespace::new(self.clone(), number, &format, &identity)
+    }
+}
+
+fn is_no_namespace(error: &DeviceError) -> bool {
+    let DeviceError::Command(CommandError::Failed(Failure::Status(status))) = error else {
+        return false;
+    };
+    status.is(Status::INVALID_NAMESPACE)
 }
 
 /// A part of a call: first block and bytes within the call's data.

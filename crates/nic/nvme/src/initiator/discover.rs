@@ -12,7 +12,7 @@ use unlade_nvme_wire::{AdminOpcode, Command, Nqn};
 
 use super::connect::ConnectError;
 use super::controller::Controller;
-use super::device::DeviceError;
+use super::error::DeviceError;
 use super::options::{Connector, Options};
 use super::queue::Payload;
 

@@ -35,6 +35,7 @@ pub mod controller;
 pub mod device;
 pub mod discover;
 pub mod driver;
+mod error;
 pub mod options;
 pub mod queue;
 mod ranges;
@@ -43,10 +44,11 @@ mod tests;
 
 pub use address::{Address, AddressError};
 pub use connect::{ConnectError, declined};
-pub use controller::{Controller, ControllerStats, Gone, Link, LinkWatch, Loss};
-pub use device::{DeviceError, Namespace};
+pub use controller::{Controller, ControllerStats, Link, LinkWatch, Loss};
+pub use device::Namespace;
 pub use discover::{DiscoverError, discover};
 pub use driver::{BoxStream, ByteStream, CommandError};
+pub use error::{DeviceError, Gone};
 pub use options::{
     Connecting, Connector, Host, Options, Reconnect, StreamError, TcpConnector, uuid,
 };

@@ -10,8 +10,7 @@ use unlade_config::{ByteSize, SettingsError};
 use unlade_nvme_wire::Digests;
 use unlade_nvme_wire::fabrics::{DISCOVERY_NQN, Nqn, NqnError};
 use unlade_runtime::logs::LogConfig;
-
-use crate::target::identity::Identity;
+use uuid::Uuid;
 
 /// Largest number of namespaces of a target.
 pub const NAMESPACES_MAX: usize = 256;
@@ -130,6 +129,41 @@ pub struct NamespaceConfig {
 
 fn block_bytes_default() -> u32 {
     4096
+}
+
+/// The configured identity of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum Identity {
+    /// A new one in each process.
+    Random,
+    /// This one.
+    Fixed(Uuid),
+}
+
+impl FromStr for Identity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Identity, String> {
+        if text == "random" {
+            return Ok(Identity::Random);
+        }
+        match Uuid::parse_str(text) {
+            Ok(uuid) if uuid.is_nil() || uuid.is_max() => {
+                Err(format!("{uuid} is a reserved UUID; leave uuid out, and one is chosen"))
+            }
+            Ok(uuid) => Ok(Identity::Fixed(uuid)),
+            Err(error) => Err(format!("a uuid, or \"random\": {error}")),
+        }
+    }
+}
+
+impl TryFrom<String> for Identity {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Identity, String> {
+        text.parse()
+    }
 }
 
 /// The storage of a namespace.

@@ -1,5 +1,6 @@
 //! The commands of the admin queue: a controller from Connect to its end. Sans-IO.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unlade_nvme_wire::discovery::LOG_DISCOVERY;
@@ -10,9 +11,10 @@ use unlade_nvme_wire::identify::{
     encode_command_sets, encode_namespaces,
 };
 use unlade_nvme_wire::opcode::FABRICS;
-use unlade_nvme_wire::{AdminOpcode, Command, Completion, FabricsType, Status};
+use unlade_nvme_wire::{AdminOpcode, Command, Completion, FabricsType, Nqn, Status};
 
-use crate::target::subsystem::Description;
+use crate::target::counters::Counts;
+use crate::target::namespace::Namespace;
 
 /// Largest number of event requests that a controller keeps.
 pub(crate) const EVENT_REQUESTS_MAX: usize = 4;
@@ -74,6 +76,25 @@ pub(crate) struct Effects {
     pub deadline_moved: bool,
     /// Kept commands that are completed now.
     pub released: Vec<Completion>,
+}
+
+/// The data of a subsystem that a controller reports.
+#[derive(Debug)]
+pub(crate) struct Description<'a> {
+    pub nqn: &'a Nqn,
+    pub serial: &'a str,
+    /// True if several controllers can exist concurrently, for several paths or hosts.
+    pub is_shared: bool,
+    pub namespaces: &'a [Arc<Namespace>],
+    /// The discovery log page.
+    pub discovery: &'a [u8],
+    pub queues: u16,
+    pub queue_depth: u16,
+    /// True if I/O queues are connected; their commands may be running.
+    pub has_queues: bool,
+    pub in_capsule_bytes: usize,
+    pub transfer_bytes_max: usize,
+    pub counts: Counts,
 }
 
 /// A controller.

@@ -23,7 +23,7 @@ use unlade_config::SettingsError;
 use unlade_nvme_wire::Nqn;
 use uuid::Uuid;
 
-use crate::target::config::{ConfigError, Source, TargetConfig, parse_name};
+use crate::target::config::{ConfigError, Identity, Source, TargetConfig, parse_name};
 use crate::target::namespace::{OpenError, open_file};
 
 /// Suffix that the identity's file adds to the name of the image.
@@ -34,41 +34,6 @@ const NQN_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 const VERSION: u32 = 1;
 /// Bytes of a serial number.
 const SERIAL_BYTES: usize = 20;
-
-/// The configured identity of a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum Identity {
-    /// A new one in each process.
-    Random,
-    /// This one.
-    Fixed(Uuid),
-}
-
-impl std::str::FromStr for Identity {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Identity, String> {
-        if text == "random" {
-            return Ok(Identity::Random);
-        }
-        match Uuid::parse_str(text) {
-            Ok(uuid) if uuid.is_nil() || uuid.is_max() => {
-                Err(format!("{uuid} is a reserved UUID; leave uuid out, and one is chosen"))
-            }
-            Ok(uuid) => Ok(Identity::Fixed(uuid)),
-            Err(error) => Err(format!("a uuid, or \"random\": {error}")),
-        }
-    }
-}
-
-impl TryFrom<String> for Identity {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Identity, String> {
-        text.parse()
-    }
-}
 
 /// The identities of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -32,10 +32,10 @@ mod serve;
 mod subsystem;
 mod transfer;
 
-pub use config::{ConfigError, NamespaceConfig, Source, TargetConfig};
+pub use config::{ConfigError, Identity, NamespaceConfig, Source, TargetConfig};
 pub use connection::{Accepted, Acceptor, ByteStream, serve_stream};
 pub use counters::Counts;
-pub use identity::{Identities, Identity, IdentityError};
+pub use identity::{Identities, IdentityError};
 pub use namespace::OpenError;
 pub use serve::{Target, TargetError, run, run_from};
 pub use subsystem::Subsystem;

@@ -16,7 +16,7 @@ use unlade_nvme_wire::identify::ControllerKind;
 use unlade_nvme_wire::{Command, Nqn, Status};
 
 use crate::target::config::{ADMIN_QUEUE_DEPTH, ConfigError, TargetConfig};
-use crate::target::controller::{CommandOutcome, Controller, Effects};
+use crate::target::controller::{CommandOutcome, Controller, Description, Effects};
 use crate::target::counters::{Counters, Counts};
 use crate::target::identity::{Identities, IdentityError, serial};
 use crate::target::namespace::{Namespace, OpenError};
@@ -36,25 +36,6 @@ pub enum SubsystemError {
     /// A namespace cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-}
-
-/// The data of a subsystem that a controller reports.
-#[derive(Debug)]
-pub(crate) struct Description<'a> {
-    pub nqn: &'a Nqn,
-    pub serial: &'a str,
-    /// True if several controllers can exist concurrently, for several paths or hosts.
-    pub is_shared: bool,
-    pub namespaces: &'a [Arc<Namespace>],
-    /// The discovery log page.
-    pub discovery: &'a [u8],
-    pub queues: u16,
-    pub queue_depth: u16,
-    /// True if I/O queues are connected; their commands may be running.
-    pub has_queues: bool,
-    pub in_capsule_bytes: usize,
-    pub transfer_bytes_max: usize,
-    pub counts: Counts,
 }
 
 /// The subsystem with the namespaces, and the discovery subsystem.

@@ -4,8 +4,8 @@ use unlade_nvme_wire::pdu::InitResponse;
 use unlade_nvme_wire::{Completion, Pdu};
 
 use super::*;
+use crate::storage::error::StreamError;
 use crate::storage::initiator::{InitiatorError, ReadError};
-use crate::storage::reader::StreamError;
 
 /// Both ends of an established connection, in the clear.
 struct Ends {
