@@ -131,7 +131,7 @@ impl Drop for Counters {
     fn drop(&mut self) {
         let mut text = OpenMetrics::new();
         text.readings(self.read().readings());
-        text.finish();
+        let _recorded = text.finish();
     }
 }
 
