@@ -11,6 +11,7 @@
 //! - [`density`]: how many instances a node carries, under the load of a synthetic trace;
 //! - [`lines`] tells all of it.
 
+pub mod backend;
 pub mod catalogue;
 pub mod density;
 pub mod figures;
@@ -29,9 +30,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 
+use self::backend::Backend;
 use self::catalogue::{Mode, Subject};
 use self::density::{Growth, SLO_FACTOR, Step};
 use self::figures::Figures;
@@ -113,24 +115,6 @@ pub struct FnArgs {
 
 /// Machines are emulated where there is no KVM: a smaller mix, of both halves.
 const IN_MACHINES: [&str; 3] = ["template", "json-transform", "map"];
-
-/// The sandbox of instances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// A process in namespaces of its own
-    Process,
-    /// A virtual machine
-    Qemu,
-}
-
-impl Backend {
-    fn name(self) -> &'static str {
-        match self {
-            Backend::Process => "process",
-            Backend::Qemu => "qemu",
-        }
-    }
-}
 
 /// How much is measured.
 struct Effort {

@@ -18,7 +18,7 @@ use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
 use unlade_fn_sandbox::qemu::{Accelerator, Qemu, QemuConfig};
 
 use super::super::record::Sink;
-use super::Backend;
+use super::backend::Backend;
 use super::figures::{middle, percentile};
 
 /// The function imports what most functions do.

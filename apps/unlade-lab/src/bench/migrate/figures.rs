@@ -1,8 +1,8 @@
 //! The objects and limits of all parts, readings of stages, and rows of results.
 
-use crate::bench::scrape;
 use crate::bench::stages::{Stages, Times};
 use crate::lab::plan::{Node, Plan};
+use crate::scrape;
 use anyhow::Result;
 use serde_json::{Map, Value};
 use std::time::Duration;

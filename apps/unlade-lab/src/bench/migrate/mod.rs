@@ -17,7 +17,6 @@ use crate::bench::stages::{Stages, TOTAL, Times, paired_ratio};
 use crate::lab::node_command;
 use crate::lab::objects::single_name;
 use crate::lab::plan::{Front, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec};
-use crate::scrape;
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
