@@ -9,7 +9,7 @@
 //! - [`vnet`]: a TAP device that leaves segmentation and checksums to this process;
 //! - [`packet`]: the frames of an interface;
 //! - [`usage`]: the resources used by a thread or the process;
-//! - [`descriptors`]: descriptors that children must not inherit;
+//! - [`descriptors`]: descriptors over Unix sockets, and those that children must not inherit;
 //! - [`child`]: processes that end with this one and inherit descriptors;
 //! - [`fault`]: page faults handled in user space;
 //! - [`raw`]: whole IP packets from user space;
