@@ -12,7 +12,6 @@ use core::pin::Pin;
 
 use bytes::Bytes;
 use thiserror::Error;
-use unlade_net::state::DirectionSecrets;
 use unlade_net::{FlowKey, SeqNumber};
 use zeroize::Zeroizing;
 
@@ -47,9 +46,9 @@ pub enum Cipher {
     Aes256Gcm,
 }
 
-/// The keys of one direction, for a device. Only [`RecordLayer::device_keys`] makes them, and only
-/// for a suite with a device's cipher: no other suite can reach a device. They are zeroised when
-/// dropped, and not printed.
+/// The keys of one direction, for a device. [`Keys::of`], which checks the suite's cipher, is the
+/// only way to them, and a device takes no others: no other suite can reach a device. They are
+/// zeroised when dropped, and not printed.
 #[derive(Clone)]
 pub struct Keys {
     cipher: Cipher,
@@ -60,9 +59,18 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn new(cipher: Cipher, is_13: bool, secrets: &DirectionSecrets) -> Keys {
-        let key = Zeroizing::new(secrets.key.clone());
-        Keys { cipher, is_13, key, iv: secrets.iv, number: secrets.sequence }
+    /// The keys of a suite with `cipher`, before record `number`; `None` if no device supports the
+    /// cipher, or if the key has another length than the cipher's.
+    pub fn of(
+        cipher: crate::Cipher,
+        is_13: bool,
+        key: &[u8],
+        iv: [u8; 12],
+        number: u64,
+    ) -> Option<Keys> {
+        let for_device = cipher.device().filter(|_| key.len() == cipher.key_bytes())?;
+        let key = Zeroizing::new(key.to_vec());
+        Some(Keys { cipher: for_device, is_13, key, iv, number })
     }
 
     /// The cipher.
@@ -209,4 +217,27 @@ pub trait Sealing: Debug + Send {
     /// written bytes leave unchanged. All written bytes are acknowledged. Returns false if the
     /// device has ended: the connection cannot continue.
     fn release(&mut self) -> Pending<bool>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::SUITES;
+
+    #[test]
+    fn keys_of_a_suite_that_no_device_supports_are_not_made() {
+        let mut made = 0;
+        for suite in SUITES {
+            let key = vec![7; suite.cipher.key_bytes()];
+            let keys = Keys::of(suite.cipher, suite.is_13(), &key, [1; 12], 3);
+            assert_eq!(keys.as_ref().map(Keys::cipher), suite.cipher.device(), "{}", suite.name);
+            // A key of another length must not pass for one of another cipher.
+            for wrong in [16, 32, 17, 0].into_iter().filter(|&bytes| bytes != key.len()) {
+                let keys = Keys::of(suite.cipher, suite.is_13(), &vec![7; wrong], [1; 12], 3);
+                assert!(keys.is_none(), "{}: {wrong} bytes", suite.name);
+            }
+            made += usize::from(keys.is_some());
+        }
+        assert_eq!(made, 6, "AES-GCM only");
+    }
 }

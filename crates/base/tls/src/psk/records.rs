@@ -1,7 +1,7 @@
 //! Input of a handshake: records, opened once there is a key, and messages in them.
 
 use crate::control::{self, Alert};
-use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE};
+use crate::deframe::{self, ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES};
 use crate::error::RecordError;
 use crate::keys::Keys;
 use crate::psk::error::PskError;
@@ -14,7 +14,6 @@ const MESSAGE_BYTES_MAX: usize = 1 << 14;
 /// Most records without content, and ChangeCipherSpecs, which some peers send for old middleboxes.
 const IDLE_RECORDS_MAX: u32 = 4;
 const CHANGE_CIPHER_SPEC: u8 = 20;
-const HEADER_BYTES: usize = 5;
 
 /// Received bytes that are not consumed.
 #[derive(Default)]
