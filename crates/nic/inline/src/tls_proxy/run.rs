@@ -46,9 +46,6 @@ pub enum RunError {
     /// The devices cannot be set up.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The log cannot be started.
-    #[error(transparent)]
-    Log(#[from] unlade_runtime::logs::LogError),
     /// The admin endpoint cannot be started.
     #[error(transparent)]
     Admin(#[from] AdminError),
@@ -107,7 +104,7 @@ struct ProxyState {
 
 /// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` returns a
 /// new configuration: new connections use its certificates, servers and limits. An invalid
-/// configuration is refused.
+/// configuration is refused. The caller has set up the log.
 ///
 /// # Errors
 /// [`RunError`].
@@ -116,7 +113,6 @@ pub fn run<E: Display>(
     read: impl FnMut() -> Result<Config, E>,
 ) -> Result<(), RunError> {
     config.check()?;
-    unlade_runtime::logs::init(&config.log)?;
     if let Some(core) = config.host_core {
         let mut cores = CpuSet::new();
         cores.set(core);
@@ -163,10 +159,7 @@ fn start_admin(
 ) -> Result<Option<AdminServer>, RunError> {
     let Some(address) = config.admin else { return Ok(None) };
     let (control, connections, device) = (control.clone(), connections.clone(), device.clone());
-    let health = move || match control.phase() {
-        Phase::Running => Health::Ok,
-        _ => Health::Draining,
-    };
+    let health = move || Health::from(control.phase());
     let metrics = move |_: Option<&str>| Answer {
         status: 200,
         content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8",
