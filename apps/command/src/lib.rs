@@ -6,9 +6,10 @@
 //!
 //! 1. [`program`]: where the two programs are;
 //! 2. [`tools`]: the system's own tools; [`namespace`]: work inside a network namespace;
-//! 3. [`output`]: standard output, whose reader may be gone; [`input`]: standard input as a sign of
+//! 3. [`http`]: one request to a server;
+//! 4. [`output`]: standard output, whose reader may be gone; [`input`]: standard input as a sign of
 //!    life;
-//! 4. [`failure`]: how a command that fails ends.
+//! 5. [`failure`]: how a command that fails ends.
 //!
 //! ```
 //! use unlade_command::{failure, output, tools};
@@ -29,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod failure;
+pub mod http;
 pub mod input;
 pub mod namespace;
 pub mod output;

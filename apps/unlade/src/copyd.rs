@@ -4,8 +4,9 @@ use anyhow::Result;
 use clap::Args;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use unlade_command::output::line;
 use unlade_copy_service::daemon::{self, DaemonConfig};
+
+use crate::daemon as start;
 
 const ABOUT: &str = "\
 Runs the copy daemon until SIGTERM or SIGINT. SIGHUP reads the configuration again: limits, \
@@ -74,14 +75,13 @@ pub struct CopydArgs {
 /// # Errors
 /// The configuration, or what stopped the daemon.
 pub fn run(args: &CopydArgs) -> Result<ExitCode> {
-    match (&args.config, args.check) {
-        (Some(file), true) => {
-            DaemonConfig::load(file)?;
-            line(format_args!("{}: valid", file.display()))?;
-        }
-        (None, true) => line(format_args!("the defaults are valid"))?,
-        (Some(file), false) => daemon::run_from(file)?,
-        (None, false) => daemon::run(DaemonConfig::default())?,
-    }
-    Ok(ExitCode::SUCCESS)
+    let read =
+        || args.config.as_deref().map_or_else(|| Ok(DaemonConfig::default()), DaemonConfig::load);
+    let config = read()?;
+    let log = config.log.clone();
+    start::Start { check: args.check, log: &log }.run(
+        start::valid(args.config.as_deref(), "the defaults are valid"),
+        start::nothing_more,
+        || Ok(daemon::run(config, read)?),
+    )
 }

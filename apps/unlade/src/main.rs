@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod copyd;
+mod daemon;
 mod doctor;
 mod function;
 mod lab;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use unlade_nic_inline::tls_proxy::Config;
 use unlade_nic_inline::tls_proxy::config::{Originate, Terminate};
 
-use unlade_command::output::line;
+use crate::daemon;
 
 const ABOUT: &str = "\
 Runs a software NIC between the host's TCP and a wire: a TAP device is made, and an engine's thread \
@@ -160,12 +160,13 @@ pub fn run(args: NicArgs) -> Result<ExitCode> {
     let NicCommand::Run(args) = args.command;
     let first = config(&args)?;
     first.check()?;
-    match args.check {
-        true => line(format_args!("valid"))?,
+    let log = first.log.clone();
+    daemon::Start { check: args.check, log: &log }.run(
+        "valid",
+        daemon::nothing_more,
         // Where a flag has said something it goes on before the file.
-        false => unlade_nic_inline::tls_proxy::run(first, || config(&args))?,
-    }
-    Ok(ExitCode::SUCCESS)
+        || Ok(unlade_nic_inline::tls_proxy::run(first, || config(&args))?),
+    )
 }
 
 /// The file's configuration, with what the flags say.

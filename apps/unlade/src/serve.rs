@@ -8,8 +8,9 @@ use std::sync::Arc;
 use unlade_backend::BackendConfig;
 use unlade_backend::config::NicConfig;
 use unlade_balancer::BalancerConfig;
-use unlade_command::output::line;
 use unlade_nic_inline::tls_proxy::{Config, devices};
+
+use crate::daemon;
 
 const LB_ABOUT: &str = "\
 Runs the load balancer until SIGTERM or SIGINT, on which it drains: no new connections, those \
@@ -229,15 +230,15 @@ struct ServeArgs {
 /// # Errors
 /// The configuration, or what stopped the balancer.
 pub fn lb(args: &LbArgs) -> Result<ExitCode> {
-    let file = &args.common.config;
+    let ServeArgs { config: file, check } = &args.common;
     let config = BalancerConfig::load(file)?;
-    if args.common.check {
-        unlade_balancer::check(config)?;
-        line(format_args!("{}: valid", file.display()))?;
-    } else {
-        unlade_balancer::run(config)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let log = config.log.clone();
+    let examined = config.clone();
+    daemon::Start { check: *check, log: &log }.run(
+        daemon::valid(Some(file), ""),
+        || Ok(unlade_balancer::check(examined)?),
+        || Ok(unlade_balancer::run(config)?),
+    )
 }
 
 /// Runs `unlade backend`.
@@ -245,24 +246,26 @@ pub fn lb(args: &LbArgs) -> Result<ExitCode> {
 /// # Errors
 /// The configuration, or what stopped the server.
 pub fn backend(args: &BackendArgs) -> Result<ExitCode> {
-    let file = &args.common.config;
-    if args.common.check {
-        let config = BackendConfig::load(file)?;
-        if let Some(nic) = config.device()? {
-            device_config(nic).check_device()?;
-        }
-        line(format_args!("{}: valid", file.display()))?;
-    } else {
+    let ServeArgs { config: file, check } = &args.common;
+    let config = BackendConfig::load(file)?;
+    let log = config.log.clone();
+    let examined = config.clone();
+    let examine = || match examined.device()? {
+        Some(nic) => Ok(device_config(nic).check_device()?),
+        None => Ok(()),
+    };
+    let serve = || {
         // The engine ends after the last connection.
         let mut engine = None;
-        unlade_backend::run_with(file, |nic| {
+        unlade_backend::run_with(config, file, |nic| {
             let (device, running) = devices::attach(&device_config(nic))?;
             engine = Some(running);
             Ok(Arc::new(device))
         })?;
         drop(engine);
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(())
+    };
+    daemon::Start { check: *check, log: &log }.run(daemon::valid(Some(file), ""), examine, serve)
 }
 
 /// The table `[nic]` as the device's own configuration.

@@ -1,15 +1,17 @@
 //! A function gateway with its worker and store processes, which tests can kill.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use bytes::Bytes;
+use http_body_util::Full;
 use serde_json::Value;
+use unlade_command::http::{self, Bounds, Request};
 use unlade_fn_gateway::auth::sign_request;
 use unlade_fn_gateway::config::KeyPair;
 use unlade_fn_gateway::credentials;
@@ -18,6 +20,8 @@ use crate::unlade;
 
 /// Time limit of an operation.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Bounds of a request.
+const BOUNDS: Bounds = Bounds { time: PATIENCE, body_bytes_max: 64 << 20 };
 
 /// Returns the reason why functions cannot run here in sandboxed processes; `None` if they can.
 pub fn skip_reason() -> Option<String> {
@@ -195,34 +199,19 @@ pub fn ask_plainly(
     headers: &[(&str, &str)],
     body: &[u8],
 ) -> std::io::Result<Answer> {
-    let mut stream = TcpStream::connect(address)?;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n");
-    for (name, value) in headers {
-        let _ = write!(head, "{name}: {value}\r\n");
+    let host = address.to_string();
+    let mut request = Request::builder().method(method).uri(path).header("host", &host);
+    for (name, value) in headers.iter().chain(&[("connection", "close")]) {
+        request = request.header(*name, *value);
     }
-    let _ = write!(head, "content-length: {}\r\n\r\n", body.len());
-    stream.write_all(&[head.as_bytes(), body].concat())?;
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes)?;
-    parse(&bytes).ok_or_else(|| std::io::Error::other("the answer breaks off"))
-}
-
-fn parse(bytes: &[u8]) -> Option<Answer> {
-    let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")?;
-    let head = std::str::from_utf8(&bytes[..end]).ok()?;
-    let mut lines = head.split("\r\n");
-    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-    let header = |line: &str| {
-        let (name, value) = line.split_once(':')?;
-        Some((name.to_ascii_lowercase(), value.trim().to_owned()))
-    };
-    let headers: Vec<_> = lines.filter_map(header).collect();
-    let body = bytes[end + 4..].to_vec();
-    let answer = Answer { status, headers, body };
-    let length = answer.header("content-length").map_or(Ok(0), str::parse).ok()?;
-    (answer.body.len() == length).then_some(answer)
+    let body = Full::new(Bytes::copy_from_slice(body));
+    let request = request.body(body).map_err(std::io::Error::other)?;
+    let answer = http::exchange(&host, request, BOUNDS).map_err(std::io::Error::other)?;
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    let headers =
+        answer.headers.iter().map(|(name, value)| (name.to_string(), text(value.as_bytes())));
+    let (status, headers) = (answer.status.as_u16(), headers.collect());
+    Ok(Answer { status, headers, body: answer.body.to_vec() })
 }
 
 fn free_port() -> u16 {

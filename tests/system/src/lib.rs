@@ -5,6 +5,7 @@
 //! machine prints a line `skipped: REASON`, which `make test` counts.
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod client;
 pub mod counters;
 pub mod functions;

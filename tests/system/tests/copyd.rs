@@ -2,14 +2,12 @@
 //!
 //! `UNLADE_KILL_ROUNDS` is the number of kills; `UNLADE_SEED` repeats a failed seed.
 
-use std::io::Read;
-use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use system_tests::variables::env_number;
-use system_tests::{said, unlade};
+use system_tests::{admin, said, unlade};
 use unlade_copy::{Copier, Remote, SharedMemory};
 use unlade_testkit::{Random, seed};
 
@@ -74,12 +72,7 @@ fn free_port() -> u16 {
 
 /// Returns a value of `/metrics`.
 fn figure(port: u16, name: &str) -> u64 {
-    use std::io::Write;
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let request = "GET /metrics HTTP/1.1\r\nHost: copyd\r\nConnection: close\r\n\r\n";
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
+    let text = admin::get(port, "/metrics").unwrap();
     let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{name} in {text}")).trim().parse().unwrap()
 }

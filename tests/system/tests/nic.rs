@@ -11,7 +11,7 @@ use std::sync::mpsc::Receiver;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use system_tests::{needs, unlade};
+use system_tests::{admin, needs, unlade};
 use unlade_testkit::Random;
 
 #[path = "nic/lives.rs"]
@@ -569,17 +569,7 @@ fn a_drain_finishes_what_is_in_work() {
     stdout.read_exact(&mut back).unwrap();
     let pid = net.program.as_ref().unwrap().0.id().to_string();
     run("kill", &["-TERM", &pid]);
-    net.until("the drain", || {
-        let refused = net.inside(Side::Host, || {
-            let mut tcp = TcpStream::connect("127.0.0.1:9902").unwrap();
-            tcp.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
-                .unwrap();
-            let mut answer = String::new();
-            tcp.read_to_string(&mut answer).unwrap();
-            answer.contains("503")
-        });
-        refused.join().unwrap()
-    });
+    net.until("the drain", || net.inside(Side::Host, || admin::is_draining(9902)).join().unwrap());
     stdin.write_all(b"again").unwrap();
     stdout.read_exact(&mut back).unwrap();
     assert_eq!(&back, b"again");

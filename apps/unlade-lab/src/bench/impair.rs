@@ -8,6 +8,7 @@ use std::time::Duration;
 use unlade_command::input;
 use unlade_command::output::line;
 use unlade_steering::impair::{ImpairConfig, Impairment};
+use unlade_testkit::line::{Chance, Chances};
 
 /// Make a link lose, double and delay packets
 #[derive(Debug, Args)]
@@ -52,9 +53,12 @@ pub fn parse_probability(text: &str) -> Result<f64, String> {
 pub fn run(args: &ImpairArgs) -> Result<ExitCode> {
     let config = ImpairConfig {
         interface: args.interface.clone(),
-        loss: args.loss,
-        duplicate: args.duplicate,
-        delay: args.delay,
+        chances: Chances {
+            loss: Chance::of(args.loss),
+            duplicate: Chance::of(args.duplicate),
+            late: Chance::of(args.delay),
+            damage: Chance::default(),
+        },
         delay_max: args.delay_max,
         seed: args.seed,
     };

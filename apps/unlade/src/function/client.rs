@@ -7,9 +7,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use clap::{Args, ValueEnum};
-use http_body_util::{BodyExt, Full};
-use hyper::{Method, Request, StatusCode};
-use hyper_util::rt::TokioIo;
+use http_body_util::Full;
 use serde_json::Value;
 use unlade_config::ByteSize;
 use unlade_fn_gateway::auth::sign_request;
@@ -19,6 +17,7 @@ use unlade_fn_gateway::deploy::{MANIFEST, pack};
 use unlade_fn_model::isolation::Mode;
 use unlade_fn_model::manifest::{Backend, Manifest};
 
+use unlade_command::http::{self, Answer, Bounds, HttpError, Method, Request};
 use unlade_command::output::line;
 
 pub(super) const DEPLOY_HELP: &str = "\
@@ -47,6 +46,9 @@ pub(super) struct GatewayArgs {
 const GATEWAY: &str = "http://127.0.0.1:9001";
 /// Where it keeps everything.
 const STATE: &str = "/var/lib/unlade/fn";
+
+/// Bounds of a request: an invocation may take 15 minutes, and wait for an instance before.
+const BOUNDS: Bounds = Bounds { time: Duration::from_secs(3600), body_bytes_max: 64 << 20 };
 
 impl GatewayArgs {
     fn address(&self) -> &str {
@@ -183,26 +185,14 @@ pub(super) struct EnvArgs {
     state: PathBuf,
 }
 
-/// An answer of a gateway.
-pub(crate) struct Answer {
-    /// Its status.
-    pub(crate) status: StatusCode,
-    /// Its header fields.
-    pub(crate) headers: hyper::HeaderMap,
-    /// Its body.
-    pub(crate) body: Bytes,
-}
-
-impl Answer {
-    /// Itself where it is a success.
-    fn done(self) -> Result<Answer> {
-        if self.status.is_success() {
-            return Ok(self);
-        }
-        let said: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        let message = said.get("message").and_then(Value::as_str).unwrap_or("no reason was given");
-        bail!("{message} ({})", self.status.as_u16())
+/// The answer, if it is a success.
+fn done(answer: Answer) -> Result<Answer> {
+    if answer.status.is_success() {
+        return Ok(answer);
     }
+    let said: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let message = said.get("message").and_then(Value::as_str).unwrap_or("no reason was given");
+    bail!("{message} ({})", answer.status.as_u16())
 }
 
 /// Asks a gateway, with a signature where there are keys.
@@ -232,21 +222,10 @@ pub(crate) fn ask(
         }
     }
     let request = request.body(Full::new(body))?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(host).await;
-        let stream =
-            stream.with_context(|| format!("no gateway at {gateway}; start `unlade fn serve`"))?;
-        stream.set_nodelay(true)?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
-        let answer = sender.send_request(request).await.context("the gateway breaks off")?;
-        let (head, body) = answer.into_parts();
-        let body = body.collect().await.context("the gateway breaks off")?.to_bytes();
-        drop(sender);
-        connection.abort();
-        Ok(Answer { status: head.status, headers: head.headers, body })
+    http::exchange(host, request, BOUNDS).map_err(|error| match error {
+        HttpError::Connect { error, .. } => anyhow::Error::from(error)
+            .context(format!("no gateway at {gateway}; start `unlade fn serve`")),
+        other => anyhow::Error::from(other).context("the gateway breaks off"),
     })
 }
 
@@ -318,7 +297,7 @@ pub(super) fn deploy(args: &DeployArgs) -> Result<()> {
     };
     let archive = pack(&args.directory, &manifest).context("the directory cannot be read")?;
     let path = format!("/unlade/v1/functions/{name}");
-    args.gateway.ask(Method::PUT, &path, &[], archive)?.done()?;
+    done(args.gateway.ask(Method::PUT, &path, &[], archive)?)?;
     line(format_args!("{name}: deployed ({}, {})", manifest.handler, manifest.mode.name()))
 }
 
@@ -327,7 +306,7 @@ pub(super) fn deploy(args: &DeployArgs) -> Result<()> {
 /// # Errors
 /// The gateway's.
 pub(super) fn list(args: &GatewayArgs) -> Result<()> {
-    let answer = args.ask(Method::GET, "/2015-03-31/functions/", &[], "")?.done()?;
+    let answer = done(args.ask(Method::GET, "/2015-03-31/functions/", &[], "")?)?;
     let said: Value = serde_json::from_slice(&answer.body)?;
     for function in said["Functions"].as_array().into_iter().flatten() {
         let text = |name: &str| function[name].as_str().unwrap_or_default().to_owned();
@@ -356,7 +335,7 @@ pub(super) fn invoke(args: &InvokeArgs) -> Result<ExitCode> {
     let log = if args.log { "Tail" } else { "None" };
     let headers = [("x-amz-invocation-type", kind), ("x-amz-log-type", log)];
     let path = format!("/2015-03-31/functions/{}/invocations", args.name);
-    let answer = args.gateway.ask(Method::POST, &path, &headers, event)?.done()?;
+    let answer = done(args.gateway.ask(Method::POST, &path, &headers, event)?)?;
     let header = |name: &str| answer.headers.get(name).and_then(|value| value.to_str().ok());
     if let Some(log) = header("x-amz-log-result") {
         use base64::Engine as _;
@@ -378,7 +357,7 @@ pub(super) fn invoke(args: &InvokeArgs) -> Result<ExitCode> {
 /// The gateway's.
 pub(super) fn remove(args: &RemoveArgs) -> Result<()> {
     let path = format!("/2015-03-31/functions/{}", args.name);
-    args.gateway.ask(Method::DELETE, &path, &[], "")?.done()?;
+    done(args.gateway.ask(Method::DELETE, &path, &[], "")?)?;
     line(format_args!("{}: removed", args.name))
 }
 

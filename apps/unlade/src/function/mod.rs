@@ -66,14 +66,14 @@ enum FnCommand {
 /// The configuration, or what stopped it.
 pub fn run(args: FnArgs) -> Result<ExitCode> {
     match args.command {
-        FnCommand::Serve(args) => serve::run(args)?,
+        FnCommand::Serve(args) => return serve::run(args),
         FnCommand::Deploy(args) => client::deploy(&args)?,
         FnCommand::List(args) => client::list(&args)?,
         FnCommand::Invoke(args) => return client::invoke(&args),
         FnCommand::Remove(args) => client::remove(&args)?,
         FnCommand::Env(args) => client::env(&args)?,
-        FnCommand::Worker(args) => worker::run(&args)?,
-        FnCommand::Store(args) => store::run(args)?,
+        FnCommand::Worker(args) => return worker::run(&args),
+        FnCommand::Store(args) => return store::run(args),
         FnCommand::Sandbox(args) => sandbox::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
@@ -15,8 +16,8 @@ use unlade_fn_model::isolation::Isolation;
 use unlade_fn_model::manifest::Backend;
 use unlade_fn_sandbox::process::{Launcher, Process, ProcessConfig};
 use unlade_fn_sandbox::qemu::{Qemu, QemuConfig};
-use unlade_runtime::logs;
 
+use crate::daemon;
 use unlade_command::output::line;
 
 pub(super) const LONG: &str = "\
@@ -162,7 +163,7 @@ struct IsolationConfig {
 ///
 /// # Errors
 /// The configuration, or what stopped it.
-pub(super) fn run(args: ServeArgs) -> Result<()> {
+pub(super) fn run(args: ServeArgs) -> Result<ExitCode> {
     let config = match &args.config {
         Some(path) => GatewayConfig::load(path)?,
         None => GatewayConfig::default(),
@@ -180,21 +181,24 @@ pub(super) fn run(args: ServeArgs) -> Result<()> {
     let config = with_arguments(config);
     config.check()?;
     let isolation = config.isolation.clone().try_into().context("[isolation]")?;
-    if check {
-        return line(format_args!("the configuration is valid"));
-    }
-    logs::init(&config.log)?;
-    let executable = std::env::current_exe().context("where this program is")?;
-    let backends = backends(isolation, &executable);
-    let used = config.clone();
-    let reload = Box::new(move || match &path {
-        Some(path) => GatewayConfig::load(path).map(&with_arguments),
-        None => Ok(used.clone()),
-    });
-    let parts = Parts { backends, executable, reload };
-    Ok(unlade_fn_gateway::run(config, parts, |address| {
-        line(format_args!("http://{address}")).map_err(std::io::Error::other)
-    })?)
+    let log = config.log.clone();
+    daemon::Start { check, log: &log }.run(
+        "the configuration is valid",
+        daemon::nothing_more,
+        || {
+            let executable = std::env::current_exe().context("where this program is")?;
+            let backends = backends(isolation, &executable);
+            let used = config.clone();
+            let reload = Box::new(move || match &path {
+                Some(path) => GatewayConfig::load(path).map(&with_arguments),
+                None => Ok(used.clone()),
+            });
+            let parts = Parts { backends, executable, reload };
+            Ok(unlade_fn_gateway::run(config, parts, |address| {
+                line(format_args!("http://{address}")).map_err(std::io::Error::other)
+            })?)
+        },
+    )
 }
 
 fn backends(

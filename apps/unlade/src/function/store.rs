@@ -2,14 +2,15 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use unlade_runtime::control::log_hangups;
-use unlade_runtime::logs;
+use unlade_runtime::control::ended_by_signal;
 use unlade_runtime::logs::LogConfig;
 
 use super::parent::mind_parent;
+use crate::daemon;
 use unlade_command::output::line;
 
 /// Arguments of `unlade fn store`.
@@ -39,9 +40,14 @@ pub(super) struct StoreArgs {
 ///
 /// # Errors
 /// The directory, the address, or what stopped it.
-pub(super) fn run(args: StoreArgs) -> Result<()> {
+pub(super) fn run(args: StoreArgs) -> Result<ExitCode> {
+    let log = LogConfig::default();
+    let start = daemon::Start { check: false, log: &log };
+    start.run("", daemon::nothing_more, || serve(args))
+}
+
+fn serve(args: StoreArgs) -> Result<()> {
     mind_parent(args.die_with_parent)?;
-    logs::init(&LogConfig::default())?;
     let mut keys = match &args.keys_file {
         Some(file) => pairs(file)?,
         None => Vec::new(),
@@ -55,15 +61,11 @@ pub(super) fn run(args: StoreArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = unlade_s3_store::Store::listen(args.listen, &args.dir, keys).await?;
-        let mut terminate =
-            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let hangups = log_hangups()?;
+        let ended = ended_by_signal()?;
         line(format_args!("http://{}", store.address()?))?;
         tokio::select! {
             served = store.serve() => served?,
-            _ = terminate.recv() => {}
-            _ = tokio::signal::ctrl_c() => {}
-            never = hangups => match never {},
+            () = ended => {}
         }
         Ok(())
     })

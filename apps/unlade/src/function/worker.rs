@@ -1,13 +1,14 @@
 //! `unlade fn worker`: the I/O worker of a tenant.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
 use unlade_fn_worker::{TenantList, WorkerConfig};
-use unlade_runtime::logs;
 
 use super::parent::mind_parent;
+use crate::daemon;
 use unlade_command::output::line;
 
 pub(super) const LONG: &str = "\
@@ -97,27 +98,26 @@ pub(super) struct WorkerArgs {
 ///
 /// # Errors
 /// The configuration, or what stopped it.
-pub(super) fn run(args: &WorkerArgs) -> Result<()> {
+pub(super) fn run(args: &WorkerArgs) -> Result<ExitCode> {
     if let Some(path) = &args.shared {
         return run_shared(args, path);
     }
     let path = args.config.as_deref().context("--config or --shared")?;
     let config = WorkerConfig::load(path)?;
-    if args.check {
-        return line(format_args!("{}: valid", path.display()));
-    }
-    mind_parent(args.die_with_parent)?;
-    logs::init(&config.log)?;
-    Ok(unlade_fn_worker::run(&config)?)
+    let start = daemon::Start { check: args.check, log: &config.log };
+    start.run(daemon::valid(Some(path), ""), daemon::nothing_more, || {
+        mind_parent(args.die_with_parent)?;
+        Ok(unlade_fn_worker::run(&config)?)
+    })
 }
 
-fn run_shared(args: &WorkerArgs, path: &Path) -> Result<()> {
+fn run_shared(args: &WorkerArgs, path: &Path) -> Result<ExitCode> {
     let tenant_list = TenantList::load(path)?;
-    if args.check {
-        tenant_list.check()?;
-        return line(format_args!("{}: valid", path.display()));
-    }
-    mind_parent(args.die_with_parent)?;
-    logs::init(&tenant_list.log)?;
-    Ok(unlade_fn_worker::run_shared(path)?)
+    let log = tenant_list.log.clone();
+    let start = daemon::Start { check: args.check, log: &log };
+    let examine = || Ok(tenant_list.check()?);
+    start.run(daemon::valid(Some(path), ""), examine, || {
+        mind_parent(args.die_with_parent)?;
+        Ok(unlade_fn_worker::run_shared(path)?)
+    })
 }

@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use unlade_command::output::line;
 use unlade_config::ByteSize;
 use unlade_nvme::secure::PskAcceptor;
 use unlade_nvme::target::{self, Acceptor, Identity, NamespaceConfig, Source, TargetConfig};
 use unlade_nvme_wire::Nqn;
 use unlade_runtime::logs::LogFormat;
+
+use crate::daemon;
 
 const ABOUT: &str = "\
 Serves files, block devices and memory as NVMe namespaces over TCP until SIGTERM or SIGINT, on \
@@ -168,17 +169,16 @@ enum LogChoice {
 pub fn run(args: &TargetArgs) -> Result<ExitCode> {
     let config = config(args)?;
     config.check()?;
-    if args.check {
-        match &args.config {
-            Some(file) => line(format_args!("{}: valid", file.display()))?,
-            None => line(format_args!("the options are valid"))?,
-        }
-    } else {
-        let (config, identities) = config.identified()?;
-        let acceptor = acceptor(args, identities.nqn)?;
-        target::run(config, acceptor)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    let log = config.log.clone();
+    daemon::Start { check: args.check, log: &log }.run(
+        daemon::valid(args.config.as_deref(), "the options are valid"),
+        daemon::nothing_more,
+        || {
+            let (config, identities) = config.identified()?;
+            let acceptor = acceptor(args, identities.nqn)?;
+            Ok(target::run(config, acceptor)?)
+        },
+    )
 }
 
 /// TLS, where a key is given.

@@ -31,9 +31,13 @@
 //! numbers.
 #![forbid(unsafe_code)]
 
+mod frames;
+
 use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
+
+pub use frames::Frames;
 
 /// An error in bytes from a peer. The peer is at fault in every variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -43,6 +43,7 @@ mod authority;
 mod chunked;
 mod error;
 mod fields;
+pub mod percent;
 mod request;
 mod response;
 #[cfg(test)]

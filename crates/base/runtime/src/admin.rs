@@ -23,6 +23,7 @@ use tokio::task::LocalSet;
 use unlade_http::{BodyFraming, HeadLimits, Method, RequestHead};
 use unlade_metrics::Meter;
 
+use crate::Phase;
 use crate::listen::{self, ListenError, ListenOptions};
 
 /// Most concurrent admin connections; more wait in the kernel's backlog.
@@ -49,6 +50,15 @@ pub enum Health {
     Draining,
     /// 503, with the reason.
     Failing(String),
+}
+
+impl From<Phase> for Health {
+    fn from(phase: Phase) -> Health {
+        match phase {
+            Phase::Running => Health::Ok,
+            Phase::Draining | Phase::Stopping => Health::Draining,
+        }
+    }
 }
 
 impl Health {

@@ -7,6 +7,10 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
+/// Log line of a process that reads its configuration only at start.
+const NOTHING_TO_RELOAD: &str =
+    "SIGHUP: there is nothing to reload; a restart reads the configuration";
+
 /// The phase of a process. It never decreases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -152,6 +156,20 @@ impl Signals {
     }
 }
 
+/// Handles the signals of a process that has nothing to drain: the returned future completes on
+/// SIGTERM or SIGINT; SIGHUP is logged while it is polled.
+///
+/// # Errors
+/// A handler cannot be installed.
+pub fn ended_by_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut signals = Signals::install()?;
+    Ok(async move {
+        while signals.next().await == SignalAction::Reload {
+            tracing::warn!("{NOTHING_TO_RELOAD}");
+        }
+    })
+}
+
 /// Handles SIGHUP in a process that reads its configuration only at start: without a handler the
 /// signal would end the process. Each signal is logged while the returned future is polled; the
 /// future never completes.
@@ -165,7 +183,7 @@ pub fn log_hangups() -> io::Result<impl Future<Output = Infallible>> {
             if hangup.recv().await.is_none() {
                 std::future::pending::<()>().await;
             }
-            tracing::warn!("SIGHUP: there is nothing to reload; a restart reads the configuration");
+            tracing::warn!("{NOTHING_TO_RELOAD}");
         }
     })
 }

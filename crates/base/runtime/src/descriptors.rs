@@ -1,14 +1,10 @@
 //! File descriptors sent with bytes over Unix stream sockets.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use unlade_sys::descriptors::{self, Received};
 
 /// Bytes per read.
 const READ_BYTES: usize = 64 * 1024;
@@ -18,24 +14,19 @@ pub const DESCRIPTORS_MAX: usize = 4;
 /// Receives bytes, and the descriptors sent with them; 0 bytes mean the end of the stream.
 ///
 /// # Errors
-/// The system's; [`io::ErrorKind::WouldBlock`] if nothing has arrived yet.
+/// As [`unlade_sys::descriptors::receive`]: more than [`DESCRIPTORS_MAX`] descriptors of one
+/// message are an error.
 pub fn receive(
     socket: impl AsFd,
     bytes: &mut Vec<u8>,
     descriptors: &mut VecDeque<OwnedFd>,
 ) -> io::Result<usize> {
     let mut buffer = [0; READ_BYTES];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut buffer)];
-    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(found) = message {
-            descriptors.extend(found);
-        }
-    }
-    bytes.extend_from_slice(buffer.get(..received.bytes).unwrap_or_default());
-    Ok(received.bytes)
+    let Received { len_bytes, descriptors: found } =
+        descriptors::receive(socket, &mut buffer, DESCRIPTORS_MAX)?;
+    descriptors.extend(found);
+    bytes.extend_from_slice(buffer.get(..len_bytes).unwrap_or_default());
+    Ok(len_bytes)
 }
 
 /// Sends bytes with at most [`DESCRIPTORS_MAX`] descriptors; returns the number of bytes sent. The
@@ -51,12 +42,7 @@ pub fn send_with(
     if descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+    descriptors::send(socket, bytes, descriptors)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 //! - [`ticker`]: a common tick for periodic work;
 //! - [`control`]: run, drain, stop, reload, for all workers;
 //! - [`admin`]: `/metrics`, `/healthz`, `/version`, on their own thread;
+//! - [`identity`]: a certificate and its key, from files;
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
 //! - [`stream`]: a client connection, plain or TLS, with records that a device may take over;
 //! - [`descriptors`]: file descriptors passed to another process;
@@ -56,6 +57,7 @@ pub mod control;
 pub mod descriptors;
 pub mod handshake;
 pub mod holder;
+pub mod identity;
 pub mod limits;
 pub mod listen;
 pub mod logs;

@@ -229,10 +229,7 @@ pub fn bind_shared(
 
 #[cfg(test)]
 mod tests {
-    use std::mem::MaybeUninit;
     use std::os::fd::AsFd as _;
-
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
     use super::*;
 
@@ -344,12 +341,7 @@ mod tests {
         let held = bind(own(6), &ListenOptions::default()).unwrap();
         let address = held.local_addr().unwrap();
         let (here, there) = std::os::unix::net::UnixStream::pair().unwrap();
-        let descriptors = [held.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(control.push(SendAncillaryMessage::ScmRights(&descriptors)));
-        let data = [io::IoSlice::new(b"a listener")];
-        rustix::net::sendmsg(&here, &data, &mut control, SendFlags::empty()).unwrap();
+        unlade_sys::descriptors::send(&here, b"a listener", &[held.as_fd()]).unwrap();
         drop(held);
         assert!(!has_process(address));
         assert!(open(address, &ListenOptions::default(), false).is_err());

@@ -1,6 +1,71 @@
-//! Descriptors of this process that its children must not inherit.
+//! Descriptors: those that cross a Unix socket (SCM_RIGHTS), and those that children of this process
+//! must not inherit.
 
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// Most descriptors of one message of any protocol.
+pub const DESCRIPTORS_MAX: usize = 16;
+
+/// Result of one receive.
+#[derive(Debug)]
+pub struct Received {
+    /// Number of bytes at the start of the caller's buffer. No byte and no descriptor mean that
+    /// the peer has closed.
+    pub len_bytes: usize,
+    /// Descriptors that came with the bytes, with CLOEXEC set.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Receives bytes, and at most `most` (up to [`DESCRIPTORS_MAX`]) descriptors that were sent with
+/// them.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::WouldBlock`] if nothing has arrived yet;
+/// [`io::ErrorKind::InvalidData`] if there were more descriptors, or this process has no room for
+/// them: all descriptors of the message are closed then, and its bytes are lost.
+pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> io::Result<Received> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [IoSliceMut::new(bytes)];
+    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(found) = message {
+            descriptors.extend(found);
+        }
+    }
+    // The kernel has closed the surplus of a truncated message.
+    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > most {
+        let why = format!(
+            "a message has more than {most} descriptors, or this process has no room for them"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(Received { len_bytes: received.bytes, descriptors })
+}
+
+/// Sends bytes with at most [`DESCRIPTORS_MAX`] descriptors; returns the number of bytes sent. The
+/// descriptors travel with the first of them.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::InvalidInput`] for more descriptors.
+pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if descriptors.len() > DESCRIPTORS_MAX
+        || (!descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)))
+    {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
 
 /// Sets CLOEXEC on all descriptors from `first` on (`close_range`), including those inherited from
 /// the process that started this one.
@@ -25,6 +90,55 @@ mod tests {
     use super::*;
     use rustix::io::{FdFlags, fcntl_getfd};
     use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    /// Descriptors of this process that refer to the file.
+    fn references(file: &std::fs::File) -> usize {
+        let due = rustix::fs::fstat(file).unwrap();
+        let open = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+        let found = open.filter_map(|entry| rustix::fs::stat(entry.path()).ok());
+        found.filter(|found| (found.st_dev, found.st_ino) == (due.st_dev, due.st_ino)).count()
+    }
+
+    #[test]
+    fn descriptors_arrive_with_close_on_exec() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(send(&near, b"all", &[file.as_fd(); DESCRIPTORS_MAX]).unwrap(), 3);
+        let mut bytes = [0; 8];
+        let received = receive(&far, &mut bytes, DESCRIPTORS_MAX).unwrap();
+        assert_eq!((received.len_bytes, received.descriptors.len()), (3, DESCRIPTORS_MAX));
+        for descriptor in &received.descriptors {
+            assert!(fcntl_getfd(descriptor).unwrap().contains(FdFlags::CLOEXEC));
+        }
+        let refused = send(&near, b"more", &[file.as_fd(); DESCRIPTORS_MAX + 1]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        drop(near);
+        let end = receive(&far, &mut bytes, DESCRIPTORS_MAX).unwrap();
+        assert_eq!((end.len_bytes, end.descriptors.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_message_with_too_many_descriptors_is_an_error_and_leaks_none() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = tempfile::tempfile().unwrap();
+        // More than the caller accepts.
+        send(&near, b"three", &[file.as_fd(); 3]).unwrap();
+        let refused = receive(&far, &mut [0; 8], 2).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(references(&file), 1);
+        // More than the kernel finds room for: it truncates the message.
+        let beside = [file.as_fd(); DESCRIPTORS_MAX + 4];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&beside)));
+        sendmsg(&near, &[IoSlice::new(b"many")], &mut control, SendFlags::empty()).unwrap();
+        let refused = receive(&far, &mut [0; 8], DESCRIPTORS_MAX).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        assert_eq!(references(&file), 1);
+        send(&near, b"next", &[file.as_fd()]).unwrap();
+        assert_eq!(receive(&far, &mut [0; 8], 1).unwrap().descriptors.len(), 1);
+    }
 
     #[test]
     fn open_descriptors_are_marked_and_stay_open() {

@@ -19,8 +19,8 @@
 //!   this process's sockets are attached.
 //!
 //! Processes:
-//! - [`child`]: processes that end with this one and inherit descriptors; [`descriptors`]: those
-//!   that children must not inherit;
+//! - [`child`]: processes that end with this one and inherit descriptors; [`descriptors`]:
+//!   descriptors over Unix sockets, and those that children must not inherit;
 //! - [`signals`]: signals read from a descriptor; [`fault`]: page faults handled in user space;
 //! - [`shared`]: memory that outlives the process; [`usage`]: the resources used by a thread or the
 //!   process.

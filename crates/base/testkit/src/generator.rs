@@ -4,6 +4,17 @@
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Random(u64);
 
+/// Difference of two states in sequence.
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The output for a state.
+fn mix(state: u64) -> u64 {
+    let mut mixed = state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
 impl Random {
     /// Makes the generator of `seed`.
     pub fn new(seed: u64) -> Random {
@@ -16,14 +27,17 @@ impl Random {
         Random::new(outer.next())
     }
 
+    /// Output number `at` of the generator of `seed`, counted from 1: the same as that of the
+    /// `at`-th call of [`Random::next`]. Output 0 precedes the first one.
+    pub fn at(seed: u64, at: u64) -> u64 {
+        mix(seed.wrapping_add(at.wrapping_mul(GAMMA)))
+    }
+
     /// The next 64 bits.
     #[expect(clippy::should_implement_trait, reason = "numbers without end are no sequence")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
     }
 
     /// A number below `limit`, of any integer type of up to 64 bits; 0 if `limit` is 0. The bias

@@ -17,7 +17,8 @@ use unlade_net::{FlowKey, SeqNumber};
 
 use crate::{Received, RecordError, RecordLayer};
 
-pub use crate::device_keys::{Cipher, Keys};
+pub use crate::device_keys::Keys;
+pub use crate::suite::DeviceCipher as Cipher;
 
 /// An asynchronous operation of the device.
 pub type Pending<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -151,4 +152,27 @@ pub trait Sealing: Debug + Send {
     /// written bytes leave unchanged. All written bytes are acknowledged. Returns false if the
     /// device has ended: the connection cannot continue.
     fn release(&mut self) -> Pending<bool>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::suite::SUITES;
+
+    #[test]
+    fn keys_of_a_suite_that_no_device_supports_are_not_made() {
+        let mut made = 0;
+        for suite in SUITES {
+            let key = vec![7; suite.cipher.key_bytes()];
+            let keys = Keys::of(suite.cipher, suite.is_13(), &key, [1; 12], 3);
+            assert_eq!(keys.as_ref().map(Keys::cipher), suite.cipher.device(), "{}", suite.name);
+            // A key of another length must not pass for one of another cipher.
+            for wrong in [16, 32, 17, 0].into_iter().filter(|&bytes| bytes != key.len()) {
+                let keys = Keys::of(suite.cipher, suite.is_13(), &vec![7; wrong], [1; 12], 3);
+                assert!(keys.is_none(), "{}: {wrong} bytes", suite.name);
+            }
+            made += usize::from(keys.is_some());
+        }
+        assert_eq!(made, 6, "AES-GCM only");
+    }
 }

@@ -2,24 +2,16 @@
 
 use core::fmt::Debug;
 
-use unlade_net::state::DirectionSecrets;
 use zeroize::Zeroizing;
 
-/// A cipher that a device can seal and open with. The suite table names it for each such suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cipher {
-    /// AES-128-GCM.
-    Aes128Gcm,
-    /// AES-256-GCM.
-    Aes256Gcm,
-}
+use crate::suite::{Cipher, DeviceCipher};
 
-/// The keys of one direction, for a device. Only [`RecordLayer::device_keys`](crate::RecordLayer::device_keys) makes them, and only
-/// for a suite with a device's cipher: no other suite can reach a device. They are zeroised when
-/// dropped, and not printed.
+/// The keys of one direction, for a device. [`Keys::of`], which checks the suite's cipher, is the
+/// only way to them, and a device takes no others: no other suite can reach a device. They are
+/// zeroised when dropped, and not printed.
 #[derive(Clone)]
 pub struct Keys {
-    cipher: Cipher,
+    cipher: DeviceCipher,
     is_13: bool,
     key: Zeroizing<Vec<u8>>,
     iv: [u8; 12],
@@ -27,13 +19,16 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn new(cipher: Cipher, is_13: bool, secrets: &DirectionSecrets) -> Keys {
-        let key = Zeroizing::new(secrets.key.clone());
-        Keys { cipher, is_13, key, iv: secrets.iv, number: secrets.sequence }
+    /// The keys of a suite with `cipher`, before record `number`; `None` if no device supports the
+    /// cipher, or if the key has another length than the cipher's.
+    pub fn of(cipher: Cipher, is_13: bool, key: &[u8], iv: [u8; 12], number: u64) -> Option<Keys> {
+        let for_device = cipher.device().filter(|_| key.len() == cipher.key_bytes())?;
+        let key = Zeroizing::new(key.to_vec());
+        Some(Keys { cipher: for_device, is_13, key, iv, number })
     }
 
     /// The cipher.
-    pub fn cipher(&self) -> Cipher {
+    pub fn cipher(&self) -> DeviceCipher {
         self.cipher
     }
 

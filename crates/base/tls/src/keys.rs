@@ -2,16 +2,13 @@
 //! (RFC 8446 §5.3, §7.2, §7.3; RFC 5288 §3 and RFC 7905 §2 for TLS 1.2).
 
 use aws_lc_rs::aead::{LessSafeKey, UnboundKey};
-use aws_lc_rs::hkdf;
 use unlade_net::state::DirectionSecrets;
 use zeroize::Zeroizing;
 
 use crate::device_keys;
 use crate::error::RecordError;
+use crate::expand;
 use crate::suite::{SEQUENCE_MAX, Suite};
-
-/// Longest HkdfLabel used: length, "tls13 " and twelve bytes with their length, a SHA-384 hash.
-const LABEL_BYTES_MAX: usize = 2 + 1 + 18 + 1 + 48;
 
 /// The keys of one direction and the number of records under them.
 pub(crate) struct Keys {
@@ -64,8 +61,8 @@ impl Keys {
 
     /// The keys as a device takes them; `None` if no device supports the suite.
     pub(crate) fn for_device(&self) -> Option<device_keys::Keys> {
-        let cipher = self.suite.cipher.device()?;
-        Some(device_keys::Keys::new(cipher, self.suite.is_13(), &self.secrets))
+        let DirectionSecrets { key, iv, sequence, .. } = &self.secrets;
+        device_keys::Keys::of(self.suite.cipher, self.suite.is_13(), key, *iv, *sequence)
     }
 
     /// All secrets, for a snapshot.
@@ -144,15 +141,7 @@ pub(crate) fn from_traffic_secret(
     })
 }
 
-struct Length(usize);
-
-impl hkdf::KeyType for Length {
-    fn len(&self) -> usize {
-        self.0
-    }
-}
-
-/// HKDF-Expand-Label (RFC 8446 §7.1); `label` and `context` are short.
+/// [`expand::expand_label`] with the hash of a TLS 1.3 suite.
 pub(crate) fn expand_label(
     suite: &Suite,
     secret: &[u8],
@@ -161,22 +150,8 @@ pub(crate) fn expand_label(
     bytes: usize,
 ) -> Result<Zeroizing<Vec<u8>>, RecordError> {
     const REFUSED: RecordError = RecordError::Snapshot("traffic secret that HKDF refuses");
-    // Prk::new_less_safe panics on a secret that is longer than a digest.
-    if secret.len() != suite.secret_bytes {
-        return Err(REFUSED);
-    }
-    let mut info = Vec::with_capacity(LABEL_BYTES_MAX);
-    info.extend_from_slice(&(bytes as u16).to_be_bytes());
-    info.push(6 + label.len() as u8);
-    info.extend_from_slice(b"tls13 ");
-    info.extend_from_slice(label);
-    info.push(context.len() as u8);
-    info.extend_from_slice(context);
     let mut out = Zeroizing::new(vec![0; bytes]);
-    hkdf::Prk::new_less_safe(suite.hkdf, secret)
-        .expand(&[&info], Length(bytes))
-        .and_then(|okm| okm.fill(&mut out))
-        .map_err(|_| REFUSED)?;
+    expand::expand_label(suite.hash, secret, label, context, &mut out).map_err(|_| REFUSED)?;
     Ok(out)
 }
 

@@ -18,7 +18,7 @@
 //! 1. [`config`]: the server's configuration (suites, ALPN, tickets), with secrets extraction on;
 //! 2. `capture`: the traffic secrets, which rustls passes only to a key log;
 //! 3. [`handshake`]: the server handshake up to the first application record;
-//! 4. `suite`, `keys`: the negotiated parameters, and the keys of one direction;
+//! 4. `suite`, `keys`, [`expand`]: the negotiated parameters, and the keys of one direction;
 //! 5. `deframe`, `seal`: opening one record, sealing one record;
 //! 6. `control`: alerts and post-handshake messages;
 //! 7. [`layer`]: both directions, and the snapshot;
@@ -110,6 +110,7 @@ mod deframe;
 pub mod device;
 mod device_keys;
 mod error;
+pub mod expand;
 pub mod handshake;
 mod keys;
 pub mod layer;

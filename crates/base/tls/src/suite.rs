@@ -1,8 +1,8 @@
 //! The supported cipher suites: three AEADs, two protocol versions.
 
-use aws_lc_rs::{aead, hkdf};
+use aws_lc_rs::aead;
 
-use crate::device_keys;
+use crate::expand::Hash;
 
 /// TLS 1.2 as encoded in records and snapshots.
 pub(crate) const TLS12: u16 = 0x0303;
@@ -23,6 +23,15 @@ const GCM_RECORDS_MAX: u64 = 23_726_566;
 const CHACHA_RECORDS_SOFT: u64 = 1 << 62;
 /// Exclusive upper limit of sequence numbers: close to wrapping (RFC 8446 §5.3).
 pub(crate) const SEQUENCE_MAX: u64 = u64::MAX - (1 << 16);
+
+/// A cipher that a device can seal and open with. The suite table names it for each such suite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceCipher {
+    /// AES-128-GCM.
+    Aes128Gcm,
+    /// AES-256-GCM.
+    Aes256Gcm,
+}
 
 /// The AEAD of a suite. All its properties are defined here, for each cipher by name: a new cipher
 /// inherits nothing.
@@ -58,18 +67,28 @@ impl Cipher {
     }
 
     /// The device's name for the cipher, if devices support it.
-    pub const fn device(self) -> Option<device_keys::Cipher> {
+    pub const fn device(self) -> Option<DeviceCipher> {
         match self {
-            Cipher::Aes128Gcm => Some(device_keys::Cipher::Aes128Gcm),
-            Cipher::Aes256Gcm => Some(device_keys::Cipher::Aes256Gcm),
+            Cipher::Aes128Gcm => Some(DeviceCipher::Aes128Gcm),
+            Cipher::Aes256Gcm => Some(DeviceCipher::Aes256Gcm),
             Cipher::ChaCha20Poly1305 => None,
             #[cfg(test)]
             Cipher::Aria128Gcm => None,
         }
     }
 
+    /// The hash of the TLS 1.3 suite with this AEAD (RFC 8446 §B.4).
+    pub const fn hash(self) -> Hash {
+        match self {
+            Cipher::Aes256Gcm => Hash::Sha384,
+            Cipher::Aes128Gcm | Cipher::ChaCha20Poly1305 => Hash::Sha256,
+            #[cfg(test)]
+            Cipher::Aria128Gcm => Hash::Sha256,
+        }
+    }
+
     /// Returns true if TLS 1.2 sends a part of the nonce with each record.
-    const fn explicit_nonce(self) -> bool {
+    pub const fn explicit_nonce(self) -> bool {
         match self {
             Cipher::Aes128Gcm | Cipher::Aes256Gcm => true,
             Cipher::ChaCha20Poly1305 => false,
@@ -100,7 +119,7 @@ pub(crate) struct Suite {
     /// The AEAD.
     pub cipher: Cipher,
     /// The hash of the key schedule (TLS 1.3).
-    pub hkdf: hkdf::Algorithm,
+    pub hash: Hash,
     /// Length of a traffic secret; 0 for TLS 1.2.
     pub secret_bytes: usize,
     /// True if each record contains its explicit nonce (TLS 1.2 AES-GCM).
@@ -128,20 +147,16 @@ impl Suite {
     }
 }
 
-const fn tls13(
-    number: u16,
-    name: &'static str,
-    cipher: Cipher,
-    (hkdf, secret_bytes): (hkdf::Algorithm, usize),
-) -> Suite {
+const fn tls13(number: u16, name: &'static str, cipher: Cipher) -> Suite {
     let (records_soft, records_max) = cipher.records();
+    let hash = cipher.hash();
     Suite {
         version: TLS13,
         number,
         name,
         cipher,
-        hkdf,
-        secret_bytes,
+        hash,
+        secret_bytes: hash.bytes(),
         explicit_nonce: false,
         records_soft,
         records_max,
@@ -155,7 +170,7 @@ const fn tls12(number: u16, name: &'static str, cipher: Cipher) -> Suite {
         number,
         name,
         cipher,
-        hkdf: hkdf::HKDF_SHA256,
+        hash: Hash::Sha256,
         secret_bytes: 0,
         explicit_nonce: cipher.explicit_nonce(),
         records_soft,
@@ -163,15 +178,12 @@ const fn tls12(number: u16, name: &'static str, cipher: Cipher) -> Suite {
     }
 }
 
-const SHA256: (hkdf::Algorithm, usize) = (hkdf::HKDF_SHA256, 32);
-const SHA384: (hkdf::Algorithm, usize) = (hkdf::HKDF_SHA384, 48);
-
-static SUITES: &[Suite] = {
+pub(crate) static SUITES: &[Suite] = {
     use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
     &[
-        tls13(0x1301, "TLS13_AES_128_GCM_SHA256", Aes128Gcm, SHA256),
-        tls13(0x1302, "TLS13_AES_256_GCM_SHA384", Aes256Gcm, SHA384),
-        tls13(0x1303, "TLS13_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305, SHA256),
+        tls13(0x1301, "TLS13_AES_128_GCM_SHA256", Aes128Gcm),
+        tls13(0x1302, "TLS13_AES_256_GCM_SHA384", Aes256Gcm),
+        tls13(0x1303, "TLS13_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
         tls12(0xc02b, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),
         tls12(0xc02c, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Aes256Gcm),
         tls12(0xc02f, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),

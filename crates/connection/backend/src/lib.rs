@@ -100,6 +100,6 @@ pub use config::{BackendConfig, ConfigError};
 pub use connection::HandoffStream;
 pub use context::Context;
 pub use listener::{Handoff, HandoffConfig, HandoffError, HandoffListener};
-pub use run::{BackendError, Server, run, run_from, run_with};
-pub use tls::TlsError;
+pub use run::{BackendError, Server, run, run_with};
 pub use unlade_channel::trust::TrustFiles;
+pub use unlade_runtime::identity::IdentityError as TlsError;

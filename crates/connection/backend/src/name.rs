@@ -138,26 +138,8 @@ fn check_segment(segment: &str) -> Result<(), NameError> {
 
 /// Decodes the percent-escapes of one segment.
 fn decode(segment: &str) -> Result<String, NameError> {
-    if !segment.contains('%') {
-        return Ok(segment.to_owned());
-    }
-    let mut content = Vec::with_capacity(segment.len());
-    let mut bytes = segment.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            content.push(byte);
-            continue;
-        }
-        let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
-            return Err(NameError::Escape);
-        };
-        content.push(high << 4 | low);
-    }
-    String::from_utf8(content).map_err(|_| NameError::NotUtf8)
-}
-
-fn digit(byte: Option<u8>) -> Option<u8> {
-    char::from(byte?).to_digit(16).map(|digit| digit as u8)
+    let decoded = unlade_http::percent::decoded(segment).ok_or(NameError::Escape)?;
+    String::from_utf8(decoded).map_err(|_| NameError::NotUtf8)
 }
 
 #[cfg(test)]

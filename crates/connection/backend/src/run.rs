@@ -11,6 +11,7 @@ use rustls::pki_types::CertificateDer;
 use unlade_metrics::{Event, Meter, Role};
 use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
+use unlade_runtime::identity::{Identity, IdentityError};
 use unlade_runtime::listen;
 use unlade_runtime::listen::{ListenError, ListenOptions};
 use unlade_runtime::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError};
@@ -25,7 +26,7 @@ use crate::config::{AgentConfig, BackendConfig, ConfigError, NicConfig};
 use crate::context::Context;
 use crate::listener::{Handoff, HandoffConfig, HandoffError};
 use crate::store::{Store, StoreError};
-use crate::tls::{self, TlsError};
+use crate::tls;
 
 /// Age at which a worker closes an unused object, and the interval of this check.
 const EXPIRE_EVERY: Duration = Duration::from_secs(5);
@@ -47,7 +48,7 @@ pub enum BackendError {
     Store(#[from] StoreError),
     /// The certificate or key of `[https]` cannot be used.
     #[error(transparent)]
-    Tls(#[from] Box<TlsError>),
+    Tls(#[from] Box<IdentityError>),
     /// The device for TLS records cannot be attached.
     #[error("[nic]: {0}")]
     Device(Box<dyn Error + Send + Sync>),
@@ -182,10 +183,7 @@ impl Server {
             None => None,
             Some(address) => {
                 let watch = control.watch();
-                let health = move || match watch.phase() {
-                    Phase::Running => Health::Ok,
-                    Phase::Draining | Phase::Stopping => Health::Draining,
-                };
+                let health = move || Health::from(watch.phase());
                 let version = env!("CARGO_PKG_VERSION");
                 let stages = meter.clone();
                 let mut routes = Routes::new(meter.clone(), health, "unlade backend", version)
@@ -207,7 +205,7 @@ impl Server {
         tracing::info!(address = %http, root = %control.config().root.display(), "serving objects");
         let (http_sockets, https_sockets) = (Mutex::new(listeners), Mutex::new(https));
         let (chain, tls) = match identity {
-            Some(tls::Identity { chain, config }) => (chain, Some(config)),
+            Some(Identity { chain, config }) => (chain, Some(config)),
             None => (Vec::new(), None),
         };
         let listeners =
@@ -316,7 +314,7 @@ struct SharedState {
 fn bind_https(
     config: &BackendConfig,
     device: Option<&dyn Device>,
-) -> Result<(Vec<TcpListener>, Option<tls::Identity>), BackendError> {
+) -> Result<(Vec<TcpListener>, Option<Identity>), BackendError> {
     let Some(https) = &config.https else { return Ok((Vec::new(), None)) };
     let identity = tls::load(https).map_err(Box::new)?;
     let device = device.map(|device| device.interface().to_owned());
@@ -417,7 +415,8 @@ async fn tend(
     }
 }
 
-/// Runs a backend with `config` until SIGTERM or SIGINT, then drains it. SIGHUP keeps `config`.
+/// Runs a backend with `config` and its log until SIGTERM or SIGINT, then drains it. SIGHUP keeps
+/// `config`.
 ///
 /// # Errors
 /// The backend cannot start, or a worker failed.
@@ -427,24 +426,16 @@ pub fn run(config: BackendConfig) -> Result<(), BackendError> {
     Server::bind(config)?.run(true, move || Ok(same.clone())).map(report)
 }
 
-/// Runs a backend with the configuration in `path`, which SIGHUP reloads.
+/// Runs a backend with `config`, which SIGHUP reads again from `path`; `attach` provides the device
+/// for `tls = "nic"`. The caller has set up the log.
 ///
 /// # Errors
-/// The configuration is invalid; otherwise as for [`run`].
-pub fn run_from(path: &Path) -> Result<(), BackendError> {
-    run_with(path, |_| Err(BackendError::NoDevice.into()))
-}
-
-/// Like [`run_from`]; `attach` provides the device for `tls = "nic"`.
-///
-/// # Errors
-/// As [`run_from`], and those of `attach`.
+/// As [`run`], and those of `attach`.
 pub fn run_with(
+    config: BackendConfig,
     path: &Path,
     attach: impl FnOnce(&NicConfig) -> Result<Arc<dyn Device>, Box<dyn Error + Send + Sync>>,
 ) -> Result<(), BackendError> {
-    let config = BackendConfig::load(path)?;
-    unlade_runtime::logs::init(&config.log)?;
     let device = config.device()?.map(attach).transpose().map_err(BackendError::Device)?;
     Server::bind_with(config, device)?.run(true, || BackendConfig::load(path)).map(report)
 }

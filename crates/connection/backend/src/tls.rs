@@ -1,8 +1,6 @@
 //! TLS of directly accepted connections, and record offload to a device (`tls = "nic"`) for
 //! accepted and adopted connections.
 
-use std::io::{self, Read};
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
@@ -11,6 +9,7 @@ use unlade_metrics::{Event, OffloadRefusal, Stage};
 use unlade_runtime::Stream;
 use unlade_runtime::handshake;
 use unlade_runtime::handshake::Failure;
+use unlade_runtime::identity::{self, Identity, IdentityError};
 use unlade_tls::device::{Begin, Refused};
 
 use crate::config::HttpsConfig;
@@ -19,57 +18,12 @@ use crate::session::{OnDrain, Session};
 
 /// The only ALPN protocol.
 const ALPN: &[u8] = b"http/1.1";
-/// Maximum size of a PEM file, in bytes.
-const PEM_BYTES_MAX: u64 = 1 << 20;
-
-/// Error of loading a certificate and its key.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// A file cannot be read.
-    #[error("{path}: {error}; give a PEM file that this user may read")]
-    Read {
-        /// The file.
-        path: String,
-        /// The error of the system call.
-        #[source]
-        error: io::Error,
-    },
-    /// The files are not a valid certificate chain with its key.
-    #[error("{certificate} with {key}: {error}")]
-    Identity {
-        /// The certificate's file.
-        certificate: String,
-        /// The key's file.
-        key: String,
-        /// The cause.
-        #[source]
-        error: unlade_tls::ConfigError,
-    },
-}
-
-/// The identity of the `[https]` table.
-#[derive(Debug, Clone)]
-pub(crate) struct Identity {
-    /// Its certificate chain.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// The configuration of handshakes.
-    pub config: Arc<rustls::ServerConfig>,
-}
-
 /// Loads the certificate chain and key of the `[https]` table.
 ///
 /// # Errors
 /// A file cannot be read, or its contents are invalid.
-pub(crate) fn load(config: &HttpsConfig) -> Result<Identity, TlsError> {
-    let wrong = |error| TlsError::Identity {
-        certificate: config.certificate.display().to_string(),
-        key: config.key.display().to_string(),
-        error,
-    };
-    let (certificate, key) = (read(&config.certificate)?, read(&config.key)?);
-    let (chain, key) = unlade_tls::config::identity_from_pem(&certificate, &key).map_err(wrong)?;
-    let config = unlade_tls::server_config(chain.clone(), key, &[ALPN]).map_err(wrong)?;
-    Ok(Identity { chain, config })
+pub(crate) fn load(config: &HttpsConfig) -> Result<Identity, IdentityError> {
+    identity::load(&config.certificate, &config.key, &[ALPN])
 }
 
 /// Returns true if the files of `config` contain another chain than `chain`. A different key has a
@@ -77,7 +31,7 @@ pub(crate) fn load(config: &HttpsConfig) -> Result<Identity, TlsError> {
 ///
 /// # Errors
 /// As for [`load`].
-fn is_replaced(config: &HttpsConfig, chain: &[CertificateDer<'_>]) -> Result<bool, TlsError> {
+fn is_replaced(config: &HttpsConfig, chain: &[CertificateDer<'_>]) -> Result<bool, IdentityError> {
     Ok(load(config)?.chain != chain)
 }
 
@@ -97,14 +51,6 @@ pub(crate) fn warn_of_replaced(config: &HttpsConfig, chain: &[CertificateDer<'_>
             "cannot be loaded; the old certificate stays in force, and a restart would fail"
         ),
     }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    let failed = |error| TlsError::Read { path: path.display().to_string(), error };
-    let file = std::fs::File::open(path).map_err(failed)?;
-    let mut bytes = Vec::new();
-    file.take(PEM_BYTES_MAX).read_to_end(&mut bytes).map_err(failed)?;
-    Ok(bytes)
 }
 
 /// Performs the handshake of an accepted connection and offloads its records to the device, if

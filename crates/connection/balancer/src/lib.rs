@@ -123,4 +123,4 @@ mod worker;
 pub use config::{BalancerConfig, ConfigError};
 pub use plan::PlanError;
 pub use run::{Balancer, BalancerError, Handle, check, run};
-pub use tls::TlsError;
+pub use unlade_runtime::identity::IdentityError as TlsError;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use unlade_channel::trust::{Membership, TrustError, TrustFiles};
 use unlade_http::HeadLimits;
 use unlade_metrics::Meter;
+use unlade_runtime::identity::IdentityError;
 
 use crate::clients::ClientLimits;
 use crate::config::{
@@ -16,7 +17,7 @@ use crate::config::{
 use crate::machine::Machine;
 use crate::pool::{KnownServers, Pool};
 use crate::route::RouteTable;
-use crate::tls::{self, TlsError};
+use crate::tls;
 
 /// A loaded configuration.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ pub enum PlanError {
         address: SocketAddr,
         /// The error.
         #[source]
-        error: Box<TlsError>,
+        error: Box<IdentityError>,
     },
     /// An unusable identity towards the agents of a pool.
     #[error("pool.{pool}.trust: {error}")]

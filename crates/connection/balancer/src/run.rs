@@ -13,9 +13,7 @@ use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
 use unlade_runtime::listen;
 use unlade_runtime::listen::{ListenError, ListenOptions};
-use unlade_runtime::logs;
-use unlade_runtime::logs::LogError;
-use unlade_runtime::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
+use unlade_runtime::{Control, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
 
 use crate::accept;
 use crate::clients::Clients;
@@ -42,9 +40,6 @@ pub enum BalancerError {
     /// The admin endpoint.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The log.
-    #[error(transparent)]
-    Log(#[from] LogError),
     /// A worker.
     #[error(transparent)]
     Workers(#[from] WorkersError),
@@ -60,12 +55,11 @@ pub fn check(config: BalancerConfig) -> Result<(), BalancerError> {
     Ok(())
 }
 
-/// Runs a balancer until SIGTERM or SIGINT, with the log settings of `config.log`.
+/// Runs a balancer until SIGTERM or SIGINT. The caller has set up the log.
 ///
 /// # Errors
 /// The configuration, an address, or a worker that failed.
 pub fn run(config: BalancerConfig) -> Result<(), BalancerError> {
-    logs::init(&config.log)?;
     Balancer::bind(config)?.run(true)
 }
 
@@ -279,10 +273,7 @@ async fn serve(
 /// Returns the responses of the admin endpoint.
 fn routes(meter: &Arc<Meter>, control: &Control<Plan>) -> Routes {
     let health = control.clone();
-    let health = move || match health.phase() {
-        Phase::Running => Health::Ok,
-        Phase::Draining | Phase::Stopping => Health::Draining,
-    };
+    let health = move || Health::from(health.phase());
     let (servers, stages) = (control.clone(), meter.clone());
     Routes::new(meter.clone(), health, "unlade lb", env!("CARGO_PKG_VERSION"))
         .route("/servers", move |_| Answer::json(servers_json(&servers.config())))

@@ -16,8 +16,8 @@
 //! ```
 
 use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
-use unlade_bytes::{DecodeError, Reader, Write};
-use zeroize::{Zeroize, Zeroizing};
+use unlade_bytes::{DecodeError, Frames, Reader, Write};
+use zeroize::Zeroizing;
 
 /// Version of the protocol in this build; both ends must have the same. Version 2 has UNREAD, its
 /// length in RETURN, and the excluded hosts of scopes.
@@ -595,21 +595,21 @@ fn decode_scope(reader: &mut Reader<'_>) -> Result<Scope, DecodeError> {
     Ok(Scope { id, host, excluded_hosts, prefix, excluded, ring })
 }
 
-/// Splits received bytes into frames.
-#[derive(Debug, Default)]
-pub struct Deframer {
-    buffer: Vec<u8>,
-    start: usize,
+/// Splits received bytes into frames. A frame may be a snapshot, with secrets: decoded bytes are
+/// zeroised.
+#[derive(Debug)]
+pub struct Deframer(Frames);
+
+impl Default for Deframer {
+    fn default() -> Deframer {
+        Deframer(Frames::secret())
+    }
 }
 
 impl Deframer {
     /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.extend_from_slice(bytes);
+        self.0.push(bytes);
     }
 
     /// Returns the next complete frame, or `None` if more bytes are needed.
@@ -617,12 +617,7 @@ impl Deframer {
     /// # Errors
     /// [`DecodeError`]: the channel must be closed.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
-        Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
-            // The frame may have been a snapshot, with secrets.
-            self.buffer[self.start..self.start + taken].zeroize();
-            self.start += taken;
-            frame
-        }))
+        self.0.next_with(Frame::decode)
     }
 }
 

@@ -6,8 +6,9 @@
  *                                                 ─► late device ─► user space delays
  *   late device ingress:  (user space writes a late frame back) ─► link egress/ingress, marked
  *
- * The verdict on the n-th packet of a direction is a function of the seed and n alone; the order of
- * packets depends on the peers.
+ * The verdict on the n-th packet of a direction is a function of the seed and n alone, that of
+ * crates/base/testkit/src/line.rs; tests/impair.rs compares both. The order of packets depends on
+ * the peers.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -5,8 +5,8 @@
 //! a random time and writes it back, so that others overtake it. With segmentation offload, a
 //! packet here has up to 64 KiB.
 //!
-//! The decision for the n-th packet of a direction is a function of the seed and n. The order of
-//! the packets depends on the peers' timing, so a run cannot be repeated packet by packet.
+//! The decision for the n-th packet of a direction is [`Chances::fate`] of the seed and n, which
+//! the programs compute: egress is direction 0, ingress direction 1. The order of the packets depends on the peers' timing, so a run cannot be repeated packet by packet.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -24,6 +24,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use unlade_sys::link::{Link, Mac};
 use unlade_sys::tap::Tap;
 use unlade_testkit::Random;
+use unlade_testkit::line::Chances;
 
 use crate::error::SteerError;
 use crate::hold::wait;
@@ -50,17 +51,13 @@ const DEVICES: [(&str, &str); 2] = [("late-out", "late_egress"), ("late-in", "la
 const LINK_PROGRAMS: [(&str, TcAttachType); 2] =
     [("impair_egress", TcAttachType::Egress), ("impair_ingress", TcAttachType::Ingress)];
 
-/// Impairment of a link. Probabilities apply to each packet and are from 0 to 1.
+/// Impairment of a link.
 #[derive(Clone, Debug)]
 pub struct ImpairConfig {
     /// The link, in the current network namespace.
     pub interface: String,
-    /// Probability of loss.
-    pub loss: f64,
-    /// Probability of duplication.
-    pub duplicate: f64,
-    /// Probability of a delay.
-    pub delay: f64,
+    /// Probabilities of loss, duplication and delay; the programs damage no packet.
+    pub chances: Chances,
     /// Longest delay, at most [`DELAY_MAX`].
     pub delay_max: Duration,
     /// Seed of the decisions.
@@ -117,9 +114,9 @@ impl Impairment {
         let taps = [device(0)?, device(1)?];
         let [late_out, late_in] = [taps[0].link().index, taps[1].link().index];
         let mut ebpf = EbpfLoader::new()
-            .override_global("drop_below", &below(config.loss), true)
-            .override_global("duplicate_below", &below(config.duplicate), true)
-            .override_global("delay_below", &below(config.delay), true)
+            .override_global("drop_below", &config.chances.loss.threshold(), true)
+            .override_global("duplicate_below", &config.chances.duplicate.threshold(), true)
+            .override_global("delay_below", &config.chances.late.threshold(), true)
             .override_global("seed", &config.seed, true)
             .override_global("link_ifindex", &link.index, true)
             .override_global("late_out_ifindex", &late_out, true)
@@ -196,12 +193,6 @@ impl Drop for Impairment {
             let _ = thread.join();
         }
     }
-}
-
-/// Converts a probability into a threshold for 32-bit random numbers.
-fn below(probability: f64) -> u64 {
-    // Casts saturate, and convert NaN to 0.
-    (probability.clamp(0.0, 1.0) * 4_294_967_296.0).round() as u64
 }
 
 fn device(number: u8) -> Result<Tap, SteerError> {
@@ -303,15 +294,6 @@ mod tests {
             buffer: vec![0; FRAME_BYTES_MAX].into_boxed_slice(),
             number: 0,
         }
-    }
-
-    #[test]
-    fn probabilities_are_of_2_to_the_32() {
-        assert_eq!(below(0.0), 0);
-        assert_eq!(below(f64::NAN), 0);
-        assert_eq!(below(0.25), 1 << 30);
-        // Every 32-bit number is below this threshold.
-        assert_eq!(below(2.0), 1 << 32);
     }
 
     #[test]

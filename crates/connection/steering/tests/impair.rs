@@ -12,6 +12,7 @@ use rustix::thread::{
     CpuSet, UnshareFlags, gettid, sched_getcpu, sched_setaffinity, unshare_unsafe,
 };
 use unlade_steering::impair::{ImpairConfig, Impairment};
+use unlade_testkit::line::{Chance, Chances, Fate};
 
 fn ip(arguments: &str) {
     let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
@@ -74,12 +75,15 @@ fn in_namespaces(near: impl FnOnce() + Send, far: impl FnOnce() + Send) {
 fn config() -> ImpairConfig {
     ImpairConfig {
         interface: "near".into(),
-        loss: 0.0,
-        duplicate: 0.0,
-        delay: 0.0,
+        chances: Chances::default(),
         delay_max: Duration::from_millis(3),
         seed: 7,
     }
+}
+
+/// The fates of the 1000 datagrams, in the order in which they are sent.
+fn fates(chances: Chances) -> impl Iterator<Item = (u32, Fate)> {
+    (0..1000).map(move |number| (number, chances.fate(config().seed, 0, number.into())))
 }
 
 /// Sends 1000 numbered datagrams; returns those that arrive at the far side.
@@ -139,18 +143,23 @@ fn datagrams(
 
 #[test]
 fn lost_datagrams_are_counted() {
-    datagrams(ImpairConfig { loss: 0.2, ..config() }, |arrived, counters| {
+    let chances = Chances { loss: Chance::of(0.2), ..Chances::default() };
+    datagrams(ImpairConfig { chances, ..config() }, |arrived, counters| {
         assert!((100..300).contains(&counters.dropped), "{counters:?}");
+        // The programs decide as the model does.
+        let due = fates(chances).filter(|(_, fate)| !fate.is_lost).map(|(number, _)| number);
+        assert!(arrived.iter().copied().eq(due));
         assert_eq!(arrived.len() as u64, 1000 - counters.dropped);
-        assert!(arrived.is_sorted());
         assert_eq!((counters.duplicated, counters.delayed), (0, 0));
     });
 }
 
 #[test]
 fn doubled_datagrams_come_twice() {
-    datagrams(ImpairConfig { duplicate: 0.1, ..config() }, |arrived, counters| {
-        assert!((40..200).contains(&counters.duplicated), "{counters:?}");
+    let chances = Chances { duplicate: Chance::of(0.1), ..Chances::default() };
+    datagrams(ImpairConfig { chances, ..config() }, |arrived, counters| {
+        let due = fates(chances).filter(|(_, fate)| fate.is_doubled).count();
+        assert_eq!(counters.duplicated, due as u64, "{counters:?}");
         assert_eq!(arrived.len() as u64, 1000 + counters.duplicated);
         assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), 1000);
     });
@@ -158,8 +167,10 @@ fn doubled_datagrams_come_twice() {
 
 #[test]
 fn late_datagrams_are_overtaken() {
-    datagrams(ImpairConfig { delay: 0.1, ..config() }, |arrived, counters| {
-        assert!((40..200).contains(&counters.delayed), "{counters:?}");
+    let chances = Chances { late: Chance::of(0.1), ..Chances::default() };
+    datagrams(ImpairConfig { chances, ..config() }, |arrived, counters| {
+        let due = fates(chances).filter(|(_, fate)| fate.is_late).count();
+        assert_eq!(counters.delayed, due as u64, "{counters:?}");
         assert_eq!((counters.released, counters.overflowed), (counters.delayed, 0));
         assert_eq!(arrived.iter().collect::<HashSet<_>>().len(), 1000);
         assert!(!arrived.is_sorted());
@@ -173,7 +184,10 @@ fn a_connection_survives_all_of_it() {
     let (ready, start) = mpsc::channel::<()>();
     let near = move || {
         start.recv().unwrap();
-        let bad = ImpairConfig { loss: 0.01, duplicate: 0.01, delay: 0.02, ..config() };
+        let one = Chance::of(0.01);
+        let chances =
+            Chances { loss: one, duplicate: one, late: Chance::of(0.02), ..Chances::default() };
+        let bad = ImpairConfig { chances, ..config() };
         let link = Impairment::open(&bad).unwrap();
         let mut stream = TcpStream::connect("10.9.1.2:5001").unwrap();
         stream.write_all(&message).unwrap();

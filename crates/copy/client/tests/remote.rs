@@ -2,8 +2,6 @@
 //! the daemon's end. Killed daemons are in the system tests.
 
 use std::fs::File;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +10,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, sendmsg, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use unlade_copy::{
     Class, Copier, CopyError, CopyOptions, Options, Refusal, Remote, RemoteError, TaskFailure,
 };
@@ -85,13 +80,8 @@ fn raw(path: &Path) -> OwnedFd {
 }
 
 fn say(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
-    }
     // The daemon may have closed already.
-    let _ = sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+    let _ = unlade_sys::descriptors::send(socket, bytes, descriptors);
 }
 
 /// The next reply; none if the daemon has closed.

@@ -147,23 +147,8 @@ fn set(reply: &mut Reply, name: &'static str, value: &str) {
 /// Decodes percent encoding (RFC 3986 §2.1).
 fn unpercent(text: &str) -> Result<String, Refusal> {
     let wrong = || Refusal::Parameter(format!("{text:?} is not in percent notation"));
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2).ok_or_else(wrong)?;
-        if !digits.iter().all(u8::is_ascii_hexdigit) {
-            return Err(wrong());
-        }
-        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
-        rest = after;
-    }
-    String::from_utf8(bytes).map_err(|_| wrong())
+    let decoded = unlade_http::percent::decoded(text).ok_or_else(wrong)?;
+    String::from_utf8(decoded).map_err(|_| wrong())
 }
 
 /// A request of an authenticated caller, and its body.
@@ -549,14 +534,6 @@ async fn state(api: &Api, caller: &Caller) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn percent_notation_is_strict() {
-        assert_eq!(unpercent("a%3A%C3%BC").unwrap(), "a:ü");
-        for wrong in ["%", "%4", "%zz", "%+1", "%ff"] {
-            assert!(unpercent(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn hints_are_objects() {

@@ -72,13 +72,7 @@ pub struct Answer {
 
 /// A random UUID (RFC 9562 §5.4).
 pub fn uuid() -> String {
-    let mut bytes = [0_u8; 16];
-    // Waits until the kernel's random generator is initialized.
-    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    uuid::Uuid::new_v4().to_string()
 }
 
 /// Invokes a function with a JSON event. Must not be cancelled: an assigned instance must be used.

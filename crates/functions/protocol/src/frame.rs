@@ -2,7 +2,7 @@
 
 use super::invocation::{InvokeHead, ReplyHead};
 use super::{VERSION, split_head, u16_at, u32_at, u64_at};
-use unlade_bytes::DecodeError;
+use unlade_bytes::{DecodeError, Frames};
 
 /// Most bytes of a frame after its length.
 pub const FRAME_BYTES_MAX: usize = 64 * 1024;
@@ -162,19 +162,12 @@ fn version(content: &[u8]) -> Result<(), DecodeError> {
 
 /// Splits received bytes into frames. Holds at most one frame and the bytes of one read.
 #[derive(Debug, Default)]
-pub struct Deframer {
-    buffer: Vec<u8>,
-    start: usize,
-}
+pub struct Deframer(Frames);
 
 impl Deframer {
     /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.start > 0 {
-            self.buffer.drain(..self.start);
-            self.start = 0;
-        }
-        self.buffer.extend_from_slice(bytes);
+        self.0.push(bytes);
     }
 
     /// The next complete frame; `None` if more bytes are needed.
@@ -182,10 +175,7 @@ impl Deframer {
     /// # Errors
     /// The frame is invalid; the channel must end.
     pub fn next_frame(&mut self) -> Result<Option<Frame>, DecodeError> {
-        Ok(Frame::decode(&self.buffer[self.start..])?.map(|(frame, taken)| {
-            self.start += taken;
-            frame
-        }))
+        self.0.next_with(Frame::decode)
     }
 }
 

@@ -55,18 +55,7 @@ pub fn decoded(path: &Path, suffix: &str) -> Option<String> {
         text.push_str(piece.strip_suffix(MORE)?);
     }
     text.push_str(last.strip_suffix(suffix)?);
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((first, after)) = rest.split_first() {
-        rest = after;
-        if *first != b'%' {
-            bytes.push(*first);
-            continue;
-        }
-        let (digits, after) = rest.split_at_checked(2)?;
-        bytes.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
-        rest = after;
-    }
-    String::from_utf8(bytes).ok()
+    String::from_utf8(unlade_http::percent::decoded(&text)?).ok()
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Simulation of a bad line: frames are lost, duplicated, damaged, delayed or reordered. The
-//! random source has a seed, so that a run can be repeated; each direction is a [`Lane`].
+//! decisions are those of [`unlade_testkit::line`], from a seed, so that a run can be repeated;
+//! each direction is a [`Lane`].
 
 use std::collections::VecDeque;
 use std::str::FromStr;
@@ -7,6 +8,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 use unlade_testkit::Random;
+pub use unlade_testkit::line::WHOLE_PPM as WHOLE;
+use unlade_testkit::line::{Chance, Chances, Fate};
 
 /// Largest number of frames that wait in one direction.
 pub const HELD_MAX: usize = 4096;
@@ -16,8 +19,6 @@ pub const HELD_BYTES_MAX: usize = 64 << 20;
 const PASSED_MAX: u64 = 8;
 /// Longest wait of a reordered frame in nanoseconds, in case no frame follows.
 const PASSED_NS_MAX: u64 = 1_000_000;
-/// Denominator of probabilities.
-pub const WHOLE: u32 = 1_000_000;
 /// The longest delay that can be configured.
 pub const DELAY_MS_MAX: u64 = 10_000;
 
@@ -34,6 +35,18 @@ pub struct Impairment {
     pub reorder_ppm: u32,
     /// Delay of all frames in nanoseconds.
     pub delay_ns: u64,
+}
+
+impl Impairment {
+    /// The probabilities, as the model of a line has them.
+    fn chances(&self) -> Chances {
+        Chances {
+            loss: Chance::ppm(self.loss_ppm),
+            duplicate: Chance::ppm(self.duplicate_ppm),
+            late: Chance::ppm(self.reorder_ppm),
+            damage: Chance::ppm(self.corrupt_ppm),
+        }
+    }
 }
 
 /// An impairment in its text form, such as `loss=2%,reorder=0.5%,delay=3ms,seed=7`.
@@ -136,7 +149,15 @@ struct DelayedFrame<F> {
 /// [duplicated](Lane::is_doubled) or [damaged](Lane::damage), and if it, and its duplicate,
 /// [waits](Lane::wait); frames whose wait is over are [released](Lane::release).
 pub struct Lane<F> {
-    impairment: Impairment,
+    chances: Chances,
+    delay_ns: u64,
+    seed: u64,
+    direction: u8,
+    /// That of the frame that went in last.
+    fate: Fate,
+    /// A copy of that frame is next.
+    copy_is_next: bool,
+    /// Source of the places of damage and the numbers of overtaking frames.
     random: Random,
     held: VecDeque<DelayedFrame<F>>,
     held_bytes: usize,
@@ -150,10 +171,20 @@ pub struct Wait {
 }
 
 impl<F> Lane<F> {
-    /// Creates a direction without waiting frames.
-    pub fn new(impairment: Impairment, seed: u64) -> Lane<F> {
-        let (held, stats) = (VecDeque::new(), ImpairStats::default());
-        Lane { impairment, random: Random::new(seed), held, held_bytes: 0, stats }
+    /// Creates a direction, 0 or 1, without waiting frames.
+    pub fn new(impairment: Impairment, seed: u64, direction: u8) -> Lane<F> {
+        Lane {
+            chances: impairment.chances(),
+            delay_ns: impairment.delay_ns,
+            seed,
+            direction,
+            fate: Fate::default(),
+            copy_is_next: false,
+            random: Random::numbered(seed, direction.into()),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            stats: ImpairStats::default(),
+        }
     }
 
     /// Counters so far.
@@ -166,38 +197,36 @@ impl<F> Lane<F> {
         !self.held.is_empty()
     }
 
-    fn happens(&mut self, ppm: u32) -> bool {
-        ppm > 0 && self.random.chance(u64::from(ppm), u64::from(WHOLE))
-    }
-
-    /// Counts a frame that goes in. Returns true if it is lost.
+    /// Counts a frame that goes in, and decides its fate. Returns true if it is lost.
     pub fn is_lost(&mut self) -> bool {
+        self.fate = self.chances.fate(self.seed, self.direction, self.stats.taken);
+        self.copy_is_next = false;
         self.stats.taken += 1;
-        let lost = self.happens(self.impairment.loss_ppm);
-        self.stats.lost += u64::from(lost);
-        lost
+        self.stats.lost += u64::from(self.fate.is_lost);
+        self.fate.is_lost
     }
 
-    /// Returns true if the frame is to be duplicated.
+    /// Returns true if the frame is to be duplicated; its copy [waits](Lane::wait) first.
     pub fn is_doubled(&mut self) -> bool {
-        let doubled = self.happens(self.impairment.duplicate_ppm);
-        self.stats.duplicated += u64::from(doubled);
-        doubled
+        self.copy_is_next = self.fate.is_doubled;
+        self.stats.duplicated += u64::from(self.fate.is_doubled);
+        self.fate.is_doubled
     }
 
-    /// Damages the frame with the configured probability.
+    /// Damages the frame if that is its fate.
     pub fn damage(&mut self, frame: &mut [u8]) {
-        if self.happens(self.impairment.corrupt_ppm) && !frame.is_empty() {
+        if self.fate.is_damaged && !frame.is_empty() {
             let at = self.random.below(frame.len());
             frame[at] ^= 1 << self.random.below(8u32);
             self.stats.corrupted += 1;
         }
     }
 
-    /// The delay of the frame; `None` if it passes at once.
+    /// The delay of the frame, or of its copy; `None` if it passes at once.
     pub fn wait(&mut self) -> Option<Wait> {
-        let passed = self.happens(self.impairment.reorder_ppm);
-        (passed || self.impairment.delay_ns > 0).then_some(Wait { passed })
+        let is_copy = core::mem::take(&mut self.copy_is_next);
+        let passed = self.fate.is_late && !is_copy;
+        (passed || self.delay_ns > 0).then_some(Wait { passed })
     }
 
     /// Queues a frame of `bytes` bytes; returns it, counted as lost, if too many wait.
@@ -207,7 +236,7 @@ impl<F> Lane<F> {
             return Some(frame);
         }
         let passed = wait.passed;
-        let mut at_ns = now_ns.saturating_add(self.impairment.delay_ns);
+        let mut at_ns = now_ns.saturating_add(self.delay_ns);
         let mut after = self.stats.taken;
         if passed {
             self.stats.reordered += 1;
@@ -272,7 +301,7 @@ mod tests {
     #[test]
     fn what_waits_has_limits_and_what_is_over_them_is_counted() {
         let late = Impairment { delay_ns: 5, ..Impairment::default() };
-        let mut lane = Lane::new(late, 1);
+        let mut lane = Lane::new(late, 1, 0);
         let send = |lane: &mut Lane<u32>, frame: u32, bytes: usize| {
             assert!(!lane.is_lost() && !lane.is_doubled());
             let wait = lane.wait().unwrap();

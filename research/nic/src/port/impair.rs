@@ -15,8 +15,8 @@ struct Lane {
 }
 
 impl Lane {
-    fn new(impairment: Impairment, seed: u64) -> Lane {
-        Lane { line: impair::Lane::new(impairment, seed), ready: VecDeque::new() }
+    fn new(impairment: Impairment, seed: u64, direction: u8) -> Lane {
+        Lane { line: impair::Lane::new(impairment, seed, direction), ready: VecDeque::new() }
     }
 
     /// Takes a frame; `port` provides frames for copies, and takes lost ones back.
@@ -60,7 +60,7 @@ pub struct Impair<P> {
 impl<P: Port> Impair<P> {
     /// Wraps `port`: sent frames are impaired by `out`, received ones by `incoming`.
     pub fn new(port: P, out: Impairment, incoming: Impairment, seed: u64) -> Impair<P> {
-        let (out, incoming) = (Lane::new(out, seed), Lane::new(incoming, !seed));
+        let (out, incoming) = (Lane::new(out, seed, 0), Lane::new(incoming, seed, 1));
         Impair { port, out, incoming, now_ns: 0 }
     }
 

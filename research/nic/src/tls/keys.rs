@@ -1,19 +1,19 @@
 //! The keys of one direction of a connection.
 
 use aws_lc_rs::aead::{Aad, LessSafeKey, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, HKDF_SHA384, KeyType, Prk};
 use thiserror::Error;
 use unlade_nic_engine::Tls;
 use unlade_nic_engine::tls::{EXPLICIT_NONCE_BYTES, HEADER_BYTES, TAG_BYTES, Version};
+use unlade_nic_inline::device::static_state;
 use unlade_tls::Cipher;
+use unlade_tls::device;
+use unlade_tls::expand::expand_label;
 use zeroize::Zeroizing;
 
 use crate::flow::Protocol;
 
 /// Bytes of a nonce.
 const NONCE_BYTES: usize = 12;
-/// "tls13 traffic upd" and its frame (RFC 8446 §7.1, §7.2).
-const LABEL_BYTES_MAX: usize = 32;
 
 /// The reason that keys cannot be used; an error of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -46,27 +46,6 @@ pub struct Secrets {
     pub traffic_secret: Option<Zeroizing<Vec<u8>>>,
 }
 
-struct Length(usize);
-
-impl KeyType for Length {
-    fn len(&self) -> usize {
-        self.0
-    }
-}
-
-/// HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
-fn expand(prk: &Prk, label: &[u8], out: &mut [u8]) -> Result<(), KeysError> {
-    let mut info = [0; LABEL_BYTES_MAX];
-    let full = [b"tls13 ".as_slice(), label].concat();
-    info[..2].copy_from_slice(&(out.len() as u16).to_be_bytes());
-    info[2] = full.len() as u8;
-    info[3..3 + full.len()].copy_from_slice(&full);
-    let info = &info[..4 + full.len()];
-    let parts = [info];
-    let okm = prk.expand(&parts, Length(out.len())).map_err(|_| KeysError::NoSecret)?;
-    okm.fill(out).map_err(|_| KeysError::NoSecret)
-}
-
 impl Secrets {
     /// The secrets after a KeyUpdate (RFC 8446 §7.2, §7.3).
     ///
@@ -74,17 +53,16 @@ impl Secrets {
     /// [`KeysError::NoSecret`].
     pub fn next(&self) -> Result<Secrets, KeysError> {
         let secret = self.traffic_secret.as_ref().ok_or(KeysError::NoSecret)?;
-        let hash = match self.cipher {
-            Cipher::Aes256Gcm => HKDF_SHA384,
-            Cipher::Aes128Gcm | Cipher::ChaCha20Poly1305 => HKDF_SHA256,
+        let hash = self.cipher.hash();
+        let expand = |from: &[u8], label: &[u8], out: &mut [u8]| {
+            expand_label(hash, from, label, &[], out).map_err(|_| KeysError::NoSecret)
         };
         let mut next = Zeroizing::new(vec![0; secret.len()]);
-        expand(&Prk::new_less_safe(hash, secret), b"traffic upd", &mut next)?;
-        let prk = Prk::new_less_safe(hash, &next);
+        expand(secret, b"traffic upd", &mut next)?;
         let mut key = Zeroizing::new(vec![0; self.key.len()]);
         let mut iv = [0; NONCE_BYTES];
-        expand(&prk, b"key", &mut key)?;
-        expand(&prk, b"iv", &mut iv)?;
+        expand(&next, b"key", &mut key)?;
+        expand(&next, b"iv", &mut iv)?;
         Ok(Secrets { key, iv, traffic_secret: Some(next), ..*self })
     }
 
@@ -109,11 +87,10 @@ impl Secrets {
     /// # Errors
     /// [`KeysError::Length`]; also for a suite that the device does not support.
     pub fn tls(&self) -> Result<Tls, KeysError> {
-        let length = KeysError::Length(self.key.len());
-        if !self.offloads() || self.key.len() != self.cipher.key_bytes() {
-            return Err(length);
-        }
-        Tls::new(self.version, &self.key, self.iv).map_err(|_| length)
+        let is_13 = self.version == Version::Tls13;
+        device::Keys::of(self.cipher, is_13, &self.key, self.iv, 0)
+            .and_then(|keys| static_state(&keys))
+            .ok_or(KeysError::Length(self.key.len()))
     }
 }
 
@@ -147,11 +124,11 @@ impl SoftKey {
         HEADER_BYTES + self.explicit_bytes()
     }
 
-    /// Bytes of the nonce in the record: ChaCha20-Poly1305 has none (RFC 7905 §2).
+    /// Bytes of the nonce in the record.
     fn explicit_bytes(&self) -> usize {
-        match (self.version, self.cipher) {
-            (Version::Tls13, _) | (_, Cipher::ChaCha20Poly1305) => 0,
-            (Version::Tls12, _) => EXPLICIT_NONCE_BYTES,
+        match self.version == Version::Tls12 && self.cipher.explicit_nonce() {
+            true => EXPLICIT_NONCE_BYTES,
+            false => 0,
         }
     }
 

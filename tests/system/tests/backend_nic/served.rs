@@ -1,10 +1,9 @@
 //! `unlade backend` with `tls = "nic"`: curl, OpenSSL and rustls as clients.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::process::Stdio;
 
-use system_tests::{needs, unlade};
+use system_tests::{admin, needs, unlade};
 use unlade_testkit::Random;
 
 use crate::net::{self, Checker, HOST, IMPAIRED, MARKER, NAME, Net, Program, Side};
@@ -44,13 +43,7 @@ impl Net {
     }
 
     fn metrics(&self) -> String {
-        let get = self.inside(Side::Host, || {
-            let mut tcp = TcpStream::connect("127.0.0.1:9902").ok()?;
-            tcp.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").ok()?;
-            let mut answer = String::new();
-            tcp.read_to_string(&mut answer).ok()?;
-            Some(answer)
-        });
+        let get = self.inside(Side::Host, || admin::get(9902, "/metrics").ok());
         get.join().unwrap().unwrap_or_default()
     }
 

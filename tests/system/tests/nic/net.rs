@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
-use system_tests::{unique_name, unlade};
+use system_tests::{admin, unique_name, unlade};
 
 use super::{NAME, PATIENCE};
 
@@ -190,13 +190,7 @@ impl Net {
     }
 
     pub fn metrics_text(&self) -> String {
-        let get = self.inside(Side::Host, || {
-            let mut tcp = TcpStream::connect("127.0.0.1:9902").ok()?;
-            tcp.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").ok()?;
-            let mut answer = String::new();
-            tcp.read_to_string(&mut answer).ok()?;
-            Some(answer)
-        });
+        let get = self.inside(Side::Host, || admin::get(9902, "/metrics").ok());
         get.join().unwrap().unwrap_or_default()
     }
 

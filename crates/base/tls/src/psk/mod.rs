@@ -30,6 +30,7 @@ pub use server::{Accepted, Server};
 
 use zeroize::Zeroizing;
 
+pub use crate::expand::Hash;
 use crate::suite::{Suite, TLS13};
 
 /// Longest accepted identity, bytes: two NQNs of 223 bytes and a digest fit.
@@ -38,15 +39,6 @@ pub const IDENTITY_BYTES_MAX: usize = 1024;
 pub const KEY_BYTES_MIN: usize = 16;
 /// Longest accepted key, bytes.
 pub const KEY_BYTES_MAX: usize = 64;
-
-/// The hash of a key; it determines the cipher suite.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hash {
-    /// TLS_AES_128_GCM_SHA256.
-    Sha256,
-    /// TLS_AES_256_GCM_SHA384.
-    Sha384,
-}
 
 impl Hash {
     pub(crate) fn suite(self) -> &'static Suite {

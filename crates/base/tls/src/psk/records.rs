@@ -5,7 +5,7 @@ use crate::deframe;
 use crate::error::RecordError;
 use crate::keys::Keys;
 use crate::psk::error::PskError;
-use crate::record::{ALERT, APPLICATION_DATA, HANDSHAKE, PLAINTEXT_BYTES_MAX};
+use crate::record::{ALERT, APPLICATION_DATA, HANDSHAKE, HEADER_BYTES, PLAINTEXT_BYTES_MAX};
 use crate::seal;
 
 /// Most bytes that a peer may send before the end of the handshake.
@@ -15,7 +15,6 @@ const MESSAGE_BYTES_MAX: usize = 1 << 14;
 /// Most records without content, and ChangeCipherSpecs, which some peers send for old middleboxes.
 const IDLE_RECORDS_MAX: u32 = 4;
 const CHANGE_CIPHER_SPEC: u8 = 20;
-const HEADER_BYTES: usize = 5;
 
 /// Received bytes that are not consumed.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! The key schedule (RFC 8446 §7.1) and the running hash of the handshake (§4.4.1).
 
-use aws_lc_rs::{digest, hkdf, hmac};
+use aws_lc_rs::{digest, hmac};
 use subtle::ConstantTimeEq;
 use unlade_net::state::DirectionSecrets;
 use zeroize::Zeroizing;
@@ -14,14 +14,8 @@ type Secret = Zeroizing<Vec<u8>>;
 /// Handshake type of the synthetic message that replaces the first ClientHello (RFC 8446 §4.4.1).
 const MESSAGE_HASH: u8 = 254;
 
-fn digest_algorithm(suite: &Suite) -> &'static digest::Algorithm {
-    if suite.hkdf == hkdf::HKDF_SHA384 { &digest::SHA384 } else { &digest::SHA256 }
-}
-
 fn mac(suite: &Suite, key: &[u8], message: &[u8]) -> Secret {
-    let algorithm =
-        if suite.hkdf == hkdf::HKDF_SHA384 { hmac::HMAC_SHA384 } else { hmac::HMAC_SHA256 };
-    let tag = hmac::sign(&hmac::Key::new(algorithm, key), message);
+    let tag = hmac::sign(&hmac::Key::new(suite.hash.hmac(), key), message);
     Zeroizing::new(tag.as_ref().to_vec())
 }
 
@@ -31,7 +25,7 @@ pub(super) struct Transcript(digest::Context);
 
 impl Transcript {
     pub(super) fn new(suite: &Suite) -> Transcript {
-        Transcript(digest::Context::new(digest_algorithm(suite)))
+        Transcript(digest::Context::new(suite.hash.digest()))
     }
 
     pub(super) fn add(&mut self, message: &[u8]) {
@@ -109,7 +103,7 @@ impl HandshakeSecret {
 }
 
 fn empty_hash(suite: &Suite) -> Vec<u8> {
-    digest::digest(digest_algorithm(suite), &[]).as_ref().to_vec()
+    digest::digest(suite.hash.digest(), &[]).as_ref().to_vec()
 }
 
 fn derive(suite: &Suite, secret: &[u8], label: &[u8], hash: &[u8]) -> Result<Secret, RecordError> {

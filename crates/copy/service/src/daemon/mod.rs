@@ -34,7 +34,7 @@ pub use listen::BindError;
 #[cfg(feature = "daemon")]
 pub use metrics::families as metric_families;
 #[cfg(feature = "daemon")]
-pub use serve::{Daemon, DaemonError, run, run_from};
+pub use serve::{Daemon, DaemonError, run};
 
 /// Default path of the daemon's socket.
 pub const SOCKET: &str = "/run/unlade/copyd.sock";

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -47,9 +46,6 @@ pub enum DaemonError {
     /// The admin endpoint.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The log.
-    #[error(transparent)]
-    Log(#[from] unlade_runtime::logs::LogError),
     /// The handler for bad addresses cannot be installed.
     #[error("the copy daemon cannot catch bad addresses: {0}")]
     Guard(#[from] InstallError),
@@ -161,10 +157,7 @@ fn start_admin(
 ) -> Result<Option<AdminServer>, AdminError> {
     let Some(address) = control.config().admin else { return Ok(None) };
     let watch = control.watch();
-    let health = move || match watch.phase() {
-        Phase::Running => Health::Ok,
-        Phase::Draining | Phase::Stopping => Health::Draining,
-    };
+    let health = move || Health::from(watch.phase());
     let sessions = Arc::clone(sessions);
     let figures = move |_: Option<&str>| Answer {
         content_type: admin::METRICS_TYPE,
@@ -260,24 +253,16 @@ fn welcome(client: OwnedFd, context: &Rc<Context>) {
     }
 }
 
-/// Runs a daemon with `config` until SIGTERM or SIGINT. SIGHUP keeps `config`.
+/// Runs a daemon until SIGTERM or SIGINT. On SIGHUP `reload` returns the configuration. The caller
+/// has set up the log.
 ///
 /// # Errors
-/// The daemon cannot start, or a thread failed.
-pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
-    unlade_runtime::logs::init(&config.log)?;
-    let same = config.clone();
-    Daemon::bind(config)?.run(true, move || Ok(same.clone())).map(report)
-}
-
-/// Runs a daemon with the configuration in `path`, which is read again on SIGHUP.
-///
-/// # Errors
-/// An error in the configuration; the others are as for [`run`].
-pub fn run_from(path: &Path) -> Result<(), DaemonError> {
-    let config = DaemonConfig::load(path)?;
-    unlade_runtime::logs::init(&config.log)?;
-    Daemon::bind(config)?.run(true, || DaemonConfig::load(path)).map(report)
+/// [`DaemonError`].
+pub fn run(
+    config: DaemonConfig,
+    reload: impl FnMut() -> Result<DaemonConfig, ConfigError>,
+) -> Result<(), DaemonError> {
+    Daemon::bind(config)?.run(true, reload).map(report)
 }
 
 fn report(ended: Ended) {

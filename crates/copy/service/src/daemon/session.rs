@@ -162,8 +162,14 @@ impl Session {
                 break received;
             }
         };
-        let Ok(Some(received)) = received else { return Err(End::Gone) };
-        understand(received).ok_or(End::Refused(Refusal::Protocol))
+        match received {
+            Ok(Some(received)) => understand(received).ok_or(End::Refused(Refusal::Protocol)),
+            // Too many descriptors.
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Err(End::Refused(Refusal::Protocol))
+            }
+            Ok(None) | Err(_) => Err(End::Gone),
+        }
     }
 
     fn limits(&self) -> Limits {
@@ -245,7 +251,7 @@ impl Drop for Session {
 /// Decodes a message, and checks its descriptors.
 fn understand(received: Received) -> Option<(Request, Vec<OwnedFd>)> {
     let request = Request::decode(received.bytes()).ok()?;
-    let is_whole = !received.has_more && received.descriptors.len() == request.descriptors();
+    let is_whole = received.descriptors.len() == request.descriptors();
     is_whole.then_some((request, received.descriptors))
 }
 

@@ -1,13 +1,9 @@
 //! Messages on a SOCK_SEQPACKET socket, with their descriptors.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use unlade_sys::descriptors;
 
 use crate::daemon::message::{DESCRIPTORS_MAX, MESSAGE_BYTES_MAX};
 
@@ -19,8 +15,6 @@ pub struct Received {
     len: usize,
     /// Received descriptors.
     pub descriptors: Vec<OwnedFd>,
-    /// The message carried too many descriptors. The kernel has closed the surplus.
-    pub has_more: bool,
 }
 
 impl Received {
@@ -33,22 +27,14 @@ impl Received {
 /// Receives a message; `None` if the peer has closed.
 ///
 /// # Errors
-/// The kernel's error; [`io::ErrorKind::WouldBlock`] if no message is there yet.
+/// The kernel's error; [`io::ErrorKind::WouldBlock`] if no message is there yet;
+/// [`io::ErrorKind::InvalidData`] for more than [`DESCRIPTORS_MAX`] descriptors.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Received>> {
     let mut bytes = [0; MESSAGE_BYTES_MAX + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut bytes)];
-    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(found) = message {
-            descriptors.extend(found);
-        }
-    }
-    let has_more = received.flags.contains(ReturnFlags::CTRUNC);
-    let is_end = received.bytes == 0 && descriptors.is_empty() && !has_more;
-    Ok((!is_end).then_some(Received { bytes, len: received.bytes, descriptors, has_more }))
+    let received = descriptors::receive(socket, &mut bytes, DESCRIPTORS_MAX)?;
+    let (len, descriptors) = (received.len_bytes, received.descriptors);
+    let is_end = len == 0 && descriptors.is_empty();
+    Ok((!is_end).then_some(Received { bytes, len, descriptors }))
 }
 
 /// Sends a message. Messages are small: if the peer does not read, the result is an error.
@@ -64,13 +50,7 @@ pub fn send(
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
     assert!(descriptors.len() <= DESCRIPTORS_MAX, "{} descriptors", descriptors.len());
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        // The buffer has room for this number of descriptors.
-        let _ = control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    sendmsg(socket, &[IoSlice::new(message)], &mut control, SendFlags::NOSIGNAL)?;
+    descriptors::send(socket, message, descriptors)?;
     Ok(())
 }
 

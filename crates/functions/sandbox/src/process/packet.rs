@@ -1,16 +1,11 @@
 //! Packets of a Unix socket that preserves message boundaries, with attached descriptors.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use unlade_sys::descriptors;
 
 /// Largest packet: a specification, with the environment of its function.
 pub const PACKET_BYTES_MAX: usize = 128 * 1024;
@@ -42,44 +37,34 @@ pub fn send_bytes(
     if bytes.len() > PACKET_BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
         return Err(io::Errno::TOOBIG);
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Errno::TOOBIG);
-    }
-    let parts = [IoSlice::new(bytes)];
-    rustix::net::sendmsg(socket, &parts, &mut beside, SendFlags::NOSIGNAL)?;
+    descriptors::send(socket, bytes, descriptors).map_err(errno)?;
     Ok(())
 }
 
 /// Receives a packet; `None` at the end.
 ///
 /// # Errors
-/// The system call failed.
+/// The system call failed; EBADMSG if the packet has too many descriptors.
 pub fn receive_bytes(socket: impl AsFd) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET_BYTES_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut beside = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(&mut bytes)];
-    let got = rustix::net::recvmsg(socket, &mut parts, &mut beside, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = Vec::new();
-    for message in beside.drain() {
-        if let RecvAncillaryMessage::ScmRights(found) = message {
-            descriptors.extend(found);
-        }
-    }
-    bytes.truncate(got.bytes);
-    Ok((got.bytes > 0).then_some((bytes, descriptors)))
+    let received = descriptors::receive(socket, &mut bytes, DESCRIPTORS_MAX).map_err(errno)?;
+    bytes.truncate(received.len_bytes);
+    Ok((received.len_bytes > 0).then_some((bytes, received.descriptors)))
 }
 
 /// Receives a value.
 ///
 /// # Errors
-/// The system call failed; EBADMSG if the packet is not valid JSON of this type.
+/// As [`receive_bytes`]; EBADMSG if the packet is not valid JSON of this type.
 pub fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let Some((bytes, descriptors)) = receive_bytes(socket)? else { return Ok(None) };
     let value = serde_json::from_slice(&bytes).map_err(|_| io::Errno::BADMSG)?;
     Ok(Some((value, descriptors)))
+}
+
+/// Number of an error; EBADMSG for one that is not the system's.
+fn errno(error: std::io::Error) -> io::Errno {
+    io::Errno::from_io_error(&error).unwrap_or(io::Errno::BADMSG)
 }
 
 #[cfg(test)]

@@ -272,11 +272,5 @@ fn memory(bytes: u64, header: &[u8]) -> OwnedFd {
 }
 
 fn send_with(channel: &UnixStream, bytes: &[u8], descriptor: &OwnedFd) {
-    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    let held = [descriptor.as_fd()];
-    assert!(beside.push(SendAncillaryMessage::ScmRights(&held)));
-    let parts = [std::io::IoSlice::new(bytes)];
-    rustix::net::sendmsg(channel, &parts, &mut beside, SendFlags::NOSIGNAL).unwrap();
+    unlade_sys::descriptors::send(channel, bytes, &[descriptor.as_fd()]).unwrap();
 }

@@ -10,10 +10,9 @@ pub struct Impaired {
 }
 
 impl Impaired {
-    /// Creates the direction with this number.
-    pub fn new(seeded: Seeded, direction: u64) -> Impaired {
-        let seed = seeded.seed ^ direction.wrapping_mul(0xd134_2543_de82_ef95);
-        Impaired { line: Lane::new(seeded.impairment, seed) }
+    /// Creates a direction, 0 or 1.
+    pub fn new(seeded: Seeded, direction: u8) -> Impaired {
+        Impaired { line: Lane::new(seeded.impairment, seeded.seed, direction) }
     }
 
     /// Passes a frame in; frames that leave go to `out`.

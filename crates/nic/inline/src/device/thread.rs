@@ -220,7 +220,7 @@ impl FullTableLog {
 impl EngineLoop {
     fn new(device: Device, setup: Setup) -> EngineLoop {
         let engine = Engine::new(setup.wire_is_large);
-        let both = |one: Seeded| (Impaired::new(one, 1), Impaired::new(one, 2));
+        let both = |one: Seeded| (Impaired::new(one, 0), Impaired::new(one, 1));
         let impaired = setup.impairment.map(both);
         let frame = vec![0; FRAME_BYTES_MAX];
         let (since, seen, full) = (Instant::now(), SeenTime::default(), FullTableLog::default());

@@ -20,9 +20,6 @@ pub enum RunError {
     /// The devices cannot be set up.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The log cannot be started.
-    #[error(transparent)]
-    Log(#[from] unlade_runtime::logs::LogError),
     /// The admin endpoint cannot be started.
     #[error(transparent)]
     Admin(#[from] AdminError),

@@ -52,7 +52,7 @@ struct ProxyState {
 
 /// Runs until SIGTERM or SIGINT, on which connections are finished. On SIGHUP `read` returns a
 /// new configuration: new connections use its certificates, servers and limits. An invalid
-/// configuration is refused.
+/// configuration is refused. The caller has set up the log.
 ///
 /// # Errors
 /// [`RunError`].
@@ -61,7 +61,6 @@ pub fn run<E: Display>(
     read: impl FnMut() -> Result<Config, E>,
 ) -> Result<(), RunError> {
     config.check()?;
-    unlade_runtime::logs::init(&config.log)?;
     if let Some(core) = config.host_core {
         let mut cores = CpuSet::new();
         cores.set(core);
@@ -113,10 +112,7 @@ fn start_admin(
 ) -> Result<Option<AdminServer>, RunError> {
     let Some(address) = config.admin else { return Ok(None) };
     let (control, connections, device) = (control.clone(), connections.clone(), device.clone());
-    let health = move || match control.phase() {
-        Phase::Running => Health::Ok,
-        _ => Health::Draining,
-    };
+    let health = move || Health::from(control.phase());
     let metrics = move |_: Option<&str>| Answer {
         status: 200,
         content_type: admin::METRICS_TYPE,

@@ -129,18 +129,8 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> {
 /// Percent-encoding (RFC 3986 §2.1).
 fn decode(text: &str) -> Result<String, AddressError> {
     let wrong = || AddressError::Percent(text.to_owned());
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let mut digit = || bytes.next().and_then(|digit| char::from(digit).to_digit(16));
-        let (high, low) = (digit().ok_or_else(wrong)?, digit().ok_or_else(wrong)?);
-        out.push((high << 4 | low) as u8);
-    }
-    String::from_utf8(out).map_err(|_| wrong())
+    let decoded = unlade_http::percent::decoded(text).ok_or_else(wrong)?;
+    String::from_utf8(decoded).map_err(|_| wrong())
 }
 
 impl fmt::Display for Address {

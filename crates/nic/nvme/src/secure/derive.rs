@@ -10,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use thiserror::Error;
 use unlade_nvme_wire::Nqn;
+use unlade_tls::expand::expand_prk;
 use unlade_tls::psk::{Hash, Psk};
 use zeroize::Zeroizing;
 
@@ -40,14 +41,6 @@ pub enum DeriveError {
     Internal,
 }
 
-struct Length(usize);
-
-impl hkdf::KeyType for Length {
-    fn len(&self) -> usize {
-        self.0
-    }
-}
-
 /// HKDF-Extract with a salt of zeros, then HKDF-Expand-Label (RFC 5869, RFC 8446 §7.1).
 fn extract_and_expand(
     hash: Hash,
@@ -59,24 +52,10 @@ fn extract_and_expand(
     if context.len() > CONTEXT_BYTES_MAX {
         return Err(DeriveError::TooLong);
     }
-    let (algorithm, hash_bytes) = match hash {
-        Hash::Sha256 => (hkdf::HKDF_SHA256, 32),
-        Hash::Sha384 => (hkdf::HKDF_SHA384, 48),
-    };
-    let mut info = Vec::new();
-    info.extend_from_slice(&(bytes as u16).to_be_bytes());
-    info.push((6 + label.len()) as u8);
-    info.extend_from_slice(b"tls13 ");
-    info.extend_from_slice(label.as_bytes());
-    info.push(context.len() as u8);
-    info.extend_from_slice(context);
     let zeros = [0; 48];
+    let secret = hkdf::Salt::new(hash.hkdf(), &zeros[..hash.bytes()]).extract(key);
     let mut out = Zeroizing::new(vec![0; bytes]);
-    hkdf::Salt::new(algorithm, &zeros[..hash_bytes])
-        .extract(key)
-        .expand(&[&info], Length(bytes))
-        .and_then(|expanded| expanded.fill(&mut out))
-        .map_err(|_| DeriveError::Internal)?;
+    expand_prk(&secret, label.as_bytes(), context, &mut out).map_err(|_| DeriveError::Internal)?;
     Ok(out)
 }
 
@@ -96,12 +75,8 @@ fn retained(key: &ConfiguredKey, host: &Nqn) -> Result<Zeroizing<Vec<u8>>, Deriv
 }
 
 fn digest(hash: Hash, retained: &[u8], host: &Nqn, subsystem: &Nqn) -> String {
-    let algorithm = match hash {
-        Hash::Sha256 => hmac::HMAC_SHA256,
-        Hash::Sha384 => hmac::HMAC_SHA384,
-    };
     let text = format!("{host} {subsystem} {PROTOCOL}");
-    STANDARD.encode(hmac::sign(&hmac::Key::new(algorithm, retained), text.as_bytes()))
+    STANDARD.encode(hmac::sign(&hmac::Key::new(hash.hmac(), retained), text.as_bytes()))
 }
 
 /// The TLS key between `host` and `subsystem`, with its identity.
@@ -115,9 +90,9 @@ pub fn tls_psk(
     version: IdentityVersion,
 ) -> Result<Psk, DeriveError> {
     let hash = hash_of(key);
-    let (number, bytes) = match hash {
-        Hash::Sha256 => ("01", 32),
-        Hash::Sha384 => ("02", 48),
+    let number = match hash {
+        Hash::Sha256 => "01",
+        Hash::Sha384 => "02",
     };
     let retained = retained(key, host)?;
     let (identity, context) = match version {
@@ -131,7 +106,8 @@ pub fn tls_psk(
             (identity, format!("{number} {digest}"))
         }
     };
-    let key = extract_and_expand(hash, &retained, "nvme-tls-psk", context.as_bytes(), bytes)?;
+    let key =
+        extract_and_expand(hash, &retained, "nvme-tls-psk", context.as_bytes(), hash.bytes())?;
     Ok(Psk { identity: identity.into_bytes(), key, hash })
 }
 

@@ -37,5 +37,5 @@ pub use connection::{Accepted, Acceptor, ByteStream, serve_stream};
 pub use counters::Counts;
 pub use identity::{Identities, IdentityError};
 pub use namespace::OpenError;
-pub use serve::{Target, TargetError, run, run_from};
+pub use serve::{Target, TargetError, run};
 pub use subsystem::Subsystem;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -40,9 +39,6 @@ pub enum TargetError {
     /// The admin endpoint cannot be started.
     #[error(transparent)]
     Admin(#[from] AdminError),
-    /// The log cannot be started.
-    #[error(transparent)]
-    Log(#[from] unlade_runtime::logs::LogError),
     /// The workers failed.
     #[error(transparent)]
     Workers(#[from] WorkersError),
@@ -129,21 +125,12 @@ impl Target {
     }
 }
 
-/// Runs a target until SIGTERM or SIGINT.
+/// Runs a target until SIGTERM or SIGINT. The caller has set up the log.
 ///
 /// # Errors
 /// See [`TargetError`].
 pub fn run(config: TargetConfig, acceptor: Option<Arc<dyn Acceptor>>) -> Result<(), TargetError> {
-    unlade_runtime::logs::init(&config.log)?;
     Target::bind(config, acceptor)?.run(true).map(drop)
-}
-
-/// Runs a target from a configuration file.
-///
-/// # Errors
-/// See [`TargetError`].
-pub fn run_from(file: &Path) -> Result<(), TargetError> {
-    run(TargetConfig::load(file)?, None)
 }
 
 fn start_admin(
@@ -152,10 +139,7 @@ fn start_admin(
 ) -> Result<Option<AdminServer>, AdminError> {
     let Some(address) = subsystem.config.admin else { return Ok(None) };
     let watch = control.watch();
-    let health = move || match watch.phase() {
-        Phase::Running => Health::Ok,
-        Phase::Draining | Phase::Stopping => Health::Draining,
-    };
+    let health = move || Health::from(watch.phase());
     let counted = subsystem.clone();
     let metrics = move |_: Option<&str>| Answer {
         status: 200,
