@@ -197,6 +197,27 @@ pub struct Lab {
     pub name: String,
 }
 
+/// Waits until every thread of a process that was sent SIGSTOP has stopped: on a loaded machine a
+/// thread can go on for a while.
+///
+/// # Panics
+/// The process ends, or does not stop in time.
+pub fn await_stop(pid: u64) {
+    let stopped = || {
+        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process runs");
+        threads.all(|thread| {
+            let stat =
+                thread.and_then(|thread| std::fs::read_to_string(thread.path().join("stat")));
+            // `pid (name) state …`; a thread that has ended meanwhile does not run either.
+            stat.is_ok_and(|stat| {
+                let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+                state.starts_with(['T', 't'])
+            })
+        })
+    };
+    assert!(counters::wait_for(std::time::Duration::from_secs(20), stopped), "{pid} does not stop");
+}
+
 impl Lab {
     /// Builds a lab: `unlade lab up` with `args`.
     ///
@@ -300,6 +321,9 @@ impl Lab {
         let (_, pid) = found.unwrap_or_else(|| panic!("{process} does not run"));
         let sent = Command::new("kill").args(["-s", signal, &pid.to_string()]).status();
         assert!(sent.expect("kill runs").success(), "{process} cannot be signalled");
+        if signal == "STOP" {
+            await_stop(*pid);
+        }
     }
 
     /// Starts a program on a node.

@@ -1,4 +1,4 @@
-//! What a probe found.
+//! The finding of a probe.
 
 use serde::Serialize;
 

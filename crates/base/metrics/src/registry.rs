@@ -50,7 +50,7 @@ pub struct Meter {
     raised: Box<[AtomicBool]>,
 }
 
-/// See [`record`](crate::record).
+/// Records the samples for a check of the tests: see `recording.rs`.
 #[cfg(debug_assertions)]
 impl Drop for Meter {
     fn drop(&mut self) {

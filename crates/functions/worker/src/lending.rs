@@ -1,4 +1,4 @@
-//! What is lent from a region: slots and ranges of the meta arena, until they are dropped.
+//! Loans from a region: slots and ranges of the meta arena, until they are dropped.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,5 +1,5 @@
 //! The way of a submission: decoded, authorised, executed, completed. Each stage returns its errors
-//! to this file, which passes them to [`complete`].
+//! to this file, which passes them to [`complete()`].
 
 use std::rc::Rc;
 

@@ -20,7 +20,7 @@ const STATUS_FREE: &str = "wait*|kill*";
 /// Pause between two looks at a running page.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What became of one block.
+/// The outcome of one block.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Standard output.
