@@ -321,8 +321,13 @@ fn without_checksum_offload_it_is_the_same_too() {
     assert_handed_over(&lab, count);
 }
 
+/// The shortest retransmission timer of an orderly lab. It is longer than any pause of a busy
+/// machine and shorter than a session's deadline: a retransmission then repairs a real loss.
+const RETRANSMISSION_TIMER: &str = "5s";
+
 /// Disables harmless causes of resets and retransmissions: a health check ends its connection with
-/// RST, and a tail loss probe retransmits data whose acknowledgement the peer delays.
+/// RST; a tail loss probe retransmits data whose acknowledgement the peer delays; a timer of 200 ms
+/// expires while a busy machine pauses; reordering between two cores looks like a loss.
 fn quieten(lab: &Lab) {
     for balancer in ["lb", "lb-proxy"] {
         let file = lab.dir().join("config").join(format!("{balancer}.toml"));
@@ -332,9 +337,16 @@ fn quieten(lab: &Lab) {
         let restarted = lab.run("restart", &[balancer]);
         assert!(restarted.status.success(), "{balancer}: {}", said(&restarted));
     }
+    let settings = "cd /proc/sys/net/ipv4 && echo 0 > tcp_early_retrans && \
+                    echo 0 > tcp_recovery && echo 300 > tcp_reordering";
+    let timers = format!(
+        "for family in -4 -6; do ip $family route show | while read -r route; do \
+         ip $family route change $route rto_min {RETRANSMISSION_TIMER} || exit 1; done; done"
+    );
     for node in lab.nodes() {
-        let setting = "/proc/sys/net/ipv4/tcp_early_retrans";
-        lab.exec_text(&node, &["sh", "-c", &format!("echo 0 > {setting}")]);
+        for script in [settings, &timers] {
+            lab.exec_text(&node, &["sh", "-ec", script]);
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use unlade_fn_worker::{TenantList, WorkerConfig};
 
 use super::parent::mind_parent;
 use crate::daemon;
-use unlade_command::output::line;
 
 pub(super) const LONG: &str = "\
 Runs the I/O worker of one tenant until SIGTERM or SIGINT; then writes that are acknowledged are \

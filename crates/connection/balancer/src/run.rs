@@ -13,7 +13,7 @@ use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
 use unlade_runtime::listen;
 use unlade_runtime::listen::{ListenError, ListenOptions};
-use unlade_runtime::{Control, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
+use unlade_runtime::{Control, Phase, Watch, WorkerInfo, WorkersConfig, WorkersError, run_workers};
 
 use crate::accept;
 use crate::clients::Clients;

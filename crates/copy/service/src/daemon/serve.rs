@@ -144,8 +144,9 @@ impl Daemon {
         let main = move |_, watch| control(Arc::clone(&shared), watch);
         let ended = unlade_runtime::run_workers(&workers, &self.control, checked_reload, main)?;
         // Debug builds record the text for a check of the tests.
-        #[cfg(debug_assertions)]
-        metrics::render(&self.shared.sessions, &self.counters.read());
+        if cfg!(debug_assertions) {
+            metrics::render(&self.shared.sessions, &self.counters.read());
+        }
         Ok(ended)
     }
 }
