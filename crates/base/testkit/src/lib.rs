@@ -8,7 +8,7 @@
 //! 1. [`Random`] is the generator;
 //! 2. [`cases`] runs a random test: `UNLADE_CASES=1000` sets the number of cases, `UNLADE_SEED=…`
 //!    repeats the one that failed; [`seed`] is for tests that are one long run;
-//! 3. [`line`] is the model of a line that loses, duplicates and delays packets;
+//! 3. [`mod@line`] is the model of a line that loses, duplicates and delays packets;
 //! 4. [`malformed`] has HTTP messages that a decoder refuses, with the reason;
 //! 5. [`openmetrics`] parses the metrics that a program serves.
 //!
