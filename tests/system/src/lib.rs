@@ -10,6 +10,7 @@ pub mod client;
 pub mod counters;
 pub mod functions;
 pub mod play;
+pub mod pool;
 pub mod session;
 pub mod variables;
 pub mod vm;

@@ -7,20 +7,13 @@ use std::time::Duration;
 
 use system_tests::client::{Client, Target};
 use system_tests::counters::{Metrics, wait_for};
-use system_tests::{Lab, needs, said, turn};
-use unlade_channel::channel::{Channel, ChannelError};
-use unlade_channel::trust::{TrustFiles, client_config, server_name};
-use unlade_handoff_protocol::frame::{Frame, PROTOCOL_VERSION};
+use system_tests::{Lab, needs, pool, said, turn};
+use unlade_channel::channel::ChannelError;
+use unlade_handoff_protocol::frame::Frame;
 
 /// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 const ROLE: &str = "URI:unlade://role/balancer";
-
-fn trust(lab: &Lab, member: &str) -> TrustFiles {
-    let pki = lab.dir().join("pki");
-    let file = |end: &str| pki.join(format!("{member}.{end}"));
-    TrustFiles { ca: pki.join("pool-ca.crt"), certificate: file("crt"), key: file("key") }
-}
 
 /// Issues a certificate of the pool as in the README.
 fn issue(lab: &Lab, member: &str, names: &str, usages: &str) {
@@ -74,13 +67,6 @@ fn issue(lab: &Lab, member: &str, names: &str, usages: &str) {
     }
 }
 
-/// Returns the address of a server's agent.
-fn agent(lab: &Lab, server: &str) -> SocketAddr {
-    let config = std::fs::read_to_string(lab.dir().join(format!("config/{server}.toml"))).unwrap();
-    let mut lines = config.lines().skip_while(|line| *line != "[agent]");
-    lines.nth(1).and_then(|line| line.split('"').nth(1)).unwrap().parse().unwrap()
-}
-
 /// Returns the instance of the balancer's first worker, from a server's log.
 fn instance(lab: &Lab, server: &str) -> u64 {
     let log: PathBuf = lab.dir().join(format!("logs/{server}.log"));
@@ -100,23 +86,9 @@ fn hello(
     member: &str,
     instance: u64,
 ) -> Result<Frame, ChannelError> {
-    let talk = async {
-        let config = client_config(&trust(lab, member)).unwrap();
-        let mut channel = Channel::connect(to, server_name(to.ip()), config).await?;
-        let name = "hijack".to_owned();
-        let version = PROTOCOL_VERSION;
-        let hello = Frame::Hello { version, instance, name, mac: [2; 6], lease_ms: 10_000 };
-        channel.send(&hello).await?;
-        assert!(matches!(channel.receive().await?, Frame::Hello { .. }));
+    pool::run_at(lab, from, async || {
+        let mut channel = pool::hello(lab, to, member, instance).await?;
         channel.receive().await
-    };
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            lab.enter(from);
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            tokio::task::LocalSet::new().block_on(&runtime.unwrap(), talk)
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }
 
@@ -160,7 +132,7 @@ fn a_server_cannot_take_the_connections_of_others_in_the_name_of_the_balancer() 
         ("both", Some(("DNS:both.lab".to_owned(), "serverAuth,clientAuth")), true),
         ("other", Some((format!("DNS:other.lab,{ROLE}"), "clientAuth")), false),
     ];
-    let to = agent(&lab, "s2");
+    let to = pool::agent(&lab, "s2");
     for (member, certificate, untrusted) in members {
         if let Some((names, usages)) = certificate {
             issue(&lab, member, &names, usages);

@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Label, Mode,
-    OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Label,
+    Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
     ResponseReason, StatusClass, Trigger, UpstreamFailure,
 };
 
@@ -325,7 +325,7 @@ events! {
     BackendIdleTimeout => "unlade_backend_idle_timeouts",
         "Connections closed because no further request came.";
     /// The object server answered a request
-    ObjectRequest(class: StatusClass) => "unlade_backend_requests",
+    ObjectRequest(class: FinalClass) => "unlade_backend_requests",
         "Requests answered by the object server, by class.";
     /// A request's head or chunked body was refused by the object server
     ObjectHeadRefused(reason: RequestHeadReason) => "unlade_backend_heads_refused",

@@ -160,6 +160,32 @@ impl StatusClass {
 }
 
 labels! {
+    /// Class of the status code of a whole response.
+    FinalClass: "class" {
+        /// Status 200 to 299.
+        Success => "2xx",
+        /// Status 300 to 399.
+        Redirection => "3xx",
+        /// Status 400 to 499.
+        ClientError => "4xx",
+        /// Status 500 and above.
+        ServerError => "5xx",
+    }
+}
+
+impl FinalClass {
+    /// The class of a status code of 200 or above.
+    pub fn of(status: u16) -> FinalClass {
+        match status {
+            0..=299 => FinalClass::Success,
+            300..=399 => FinalClass::Redirection,
+            400..=499 => FinalClass::ClientError,
+            500.. => FinalClass::ServerError,
+        }
+    }
+}
+
+labels! {
     /// Why a connection was not accepted.
     RefusedConnection: "reason" {
         /// The listener's limit of connections.
@@ -200,8 +226,6 @@ labels! {
 labels! {
     /// The reason why a connection was proxied instead of handed over.
     Fallback: "reason" {
-        /// The server runs no agent.
-        NoAgent => "no_agent",
         /// The connection is not in state ESTABLISHED: half closed, or closing.
         NotEstablished => "not_established",
         /// More bytes are queued than a snapshot may contain.

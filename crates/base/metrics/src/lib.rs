@@ -39,7 +39,7 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, Health, Mode,
+    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Mode,
     OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, StatusClass, Trigger,
     UpstreamFailure,

@@ -58,7 +58,9 @@ mod tests {
         let (mut reader, writer) = io::pipe().unwrap();
         let writer = OwnedFd::from(writer);
         let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(format!("echo here >&{}", writer.as_raw_fd()));
+        // A shell's `>&` takes one digit only.
+        let path = format!("/proc/self/fd/{}", writer.as_raw_fd());
+        command.arg("-c").arg(format!("echo here > {path}"));
         let mut child = spawn(command, vec![writer]).unwrap();
         let mut said = String::new();
         // The stream ends, because the writing end is closed here and in the child.

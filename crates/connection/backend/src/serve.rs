@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use unlade_http::{HeadError, Method, RequestHead, head_end};
-use unlade_metrics::{Event, Stage, StatusClass};
+use unlade_metrics::{Event, FinalClass, Stage};
 use unlade_runtime::Stream;
 
 use crate::body::BodyError;
@@ -194,7 +194,7 @@ pub async fn serve_connection(mut stream: Stream, context: Rc<Context>) {
 fn count(session: &mut Session, served: &Served) {
     session.note_served();
     let meter = &session.context().meter;
-    meter.add(Event::ObjectRequest(StatusClass::of(served.status)));
+    meter.add(Event::ObjectRequest(FinalClass::of(served.status)));
     let bytes = match session.origin() {
         ConnectionOrigin::Accepted => Event::ObjectBytesOrdinary,
         ConnectionOrigin::Adopted => Event::ObjectBytesDirect,

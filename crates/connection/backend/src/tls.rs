@@ -113,7 +113,84 @@ fn reason(refused: Refused) -> OffloadRefusal {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::AsyncReadExt;
+    use unlade_metrics::{Meter, OpenMetrics};
+    use unlade_net::state::{DirectionSecrets, TlsSnapshot};
+    use unlade_tls::RecordLayer;
+    use unlade_tls::device::{Device, Halves, Offer, Pending};
+
     use super::*;
+    use crate::config::BackendConfig;
+    use crate::store::Store;
+
+    /// A device at `interface` that refuses every connection for one reason.
+    #[derive(Debug)]
+    struct Refusing {
+        interface: &'static str,
+        reason: Refused,
+    }
+
+    impl Device for Refusing {
+        fn interface(&self) -> &str {
+            self.interface
+        }
+
+        fn create(&self, _: Offer) -> Pending<Result<Halves, Refused>> {
+            let reason = self.reason;
+            Box::pin(async move { Err(reason) })
+        }
+
+        fn add_metrics(&self, _: &mut OpenMetrics) {}
+    }
+
+    /// Returns both ends of a connection whose records stay in software after an offer to `device`.
+    async fn offer(device: Refusing, meter: &Arc<Meter>) -> (Stream, TcpStream) {
+        let secrets = || DirectionSecrets {
+            key: vec![1; 16],
+            iv: [2; 12],
+            sequence: 0,
+            traffic_secret: vec![3; 32],
+        };
+        let (version, suite, ciphertext) = (0x0304, 0x1301, Vec::new());
+        let keys = TlsSnapshot { version, suite, read: secrets(), write: secrets(), ciphertext };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        let mut stream = Stream::tls(tcp, RecordLayer::from_snapshot(&keys).unwrap());
+        let root = tempfile::tempdir().unwrap();
+        let config = BackendConfig::new("127.0.0.1:0".parse().unwrap(), root.path().to_owned());
+        let store = Arc::new(Store::open(root.path(), false).unwrap());
+        let context =
+            Context::with_device(&config, store, Arc::clone(meter), Some(Arc::new(device)));
+        offload(&mut stream, &context, Begin::Seen, (0, 0)).await;
+        (stream, client)
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_the_device_refuses_stays_in_software_and_is_counted() {
+        let meter = Arc::new(Meter::new());
+        let missing = Refusing { interface: "no-such-device", reason: Refused::Gone };
+        let devices = [
+            (Refusing { interface: "lo", reason: Refused::Unknown }, OffloadRefusal::Unknown),
+            (Refusing { interface: "lo", reason: Refused::Duplicate }, OffloadRefusal::Duplicate),
+            (Refusing { interface: "lo", reason: Refused::Gone }, OffloadRefusal::Gone),
+            (
+                Refusing { interface: "lo", reason: Refused::Unsupported },
+                OffloadRefusal::Unsupported,
+            ),
+            (missing, OffloadRefusal::Unbound),
+        ];
+        for (device, counted) in devices {
+            let (mut stream, mut client) = offer(device, &meter).await;
+            assert!(!stream.is_offloaded(), "{counted:?}");
+            assert_eq!(meter.value(Event::RecordsRefused(counted)), 1, "{counted:?}");
+            stream.write_all(b"sealed", false).await.unwrap();
+            let mut record = [0; 5];
+            client.read_exact(&mut record).await.unwrap();
+            assert_eq!(record[0], 23, "{counted:?}: an application data record");
+        }
+        assert_eq!(meter.value(Event::RecordsOffloaded), 0);
+    }
 
     #[test]
     fn another_certificate_in_the_files_is_noticed() {

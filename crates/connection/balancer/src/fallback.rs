@@ -115,8 +115,7 @@ enum Severity {
 fn severity(reason: Fallback) -> Severity {
     match reason {
         Fallback::PolicyAuto | Fallback::Request => Severity::Policy,
-        Fallback::NoAgent
-        | Fallback::NotEstablished
+        Fallback::NotEstablished
         | Fallback::QueueTooLong
         | Fallback::TableFull
         | Fallback::Overloaded

@@ -176,7 +176,7 @@ impl HandOver for MigrationManager {
         Box::pin(async move {
             match Assignment::new(candidate) {
                 Some(assignment) => self.flows.move_away(stream, assignment).await,
-                None => Err(Kept::new(stream, Fallback::NoAgent)),
+                None => Err(Kept::new(stream, Fallback::ChannelDown)),
             }
         })
     }

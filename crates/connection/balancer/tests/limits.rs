@@ -3,13 +3,15 @@
 mod common;
 
 use std::io::{BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::*;
+use socket2::{Domain, Socket, Type};
 use unlade_balancer::BalancerConfig;
-use unlade_metrics::{Event, RefusedConnection};
+use unlade_metrics::{Event, RefusedConnection, UpstreamFailure};
 
 #[test]
 fn connections_beyond_a_limit_are_refused_in_order_and_counted() {
@@ -299,4 +301,21 @@ fn a_server_that_accepts_and_fails_its_checks_is_taken_out() {
         assert!(start.elapsed() < PATIENCE, "the server is still in");
     }
     assert_eq!(lb.count(Event::HealthChanged(unlade_metrics::Health::Unhealthy)), 1);
+}
+
+/// The kernel drops the SYN of a connection for which the server's backlog has no room.
+#[test]
+fn a_server_that_accepts_no_connection_is_not_waited_for() {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(0).unwrap();
+    let address = socket.local_addr().unwrap().as_socket().unwrap();
+    let mut backlog = Vec::new();
+    while let Ok(filler) = TcpStream::connect_timeout(&address, Duration::from_millis(200)) {
+        backlog.push(filler);
+        assert!(backlog.len() < 100, "the backlog has no end");
+    }
+    let lb = Lb::before(address, "timeouts = { upstream_connect = \"50ms\" }");
+    assert_eq!(lb.connect().get("/size/1").status(), 504);
+    lb.wait_for(Event::UpstreamFailed(UpstreamFailure::ConnectTimeout), 1);
 }

@@ -282,3 +282,20 @@ fn a_websocket_passes_over_tls() {
     assert_eq!(lb.count(Event::TunnelOpened), 2);
     assert_eq!(lb.count(Event::TlsBroken), 0);
 }
+
+/// Bytes that are no record of the connection end it with an alert, and are counted.
+#[test]
+fn a_client_that_breaks_the_record_layer_is_closed() {
+    let setup = setup("1.2");
+    for (versions, due) in [(V12, 1), (V13, 2)] {
+        let mut tls = connect(setup.lb.address(), &setup.certificate, versions, &[]);
+        tls.write_all(b"GET /size/1 HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        let head = read_head(&mut std::io::BufReader::with_capacity(1, &mut tls)).unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        // Application data whose authentication tag is wrong.
+        tls.sock.write_all(&[&[23, 3, 3, 0, 64][..], &[9; 64]].concat()).unwrap();
+        let error = tls.read_to_end(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("BadRecordMac"), "{error}");
+        setup.lb.wait_for(Event::TlsBroken, due);
+    }
+}

@@ -19,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Fixture {
     directory: tempfile::TempDir,
     http: SocketAddr,
+    https: Option<SocketAddr>,
     admin: Option<SocketAddr>,
     meter: Arc<Meter>,
     control: Control<BackendConfig>,
@@ -43,10 +44,10 @@ pub fn fixture_with(configure: impl FnOnce(&mut BackendConfig)) -> Fixture {
     configure(&mut config);
     let same = config.clone();
     let server = Server::bind(config).unwrap();
-    let (http, admin) = (server.http(), server.admin());
+    let (http, https, admin) = (server.http(), server.https(), server.admin());
     let (meter, control) = (server.meter(), server.control());
     let thread = std::thread::spawn(move || server.run(false, || Ok(same.clone())));
-    Fixture { directory, http, admin, meter, control, thread: Some(thread) }
+    Fixture { directory, http, https, admin, meter, control, thread: Some(thread) }
 }
 
 impl Fixture {
@@ -56,6 +57,10 @@ impl Fixture {
 
     pub fn http(&self) -> SocketAddr {
         self.http
+    }
+
+    pub fn https(&self) -> Option<SocketAddr> {
+        self.https
     }
 
     pub fn admin(&self) -> Option<SocketAddr> {

@@ -493,3 +493,13 @@ fn curl_agrees() {
     assert_eq!(curl(&[&code[..], &["-X", "DELETE"]].concat()), b"204");
     assert_eq!(curl(&code), b"404");
 }
+
+#[test]
+fn a_silent_connection_is_closed_and_counted() {
+    let fixture = fixture_with(|config| config.idle_timeout = Duration::from_millis(50));
+    fixture.write("a", 10);
+    let mut client = fixture.client();
+    assert_eq!(client.exchange("GET", "/a", "", b"").status, 200);
+    fixture.until(|meter| meter.value(unlade_metrics::Event::BackendIdleTimeout) == 1);
+    client.expect_end();
+}

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rustls::pki_types::{PrivateKeyDer, ServerName};
+use unlade_backend::config::HttpsConfig;
 use unlade_backend::store::Store;
 use unlade_backend::{BackendConfig, Context, serve};
 use unlade_metrics::Meter;
@@ -108,4 +109,27 @@ fn objects_cross_a_record_layer_unharmed() {
     assert!(response(&mut stream).1 == content);
     // The stream ends with close_notify: rustls reports a FIN without it as an error.
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// Plain HTTP, a broken record and a client that leaves are handshakes that fail.
+#[test]
+fn failed_handshakes_are_counted() {
+    let identity = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["objects.test".to_owned()]).unwrap();
+    let (certificate, key) = (identity.path().join("a.crt"), identity.path().join("a.key"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let fixture = common::fixture_with(|config| {
+        config.https = Some(HttpsConfig { address: common::any_port(), certificate, key });
+    });
+    let address = fixture.https().unwrap();
+    for (count, hello) in
+        [(1, &b"GET / HTTP/1.1\r\n\r\n"[..]), (2, &[22, 3, 1, 0, 4, 9, 9, 9, 9]), (3, b"")]
+    {
+        let mut client = TcpStream::connect(address).unwrap();
+        client.write_all(hello).unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let failed = unlade_metrics::Event::BackendHandshakeFailed;
+        fixture.until(|meter| meter.value(failed) == count);
+    }
 }
