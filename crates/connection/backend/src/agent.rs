@@ -511,22 +511,8 @@ impl Agent {
                 || !peer.connections.borrow().is_empty()
                 || Rc::strong_count(peer) > 2
         });
-        self.report_steering();
-    }
-
-    /// Adds the counts of the BPF programs since the last call on any worker.
-    fn report_steering(&self) {
-        let Ok(counts) = self.steering.take_counts() else { return };
-        for (event, count) in [
-            (Event::SegmentCorrupt, counts.corrupt),
-            (Event::HopsExceeded, counts.hops_exceeded),
-            (Event::FragmentDropped, counts.fragments_dropped),
-            (Event::ExtensionsExceeded, counts.extensions_dropped),
-            (Event::IcmpRedirected, counts.errors_redirected),
-            (Event::IcmpRefused, counts.errors_refused),
-        ] {
-            self.meter.add_n(event, count);
-        }
+        // The programs' counts are those of all workers; each call adds those since the last.
+        self.steering.report_counts(&self.meter);
     }
 
     /// Records a connection that was just given back.

@@ -16,7 +16,6 @@ use unlade_handoff_protocol::frame::{
 };
 use unlade_http::RequestHead;
 use unlade_metrics::{Event, GaugeGuard, Trigger};
-use unlade_migration::late::late_frames;
 use unlade_migration::scope::ScopeFilter;
 use unlade_net::packet::{Direction, Segment};
 use unlade_net::state::{QUEUE_BYTES_MAX, TcpSnapshot};
@@ -526,14 +525,7 @@ impl Agent {
     /// its snapshot, in packets that had already passed the steering program.
     pub(crate) fn close_silently(&self, returned_conn: &mut ReturnedConn, balancer: Mac) {
         let Some(frozen) = returned_conn.frozen.take() else { return };
-        let Some(newer) = frozen.newer() else { return };
-        let frames = late_frames(&frozen.returned, &newer, self.link.mac, balancer);
-        for frame in frames.unwrap_or_default() {
-            self.meter.add(Event::LateForwarded);
-            if let Err(error) = self.frames.send(&frame) {
-                tracing::warn!(flow = %frozen.known.flow, %error, "late packet lost");
-            }
-        }
+        frozen.forward_late(&self.meter, &self.frames, (self.link.mac, balancer));
     }
 
     /// Discards the state of a returned connection, which another host now owns. Returns its flow

@@ -246,39 +246,12 @@ impl Flows {
             refused.pop_front();
         }
         drop(refused);
+        // The counters of the steering are those of all workers.
         if self.worker.info.index == 0 {
-            self.report_steering();
+            self.steering.report_packets(&self.meter);
+            self.steering.report_counts(&self.meter);
         }
         self.meter.gauge_set(Gauge::FlowEntries, self.steering.flows_in_use() as i64);
-    }
-
-    /// Adds the counters of the steering of all workers to the meter.
-    fn report_steering(&self) {
-        let hold = self.steering.hold_counters();
-        let (packets, bytes) = self.steering.redirected();
-        let now = [
-            (Event::PacketsHeld, hold.held),
-            (Event::PacketsReplayed, hold.replayed),
-            (Event::PacketsLost, hold.lost),
-            (Event::PacketsRedirected, packets),
-            (Event::BytesRedirected, bytes),
-        ];
-        let before = self.reported.replace(now.map(|(_, count)| count));
-        for ((event, count), before) in now.into_iter().zip(before) {
-            self.meter.add_n(event, count.saturating_sub(before));
-        }
-        self.meter.gauge_set(Gauge::HeldBytes, hold.waiting_bytes as i64);
-        let Ok(counts) = self.steering.take_counts() else { return };
-        for (event, count) in [
-            (Event::SegmentCorrupt, counts.corrupt),
-            (Event::HopsExceeded, counts.hops_exceeded),
-            (Event::FragmentDropped, counts.fragments_dropped),
-            (Event::ExtensionsExceeded, counts.extensions_dropped),
-            (Event::IcmpRedirected, counts.errors_redirected),
-            (Event::IcmpRefused, counts.errors_refused),
-        ] {
-            self.meter.add_n(event, count);
-        }
     }
 }
 

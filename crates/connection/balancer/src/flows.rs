@@ -170,8 +170,6 @@ pub(crate) struct Flows {
     pub flows: RefCell<HashMap<ConnectionId, Flow>>,
     /// Connections whose state machine has a deadline. A tick checks only these.
     pub waiting: RefCell<HashSet<ConnectionId>>,
-    /// Values of the steering's counters that are in the meter already.
-    pub reported: Cell<[u64; 5]>,
     pub lingering: RefCell<Lingering<FlowEntry>>,
     /// Flows of connections that were reset, and the owners they had.
     pub orphaned: RefCell<VecDeque<(Instant, FlowEntry, Mac)>>,
@@ -203,7 +201,6 @@ impl Flows {
             next_id: Cell::new(0),
             flows: RefCell::default(),
             waiting: RefCell::default(),
-            reported: Cell::default(),
             lingering: RefCell::new(Lingering::new(linger)),
             orphaned: RefCell::default(),
             refused: RefCell::default(),

@@ -4,6 +4,7 @@ use aya::maps::{Array, HashMap, MapData};
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use std::sync::Arc;
+use unlade_metrics::Meter;
 use unlade_net::FlowKey;
 
 use crate::counts::{Counters, Counts};
@@ -43,6 +44,8 @@ pub(crate) struct Bench {
     ebpf: Ebpf,
     table: Arc<Table>,
     counters: Counters,
+    /// What the host has reported.
+    pub(crate) meter: Meter,
 }
 
 impl Bench {
@@ -65,15 +68,19 @@ impl Bench {
         let flows: HashMap<MapData, _, _> = take(&mut ebpf, "flows").unwrap().try_into().unwrap();
         let counts = Array::try_from(take(&mut ebpf, "counts").unwrap()).unwrap();
         let table = Table::new(flows, slots, FLOWS_MAX, 1, mac);
-        Some(Bench { ebpf, table: Arc::new(table), counters: Counters::new(counts) })
+        let (table, counters) = (Arc::new(table), Counters::new(counts));
+        Some(Bench { ebpf, table, counters, meter: Meter::new() })
     }
 
     pub(crate) fn acquire(&self, flow: &FlowKey) -> FlowEntry {
         FlowEntry::new(Arc::clone(&self.table), self.table.acquire(flow).unwrap(), *flow)
     }
 
+    /// Returns the counts since the last call, and reports them.
     pub(crate) fn counts(&self) -> Counts {
-        self.counters.take().unwrap()
+        let counts = self.counters.take().unwrap();
+        counts.add_to(&self.meter);
+        counts
     }
 
     /// Runs a program on `frame` and replaces it with the program's output.

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Array, MapData};
+use unlade_metrics::{Event, Gauge, Meter};
 
 use crate::error::SteerError;
+use crate::hold::HoldCounters;
 
 /// Numbers of events since the last call: `enum count` of bpf/maps.h, in its order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +24,45 @@ pub struct Counts {
     pub errors_redirected: u64,
     /// ICMP errors dropped because the quoted segment is not in flight.
     pub errors_refused: u64,
+}
+
+impl Counts {
+    /// Adds the numbers to a meter.
+    pub(crate) fn add_to(&self, meter: &Meter) {
+        for (event, count) in [
+            (Event::SegmentCorrupt, self.corrupt),
+            (Event::HopsExceeded, self.hops_exceeded),
+            (Event::FragmentDropped, self.fragments_dropped),
+            (Event::ExtensionsExceeded, self.extensions_dropped),
+            (Event::IcmpRedirected, self.errors_redirected),
+            (Event::IcmpRefused, self.errors_refused),
+        ] {
+            meter.add_n(event, count);
+        }
+    }
+}
+
+/// The numbers of held and redirected packets that a meter has already.
+#[derive(Debug, Default)]
+pub(crate) struct ReportedPackets(Mutex<[u64; 5]>);
+
+impl ReportedPackets {
+    /// Adds what is new to a meter. `redirected` are packets and bytes.
+    pub(crate) fn add_to(&self, meter: &Meter, hold: &HoldCounters, redirected: (u64, u64)) {
+        let now = [
+            (Event::PacketsHeld, hold.held),
+            (Event::PacketsReplayed, hold.replayed),
+            (Event::PacketsLost, hold.lost),
+            (Event::PacketsRedirected, redirected.0),
+            (Event::BytesRedirected, redirected.1),
+        ];
+        let mut reported = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((event, count), before) in now.into_iter().zip(reported.iter_mut()) {
+            meter.add_n(event, count.saturating_sub(*before));
+            *before = count;
+        }
+        meter.gauge_set(Gauge::HeldBytes, hold.waiting_bytes as i64);
+    }
 }
 
 /// Number of entries of the map.

@@ -9,10 +9,11 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
 use aya::{Ebpf, EbpfLoader};
 use std::os::fd::{AsFd, AsRawFd};
+use unlade_metrics::Meter;
 use unlade_net::FlowKey;
 use unlade_sys::link::Link;
 
-use crate::counts::{Counters, Counts};
+use crate::counts::{Counters, ReportedPackets};
 use crate::error::SteerError;
 use crate::flow_entry::FlowEntry;
 use crate::hold::{Hold, HoldLimits};
@@ -59,6 +60,7 @@ pub struct Steering {
     link: Link,
     xdp: bool,
     counters: Counters,
+    reported: ReportedPackets,
     /// Keeps programs and links alive.
     _ebpf: Ebpf,
 }
@@ -93,7 +95,8 @@ impl Steering {
         if let Some(hold) = &hold {
             hold.start(Arc::clone(&table)).map_err(SteerError::Hold)?;
         }
-        Ok(Steering { table, hold, link, xdp, counters: Counters::new(counts), _ebpf: ebpf })
+        let (counters, reported) = (Counters::new(counts), ReportedPackets::default());
+        Ok(Steering { table, hold, link, xdp, counters, reported, _ebpf: ebpf })
     }
 
     /// Returns the steered link.
@@ -145,18 +148,23 @@ impl Steering {
     }
 
     /// Returns the packets and bytes redirected for flows whose entries were released.
-    pub fn redirected(&self) -> (u64, u64) {
+    fn redirected(&self) -> (u64, u64) {
         let redirected = self.table.redirected();
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         (load(&redirected.packets), load(&redirected.bytes))
     }
 
-    /// Returns the counts of the programs since the last call.
-    ///
-    /// # Errors
-    /// The kernel refuses access to the counters.
-    pub fn take_counts(&self) -> Result<Counts, SteerError> {
-        self.counters.take()
+    /// Adds the events that the programs counted since the last call to a meter.
+    pub fn report_counts(&self, meter: &Meter) {
+        // If the kernel refuses access, the next call reports them.
+        if let Ok(counts) = self.counters.take() {
+            counts.add_to(meter);
+        }
+    }
+
+    /// Adds the packets that were held or redirected since the last call to a meter.
+    pub fn report_packets(&self, meter: &Meter) {
+        self.reported.add_to(meter, &self.hold_counters(), self.redirected());
     }
 
     /// Returns the counters of the hold.

@@ -1,5 +1,6 @@
 //! Tests of the programs on single frames, including hostile ones.
 
+use unlade_metrics::Event;
 use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions, checksum, classify};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_testkit::{Random, cases};
@@ -247,6 +248,7 @@ fn a_corrupt_segment_moves_nothing() {
     let payload: Vec<u8> = (0..3000u32).map(|at| (at * 7) as u8).collect();
     for flow in flows() {
         let Some((mut bench, flow_entry)) = host(&flow) else { return };
+        let mut corrupt = 0;
         for payload_bytes in [0, 1, 2, 3, 4, 511, 512, 513, 1024, 1460, 3000] {
             let fields =
                 SegmentFields { payload_bytes, ack: tracked().last_ack + 5, ..nothing_new() };
@@ -263,6 +265,8 @@ fn a_corrupt_segment_moves_nothing() {
                         "{payload_bytes} bytes, {entry:?}, {at}"
                     );
                     assert_eq!(bench.counts().corrupt, 1);
+                    corrupt += 1;
+                    assert_eq!(bench.meter.value(Event::SegmentCorrupt), corrupt);
                 }
                 bench.run(entry, &mut whole.clone());
                 assert_eq!(
@@ -492,6 +496,7 @@ fn an_error_about_a_segment_under_way_goes_to_the_owner() {
     for flow in flows() {
         let Some((mut bench, flow_entry)) = host(&flow) else { return };
         let (first, window) = (tracked().last_ack, tracked().window_max_bytes);
+        let (mut sent, mut refused) = (0, 0);
         for (seq, fate) in [
             (first, Fate::Redirected),
             (first + window, Fate::Redirected),
@@ -508,6 +513,10 @@ fn an_error_about_a_segment_under_way_goes_to_the_owner() {
                 (counts.errors_redirected, counts.errors_refused),
                 (u64::from(redirected), u64::from(!redirected))
             );
+            sent += u64::from(redirected);
+            refused += u64::from(!redirected);
+            let value = |event| bench.meter.value(event);
+            assert_eq!((value(Event::IcmpRedirected), value(Event::IcmpRefused)), (sent, refused));
             if redirected {
                 assert_eq!((&frame[..6], &frame[34..]), (&SERVER[..], &whole[34..]));
             }
@@ -561,6 +570,7 @@ fn later_fragments_follow_the_first_and_are_never_held() {
             assert_eq!(run(&mut bench, [0, 1]), fates, "{state:?}");
         }
         assert_eq!(bench.counts().fragments_dropped, 4);
+        assert_eq!(bench.meter.value(Event::FragmentDropped), 4);
         assert_eq!(flow_entry.waiting(), 0);
         // A fragment's checksum covers bytes of other fragments.
         assert_eq!(flow_entry.counters().tracked, Some(tracked()));
@@ -575,6 +585,7 @@ fn more_extension_headers_than_are_looked_behind_are_dropped() {
     assert_eq!(bench.run(Entry::Xdp, &mut frame), Fate::Passed);
     assert_eq!(bench.run(Entry::Link, &mut frame), Fate::Dropped);
     assert_eq!(bench.counts().extensions_dropped, 1);
+    assert_eq!(bench.meter.value(Event::ExtensionsExceeded), 1);
 }
 
 #[test]

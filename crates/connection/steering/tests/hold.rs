@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use unlade_metrics::{Event, Meter};
 use unlade_net::state::SocketOptions;
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_steering::flow_entry::FlowState;
@@ -70,10 +71,14 @@ fn in_namespaces<A: Send, B: Send>(
 }
 
 fn steering() -> Steering {
+    steering_within(HoldLimits::default())
+}
+
+fn steering_within(limits: HoldLimits) -> Steering {
     let config = SteeringConfig {
         interface: "near".into(),
         flows_max: 64,
-        hold: Some(HoldLimits { device: "hold".into(), ..HoldLimits::default() }),
+        hold: Some(HoldLimits { device: "hold".into(), ..limits }),
         hook: Hook::Tc,
     };
     Steering::open(&config).unwrap()
@@ -199,6 +204,54 @@ fn held_ipv4_packets_reach_the_socket_in_order() {
 #[test]
 fn held_ipv6_packets_reach_the_socket_in_order() {
     held_bytes_come_in_order("[fd09::1]:8000");
+}
+
+#[test]
+fn packets_above_the_limit_of_a_flow_are_lost_and_sent_again() {
+    let address: SocketAddr = "10.9.0.1:8003".parse().unwrap();
+    let message: Vec<u8> = (0..100_000u32).map(|at| (at ^ at >> 9) as u8).collect();
+    let sent = message.clone();
+    let (go, start) = mpsc::channel::<()>();
+    let near = move || {
+        // Room for two packets; the first flight of a client has ten.
+        let steering =
+            steering_within(HoldLimits { flow_bytes_max: 4000, ..HoldLimits::default() });
+        let meter = Meter::new();
+        let report = || {
+            steering.report_packets(&meter);
+            [Event::PacketsHeld, Event::PacketsReplayed, Event::PacketsLost]
+                .map(|event| meter.value(event))
+        };
+        let listener = TcpListener::bind(address).unwrap();
+        let (mut server, client) = listener.accept().unwrap();
+        let entry = steering.acquire(&FlowKey::new(client, server.local_addr().unwrap())).unwrap();
+        assert_eq!(report()[2], 0);
+        entry.hold();
+        go.send(()).unwrap();
+        wait_until("a lost packet", || steering.hold_counters().lost > 0);
+        assert!(report()[2] > 0);
+        entry.local();
+        steering.replay(&entry);
+        // The client sends the lost packets again.
+        let mut received = vec![0; message.len()];
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.read_exact(&mut received).unwrap();
+        assert!(received == message, "bytes differ");
+        server.write_all(b"ok").unwrap();
+        // The device also gets frames of the kernel itself, which are not replayed.
+        let [held, replayed, lost] = report();
+        assert!(replayed > 0 && held >= replayed + lost, "{held} {replayed} {lost}");
+        assert_eq!(lost, steering.hold_counters().lost);
+        assert_eq!(report()[2], lost, "each is reported once");
+    };
+    let far = move || {
+        let mut client = connect(address);
+        start.recv().unwrap();
+        client.write_all(&sent).unwrap();
+        let mut ok = [0; 2];
+        client.read_exact(&mut ok).unwrap();
+    };
+    in_namespaces(near, far);
 }
 
 #[test]

@@ -23,6 +23,8 @@ use super::reader::Reader;
 use crate::tls_proxy::metrics::add_device;
 use unlade_tls::device::{Begin, Refused};
 
+mod counters;
+
 const KEY: [u8; 16] = [7; 16];
 const IV: [u8; 12] = [9; 12];
 
