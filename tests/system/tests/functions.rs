@@ -297,6 +297,35 @@ fn an_accepted_event_is_made_also_when_the_gateway_is_killed() {
 }
 
 #[test]
+fn an_event_whose_function_fails_each_time_is_given_up_and_counted() {
+    needs_functions!();
+    let admin = free_address();
+    let gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
+    gateway.bucket("box");
+    let lost = || {
+        let text = ask(admin, "GET", "/metrics", &[], b"").unwrap().body;
+        let text = String::from_utf8(text).unwrap();
+        let name = "unlade_fn_events_lost_total ";
+        text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
+    };
+    gateway.deploy("obedient", "", OBEDIENT);
+    assert_eq!(lost(), "0");
+    let event = json!({"steps": [["put", "tried"], ["raise", "never"]]});
+    let kind = [("x-amz-invocation-type", "Event")];
+    assert_eq!(gateway.try_invoke("obedient", &event, &kind).unwrap().status, 202);
+    let events = gateway.dir.path().join("events");
+    until("it is forgotten", || (std::fs::read_dir(&events).unwrap().count() == 0).then_some(()));
+    assert_eq!(lost(), "1");
+    assert!(gateway.object("box", "tried").is_some(), "it was made");
+    // One that succeeds is not lost.
+    let event = json!({"steps": [["put", "made"]]});
+    assert_eq!(gateway.try_invoke("obedient", &event, &kind).unwrap().status, 202);
+    until("the event is made", || gateway.object("box", "made"));
+    until("it is forgotten", || (std::fs::read_dir(&events).unwrap().count() == 0).then_some(()));
+    assert_eq!(lost(), "1");
+}
+
+#[test]
 fn a_role_is_all_that_a_function_may_do_and_hints_cannot_borrow_another() {
     needs_functions!();
     let gateway = Gateway::start("[tenant.other]\n");

@@ -293,12 +293,17 @@ impl Copies {
             Copy::Over(content) => return Ok(content),
             Copy::UnderWay(under_way) => under_way,
         };
-        let FinishedCopy { bytes: content, failed } = under_way.ended().await.ok_or(EpochEnded)?;
-        if failed {
+        let finished = under_way.ended().await.ok_or(EpochEnded)?;
+        Ok(self.finished(finished, bytes))
+    }
+
+    /// Counts a queued copy. This thread has repeated what the service could not copy.
+    fn finished(&self, copy: FinishedCopy, bytes: usize) -> Vec<u8> {
+        if copy.failed {
             self.meter.add(Event::HostioCopyFallback(CopyFallback::Failed));
         }
-        self.count(if failed { CopyBy::Worker } else { CopyBy::Service }, bytes);
-        Ok(content)
+        self.count(if copy.failed { CopyBy::Worker } else { CopyBy::Service }, bytes);
+        copy.bytes
     }
 }
 

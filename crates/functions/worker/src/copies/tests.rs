@@ -241,6 +241,24 @@ fn without_a_service_or_a_core_for_it_it_is_as_before() {
     });
 }
 
+/// The tests of the client drive the cause: a page that cannot be accessed while the service
+/// copies. A region of the worker is sealed, so no guest can cause that.
+#[test]
+fn what_the_service_could_not_copy_is_counted_as_the_workers() {
+    let copies = copies(CopyService::Always);
+    let counts = || {
+        let failed = fallbacks(&copies, CopyFallback::Failed);
+        let by_worker = made_by(&copies, CopyBy::Worker);
+        let bytes_of_worker = copies.meter.value(Event::HostioCopied(CopyBy::Worker));
+        (failed, by_worker, bytes_of_worker, made_by(&copies, CopyBy::Service))
+    };
+    let finished = |failed| FinishedCopy { bytes: b"content".to_vec(), failed };
+    assert_eq!(copies.finished(finished(false), 7), b"content");
+    assert_eq!(counts(), (0, 0, 0, 1));
+    assert_eq!(copies.finished(finished(true), 7), b"content");
+    assert_eq!(counts(), (1, 1, 7, 1));
+}
+
 #[test]
 fn tenants_of_a_thread_have_one_service() {
     local(async || {
