@@ -12,8 +12,9 @@ starts itself again without it, and says `{"ready": true, "unpreloaded": "REASON
 instances import it themselves. B is true where that goes for the modules of `--import`, too.
 `--scratch` names directories of which each instance has one of its own.
 A child says HELLO on its channel, and waits for WELCOME: so it can be put where it belongs (cgroup,
-limits) before it runs. A request may name a `root` for it and a `user`, and the last `groups` of its
-descriptors are files of control groups: it goes there before it says HELLO.
+limits) before it runs. A request may name a `root` for it, a `user` and the most `processes` of that
+user, and the last `groups` of its descriptors are files of control groups: it goes there before it
+says HELLO.
 """
 
 import os
@@ -144,6 +145,7 @@ class Zygote:
     def run(self):
         """Serves the control socket until its other end is closed."""
         import _signal
+        import resource  # noqa: F401, its children use it
         import select
 
         reader, writer = os.pipe()
@@ -233,7 +235,8 @@ class Zygote:
 
 
 def settle(said, descriptors):
-    """Goes where a child belongs: its control groups, root and user; the other descriptors.
+    """Goes where a child belongs: its control groups, root, limit of processes and user; the other
+    descriptors.
 
     The user comes last: it has no right to any of this.
     """
@@ -246,6 +249,15 @@ def settle(said, descriptors):
         directory = os.getcwd()
         os.chroot(said["root"])
         os.chdir(directory)
+    if "processes" in said:
+        # The zygote's limit has room for children that are not yet their own user.
+        import resource
+
+        most = said["processes"]
+        inherited = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+        if inherited != resource.RLIM_INFINITY:
+            most = min(most, inherited)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
     if "user" in said:
         user = said["user"]
         os.setgroups(())

@@ -12,6 +12,7 @@ use rustix::process::{Resource, Rlimit, Signal};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use unlade_sys::namespaces::{Namespace, unshare};
 
+use super::config::INSTANCES_MAX;
 use super::message::{FromZygote, ToZygote};
 use super::spec::{Spec, TASK};
 use super::{packet, root, syscalls};
@@ -68,12 +69,13 @@ fn tried(what: &str, error: rustix::io::Errno) -> Error {
 }
 
 /// Sets the limits of each process: resources without a control group are limited for each user,
-/// which belongs to one instance.
+/// which belongs to one instance. A child begins as the zygote's user: it sets its own limit of
+/// processes when it becomes another one.
 fn limit(spec: &Spec) -> Result<()> {
     for (resource, value) in [
         (Resource::Core, 0),
         (Resource::Nofile, u64::from(spec.limits.files)),
-        (Resource::Nproc, u64::from(spec.limits.processes)),
+        (Resource::Nproc, u64::from(spec.limits.processes) + u64::from(INSTANCES_MAX)),
         (Resource::Memlock, 64 << 10),
         (Resource::Msgqueue, 1 << 20),
     ] {

@@ -25,6 +25,8 @@ use super::{packet, root};
 pub const CONFINED: &str = "--confined";
 /// Interval of attempts to remove a group that was not empty.
 const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+/// Number of instances by which the limits of the zygote's group are raised.
+const ADMITTED_STEP: u32 = 32;
 
 /// Runs a sandbox until it ends or the gateway ends.
 ///
@@ -47,6 +49,8 @@ struct Supervisor {
     spec: Spec,
     groups: Groups,
     zygote: Zygote,
+    /// Number of instances for which the zygote's group has room.
+    admitted: u32,
     /// Instances that are removed once they are empty.
     leaving: Vec<u32>,
 }
@@ -78,7 +82,8 @@ impl Supervisor {
             .map_err(|error| Error::new(error.kind(), format!("making cgroups: {error}")))?;
         match launched(spec, &groups, &control) {
             Ok(zygote) => {
-                Ok(Supervisor { spec: spec.clone(), groups, zygote, leaving: Vec::new() })
+                let spec = spec.clone();
+                Ok(Supervisor { spec, groups, zygote, admitted: 0, leaving: Vec::new() })
             }
             Err(error) => {
                 groups.clear();
@@ -174,9 +179,14 @@ impl Supervisor {
         Ok(())
     }
 
-    fn make(&self, slot: u32) -> Result<Vec<OwnedFd>> {
+    fn make(&mut self, slot: u32) -> Result<Vec<OwnedFd>> {
         if slot >= INSTANCES_MAX {
             return Err(Error::new(ErrorKind::InvalidInput, "there is no such instance"));
+        }
+        // Numbers are used again, so that the highest one limits the number of the living.
+        if slot >= self.admitted {
+            self.admitted = (slot + 1).next_multiple_of(ADMITTED_STEP);
+            self.groups.admit(self.admitted, &self.spec.limits);
         }
         let files = self.groups.add(&groups::of_instance(slot), &self.spec.limits)?;
         // The zygote has the first of the users.

@@ -65,6 +65,8 @@ struct Fork<'a> {
     groups: usize,
     root: PathBuf,
     user: u32,
+    /// Most processes and threads of this user.
+    processes: u32,
 }
 
 fn pair(kind: SocketType) -> Result<(OwnedFd, OwnedFd), IsolationError> {
@@ -268,6 +270,7 @@ impl ZygoteHandle {
             groups: spare.groups.len(),
             root: root::of_instance(spare.slot),
             user: 1 + spare.slot,
+            processes: self.limits.processes,
         };
         let mut beside = vec![channel.as_fd()];
         beside.extend(spare.groups.iter().map(AsFd::as_fd));
