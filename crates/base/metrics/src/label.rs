@@ -232,7 +232,7 @@ labels! {
         QueueTooLong => "queue_too_long",
         /// The flow table is full.
         TableFull => "table_full",
-        /// The server refuses to adopt more.
+        /// The server refuses to adopt more, or its control channel has too many bytes to send.
         Overloaded => "overloaded",
         /// The server or the balancer is draining.
         Draining => "draining",
@@ -253,7 +253,7 @@ labels! {
         AddressNotLocal => "address_not_local",
         /// The redirect could not be installed.
         SteerFailed => "steer_failed",
-        /// The TLS session cannot be moved (cipher suite, version, key log).
+        /// The record layer cannot be moved: it owes output to the client, is closed, or has failed.
         TlsState => "tls_state",
         /// The machine lacks a capability: see `unlade doctor`.
         Unsupported => "unsupported",

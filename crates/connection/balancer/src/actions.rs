@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use unlade_handoff_protocol::frame::{CloseReason, ConnectionId, ReturnReason};
 use unlade_handoff_protocol::snapshot::{EncodedSnapshot, Snapshot};
-use unlade_metrics::{Event, Fallback, Gauge, Mode, Stage, Trigger};
+use unlade_metrics::{Event, Gauge, Mode, Stage, Trigger};
 use unlade_migration::exporter::{Action, Choice};
 use unlade_migration::{Millis, ServerId};
 use unlade_steering::TrackedState;
@@ -172,8 +172,7 @@ impl Flows {
             _ if self.worker.is_draining() => None,
             // The input is longer than an offer may be: the request is proxied.
             ReturnReason::NextRequest | ReturnReason::TermsUsed if !flow.unread.is_empty() => {
-                let cause = format!("{} bytes follow those of an offer", flow.unread.len());
-                let declined = Declined::because(Fallback::QueueTooLong, cause);
+                let declined = Declined::returned_unread(flow.unread.len());
                 self.worker.fallbacks.report(&self.meter, &declined, &flow.context());
                 None
             }

@@ -308,8 +308,12 @@ impl ConnectionState {
             key: placed.key,
             tls: stream.is_tls(),
             requests_before: self.origin.requests,
-            may_leave: !self.worker.is_draining() && !self.is_ambiguous,
+            may_leave: !self.worker.is_draining(),
         };
+        // The failure that made its delivery ambiguous has been counted.
+        if self.is_ambiguous {
+            return None;
+        }
         match self.worker.offload.decide(&routed, head) {
             Verdict::Off => None,
             Verdict::Proxy(why) => {
@@ -318,7 +322,7 @@ impl ConnectionState {
                     server: Some(placed.in_flight.server()),
                     client: stream.peer(),
                 };
-                self.worker.fallbacks.report(&self.worker.meter, &why.into(), &place);
+                self.worker.fallbacks.report(&self.worker.meter, &why, &place);
                 None
             }
             Verdict::HandOver => Some(Candidate {

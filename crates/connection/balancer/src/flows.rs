@@ -17,7 +17,7 @@ use tokio::sync::{Notify, oneshot};
 use unlade_channel::channel::Outbox;
 use unlade_handoff_protocol::frame::{ClientBytes, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
-use unlade_metrics::{Fallback, GaugeGuard, Meter};
+use unlade_metrics::{GaugeGuard, Meter};
 use unlade_migration::exporter::{Exporter, MigrationFailure, Timing};
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
@@ -28,7 +28,7 @@ use unlade_steering::{FlowEntry, Steering, Windows};
 use unlade_sys::link::Mac;
 use unlade_sys::repair::Known;
 
-use crate::fallback::{Declined, FallbackContext};
+use crate::fallback::FallbackContext;
 use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
@@ -288,24 +288,4 @@ impl Flows {
     pub(crate) fn ids(&self) -> Vec<ConnectionId> {
         self.flows.borrow().keys().copied().collect()
     }
-}
-
-/// Returns the fallback that a failure is counted and logged as.
-pub(crate) fn declined(failure: MigrationFailure) -> Declined {
-    use unlade_handoff_protocol::frame::RefuseReason;
-    let reason = match failure {
-        MigrationFailure::Refused(RefuseReason::Overloaded) => Fallback::Overloaded,
-        MigrationFailure::Refused(RefuseReason::Draining) => Fallback::Draining,
-        MigrationFailure::Refused(RefuseReason::AddressNotLocal) => {
-            let cause = "the virtual IP is not configured on the server; add it there to lo";
-            return Declined::because(Fallback::AddressNotLocal, cause);
-        }
-        MigrationFailure::Refused(other) => {
-            let cause = format!("the server refused: {other:?}; its log has the error");
-            return Declined::because(Fallback::RestoreFailed, cause);
-        }
-        MigrationFailure::ChannelDown => Fallback::ChannelDown,
-        MigrationFailure::Deadline => Fallback::Deadline,
-    };
-    reason.into()
 }

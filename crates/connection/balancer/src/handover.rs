@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use unlade_metrics::{Event, Fallback, Gauge, GaugeGuard, Stage};
+use unlade_metrics::{Event, Gauge, GaugeGuard, Stage};
 use unlade_migration::exporter::Exporter;
 use unlade_net::FlowKey;
 use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions};
 use unlade_runtime::stream::Stream;
-use unlade_steering::{FlowEntry, SteerError, TrackedState};
-use unlade_sys::repair::{self, Known, RepairError};
+use unlade_steering::{FlowEntry, TrackedState};
+use unlade_sys::repair::{self, Known};
 
 use crate::fallback::Declined;
 use crate::flows::{Assignment, Flow, Flows, HandoverResult, Local};
@@ -36,30 +36,23 @@ impl Flows {
     ) -> Result<(), Kept> {
         let remote = self.remote(assignment.agent);
         if !remote.ready.get() {
-            return Err(Kept::new(stream, Fallback::ChannelDown));
+            return Err(Kept::new(stream, Declined::channel_down()));
         }
         if !remote.outbox.has_room() {
-            return Err(Kept::new(stream, Fallback::Overloaded));
+            return Err(Kept::new(stream, Declined::outbox_full()));
         }
         if let Some(obstacle) = obstacle(&stream) {
             return Err(Kept::new(stream, obstacle));
         }
         // Bytes that the kernel sends after the snapshot would be unknown to the server.
         if !stream.sent(SENT_WITHIN).await {
-            let cause = "the client has not acknowledged earlier responses";
-            return Err(Kept::new(stream, Declined::because(Fallback::QueueTooLong, cause)));
+            return Err(Kept::new(stream, Declined::unacknowledged()));
         }
         let started = Instant::now();
         let flow = FlowKey::new(stream.peer(), stream.local());
         let slot = match self.steering.acquire(&flow) {
             Ok(slot) => slot,
-            Err(error) => {
-                let reason = match error {
-                    SteerError::TableFull => Fallback::TableFull,
-                    _ => Fallback::SteerFailed,
-                };
-                return Err(Kept::new(stream, Declined::because(reason, error)));
-            }
+            Err(error) => return Err(Kept::new(stream, Declined::steering(&error))),
         };
         let known = Known {
             flow,
@@ -75,7 +68,7 @@ impl Flows {
             Err((stream, error)) => {
                 slot.local();
                 self.steering.replay(&slot);
-                return Err(Kept::new(stream, Declined::because(fallback(&error), error)));
+                return Err(Kept::new(stream, Declined::socket(&error)));
             }
         };
         let outcome = self.start((slot, noted), known, frozen, assignment, started);
@@ -130,25 +123,16 @@ impl Flows {
 }
 
 /// Returns the obstacle to moving a connection now, apart from its TCP state.
-fn obstacle(stream: &Stream) -> Option<Fallback> {
+fn obstacle(stream: &Stream) -> Option<Declined> {
     if stream.has_ended() {
-        return Some(Fallback::NotEstablished);
+        return Some(Declined::half_closed());
     }
     let queued_bytes = repair::unread_bytes(stream.tcp()).unwrap_or_default();
     if stream.input().len() > QUEUE_BYTES_MAX || queued_bytes > UNREAD_BYTES_MAX {
-        return Some(Fallback::QueueTooLong);
+        return Some(Declined::unread(stream.input().len(), queued_bytes));
     }
     match stream.record() {
-        Some(record) if !record.is_movable() => Some(Fallback::TlsState),
+        Some(record) if !record.is_movable() => Some(Declined::record_layer()),
         _ => None,
-    }
-}
-
-fn fallback(error: &RepairError) -> Fallback {
-    match error {
-        RepairError::Refused(_) => Fallback::Unsupported,
-        RepairError::NotEstablished(_) => Fallback::NotEstablished,
-        RepairError::QueueTooLong { .. } | RepairError::Unsent(_) => Fallback::QueueTooLong,
-        RepairError::Call { .. } => Fallback::Snapshot,
     }
 }

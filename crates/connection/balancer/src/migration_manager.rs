@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use unlade_channel::trust::Membership;
-use unlade_metrics::Fallback;
 use unlade_migration::exporter::Timing;
 use unlade_runtime::Stream;
 
 use crate::channel::{Identity, Wanted};
+use crate::fallback::Declined;
 use crate::flows::{Assignment, Flows, Home};
 use crate::machine::Machine;
 use crate::offload::{Candidate, HandOver, Kept, LocalBoxFuture};
@@ -161,10 +161,10 @@ fn timing(plan: &Plan) -> Timing {
 }
 
 impl HandOver for MigrationManager {
-    fn ready(&self, server: &Server) -> Result<(), Fallback> {
+    fn ready(&self, server: &Server) -> Result<(), Declined> {
         match self.flows.is_ready(server) {
             true => Ok(()),
-            false => Err(Fallback::ChannelDown),
+            false => Err(Declined::channel_down()),
         }
     }
 
@@ -176,7 +176,7 @@ impl HandOver for MigrationManager {
         Box::pin(async move {
             match Assignment::new(candidate) {
                 Some(assignment) => self.flows.move_away(stream, assignment).await,
-                None => Err(Kept::new(stream, Fallback::ChannelDown)),
+                None => Err(Kept::new(stream, Declined::channel_down())),
             }
         })
     }

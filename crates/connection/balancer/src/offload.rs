@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use unlade_http::RequestHead;
-use unlade_metrics::Fallback;
 use unlade_runtime::{Stream, WorkerInfo};
 
 use crate::auto::{Auto, DecisionInput, LeaveReason, RequestKey, ServedRequests};
@@ -80,7 +79,7 @@ pub(crate) trait HandOver {
     ///
     /// # Errors
     /// The obstacle.
-    fn ready(&self, server: &Server) -> Result<(), Fallback>;
+    fn ready(&self, server: &Server) -> Result<(), Declined>;
 
     /// Hands `stream` over. The request is unconsumed in [`Stream::input`]. On success the
     /// connection has left this worker until it comes home (`accept::resume`); on
@@ -110,20 +109,20 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Creates the value for a request that no server has seen.
-    pub(crate) fn new(stream: impl Into<Box<Stream>>, why: impl Into<Declined>) -> Kept {
-        Kept { stream: stream.into(), why: why.into(), is_ambiguous: false }
+    pub(crate) fn new(stream: impl Into<Box<Stream>>, why: Declined) -> Kept {
+        Kept { stream: stream.into(), why, is_ambiguous: false }
     }
 }
 
 /// The decision about a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Hand the connection over.
     HandOver,
     /// Proxy: the route does not offload.
     Off,
     /// Proxy; the reason is counted.
-    Proxy(Fallback),
+    Proxy(Declined),
 }
 
 /// A request with its route and server.
@@ -176,20 +175,20 @@ impl Offload {
             return Verdict::Off;
         }
         if takes_a_proxy(head) {
-            return Verdict::Proxy(Fallback::Request);
+            return Verdict::Proxy(Declined::request());
         }
         if !routed.may_leave {
-            return Verdict::Proxy(Fallback::Draining);
+            return Verdict::Proxy(Declined::draining());
         }
         let ready = match &*self.mover.borrow() {
-            None => Err(Fallback::Unsupported),
+            None => Err(Declined::unsupported()),
             Some(mover) => mover.ready(routed.server),
         };
         if let Err(why) = ready {
             return Verdict::Proxy(why);
         }
         if routed.route.offload == OffloadMode::Auto && !self.is_expected_to_pay(routed) {
-            return Verdict::Proxy(Fallback::PolicyAuto);
+            return Verdict::Proxy(Declined::policy());
         }
         Verdict::HandOver
     }
@@ -213,7 +212,7 @@ impl Offload {
         let mover = self.mover.borrow().clone();
         match mover {
             Some(mover) => mover.hand_over(stream, candidate).await,
-            None => Err(Kept::new(stream, Fallback::Unsupported)),
+            None => Err(Kept::new(stream, Declined::unsupported())),
         }
     }
 
@@ -291,7 +290,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::task::LocalSet;
-    use unlade_metrics::Meter;
+    use unlade_metrics::{Fallback, Meter};
 
     use super::*;
     use crate::accept;
@@ -303,14 +302,14 @@ mod tests {
 
     /// A fake that refuses, or answers the request itself and sends the connection home.
     struct Fake {
-        refuse: Cell<Option<Fallback>>,
+        refuse: Cell<Option<fn() -> Declined>>,
         is_ambiguous: Cell<bool>,
         handed: Cell<u32>,
         worker: RefCell<Option<Rc<Worker>>>,
     }
 
     impl HandOver for Fake {
-        fn ready(&self, server: &Server) -> Result<(), Fallback> {
+        fn ready(&self, server: &Server) -> Result<(), Declined> {
             assert!(server.agent.is_some());
             Ok(())
         }
@@ -323,7 +322,7 @@ mod tests {
             Box::pin(async move {
                 if let Some(why) = self.refuse.get() {
                     let is_ambiguous = self.is_ambiguous.get();
-                    return Err(Kept { is_ambiguous, ..Kept::new(stream, why) });
+                    return Err(Kept { is_ambiguous, ..Kept::new(stream, why()) });
                 }
                 self.handed.set(self.handed.get() + 1);
                 let head = RequestHead::parse(stream.input(), &candidate.plan.head_limits);
@@ -404,7 +403,11 @@ mod tests {
         text.rsplit("\r\n").next().unwrap().to_owned()
     }
 
-    fn run(mode: &str, refuse: Option<Fallback>, test: impl AsyncFnOnce(Rc<Worker>, Rc<Fake>)) {
+    fn run(
+        mode: &str,
+        refuse: Option<fn() -> Declined>,
+        test: impl AsyncFnOnce(Rc<Worker>, Rc<Fake>),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, async {
             let fake = Rc::new(Fake {
@@ -444,7 +447,7 @@ mod tests {
 
     #[test]
     fn what_comes_back_unmoved_is_proxied() {
-        run("always", Some(Fallback::Overloaded), async |worker, fake| {
+        run("always", Some(Declined::outbox_full), async |worker, fake| {
             let mut client = serve(&worker).await;
             assert_eq!(get(&mut client, "").await, "proxied");
             assert_eq!(fallbacks(&worker, Fallback::Overloaded), 1);
@@ -533,7 +536,7 @@ mod tests {
     /// A server that was sent a request and became silent may have carried it out.
     #[test]
     fn a_request_in_doubt_is_sent_again_only_where_that_is_safe() {
-        run("always", Some(Fallback::ChannelDown), async |worker, fake| {
+        run("always", Some(Declined::channel_down), async |worker, fake| {
             fake.is_ambiguous.set(true);
             let ask = async |method: &str| {
                 let mut client = serve(&worker).await;
@@ -552,6 +555,9 @@ mod tests {
                 assert!(ask(other).await.starts_with("HTTP/1.1 502 "), "{other}");
             }
             assert_eq!(worker.meter.value(unlade_metrics::Event::RequestAmbiguous), 2);
+            // Each is one fallback, with the reason of the failure.
+            assert_eq!(fallbacks(&worker, Fallback::ChannelDown), 5);
+            assert_eq!(fallbacks(&worker, Fallback::Draining), 0);
         });
     }
 }

@@ -18,6 +18,7 @@ use unlade_sys::raw;
 use unlade_sys::repair::{self, RepairError};
 use unlade_tls::RecordLayer;
 
+use crate::fallback::Declined;
 use crate::flows::{Flow, Flows, HandoverResult, Local};
 use crate::offload::{Kept, ReturnInfo};
 
@@ -66,7 +67,7 @@ impl Flows {
         let stream = Stream::from_parts(parts);
         // The waiting task has ended only if the worker ends.
         let is_ambiguous = failure.is_ambiguous();
-        let why = crate::flows::declined(failure);
+        let why = Declined::failed(failure);
         let _ = reply.send(HandoverResult::Kept(Kept { is_ambiguous, ..Kept::new(stream, why) }));
         true
     }
@@ -79,7 +80,7 @@ impl Flows {
     ) -> Option<Stream> {
         flow.is_ambiguous = failure.is_some_and(MigrationFailure::is_ambiguous);
         if let Some(failure) = failure {
-            let declined = crate::flows::declined(failure);
+            let declined = Declined::failed(failure);
             self.worker.fallbacks.report(&self.meter, &declined, &flow.context());
         }
         match self.restore(flow) {
