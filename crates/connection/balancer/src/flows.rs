@@ -18,7 +18,7 @@ use unlade_channel::channel::Outbox;
 use unlade_handoff_protocol::frame::{ClientBytes, ConnectionId, Epoch, ReturnReason};
 use unlade_handoff_protocol::snapshot::EncodedSnapshot;
 use unlade_metrics::{GaugeGuard, Meter};
-use unlade_migration::exporter::{Exporter, MigrationFailure, Timing};
+use unlade_migration::exporter::{Exporter, Timing};
 use unlade_migration::{Millis, ServerId};
 use unlade_net::SeqNumber;
 use unlade_net::state::TcpSnapshot;
