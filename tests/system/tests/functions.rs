@@ -249,6 +249,32 @@ fn a_function_may_take_longer_to_import_than_an_instance_to_start() {
 }
 
 #[test]
+fn an_instance_that_does_not_start_is_counted_and_the_next_one_serves() {
+    needs_functions!();
+    let admin = free_address();
+    let mut gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
+    let failed = || counter(admin, "unlade_fn_starts_failed_total");
+    // The process of a template's second instance ends before it has greeted its worker.
+    let code = "import os\nforks = 0\n\
+                def before():\n    global forks\n    forks += 1\n\
+                def in_child():\n    if forks == 2: os._exit(3)\n\
+                os.register_at_fork(before=before, after_in_child=in_child)\n\
+                def handler(event, context):\n    \
+                if event == 'exit': os._exit(0)\n    \
+                return forks\n";
+    gateway.deploy("f", "", code);
+    gateway.restart();
+    assert_eq!(gateway.invoke("f", &json!(null)).json(), 1);
+    assert_eq!(failed(), 0);
+    assert!(!gateway.invoke("f", &json!("exit")).is_success());
+    // The gateway may start another instance for the waiting caller, or answer with the error.
+    let answer = gateway.invoke("f", &json!(null));
+    assert!(answer.status >= 500 || answer.json() == 3, "{answer:?}");
+    assert_eq!(failed(), 1);
+    assert_eq!(gateway.invoke("f", &json!(null)).json(), 3);
+}
+
+#[test]
 fn another_deployment_takes_over_without_a_failure() {
     needs_functions!();
     let gateway = Gateway::start("");
@@ -302,27 +328,22 @@ fn an_event_whose_function_fails_each_time_is_given_up_and_counted() {
     let admin = free_address();
     let gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
     gateway.bucket("box");
-    let lost = || {
-        let text = ask(admin, "GET", "/metrics", &[], b"").unwrap().body;
-        let text = String::from_utf8(text).unwrap();
-        let name = "unlade_fn_events_lost_total ";
-        text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
-    };
+    let lost = || counter(admin, "unlade_fn_events_lost_total");
     gateway.deploy("obedient", "", OBEDIENT);
-    assert_eq!(lost(), "0");
+    assert_eq!(lost(), 0);
     let event = json!({"steps": [["put", "tried"], ["raise", "never"]]});
     let kind = [("x-amz-invocation-type", "Event")];
     assert_eq!(gateway.try_invoke("obedient", &event, &kind).unwrap().status, 202);
     let events = gateway.dir.path().join("events");
     until("it is forgotten", || (std::fs::read_dir(&events).unwrap().count() == 0).then_some(()));
-    assert_eq!(lost(), "1");
+    assert_eq!(lost(), 1);
     assert!(gateway.object("box", "tried").is_some(), "it was made");
     // One that succeeds is not lost.
     let event = json!({"steps": [["put", "made"]]});
     assert_eq!(gateway.try_invoke("obedient", &event, &kind).unwrap().status, 202);
     until("the event is made", || gateway.object("box", "made"));
     until("it is forgotten", || (std::fs::read_dir(&events).unwrap().count() == 0).then_some(()));
-    assert_eq!(lost(), "1");
+    assert_eq!(lost(), 1);
 }
 
 #[test]
@@ -503,18 +524,13 @@ fn a_configuration_read_at_import_is_not_silently_the_default() {
     let gateway = Gateway::start(&format!("admin = \"{admin}\"\n"));
     gateway.bucket("box");
     gateway.put("box", "config", b"production");
-    let counted = || {
-        let text = ask(admin, "GET", "/metrics", &[], b"").unwrap().body;
-        let text = String::from_utf8(text).unwrap();
-        let name = "unlade_fn_templates_unpreloaded_total ";
-        text.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned()
-    };
+    let counted = || counter(admin, "unlade_fn_templates_unpreloaded_total");
     gateway.deploy("upper", "", UPPER);
-    assert_eq!(counted(), "0", "a client that is made at import is no reason");
+    assert_eq!(counted(), 0, "a client that is made at import is no reason");
     gateway.deploy("configured", "", CONFIGURED);
     let answer = gateway.invoke("configured", &json!({}));
     assert_eq!(answer.json(), json!({"mode": "production"}));
-    assert_eq!(counted(), "1");
+    assert_eq!(counted(), 1);
     // Another template of the same deployment is not tried.
     let keepers = children(gateway.pid()).into_iter();
     for keeper in keepers.filter(|pid| command(*pid).contains("sandbox")) {
@@ -526,7 +542,7 @@ fn a_configuration_read_at_import_is_not_silently_the_default() {
         let answer = gateway.invoke("configured", &json!({}));
         (answer.json() == changed).then_some(())
     });
-    assert_eq!(counted(), "1");
+    assert_eq!(counted(), 1);
 }
 
 #[test]
@@ -554,6 +570,13 @@ fn a_client_of_another_store_is_refused_and_not_misdirected() {
 fn free_address() -> std::net::SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
+}
+
+/// Returns a counter without labels of the gateway's `/metrics`.
+fn counter(admin: std::net::SocketAddr, name: &str) -> u64 {
+    let text = String::from_utf8(ask(admin, "GET", "/metrics", &[], b"").unwrap().body).unwrap();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("{name} is not in the metrics")).parse().unwrap()
 }
 
 /// Returns the child processes of all threads of a process.
