@@ -73,6 +73,7 @@ impl Copier {
     /// # Panics
     /// Panics if a copy failed although its bytes are valid references: then the service is
     /// defective. A panic of `f` continues after all copies are completed.
+    #[inline]
     pub fn scope<'env, T>(
         &'env self,
         f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
