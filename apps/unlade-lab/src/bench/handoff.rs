@@ -7,7 +7,7 @@ use super::record::Sink;
 use super::table;
 use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
-use crate::lab::plan::{Front, HOST, OffloadMode, Policy, Rate, RequestsPerMigration, Spec};
+use crate::lab::plan::{Front, HOST, OffloadMode, Rate, RequestsPerMigration, Spec, policy_parser};
 use crate::lab::state::State;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -15,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Map, Value};
 use std::path::PathBuf;
 use std::time::Duration;
+use unlade_balancer::PolicyConfig;
 use unlade_command::output::line;
 
 /// Pause after a window: connections that were cut off are cleared away in it.
@@ -83,8 +84,8 @@ pub struct HandoffArgs {
     #[arg(long)]
     direct: bool,
     /// How the balancers pick a server
-    #[arg(long, value_enum, default_value_t = Policy::RoundRobin)]
-    policy: Policy,
+    #[arg(long, value_parser = policy_parser(), default_value_t = PolicyConfig::RoundRobin)]
+    policy: PolicyConfig,
     /// Seed of everything that is chosen
     #[arg(long, default_value_t = 1)]
     seed: u64,

@@ -1,13 +1,12 @@
 //! The configuration files of everything a lab runs, written from its plan.
 
-use super::plan::{
-    ADMIN_PORT, FIXED_HOSTS, Front, Node, OffloadMode, PROXY_ADMIN_PORT, Plan, Policy,
-};
+use super::plan::{ADMIN_PORT, FIXED_HOSTS, Front, Node, OffloadMode, PROXY_ADMIN_PORT, Plan};
 use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
+use unlade_balancer::PolicyConfig;
 
 /// Idle connections that a proxy keeps to the servers.
 const UPSTREAM_IDLE_MAX: u32 = 256;
@@ -75,11 +74,7 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
             text.push_str(&route(Some(host), mode, Some(requests)));
         }
     }
-    let policy = match plan.spec.policy {
-        Policy::RoundRobin => "round-robin",
-        Policy::LeastConnections => "least-connections",
-        Policy::Sharded => "sharded",
-    };
+    let policy = plan.spec.policy;
     let servers: Vec<String> =
         plan.servers().map(|node| format!("\"{}\"", plan.address_v4(node))).collect();
     let _ = writeln!(text, "\n[pool.objects]\npolicy = \"{policy}\"");
@@ -154,7 +149,7 @@ pub fn nginx(plan: &Plan) -> String {
         certificate = plan.pki("objects.crt").display(),
         key = plan.pki("objects.key").display(),
     );
-    if plan.spec.policy == Policy::Sharded {
+    if plan.spec.policy == PolicyConfig::Sharded {
         text.push_str("    hash $uri consistent;\n");
     }
     for node in plan.servers() {
@@ -180,9 +175,9 @@ pub fn nginx(plan: &Plan) -> String {
 /// HAProxy as fast as it can be told to be: spliced bodies, reused upstream connections.
 pub fn haproxy(plan: &Plan) -> String {
     let balance = match plan.spec.policy {
-        Policy::RoundRobin => "roundrobin",
-        Policy::LeastConnections => "leastconn",
-        Policy::Sharded => "uri\n  hash-type consistent",
+        PolicyConfig::LeastConnections => "leastconn",
+        PolicyConfig::Sharded => "uri\n  hash-type consistent",
+        _ => "roundrobin",
     };
     let mut text = format!(
         "global\n  nbthread {workers}\n  maxconn 4096\n  tune.bufsize 32768\n  \

@@ -1,11 +1,13 @@
 //! The plan of a lab: its name, nodes, addresses, ports and files. Pure.
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use unlade_balancer::PolicyConfig;
 
 /// Servers a lab may have.
 pub const SERVERS_MAX: u16 = 64;
@@ -217,16 +219,11 @@ impl FromStr for RequestsPerMigration {
     }
 }
 
-/// How the balancer picks the server of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Policy {
-    /// In turn
-    RoundRobin,
-    /// The one with the fewest open requests
-    LeastConnections,
-    /// By the path: every object has its server
-    Sharded,
+/// Returns the parser of `--policy`: the policies of the balancer.
+pub fn policy_parser() -> impl TypedValueParser<Value = PolicyConfig> {
+    let value = |policy: PolicyConfig| PossibleValue::new(policy.as_str()).help(policy.summary());
+    PossibleValuesParser::new(PolicyConfig::ALL.map(value))
+        .map(|name| PolicyConfig::from_name(&name).unwrap_or_default())
 }
 
 /// Specification of a lab; recorded in its state.
@@ -258,8 +255,8 @@ pub struct Spec {
     #[arg(long, value_name = "N")]
     pub requests_per_migration: Option<RequestsPerMigration>,
     /// How the balancers pick a server
-    #[arg(long, value_enum, default_value_t = Policy::RoundRobin)]
-    pub policy: Policy,
+    #[arg(long, value_parser = policy_parser(), default_value_t = PolicyConfig::RoundRobin)]
+    pub policy: PolicyConfig,
     /// Workers of each balancer, nginx and haproxy included
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub lb_workers: u16,
@@ -286,7 +283,7 @@ impl Default for Spec {
             offloads: Toggle::On,
             offload: OffloadMode::Auto,
             requests_per_migration: None,
-            policy: Policy::RoundRobin,
+            policy: PolicyConfig::default(),
             lb_workers: 2,
             server_workers: 1,
             fronts: Front::ALL.to_vec(),

@@ -18,6 +18,8 @@ use unlade_config::{ByteSize, SettingsError};
 use unlade_http::HEAD_BYTES_CEILING;
 use unlade_runtime::logs::LogConfig;
 
+use crate::policy::PolicyConfig;
+
 /// Most listeners of a process.
 pub const LISTENERS_MAX: usize = 64;
 /// Most routes of a process.
@@ -194,19 +196,6 @@ pub struct PoolConfig {
     /// Connections to the servers.
     #[serde(default)]
     pub upstream: UpstreamConfig,
-}
-
-/// Policy for choosing a server of a pool.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PolicyConfig {
-    /// Every server in turn.
-    #[default]
-    RoundRobin,
-    /// The server with the smallest load: requests in flight and connections handed to it.
-    LeastConnections,
-    /// The server that consistent hashing with bounded load assigns to the path.
-    Sharded,
 }
 
 /// The address of a server, with or without a port of its own.

@@ -16,8 +16,8 @@ use unlade_migration::exporter::MigrationFailure;
 use unlade_steering::SteerError;
 use unlade_sys::repair::RepairError;
 
-use crate::pool::Server;
 use crate::route::Route;
+use crate::server::Server;
 
 /// Shortest time between two log lines of one reason, on one worker.
 const LOG_INTERVAL: Duration = Duration::from_secs(1);

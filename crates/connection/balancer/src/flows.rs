@@ -33,8 +33,8 @@ use crate::journal::{Journal, JournalEntry};
 use crate::lingering::Lingering;
 use crate::machine::Machine;
 use crate::offload::{Candidate, Kept, ReturnInfo};
-use crate::pool::{AtServer, Server};
 use crate::scopes::Scopes;
+use crate::server::{AtServer, Server};
 use crate::worker::Worker;
 
 /// The server chosen for a connection, and the request that it was chosen for.

@@ -13,7 +13,7 @@ use unlade_http::{HeadLimits, Method, ResponseHead};
 use unlade_metrics::{Gauge, Meter, Stage};
 
 use crate::config::HealthConfig;
-use crate::pool::{KnownServers, Server};
+use crate::server::{KnownServers, Server};
 use crate::worker::Worker;
 
 /// Period over which the first checks of a pool are spread.
@@ -32,7 +32,7 @@ impl Checks {
     pub(crate) fn start(&mut self, worker: &Rc<Worker>) {
         self.stop();
         let plan = worker.plan();
-        let known = KnownServers::of(&plan.pools);
+        let known = KnownServers::of(plan.servers());
         let healthy = known.iter().filter(|server| server.is_healthy()).count();
         worker.meter.gauge_set(Gauge::ServersHealthy, healthy as i64);
         for pool in &plan.pools {

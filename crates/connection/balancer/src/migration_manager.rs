@@ -19,7 +19,7 @@ use crate::flows::{Assignment, Flows, Home};
 use crate::machine::Machine;
 use crate::offload::{Candidate, HandOver, Kept, LocalBoxFuture};
 use crate::plan::{Plan, Routing};
-use crate::pool::Server;
+use crate::server::Server;
 use crate::worker::Worker;
 
 /// Interval at which a drain checks if every connection is home.

@@ -19,8 +19,9 @@ use crate::config::OffloadMode;
 use crate::fallback::Declined;
 use crate::pace::AnsweredBy;
 use crate::plan::Plan;
-use crate::pool::{Pool, Server};
+use crate::pool::Pool;
 use crate::route::{Route, ScopeKey};
+use crate::server::Server;
 
 /// A future of the current thread.
 pub(crate) type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -297,7 +298,7 @@ mod tests {
     use crate::clients::Clients;
     use crate::config::BalancerConfig;
     use crate::placement::place_returned;
-    use crate::pool::KnownServers;
+    use crate::server::KnownServers;
     use crate::worker::{SharedState, Worker};
 
     /// A fake that refuses, or answers the request itself and sends the connection home.

@@ -10,9 +10,10 @@ use crate::auto::RequestKey;
 use crate::config::OffloadMode;
 use crate::offload::{Candidate, ConnOrigin, takes_a_proxy};
 use crate::plan::Plan;
-use crate::pool::{InFlight, Pool};
+use crate::pool::Pool;
 use crate::respond::Refusal;
 use crate::route::Route;
+use crate::server::InFlight;
 use crate::worker::Worker;
 
 const NO_ROUTE: Refusal = Refusal::new(404, "no route for this host and path");

@@ -11,12 +11,13 @@ use unlade_runtime::identity::IdentityError;
 
 use crate::clients::ClientLimits;
 use crate::config::{
-    BalancerConfig, ConfigError, ListenerConfig, PolicyConfig, PoolConfig, RouteConfig, Timeouts,
-    TrustConfig,
+    BalancerConfig, ConfigError, ListenerConfig, PoolConfig, RouteConfig, Timeouts, TrustConfig,
 };
 use crate::machine::Machine;
-use crate::pool::{KnownServers, Pool};
+use crate::policy::PolicyConfig;
+use crate::pool::Pool;
 use crate::route::RouteTable;
+use crate::server::{KnownServers, Server};
 use crate::tls;
 
 /// A loaded configuration.
@@ -108,6 +109,11 @@ pub enum PlanError {
 }
 
 impl Plan {
+    /// Iterates over the servers of every pool.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = &Arc<Server>> {
+        self.pools.iter().flat_map(|pool| &pool.servers)
+    }
+
     /// Validates `config` and loads the files that it names. Servers in `known` keep their state.
     ///
     /// # Errors
@@ -176,7 +182,7 @@ impl Plan {
             return restart(what);
         }
         let kept = self.keep_running_values(&mut config);
-        let mut plan = Plan::new(config, &mut KnownServers::of(&self.pools))?;
+        let mut plan = Plan::new(config, &mut KnownServers::of(self.servers()))?;
         for key in kept {
             tracing::warn!(key, "changed; the old value stays in force until a restart");
         }

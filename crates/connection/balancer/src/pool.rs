@@ -1,165 +1,12 @@
-//! Pools of interchangeable servers, and the choice of the server for a request.
-//!
-//! The state of a server that all workers share is atomic: requests in flight, connections handed
-//! to it, health. A reloaded configuration takes over the servers that it keeps.
+//! Pools of interchangeable servers. A reloaded configuration takes over the servers that it keeps.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-
-use unlade_metrics::{Event, Gauge, Health, Meter};
-use unlade_migration::shard::Ring;
 
 use unlade_channel::trust::Membership;
 
-use crate::config::{HealthConfig, PolicyConfig, PoolConfig, UpstreamConfig};
-
-/// A server, shared by all workers.
-#[derive(Debug)]
-pub(crate) struct Server {
-    /// Address for ordinary proxying.
-    pub address: SocketAddr,
-    /// Address of its agent, if it has one.
-    pub agent: Option<SocketAddr>,
-    in_flight: AtomicUsize,
-    /// Connections that it has, or is about to have.
-    adopted: AtomicUsize,
-    /// Its agent is silent: the server may be stopped or cut off although it accepts connections.
-    silent: AtomicBool,
-    healthy: AtomicBool,
-    /// Consecutive checks or connections with one result: successes while it is unhealthy,
-    /// failures while it is healthy.
-    streak: AtomicU32,
-}
-
-impl Server {
-    /// Creates a server that counts as healthy at first.
-    pub(crate) fn new(address: SocketAddr, agent: Option<SocketAddr>) -> Server {
-        Server {
-            address,
-            agent,
-            in_flight: AtomicUsize::new(0),
-            adopted: AtomicUsize::new(0),
-            silent: AtomicBool::new(false),
-            healthy: AtomicBool::new(true),
-            streak: AtomicU32::new(0),
-        }
-    }
-
-    /// Returns the number of requests that it is answering through this balancer.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of connections that it was handed.
-    pub(crate) fn adopted(&self) -> usize {
-        self.adopted.load(Ordering::Relaxed)
-    }
-
-    /// Returns its load: requests in flight, and connections that it was handed.
-    pub(crate) fn load(&self) -> usize {
-        self.in_flight() + self.adopted()
-    }
-
-    /// Returns true if it gets requests.
-    pub(crate) fn is_healthy(&self) -> bool {
-        self.healthy.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if it gets requests while other servers of its pool can get them.
-    pub(crate) fn is_usable(&self) -> bool {
-        self.is_healthy() && !self.is_silent()
-    }
-
-    /// Returns true if its agent is silent.
-    pub(crate) fn is_silent(&self) -> bool {
-        self.silent.load(Ordering::Relaxed)
-    }
-
-    /// Records that the agent is silent, or that the server has shown a sign of life.
-    pub(crate) fn set_silent(&self, silent: bool) {
-        // Every proxied response calls this: it writes a shared cache line only to change the
-        // value.
-        if self.is_silent() != silent {
-            self.silent.store(silent, Ordering::Relaxed);
-            tracing::warn!(server = %self.address, silent, "the silence of a server's agent changed");
-        }
-    }
-
-    /// Records the result of a check, or of a connection for a request.
-    pub(crate) fn observe(&self, good: bool, health: &HealthConfig, meter: &Meter) {
-        let healthy = self.is_healthy();
-        if good == healthy {
-            // Every proxied request calls this: it writes a shared cache line only to change the
-            // value.
-            if self.streak.load(Ordering::Relaxed) != 0 {
-                self.streak.store(0, Ordering::Relaxed);
-            }
-            return;
-        }
-        let streak = self.streak.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let enough = if healthy { health.fall } else { health.rise };
-        if streak < enough {
-            return;
-        }
-        let change =
-            self.healthy.compare_exchange(healthy, good, Ordering::Relaxed, Ordering::Relaxed);
-        if change.is_err() {
-            return;
-        }
-        self.streak.store(0, Ordering::Relaxed);
-        let (to, delta) = if good { (Health::Healthy, 1) } else { (Health::Unhealthy, -1) };
-        meter.add(Event::HealthChanged(to));
-        meter.gauge_add(Gauge::ServersHealthy, delta);
-        tracing::warn!(server = %self.address, health = to.as_str(), "a server's health changed");
-    }
-}
-
-/// One request in flight to a server; ends when dropped.
-#[derive(Debug)]
-pub(crate) struct InFlight {
-    server: Arc<Server>,
-}
-
-impl InFlight {
-    /// Begins a request to `server`.
-    pub(crate) fn begin(server: Arc<Server>) -> InFlight {
-        server.in_flight.fetch_add(1, Ordering::Relaxed);
-        InFlight { server }
-    }
-
-    /// The server.
-    pub(crate) fn server(&self) -> &Arc<Server> {
-        &self.server
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.server.in_flight.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One connection at a server; ends when dropped.
-#[derive(Debug)]
-pub(crate) struct AtServer {
-    server: Arc<Server>,
-}
-
-impl AtServer {
-    /// Counts one more connection for `server`.
-    pub(crate) fn begin(server: Arc<Server>) -> AtServer {
-        server.adopted.fetch_add(1, Ordering::Relaxed);
-        AtServer { server }
-    }
-}
-
-impl Drop for AtServer {
-    fn drop(&mut self) {
-        self.server.adopted.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::config::{HealthConfig, PoolConfig, UpstreamConfig};
+use crate::policy::{Candidates, Policy};
+use crate::server::{KnownServers, Server};
 
 /// A pool of one configuration.
 #[derive(Debug)]
@@ -175,13 +22,6 @@ pub(crate) struct Pool {
     /// Identity towards the agents, in a pool that has them.
     pub trust: Option<Arc<Membership>>,
     policy: Policy,
-}
-
-#[derive(Debug)]
-enum Policy {
-    RoundRobin,
-    LeastConnections,
-    Sharded(Ring),
 }
 
 impl Pool {
@@ -200,29 +40,20 @@ impl Pool {
                 Some(known.get_or_make(config.http_address(server)?, agent))
             })
             .collect();
-        let policy = match config.policy {
-            PolicyConfig::RoundRobin => Policy::RoundRobin,
-            PolicyConfig::LeastConnections => Policy::LeastConnections,
-            PolicyConfig::Sharded => {
-                let names: Vec<String> = servers.iter().map(|s| shard_name(s)).collect();
-                let members: Vec<(&str, u16)> =
-                    names.iter().map(|name| (name.as_str(), 1)).collect();
-                Policy::Sharded(Ring::new(&members))
-            }
-        };
+        let names: Vec<String> = servers.iter().map(|server| shard_name(server)).collect();
         Pool {
             name: name.to_owned(),
             servers,
             health: config.health.clone(),
             upstream: config.upstream.clone(),
             trust,
-            policy,
+            policy: Policy::new(config.policy, &names),
         }
     }
 
     /// Returns true if the path determines the server.
     pub(crate) fn is_sharded(&self) -> bool {
-        matches!(self.policy, Policy::Sharded(_))
+        self.policy.is_sharded()
     }
 
     /// Returns names and weights of the ring's members, in the order of [`Pool::servers`]; a
@@ -245,62 +76,49 @@ impl Pool {
         passed_over: &[usize],
     ) -> Option<usize> {
         *turn = turn.wrapping_add(1);
-        let healthy = |index: usize| {
-            self.servers.get(index).is_some_and(|server| {
-                server.is_healthy()
-                    && server.in_flight() < self.upstream.requests_max
-                    && !passed_over.contains(&index)
-            })
+        let choose = |with_silent| {
+            self.policy.choose(path, *turn, &Request { pool: self, passed_over, with_silent })
         };
-        let heard = |index: usize| {
-            healthy(index) && self.servers.get(index).is_some_and(|server| !server.is_silent())
-        };
-        self.choose_of(path, *turn, heard).or_else(|| self.choose_of(path, *turn, healthy))
-    }
-
-    fn choose_of(&self, path: &str, turn: usize, usable: impl Fn(usize) -> bool) -> Option<usize> {
-        let count = self.servers.len();
-        match &self.policy {
-            Policy::RoundRobin => in_turn(turn, count).find(|index| usable(*index)),
-            // Servers with equal load take turns, so that one server does not get every request of
-            // an idle pool.
-            Policy::LeastConnections => in_turn(turn, count)
-                .filter(|index| usable(*index))
-                .min_by_key(|index| self.servers.get(*index).map_or(0, |s| s.load())),
-            Policy::Sharded(ring) => self.shard(ring, path, usable),
-        }
-    }
-
-    /// Returns the server that the path determines. If that one is unusable or overloaded, returns
-    /// the one that the path with a number determines, so that a stand-in is always the same as
-    /// well.
-    fn shard(&self, ring: &Ring, path: &str, usable: impl Fn(usize) -> bool) -> Option<usize> {
-        let healthy = self.servers.iter().filter(|server| server.is_healthy()).count();
-        let total: usize = self.servers.iter().map(|server| server.load()).sum();
-        let share = (total + 1) as f64 / healthy.max(1) as f64;
-        let bound = ((share * LOAD_FACTOR).ceil() as usize).max(LOAD_FLOOR);
-        let in_bound = |index: &usize| self.servers.get(*index).is_some_and(|s| s.load() < bound);
-        let owner = ring.owner(path).filter(|index| usable(*index));
-        if owner.is_some_and(|index| in_bound(&index)) {
-            return owner;
-        }
-        let stand_in = (1..=STAND_INS_MAX)
-            .filter_map(|number| ring.owner(&format!("{path}\0{number}")))
-            .find(|index| usable(*index) && in_bound(index));
-        // All candidates are overloaded: the owner is no worse than they are.
-        stand_in.or(owner).or_else(|| (0..self.servers.len()).find(|index| usable(*index)))
+        choose(false).or_else(|| choose(true))
     }
 }
 
-/// Load that a server of a sharded pool may have, as a multiple of the mean …
-const LOAD_FACTOR: f64 = 1.25;
-/// … or as a number, below which the mean is not significant.
-const LOAD_FLOOR: usize = 32;
-/// Stand-ins that are tried for a shard.
-const STAND_INS_MAX: usize = 16;
+/// The servers of a pool for one request.
+struct Request<'a> {
+    pool: &'a Pool,
+    /// Servers that have failed this request already.
+    passed_over: &'a [usize],
+    /// Servers whose agent is silent are usable.
+    with_silent: bool,
+}
 
-fn in_turn(turn: usize, count: usize) -> impl Iterator<Item = usize> {
-    (0..count).map(move |step| (turn % count.max(1) + step) % count.max(1))
+impl Request<'_> {
+    fn server(&self, index: usize) -> Option<&Server> {
+        self.pool.servers.get(index).map(Arc::as_ref)
+    }
+}
+
+impl Candidates for Request<'_> {
+    fn count(&self) -> usize {
+        self.pool.servers.len()
+    }
+
+    fn is_usable(&self, index: usize) -> bool {
+        self.server(index).is_some_and(|server| {
+            server.is_healthy()
+                && (self.with_silent || !server.is_silent())
+                && server.in_flight() < self.pool.upstream.requests_max
+                && !self.passed_over.contains(&index)
+        })
+    }
+
+    fn is_healthy(&self, index: usize) -> bool {
+        self.server(index).is_some_and(Server::is_healthy)
+    }
+
+    fn load(&self, index: usize) -> usize {
+        self.server(index).map_or(0, Server::load)
+    }
 }
 
 /// Returns the name of a server in the ring: stable over restarts and the same on every balancer.
@@ -308,34 +126,13 @@ fn shard_name(server: &Server) -> String {
     server.address.to_string()
 }
 
-/// The servers of the process by their addresses.
-#[derive(Debug, Default)]
-pub(crate) struct KnownServers {
-    servers: HashMap<(SocketAddr, Option<SocketAddr>), Arc<Server>>,
-}
-
-impl KnownServers {
-    /// Collects the servers of `pools`.
-    pub(crate) fn of(pools: &[Arc<Pool>]) -> KnownServers {
-        let servers = pools.iter().flat_map(|pool| &pool.servers);
-        let servers =
-            servers.map(|server| ((server.address, server.agent), server.clone())).collect();
-        KnownServers { servers }
-    }
-
-    /// Iterates over every server.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Server>> {
-        self.servers.values()
-    }
-
-    fn get_or_make(&mut self, address: SocketAddr, agent: Option<SocketAddr>) -> Arc<Server> {
-        let make = || Arc::new(Server::new(address, agent));
-        self.servers.entry((address, agent)).or_insert_with(make).clone()
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use unlade_metrics::Meter;
+
+    use crate::policy::PolicyConfig;
+    use crate::server::{AtServer, InFlight};
+
     use super::*;
 
     fn pool(policy: &str, servers: usize) -> Pool {
@@ -408,50 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_overrun_has_one_stand_in() {
-        let pool = pool("sharded", 4);
-        let pool =
-            Pool { upstream: UpstreamConfig { requests_max: 1000, ..pool.upstream }, ..pool };
-        let mut turn = 0;
-        let mut choose = || pool.choose("/hot", &mut turn, &[]).unwrap();
-        let owner = choose();
-        let load: Vec<InFlight> =
-            (0..LOAD_FLOOR).map(|_| InFlight::begin(pool.servers[owner].clone())).collect();
-        let stand_in = choose();
-        assert_ne!(stand_in, owner);
-        assert_eq!(choose(), stand_in);
-        drop(load);
-        assert_eq!(choose(), owner);
-    }
-
-    #[test]
-    fn health_changes_after_rise_and_fall_in_a_row() {
-        let meter = Meter::new();
-        let server = Server::new("10.0.0.1:80".parse().unwrap(), None);
-        let health = HealthConfig { rise: 2, fall: 3, ..HealthConfig::default() };
-        for (good, expected) in [
-            (false, true),
-            (false, true),
-            (true, true),
-            (false, true),
-            (false, true),
-            (false, false),
-            (true, false),
-            (false, false),
-            (true, false),
-            (true, true),
-        ] {
-            server.observe(good, &health, &meter);
-            assert_eq!(server.is_healthy(), expected);
-        }
-        assert_eq!(meter.value(Event::HealthChanged(Health::Unhealthy)), 1);
-        assert_eq!(meter.value(Event::HealthChanged(Health::Healthy)), 1);
-    }
-
-    #[test]
     fn a_server_whose_agent_is_silent_gets_what_nobody_else_can_have() {
-        for policy in ["round-robin", "least-connections", "sharded"] {
-            let pool = pool(policy, 3);
+        for policy in PolicyConfig::ALL {
+            let pool = pool(policy.as_str(), 3);
             let mut turn = 0;
             let mut choose = |passed: &[usize]| pool.choose("/objects/7", &mut turn, passed);
             let silent = choose(&[]).unwrap();
@@ -479,11 +235,10 @@ mod tests {
 
     #[test]
     fn servers_survive_a_reload() {
-        let first = Arc::new(pool("round-robin", 2));
+        let first = pool("round-robin", 2);
         fail(&first, 0);
-        let mut known = KnownServers::of(std::slice::from_ref(&first));
+        let mut known = KnownServers::of(&first.servers);
         let address = first.servers[0].address;
         assert!(!known.get_or_make(address, None).is_healthy());
-        assert!(known.get_or_make(address, Some(address)).is_healthy());
     }
 }

@@ -22,7 +22,7 @@ use crate::health;
 use crate::machine::Machine;
 use crate::migration_manager::MigrationManager;
 use crate::plan::{Plan, PlanError};
-use crate::pool::KnownServers;
+use crate::server::KnownServers;
 use crate::worker::{SharedState, Worker};
 
 /// Time between two clean-ups of idle connections.

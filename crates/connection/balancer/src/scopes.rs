@@ -67,7 +67,7 @@ mod tests {
     use super::*;
     use crate::config::BalancerConfig;
     use crate::plan::Plan;
-    use crate::pool::KnownServers;
+    use crate::server::KnownServers;
 
     fn plan() -> Plan {
         let text = "[[listener]]\naddress = \"127.0.0.1:1\"\n[[route]]\npool = \"p\"\n\

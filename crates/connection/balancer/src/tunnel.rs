@@ -25,7 +25,7 @@ use unlade_runtime::stream::Parts;
 use unlade_tls::RecordLayer;
 
 use crate::config::Timeouts;
-use crate::pool::InFlight;
+use crate::server::InFlight;
 use crate::timer::{Elapsed, Timer};
 use crate::upstream::Upstream;
 use crate::worker::{DRAIN_QUIET, Worker};

@@ -35,7 +35,7 @@ fn the_documented_file_is_valid_and_has_safe_defaults() {
     let config = parse(GOOD);
     config.validate().unwrap();
     let pool = &config.pools["objects"];
-    assert_eq!(pool.policy, PolicyConfig::Sharded);
+    assert_eq!(pool.policy, crate::policy::PolicyConfig::Sharded);
     let addresses: Vec<String> =
         pool.servers.iter().map(|server| pool.http_address(server).unwrap().to_string()).collect();
     assert_eq!(addresses, ["10.0.0.21:8080", "10.0.0.22:8081", "[fd00::23]:8080"]);
