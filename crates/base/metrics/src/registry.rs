@@ -107,7 +107,22 @@ impl Meter {
 
     /// Counts `event` `n` times, or `n` bytes of it.
     pub fn add_n(&self, event: Event, n: u64) {
-        self.shard().counters[event.index()].fetch_add(n, Ordering::Relaxed);
+        let _before = self.shard().counters[event.index()].fetch_add(n, Ordering::Relaxed);
+        #[cfg(debug_assertions)]
+        if _before == 0 && n > 0 {
+            self.note_counted(event);
+        }
+    }
+
+    /// Records the first count at once: a process that is killed drops no meter.
+    #[cfg(debug_assertions)]
+    #[cold]
+    fn note_counted(&self, event: Event) {
+        let name = event.name();
+        if self.role.shows(&name) {
+            let label = event.label().map(|(key, value)| format!("{{{key}=\"{value}\"}}"));
+            crate::recording::record(&format!("{name}{} 1", label.unwrap_or_default()));
+        }
     }
 
     /// The number of times that `event` was counted.
@@ -130,8 +145,11 @@ impl Meter {
     #[cfg_attr(not(debug_assertions), expect(unused_variables, reason = "no record is kept"))]
     fn note_raised(&self, gauge: Gauge, value: i64) {
         #[cfg(debug_assertions)]
-        if value > 0 {
-            self.raised[gauge as usize].store(true, Ordering::Relaxed);
+        if value > 0
+            && !self.raised[gauge as usize].swap(true, Ordering::Relaxed)
+            && self.role.shows(gauge.name())
+        {
+            crate::recording::record(&format!("{} 1", gauge.name()));
         }
     }
 
