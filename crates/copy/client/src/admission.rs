@@ -21,6 +21,13 @@ use std::time::Instant;
 use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
+/// Shorter receives, sends and messages are synchronous, whatever the policy: asking a socket for
+/// the number of its bytes is a system call, too.
+pub(crate) const TRANSFER_BYTES_MIN: usize = 4 << 10;
+/// Shorter rests of an [`Incoming`](crate::Incoming) are not offered to the service: the thread
+/// that syncs receives them faster.
+pub(crate) const REST_BYTES_MIN: usize = 16 << 10;
+
 /// Number of hint sets of a thread, a power of two, and number of hints in a set.
 const SETS: usize = 64;
 const WAYS: usize = 2;

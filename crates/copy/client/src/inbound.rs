@@ -12,13 +12,12 @@ use unlade_copy_scheduler::admit::Verdict;
 use unlade_copy_service::TaskFailure;
 use unlade_shm::{Task, Ticket, segment};
 
+use crate::admission::TRANSFER_BYTES_MIN;
 use crate::copier::{Copier, CopyOptions};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
 use crate::receive_tuner::ReceiveTuner;
 
-/// Fewer bytes are received synchronously, since asking for their number is a system call, too.
-const QUEUE_BYTES_MIN: usize = 4 << 10;
 /// Default number of bytes received synchronously; the rest is queued.
 pub const FIRST_BYTES_DEFAULT: usize = 8 << 10;
 /// Default number of bytes that one task receives. They become available together, so smaller
@@ -118,7 +117,7 @@ impl Inbound {
     /// Sets the number of bytes that one task receives: 4 KiB to 1 MiB, default
     /// [`CHUNK_BYTES_DEFAULT`].
     pub fn set_chunk_bytes(&mut self, bytes: usize) {
-        self.chunk_bytes = bytes.clamp(QUEUE_BYTES_MIN, crate::TASK_BYTES_MAX);
+        self.chunk_bytes = bytes.clamp(TRANSFER_BYTES_MIN, crate::TASK_BYTES_MAX);
     }
 
     /// Makes the service receive whenever it is awake, even if measurements show that this is
@@ -179,7 +178,7 @@ impl Inbound {
 
     /// Receives of fewer bytes are synchronous.
     fn worth_bytes(&self) -> usize {
-        self.first_bytes + QUEUE_BYTES_MIN
+        self.first_bytes + TRANSFER_BYTES_MIN
     }
 
     /// Receives the first bytes synchronously, and queues the rest of what the socket has.
@@ -193,7 +192,7 @@ impl Inbound {
         // The next receive reports the error again.
         let ready = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let rest = usize::try_from(ready).unwrap_or(usize::MAX).min(self.room());
-        if rest < QUEUE_BYTES_MIN {
+        if rest < TRANSFER_BYTES_MIN {
             return Ok(first);
         }
         if self.always_queued || self.tuner.usual() == Verdict::Queue {

@@ -14,12 +14,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use unlade_shm::Task;
 
+use crate::admission::REST_BYTES_MIN;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::error::CopyError;
 use crate::pending::Kind;
-
-/// Fewer bytes are not offered to the service: the thread that syncs receives them faster.
-const QUEUE_BYTES_MIN: usize = 16 << 10;
 
 /// Bytes that are to be received from a socket and appended to a buffer. This value owns the
 /// buffer until [`Incoming::sync`] returns it.
@@ -133,7 +131,7 @@ impl Incoming {
     /// ([`Incoming::has_arrived`]) and there are enough of them. Returns true if it does.
     pub fn offer(&mut self, copier: &Arc<Copier>) -> bool {
         // Bytes that have not arrived may never arrive: the buffer could then not be freed.
-        if !self.has_arrived || self.left < QUEUE_BYTES_MIN || self.queued.is_some() {
+        if !self.has_arrived || self.left < REST_BYTES_MIN || self.queued.is_some() {
             return false;
         }
         if !copier.is_awake() {
@@ -357,8 +355,8 @@ mod tests {
                 while !incoming.has_arrived().unwrap() {
                     std::thread::yield_now();
                 }
-                assert_eq!(incoming.offer(&copier), len >= QUEUE_BYTES_MIN);
-                assert_eq!(incoming.is_queued(), len >= QUEUE_BYTES_MIN);
+                assert_eq!(incoming.offer(&copier), len >= REST_BYTES_MIN);
+                assert_eq!(incoming.is_queued(), len >= REST_BYTES_MIN);
                 assert_eq!(incoming.sync().unwrap(), bytes[at..at + len]);
                 at += len;
             }

@@ -9,13 +9,10 @@ use std::slice;
 use rustix::net::RecvFlags;
 use unlade_shm::{Task, segment};
 
+use crate::admission::TRANSFER_BYTES_MIN;
 use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::Kind;
-
-/// Fewer bytes are received and sent synchronously, since asking for their number is a system
-/// call, too.
-const QUEUE_BYTES_MIN: usize = 4 << 10;
 
 impl Copier {
     /// Receives what socket `fd` has, at most `len` bytes. Returns their number at once, while the
@@ -43,7 +40,7 @@ impl Copier {
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= QUEUE_BYTES_MIN || options.queued && count > 0)
+        if (count >= TRANSFER_BYTES_MIN || options.queued && count > 0)
             && let Some(ticket) = self.acquire(count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
@@ -83,7 +80,7 @@ impl Copier {
         options: &CopyOptions,
     ) -> io::Result<Token> {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
-        if (len >= QUEUE_BYTES_MIN || options.queued)
+        if (len >= TRANSFER_BYTES_MIN || options.queued)
             && let Some(ticket) = self.acquire(len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
@@ -98,7 +95,7 @@ impl Copier {
     }
 
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
-        options.queued || len >= QUEUE_BYTES_MIN && self.is_awake()
+        options.queued || len >= TRANSFER_BYTES_MIN && self.is_awake()
     }
 
     /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are
