@@ -65,9 +65,14 @@ fn connect(to: IpAddr, protocol: i32, port: u16) -> std::io::Result<TcpStream> {
 
 /// Runs `work` on a thread inside the client's network.
 fn at_client<T: Send>(lab: &Lab, work: impl FnOnce() -> T + Send) -> T {
+    at(lab, "client", work)
+}
+
+/// Runs `work` on a thread inside a node's network.
+fn at<T: Send>(lab: &Lab, node: &str, work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            lab.enter("client");
+            lab.enter(node);
             work()
         });
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -296,6 +301,34 @@ fn a_missing_virtual_ip_is_counted_and_logged_as_such() {
         assert!(line.contains(part), "no {part} in: {line}");
     }
     assert!(log_of(&lab, "s1").contains("offer refused"), "the server's log has the errno");
+}
+
+/// A program of the server has a socket with the addresses and ports of the client's connection.
+#[test]
+fn a_connection_whose_addresses_are_taken_at_the_server_is_proxied() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = lab();
+    let [v4, _] = lab.virtual_ips();
+    let mut client = at_client(&lab, || connect(v4, 6, 0).unwrap());
+    let address = client.local_addr().unwrap();
+    let taken = at(&lab, "s1", || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        // In repair mode it connects without a packet.
+        unlade_sys::repair::freeze(&socket).unwrap();
+        socket.bind(&SocketAddr::new(v4, 80).into()).unwrap();
+        socket.connect(&address.into()).unwrap();
+        socket
+    });
+    let (status, _) = get(&mut client, "/4KiB").unwrap();
+    assert_eq!(status, 200, "the request is proxied");
+    let refused = "unlade_backend_adoptions_refused_total{reason=\"flow_in_use\"}";
+    let counted = wait_for(PATIENCE, || Metrics::read(&lab, "s1").get(refused) > 0);
+    assert!(counted, "{}", Metrics::read(&lab, "s1").noteworthy());
+    assert!(wait_for(PATIENCE, || fallback(&lab, "restore_failed") > 0));
+    assert_eq!(fallback(&lab, "address_not_local"), 0);
+    assert!(log_of(&lab, "s1").contains("has the addresses of the connection"));
+    drop(taken);
 }
 
 #[test]

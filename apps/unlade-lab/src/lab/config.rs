@@ -149,9 +149,11 @@ pub fn nginx(plan: &Plan) -> String {
         certificate = plan.pki("objects.crt").display(),
         key = plan.pki("objects.key").display(),
     );
-    if plan.spec.policy == PolicyConfig::Sharded {
-        text.push_str("    hash $uri consistent;\n");
-    }
+    text.push_str(match plan.spec.policy {
+        PolicyConfig::RoundRobin => "",
+        PolicyConfig::LeastConnections => "    least_conn;\n",
+        PolicyConfig::Sharded => "    hash $uri consistent;\n",
+    });
     for node in plan.servers() {
         let _ = writeln!(text, "    server {}:{SERVER_HTTP_PORT};", plan.address_v4(node));
     }
@@ -175,9 +177,9 @@ pub fn nginx(plan: &Plan) -> String {
 /// HAProxy as fast as it can be told to be: spliced bodies, reused upstream connections.
 pub fn haproxy(plan: &Plan) -> String {
     let balance = match plan.spec.policy {
+        PolicyConfig::RoundRobin => "roundrobin",
         PolicyConfig::LeastConnections => "leastconn",
         PolicyConfig::Sharded => "uri\n  hash-type consistent",
-        _ => "roundrobin",
     };
     let mut text = format!(
         "global\n  nbthread {workers}\n  maxconn 4096\n  tune.bufsize 32768\n  \
@@ -226,12 +228,14 @@ mod tests {
     /// The programs accept the configurations that the lab writes.
     #[test]
     fn our_own_files_are_understood() {
-        for words in [
+        let variants = [
             &["--tls", "--offload", "always", "--requests-per-migration", "8"][..],
-            &["--servers", "1", "--requests-per-migration", "unlimited", "--policy", "sharded"],
-            &["--offload", "off", "--lb-workers", "1", "--policy", "least-connections"],
-        ] {
-            let plan = plan(words);
+            &["--servers", "1", "--requests-per-migration", "unlimited"],
+            &["--offload", "off", "--lb-workers", "1"],
+        ];
+        let policies = PolicyConfig::ALL.map(PolicyConfig::as_str);
+        for (words, policy) in variants.iter().flat_map(|w| policies.map(|policy| (w, policy))) {
+            let plan = plan(&[words, &["--policy", policy][..]].concat());
             for front in [Front::Offload, Front::Proxy] {
                 let text = balancer(&plan, front);
                 let config = unlade_balancer::BalancerConfig::parse(&text, "lb.toml").unwrap();
@@ -244,6 +248,21 @@ mod tests {
                 config.check().unwrap();
                 assert!(config.agent.is_some());
             }
+        }
+    }
+
+    /// A policy of ours is compared with the same policy of the others.
+    #[test]
+    fn peers_balance_by_the_policy_of_the_plan() {
+        for policy in PolicyConfig::ALL {
+            let plan = plan(&["--policy", policy.as_str()]);
+            let (method, balance) = match policy {
+                PolicyConfig::RoundRobin => ("", "balance roundrobin"),
+                PolicyConfig::LeastConnections => ("least_conn;", "balance leastconn"),
+                PolicyConfig::Sharded => ("hash $uri consistent;", "balance uri"),
+            };
+            assert!(nginx(&plan).contains(method), "{policy}");
+            assert!(haproxy(&plan).contains(balance), "{policy}");
         }
     }
 

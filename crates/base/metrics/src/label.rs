@@ -289,8 +289,10 @@ labels! {
         Tcp => "tcp",
         /// The record layer could not be rebuilt.
         Tls => "tls",
-        /// Address or device is not set up for the virtual address.
+        /// The virtual address is not configured on the server.
         Address => "address",
+        /// Another socket of the server has the addresses and ports of the connection.
+        FlowInUse => "flow_in_use",
         /// The steering program could not be updated.
         Steer => "steer",
         /// The connection is live here, or the offer belongs to an epoch that is over.

@@ -96,6 +96,12 @@ pub enum RepairError {
     /// 0.
     #[error("{0} bytes of the send queue are not sent yet")]
     Unsent(u32),
+    /// The address of the service is not one of this machine.
+    #[error("the address {0} is not configured on this machine; add it to lo")]
+    AddressNotLocal(std::net::IpAddr),
+    /// Another socket of this machine has the connection's addresses and ports.
+    #[error("a socket of this machine has the addresses of the connection to {0} already")]
+    FlowInUse(SocketAddr),
     /// A queue is longer than a snapshot may carry.
     #[error("{bytes} bytes in the {queue} queue exceed the limit of {QUEUE_BYTES_MAX}")]
     QueueTooLong {
@@ -390,7 +396,7 @@ pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored,
     set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_seq)?;
     limit_segments(fd, tcp)?;
     on_connect();
-    socket.connect(&SockAddr::from(tcp.flow.client)).at("connect in repair mode")?;
+    connect(&socket, tcp.flow.client)?;
     set_options(fd, &tcp.options)?;
     // The receive queue is still selected.
     write_queue(fd, &tcp.receive_queue)?;
@@ -443,7 +449,23 @@ fn first_mss_bytes(options: &NegotiatedOptions, max_window_bytes: u32) -> u32 {
 }
 
 fn bind(socket: &Socket, service: SocketAddr) -> Result<(), RepairError> {
-    socket.bind(&SockAddr::from(service)).at("bind to the service's address")
+    match socket.bind(&SockAddr::from(service)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Err(RepairError::AddressNotLocal(service.ip()))
+        }
+        other => other.at("bind to the service's address"),
+    }
+}
+
+/// Names the peer. The kernel answers EADDRNOTAVAIL here when a socket with the same addresses and
+/// ports exists: the address itself is local, because bind(2) has accepted it.
+fn connect(socket: &Socket, client: SocketAddr) -> Result<(), RepairError> {
+    match socket.connect(&SockAddr::from(client)) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            Err(RepairError::FlowInUse(client))
+        }
+        other => other.at("connect in repair mode"),
+    }
 }
 
 fn set_sequence(fd: BorrowedFd<'_>, queue: i32, seq: SeqNumber) -> Result<(), RepairError> {

@@ -27,8 +27,10 @@ use crate::signals::ControlSignals;
 enum AdoptError {
     #[error("the server drains")]
     Draining,
-    #[error("{0} connections are adopted already")]
+    #[error("{0} connections are adopted already; raise `adoptions_max` (restart) or add servers")]
     Overloaded(usize),
+    #[error("the flow table is full; raise `adoptions_max` (restart), which sizes it")]
+    TableFull,
     #[error("the scope {0} is unknown")]
     Scope(u32),
     #[error("the snapshot: {0}")]
@@ -40,26 +42,37 @@ enum AdoptError {
     #[error("the runtime: {0}")]
     Runtime(#[from] io::Error),
     #[error("steering: {0}")]
-    Steering(#[from] SteerError),
+    Steering(SteerError),
     #[error("the connection is live, or the offer is an old one")]
     Stale,
+}
+
+impl From<SteerError> for AdoptError {
+    /// A server has no key `flows_max`: the message of a full table names the one that it has.
+    fn from(error: SteerError) -> AdoptError {
+        match error {
+            SteerError::TableFull => AdoptError::TableFull,
+            other => AdoptError::Steering(other),
+        }
+    }
 }
 
 impl AdoptError {
     fn reason(&self) -> (RefuseReason, AdoptionRefusal) {
         match self {
             AdoptError::Draining => (RefuseReason::Draining, AdoptionRefusal::Draining),
-            AdoptError::Overloaded(_) | AdoptError::Steering(SteerError::TableFull) => {
+            AdoptError::Overloaded(_) | AdoptError::TableFull => {
                 (RefuseReason::Overloaded, AdoptionRefusal::Overloaded)
             }
             AdoptError::Scope(_) => (RefuseReason::UnknownScope, AdoptionRefusal::Scope),
             AdoptError::Snapshot(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::BadSnapshot),
             AdoptError::Record(_) => (RefuseReason::BadSnapshot, AdoptionRefusal::Tls),
             AdoptError::Stale => (RefuseReason::BadSnapshot, AdoptionRefusal::Epoch),
-            AdoptError::Socket(RepairError::Call { source, .. })
-                if source.kind() == io::ErrorKind::AddrNotAvailable =>
-            {
+            AdoptError::Socket(RepairError::AddressNotLocal(_)) => {
                 (RefuseReason::AddressNotLocal, AdoptionRefusal::Address)
+            }
+            AdoptError::Socket(RepairError::FlowInUse(_)) => {
+                (RefuseReason::RestoreFailed, AdoptionRefusal::FlowInUse)
             }
             AdoptError::Steering(_) => (RefuseReason::RestoreFailed, AdoptionRefusal::Steer),
             AdoptError::Socket(_) | AdoptError::Runtime(_) => {
@@ -96,7 +109,7 @@ impl Agent {
             }
             Err(error) => {
                 let (reason, label) = error.reason();
-                if reason == RefuseReason::AddressNotLocal
+                if label == AdoptionRefusal::FlowInUse
                     && let Ok(wanted) = Snapshot::decode(snapshot)
                 {
                     // This does not help the current offer: a socket closes when its task next

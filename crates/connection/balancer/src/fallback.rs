@@ -105,7 +105,9 @@ impl Declined {
             RepairError::Refused(_) => Fallback::Unsupported,
             RepairError::NotEstablished(_) => Fallback::NotEstablished,
             RepairError::QueueTooLong { .. } | RepairError::Unsent(_) => Fallback::QueueTooLong,
-            RepairError::Call { .. } => Fallback::Snapshot,
+            RepairError::AddressNotLocal(_)
+            | RepairError::FlowInUse(_)
+            | RepairError::Call { .. } => Fallback::Snapshot,
         };
         Declined::new(reason, error.to_string())
     }

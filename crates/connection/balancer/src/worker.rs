@@ -51,7 +51,7 @@ pub(crate) struct Worker {
     pub offload: Offload,
     /// Counts and logs requests that are proxied although their route offloads.
     pub fallbacks: Fallbacks,
-    /// Round-robin counter.
+    /// Grows by one with every request: the `turn` of `Policy::choose`.
     pub turn: Cell<usize>,
     plan: RefCell<Rc<PlanRef>>,
     draining: Cell<bool>,

@@ -31,7 +31,7 @@ pub enum SteerError {
     #[error("flow table: {0}")]
     Map(#[source] MapError),
     /// All entries of the flow table are in use (`flows_max`).
-    #[error("the flow table is full; raise `flows_max` or give connections back earlier")]
+    #[error("the flow table is full; raise `offload.flows_max` or give connections back earlier")]
     TableFull,
     /// The hold device cannot be created.
     #[error("hold device: {0}; /dev/net/tun and CAP_NET_ADMIN are needed")]
