@@ -21,8 +21,9 @@ use std::time::Instant;
 use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
-/// Shorter receives, sends and messages are synchronous, whatever the policy: asking a socket for
-/// the number of its bytes is a system call, too.
+/// Shorter receives, sends and messages are synchronous, unless the program asks for a queued one. For
+/// receives the reason is that asking a socket for the number of its bytes is a system call, too.
+/// Longer receives and sends are queued without a measurement; only `Inbound` measures its receives.
 pub(crate) const TRANSFER_BYTES_MIN: usize = 4 << 10;
 /// Shorter rests of an [`Incoming`](crate::Incoming) are not offered to the service: the thread
 /// that syncs receives them faster.
@@ -41,14 +42,14 @@ const SAMPLE_EVERY: u8 = 128;
 /// While the service sleeps, the policy decides again after this number of copies.
 const ASLEEP_EVERY: u8 = 16;
 /// A sleeping service is woken after this number of bytes was copied without it.
-const WAKE_BYTES_MIN: u64 = 256 << 10;
+const UNSERVED_BYTES_MIN: u64 = 256 << 10;
 /// After a wake-up, the next copies check if the service is awake, up to this number.
 const EAGER: u8 = 64;
 /// The number of bytes doubles after each wake-up, up to this limit. For sites whose copies are
 /// usually synchronous, bytes count one eighth, so that a changed site is noticed eventually.
-const WAKE_BYTES_MAX: u64 = 64 << 20;
+const UNSERVED_BYTES_MAX: u64 = 64 << 20;
 /// Limit for sites without measurements: results of other sites do not raise it further.
-const WAKE_BYTES_NEW: u64 = 4 << 20;
+const UNSERVED_BYTES_NEW: u64 = 4 << 20;
 
 /// Decision for one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +164,7 @@ impl Default for Table {
         Table {
             cache: SiteCache::default(),
             missed_bytes: 0,
-            wake_bytes: WAKE_BYTES_MIN,
+            wake_bytes: UNSERVED_BYTES_MIN,
             eager: 0,
             is_woken: false,
         }
@@ -190,7 +191,7 @@ impl Default for Admission {
 
 impl Admission {
     /// Decides for a copy of `len` bytes,
-    /// [`INLINE_MAX_BYTES`](unlade_copy_scheduler::admit::INLINE_MAX_BYTES) or more, at `site`.
+    /// [`QUEUED_BYTES_MIN`](unlade_copy_scheduler::admit::QUEUED_BYTES_MIN) or more, at `site`.
     /// `is_awake` returns true if the service is awake, `pending` the number of queued bytes,
     /// `costs` the machine's costs. They are called only where they matter.
     #[inline(always)]
@@ -391,7 +392,7 @@ impl Table {
         let (pending, costs) = (pending(), &costs());
         let usual = entry.site.usual(len, true);
         let queue = usual == Some(Verdict::Queue);
-        if !is_awake && len + pending < costs.wake_min_bytes {
+        if !is_awake && len + pending < costs.wake_pending_bytes_min {
             // A service that has to wake up first gives no measurement of an awake one.
             let copies = if self.eager > 0 || queue { 1 } else { ASLEEP_EVERY };
             entry.store(key, len, copies - 1, queue);
@@ -413,7 +414,7 @@ impl Table {
         if std::mem::take(&mut self.is_woken) {
             match queue {
                 // Waking the service paid.
-                true => self.wake_bytes = (self.wake_bytes / 4).max(WAKE_BYTES_MIN),
+                true => self.wake_bytes = (self.wake_bytes / 4).max(UNSERVED_BYTES_MIN),
                 // The service is awake for once: measure again if queueing is still slower.
                 false => entry.site.look_again(len),
             }
@@ -430,9 +431,9 @@ impl Table {
     /// copies while it is awake. Returns true if the service should be woken.
     fn should_wake(&mut self, usual: Option<Verdict>, missed: u64) -> bool {
         match usual {
-            Some(Verdict::Inline) => self.count_missed(missed / 8, WAKE_BYTES_MAX),
-            Some(Verdict::Queue) => self.count_missed(missed, WAKE_BYTES_MAX),
-            None => self.count_missed(missed, WAKE_BYTES_NEW),
+            Some(Verdict::Inline) => self.count_missed(missed / 8, UNSERVED_BYTES_MAX),
+            Some(Verdict::Queue) => self.count_missed(missed, UNSERVED_BYTES_MAX),
+            None => self.count_missed(missed, UNSERVED_BYTES_NEW),
         }
     }
 
@@ -444,7 +445,7 @@ impl Table {
             return false;
         }
         self.missed_bytes = 0;
-        self.wake_bytes = (2 * self.wake_bytes).min(WAKE_BYTES_MAX);
+        self.wake_bytes = (2 * self.wake_bytes).min(UNSERVED_BYTES_MAX);
         (self.eager, self.is_woken) = (EAGER, true);
         true
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
-use unlade_copy_scheduler::admit::{INLINE_MAX_BYTES, QueuedTiming};
+use unlade_copy_scheduler::admit::{QUEUED_BYTES_MIN, QueuedTiming};
 use unlade_shm::Arena;
 use unlade_shm::shared::OutOfRegion;
 
@@ -42,7 +42,7 @@ pub enum StartedCopy<T> {
 pub enum AtOnceReason {
     /// A synchronous copy is expected to be cheaper.
     Better,
-    /// The queue is full.
+    /// The queue is full, or the service cannot be reached.
     Full,
 }
 
@@ -106,6 +106,7 @@ impl Copier {
         }
         let mut to = std::mem::take(&mut copy.to);
         arena.append_to(offset, bytes, &mut to)?;
+        self.stats().count_at_once(bytes);
         Ok(StartedCopy::AtOnce(to, AtOnceReason::Full))
     }
 
@@ -139,8 +140,9 @@ impl Copier {
         }
         let began = Instant::now();
         arena.copy_in(offset, bytes)?;
-        if why == AtOnceReason::Better {
-            self.made_at_once(&decision, options, bytes.len(), began);
+        match why {
+            AtOnceReason::Better => self.made_at_once(&decision, options, bytes.len(), began),
+            AtOnceReason::Full => self.stats().count_at_once(bytes.len()),
         }
         Ok(StartedCopy::AtOnce((), why))
     }
@@ -150,7 +152,7 @@ impl Copier {
             let is_awake = self.is_awake();
             return Decision { queue: bytes > 0, timed: false, wake: false, is_awake };
         }
-        if bytes < INLINE_MAX_BYTES as usize {
+        if bytes < QUEUED_BYTES_MIN as usize {
             return Decision { queue: false, timed: false, wake: false, is_awake: false };
         }
         self.decide(bytes.min(TASK_BYTES_MAX), options.site)

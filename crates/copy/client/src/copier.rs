@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::{Fault, Hint};
-use unlade_copy_scheduler::admit::{Costs, INLINE_MAX_BYTES};
+use unlade_copy_scheduler::admit::{Costs, QUEUED_BYTES_MIN};
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
@@ -253,7 +253,7 @@ impl Copier {
             // SAFETY: the caller's promise.
             return unsafe { self.submit_queued(part, options) };
         }
-        if len >= INLINE_MAX_BYTES as usize {
+        if len >= QUEUED_BYTES_MIN as usize {
             let decision = self.decide(len, options.site);
             if decision.timed {
                 // SAFETY: the caller's promise.
@@ -451,8 +451,8 @@ impl Copier {
 
     /// Copies synchronously, after pending tasks that touch the bytes.
     ///
+    /// # Safety
     /// As for [`Copier::submit`], for the duration of the call.
-    /// As for [`Copier::submit`], for as long as this takes.
     #[inline(always)]
     unsafe fn copy_at_once(&self, Part { dst, src, len, hint }: Part) -> Result<(), Fault> {
         if self.pending().completed() != self.queue().head() {

@@ -21,13 +21,13 @@ pub struct Stats {
 /// A reading of [`Stats`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatsRead {
-    /// Synchronous copies.
+    /// Synchronous copies, receives and sends.
     pub at_once: u64,
-    /// Bytes of synchronous copies.
+    /// Their bytes.
     pub at_once_bytes: u64,
-    /// Copies that were queued.
+    /// Copies, receives and sends that were queued.
     pub queued: u64,
-    /// Bytes of queued copies.
+    /// Their bytes.
     pub queued_bytes: u64,
     /// Bytes of queued copies that a waiting thread copied itself.
     pub helped_bytes: u64,

@@ -54,6 +54,7 @@ impl Copier {
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
         let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
         self.failures().overwrite(dst.addr(), received.len());
+        self.stats().count_at_once(received.len());
         Ok((received.len(), Token::DONE))
     }
 
@@ -91,6 +92,7 @@ impl Copier {
         self.complete_socket(fd, 0, src.addr(), len);
         // SAFETY: the caller's promise, and pending tasks that write the bytes are completed.
         send_all(fd, unsafe { slice::from_raw_parts(src, len) })?;
+        self.stats().count_at_once(len);
         Ok(Token::DONE)
     }
 

@@ -7,12 +7,12 @@
 //! The kind of a call site is not known in advance, so both ways are tried. The worse way is
 //! retried at growing intervals.
 
-/// Shorter copies are always made inline. With cached bytes they take less time than queueing
+/// Shorter copies are made inline, unless the program asks for a queued one. With cached bytes they take less time than queueing
 /// does; otherwise the gain is smaller than the cost of measuring them.
-pub const INLINE_MAX_BYTES: u64 = 4096;
+pub const QUEUED_BYTES_MIN: u64 = 4096;
 /// Number of bytes from which a sleeping service is woken: a wake-up costs the client several
 /// microseconds.
-pub const WAKE_MIN_BYTES: u64 = 128 * 1024;
+pub const WAKE_PENDING_BYTES_MIN: u64 = 128 * 1024;
 /// Initial interval between trials of the worse way, in decisions.
 pub const EXPLORE_EVERY: u16 = 4;
 /// Maximum interval between trials of the worse way, in decisions.
@@ -45,10 +45,10 @@ const LINE_BYTES: u64 = 64;
 /// Costs that depend on the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// Shorter copies are made inline.
-    pub inline_max_bytes: u64,
+    /// Shorter copies are made inline, unless the program asks for a queued one.
+    pub queued_bytes_min: u64,
     /// Number of pending bytes, including this copy, from which a sleeping service is woken.
-    pub wake_min_bytes: u64,
+    pub wake_pending_bytes_min: u64,
     /// Additional time to read a cache line that another core wrote, in nanoseconds, for a
     /// sequence of lines.
     pub remote_line_ns: f32,
@@ -57,8 +57,8 @@ pub struct Costs {
 impl Default for Costs {
     fn default() -> Costs {
         Costs {
-            inline_max_bytes: INLINE_MAX_BYTES,
-            wake_min_bytes: WAKE_MIN_BYTES,
+            queued_bytes_min: QUEUED_BYTES_MIN,
+            wake_pending_bytes_min: WAKE_PENDING_BYTES_MIN,
             remote_line_ns: 0.7,
         }
     }
@@ -192,8 +192,8 @@ impl CallSite {
         is_awake: bool,
         pending_bytes: u64,
     ) -> Verdict {
-        let waking = !is_awake && pending_bytes.saturating_add(len) < costs.wake_min_bytes;
-        if len < costs.inline_max_bytes || waking {
+        let waking = !is_awake && pending_bytes.saturating_add(len) < costs.wake_pending_bytes_min;
+        if len < costs.queued_bytes_min || waking {
             return Verdict::Inline;
         }
         let class = self.class_mut(len, is_awake);
@@ -314,7 +314,7 @@ mod tests {
     use super::*;
 
     const COSTS: Costs =
-        Costs { inline_max_bytes: 1024, wake_min_bytes: 128 << 10, remote_line_ns: 0.7 };
+        Costs { queued_bytes_min: 1024, wake_pending_bytes_min: 128 << 10, remote_line_ns: 0.7 };
 
     /// Runs a call site whose copies take `copy_ns` either way and are used `window_ns` later.
     fn run(site: &mut CallSite, len: u64, copy_ns: u32, window_ns: u32, count: u32) -> (u32, f64) {
