@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
+pub mod copy_source;
 pub mod encode;
 pub mod failure;
 pub mod hint;

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use crate::encode::unpercent;
+use crate::copy_source::{self, COPY_SOURCE};
 use crate::operation::{Operation, Target};
 
 /// Most statements of a policy.
@@ -119,9 +119,9 @@ impl Policy {
     }
 
     /// Decides about an operation with these parameters: every object that it reads or changes
-    /// must be allowed.
+    /// must be allowed. A name that is not text is denied.
     pub fn decide(&self, operation: &Operation, parameters: &Map<String, Value>) -> Decision {
-        let questions = questions(operation, parameters);
+        let Ok(questions) = questions(operation, parameters) else { return Decision::Denied };
         let mut decisions = questions.iter().map(|question| self.answer(question));
         decisions.find(|decision| *decision != Decision::Allowed).unwrap_or(Decision::Allowed)
     }
@@ -159,55 +159,84 @@ fn answer(statements: &[Statement], question: &Question<'_>) -> Decision {
     decision
 }
 
-fn questions<'a>(operation: &'a Operation, parameters: &Map<String, Value>) -> Vec<Question<'a>> {
-    let text = |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
-    let bucket = text("Bucket");
+/// A parameter that names a bucket, a key or a version is not text.
+struct NotText;
+
+/// Returns the text of a parameter that names something; empty if it is absent.
+fn name_of(value: Option<&Value>) -> Result<&str, NotText> {
+    match value {
+        None | Some(Value::Null) => Ok(""),
+        Some(value) => value.as_str().ok_or(NotText),
+    }
+}
+
+/// Returns the action on a version of an object, where it differs from that on the object.
+fn of_version(action: &str) -> &str {
+    match action {
+        "s3:DeleteObject" => "s3:DeleteObjectVersion",
+        "s3:DeleteObjectTagging" => "s3:DeleteObjectVersionTagging",
+        "s3:GetObject" => "s3:GetObjectVersion",
+        "s3:GetObjectAcl" => "s3:GetObjectVersionAcl",
+        "s3:GetObjectAttributes" => "s3:GetObjectVersionAttributes",
+        "s3:GetObjectTagging" => "s3:GetObjectVersionTagging",
+        "s3:PutObjectAcl" => "s3:PutObjectVersionAcl",
+        "s3:PutObjectTagging" => "s3:PutObjectVersionTagging",
+        other => other,
+    }
+}
+
+fn questions<'a>(
+    operation: &'a Operation,
+    parameters: &Map<String, Value>,
+) -> Result<Vec<Question<'a>>, NotText> {
+    let text = |name: &str| name_of(parameters.get(name));
+    let bucket = text("Bucket")?;
     let mut all = Vec::new();
     let mut ask = |action, resource| all.push(Question { action, resource, covers: None });
     match operation.target {
         Target::Service => ask(operation.action, "*".to_owned()),
         Target::Object => {
-            let action = match (operation.action, text("VersionId")) {
-                ("s3:GetObject", version) if !version.is_empty() => "s3:GetObjectVersion",
-                ("s3:DeleteObject", version) if !version.is_empty() => "s3:DeleteObjectVersion",
-                (action, _) => action,
+            let action = match text("VersionId")? {
+                "" => operation.action,
+                _ => of_version(operation.action),
             };
-            ask(action, format!("{bucket}/{}", text("Key")));
+            ask(action, format!("{bucket}/{}", text("Key")?));
         }
         Target::Bucket if operation.name == "DeleteObjects" => {
             let objects = parameters.get("Delete").and_then(|delete| delete.get("Objects"));
             for object in objects.and_then(Value::as_array).into_iter().flatten() {
-                let versioned = object.get("VersionId").is_some_and(|version| !version.is_null());
-                let action = if versioned { "s3:DeleteObjectVersion" } else { operation.action };
-                let key = object.get("Key").and_then(Value::as_str).unwrap_or_default();
-                ask(action, format!("{bucket}/{key}"));
+                let action = match name_of(object.get("VersionId"))? {
+                    "" => operation.action,
+                    _ => of_version(operation.action),
+                };
+                ask(action, format!("{bucket}/{}", name_of(object.get("Key"))?));
             }
         }
         Target::Bucket => {
             let lists = operation.field("Prefix").is_some();
-            let covers = lists.then(|| format!("{bucket}/{}", text("Prefix")));
+            let covers = if lists { Some(format!("{bucket}/{}", text("Prefix")?)) } else { None };
             all.push(Question { action: operation.action, resource: bucket.to_owned(), covers });
         }
     }
     // The result of a restore by query is written to a separate object.
     let location = parameters.get("RestoreRequest").and_then(|value| value.get("OutputLocation"));
     if let Some(place) = location.and_then(|location| location.get("S3")) {
-        let text = |name: &str| place.get(name).and_then(Value::as_str).unwrap_or_default();
-        let start = format!("{}/{}", text("BucketName"), text("Prefix"));
+        let bucket = name_of(place.get("BucketName"))?;
+        let start = format!("{bucket}/{}", name_of(place.get("Prefix"))?);
         let resource = format!("{start}*");
         all.push(Question { action: "s3:PutObject", covers: Some(start), resource });
     }
-    if operation.field("CopySource").is_some() {
-        let source = unpercent(text("CopySource"), false);
-        let source = source.strip_prefix('/').unwrap_or(&source);
-        let (object, version) = match source.split_once("?versionId=") {
-            Some((object, _)) => (object, true),
-            None => (source, false),
+    if operation.field(COPY_SOURCE).is_some() {
+        let source = text(COPY_SOURCE)?;
+        let action = match copy_source::has_version(source) {
+            true => of_version("s3:GetObject"),
+            false => "s3:GetObject",
         };
-        let action = if version { "s3:GetObjectVersion" } else { "s3:GetObject" };
-        all.push(Question { action, resource: object.to_owned(), covers: None });
+        for resource in copy_source::readings(source) {
+            all.push(Question { action, resource, covers: None });
+        }
     }
-    all
+    Ok(all)
 }
 
 /// Returns true if a pattern matches every text that begins with `start`: the pattern is a literal
@@ -330,6 +359,62 @@ mod tests {
         assert_eq!(delete(json!([{"Key": "tmp/a"}, {"Key": "b"}])), Decision::NotAllowed);
         let versioned = json!([{"Key": "tmp/a", "VersionId": "1"}]);
         assert_eq!(delete(versioned), Decision::NotAllowed);
+    }
+
+    /// A name that is not text is sent as text by nobody, and no rule could match it.
+    #[test]
+    fn names_that_are_not_text_are_denied() {
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["*"], "resources": ["*"]},
+            {"effect": "deny", "actions": ["*"], "resources": ["in/secret*"]}]));
+        let hidden = json!({"$octets": "in/secret0000"});
+        let copy = json!({"Bucket": "out", "Key": "x", "CopySource": hidden});
+        assert_eq!(decide(&role, "CopyObject", copy), Decision::Denied);
+        let version = json!({"Bucket": "in", "Key": "x", "VersionId": {"$octets": "null"}});
+        assert_eq!(decide(&role, "GetObject", version), Decision::Denied);
+        let delete =
+            json!({"Bucket": "in", "Delete": {"Objects": [{"Key": {"$octets": "secret00"}}]}});
+        assert_eq!(decide(&role, "DeleteObjects", delete), Decision::Denied);
+    }
+
+    #[test]
+    fn a_version_needs_the_right_for_versions() {
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["s3:GetObject", "s3:GetObjectTagging",
+             "s3:PutObjectTagging", "s3:GetObjectAttributes"], "resources": ["*"]}]));
+        for operation in ["GetObject", "HeadObject", "GetObjectTagging", "GetObjectAttributes"] {
+            let plain = json!({"Bucket": "in", "Key": "x"});
+            assert_eq!(decide(&role, operation, plain), Decision::Allowed, "{operation}");
+            let version = json!({"Bucket": "in", "Key": "x", "VersionId": "1"});
+            assert_eq!(decide(&role, operation, version), Decision::NotAllowed, "{operation}");
+        }
+    }
+
+    /// Stores differ in how they read a source: the role must allow each of the readings.
+    #[test]
+    fn a_source_is_denied_if_one_reading_of_it_is() {
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["*"], "resources": ["*"]},
+            {"effect": "deny", "actions": ["*"], "resources": ["in/secret", "in/a b", "in/k?v*"]}]));
+        let copy = |source: &str| {
+            let parameters = json!({"Bucket": "out", "Key": "x", "CopySource": source});
+            decide(&role, "CopyObject", parameters)
+        };
+        for source in [
+            "in/secret",
+            "//in/secret",
+            "in/secret?x=1",
+            "in/secret#x",
+            "in/secret?versionId=1",
+            "in/a+b",
+            "in/a%20b",
+            "in/k%3FversionId=7",
+        ] {
+            assert_eq!(copy(source), Decision::Denied, "{source}");
+        }
+        for source in ["in/secrets", "in/a%2Bb", "in/k?versionId=7", "/in/k"] {
+            assert_eq!(copy(source), Decision::Allowed, "{source}");
+        }
     }
 
     #[test]

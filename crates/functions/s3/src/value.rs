@@ -14,7 +14,8 @@ use crate::operation::Kind;
 pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
     match (kind, value) {
         (Kind::Text, Value::String(text)) => Some(text.clone()),
-        (Kind::Text, Value::Object(_)) => STANDARD.encode(bytes(value)?).into(),
+        (Kind::Bytes, Value::String(text)) => Some(text.clone()),
+        (Kind::Bytes, Value::Object(_)) => STANDARD.encode(bytes(value)?).into(),
         (Kind::Integer, Value::Number(number)) => number.as_i64().map(|number| number.to_string()),
         // Python's `bool` is a number, and SDKs send its name.
         (Kind::Integer, Value::Bool(flag)) => Some(if *flag { "True" } else { "False" }.to_owned()),
@@ -38,7 +39,7 @@ pub fn to_text(value: &Value, kind: Kind) -> Option<String> {
 /// Parses text of a kind; `None` if it is invalid.
 pub fn from_text(text: &str, kind: Kind) -> Option<Value> {
     match kind {
-        Kind::Text => Some(text.into()),
+        Kind::Text | Kind::Bytes => Some(text.into()),
         Kind::Integer => text.trim().parse::<i64>().ok().map(Value::from),
         Kind::Boolean => Some(text.trim().eq_ignore_ascii_case("true").into()),
         Kind::HttpDate => {
@@ -122,7 +123,8 @@ mod tests {
         assert_eq!(to_text(&json!(5), Kind::Text), None);
         assert_eq!(to_text(&json!(5.5), Kind::Integer), None);
         assert_eq!(to_text(&json!("true"), Kind::Boolean), None);
-        assert_eq!(to_text(&json!({"$octets": "AAE="}), Kind::Text).as_deref(), Some("AAE="));
+        assert_eq!(to_text(&json!({"$octets": "AAE="}), Kind::Bytes).as_deref(), Some("AAE="));
+        assert_eq!(to_text(&json!({"$octets": "AAE="}), Kind::Text), None);
         assert_eq!(to_text(&json!(["a", "b"]), Kind::Names).as_deref(), Some("a,b"));
         assert_eq!(from_text("17", Kind::Integer), Some(json!(17)));
     }

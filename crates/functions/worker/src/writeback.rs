@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use unlade_guest_protocol::control::{FailedWrite, WriteMode};
 use unlade_metrics::Event;
+use unlade_s3::copy_source::{self, COPY_SOURCE};
 use unlade_s3::operation::{Effect, Target, find};
 use unlade_s3::pending::{Name, Pending, Scope};
 use unlade_s3::response::{Answer, understand};
@@ -434,11 +435,9 @@ fn scopes(request: &Request, parameters: &Map<String, Value>) -> Vec<Wait> {
         (Target::Object, Some(key)) => Wait::Object(bucket, key.clone()),
         _ => Wait::Bucket(bucket),
     }];
-    // The value has the syntax of the header; the object's name depends on its encoding.
-    if let Some(source) = parameters.get("CopySource").and_then(Value::as_str) {
-        let source = unlade_s3::encode::unpercent(source, false);
-        let source = source.trim_start_matches('/');
-        all.push(Wait::Bucket(source.split('/').next().unwrap_or_default().to_owned()));
+    // The object's name depends on how the store reads the source: wait for the bucket's writes.
+    if let Some(source) = parameters.get(COPY_SOURCE).and_then(Value::as_str) {
+        all.push(Wait::Bucket(copy_source::bucket(source)));
     }
     debug_assert!(request.operation.effect != Effect::ChangeBucket || request.key.is_none());
     all

@@ -23,7 +23,9 @@ fn of_element(start: &str, shape: &Shape, lines: &mut HashSet<String>) {
 }
 
 fn of_field(start: &str, field: &Field, lines: &mut HashSet<String>) {
-    let (start, kind) = (format!("{start} {}", field.name), field.kind);
+    let start = format!("{start} {}", field.name);
+    // The description has one kind for both: an SDK turns a key of bytes into text.
+    let kind = if field.kind == Kind::Bytes { Kind::Text } else { field.kind };
     match field.place {
         Place::Header(name) => {
             lines.insert(format!("{start} header {} {kind:?}", name.to_lowercase()));

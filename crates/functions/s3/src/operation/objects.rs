@@ -80,7 +80,10 @@ pub(super) const SOURCE: &[Field] = &[
         "CopySourceSSECustomerAlgorithm",
         "x-amz-copy-source-server-side-encryption-customer-algorithm",
     ),
-    header("CopySourceSSECustomerKey", "x-amz-copy-source-server-side-encryption-customer-key"),
+    of(
+        Kind::Bytes,
+        header("CopySourceSSECustomerKey", "x-amz-copy-source-server-side-encryption-customer-key"),
+    ),
     header(
         "CopySourceSSECustomerKeyMD5",
         "x-amz-copy-source-server-side-encryption-customer-key-MD5",

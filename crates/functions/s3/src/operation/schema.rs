@@ -8,6 +8,8 @@ pub(super) use unlade_http::Method;
 pub enum Kind {
     /// Text, unchanged.
     Text,
+    /// A key, as text or as bytes; base64 of the bytes is sent.
+    Bytes,
     /// Decimal.
     Integer,
     /// `true` or `false`.
@@ -274,7 +276,7 @@ pub(in crate::operation) const COMMON: &[Field] = &[
 /// A customer-provided key.
 pub(in crate::operation) const CUSTOMER_KEY: &[Field] = &[
     header("SSECustomerAlgorithm", "x-amz-server-side-encryption-customer-algorithm"),
-    header("SSECustomerKey", "x-amz-server-side-encryption-customer-key"),
+    of(Kind::Bytes, header("SSECustomerKey", "x-amz-server-side-encryption-customer-key")),
     header("SSECustomerKeyMD5", "x-amz-server-side-encryption-customer-key-MD5"),
 ];
 /// Fields of every response.
