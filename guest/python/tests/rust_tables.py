@@ -3,7 +3,7 @@
     python tests/rust_tables.py           compares crates/functions/s3/src/operation/generated/*.rs with it
     python tests/rust_tables.py --write   writes them
 
-Operations on objects, lists and parts are written by hand there; these are all others. Tables hold
+Operations that a file beside `generated` has by hand are left out; these are all others. Tables hold
 names, places and kinds only.
 """
 

@@ -9,7 +9,7 @@
 //! Modules, in the order in which a call passes them:
 //! - [`call`]: the text of a CALL;
 //! - [`operation`]: the tables of the operations;
-//! - [`policy`]: the check of the role's rights;
+//! - [`policy`]: the check of the role's rights; [`copy_source`]: the object that a copy reads;
 //! - [`hint`]: the objects that an event names, for prefetching;
 //! - [`request`]: parameters to a request of the S3 REST API; [`encode`], [`value`], [`xml`];
 //! - [`retry`]: the retry policy;
@@ -50,7 +50,8 @@
 //!
 //! # Limits
 //! No socket, clock or thread; no `unsafe`. Rights are a subset of IAM's: no conditions, no
-//! principals. The tables of operations are generated from botocore's.
+//! principals. Tables of objects, lists, parts and buckets are written by hand, all others are generated
+//! from botocore's; a test compares the former with it.
 #![forbid(unsafe_code)]
 
 pub mod call;
