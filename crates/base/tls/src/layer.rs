@@ -441,7 +441,7 @@ impl RecordLayer {
     }
 
     /// The keys of both directions for a device, those of the receiving direction first. `None` if
-    /// the suite table has no device cipher for the suite.
+    /// no device supports the suite's cipher.
     pub fn device_keys(&self) -> Option<(device_keys::Keys, device_keys::Keys)> {
         self.read.for_device().zip(self.write.for_device())
     }

@@ -24,7 +24,7 @@ const CHACHA_RECORDS_SOFT: u64 = 1 << 62;
 /// Exclusive upper limit of sequence numbers: close to wrapping (RFC 8446 §5.3).
 pub(crate) const SEQUENCE_MAX: u64 = u64::MAX - (1 << 16);
 
-/// A cipher that a device can seal and open with. The suite table names it for each such suite.
+/// A cipher that a device can seal and open with. [`Cipher::device`] names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceCipher {
     /// AES-128-GCM.
@@ -66,7 +66,7 @@ impl Cipher {
         self.algorithm().key_len()
     }
 
-    /// The device's name for the cipher, if devices support it.
+    /// The device's name for the cipher, if devices support it: the only place that decides it.
     pub const fn device(self) -> Option<DeviceCipher> {
         match self {
             Cipher::Aes128Gcm => Some(DeviceCipher::Aes128Gcm),
@@ -114,7 +114,7 @@ pub(crate) struct Suite {
     pub version: u16,
     /// IANA number.
     pub number: u16,
-    /// IANA name.
+    /// Name in rustls: that of IANA with the version before it.
     pub name: &'static str,
     /// The AEAD.
     pub cipher: Cipher,

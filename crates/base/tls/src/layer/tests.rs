@@ -18,6 +18,7 @@ const KINDS: [(u16, u16); 6] = [
 ];
 const KIND_13: (u16, u16) = KINDS[0];
 const KIND_12: (u16, u16) = KINDS[3];
+const KIND_12_CHACHA: (u16, u16) = KINDS[5];
 
 fn secrets(suite: &'static Suite, seed: u8, sequence: u64) -> DirectionSecrets {
     let mut secrets = if suite.is_13() {
@@ -360,9 +361,9 @@ fn keys_of_tls_12_are_given_up_at_their_limit() {
 
 #[test]
 fn the_sequence_number_never_wraps() {
-    let suite = Suite::find(KINDS[5].0, KINDS[5].1).unwrap();
+    let suite = Suite::find(KIND_12_CHACHA.0, KIND_12_CHACHA.1).unwrap();
     let last = crate::suite::SEQUENCE_MAX - 1;
-    let (mut server, mut client) = ends(KINDS[5], last);
+    let (mut server, mut client) = ends(KIND_12_CHACHA, last);
     assert_eq!(suite.records_max, last + 1);
     let bytes = sealed(&mut client, b"the last");
     assert_eq!(receive(&mut server, &bytes).unwrap(), b"the last");
@@ -582,7 +583,7 @@ fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
     server.receive(&sealed, &mut plaintext).unwrap();
     assert_eq!(plaintext, b"in software");
 
-    let expected = [
+    let expected: [_; KINDS.len()] = [
         Some((Cipher::Aes128Gcm, 16)),
         Some((Cipher::Aes256Gcm, 32)),
         None,
