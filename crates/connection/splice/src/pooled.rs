@@ -1,0 +1,148 @@
+//! The balancer's side of a connection to a server.
+
+use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
+
+use crate::clock::{Clock, PeerClock};
+use crate::segment::{Segment, later};
+
+/// A connection of the balancer to a server. It lives as long as the connection, over any number of
+/// responses that bypassed it.
+///
+/// Numbers of the response direction exist twice: the *server's*, and the *socket's*, which lack the
+/// bytes that went to clients directly. All fields have the server's.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerFlow {
+    /// The server's number of a byte less the socket's.
+    pub(crate) bypassed: u32,
+    /// Behind the last byte that was given to the socket, in order.
+    pub(crate) passed_end: SeqNumber,
+    /// The newest acknowledgement that the server was sent.
+    pub(crate) acked: SeqNumber,
+    /// Behind the last byte that the server was told it may send.
+    pub(crate) granted: SeqNumber,
+    /// Behind the last byte that the socket has room for.
+    pub(crate) socket_edge: SeqNumber,
+    /// Behind the last byte that the socket has sent.
+    pub(crate) request_end: SeqNumber,
+    /// The socket's window scale.
+    pub(crate) scale: u8,
+    pub(crate) clock: Clock,
+    pub(crate) peer_clock: PeerClock,
+}
+
+impl ServerFlow {
+    /// Creates the flow of a connection in which nothing but the SYNs was sent. `passed_end` and
+    /// `request_end` are behind the two SYNs; `scale` is the socket's.
+    pub fn new(passed_end: SeqNumber, request_end: SeqNumber, scale: u8) -> ServerFlow {
+        ServerFlow {
+            bypassed: 0,
+            passed_end,
+            acked: passed_end,
+            granted: passed_end,
+            socket_edge: passed_end,
+            request_end,
+            scale,
+            clock: Clock::default(),
+            peer_clock: PeerClock::default(),
+        }
+    }
+
+    /// Returns the server's number behind the last byte that was given to the socket.
+    pub fn passed_end(&self) -> SeqNumber {
+        self.passed_end
+    }
+
+    /// Returns the number behind the last byte that the socket has sent.
+    pub fn request_end(&self) -> SeqNumber {
+        self.request_end
+    }
+
+    /// Returns the socket's number of the next byte that it expects, if it has taken what it was
+    /// given.
+    pub fn socket_next(&self) -> SeqNumber {
+        self.passed_end - self.bypassed
+    }
+
+    /// Returns a segment of the server for the socket. `None`: the segment is behind bytes that went
+    /// to the client, or is one of them, or the socket has no room for it: the server sends as much as
+    /// the client has room for. The socket would keep a part of it at most.
+    pub(crate) fn for_socket(
+        &mut self,
+        segment: &Segment,
+        is_spliced: bool,
+        now_ms: u64,
+    ) -> Option<Segment> {
+        self.peer_clock.note(segment.timestamps, now_ms);
+        self.clock.received(segment.timestamps);
+        let mut seq = segment.seq;
+        let occupies = segment.payload_bytes > 0
+            || segment.has_any(TcpFlags::FIN | TcpFlags::SYN | TcpFlags::RST);
+        if is_spliced && self.passed_end.before(seq) {
+            if segment.has_any(TcpFlags::RST) {
+                // The server has sent more than the socket knows; a reset is exact (RFC 5961 §3.2).
+                seq = self.passed_end;
+            } else if occupies {
+                return None;
+            } else {
+                // An acknowledgement of the request, from behind the bytes sent. The socket accepts it,
+                // but takes no timestamp from it (RFC 7323 §4.3): an older segment may follow.
+                seq = self.passed_end + 1;
+            }
+        }
+        if is_spliced && segment.payload_bytes > 0 && self.socket_edge.before(segment.end()) {
+            return None;
+        }
+        if segment.payload_bytes > 0 && !segment.has_any(TcpFlags::SYN) {
+            self.passed_end = later(self.passed_end, segment.end());
+        }
+        Some(Segment { seq: seq - self.bypassed, ..*segment })
+    }
+
+    /// Returns a segment of the socket for the server. `edge`: the last byte, in the server's numbers,
+    /// that the client of a spliced response has room for, and that client's newest acknowledgement.
+    pub(crate) fn for_server(
+        &mut self,
+        segment: &Segment,
+        client: Option<(SeqNumber, SeqNumber)>,
+        now_ms: u64,
+    ) -> Segment {
+        let mut shown = Segment {
+            ack: segment.ack + self.bypassed,
+            timestamps: self.clock.sent(segment.timestamps, now_ms),
+            sack: segment.sack.map(|block| {
+                Some(crate::segment::Range {
+                    start: block.start + self.bypassed,
+                    end: block.end + self.bypassed,
+                })
+            }),
+            ..*segment
+        };
+        let is_new = segment.payload_bytes > 0 && self.request_end.before(segment.end());
+        self.request_end = later(self.request_end, segment.end());
+        let edge = shown.ack + (u32::from(shown.window) << self.scale);
+        self.socket_edge = later(self.socket_edge, edge);
+        if let Some((edge, acked)) = client {
+            shown.ack = later(shown.ack, acked);
+            shown.window = self.window_to(edge, shown.ack);
+        }
+        if !segment.flags.contains(TcpFlags::SYN) {
+            self.grant(shown.ack, shown.window, is_new);
+        }
+        shown
+    }
+
+    /// Returns the window field that lets the server send up to `edge`.
+    pub(crate) fn window_to(&self, edge: SeqNumber, ack: SeqNumber) -> u16 {
+        let bytes = u32::try_from(edge.since(ack)).unwrap_or(0);
+        u16::try_from(bytes >> self.scale).unwrap_or(u16::MAX)
+    }
+
+    /// Notes an acknowledgement for the server. A server ignores a smaller window unless the segment
+    /// has a new number (RFC 9293 §3.10.7.4, SND.WL1).
+    pub(crate) fn grant(&mut self, ack: SeqNumber, window: u16, is_new: bool) {
+        let edge = ack + (u32::from(window) << self.scale);
+        self.acked = later(self.acked, ack);
+        self.granted = if is_new { edge } else { later(self.granted, edge) };
+    }
+}

@@ -1,0 +1,324 @@
+//! One response that bypasses the balancer's sockets.
+
+use thiserror::Error;
+use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
+
+use crate::client::ClientFlow;
+use crate::clock::CLOCK_MARGIN_MS;
+use crate::pooled::ServerFlow;
+use crate::rule::Rule;
+use crate::segment::{Segment, earlier, later};
+
+/// Most bytes of one splice: numbers that are further apart have no order (RFC 9293 §3.4).
+pub const LENGTH_BYTES_MAX: u32 = 1 << 30;
+
+/// The reason why a response goes through the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum Unfit {
+    /// The server may already send more than the client has room for.
+    #[error("the client's window is smaller than the one that the server was granted")]
+    Window,
+    /// The client's connection uses timestamps, and the server's does not.
+    #[error("the client's connection uses timestamps, the server's does not")]
+    Timestamps,
+    /// The socket lacks bytes that were given to it, or has bytes behind a gap.
+    #[error("the server's bytes did not arrive in order")]
+    Gap,
+    /// Nothing of the response is left.
+    #[error("the response is relayed already")]
+    Over,
+    /// The response is longer than [`LENGTH_BYTES_MAX`].
+    #[error("more than {LENGTH_BYTES_MAX} bytes of the response are left")]
+    Long,
+}
+
+/// A response of which bytes from a number on may go to the client directly. It exists at the balancer,
+/// between [`Splice::begin`] and [`Splice::end`].
+#[derive(Clone, Copy, Debug)]
+pub struct Splice {
+    /// The server's number of the first byte that may bypass.
+    first: SeqNumber,
+    /// The server's number behind the last byte of the response.
+    end: Option<SeqNumber>,
+    /// The client's number of a byte less the server's.
+    delta: u32,
+    /// The client has acknowledged the whole response.
+    is_complete: bool,
+    /// The newest acknowledgement did not reach the server: it came with the client's bytes.
+    owes_ack: bool,
+}
+
+/// Segments for a client's segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrived {
+    /// For the client's socket.
+    pub socket: Option<Segment>,
+    /// For the server.
+    pub server: Option<Segment>,
+}
+
+impl Splice {
+    /// Begins a splice, from the byte on that the balancer's application has not taken from the
+    /// server's socket: `next` is the socket's number of it, and the client's number of the same byte
+    /// is the one behind all bytes that the application has written to the client's socket,
+    /// `written_end` in the socket's numbers.
+    ///
+    /// `socket_next` is the next byte that the server's socket expects from the network.
+    ///
+    /// # Errors
+    /// The reason why the response must go through the sockets; nothing has changed.
+    pub fn begin(
+        client: &mut ClientFlow,
+        server: &mut ServerFlow,
+        at: Start,
+        now_ms: u64,
+    ) -> Result<(Splice, Rule), Unfit> {
+        if at.socket_next != server.socket_next() {
+            return Err(Unfit::Gap);
+        }
+        match at.length_bytes {
+            Some(0) => return Err(Unfit::Over),
+            Some(bytes) if bytes > LENGTH_BYTES_MAX => return Err(Unfit::Long),
+            _ => {}
+        }
+        let first = at.next + server.bypassed;
+        let delta = (at.written_end + client.bypassed).0.wrapping_sub(first.0);
+        // A request that is not sent yet takes the client's window to the server.
+        let is_early = server.request_end.before(at.request_end);
+        if !is_early && client.edge().before(server.granted + delta) {
+            return Err(Unfit::Window);
+        }
+        let clock = match client.clock.is_used() {
+            true => {
+                let theirs = server.peer_clock.now(now_ms).ok_or(Unfit::Timestamps)?;
+                // Values of the server's host are ahead of those before.
+                let ours = client.clock.now(now_ms).wrapping_add(CLOCK_MARGIN_MS);
+                Some((ours.wrapping_sub(theirs), client.clock.peer()))
+            }
+            false => None,
+        };
+        let end = at.length_bytes.map(|bytes| first + bytes);
+        let rule = Rule {
+            first,
+            end,
+            request_end: at.request_end,
+            delta,
+            ack: client.received,
+            window: client.window,
+            clock,
+        };
+        let splice = Splice { first, end, delta, is_complete: false, owes_ack: false };
+        Ok((splice, rule))
+    }
+
+    /// Sets the response's end, `length_bytes` behind the first byte of the splice.
+    pub fn set_length(&mut self, client: &ClientFlow, length_bytes: u32) {
+        let end = self.first + length_bytes;
+        self.end = Some(end);
+        self.is_complete |= !client.acked.before(end + self.delta);
+    }
+
+    /// Returns true if the client has acknowledged the whole response.
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Translates a segment of the client.
+    pub fn receive_from_client(
+        &mut self,
+        client: &mut ClientFlow,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        now_ms: u64,
+    ) -> Arrived {
+        let is_newest = client.note(segment);
+        client.clock.received(segment.timestamps);
+        let sent_end = client.sent_end;
+        let is_for_socket = !segment.is_pure_ack()
+            || !sent_end.before(segment.ack)
+            || client.socket_acked.before(sent_end)
+            || !is_newest;
+        let socket = is_for_socket.then(|| client.for_socket(segment));
+        if self.end.is_some_and(|end| !client.acked.before(end + self.delta)) {
+            self.is_complete = true;
+        }
+        let direct = self.first + self.delta;
+        let ack = later(server.acked, later(segment.ack, direct) - self.delta);
+        let sack = segment.sack.from(later(direct, segment.ack)).less(self.delta);
+        // Also an equal acknowledgement: it has another window, or tells of a loss.
+        let is_news = !segment.ack.before(direct) || !sack.is_empty();
+        if !segment.is_pure_ack() {
+            self.owes_ack |= server.acked.before(ack);
+            return Arrived { socket, server: None };
+        }
+        if !is_news || !is_newest {
+            return Arrived { socket, server: None };
+        }
+        self.owes_ack = false;
+        Arrived { socket, server: Some(self.ack_for(client, server, ack, sack, now_ms)) }
+    }
+
+    /// Returns the acknowledgement that the server has not got because it came with bytes of the
+    /// client, if there is one. Call it after the client's segment was given to the socket.
+    pub fn owed_ack(
+        &mut self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        now_ms: u64,
+    ) -> Option<Segment> {
+        if !std::mem::take(&mut self.owes_ack) {
+            return None;
+        }
+        let ack = later(server.acked, client.acked - self.delta);
+        Some(self.ack_for(client, server, ack, crate::segment::Sack::default(), now_ms))
+    }
+
+    fn ack_for(
+        &self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        ack: SeqNumber,
+        sack: crate::segment::Sack,
+        now_ms: u64,
+    ) -> Segment {
+        let window = server.window_to(client.edge() - self.delta, ack);
+        server.grant(ack, window, false);
+        let timestamps = server.clock.is_used().then(|| crate::segment::Timestamps {
+            value: server.clock.now(now_ms),
+            echo: server.clock.peer(),
+        });
+        Segment {
+            seq: server.request_end,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            payload_bytes: 0,
+            timestamps,
+            sack,
+        }
+    }
+
+    /// Translates a segment of the client's socket.
+    pub fn send_to_client(
+        &self,
+        client: &mut ClientFlow,
+        segment: &Segment,
+        now_ms: u64,
+    ) -> Segment {
+        client.for_client(segment, true, now_ms)
+    }
+
+    /// Translates a segment that the server has sent to the balancer; `None`: it is dropped.
+    pub fn receive_from_server(
+        &self,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        now_ms: u64,
+    ) -> Option<Segment> {
+        let is_old = self.is_complete && segment.payload_bytes > 0;
+        if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
+            return None;
+        }
+        server.for_socket(segment, true, now_ms)
+    }
+
+    /// Translates a segment of the server's socket.
+    pub fn send_to_server(
+        &self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        now_ms: u64,
+    ) -> Segment {
+        let edge = client.edge() - self.delta;
+        let acked = later(self.first, client.acked - self.delta);
+        let acked = earlier(acked, self.end.unwrap_or(acked));
+        server.for_server(segment, Some((edge, acked)), now_ms)
+    }
+
+    /// Ends a complete splice: both sockets skip the bytes that bypassed them. The application has
+    /// taken and discarded all bytes of the response from the server's socket, and the client has
+    /// acknowledged all bytes that it wrote: `socket_next` is the next byte that the server's socket
+    /// expects, `written_end` is behind the last byte written to the client's socket, both in the
+    /// sockets' numbers.
+    ///
+    /// # Errors
+    /// The splice, if it is not complete, or the client's socket has bytes under way.
+    pub fn end(
+        self,
+        client: &mut ClientFlow,
+        server: &mut ServerFlow,
+        socket_next: SeqNumber,
+        written_end: SeqNumber,
+        now_ms: u64,
+    ) -> Result<Ended, Splice> {
+        let Some(end) = self.end.filter(|_| self.is_complete) else { return Err(self) };
+        let written = written_end + client.bypassed;
+        if written != client.sent_end {
+            return Err(self);
+        }
+        // A socket can refuse a segment that it was given (RFC 7323 §5.3, memory). The server will not
+        // send these bytes again, so the socket's later numbers are unknown.
+        let is_reusable = socket_next == server.socket_next();
+        let is_owed = server.acked.before(end);
+        let owed = is_owed
+            .then(|| self.ack_for(client, server, end, crate::segment::Sack::default(), now_ms));
+        let at_client = end + self.delta;
+        client.bypassed = client.bypassed.wrapping_add(at_client.0.wrapping_sub(written.0));
+        (client.sent_end, client.socket_acked) = (at_client, at_client);
+        client.clock.advance(2 * CLOCK_MARGIN_MS);
+        server.bypassed = server.bypassed.wrapping_add(end.0.wrapping_sub(server.passed_end.0));
+        server.passed_end = end;
+        Ok(Ended { ack: owed, is_reusable })
+    }
+}
+
+/// The end of a splice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The acknowledgement that the server lacks.
+    pub ack: Option<Segment>,
+    /// The server's connection can take another request. Otherwise it must be closed.
+    pub is_reusable: bool,
+}
+
+/// Where a splice starts, in the numbers of the balancer's sockets.
+#[derive(Clone, Copy, Debug)]
+pub struct Start {
+    /// Next byte that the application takes from the server's socket.
+    pub next: SeqNumber,
+    /// Next byte that the server's socket expects from the network.
+    pub socket_next: SeqNumber,
+    /// Behind the last byte that the application has written to the client's socket.
+    pub written_end: SeqNumber,
+    /// Behind the last byte of the request, sent or not.
+    pub request_end: SeqNumber,
+    /// Bytes of the response from `next` on, if they are known.
+    pub length_bytes: Option<u32>,
+}
+
+/// Translates a segment of a client without a splice for its socket.
+pub fn receive_from_client(client: &mut ClientFlow, segment: &Segment) -> Segment {
+    client.note(segment);
+    client.for_socket(segment)
+}
+
+/// Translates a segment of a client's socket without a splice.
+pub fn send_to_client(client: &mut ClientFlow, segment: &Segment, now_ms: u64) -> Segment {
+    client.for_client(segment, false, now_ms)
+}
+
+/// Translates a segment of a server without a splice for its socket.
+pub fn receive_from_server(
+    server: &mut ServerFlow,
+    segment: &Segment,
+    now_ms: u64,
+) -> Option<Segment> {
+    server.for_socket(segment, false, now_ms)
+}
+
+/// Translates a segment of a server's socket without a splice.
+pub fn send_to_server(server: &mut ServerFlow, segment: &Segment, now_ms: u64) -> Segment {
+    server.for_server(segment, None, now_ms)
+}

@@ -1,0 +1,334 @@
+//! The balancer: a relay with a pool of connections to servers, and the splices between both.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use unlade_research_tcp::{Connection, Header, Range, SackBlocks, Time, Timestamps};
+use unlade_splice::segment::{Range as Block, Timestamps as Values};
+use unlade_splice::{ClientFlow, Ended, Rule, Segment, ServerFlow, Splice, Start};
+use unlade_testkit::Random;
+
+use crate::message::{REQUEST_BYTES, Request};
+
+/// A client's connection.
+pub struct Front {
+    /// The balancer's socket.
+    pub socket: Connection<Bytes>,
+    /// Its flow.
+    pub flow: ClientFlow,
+    input: Vec<u8>,
+    /// Bytes for the client that the socket had no room for.
+    output: VecDeque<Bytes>,
+    exchange: Option<Exchange>,
+}
+
+/// A connection to a server.
+pub struct Back {
+    /// The balancer's socket.
+    pub socket: Connection<Bytes>,
+    /// Its flow.
+    pub flow: ServerFlow,
+    /// The client that has it.
+    pub client: Option<usize>,
+    /// It takes no request any more.
+    pub is_closed: bool,
+}
+
+/// A request under way.
+struct Exchange {
+    request: Request,
+    back: usize,
+    /// Bytes of the response that were relayed.
+    relayed: u32,
+    way: Way,
+    splice: Option<Splice>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Relay,
+    Early,
+    /// After so many bytes.
+    Late(u32),
+}
+
+/// The simulated balancer.
+pub struct Balancer {
+    /// Connections to clients.
+    pub fronts: Vec<Front>,
+    /// Connections to servers.
+    pub backs: Vec<Back>,
+    /// Rules to send: number, server's connection, client.
+    pub rules: Vec<(u64, usize, usize, Rule)>,
+    /// Segments to send to servers beside those of the sockets.
+    pub acks: Vec<(usize, Segment)>,
+    rules_sent: u64,
+    /// It splices responses.
+    splices: bool,
+    /// Connections to servers that were closed because they could not be used again.
+    pub closed: u64,
+    /// Splices begun.
+    pub spliced: u64,
+    /// Reasons against a splice, counted.
+    pub unfit: u64,
+    /// Bytes that no socket of the balancer has carried.
+    pub bypassed_bytes: u64,
+}
+
+impl Front {
+    /// Creates a client's connection.
+    pub fn new(socket: Connection<Bytes>, flow: ClientFlow) -> Front {
+        Front { socket, flow, input: Vec::new(), output: VecDeque::new(), exchange: None }
+    }
+
+    /// Returns the splice, if there is one, with its server's connection.
+    pub fn splice(&mut self) -> Option<(usize, &mut Splice)> {
+        let Exchange { back, splice, .. } = self.exchange.as_mut()?;
+        Some((*back, splice.as_mut()?))
+    }
+
+    /// Describes the request under way, for a failure.
+    pub fn describe(&self) -> String {
+        let Some(Exchange { request, back, relayed, splice, .. }) = &self.exchange else {
+            return "idle".to_owned();
+        };
+        let bytes = request.response_bytes();
+        format!("{request:?} on {back}: {relayed} of {bytes} relayed, {splice:?}")
+    }
+
+    /// Writes to the client.
+    fn flush(&mut self) {
+        while let Some(front) = self.output.front() {
+            let room = self.socket.send_room_bytes() as usize;
+            if room == 0 || self.socket.send_room_pieces() == 0 {
+                return;
+            }
+            let piece = front.slice(..front.len().min(room));
+            let count = piece.len();
+            if self.socket.send(piece).is_err() {
+                return;
+            }
+            match self.output.front_mut() {
+                Some(front) if count < front.len() => drop(front.split_to(count)),
+                _ => drop(self.output.pop_front()),
+            }
+        }
+    }
+}
+
+impl Balancer {
+    /// Creates a balancer.
+    pub fn new(fronts: Vec<Front>, backs: Vec<Back>, splices: bool) -> Balancer {
+        Balancer {
+            splices,
+            fronts,
+            backs,
+            rules: Vec::new(),
+            acks: Vec::new(),
+            rules_sent: 0,
+            closed: 0,
+            spliced: 0,
+            unfit: 0,
+            bypassed_bytes: 0,
+        }
+    }
+
+    /// Runs the program: reads, relays, begins and ends splices.
+    pub fn run(&mut self, now: Time, random: &mut Random) {
+        // A response that ends lets another client have the server's connection.
+        let mut is_freed = true;
+        while is_freed {
+            is_freed = false;
+            for client in 0..self.fronts.len() {
+                while self.step(client, now, random) {
+                    is_freed = true;
+                }
+            }
+        }
+    }
+
+    fn step(&mut self, client: usize, now: Time, random: &mut Random) -> bool {
+        let front = &mut self.fronts[client];
+        while let Some((_, bytes)) = front.socket.read() {
+            front.input.extend_from_slice(&bytes);
+        }
+        if front.exchange.is_none() && !self.begin_request(client, now, random) {
+            return false;
+        }
+        self.relay(client);
+        self.begin_late(client, now);
+        self.finish(client, now)
+    }
+
+    fn begin_request(&mut self, client: usize, now: Time, random: &mut Random) -> bool {
+        let Some(request) = Request::decode(&self.fronts[client].input) else { return false };
+        let is_free = |back: &usize| {
+            let back = &self.backs[*back];
+            back.client.is_none() && !back.is_closed
+        };
+        let free: Vec<usize> = (0..self.backs.len()).filter(is_free).collect();
+        let Some(&back) = free.get(random.below(free.len().max(1) as u64) as usize) else {
+            return false;
+        };
+        self.backs[back].client = Some(client);
+        self.fronts[client].input.drain(..REQUEST_BYTES);
+        let way = match random.below(3u64) {
+            _ if !self.splices => Way::Relay,
+            0 => Way::Relay,
+            1 => Way::Early,
+            _ => Way::Late(random.below(u64::from(request.response_bytes()) + 1) as u32),
+        };
+        let exchange = Exchange { request, back, relayed: 0, way, splice: None };
+        self.fronts[client].exchange = Some(exchange);
+        if way == Way::Early {
+            self.begin_splice(client, REQUEST_BYTES as u32, now);
+        }
+        let bytes = Bytes::copy_from_slice(&request.encode());
+        self.backs[back].socket.send(bytes).expect("room for a request");
+        true
+    }
+
+    fn begin_late(&mut self, client: usize, now: Time) {
+        let Some(exchange) = &self.fronts[client].exchange else { return };
+        let Way::Late(from) = exchange.way else { return };
+        let is_due = exchange.relayed >= from && exchange.relayed > 0;
+        if exchange.splice.is_none() && is_due && self.begin_splice(client, 0, now) {
+            self.fronts[client].exchange.as_mut().expect("it exists").way = Way::Relay;
+        }
+    }
+
+    /// Begins a splice before `unsent_bytes` of a request are written.
+    fn begin_splice(&mut self, client: usize, unsent_bytes: u32, now: Time) -> bool {
+        let Front { socket, flow, output, exchange: Some(exchange), .. } = &mut self.fronts[client]
+        else {
+            return false;
+        };
+        let Back { socket: theirs, flow: server, .. } = &mut self.backs[exchange.back];
+        let waiting: usize = output.iter().map(Bytes::len).sum();
+        let start = Start {
+            next: theirs.read_at(),
+            socket_next: theirs.read_at() + theirs.readable_bytes(),
+            written_end: socket.send_end() + waiting as u32,
+            request_end: theirs.send_end() + unsent_bytes,
+            length_bytes: Some(exchange.request.response_bytes() - exchange.relayed),
+        };
+        match Splice::begin(flow, server, start, now.ms()) {
+            Ok((splice, rule)) => {
+                exchange.splice = Some(splice);
+                self.spliced += 1;
+                self.rules_sent += 1;
+                self.rules.push((self.rules_sent, exchange.back, client, rule));
+                true
+            }
+            Err(_) => {
+                self.unfit += 1;
+                false
+            }
+        }
+    }
+
+    fn relay(&mut self, client: usize) {
+        let front = &mut self.fronts[client];
+        let Some(exchange) = &mut front.exchange else { return };
+        if exchange.splice.as_ref().is_some_and(Splice::is_complete) {
+            return;
+        }
+        front.flush();
+        let front = &mut self.fronts[client];
+        let Some(exchange) = &mut front.exchange else { return };
+        while front.output.is_empty()
+            && let Some((_, bytes)) = self.backs[exchange.back].socket.read()
+        {
+            exchange.relayed += bytes.len() as u32;
+            assert!(
+                exchange.relayed <= exchange.request.response_bytes(),
+                "more than the response"
+            );
+            front.output.push_back(bytes);
+            while let Some(piece) = front.output.front() {
+                let room = front.socket.send_room_bytes() as usize;
+                if room < piece.len() || front.socket.send_room_pieces() == 0 {
+                    break;
+                }
+                let piece = front.output.pop_front().expect("it was there");
+                front.socket.send(piece).expect("there was room");
+            }
+        }
+    }
+
+    /// Ends the exchange if it is over. Returns true if the next one may begin.
+    fn finish(&mut self, client: usize, now: Time) -> bool {
+        let front = &mut self.fronts[client];
+        let Some(exchange) = &mut front.exchange else { return false };
+        let back = &mut self.backs[exchange.back];
+        let Some(splice) = exchange.splice else {
+            if exchange.relayed < exchange.request.response_bytes() || !front.output.is_empty() {
+                return false;
+            }
+            back.client = None;
+            front.exchange = None;
+            return true;
+        };
+        if !splice.is_complete() {
+            return false;
+        }
+        // The client has all bytes: those that were not written to it are discarded.
+        front.output.clear();
+        while back.socket.read().is_some() {}
+        let before = front.flow.sent_end();
+        if front.socket.acknowledged() != front.socket.send_end() {
+            return false;
+        }
+        let written_end = front.socket.send_end();
+        let (next, now_ms) = (back.socket.read_at(), now.ms());
+        match splice.end(&mut front.flow, &mut back.flow, next, written_end, now_ms) {
+            Ok(Ended { ack, is_reusable }) => {
+                self.bypassed_bytes += u64::from(front.flow.sent_end().0.wrapping_sub(before.0));
+                self.acks.extend(ack.map(|ack| (exchange.back, ack)));
+                back.client = None;
+                if !is_reusable {
+                    back.is_closed = true;
+                    back.socket.abort();
+                    self.closed += 1;
+                }
+                front.exchange = None;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Returns a header as a segment.
+pub fn segment_of(header: &Header, payload_bytes: u32) -> Segment {
+    let mut segment = Segment {
+        seq: header.seq,
+        ack: header.ack,
+        flags: header.flags,
+        window: header.window,
+        payload_bytes,
+        timestamps: header.timestamps.map(|Timestamps { value, echo }| Values { value, echo }),
+        ..Segment::default()
+    };
+    for Range { start, end } in header.sack.as_slice() {
+        segment.sack.push(Block { start: *start, end: *end });
+    }
+    segment
+}
+
+/// Returns a header with the fields of a segment; options of a SYN are those of `base`.
+pub fn header_of(segment: &Segment, base: &Header) -> Header {
+    let mut sack = SackBlocks::default();
+    for Block { start, end } in segment.sack.blocks() {
+        sack.push(Range { start: *start, end: *end });
+    }
+    Header {
+        seq: segment.seq,
+        ack: segment.ack,
+        flags: segment.flags,
+        window: segment.window,
+        timestamps: segment.timestamps.map(|Values { value, echo }| Timestamps { value, echo }),
+        sack,
+        ..*base
+    }
+}

@@ -1,0 +1,431 @@
+//! The hosts, their lines, and the time.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use unlade_net::SeqNumber;
+use unlade_research_tcp::{Config, Connection, Header, Time, Transmit};
+use unlade_splice::{ClientFlow, Segment, ServerFlow, splice};
+use unlade_testkit::Random;
+
+use crate::balancer::{Back, Balancer, Front, header_of, segment_of};
+use crate::client::Client;
+use crate::line::{Conditions, Lines, Packet, To};
+use crate::message::Request;
+use crate::server::Server;
+
+/// Events after which a simulation is taken as one that does not end.
+const EVENTS_MAX: u64 = 3_000_000;
+
+/// A simulation.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Number of clients.
+    pub clients: usize,
+    /// Number of servers' connections.
+    pub servers: usize,
+    /// Requests of each client.
+    pub requests: usize,
+    /// Longest body, bytes.
+    pub body_bytes_max: u64,
+    /// Requests of a client without a complete response.
+    pub depth: usize,
+    /// Mean time between reads of a client, in microseconds; 0 reads at once.
+    pub read_every_us: u64,
+    /// The balancer splices responses; otherwise it relays all.
+    pub splices: bool,
+    /// The lines.
+    pub conditions: Conditions,
+    /// Sockets of clients.
+    pub client: Config,
+    /// The balancer's sockets to clients.
+    pub front: Config,
+    /// The balancer's sockets to servers.
+    pub back: Config,
+    /// Sockets of servers.
+    pub server: Config,
+}
+
+/// What a simulation has done.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outcome {
+    /// Complete responses.
+    pub responses: usize,
+    /// Splices begun.
+    pub spliced: u64,
+    /// Connections to servers that could not be used again.
+    pub closed: u64,
+    /// Splices that were refused.
+    pub unfit: u64,
+    /// Bytes that bypassed the balancer's sockets.
+    pub bypassed_bytes: u64,
+    /// Segments that went from a server to a client.
+    pub direct_segments: u64,
+    /// Bytes that servers and the balancer sent again.
+    pub retransmitted: u64,
+    /// Virtual time, ms.
+    pub took_ms: u64,
+}
+
+/// Hosts and lines.
+pub struct Simulation {
+    clients: Vec<Client>,
+    balancer: Balancer,
+    servers: Vec<Server>,
+    lines: Lines,
+    random: Random,
+    now: Time,
+    direct_segments: u64,
+    plan: Plan,
+}
+
+/// Opens a connection. Returns both ends, and the headers of SYN and SYN-ACK.
+fn opened(
+    near: Config,
+    far: Config,
+    now: Time,
+    random: &mut Random,
+) -> (Connection<Bytes>, Connection<Bytes>, Header, Header) {
+    // Numbers that wrap soon.
+    let mut isn = || SeqNumber(0u32.wrapping_sub(random.below(200_000u64) as u32));
+    let mut gather = Vec::new();
+    let mut a: Connection<Bytes> = Connection::connect(near, now, isn());
+    let syn = a.poll_transmit(now, &mut gather).expect("a SYN").header;
+    let mut b: Connection<Bytes> = Connection::accept(far, now, isn(), &syn).expect("a SYN");
+    let syn_ack = b.poll_transmit(now, &mut gather).expect("a SYN-ACK").header;
+    a.receive(now, &syn_ack, &mut Vec::new());
+    (a, b, syn, syn_ack)
+}
+
+/// Opens a connection of the balancer to a server.
+fn connected(plan: &Plan, now: Time, random: &mut Random) -> (Back, Server) {
+    let (near, far, syn, syn_ack) = opened(plan.back, plan.server, now, random);
+    let scale = syn.window_scale.unwrap_or(0);
+    let mut flow = ServerFlow::new(syn_ack.seq + 1, syn.seq + 1, scale);
+    splice::receive_from_server(&mut flow, &segment_of(&syn_ack, 0), now.ms());
+    let back = Back { socket: near, flow, client: None, is_closed: false };
+    (back, Server::new(far, syn_ack.seq + 1))
+}
+
+impl Simulation {
+    /// Creates the hosts and opens their connections.
+    pub fn new(plan: Plan, random: Random) -> Simulation {
+        let mut random = random;
+        let now = Time::from_ms(1000 + random.below(1u64 << 33));
+        let mut id = 0;
+        let (mut clients, mut fronts) = (Vec::new(), Vec::new());
+        for _ in 0..plan.clients {
+            let (near, far, syn, syn_ack) = opened(plan.client, plan.front, now, &mut random);
+            let scale = syn.window_scale.unwrap_or(0);
+            let window = syn_ack.window >> syn_ack.window_scale.unwrap_or(0);
+            let mut flow = ClientFlow::new(syn_ack.seq + 1, syn.seq + 1, scale, window);
+            splice::send_to_client(&mut flow, &segment_of(&syn_ack, 0), now.ms());
+            fronts.push(Front::new(far, flow));
+            let mut request = |random: &mut Random| {
+                id += 1;
+                let most = 1 + random.below(plan.body_bytes_max);
+                let body_bytes = random.below(most) as u32;
+                Request { id, body_bytes }
+            };
+            let todo: VecDeque<Request> =
+                (0..plan.requests).map(|_| request(&mut random)).collect();
+            clients.push(Client::new(near, todo, plan.depth, plan.read_every_us));
+        }
+        let (mut backs, mut servers) = (Vec::new(), Vec::new());
+        for _ in 0..plan.servers {
+            let (back, server) = connected(&plan, now, &mut random);
+            backs.push(back);
+            servers.push(server);
+        }
+        Simulation {
+            clients,
+            balancer: Balancer::new(fronts, backs, plan.splices),
+            servers,
+            lines: Lines::new(plan.conditions),
+            random,
+            now,
+            direct_segments: 0,
+            plan,
+        }
+    }
+
+    /// Runs until every client has every response.
+    ///
+    /// # Panics
+    /// Panics if a byte is wrong, or if it does not end.
+    pub fn run(mut self) -> Outcome {
+        let start = self.now;
+        for _ in 0..EVENTS_MAX {
+            self.work();
+            if self.clients.iter().all(Client::is_done) {
+                return self.outcome(start);
+            }
+            self.wait();
+            while let Some((to, packet)) = self.lines.arrived(self.now) {
+                self.deliver(to, packet);
+            }
+        }
+        panic!("it does not end: {:?}, {:?} {}", self.outcome(start), self.plan, self.state());
+    }
+
+    fn outcome(&self, start: Time) -> Outcome {
+        let sockets = self.servers.iter().map(|server| &server.socket);
+        let sockets = sockets.chain(self.balancer.fronts.iter().map(|front| &front.socket));
+        Outcome {
+            responses: self.clients.iter().map(|client| client.complete).sum(),
+            spliced: self.balancer.spliced,
+            closed: self.balancer.closed,
+            unfit: self.balancer.unfit,
+            bypassed_bytes: self.balancer.bypassed_bytes,
+            direct_segments: self.direct_segments,
+            retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
+            took_ms: self.now.ms() - start.ms(),
+        }
+    }
+
+    /// Describes all hosts, for a failure.
+    fn state(&self) -> String {
+        use std::fmt::Write as _;
+        let mut text = String::new();
+        for (index, client) in self.clients.iter().enumerate() {
+            let front = &self.balancer.fronts[index];
+            let _ = write!(
+                text,
+                "\nclient {index}: {} complete, {:?}, at {:?}; front {:?}, acknowledged {:?} of {:?}, {:?}, {:?}",
+                client.complete,
+                client.socket.state(),
+                client.socket.read_at(),
+                front.socket.state(),
+                front.socket.acknowledged(),
+                front.socket.send_end(),
+                front.flow,
+                front.describe(),
+            );
+        }
+        for (index, server) in self.servers.iter().enumerate() {
+            let back = &self.balancer.backs[index];
+            let _ = write!(
+                text,
+                "\nserver {index}: {:?}, acknowledged {:?} of {:?}, {:?}; back of {:?}, {:?}, at {:?}, sent {:?} of {:?}, {:?}, {:?}",
+                server.socket.state(),
+                server.socket.acknowledged(),
+                server.socket.send_end(),
+                server.rule,
+                back.client,
+                back.socket.state(),
+                back.socket.read_at(),
+                back.socket.acknowledged(),
+                back.socket.send_end(),
+                back.flow,
+                back.socket.stats(),
+            );
+        }
+        text
+    }
+
+    /// Advances the time to the next event.
+    fn wait(&mut self) {
+        let sockets = (self.clients.iter().map(|client| &client.socket))
+            .chain(self.servers.iter().map(|server| &server.socket))
+            .chain(self.balancer.fronts.iter().map(|front| &front.socket))
+            .chain(self.balancer.backs.iter().map(|back| &back.socket));
+        let timers = sockets.filter_map(Connection::poll_timeout);
+        let readers = self.clients.iter().filter_map(Client::wakes_at);
+        let next = timers.chain(readers).chain(self.lines.next_at()).min();
+        let Some(next) = next else { panic!("nothing is due: {}", self.state()) };
+        self.now = self.now.max(next);
+        let now = self.now;
+        self.clients.iter_mut().for_each(|client| client.socket.handle_timeout(now));
+        self.servers.iter_mut().for_each(|server| server.socket.handle_timeout(now));
+        self.balancer.fronts.iter_mut().for_each(|front| front.socket.handle_timeout(now));
+        self.balancer.backs.iter_mut().for_each(|back| back.socket.handle_timeout(now));
+    }
+
+    /// Runs all programs and sends what is due.
+    fn work(&mut self) {
+        let now = self.now;
+        for client in &mut self.clients {
+            client.run(now, &mut self.random);
+        }
+        self.balancer.run(now, &mut self.random);
+        while self.servers.len() < self.plan.servers + self.balancer.closed as usize {
+            let (back, server) = connected(&self.plan, now, &mut self.random);
+            self.balancer.backs.push(back);
+            self.servers.push(server);
+            self.balancer.run(now, &mut self.random);
+        }
+        self.servers.iter_mut().for_each(Server::run);
+        for (number, back, client, rule) in std::mem::take(&mut self.balancer.rules) {
+            self.send(To::Server(back), Packet::Rule(number, client, rule));
+        }
+        for (back, ack) in std::mem::take(&mut self.balancer.acks) {
+            let header = header_of(&ack, &Header::default());
+            self.send(To::Server(back), Packet::Segment(header, Bytes::new()));
+        }
+        for index in 0..self.clients.len() {
+            let mss = self.plan.client.mss_bytes;
+            while let Some((segment, payload)) = polled(&mut self.clients[index].socket, now) {
+                self.cut(&segment, payload, mss, To::BalancerFromClient(index));
+            }
+            self.transmit_front(index);
+        }
+        for index in 0..self.servers.len() {
+            self.transmit_back(index);
+            self.transmit_server(index);
+        }
+    }
+
+    fn transmit_front(&mut self, index: usize) {
+        let now = self.now;
+        while let Some((segment, payload)) = polled(&mut self.balancer.fronts[index].socket, now) {
+            let front = &mut self.balancer.fronts[index];
+            let seen = segment_of(&segment.header, payload.len() as u32);
+            let is_spliced = front.splice().map(|(_, splice)| *splice);
+            let shown = match is_spliced {
+                Some(splice) => splice.send_to_client(&mut front.flow, &seen, now.ms()),
+                None => splice::send_to_client(&mut front.flow, &seen, now.ms()),
+            };
+            let header = header_of(&shown, &segment.header);
+            let mss = segment.mss_bytes;
+            self.cut(&Transmit { header, ..segment }, payload, mss, To::Client(index));
+        }
+    }
+
+    fn transmit_back(&mut self, index: usize) {
+        let now = self.now;
+        while let Some((segment, payload)) = polled(&mut self.balancer.backs[index].socket, now) {
+            let Balancer { fronts, backs, .. } = &mut self.balancer;
+            let back = &mut backs[index];
+            let seen = segment_of(&segment.header, payload.len() as u32);
+            let front = back.client.map(|client| &mut fronts[client]);
+            let spliced = front.and_then(|front| {
+                let splice = front.splice().map(|(_, splice)| *splice)?;
+                Some((splice, &front.flow))
+            });
+            let shown = match spliced {
+                Some((splice, client)) => {
+                    splice.send_to_server(client, &mut back.flow, &seen, now.ms())
+                }
+                None => splice::send_to_server(&mut back.flow, &seen, now.ms()),
+            };
+            let header = header_of(&shown, &segment.header);
+            let mss = segment.mss_bytes;
+            self.cut(&Transmit { header, ..segment }, payload, mss, To::Server(index));
+        }
+    }
+
+    fn transmit_server(&mut self, index: usize) {
+        let now = self.now;
+        while let Some((segment, payload)) = polled(&mut self.servers[index].socket, now) {
+            let server = &mut self.servers[index];
+            let seen = segment_of(&segment.header, payload.len() as u32);
+            let mss = segment.mss_bytes;
+            let direct = server.rule.and_then(|(_, client, rule)| {
+                Some((client, rule.translate(&seen, server.sent_end)?))
+            });
+            if server.sent_end.before(seen.end()) {
+                server.sent_end = seen.end();
+            }
+            match direct {
+                Some((client, shown)) => {
+                    self.direct_segments += 1;
+                    let header = header_of(&shown, &segment.header);
+                    self.cut(&Transmit { header, ..segment }, payload, mss, To::Client(client));
+                }
+                None => self.cut(&segment, payload, mss, To::BalancerFromServer(index)),
+            }
+        }
+    }
+
+    /// Sends a segment as packets.
+    fn cut(&mut self, segment: &Transmit, payload: Bytes, mss_bytes: u16, to: To) {
+        let most = usize::from(mss_bytes.max(1));
+        let mut header = segment.header;
+        let mut rest = payload;
+        loop {
+            let piece = rest.split_to(rest.len().min(most));
+            let count = piece.len() as u32;
+            self.send(to, Packet::Segment(header, piece));
+            header.seq = header.seq + count;
+            if rest.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn send(&mut self, to: To, packet: Packet) {
+        self.lines.send(&mut self.random, self.now, to, packet);
+    }
+
+    fn deliver(&mut self, to: To, packet: Packet) {
+        let now = self.now;
+        let (header, payload) = match (to, packet) {
+            (To::Server(index), Packet::Rule(number, client, rule)) => {
+                return self.servers[index].take_rule(number, client, rule);
+            }
+            (_, Packet::Rule(..)) => unreachable!("rules go to servers"),
+            (_, Packet::Segment(header, payload)) => (header, payload),
+        };
+        let give = |socket: &mut Connection<Bytes>, header: &Header, payload: Bytes| {
+            let mut pieces = if payload.is_empty() { Vec::new() } else { vec![payload] };
+            socket.receive(now, header, &mut pieces);
+        };
+        match to {
+            To::Client(index) => give(&mut self.clients[index].socket, &header, payload),
+            To::Server(index) => give(&mut self.servers[index].socket, &header, payload),
+            To::BalancerFromClient(index) => self.arrive_from_client(index, &header, payload),
+            To::BalancerFromServer(index) => {
+                let Balancer { fronts, backs, .. } = &mut self.balancer;
+                let back = &mut backs[index];
+                let seen = segment_of(&header, payload.len() as u32);
+                let front = back.client.map(|client| &mut fronts[client]);
+                let spliced = front.and_then(|front| front.splice().map(|(_, splice)| *splice));
+                let shown = match spliced {
+                    Some(splice) => splice.receive_from_server(&mut back.flow, &seen, now.ms()),
+                    None => splice::receive_from_server(&mut back.flow, &seen, now.ms()),
+                };
+                if let Some(shown) = shown {
+                    give(&mut back.socket, &header_of(&shown, &header), payload);
+                }
+            }
+        }
+    }
+
+    fn arrive_from_client(&mut self, index: usize, header: &Header, payload: Bytes) {
+        let now = self.now;
+        let Balancer { fronts, backs, .. } = &mut self.balancer;
+        let front = &mut fronts[index];
+        let seen = segment_of(header, payload.len() as u32);
+        let mut acks: Vec<(usize, Segment)> = Vec::new();
+        let spliced = front.splice().map(|(back, splice)| (back, *splice));
+        let shown = match spliced {
+            Some((back, mut splice)) => {
+                let server = &mut backs[back].flow;
+                let arrived = splice.receive_from_client(&mut front.flow, server, &seen, now.ms());
+                acks.extend(arrived.server.map(|ack| (back, ack)));
+                let owed = splice.owed_ack(&front.flow, server, now.ms());
+                acks.extend(owed.map(|ack| (back, ack)));
+                if let Some((_, kept)) = front.splice() {
+                    *kept = splice;
+                }
+                arrived.socket
+            }
+            None => Some(splice::receive_from_client(&mut front.flow, &seen)),
+        };
+        if let Some(shown) = shown {
+            let mut pieces = if payload.is_empty() { Vec::new() } else { vec![payload] };
+            front.socket.receive(now, &header_of(&shown, header), &mut pieces);
+        }
+        for (back, ack) in acks {
+            let header = header_of(&ack, &Header::default());
+            self.send(To::Server(back), Packet::Segment(header, Bytes::new()));
+        }
+    }
+}
+
+/// Returns the next segment of a socket with its payload.
+fn polled(socket: &mut Connection<Bytes>, now: Time) -> Option<(Transmit, Bytes)> {
+    let mut gather: Vec<Bytes> = Vec::new();
+    let segment = socket.poll_transmit(now, &mut gather)?;
+    Some((segment, gather.concat().into()))
+}
