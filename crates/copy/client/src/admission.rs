@@ -21,10 +21,14 @@ use std::time::Instant;
 use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
-/// Shorter receives, sends and messages are synchronous, unless the program asks for a queued one. For
-/// receives the reason is that asking a socket for the number of its bytes is a system call, too.
-/// Longer receives and sends are queued without a measurement; only `Inbound` measures its receives.
-pub(crate) const TRANSFER_BYTES_MIN: usize = 4 << 10;
+/// Shorter receives are synchronous, unless the program asks for a queued one: asking a socket for the
+/// number of its bytes is a system call, too. Longer ones are queued without a measurement; only
+/// `Inbound` measures, and counts from the end of its first, synchronous part.
+pub(crate) const RECEIVE_BYTES_MIN: usize = 4 << 10;
+/// Shorter sends are synchronous, unless the program asks for a queued one.
+pub(crate) const SEND_BYTES_MIN: usize = 4 << 10;
+/// Shorter messages of a channel go in its ring.
+pub(crate) const MESSAGE_BYTES_MIN: usize = 4 << 10;
 /// Shorter rests of an [`Incoming`](crate::Incoming) are not offered to the service: the thread
 /// that syncs receives them faster.
 pub(crate) const REST_BYTES_MIN: usize = 16 << 10;

@@ -12,7 +12,7 @@ use unlade_copy_scheduler::admit::Verdict;
 use unlade_copy_service::TaskFailure;
 use unlade_shm::{Task, Ticket, segment};
 
-use crate::admission::TRANSFER_BYTES_MIN;
+use crate::admission::RECEIVE_BYTES_MIN;
 use crate::copier::{Copier, CopyOptions};
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
@@ -23,6 +23,8 @@ pub const FIRST_BYTES_DEFAULT: usize = 8 << 10;
 /// Default number of bytes that one task receives. They become available together, so smaller
 /// tasks overlap better and cost more system calls.
 pub const CHUNK_BYTES_DEFAULT: usize = 32 << 10;
+/// Least number of bytes that one task receives.
+const CHUNK_BYTES_MIN: usize = 4 << 10;
 /// Maximum number of tasks of one receive; beyond it the tasks are larger.
 const CHUNKS_MAX: usize = 32;
 /// Maximum number of bytes received synchronously at a time: more would leave the caches before
@@ -117,7 +119,7 @@ impl Inbound {
     /// Sets the number of bytes that one task receives: 4 KiB to 1 MiB, default
     /// [`CHUNK_BYTES_DEFAULT`].
     pub fn set_chunk_bytes(&mut self, bytes: usize) {
-        self.chunk_bytes = bytes.clamp(TRANSFER_BYTES_MIN, crate::TASK_BYTES_MAX);
+        self.chunk_bytes = bytes.clamp(CHUNK_BYTES_MIN, crate::TASK_BYTES_MAX);
     }
 
     /// Makes the service receive whenever it is awake, even if measurements show that this is
@@ -178,7 +180,7 @@ impl Inbound {
 
     /// Receives of fewer bytes are synchronous.
     fn worth_bytes(&self) -> usize {
-        self.first_bytes + TRANSFER_BYTES_MIN
+        self.first_bytes + RECEIVE_BYTES_MIN
     }
 
     /// Receives the first bytes synchronously, and queues the rest of what the socket has.
@@ -192,7 +194,7 @@ impl Inbound {
         // The next receive reports the error again.
         let ready = rustix::io::ioctl_fionread(&self.socket).unwrap_or(0);
         let rest = usize::try_from(ready).unwrap_or(usize::MAX).min(self.room());
-        if rest < TRANSFER_BYTES_MIN {
+        if rest < RECEIVE_BYTES_MIN {
             return Ok(first);
         }
         if self.always_queued || self.tuner.usual() == Verdict::Queue {

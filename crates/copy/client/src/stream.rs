@@ -9,7 +9,7 @@ use std::slice;
 use rustix::net::RecvFlags;
 use unlade_shm::{Task, segment};
 
-use crate::admission::TRANSFER_BYTES_MIN;
+use crate::admission::{RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
 use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::Kind;
@@ -40,7 +40,7 @@ impl Copier {
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= TRANSFER_BYTES_MIN || options.queued && count > 0)
+        if (count >= RECEIVE_BYTES_MIN || options.queued && count > 0)
             && let Some(ticket) = self.acquire(count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
@@ -81,7 +81,7 @@ impl Copier {
         options: &CopyOptions,
     ) -> io::Result<Token> {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
-        if (len >= TRANSFER_BYTES_MIN || options.queued)
+        if (len >= SEND_BYTES_MIN || options.queued)
             && let Some(ticket) = self.acquire(len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
@@ -97,7 +97,7 @@ impl Copier {
     }
 
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
-        options.queued || len >= TRANSFER_BYTES_MIN && self.is_awake()
+        options.queued || len >= RECEIVE_BYTES_MIN && self.is_awake()
     }
 
     /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are

@@ -1,5 +1,8 @@
 //! Samples of the admission policy, observed through a client.
 
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use unlade_copy::{Config, Copier, CopyOptions, Polling, Service};
@@ -99,4 +102,49 @@ fn csync_of_several_copies_is_recorded() {
         assert!(stats.at_once > FIRST_AT_ONCE, "{stats:?}");
     });
     assert!(destination.iter().all(|byte| *byte == 7));
+}
+
+/// Runs `work` on `bytes` bytes, and returns how many copies, receives and sends it has queued.
+fn queued(copier: &Copier, bytes: usize, work: impl Fn(&Copier, &mut [u8])) -> u64 {
+    let before = copier.stats().read().queued;
+    work(copier, &mut vec![7; bytes]);
+    copier.stats().read().queued - before
+}
+
+/// The limits of the admission: one byte less is synchronous.
+#[test]
+fn short_copies_receives_and_sends_are_synchronous() {
+    let send = |copier: &Copier, bytes: &mut [u8]| {
+        let (near, _far) = UnixStream::pair().unwrap();
+        // SAFETY: the bytes outlive the sync below.
+        let sent = unsafe {
+            copier.send(near.as_fd(), bytes.as_ptr(), bytes.len(), &CopyOptions::default())
+        };
+        copier.sync(&sent.unwrap(), 0..bytes.len()).unwrap();
+    };
+    let receive = |copier: &Copier, bytes: &mut [u8]| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        far.write_all(bytes).unwrap();
+        // SAFETY: the bytes outlive the sync below, and nothing else accesses them.
+        let received = unsafe {
+            copier.receive(near.as_fd(), bytes.as_mut_ptr(), bytes.len(), &CopyOptions::default())
+        };
+        copier.sync(&received.unwrap().1, 0..bytes.len()).unwrap();
+    };
+    with_client(|copier| {
+        assert_eq!(queued(copier, 4095, send), 0);
+        assert_eq!(queued(copier, 4096, send), 1);
+        assert_eq!(queued(copier, 4095, receive), 0);
+        assert_eq!(queued(copier, 4096, receive), 1);
+        // Copies of a site are queued once the synchronous ones are measured; short ones never.
+        let copies = |copier: &Copier, bytes: &mut [u8]| {
+            let source = bytes.to_vec();
+            for _ in 0..64 {
+                copy(copier, bytes, &source);
+                copier.sync_range(bytes.as_ptr().addr(), bytes.len()).unwrap();
+            }
+        };
+        assert_eq!(queued(copier, 4095, copies), 0);
+        assert!(queued(copier, 4096, copies) > 0);
+    });
 }

@@ -9,7 +9,7 @@ use unlade_shm::{Arena, Queue, Task, Ticket, segment};
 
 use super::wire::{ChannelMessage, ReplyBytes, TaskPlace, WireError};
 use super::{ChannelError, SLOTS_MAX};
-use crate::admission::TRANSFER_BYTES_MIN;
+use crate::admission::MESSAGE_BYTES_MIN;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX};
 use crate::pending::Kind;
 use crate::remote::Remote;
@@ -184,7 +184,7 @@ impl MessageSender {
 
     /// Queues the copy for the daemon, if the daemon is awake and the copy is large enough.
     fn queue(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
-        let is_worth_it = self.is_offloading && len >= TRANSFER_BYTES_MIN && self.copier.is_awake();
+        let is_worth_it = self.is_offloading && len >= MESSAGE_BYTES_MIN && self.copier.is_awake();
         let remote = self.copier.remote().filter(|_| is_worth_it)?;
         if !remote.reaches(dst.addr(), src.addr(), len) || is_next_kept(self.copier.queue()) {
             return None;
