@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Names of the object files and their sources.
-const OBJECTS: [&str; 3] = ["steer", "impair", "strip"];
+const OBJECTS: [&str; 4] = ["steer", "direct", "impair", "strip"];
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");

@@ -41,6 +41,10 @@ impl Rule {
         }
         // A probe has the number before the first byte that is not acknowledged.
         let from = if is_probe { self.first - 1 } else { self.first };
+        // Its blocks are of the request: numbers that the client does not know.
+        if !segment.sack.is_empty() {
+            return None;
+        }
         if segment.seq.before(from) || self.request_end.before(segment.ack) {
             return None;
         }

@@ -8,6 +8,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "flow_key.h"
+
 /* State of a flow: the destination of its packets. */
 enum flow_state {
 	FLOW_LOCAL = 0,    /* this host's stack */
@@ -46,15 +48,6 @@ struct flow_entry {
 	__u64 packets;    /* redirected */
 	__u64 bytes;
 	struct tracked_state tracked;
-};
-
-/* Addresses in packet order; IPv4 in the first four bytes, the rest zero. */
-struct flow_key {
-	__u8 client[16];
-	__u8 service[16];
-	__be16 client_port;
-	__be16 service_port;
-	__u32 family;     /* 4 or 6 */
 };
 
 struct {

@@ -8,7 +8,10 @@
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
 
-#include "maps.h"
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "flow_key.h"
 
 #define TCP_FIN 0x01
 #define TCP_SYN 0x02

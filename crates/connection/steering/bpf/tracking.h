@@ -4,6 +4,7 @@
  * checksum is right. src/tracking.rs has the same rule in Rust; a test compares the two. */
 #pragma once
 
+#include "maps.h"
 #include "parse.h"
 
 #define UPDATE_ACK 1 /* it acknowledges more data or offers another window */

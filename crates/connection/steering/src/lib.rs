@@ -12,6 +12,7 @@
 //! - [`hold`]: holds packets that arrive while the flow has no owner, and replays them in order;
 //! - [`windows`]: congestion windows of restored sockets;
 //! - [`counts`]: counters of packets that the programs dropped or refused;
+//! - [`direct`]: direct return at a server's host, for responses that bypass the balancer;
 //! - [`stats`]: run time of the programs;
 //! - [`strip`]: a link whose clients lack TCP options, for tests;
 //! - [`impair`]: a link that loses, duplicates and delays packets, for tests;
@@ -69,6 +70,9 @@
 #[cfg(test)]
 mod bench;
 pub mod counts;
+pub mod direct;
+#[cfg(test)]
+mod direct_tests;
 pub mod error;
 pub mod flow_entry;
 pub mod hold;

@@ -17,7 +17,7 @@ use crate::counts::{Counters, ReportedPackets};
 use crate::error::SteerError;
 use crate::flow_entry::FlowEntry;
 use crate::hold::{Hold, HoldLimits};
-use crate::raw_entry::{FlowEntryArray, Mac, RawFlowEntry};
+use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
 use crate::table::Table;
 
 /// The object that build.rs creates.
@@ -86,9 +86,10 @@ impl Steering {
         let flows = HashMap::try_from(take(&mut ebpf, "flows")?).map_err(SteerError::Map)?;
         let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
         let table = Table::new(flows, slots, config.flows_max, link.index, link.mac);
-        attach_classifier(&mut ebpf, "link_ingress", &link.name)?;
+        attach_classifier(&mut ebpf, "link_ingress", &link.name, TcAttachType::Ingress)?;
         if let Some(hold) = &hold {
-            attach_classifier(&mut ebpf, "hold_ingress", hold.device_name())?;
+            let device = hold.device_name();
+            attach_classifier(&mut ebpf, "hold_ingress", device, TcAttachType::Ingress)?;
         }
         let xdp = attach_xdp(&mut ebpf, config.hook, &link.name)?;
         let table = Arc::new(table);
@@ -199,16 +200,17 @@ pub(crate) fn load_programs(ebpf: &mut Ebpf) -> Result<(), SteerError> {
     Ok(())
 }
 
-fn attach_classifier(
+pub(crate) fn attach_classifier(
     ebpf: &mut Ebpf,
     name: &'static str,
     interface: &str,
+    place: TcAttachType,
 ) -> Result<(), SteerError> {
     let failed = |source| SteerError::Program { name, source };
     let program: &mut SchedClassifier = program(ebpf, name)?;
     // Kernels before Linux 6.6 have no tcx links and need a clsact qdisc.
     let _ = tc::qdisc_add_clsact(interface);
-    program.attach(interface, TcAttachType::Ingress).map_err(failed)?;
+    program.attach(interface, place).map_err(failed)?;
     Ok(())
 }
 
@@ -254,12 +256,28 @@ pub(crate) fn array_data(ebpf: &mut Ebpf, name: &'static str) -> Result<MapData,
     }
 }
 
-pub(crate) fn map_slots(ebpf: &mut Ebpf, count: u32) -> Result<FlowEntryArray, SteerError> {
-    let data = array_data(ebpf, "slots")?;
-    let bytes = count as usize * size_of::<RawFlowEntry>();
+pub(crate) fn map_slots(
+    ebpf: &mut Ebpf,
+    count: u32,
+) -> Result<SharedArray<RawFlowEntry>, SteerError> {
+    // SAFETY: `RawFlowEntry` is `struct flow_entry` of the array, all of atomic integers.
+    unsafe { map_array(ebpf, "slots", count) }
+}
+
+/// Maps an array of the object.
+///
+/// # Safety
+/// `T` has the layout of the array's values, and consists of atomics of which every value is valid.
+pub(crate) unsafe fn map_array<T>(
+    ebpf: &mut Ebpf,
+    name: &'static str,
+    count: u32,
+) -> Result<SharedArray<T>, SteerError> {
+    let data = array_data(ebpf, name)?;
+    let bytes = count as usize * size_of::<T>();
     let base = map_memory(&data, bytes)?;
     // SAFETY: `map_memory` created a shared writable mapping of `bytes` bytes, whose ownership
     // moves here. The kernel keeps the map's memory as long as the mapping, so `data` may be
-    // dropped.
-    Ok(unsafe { FlowEntryArray::new(base, bytes, count) })
+    // dropped. The caller promises the rest.
+    Ok(unsafe { SharedArray::new(base, bytes, count) })
 }

@@ -97,30 +97,31 @@ impl RawTrackedState {
     }
 }
 
-/// The shared array, mapped for the lifetime of the process's steering.
+/// An array that is shared with the programs, mapped for the lifetime of the process's steering.
 #[derive(Debug)]
-pub(crate) struct FlowEntryArray {
-    base: NonNull<RawFlowEntry>,
+pub(crate) struct SharedArray<T> {
+    base: NonNull<T>,
     bytes: usize,
     count: u32,
 }
 
-// SAFETY: all access to the mapping is through atomics, which any thread may use.
-unsafe impl Send for FlowEntryArray {}
+// SAFETY: all access to the mapping is through atomics (constructor's contract), which any thread may
+// use.
+unsafe impl<T> Send for SharedArray<T> {}
 // SAFETY: as above.
-unsafe impl Sync for FlowEntryArray {}
+unsafe impl<T> Sync for SharedArray<T> {}
 
-impl FlowEntryArray {
+impl<T> SharedArray<T> {
     /// Takes ownership of a mapping of `count` entries.
     ///
     /// # Safety
     /// `base` must be a shared, writable mapping of `bytes` bytes, at least `count` entries long,
-    /// that nothing else unmaps.
-    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> FlowEntryArray {
-        FlowEntryArray { base: base.cast(), bytes, count }
+    /// that nothing else unmaps. `T` consists of atomics, and every value of its bytes is valid.
+    pub(crate) unsafe fn new(base: NonNull<u8>, bytes: usize, count: u32) -> SharedArray<T> {
+        SharedArray { base: base.cast(), bytes, count }
     }
 
-    pub(crate) fn get(&self, index: u32) -> Option<&RawFlowEntry> {
+    pub(crate) fn get(&self, index: u32) -> Option<&T> {
         if index >= self.count {
             return None;
         }
@@ -130,7 +131,7 @@ impl FlowEntryArray {
     }
 }
 
-impl Drop for FlowEntryArray {
+impl<T> Drop for SharedArray<T> {
     fn drop(&mut self) {
         // SAFETY: this value owns the mapping, and no reference outlives it.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes) };

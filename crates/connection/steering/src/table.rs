@@ -9,7 +9,7 @@ use aya::maps::{HashMap, MapData};
 use unlade_net::FlowKey;
 
 use crate::error::SteerError;
-use crate::raw_entry::{FlowEntryArray, Mac, RawFlowEntry};
+use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
 
 /// `struct flow_key` of bpf/maps.h.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +38,7 @@ impl From<&FlowKey> for RawKey {
     }
 }
 
-fn address_bytes(address: &SocketAddr) -> [u8; 16] {
+pub(crate) fn address_bytes(address: &SocketAddr) -> [u8; 16] {
     match address.ip() {
         IpAddr::V6(ip) => ip.octets(),
         IpAddr::V4(ip) => {
@@ -60,7 +60,7 @@ struct Inner {
 /// The table of flows, shared by all workers of a process.
 #[derive(Debug)]
 pub(crate) struct Table {
-    slots: FlowEntryArray,
+    slots: SharedArray<RawFlowEntry>,
     link_index: u32,
     link_mac: Mac,
     inner: Mutex<Inner>,
@@ -77,7 +77,7 @@ pub(crate) struct Redirected {
 impl Table {
     pub(crate) fn new(
         flows: HashMap<MapData, RawKey, u32>,
-        slots: FlowEntryArray,
+        slots: SharedArray<RawFlowEntry>,
         count: u32,
         link_index: u32,
         link_mac: Mac,
