@@ -1,10 +1,10 @@
-//! Clients, a balancer and servers in virtual time: each socket is the TCP of `research/tcp`, and the
-//! lines between the hosts lose, duplicate, delay and reorder packets.
+//! Clients, a balancer and servers in virtual time: each socket is the TCP of `research/tcp`, and
+//! the lines between the hosts lose, duplicate, delay and reorder packets.
 //!
-//! A client sends requests, also before earlier responses have arrived, and checks every byte of the
-//! responses. The balancer takes a server's connection from a pool for each request and relays the
-//! response, or begins a splice: before the request is sent (early), or after it has relayed a part of
-//! the response (late).
+//! A client sends requests, also before earlier responses have arrived, and checks every byte of
+//! the responses. The balancer takes a server's connection from a pool for each request and relays
+//! the response, or begins a splice: before the request is sent (early), or after it has relayed a
+//! part of the response (late).
 
 #![forbid(unsafe_code)]
 

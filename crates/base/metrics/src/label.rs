@@ -253,7 +253,8 @@ labels! {
         AddressNotLocal => "address_not_local",
         /// The redirect could not be installed.
         SteerFailed => "steer_failed",
-        /// The record layer cannot be moved: it owes output to the client, is closed, or has failed.
+        /// The record layer cannot be moved: it owes output to the client, is closed, or has
+        /// failed.
         TlsState => "tls_state",
         /// The machine lacks a capability: see `unlade doctor`.
         Unsupported => "unsupported",

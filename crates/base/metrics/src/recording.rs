@@ -1,10 +1,10 @@
 //! A record of the samples that tests drive above zero, in debug builds only.
 //!
 //! A process of a debug build appends its program's name and each sample above zero, one a line, to
-//! the file that the environment variable `UNLADE_METRICS_SEEN` names: of every counter and gauge of
-//! a meter when it leaves zero, of every text that the process renders, and of every meter and set
-//! when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with the list of all
-//! metrics and labels. A release build does nothing.
+//! the file that the environment variable `UNLADE_METRICS_SEEN` names: of every counter and gauge
+//! of a meter when it leaves zero, of every text that the process renders, and of every meter and
+//! set when it is dropped. `cargo run -p xtask -- driven FILE` compares the record with the list of
+//! all metrics and labels. A release build does nothing.
 
 /// The environment variable that names the file.
 #[cfg(debug_assertions)]

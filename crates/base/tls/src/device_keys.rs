@@ -7,8 +7,8 @@ use zeroize::Zeroizing;
 use crate::suite::{Cipher, DeviceCipher};
 
 /// The keys of one direction, for a device. [`Keys::of`], which checks the suite's cipher, is the
-/// only way to them, and the trait of a device takes nothing else: a connection with another suite has
-/// no keys for a device. They are zeroised when dropped, and not printed.
+/// only way to them, and the trait of a device takes nothing else: a connection with another suite
+/// has no keys for a device. They are zeroised when dropped, and not printed.
 #[derive(Clone)]
 pub struct Keys {
     cipher: DeviceCipher,

@@ -1,7 +1,8 @@
 //! Policies for choosing a server of a pool. A policy sees servers as numbers with a load.
 //!
-//! A new policy is a variant of [`PolicyConfig`] with its name, its line of `--help` and its place in
-//! `ALL`, and a variant of [`Policy`] with its arms in `new` and `choose`. The tests go through `PolicyConfig::ALL`.
+//! A new policy is a variant of [`PolicyConfig`] with its name, its line of `--help` and its place
+//! in `ALL`, and a variant of [`Policy`] with its arms in `new` and `choose`. The tests go through
+//! `PolicyConfig::ALL`.
 
 use std::fmt;
 

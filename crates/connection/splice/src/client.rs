@@ -8,8 +8,8 @@ use crate::segment::{Segment, earlier, later};
 /// A client's connection at the balancer. It lives as long as the connection, over any number of
 /// responses that other hosts have sent.
 ///
-/// Numbers of the response direction exist twice: the *client's*, and the *socket's*, which lack the
-/// bytes that other hosts have sent. All fields have the client's.
+/// Numbers of the response direction exist twice: the *client's*, and the *socket's*, which lack
+/// the bytes that other hosts have sent. All fields have the client's.
 #[derive(Clone, Copy, Debug)]
 pub struct ClientFlow {
     /// The client's number of a byte less the socket's.
@@ -116,9 +116,9 @@ impl ClientFlow {
             // within its window (RFC 9293 §3.10.7.4).
             let last = if self.window_bytes > 0 { self.edge() - 1 } else { self.acked };
             shown.seq = later(shown.seq, last);
-            // Its clock is ahead of the other host's. A segment behind the next byte does not set the
-            // client's clock, so bytes of the socket may still follow with an earlier time
-            // (RFC 7323 §4.3).
+            // Its clock is ahead of the other host's. A segment behind the next byte does not set
+            // the client's clock, so bytes of the socket may still follow with an earlier time (RFC
+            // 7323 §4.3).
             if let Some(timestamps) = &mut shown.timestamps {
                 timestamps.value = timestamps.value.wrapping_add(2 * CLOCK_MARGIN_MS);
             }

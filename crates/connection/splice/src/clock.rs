@@ -2,12 +2,12 @@
 
 use crate::segment::Timestamps;
 
-/// Time by which another host's values are ahead of the socket's, ms: its estimate of the socket's clock
-/// may be this late. The socket's values after a splice are ahead by twice the time.
+/// Time by which another host's values are ahead of the socket's, ms: its estimate of the socket's
+/// clock may be this late. The socket's values after a splice are ahead by twice the time.
 pub(crate) const CLOCK_MARGIN_MS: u32 = 4;
 
-/// The clock of one direction: the socket's values, advanced so that they never go back behind a value
-/// that another host has sent for the connection (RFC 7323 §5).
+/// The clock of one direction: the socket's values, advanced so that they never go back behind a
+/// value that another host has sent for the connection (RFC 7323 §5).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     /// The connection uses timestamps.
@@ -34,8 +34,8 @@ impl Clock {
         self.peer
     }
 
-    /// Notes the timestamps of a segment from the peer, and returns them as the socket would see them
-    /// if it had sent everything.
+    /// Notes the timestamps of a segment from the peer, and returns them as the socket would see
+    /// them if it had sent everything.
     pub(crate) fn received(&mut self, seen: Option<Timestamps>) -> Option<Timestamps> {
         let Timestamps { value, echo } = seen?;
         if !self.is_used || is_after(value, self.peer) {
@@ -64,8 +64,8 @@ impl Clock {
         self.shift = self.shift.wrapping_add(ms);
     }
 
-    /// Returns the value that the peer would see now. The socket's clock counts milliseconds, as that
-    /// of Linux does.
+    /// Returns the value that the peer would see now. The socket's clock counts milliseconds, as
+    /// that of Linux does.
     pub(crate) fn now(&self, now_ms: u64) -> u32 {
         let passed = now_ms.saturating_sub(self.at_ms) as u32;
         self.value.wrapping_add(passed).wrapping_add(self.shift)

@@ -1,10 +1,10 @@
-//! Direct return for unmodified servers: a response bypasses the balancer's sockets, because packets of
-//! two TCP connections are translated into each other.
+//! Direct return for unmodified servers: a response bypasses the balancer's sockets, because
+//! packets of two TCP connections are translated into each other.
 //!
-//! Use it where a proxy has a client's connection and a connection to a server, both ordinary sockets,
-//! and the packets of both pass a program (eBPF, a simulation). The server's host sends segments of a
-//! response to the client itself; the client's acknowledgements come to the balancer, which translates
-//! them for the server. Neither socket moves, and the server is unmodified.
+//! Use it where a proxy has a client's connection and a connection to a server, both ordinary
+//! sockets, and the packets of both pass a program (eBPF, a simulation). The server's host sends
+//! segments of a response to the client itself; the client's acknowledgements come to the balancer,
+//! which translates them for the server. Neither socket moves, and the server is unmodified.
 //!
 //! ```text
 //!  client ──all segments──► balancer: Splice::receive_from_client ─┬─► client's socket (ClientFlow)
@@ -14,11 +14,12 @@
 //!                        └────► balancer: Splice::receive_from_server ──► server's socket (ServerFlow)
 //! ```
 //!
-//! A byte of the response has a place in the client's stream, whichever way it takes: the numbers of
-//! the two connections differ by a constant. So a rule may come late or not at all, and bytes under
-//! way when it arrives are harmless: the balancer relays whatever reaches its socket.
+//! A byte of the response has a place in the client's stream, whichever way it takes: the numbers
+//! of the two connections differ by a constant. So a rule may come late or not at all, and bytes
+//! under way when it arrives are harmless: the balancer relays whatever reaches its socket.
 //!
-//! 1. [`ClientFlow`] and [`ServerFlow`] are the state of the two connections; it outlives a response;
+//! 1. [`ClientFlow`] and [`ServerFlow`] are the state of the two connections; it outlives a
+//!    response;
 //! 2. [`Splice::begin`] gives a [`Rule`] for the server's host, or the reason why it is [`Unfit`];
 //! 3. segments pass [`Splice`] while it exists, and [`splice`]'s functions otherwise;
 //! 4. [`Splice::end`] lets both sockets skip the bytes that bypassed them.
@@ -63,9 +64,9 @@
 //! ```
 //!
 //! # Limits
-//! No packet is parsed or written here, and nothing is addressed: that is the caller's task, and so is
-//! the authentication of rules. A response of unknown length cannot end; the caller learns the length
-//! ([`Splice::set_length`]). No I/O, no clock, no `unsafe`.
+//! No packet is parsed or written here, and nothing is addressed: that is the caller's task, and so
+//! is the authentication of rules. A response of unknown length cannot end; the caller learns the
+//! length ([`Splice::set_length`]). No I/O, no clock, no `unsafe`.
 #![forbid(unsafe_code)]
 
 mod client;

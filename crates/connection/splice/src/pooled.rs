@@ -9,8 +9,8 @@ use crate::segment::{Segment, later};
 /// A connection of the balancer to a server. It lives as long as the connection, over any number of
 /// responses that bypassed it.
 ///
-/// Numbers of the response direction exist twice: the *server's*, and the *socket's*, which lack the
-/// bytes that went to clients directly. All fields have the server's.
+/// Numbers of the response direction exist twice: the *server's*, and the *socket's*, which lack
+/// the bytes that went to clients directly. All fields have the server's.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerFlow {
     /// The server's number of a byte less the socket's.
@@ -64,9 +64,9 @@ impl ServerFlow {
         self.passed_end - self.bypassed
     }
 
-    /// Returns a segment of the server for the socket. `None`: the segment is behind bytes that went
-    /// to the client, or is one of them, or the socket has no room for it: the server sends as much as
-    /// the client has room for. The socket would keep a part of it at most.
+    /// Returns a segment of the server for the socket. `None`: the segment is behind bytes that
+    /// went to the client, or is one of them, or the socket has no room for it: the server sends as
+    /// much as the client has room for. The socket would keep a part of it at most.
     pub(crate) fn for_socket(
         &mut self,
         segment: &Segment,
@@ -85,8 +85,8 @@ impl ServerFlow {
             } else if occupies {
                 return None;
             } else {
-                // An acknowledgement of the request, from behind the bytes sent. The socket accepts it,
-                // but takes no timestamp from it (RFC 7323 §4.3): an older segment may follow.
+                // An acknowledgement of the request, from behind the bytes sent. The socket accepts
+                // it, but takes no timestamp from it (RFC 7323 §4.3): an older segment may follow.
                 seq = self.passed_end + 1;
             }
         }
@@ -99,8 +99,9 @@ impl ServerFlow {
         Some(Segment { seq: seq - self.bypassed, ..*segment })
     }
 
-    /// Returns a segment of the socket for the server. `edge`: the last byte, in the server's numbers,
-    /// that the client of a spliced response has room for, and that client's newest acknowledgement.
+    /// Returns a segment of the socket for the server. `edge`: the last byte, in the server's
+    /// numbers, that the client of a spliced response has room for, and that client's newest
+    /// acknowledgement.
     pub(crate) fn for_server(
         &mut self,
         segment: &Segment,
@@ -138,8 +139,8 @@ impl ServerFlow {
         u16::try_from(bytes >> self.scale).unwrap_or(u16::MAX)
     }
 
-    /// Notes an acknowledgement for the server. A server ignores a smaller window unless the segment
-    /// has a new number (RFC 9293 §3.10.7.4, SND.WL1).
+    /// Notes an acknowledgement for the server. A server ignores a smaller window unless the
+    /// segment has a new number (RFC 9293 §3.10.7.4, SND.WL1).
     pub(crate) fn grant(&mut self, ack: SeqNumber, window: u16, is_new: bool) {
         let edge = ack + (u32::from(window) << self.scale);
         self.acked = later(self.acked, ack);

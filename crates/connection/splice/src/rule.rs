@@ -8,8 +8,8 @@ use crate::segment::{Segment, Timestamps, is_plain};
 /// segments that leave the server's host.
 ///
 /// A rule can be late or lost: its segments then go to the balancer, which passes them on. It can
-/// outlive its response: segments of a later response acknowledge bytes behind `request_end`, and are
-/// not of this rule. So no order between a rule and the segments of a connection is needed.
+/// outlive its response: segments of a later response acknowledge bytes behind `request_end`, and
+/// are not of this rule. So no order between a rule and the segments of a connection is needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Number of the response's first byte that may go to the client directly.

@@ -78,8 +78,8 @@ impl Sack {
     }
 }
 
-/// The fields of a segment that a translation reads or changes. Addresses, ports, checksum and payload
-/// belong to the caller.
+/// The fields of a segment that a translation reads or changes. Addresses, ports, checksum and
+/// payload belong to the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Segment {
     /// Number of the first byte.

@@ -33,8 +33,8 @@ pub enum Unfit {
     Long,
 }
 
-/// A response of which bytes from a number on may go to the client directly. It exists at the balancer,
-/// between [`Splice::begin`] and [`Splice::end`].
+/// A response of which bytes from a number on may go to the client directly. It exists at the
+/// balancer, between [`Splice::begin`] and [`Splice::end`].
 #[derive(Clone, Copy, Debug)]
 pub struct Splice {
     /// The server's number of the first byte that may bypass.
@@ -60,8 +60,8 @@ pub struct Arrived {
 
 impl Splice {
     /// Begins a splice, from the byte on that the balancer's application has not taken from the
-    /// server's socket: `next` is the socket's number of it, and the client's number of the same byte
-    /// is the one behind all bytes that the application has written to the client's socket,
+    /// server's socket: `next` is the socket's number of it, and the client's number of the same
+    /// byte is the one behind all bytes that the application has written to the client's socket,
     /// `written_end` in the socket's numbers.
     ///
     /// `socket_next` is the next byte that the server's socket expects from the network.
@@ -239,9 +239,9 @@ impl Splice {
 
     /// Ends a complete splice: both sockets skip the bytes that bypassed them. The application has
     /// taken and discarded all bytes of the response from the server's socket, and the client has
-    /// acknowledged all bytes that it wrote: `socket_next` is the next byte that the server's socket
-    /// expects, `written_end` is behind the last byte written to the client's socket, both in the
-    /// sockets' numbers.
+    /// acknowledged all bytes that it wrote: `socket_next` is the next byte that the server's
+    /// socket expects, `written_end` is behind the last byte written to the client's socket, both
+    /// in the sockets' numbers.
     ///
     /// # Errors
     /// The splice, if it is not complete, or the client's socket has bytes under way.
@@ -258,8 +258,8 @@ impl Splice {
         if written != client.sent_end {
             return Err(self);
         }
-        // A socket can refuse a segment that it was given (RFC 7323 §5.3, memory). The server will not
-        // send these bytes again, so the socket's later numbers are unknown.
+        // A socket can refuse a segment that it was given (RFC 7323 §5.3, memory). The server will
+        // not send these bytes again, so the socket's later numbers are unknown.
         let is_reusable = socket_next == server.socket_next();
         let is_owed = server.acked.before(end);
         let owed = is_owed

@@ -1,4 +1,5 @@
-//! Direct return at a server's host: segments of a response go to the client instead of the balancer.
+//! Direct return at a server's host: segments of a response go to the client instead of the
+//! balancer.
 
 use std::collections::HashMap as StdHashMap;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -56,8 +57,8 @@ impl RawRule {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Writes a rule. The version is odd meanwhile, and another one afterwards: a program that reads
-    /// fields of two rules notices it.
+    /// Writes a rule. The version is odd meanwhile, and another one afterwards: a program that
+    /// reads fields of two rules notices it.
     fn set(&self, rule: &Rule, flow: &FlowKey) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version | 1, Ordering::SeqCst);
@@ -166,8 +167,8 @@ impl DirectReturn {
         Ok(DirectReturn { rules, _ebpf: ebpf })
     }
 
-    /// Allocates the rule of a connection: the balancer is its client, the server its service. Until a
-    /// rule is set, all segments go to the balancer.
+    /// Allocates the rule of a connection: the balancer is its client, the server its service.
+    /// Until a rule is set, all segments go to the balancer.
     ///
     /// # Errors
     /// [`SteerError::TableFull`], [`SteerError::Map`].
@@ -196,8 +197,8 @@ pub struct DirectFlow {
 }
 
 impl DirectFlow {
-    /// Sets the rule: segments of the response become segments of `client`'s connection, in which the
-    /// balancer is the service. Both connections have addresses of one family.
+    /// Sets the rule: segments of the response become segments of `client`'s connection, in which
+    /// the balancer is the service. Both connections have addresses of one family.
     pub fn set(&self, rule: &Rule, client: &FlowKey) {
         if client.is_ipv6() == self.outgoing.is_ipv6() {
             self.rules.slot(self.index).set(rule, client);

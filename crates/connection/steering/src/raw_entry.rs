@@ -105,8 +105,8 @@ pub(crate) struct SharedArray<T> {
     count: u32,
 }
 
-// SAFETY: all access to the mapping is through atomics (constructor's contract), which any thread may
-// use.
+// SAFETY: all access to the mapping is through atomics (constructor's contract), which any thread
+// may use.
 unsafe impl<T> Send for SharedArray<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for SharedArray<T> {}

@@ -21,9 +21,9 @@ use std::time::Instant;
 use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{CLASSES, CallSite, Costs, QueuedTiming, Verdict, class_of};
 
-/// Shorter receives are synchronous, unless the program asks for a queued one: asking a socket for the
-/// number of its bytes is a system call, too. Longer ones are queued without a measurement; only
-/// `Inbound` measures, and counts from the end of its first, synchronous part.
+/// Shorter receives are synchronous, unless the program asks for a queued one: asking a socket for
+/// the number of its bytes is a system call, too. Longer ones are queued without a measurement;
+/// only `Inbound` measures, and counts from the end of its first, synchronous part.
 pub(crate) const RECEIVE_BYTES_MIN: usize = 4 << 10;
 /// Shorter sends are synchronous, unless the program asks for a queued one.
 pub(crate) const SEND_BYTES_MIN: usize = 4 << 10;
@@ -251,7 +251,8 @@ impl Admission {
         }
     }
 
-    /// A copy that was to be timed was made at once, in `copy_ns`; see [`CallSite::observe_inline`].
+    /// A copy that was to be timed was made at once, in `copy_ns`; see
+    /// [`CallSite::observe_inline`].
     pub fn learn_at_once(
         &self,
         (site, is_awake): (usize, bool),

@@ -7,8 +7,9 @@
 //! The kind of a call site is not known in advance, so both ways are tried. The worse way is
 //! retried at growing intervals.
 
-/// Shorter copies are made inline, unless the program asks for a queued one. With cached bytes they take less time than queueing
-/// does; otherwise the gain is smaller than the cost of measuring them.
+/// Shorter copies are made inline, unless the program asks for a queued one. With cached bytes they
+/// take less time than queueing does; otherwise the gain is smaller than the cost of measuring
+/// them.
 pub const QUEUED_BYTES_MIN: u64 = 4096;
 /// Number of bytes from which a sleeping service is woken: a wake-up costs the client several
 /// microseconds.

@@ -14,9 +14,9 @@ pub fn has_version(source: &str) -> bool {
     source.split_once('?').is_some_and(|(_, query)| query.contains("versionId="))
 }
 
-/// Returns the objects that stores could read, each once, as `BUCKET/KEY`; one for every value that an
-/// SDK writes. Stores end the path at `?versionId=`, or at any `?` or `#`; they skip one leading slash or
-/// all; and they take `+` for itself or for a space.
+/// Returns the objects that stores could read, each once, as `BUCKET/KEY`; one for every value that
+/// an SDK writes. Stores end the path at `?versionId=`, or at any `?` or `#`; they skip one leading
+/// slash or all; and they take `+` for itself or for a space.
 pub fn readings(source: &str) -> Vec<String> {
     let path = source.split_once("?versionId=").map_or(source, |(path, _)| path);
     let shortest = source.split(['?', '#']).next().unwrap_or_default();

@@ -50,8 +50,8 @@
 //!
 //! # Limits
 //! No socket, clock or thread; no `unsafe`. Rights are a subset of IAM's: no conditions, no
-//! principals. Tables of objects, lists, parts and buckets are written by hand, all others are generated
-//! from botocore's; a test compares the former with it.
+//! principals. Tables of objects, lists, parts and buckets are written by hand, all others are
+//! generated from botocore's; a test compares the former with it.
 #![forbid(unsafe_code)]
 
 pub mod call;
