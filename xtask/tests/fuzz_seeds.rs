@@ -24,6 +24,8 @@ mod pdus;
 mod presume;
 #[path = "../../tests/fuzz/src/seeds.rs"]
 mod seeds;
+#[path = "../../tests/fuzz/src/splice.rs"]
+mod splice;
 #[path = "../../tests/fuzz/src/storage.rs"]
 mod storage;
 #[path = "../../tests/fuzz/src/targets.rs"]
@@ -89,6 +91,7 @@ fn seeds_pass_the_first_check() {
                 || unlade_net::packet::classify_ip(content).is_some()
         }
         "tcp_header" => unlade_research_tcp::Header::decode(content).is_some(),
+        "splice_datagram" => unlade_splice::datagram::decode(content, &splice::KEY).is_ok(),
         "copyd_message" => {
             use unlade_copy_service::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()

@@ -13,6 +13,7 @@ mod pdus;
 mod chunks;
 mod presume;
 pub mod seeds;
+pub mod splice;
 mod storage;
 pub mod targets;
 mod tcp;

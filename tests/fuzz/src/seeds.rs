@@ -63,6 +63,9 @@ pub fn all() -> Vec<Seed> {
     for (name, script) in SCRIPTS {
         add("record", name, script.to_vec());
     }
+    for (name, content) in super::splice::seeds() {
+        add("splice_datagram", name, content);
+    }
     for (name, content) in copyd_messages() {
         add("copyd_message", name, content);
     }

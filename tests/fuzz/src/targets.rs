@@ -41,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("chunked", chunked),
     ("packet", packet),
     ("record", record),
+    ("splice_datagram", crate::splice::splice_datagram),
     ("copyd_message", copyd_message),
     ("copyd_lines", copyd_lines),
     ("channel_word", channel_word),

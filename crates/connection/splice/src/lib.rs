@@ -21,6 +21,7 @@
 //! 1. [`ClientFlow`] and [`ServerFlow`] are the state of the two connections; it outlives a
 //!    response;
 //! 2. [`Splice::begin`] gives a [`Rule`] for the server's host, or the reason why it is [`Unfit`];
+//!    [`datagram`] takes it there;
 //! 3. segments pass [`Splice`] while it exists, and [`splice`]'s functions otherwise;
 //! 4. [`Splice::end`] lets both sockets skip the bytes that bypassed them.
 //!
@@ -71,6 +72,7 @@
 
 mod client;
 mod clock;
+pub mod datagram;
 mod pooled;
 mod rule;
 pub mod segment;

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Direct return at a server's host: segments of a response become segments of the client's connection.
  *
+ *   link ingress: a datagram with a rule, authentic and new ─► the rule of its connection
+ *                 another datagram to the port of rules ─────► dropped, counted
+ *                 anything else ─────────────────────────────► unchanged
  *   link egress:  a connection without a rule ─────────────► unchanged
  *                 a segment that is not of the rule ───────► unchanged, to the balancer
  *                 a segment of the rule ───────────────────► rewritten, to the client
@@ -11,9 +14,12 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
+#include <linux/udp.h>
+
 #include "parse.h"
 
 #define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
+#define SHOT 2  /* both TCX_DROP and TC_ACT_SHOT */
 #define TCP_URG 0x20
 #define PULL_BYTES 512
 
@@ -27,8 +33,7 @@
 #define USUAL_OPTIONS bpf_htonl(0x0101080a)
 
 /* The rule of one connection, in memory shared with user space. `version` is odd while user space
- * writes; 0: there is none. All in host order but addresses and ports. The last four fields belong to
- * the program. */
+ * or a program writes; 0: there is none. All in host order but addresses and ports. */
 struct direct_rule {
 	__u32 version;
 	__u32 first;
@@ -47,7 +52,8 @@ struct direct_rule {
 	__be16 client_port;
 	__u32 sent_end;   /* behind the last byte that the server has sent */
 	__u32 sent_known; /* 0: no segment was seen yet */
-	__u32 reserved;
+	__u32 owner;      /* key of the balancer, from user space */
+	__u64 counter;    /* of the newest datagram; user space sets the first one */
 	__u64 packets;
 	__u64 bytes;
 };
@@ -67,6 +73,67 @@ struct {
 	__type(key, __u32);
 	__type(value, struct direct_rule);
 } direct_rules SEC(".maps");
+
+/* Secret of a balancer. */
+struct direct_key {
+	__u64 secret[2];
+	__u32 is_valid;
+	__u32 reserved;
+};
+
+#define KEYS_MAX 256
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, KEYS_MAX);
+	__type(key, __u32);
+	__type(value, struct direct_key);
+} direct_keys SEC(".maps");
+
+/* Order as in src/direct.rs. */
+enum direct_count {
+	DIRECT_TAKEN,   /* rules */
+	DIRECT_FORGED,  /* dropped: a wrong tag, or the key of another balancer */
+	DIRECT_UNKNOWN, /* dropped: no such connection */
+	DIRECT_OLD,     /* dropped: not newer than the connection's rule */
+	DIRECT_COUNTS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, DIRECT_COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} direct_counts SEC(".maps");
+
+/* UDP port of rules, in packet order; set at load, 0: none. */
+volatile const __u16 direct_port = 0;
+
+/* A rule in a datagram: src/datagram.rs of the crate `splice`. Numbers are in network order. */
+struct direct_datagram {
+	__be64 magic;
+	__be64 counter;
+	__be32 key;
+	__be16 flags;
+	__be16 window;
+	__be32 first;
+	__be32 end;
+	__be32 request_end;
+	__be32 delta;
+	__be32 ack;
+	__be32 clock_offset;
+	__be32 echo;
+	__be16 ports[4]; /* server, balancer, service, client */
+	__u32 zero;
+	__u8 addresses[4][16];
+	__be64 tag;
+};
+_Static_assert(sizeof(struct direct_datagram) == 136, "as src/datagram.rs");
+
+#define DATAGRAM_MAGIC 0x554e535000000001ull
+#define DATAGRAM_HAS_END 1
+#define DATAGRAM_HAS_CLOCK 2
+#define DATAGRAM_IPV6 4
+#define DATAGRAM_WORDS 16
 
 /* A TCP header with the usual options. */
 struct header {
@@ -189,6 +256,171 @@ static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment
 	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
 }
 
+static __always_inline void count(__u32 what)
+{
+	__u64 *counter = bpf_map_lookup_elem(&direct_counts, &what);
+
+	if (counter)
+		__sync_fetch_and_add(counter, 1);
+}
+
+static __always_inline __u64 rotated(__u64 word, int bits)
+{
+	return word << bits | word >> (64 - bits);
+}
+
+#define SIP_ROUND                                                                       \
+	do {                                                                            \
+		a += b, b = rotated(b, 13) ^ a, a = rotated(a, 32);                     \
+		c += d, d = rotated(d, 16) ^ c;                                         \
+		a += d, d = rotated(d, 21) ^ a;                                         \
+		c += b, b = rotated(b, 17) ^ c, c = rotated(c, 32);                     \
+	} while (0)
+
+/* SipHash-2-4 (Aumasson and Bernstein, 2012) of the datagram without its tag. */
+static __always_inline __u64 tag_of(const struct direct_datagram *datagram, const __u64 secret[2])
+{
+	const __u64 *words = (const __u64 *)datagram;
+	__u64 a = secret[0] ^ 0x736f6d6570736575ull, b = secret[1] ^ 0x646f72616e646f6dull;
+	__u64 c = secret[0] ^ 0x6c7967656e657261ull, d = secret[1] ^ 0x7465646279746573ull;
+
+	for (int i = 0; i <= DATAGRAM_WORDS; i++) {
+		/* The last word has the length. */
+		__u64 word = i < DATAGRAM_WORDS ? words[i] : (8ull * DATAGRAM_WORDS) << 56;
+
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+		word = __builtin_bswap64(word);
+#endif
+		d ^= word;
+		SIP_ROUND;
+		SIP_ROUND;
+		a ^= word;
+	}
+	c ^= 0xff;
+	SIP_ROUND;
+	SIP_ROUND;
+	SIP_ROUND;
+	SIP_ROUND;
+	return a ^ b ^ c ^ d;
+}
+
+/* Returns the offset of a datagram to the port of rules; 0 for another frame. */
+static __always_inline __u32 find_datagram(struct __sk_buff *skb)
+{
+	__u32 at = sizeof(struct ethhdr);
+	struct udphdr udp;
+	__u8 protocol;
+
+	if (!direct_port)
+		return 0;
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, at, &ip, sizeof(ip)) || ip.ihl != 5 ||
+		    ip.frag_off & bpf_htons(IPV4_FRAGMENT))
+			return 0;
+		protocol = ip.protocol;
+		at += sizeof(ip);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		if (bpf_skb_load_bytes(skb, at + 6, &protocol, 1))
+			return 0;
+		at += sizeof(struct ipv6hdr);
+	} else {
+		return 0;
+	}
+	if (protocol != IPPROTO_UDP || bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) ||
+	    udp.dest != direct_port ||
+	    udp.len != bpf_htons(sizeof(udp) + sizeof(struct direct_datagram)))
+		return 0;
+	return at + sizeof(udp);
+}
+
+/* Reads the version in order with the fields around it. */
+static __always_inline __u32 version_of(struct direct_rule *rule)
+{
+#if defined(__TARGET_ARCH_x86)
+	__u32 version = *(volatile __u32 *)&rule->version;
+
+	asm volatile("" ::: "memory");
+	return version;
+#else
+	return __sync_fetch_and_add(&rule->version, 0);
+#endif
+}
+
+static __always_inline void write_rule(struct direct_rule *rule,
+				       const struct direct_datagram *datagram, __u32 version)
+{
+	__u16 flags = bpf_ntohs(datagram->flags);
+
+	rule->counter = bpf_be64_to_cpu(datagram->counter);
+	rule->first = bpf_ntohl(datagram->first);
+	rule->end = bpf_ntohl(datagram->end);
+	rule->request_end = bpf_ntohl(datagram->request_end);
+	rule->delta = bpf_ntohl(datagram->delta);
+	rule->ack = bpf_ntohl(datagram->ack);
+	rule->clock_offset = bpf_ntohl(datagram->clock_offset);
+	rule->echo = bpf_ntohl(datagram->echo);
+	rule->window = bpf_ntohs(datagram->window);
+	rule->has_end = !!(flags & DATAGRAM_HAS_END);
+	rule->has_clock = !!(flags & DATAGRAM_HAS_CLOCK);
+	rule->service_port = datagram->ports[2];
+	rule->client_port = datagram->ports[3];
+	__builtin_memcpy(rule->service, datagram->addresses[2], 16);
+	__builtin_memcpy(rule->client, datagram->addresses[3], 16);
+	version = (version | 1) + 1;
+	/* An exchange is a full barrier. */
+	__sync_lock_test_and_set(&rule->version, version ? version : 2);
+}
+
+SEC("classifier")
+int direct_ingress(struct __sk_buff *skb)
+{
+	struct direct_datagram datagram;
+	struct flow_key key;
+	__u32 at = find_datagram(skb);
+
+	if (!at || bpf_skb_load_bytes(skb, at, &datagram, sizeof(datagram)) ||
+	    datagram.magic != bpf_cpu_to_be64(DATAGRAM_MAGIC))
+		return NEXT;
+	__u32 number = bpf_ntohl(datagram.key);
+	struct direct_key *secret = bpf_map_lookup_elem(&direct_keys, &number);
+
+	if (!secret || !secret->is_valid ||
+	    tag_of(&datagram, secret->secret) != bpf_be64_to_cpu(datagram.tag)) {
+		count(DIRECT_FORGED);
+		return SHOT;
+	}
+	__builtin_memset(&key, 0, sizeof(key));
+	__builtin_memcpy(key.client, datagram.addresses[0], 16);
+	__builtin_memcpy(key.service, datagram.addresses[1], 16);
+	key.client_port = datagram.ports[0];
+	key.service_port = datagram.ports[1];
+	key.family = datagram.flags & bpf_htons(DATAGRAM_IPV6) ? 6 : 4;
+	__u32 *index = bpf_map_lookup_elem(&direct_flows, &key);
+	struct direct_rule *rule = index ? bpf_map_lookup_elem(&direct_rules, index) : 0;
+
+	if (!rule) {
+		count(DIRECT_UNKNOWN);
+		return SHOT;
+	}
+	if (rule->owner != number) {
+		count(DIRECT_FORGED);
+		return SHOT;
+	}
+	__u32 version = version_of(rule);
+
+	/* An odd version: another processor writes a rule of this connection. */
+	if (bpf_be64_to_cpu(datagram.counter) <= rule->counter || version & 1 ||
+	    __sync_val_compare_and_swap(&rule->version, version, version | 1) != version) {
+		count(DIRECT_OLD);
+		return SHOT;
+	}
+	write_rule(rule, &datagram, version);
+	count(DIRECT_TAKEN);
+	return SHOT;
+}
+
 SEC("classifier")
 int direct_egress(struct __sk_buff *skb)
 {
@@ -202,7 +434,7 @@ int direct_egress(struct __sk_buff *skb)
 	shared = index ? bpf_map_lookup_elem(&direct_rules, index) : 0;
 	if (!shared)
 		return NEXT;
-	__u32 version = *(volatile __u32 *)&shared->version;
+	__u32 version = version_of(shared);
 	__u32 end = segment.seq + segment.payload;
 
 	__builtin_memcpy(&rule, shared, sizeof(rule));
@@ -213,14 +445,14 @@ int direct_egress(struct __sk_buff *skb)
 	if (!version || version & 1 || !is_direct(&rule, &segment))
 		return NEXT;
 	/* Another version now: `rule` may have fields of both. */
-	if (*(volatile __u32 *)&shared->version != version)
+	if (version_of(shared) != version)
 		return NEXT;
 	int result = translate(skb, &segment, &rule);
 
 	if (!result)
 		return NEXT;
 	if (result < 0)
-		return 2; /* TC_ACT_SHOT: half written; the server sends it again */
+		return SHOT; /* half written; the server sends it again */
 	__sync_fetch_and_add(&shared->packets, 1);
 	__sync_fetch_and_add(&shared->bytes, segment.payload);
 	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);

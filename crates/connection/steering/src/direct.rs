@@ -2,14 +2,16 @@
 //! balancer.
 
 use std::collections::HashMap as StdHashMap;
+use std::fmt;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{HashMap, MapData};
+use aya::maps::{Array, HashMap, MapData};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
 use unlade_net::FlowKey;
 use unlade_splice::Rule;
+use unlade_splice::datagram::Key;
 
 use crate::error::SteerError;
 use crate::load::{attach_classifier, map_array, program, take};
@@ -18,7 +20,10 @@ use crate::table::{RawKey, address_bytes};
 
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/direct.bpf.o"));
-pub(crate) const PROGRAM: &str = "direct_egress";
+pub(crate) const EGRESS: &str = "direct_egress";
+pub(crate) const INGRESS: &str = "direct_ingress";
+/// Number of keys: `KEYS_MAX` of bpf/direct.bpf.c.
+pub const KEYS_MAX: u32 = 256;
 
 /// `struct direct_rule` of bpf/direct.bpf.c.
 #[repr(C)]
@@ -41,17 +46,20 @@ pub(crate) struct RawRule {
     client_port: [AtomicU8; 2],
     sent_end: AtomicU32,
     sent_known: AtomicU32,
-    reserved: AtomicU32,
+    owner: AtomicU32,
+    counter: AtomicU64,
     packets: AtomicU64,
     bytes: AtomicU64,
 }
-const _: () = assert!(size_of::<RawRule>() == 104 && align_of::<RawRule>() == 8);
+const _: () = assert!(size_of::<RawRule>() == 112 && align_of::<RawRule>() == 8);
 const _: () = assert!(core::mem::offset_of!(RawRule, service) == 36);
-const _: () = assert!(core::mem::offset_of!(RawRule, packets) == 88);
+const _: () = assert!(core::mem::offset_of!(RawRule, counter) == 88);
 
 impl RawRule {
-    fn reset(&self) {
+    fn reset(&self, owner: u32, counter: u64) {
         self.version.store(0, Ordering::SeqCst);
+        self.owner.store(owner, Ordering::Relaxed);
+        self.counter.store(counter, Ordering::Relaxed);
         self.sent_known.store(0, Ordering::Relaxed);
         self.packets.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
@@ -99,6 +107,32 @@ impl RawRule {
     }
 }
 
+/// `struct direct_key` of bpf/direct.bpf.c.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct RawDirectKey {
+    secret: [u64; 2],
+    is_valid: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<RawDirectKey>() == 24);
+
+// SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
+unsafe impl aya::Pod for RawDirectKey {}
+
+/// Datagrams with rules that a host has got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectCounts {
+    /// They are the rules of their connections.
+    pub taken: u64,
+    /// Wrong tags, and keys of other balancers.
+    pub forged: u64,
+    /// No such connection.
+    pub unknown: u64,
+    /// Older than the rule that the connection has.
+    pub old: u64,
+}
+
 #[derive(Debug)]
 struct Inner {
     flows: HashMap<MapData, RawKey, u32>,
@@ -108,10 +142,18 @@ struct Inner {
 }
 
 /// The rules of a host's connections.
-#[derive(Debug)]
 pub(crate) struct Rules {
     slots: SharedArray<RawRule>,
     inner: Mutex<Inner>,
+    keys: Mutex<Array<MapData, RawDirectKey>>,
+    counts: Array<MapData, u64>,
+}
+
+impl fmt::Debug for Rules {
+    /// Without the keys.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules").field("inner", &self.inner).finish_non_exhaustive()
+    }
 }
 
 impl Rules {
@@ -121,7 +163,9 @@ impl Rules {
         let flows = HashMap::try_from(take(ebpf, "direct_flows")?).map_err(SteerError::Map)?;
         let free = (0..flows_max).rev().collect();
         let inner = Mutex::new(Inner { flows, current: StdHashMap::new(), free });
-        Ok(Rules { slots, inner })
+        let keys = Array::try_from(take(ebpf, "direct_keys")?).map_err(SteerError::Map)?;
+        let counts = Array::try_from(take(ebpf, "direct_counts")?).map_err(SteerError::Map)?;
+        Ok(Rules { slots, inner, keys: Mutex::new(keys), counts })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -133,11 +177,40 @@ impl Rules {
         self.slots.get(index).expect("numbers come from acquire")
     }
 
-    pub(crate) fn acquire(self: &Arc<Self>, flow: &FlowKey) -> Result<DirectFlow, SteerError> {
+    pub(crate) fn set_key(&self, key: &Key) -> Result<(), SteerError> {
+        let word = |at: usize| {
+            let bytes = key.secret[at..].first_chunk().copied().unwrap_or_default();
+            u64::from_le_bytes(bytes)
+        };
+        let raw = RawDirectKey { secret: [word(0), word(8)], is_valid: 1, reserved: 0 };
+        self.write_key(key.number, raw)
+    }
+
+    pub(crate) fn remove_key(&self, number: u32) -> Result<(), SteerError> {
+        self.write_key(number, RawDirectKey::default())
+    }
+
+    fn write_key(&self, number: u32, raw: RawDirectKey) -> Result<(), SteerError> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        keys.set(number, raw, 0).map_err(SteerError::Map)
+    }
+
+    /// Returns how many datagrams were taken, forged, of unknown connections, and old.
+    pub(crate) fn counts(&self) -> Result<DirectCounts, SteerError> {
+        let get = |number: u32| self.counts.get(&number, 0).map_err(SteerError::Map);
+        Ok(DirectCounts { taken: get(0)?, forged: get(1)?, unknown: get(2)?, old: get(3)? })
+    }
+
+    pub(crate) fn acquire(
+        self: &Arc<Self>,
+        flow: &FlowKey,
+        owner: u32,
+        counter: u64,
+    ) -> Result<DirectFlow, SteerError> {
         let outgoing = FlowKey::new(flow.service, flow.client);
         let mut inner = self.lock();
         let index = inner.free.pop().ok_or(SteerError::TableFull)?;
-        self.slot(index).reset();
+        self.slot(index).reset(owner, counter);
         if let Err(error) = inner.flows.insert(RawKey::from(&outgoing), index, 0) {
             inner.free.push(index);
             return Err(SteerError::Map(error));
@@ -156,35 +229,70 @@ pub struct DirectReturn {
 }
 
 impl DirectReturn {
-    /// Attaches to an interface, for at most `flows_max` connections of balancers.
+    /// Attaches to an interface, for at most `flows_max` connections of balancers. Rules come in
+    /// datagrams to UDP port `port`; no socket gets them.
     ///
     /// # Errors
     /// [`SteerError`]; nothing stays attached.
-    pub fn open(interface: &str, flows_max: u32) -> Result<DirectReturn, SteerError> {
-        let mut ebpf = load(flows_max)?;
+    pub fn open(interface: &str, port: u16, flows_max: u32) -> Result<DirectReturn, SteerError> {
+        let mut ebpf = load(port, flows_max)?;
         let rules = Arc::new(Rules::new(&mut ebpf, flows_max)?);
-        attach_classifier(&mut ebpf, PROGRAM, interface, TcAttachType::Egress)?;
+        attach_classifier(&mut ebpf, EGRESS, interface, TcAttachType::Egress)?;
+        attach_classifier(&mut ebpf, INGRESS, interface, TcAttachType::Ingress)?;
         Ok(DirectReturn { rules, _ebpf: ebpf })
     }
 
+    /// Accepts rules with a key. Its number is below [`KEYS_MAX`].
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn set_key(&self, key: &Key) -> Result<(), SteerError> {
+        self.rules.set_key(key)
+    }
+
+    /// Accepts no more rules with a key.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn remove_key(&self, number: u32) -> Result<(), SteerError> {
+        self.rules.remove_key(number)
+    }
+
+    /// Returns the datagrams since the start.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn counts(&self) -> Result<DirectCounts, SteerError> {
+        self.rules.counts()
+    }
+
     /// Allocates the rule of a connection: the balancer is its client, the server its service.
-    /// Until a rule is set, all segments go to the balancer.
+    /// Rules come from the balancer with key `owner`, and have numbers above `counter`. Until a
+    /// rule comes, all segments go to the balancer.
     ///
     /// # Errors
     /// [`SteerError::TableFull`], [`SteerError::Map`].
-    pub fn acquire(&self, flow: &FlowKey) -> Result<DirectFlow, SteerError> {
-        self.rules.acquire(flow)
+    pub fn acquire(
+        &self,
+        flow: &FlowKey,
+        owner: u32,
+        counter: u64,
+    ) -> Result<DirectFlow, SteerError> {
+        self.rules.acquire(flow, owner, counter)
     }
 }
 
-/// Loads the program.
-pub(crate) fn load(flows_max: u32) -> Result<Ebpf, SteerError> {
+/// Loads the programs.
+pub(crate) fn load(port: u16, flows_max: u32) -> Result<Ebpf, SteerError> {
     let mut ebpf = EbpfLoader::new()
+        .override_global("direct_port", &port.to_be(), true)
         .map_max_entries("direct_flows", flows_max)
         .map_max_entries("direct_rules", flows_max)
         .load(OBJECT)?;
-    let classifier: &mut SchedClassifier = program(&mut ebpf, PROGRAM)?;
-    classifier.load().map_err(|source| SteerError::Program { name: PROGRAM, source })?;
+    for name in [EGRESS, INGRESS] {
+        let classifier: &mut SchedClassifier = program(&mut ebpf, name)?;
+        classifier.load().map_err(|source| SteerError::Program { name, source })?;
+    }
     Ok(ebpf)
 }
 

@@ -7,14 +7,20 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions, checksum};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_splice::Rule;
+use unlade_splice::datagram::{Datagram, Key, encode};
 use unlade_splice::segment::{Segment, Timestamps};
 use unlade_testkit::{Random, cases};
 
-use crate::direct::{DirectFlow, PROGRAM, Rules, load};
+use crate::direct::{DirectCounts, DirectFlow, EGRESS, INGRESS, Rules, load};
 use crate::load::program;
 
 const FLOWS_MAX: u32 = 8;
+/// UDP port of rules.
+const PORT: u16 = 7901;
+const KEY: Key = Key { number: 5, secret: [9; 16] };
 const TC_REDIRECT: i32 = 7;
+const TC_SHOT: i32 = 2;
+const TC_NEXT: i32 = -1;
 const ETHERNET_BYTES: usize = 14;
 const TIMESTAMPS_BYTES: usize = 12;
 
@@ -40,7 +46,7 @@ struct Host {
 
 impl Host {
     fn open() -> Option<Host> {
-        let mut ebpf = match load(FLOWS_MAX) {
+        let mut ebpf = match load(PORT, FLOWS_MAX) {
             Ok(ebpf) => ebpf,
             Err(error) => {
                 println!("skipped: {error}");
@@ -51,24 +57,37 @@ impl Host {
         Some(Host { ebpf, rules })
     }
 
-    /// Runs the program. Returns the rewritten frame; `None`: it passed unchanged.
-    fn run(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+    fn verdict(&mut self, name: &'static str, frame: &[u8]) -> (i32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 64];
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
             ..TestRunOptions::default()
         };
-        let classifier = program::<SchedClassifier>(&mut self.ebpf, PROGRAM).unwrap();
+        let classifier = program::<SchedClassifier>(&mut self.ebpf, name).unwrap();
         let ran = classifier.test_run(options).expect("the program runs");
         out.truncate(ran.data_size_out as usize);
-        match ran.return_value as i32 {
-            TC_REDIRECT => Some(out),
-            -1 => {
+        (ran.return_value as i32, out)
+    }
+
+    /// Sends a frame. Returns the rewritten one; `None`: it passed unchanged.
+    fn run(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+        match self.verdict(EGRESS, frame) {
+            (TC_REDIRECT, out) => Some(out),
+            (TC_NEXT, out) => {
                 assert_eq!(out, frame, "a frame that passes is unchanged");
                 None
             }
-            other => panic!("{other} is no verdict"),
+            (other, _) => panic!("{other} is no verdict"),
+        }
+    }
+
+    /// Receives a frame. Returns true if it was dropped.
+    fn receive(&mut self, frame: &[u8]) -> bool {
+        match self.verdict(INGRESS, frame) {
+            (TC_NEXT, _) => false,
+            (TC_SHOT, _) => true,
+            (other, _) => panic!("{other} is no verdict"),
         }
     }
 }
@@ -157,7 +176,7 @@ fn the_program_translates_as_the_rule_says() {
     let (mut direct, mut others) = (0, 0);
     cases(4000, |random| {
         let (server_flow, client_flow) = random.pick(&flows());
-        let entry: DirectFlow = host.rules.acquire(&server_flow).unwrap();
+        let entry: DirectFlow = host.rules.acquire(&server_flow, KEY.number, 0).unwrap();
         let rule = rule(random);
         entry.set(&rule, &client_flow);
         let timestamps = (random.below(3u32) > 0)
@@ -231,7 +250,7 @@ fn without_a_rule_a_segment_goes_to_the_balancer() {
         };
         let frame = frame(server_flow, &segment, Options::None);
         assert_eq!(host.run(&frame), None, "an unknown connection");
-        let entry = host.rules.acquire(&server_flow).unwrap();
+        let entry = host.rules.acquire(&server_flow, KEY.number, 0).unwrap();
         assert_eq!(host.run(&frame), None, "no rule yet");
         entry.set(&rule, &client_flow);
         assert!(host.run(&frame).is_some());
@@ -244,9 +263,137 @@ fn without_a_rule_a_segment_goes_to_the_balancer() {
         assert_eq!(host.run(&frame), None, "the connection is forgotten");
     }
     let entries: Vec<_> = (0..FLOWS_MAX as u16)
-        .map(|port| host.rules.acquire(&flow(&format!("10.0.0.2:{}", port + 1), "10.0.0.3:80")))
+        .map(|port| {
+            let balancer = format!("10.0.0.2:{}", port + 1);
+            host.rules.acquire(&flow(&balancer, "10.0.0.3:80"), KEY.number, 0)
+        })
         .collect();
     assert!(entries.iter().all(Result::is_ok));
-    let more = host.rules.acquire(&flow("10.0.0.2:99", "10.0.0.3:80"));
+    let more = host.rules.acquire(&flow("10.0.0.2:99", "10.0.0.3:80"), KEY.number, 0);
     assert!(matches!(more, Err(crate::SteerError::TableFull)));
+}
+
+/// Returns the frame of a datagram.
+fn udp(from: &FlowKey, port: u16, payload: &[u8]) -> Vec<u8> {
+    let segment =
+        Segment { flags: TcpFlags::ACK, payload_bytes: payload.len() as u32, ..Segment::default() };
+    let mut frame = frame(FlowKey::new(from.service, from.client), &segment, Options::None);
+    let at = tcp_at(&frame);
+    let length = (8 + payload.len()) as u16;
+    frame.splice(at..at + 20, [0; 8]);
+    frame[at + 2..at + 4].copy_from_slice(&port.to_be_bytes());
+    frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
+    frame[at + 8..].copy_from_slice(payload);
+    if frame[12] == 8 {
+        frame[16..18].copy_from_slice(&(20 + length).to_be_bytes());
+        frame[23] = 17;
+    } else {
+        frame[18..20].copy_from_slice(&length.to_be_bytes());
+        frame[20] = 17;
+    }
+    frame
+}
+
+#[test]
+fn a_datagram_sets_the_rule_that_it_carries() {
+    let Some(mut host) = Host::open() else { return };
+    host.rules.set_key(&KEY).unwrap();
+    let mut taken = 0;
+    cases(500, |random| {
+        let (server, client) = random.pick(&flows());
+        let entry = host.rules.acquire(&server, KEY.number, 0).unwrap();
+        let rule = rule(random);
+        let datagram = Datagram { counter: 1 + random.next() / 2, server, client, rule };
+        assert!(host.receive(&udp(&server, PORT, &encode(&datagram, &KEY))));
+        taken += 1;
+        let clock = rule.clock.map(|_| Timestamps { value: 3, echo: 4 });
+        let segment = Segment {
+            seq: rule.first,
+            ack: rule.request_end,
+            flags: TcpFlags::ACK,
+            payload_bytes: 1,
+            timestamps: clock,
+            ..Segment::default()
+        };
+        let written = |flow: FlowKey, segment: &Segment| {
+            frame(flow, segment, segment.timestamps.map_or(Options::None, Options::Timestamps))
+        };
+        let due = rule.translate(&segment, segment.seq).map(|due| written(client, &due));
+        assert_eq!(host.run(&written(server, &segment)), due, "{rule:?}");
+        drop(entry);
+    });
+    assert_eq!(host.rules.counts().unwrap(), DirectCounts { taken, ..DirectCounts::default() });
+}
+
+#[test]
+fn forged_unknown_and_old_datagrams_change_nothing() {
+    let Some(mut host) = Host::open() else { return };
+    let (server, client) = flows()[0];
+    let rule = Rule { end: None, clock: None, ..rule(&mut Random::new(1)) };
+    let other = Rule { delta: rule.delta + 1, ..rule };
+    let datagram = Datagram { counter: 10, server, client, rule };
+    let segment = Segment {
+        seq: rule.first,
+        ack: rule.request_end,
+        flags: TcpFlags::ACK,
+        payload_bytes: 1,
+        ..Segment::default()
+    };
+    let segment = frame(server, &segment, Options::None);
+    let sent = |host: &mut Host, datagram: &Datagram, key: &Key| {
+        assert!(host.receive(&udp(&server, PORT, &encode(datagram, key))));
+    };
+    let mut due = DirectCounts::default();
+
+    sent(&mut host, &datagram, &KEY);
+    due.forged += 1;
+    assert_eq!(host.rules.counts().unwrap(), due, "no key yet");
+    host.rules.set_key(&KEY).unwrap();
+    sent(&mut host, &datagram, &KEY);
+    due.unknown += 1;
+    let entry = host.rules.acquire(&server, KEY.number, 9).unwrap();
+    // A bit of the content, of the tag, another secret, another balancer's key, a key out of range.
+    for bit in [800, 128 * 8 + 3] {
+        let mut bytes = encode(&datagram, &KEY);
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(host.receive(&udp(&server, PORT, &bytes)));
+    }
+    sent(&mut host, &datagram, &Key { secret: [8; 16], ..KEY });
+    let foreign = Key { number: 6, secret: [7; 16] };
+    host.rules.set_key(&foreign).unwrap();
+    sent(&mut host, &datagram, &foreign);
+    sent(&mut host, &datagram, &Key { number: u32::MAX, ..KEY });
+    due.forged += 5;
+    sent(&mut host, &Datagram { counter: 9, ..datagram }, &KEY);
+    due.old += 1;
+    assert_eq!(host.rules.counts().unwrap(), due);
+    assert_eq!(host.run(&segment), None, "no rule was taken");
+
+    sent(&mut host, &datagram, &KEY);
+    due.taken += 1;
+    let first = host.run(&segment);
+    assert!(first.is_some());
+    // A replayed number: the rule stays.
+    sent(&mut host, &Datagram { rule: other, ..datagram }, &KEY);
+    due.old += 1;
+    assert_eq!(host.run(&segment), first);
+    sent(&mut host, &Datagram { counter: 11, rule: other, ..datagram }, &KEY);
+    due.taken += 1;
+    let second = host.run(&segment);
+    assert!(second.is_some() && second != first);
+    host.rules.remove_key(KEY.number).unwrap();
+    sent(&mut host, &Datagram { counter: 12, ..datagram }, &KEY);
+    due.forged += 1;
+    assert_eq!(host.rules.counts().unwrap(), due);
+    drop(entry);
+
+    // Datagrams of others pass.
+    let bytes = encode(&datagram, &KEY);
+    assert!(!host.receive(&udp(&server, PORT + 1, &bytes)), "another port");
+    assert!(!host.receive(&udp(&server, PORT, &bytes[..100])), "another length");
+    let mut text = bytes;
+    text[0] = b'G';
+    assert!(!host.receive(&udp(&server, PORT, &text)), "another kind");
+    assert!(!host.receive(&segment), "TCP");
+    assert_eq!(host.rules.counts().unwrap(), due);
 }
