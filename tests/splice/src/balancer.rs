@@ -213,7 +213,11 @@ impl Balancer {
             length_bytes: Some(exchange.request.response_bytes() - exchange.relayed),
         };
         match Splice::begin(flow, server, start, now.ms()) {
-            Ok((splice, rule)) => {
+            Ok((splice, mut rule)) => {
+                // Half of the rules are for a length that is not known yet.
+                if self.rules_sent % 2 == 1 {
+                    rule.end = None;
+                }
                 exchange.splice = Some(splice);
                 self.spliced += 1;
                 self.rules_sent += 1;

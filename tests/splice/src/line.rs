@@ -17,8 +17,19 @@ pub struct Conditions {
     pub doubled: u64,
     /// Packets that are later than those behind them.
     pub late: u64,
+    /// Packets before which a forged one arrives at the balancer: its sender knows the addresses,
+    /// and no number.
+    pub forged: u64,
+    /// Segments that a socket of the balancer refuses, as for lack of memory.
+    pub refused: u64,
     /// Delay of every packet, in microseconds.
     pub delay_us: u64,
+}
+
+impl Conditions {
+    /// Lines that do nothing to packets.
+    pub const CLEAN: Conditions =
+        Conditions { lost: 0, doubled: 0, late: 0, forged: 0, refused: 0, delay_us: 300 };
 }
 
 /// Destination of a packet.
@@ -88,7 +99,7 @@ impl Lines {
 
     /// Sends a packet.
     pub fn send(&mut self, random: &mut Random, now: Time, to: To, packet: Packet) {
-        let Conditions { lost, doubled, late, delay_us } = self.conditions;
+        let Conditions { lost, doubled, late, delay_us, .. } = self.conditions;
         if random.below(1000u64) < lost {
             return;
         }

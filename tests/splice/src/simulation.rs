@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Time, Transmit};
-use unlade_splice::{ClientFlow, Segment, ServerFlow, splice};
+use unlade_splice::{ClientFlow, Opened, Segment, ServerFlow, splice};
 use unlade_testkit::Random;
 
 use crate::balancer::{Back, Balancer, Front, header_of, segment_of};
@@ -76,6 +77,9 @@ pub struct Simulation {
     random: Random,
     now: Time,
     direct_segments: u64,
+    /// The last byte that each client has offered room for, and its window scale.
+    edges: Vec<SeqNumber>,
+    scales: Vec<u8>,
     plan: Plan,
 }
 
@@ -114,11 +118,20 @@ impl Simulation {
         let now = Time::from_ms(1000 + random.below(1u64 << 33));
         let mut id = 0;
         let (mut clients, mut fronts) = (Vec::new(), Vec::new());
+        let (mut edges, mut scales) = (Vec::new(), Vec::new());
         for _ in 0..plan.clients {
             let (near, far, syn, syn_ack) = opened(plan.client, plan.front, now, &mut random);
             let scale = syn.window_scale.unwrap_or(0);
-            let window = syn_ack.window >> syn_ack.window_scale.unwrap_or(0);
-            let mut flow = ClientFlow::new(syn_ack.seq + 1, syn.seq + 1, scale, window);
+            edges.push(syn_ack.seq + 1 + u32::from(syn.window));
+            scales.push(scale);
+            let mut flow = ClientFlow::new(Opened {
+                sent_end: syn_ack.seq + 1,
+                received: syn.seq + 1,
+                window_bytes: u32::from(syn.window),
+                scale,
+                receive_bytes: u32::from(syn_ack.window),
+                receive_scale: syn_ack.window_scale.unwrap_or(0),
+            });
             splice::send_to_client(&mut flow, &segment_of(&syn_ack, 0), now.ms());
             fronts.push(Front::new(far, flow));
             let mut request = |random: &mut Random| {
@@ -145,6 +158,8 @@ impl Simulation {
             random,
             now,
             direct_segments: 0,
+            edges,
+            scales,
             plan,
         }
     }
@@ -162,6 +177,9 @@ impl Simulation {
             }
             self.wait();
             while let Some((to, packet)) = self.lines.arrived(self.now) {
+                if self.random.below(1000u64) < self.plan.conditions.forged {
+                    self.forge(to);
+                }
                 self.deliver(to, packet);
             }
         }
@@ -265,6 +283,11 @@ impl Simulation {
         for index in 0..self.clients.len() {
             let mss = self.plan.client.mss_bytes;
             while let Some((segment, payload)) = polled(&mut self.clients[index].socket, now) {
+                let Header { ack, window, .. } = segment.header;
+                let edge = ack + (u32::from(window) << self.scales[index]);
+                if self.edges[index].before(edge) {
+                    self.edges[index] = edge;
+                }
                 self.cut(&segment, payload, mss, To::BalancerFromClient(index));
             }
             self.transmit_front(index);
@@ -329,6 +352,13 @@ impl Simulation {
             match direct {
                 Some((client, shown)) => {
                     self.direct_segments += 1;
+                    let beyond = shown.end().since(self.edges[client]);
+                    // A probe of the window has no bytes.
+                    assert!(
+                        shown.payload_bytes == 0 || beyond <= 0,
+                        "{beyond} bytes more than client {client} has room for: {seen:?} {}",
+                        self.state()
+                    );
                     let header = header_of(&shown, &segment.header);
                     self.cut(&Transmit { header, ..segment }, payload, mss, To::Client(client));
                 }
@@ -355,6 +385,33 @@ impl Simulation {
 
     fn send(&mut self, to: To, packet: Packet) {
         self.lines.send(&mut self.random, self.now, to, packet);
+    }
+
+    /// Delivers a forged segment to the balancer, from a client or a server.
+    fn forge(&mut self, to: To) {
+        let payload = vec![0x66; self.random.below(3u64) as usize * 700];
+        let far = |random: &mut Random, number: SeqNumber| {
+            number + (1 << 28) + random.below(7u64 << 29) as u32
+        };
+        let mut header = Header {
+            seq: SeqNumber(self.random.next() as u32),
+            ack: SeqNumber(self.random.next() as u32),
+            flags: TcpFlags::ACK,
+            window: self.random.next() as u16,
+            ..Header::default()
+        };
+        match to {
+            To::BalancerFromClient(index) => {
+                let flow = &self.balancer.fronts[index].flow;
+                header.ack = far(&mut self.random, flow.acked());
+            }
+            To::BalancerFromServer(index) => {
+                let flow = &self.balancer.backs[index].flow;
+                header.seq = far(&mut self.random, flow.passed_end());
+            }
+            To::Client(_) | To::Server(_) => return,
+        }
+        self.deliver(to, Packet::Segment(header, payload.into()));
     }
 
     fn deliver(&mut self, to: To, packet: Packet) {
@@ -384,7 +441,8 @@ impl Simulation {
                     Some(splice) => splice.receive_from_server(&mut back.flow, &seen, now.ms()),
                     None => splice::receive_from_server(&mut back.flow, &seen, now.ms()),
                 };
-                if let Some(shown) = shown {
+                let is_refused = self.random.below(1000u64) < self.plan.conditions.refused;
+                if let Some(shown) = shown.filter(|_| !is_refused) {
                     give(&mut back.socket, &header_of(&shown, &header), payload);
                 }
             }

@@ -36,7 +36,7 @@ fn plan(random: &mut Random, conditions: Conditions) -> Plan {
 #[test]
 fn clean_lines_need_no_retransmission() {
     cases(150, |random| {
-        let conditions = Conditions { lost: 0, doubled: 0, late: 0, delay_us: 300 };
+        let conditions = Conditions::CLEAN;
         // A slow reader delays acknowledgements, and so does a client whose next request is sent
         // already; tail loss probes follow (RFC 8985 §7).
         let plan = Plan { read_every_us: 0, depth: 1, ..plan(random, conditions) };
@@ -59,8 +59,13 @@ fn lost_doubled_and_late_packets_change_no_byte() {
     let mut all = Outcome::default();
     cases(150, |random| {
         let mut share = || random.below(40u64);
-        let conditions =
-            Conditions { lost: share(), doubled: share(), late: 5 * share(), delay_us: 300 };
+        let conditions = Conditions {
+            lost: share(),
+            doubled: share(),
+            late: 5 * share(),
+            refused: share(),
+            ..Conditions::CLEAN
+        };
         let plan = plan(random, conditions);
         let (clients, requests) = (plan.clients, plan.requests);
         let outcome = Simulation::new(plan, random.clone()).run();
@@ -68,7 +73,21 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.spliced += outcome.spliced;
         all.bypassed_bytes += outcome.bypassed_bytes;
         all.direct_segments += outcome.direct_segments;
+        all.closed += outcome.closed;
+        all.unfit += outcome.unfit;
     });
-    // The lines above show nothing if responses are only relayed.
+    // The lines above show nothing if responses are only relayed, or if nothing was refused.
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
+    assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
+}
+
+#[test]
+fn forged_segments_change_no_byte_and_stop_nothing() {
+    cases(150, |random| {
+        let conditions = Conditions { lost: 10, forged: 200, ..Conditions::CLEAN };
+        let plan = plan(random, conditions);
+        let (clients, requests) = (plan.clients, plan.requests);
+        let outcome = Simulation::new(plan, random.clone()).run();
+        assert_eq!(outcome.responses, clients * requests);
+    });
 }

@@ -1,9 +1,13 @@
 //! The balancer's side of a client's connection.
 
 use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
 
 use crate::clock::{CLOCK_MARGIN_MS, Clock};
 use crate::segment::{Segment, earlier, later};
+
+/// Largest window scale (RFC 7323 §2.3).
+const SCALE_MAX: u8 = 14;
 
 /// A client's connection at the balancer. It lives as long as the connection, over any number of
 /// responses that other hosts have sent.
@@ -23,8 +27,12 @@ pub struct ClientFlow {
     pub(crate) socket_acked: SeqNumber,
     /// The window in `acked`, bytes.
     pub(crate) window_bytes: u32,
+    /// The largest window that the client has offered, bytes.
+    window_max_bytes: u32,
     /// The client's window scale.
     scale: u8,
+    /// The largest window that the socket's scale allows, bytes.
+    receive_max_bytes: u32,
     /// The socket's newest acknowledgement of the client's bytes.
     pub(crate) received: SeqNumber,
     /// The newest window field of the socket.
@@ -32,20 +40,40 @@ pub struct ClientFlow {
     pub(crate) clock: Clock,
 }
 
+/// What the handshake of a client's connection has agreed on.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// Behind the socket's SYN.
+    pub sent_end: SeqNumber,
+    /// Behind the client's SYN.
+    pub received: SeqNumber,
+    /// The client's window in its SYN, bytes.
+    pub window_bytes: u32,
+    /// The client's window scale.
+    pub scale: u8,
+    /// The socket's window in its SYN, bytes.
+    pub receive_bytes: u32,
+    /// The socket's window scale.
+    pub receive_scale: u8,
+}
+
 impl ClientFlow {
-    /// Creates the flow of a connection whose socket has sent nothing but its SYN. `sent_end` and
-    /// `received` are behind the two SYNs; `scale` is the client's; `window` is the field of the
-    /// socket's first window, scaled.
-    pub fn new(sent_end: SeqNumber, received: SeqNumber, scale: u8, window: u16) -> ClientFlow {
+    /// Creates the flow of a connection whose socket has sent nothing but its SYN.
+    pub fn new(opened: Opened) -> ClientFlow {
+        let Opened { sent_end, received, window_bytes, scale, receive_bytes, receive_scale } =
+            opened;
+        let receive_scale = receive_scale.min(SCALE_MAX);
         ClientFlow {
             bypassed: 0,
             sent_end,
             acked: sent_end,
             socket_acked: sent_end,
-            window_bytes: 0,
-            scale,
+            window_bytes,
+            window_max_bytes: window_bytes,
+            scale: scale.min(SCALE_MAX),
+            receive_max_bytes: u32::from(u16::MAX) << receive_scale,
             received,
-            window,
+            window: u16::try_from(receive_bytes >> receive_scale).unwrap_or(u16::MAX),
             clock: Clock::default(),
         }
     }
@@ -65,17 +93,33 @@ impl ClientFlow {
         self.acked + self.window_bytes
     }
 
-    /// Notes a segment of the client. Returns false if its acknowledgement is not the newest.
+    /// Returns true if a TCP would accept the segment (RFC 9293 §3.10.7.4, RFC 5961 §5.2): it is
+    /// near the next byte that the socket expects, and acknowledges no byte that nobody may have
+    /// sent. Who does not see the connection's packets cannot forge one.
+    pub(crate) fn is_acceptable(&self, segment: &Segment) -> bool {
+        let is_near = |number: SeqNumber| {
+            number.since(self.received).unsigned_abs() <= self.receive_max_bytes
+        };
+        let acked = segment.ack.since(self.acked);
+        segment.flags.contains(TcpFlags::ACK)
+            && is_near(segment.seq)
+            && is_near(segment.end())
+            && acked.unsigned_abs() <= self.window_max_bytes
+    }
+
+    /// Notes an acceptable segment of the client. Returns false if its acknowledgement is not the
+    /// newest.
     pub(crate) fn note(&mut self, segment: &Segment) -> bool {
         if segment.ack.before(self.acked) {
             return false;
         }
         self.acked = segment.ack;
-        self.window_bytes = u32::from(segment.window) << self.scale.min(14);
+        self.window_bytes = u32::from(segment.window) << self.scale;
+        self.window_max_bytes = self.window_max_bytes.max(self.window_bytes);
         true
     }
 
-    /// Returns a segment of the client for the socket.
+    /// Returns an acceptable segment of the client for the socket.
     pub(crate) fn for_socket(&mut self, segment: &Segment) -> Segment {
         let end = self.sent_end;
         // Bytes that other hosts have sent do not exist for the socket.
@@ -87,6 +131,20 @@ impl ClientFlow {
             timestamps: self.clock.received(segment.timestamps),
             ..*segment
         }
+    }
+
+    /// Returns any other segment of the client for the socket, which judges it: nothing that it
+    /// acknowledges is hidden.
+    pub(crate) fn unchecked_for_socket(&self, segment: &Segment) -> Segment {
+        let mut seen = Segment {
+            ack: segment.ack - self.bypassed,
+            sack: segment.sack.less(self.bypassed),
+            ..*segment
+        };
+        if let Some(timestamps) = &mut seen.timestamps {
+            timestamps.echo = self.clock.of_socket(timestamps.echo);
+        }
+        seen
     }
 
     /// Returns a segment of the socket for the client. `is_spliced`: another host may send for the
@@ -102,7 +160,7 @@ impl ClientFlow {
             timestamps: self.clock.sent(segment.timestamps, now_ms),
             ..*segment
         };
-        if !segment.flags.contains(unlade_net::packet::TcpFlags::SYN) {
+        if !segment.flags.contains(TcpFlags::SYN) {
             self.received = later(self.received, segment.ack);
             self.window = segment.window;
         }

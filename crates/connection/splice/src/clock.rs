@@ -48,6 +48,11 @@ impl Clock {
         Some(Timestamps { value, echo: echo.wrapping_sub(self.shift) })
     }
 
+    /// Returns an echo of the peer as the socket would see it.
+    pub(crate) fn of_socket(&self, echo: u32) -> u32 {
+        echo.wrapping_sub(self.shift)
+    }
+
     /// Returns the timestamps that the peer is to see for those of the socket.
     pub(crate) fn sent(&mut self, own: Option<Timestamps>, now_ms: u64) -> Option<Timestamps> {
         let Timestamps { value, echo } = own?;

@@ -28,11 +28,19 @@
 //! ```
 //! use unlade_net::SeqNumber;
 //! use unlade_net::packet::TcpFlags;
-//! use unlade_splice::{ClientFlow, Segment, ServerFlow, Splice, Start};
+//! use unlade_splice::{ClientFlow, Opened, Segment, ServerFlow, Splice, Start};
 //!
-//! let mut client = ClientFlow::new(SeqNumber(1000), SeqNumber(5), 0, 4096);
+//! let mut client = ClientFlow::new(Opened {
+//!     sent_end: SeqNumber(1000),
+//!     received: SeqNumber(5),
+//!     window_bytes: 60_000,
+//!     scale: 0,
+//!     receive_bytes: 60_000,
+//!     receive_scale: 0,
+//! });
 //! let mut server = ServerFlow::new(SeqNumber(70), SeqNumber(9), 0);
 //! let ack = |ack: u32| Segment {
+//!     seq: SeqNumber(5),
 //!     ack: SeqNumber(ack),
 //!     flags: TcpFlags::ACK,
 //!     window: 60_000,
@@ -78,7 +86,7 @@ mod rule;
 pub mod segment;
 pub mod splice;
 
-pub use client::ClientFlow;
+pub use client::{ClientFlow, Opened};
 pub use pooled::ServerFlow;
 pub use rule::Rule;
 pub use segment::Segment;

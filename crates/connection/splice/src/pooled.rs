@@ -6,6 +6,9 @@ use unlade_net::packet::TcpFlags;
 use crate::clock::{Clock, PeerClock};
 use crate::segment::{Segment, later};
 
+/// Numbers that are further behind the next byte are not of this connection, or too old to matter.
+const EDGE_BYTES_MAX: i32 = 1 << 30;
+
 /// A connection of the balancer to a server. It lives as long as the connection, over any number of
 /// responses that bypassed it.
 ///
@@ -73,8 +76,13 @@ impl ServerFlow {
         is_spliced: bool,
         now_ms: u64,
     ) -> Option<Segment> {
-        self.peer_clock.note(segment.timestamps, now_ms);
-        self.clock.received(segment.timestamps);
+        // The socket has no room for such bytes, or knows them already, and judges the segment.
+        let is_known = !self.socket_edge.before(segment.end())
+            && segment.seq.since(self.passed_end) >= -EDGE_BYTES_MAX;
+        if is_known {
+            self.peer_clock.note(segment.timestamps, now_ms);
+            self.clock.received(segment.timestamps);
+        }
         let mut seq = segment.seq;
         let occupies = segment.payload_bytes > 0
             || segment.has_any(TcpFlags::FIN | TcpFlags::SYN | TcpFlags::RST);
@@ -90,10 +98,10 @@ impl ServerFlow {
                 seq = self.passed_end + 1;
             }
         }
-        if is_spliced && segment.payload_bytes > 0 && self.socket_edge.before(segment.end()) {
+        if is_spliced && segment.payload_bytes > 0 && !is_known {
             return None;
         }
-        if segment.payload_bytes > 0 && !segment.has_any(TcpFlags::SYN) {
+        if is_known && segment.payload_bytes > 0 && !segment.has_any(TcpFlags::SYN) {
             self.passed_end = later(self.passed_end, segment.end());
         }
         Some(Segment { seq: seq - self.bypassed, ..*segment })

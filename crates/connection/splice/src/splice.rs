@@ -132,6 +132,11 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Arrived {
+        // What acknowledges bytes of another host is hidden from the socket, so it must be judged
+        // here.
+        if !client.is_acceptable(segment) {
+            return Arrived::default();
+        }
         let is_newest = client.note(segment);
         client.clock.received(segment.timestamps);
         let sent_end = client.sent_end;
@@ -300,7 +305,13 @@ pub struct Start {
 
 /// Translates a segment of a client without a splice for its socket.
 pub fn receive_from_client(client: &mut ClientFlow, segment: &Segment) -> Segment {
+    if !client.is_acceptable(segment) {
+        return client.unchecked_for_socket(segment);
+    }
     client.note(segment);
+    if client.sent_end.before(segment.ack) {
+        return client.unchecked_for_socket(segment);
+    }
     client.for_socket(segment)
 }
 
