@@ -22,8 +22,9 @@ KINDS = {"string": "Text", "integer": "Integer", "long": "Integer", "boolean": "
 WORDS = {"read": "read", "put": "set", "remove": "make and remove"}
 # Name a second object in a way that the host's policy does not know; see SECOND below.
 SECOND_OBJECT = {"RenameObject"}
-# A parameter of such a name makes an operation one with a second object.
-SECOND = re.compile(r"Source$|^OutputLocation$")
+# A parameter of such a name makes an operation one with a second object. PartitionDateSource of
+# PutBucketLogging says which date names a log.
+SECOND = re.compile(r"(?<!Date)Source$|^OutputLocation$")
 # Checked by the host: CopySource in copy_source.rs, OutputLocation in policy.rs.
 CHECKED = {"CopyObject", "UploadPartCopy", "RestoreObject"}
 # Decided by the way that a body takes, and said by botocore alone.

@@ -17,26 +17,29 @@ pub(crate) fn record(text: &str) {
     use std::io::Write as _;
     use std::sync::{Mutex, PoisonError};
 
-    static SEEN: Mutex<Option<HashSet<String>>> = Mutex::new(None);
+    // The samples that this process has recorded, and the lines that it could not write yet: a
+    // process without free descriptors writes them at a later call.
+    static SEEN: Mutex<Option<(HashSet<String>, String)>> = Mutex::new(None);
 
     let Some(path) = std::env::var_os(VARIABLE) else { return };
     let mut seen = SEEN.lock().unwrap_or_else(PoisonError::into_inner);
-    let seen = seen.get_or_insert_default();
+    let (seen, unwritten) = seen.get_or_insert_default();
     let program = std::env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().display().to_string();
-    let mut fresh = String::new();
     for sample in samples_above_zero(text) {
         if seen.insert(sample.to_owned()) {
-            fresh.push_str(&format!("{program} {sample}\n"));
+            unwritten.push_str(&format!("{program} {sample}\n"));
         }
     }
-    if fresh.is_empty() {
+    if unwritten.is_empty() {
         return;
     }
     // One write for each call: lines of several processes do not mix. A process without access to
     // the file records nothing, and the check reports its samples as missing.
-    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(path) {
-        let _ = file.write_all(fresh.as_bytes());
+    if let Ok(mut file) = std::fs::OpenOptions::new().append(true).open(path)
+        && file.write_all(unwritten.as_bytes()).is_ok()
+    {
+        unwritten.clear();
     }
 }
 

@@ -28,11 +28,11 @@ pub struct ClientFlow {
     /// The window in `acked`, bytes.
     pub(crate) window_bytes: u32,
     /// The largest window that the client has offered, bytes.
-    window_max_bytes: u32,
+    pub(crate) window_max_bytes: u32,
     /// The client's window scale.
-    scale: u8,
+    pub(crate) scale: u8,
     /// The largest window that the socket's scale allows, bytes.
-    receive_max_bytes: u32,
+    pub(crate) receive_max_bytes: u32,
     /// The socket's newest acknowledgement of the client's bytes.
     pub(crate) received: SeqNumber,
     /// The newest window field of the socket.

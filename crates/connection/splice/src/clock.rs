@@ -11,16 +11,16 @@ pub(crate) const CLOCK_MARGIN_MS: u32 = 4;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
     /// The connection uses timestamps.
-    is_used: bool,
+    pub(crate) is_used: bool,
     /// Value that the peer sees less the socket's, ms.
-    shift: u32,
+    pub(crate) shift: u32,
     /// The peer's newest echo of a value that it saw.
-    echoed: u32,
+    pub(crate) echoed: u32,
     /// The newest value of the peer.
-    peer: u32,
+    pub(crate) peer: u32,
     /// The socket's newest value that was seen, and when, ms.
-    value: u32,
-    at_ms: u64,
+    pub(crate) value: u32,
+    pub(crate) at_ms: u64,
 }
 
 impl Clock {
@@ -80,7 +80,7 @@ impl Clock {
 /// The peer's clock, as this host last saw it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PeerClock {
-    seen: Option<(u32, u64)>,
+    pub(crate) seen: Option<(u32, u64)>,
 }
 
 impl PeerClock {

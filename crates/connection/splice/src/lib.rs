@@ -82,6 +82,7 @@ mod client;
 mod clock;
 pub mod datagram;
 mod pooled;
+pub mod raw;
 mod rule;
 pub mod segment;
 pub mod splice;

@@ -38,15 +38,15 @@ pub enum Unfit {
 #[derive(Clone, Copy, Debug)]
 pub struct Splice {
     /// The server's number of the first byte that may bypass.
-    first: SeqNumber,
+    pub(crate) first: SeqNumber,
     /// The server's number behind the last byte of the response.
-    end: Option<SeqNumber>,
+    pub(crate) end: Option<SeqNumber>,
     /// The client's number of a byte less the server's.
-    delta: u32,
+    pub(crate) delta: u32,
     /// The client has acknowledged the whole response.
-    is_complete: bool,
+    pub(crate) is_complete: bool,
     /// The newest acknowledgement did not reach the server: it came with the client's bytes.
-    owes_ack: bool,
+    pub(crate) owes_ack: bool,
 }
 
 /// Segments for a client's segment.
