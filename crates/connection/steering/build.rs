@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Names of the object files and their sources.
-const OBJECTS: [&str; 4] = ["steer", "direct", "impair", "strip"];
+const OBJECTS: [&str; 5] = ["steer", "direct", "splice_vector", "impair", "strip"];
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");

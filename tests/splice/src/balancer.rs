@@ -213,7 +213,12 @@ impl Balancer {
             length_bytes: Some(exchange.request.response_bytes() - exchange.relayed),
         };
         match Splice::begin(flow, server, start, now.ms()) {
-            Ok((splice, mut rule)) => {
+            Ok((mut splice, mut rule)) => {
+                // In half of all cases the server waits for the client's next acknowledgement.
+                if self.rules_sent % 4 < 2 {
+                    let owed = splice.owed_ack(flow, server, now.ms());
+                    self.acks.extend(owed.map(|ack| (exchange.back, ack)));
+                }
                 // Half of the rules are for a length that is not known yet.
                 if self.rules_sent % 2 == 1 {
                     rule.end = None;

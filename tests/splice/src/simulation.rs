@@ -83,6 +83,9 @@ pub struct Simulation {
     plan: Plan,
 }
 
+/// Window that half of all servers are told outside a splice.
+const LIMIT_BYTES: u32 = 16 << 10;
+
 /// Opens a connection. Returns both ends, and the headers of SYN and SYN-ACK.
 fn opened(
     near: Config,
@@ -107,6 +110,7 @@ fn connected(plan: &Plan, now: Time, random: &mut Random) -> (Back, Server) {
     let scale = syn.window_scale.unwrap_or(0);
     let mut flow = ServerFlow::new(syn_ack.seq + 1, syn.seq + 1, scale);
     splice::receive_from_server(&mut flow, &segment_of(&syn_ack, 0), now.ms());
+    flow.limit([0, LIMIT_BYTES][random.below(2usize)]);
     let back = Back { socket: near, flow, client: None, is_closed: false };
     (back, Server::new(far, syn_ack.seq + 1))
 }

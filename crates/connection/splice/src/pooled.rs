@@ -30,6 +30,8 @@ pub struct ServerFlow {
     pub(crate) request_end: SeqNumber,
     /// The socket's window scale.
     pub(crate) scale: u8,
+    /// The largest window that the server is told outside a splice, bytes; 0: the socket's.
+    pub(crate) limit_bytes: u32,
     pub(crate) clock: Clock,
     pub(crate) peer_clock: PeerClock,
 }
@@ -46,6 +48,7 @@ impl ServerFlow {
             socket_edge: passed_end,
             request_end,
             scale,
+            limit_bytes: 0,
             clock: Clock::default(),
             peer_clock: PeerClock::default(),
         }
@@ -65,6 +68,12 @@ impl ServerFlow {
     /// given.
     pub fn socket_next(&self) -> SeqNumber {
         self.passed_end - self.bypassed
+    }
+
+    /// Limits the window that the server is told outside a splice. A server that may send little
+    /// can be given a client's window later ([`Unfit::Window`](crate::Unfit)); 0 ends the limit.
+    pub fn limit(&mut self, bytes: u32) {
+        self.limit_bytes = bytes;
     }
 
     /// Returns a segment of the server for the socket. `None`: the segment is behind bytes that
@@ -131,9 +140,12 @@ impl ServerFlow {
         self.request_end = later(self.request_end, segment.end());
         let edge = shown.ack + (u32::from(shown.window) << self.scale);
         self.socket_edge = later(self.socket_edge, edge);
+        let limit = u16::try_from(self.limit_bytes >> self.scale).unwrap_or(u16::MAX);
         if let Some((edge, acked)) = client {
             shown.ack = later(shown.ack, acked);
             shown.window = self.window_to(edge, shown.ack);
+        } else if limit > 0 && !segment.flags.contains(TcpFlags::SYN) {
+            shown.window = shown.window.min(limit);
         }
         if !segment.flags.contains(TcpFlags::SYN) {
             self.grant(shown.ack, shown.window, is_new);

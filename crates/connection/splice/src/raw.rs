@@ -8,86 +8,136 @@ use unlade_net::packet::TcpFlags;
 use crate::client::ClientFlow;
 use crate::clock::{Clock, PeerClock};
 use crate::pooled::ServerFlow;
+use crate::rule::Rule;
 use crate::segment::{Range, SACK_BLOCKS_MAX, Sack, Segment, Timestamps};
-use crate::splice::Splice;
+use crate::splice::{Splice, Start, Unfit};
 
 /// `struct splice_clock`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawClock {
-    pub(crate) is_used: u32,
-    pub(crate) shift: u32,
-    pub(crate) echoed: u32,
-    pub(crate) peer: u32,
-    pub(crate) value: u32,
-    pub(crate) reserved: u32,
-    pub(crate) at_ms: u64,
+    /// 1: the connection uses timestamps.
+    pub is_used: u32,
+    /// Value that the peer sees less the socket's, ms.
+    pub shift: u32,
+    /// The newest echo of the peer.
+    pub echoed: u32,
+    /// The newest value of the peer.
+    pub peer: u32,
+    /// The newest value.
+    pub value: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Time of `value`.
+    pub at_ms: u64,
 }
 
 /// `struct splice_client`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawClient {
-    pub(crate) bypassed: u32,
-    pub(crate) sent_end: u32,
-    pub(crate) acked: u32,
-    pub(crate) socket_acked: u32,
-    pub(crate) window_bytes: u32,
-    pub(crate) window_max_bytes: u32,
-    pub(crate) scale: u32,
-    pub(crate) receive_max_bytes: u32,
-    pub(crate) received: u32,
-    pub(crate) window: u32,
-    pub(crate) clock: RawClock,
+    /// The peer's number of a byte less the socket's.
+    pub bypassed: u32,
+    /// Behind the last byte that the socket has sent.
+    pub sent_end: u32,
+    /// The newest acknowledgement.
+    pub acked: u32,
+    /// The newest acknowledgement that the socket was given.
+    pub socket_acked: u32,
+    /// The window in `acked`.
+    pub window_bytes: u32,
+    /// The largest window of the client.
+    pub window_max_bytes: u32,
+    /// The window scale.
+    pub scale: u32,
+    /// The largest window of the socket.
+    pub receive_max_bytes: u32,
+    /// The socket's newest acknowledgement.
+    pub received: u32,
+    /// The window field.
+    pub window: u32,
+    /// Timestamps that the peer sees.
+    pub clock: RawClock,
 }
 
 /// `struct splice_server`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawServer {
-    pub(crate) bypassed: u32,
-    pub(crate) passed_end: u32,
-    pub(crate) acked: u32,
-    pub(crate) granted: u32,
-    pub(crate) socket_edge: u32,
-    pub(crate) request_end: u32,
-    pub(crate) scale: u32,
-    pub(crate) peer_seen: u32,
-    pub(crate) peer_value: u32,
-    pub(crate) reserved: u32,
-    pub(crate) peer_at_ms: u64,
-    pub(crate) clock: RawClock,
+    /// The peer's number of a byte less the socket's.
+    pub bypassed: u32,
+    /// Behind the last byte that was given to the socket.
+    pub passed_end: u32,
+    /// The newest acknowledgement.
+    pub acked: u32,
+    /// Behind the last byte that the server may send.
+    pub granted: u32,
+    /// Behind the last byte that the socket has room for.
+    pub socket_edge: u32,
+    /// Behind the last byte of the request.
+    pub request_end: u32,
+    /// The window scale.
+    pub scale: u32,
+    /// 1: `peer_value` is known.
+    pub peer_seen: u32,
+    /// The newest value of the server.
+    pub peer_value: u32,
+    /// The largest window outside a splice; 0: the socket's.
+    pub limit_bytes: u32,
+    /// Time of `peer_value`.
+    pub peer_at_ms: u64,
+    /// Timestamps that the peer sees.
+    pub clock: RawClock,
 }
 
 /// `struct splice_state`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawSplice {
-    pub(crate) is_active: u32,
-    pub(crate) first: u32,
-    pub(crate) end: u32,
-    pub(crate) has_end: u32,
-    pub(crate) delta: u32,
-    pub(crate) is_complete: u32,
-    pub(crate) owes_ack: u32,
-    pub(crate) reserved: u32,
+    /// 1: there is a splice.
+    pub is_active: u32,
+    /// Number of the first byte that may bypass.
+    pub first: u32,
+    /// Behind the last byte.
+    pub end: u32,
+    /// 1: `end` is known.
+    pub has_end: u32,
+    /// The client's number of a byte less the server's.
+    pub delta: u32,
+    /// 1: the client has acknowledged everything.
+    pub is_complete: u32,
+    /// 1: the server lacks an acknowledgement.
+    pub owes_ack: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `struct splice_segment`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RawSegment {
-    pub(crate) seq: u32,
-    pub(crate) ack: u32,
-    pub(crate) flags: u32,
-    pub(crate) window: u32,
-    pub(crate) payload_bytes: u32,
-    pub(crate) has_timestamps: u32,
-    pub(crate) value: u32,
-    pub(crate) echo: u32,
-    pub(crate) sack_count: u32,
-    pub(crate) sack: [[u32; 2]; SACK_BLOCKS_MAX],
-    pub(crate) reserved: u32,
+    /// Number of the first byte.
+    pub seq: u32,
+    /// The acknowledgement.
+    pub ack: u32,
+    /// Control bits.
+    pub flags: u32,
+    /// The window field.
+    pub window: u32,
+    /// Bytes of the payload.
+    pub payload_bytes: u32,
+    /// 1: it has timestamps.
+    pub has_timestamps: u32,
+    /// The newest value.
+    pub value: u32,
+    /// The timestamp's echo.
+    pub echo: u32,
+    /// Number of blocks in `sack`.
+    pub sack_count: u32,
+    /// Start and end of each block.
+    pub sack: [[u32; 2]; SACK_BLOCKS_MAX],
+    /// Zero.
+    pub reserved: u32,
 }
 
 const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 72);
@@ -157,7 +207,7 @@ impl From<ServerFlow> for RawServer {
             scale: flow.scale.into(),
             peer_seen: flow.peer_clock.seen.is_some().into(),
             peer_value,
-            reserved: 0,
+            limit_bytes: flow.limit_bytes,
             peer_at_ms,
             clock: flow.clock.into(),
         }
@@ -175,6 +225,7 @@ impl From<RawServer> for ServerFlow {
             socket_edge: SeqNumber(raw.socket_edge),
             request_end: SeqNumber(raw.request_end),
             scale: raw.scale as u8,
+            limit_bytes: raw.limit_bytes,
             clock: raw.clock.into(),
             peer_clock: PeerClock { seen },
         }
@@ -249,4 +300,84 @@ impl From<RawSegment> for Segment {
             sack,
         }
     }
+}
+
+/// `struct splice_start`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawStart {
+    /// As in [`Start`].
+    pub next: u32,
+    /// As in [`Start`].
+    pub socket_next: u32,
+    /// As in [`Start`].
+    pub written_end: u32,
+    /// Behind the last byte of the request.
+    pub request_end: u32,
+    /// 1: `length_bytes` is known.
+    pub has_length: u32,
+    /// As in [`Start`].
+    pub length_bytes: u32,
+}
+
+/// `struct splice_rule`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RawRule {
+    /// Number of the first byte that may bypass.
+    pub first: u32,
+    /// Behind the last byte.
+    pub end: u32,
+    /// 1: `end` is known.
+    pub has_end: u32,
+    /// Behind the last byte of the request.
+    pub request_end: u32,
+    /// The client's number of a byte less the server's.
+    pub delta: u32,
+    /// The acknowledgement.
+    pub ack: u32,
+    /// The window field.
+    pub window: u32,
+    /// 1: `clock_offset` and `echo` are valid.
+    pub has_clock: u32,
+    /// The balancer's clock less the server's, ms.
+    pub clock_offset: u32,
+    /// The timestamp's echo.
+    pub echo: u32,
+}
+
+const _: () = assert!(size_of::<RawStart>() == 24 && size_of::<RawRule>() == 40);
+
+impl From<Start> for RawStart {
+    fn from(start: Start) -> RawStart {
+        RawStart {
+            next: start.next.0,
+            socket_next: start.socket_next.0,
+            written_end: start.written_end.0,
+            request_end: start.request_end.0,
+            has_length: start.length_bytes.is_some().into(),
+            length_bytes: start.length_bytes.unwrap_or_default(),
+        }
+    }
+}
+
+impl From<RawRule> for Rule {
+    fn from(raw: RawRule) -> Rule {
+        Rule {
+            first: SeqNumber(raw.first),
+            end: (raw.has_end != 0).then_some(SeqNumber(raw.end)),
+            request_end: SeqNumber(raw.request_end),
+            delta: raw.delta,
+            ack: SeqNumber(raw.ack),
+            window: raw.window as u16,
+            clock: (raw.has_clock != 0).then_some((raw.clock_offset, raw.echo)),
+        }
+    }
+}
+
+/// Returns the reason of `enum splice_unfit`; `None` for a splice that has begun.
+pub fn unfit(code: u32) -> Option<Unfit> {
+    [Unfit::Window, Unfit::Timestamps, Unfit::Gap, Unfit::Over, Unfit::Long]
+        .get((code as usize).checked_sub(1)?)
+        .copied()
 }

@@ -45,7 +45,8 @@ pub struct Splice {
     pub(crate) delta: u32,
     /// The client has acknowledged the whole response.
     pub(crate) is_complete: bool,
-    /// The newest acknowledgement did not reach the server: it came with the client's bytes.
+    /// The server lacks an acknowledgement: it came with the client's bytes, or the client's window
+    /// is larger than the one that the server was granted.
     pub(crate) owes_ack: bool,
 }
 
@@ -108,7 +109,8 @@ impl Splice {
             window: client.window,
             clock,
         };
-        let splice = Splice { first, end, delta, is_complete: false, owes_ack: false };
+        // A late rule finds a server that waits for a window: the next acknowledgement has it.
+        let splice = Splice { first, end, delta, is_complete: false, owes_ack: !is_early };
         Ok((splice, rule))
     }
 
@@ -164,8 +166,9 @@ impl Splice {
         Arrived { socket, server: Some(self.ack_for(client, server, ack, sack, now_ms)) }
     }
 
-    /// Returns the acknowledgement that the server has not got because it came with bytes of the
-    /// client, if there is one. Call it after the client's segment was given to the socket.
+    /// Returns the acknowledgement that the server lacks, if there is one: it came with bytes of the
+    /// client, or the splice began late. Call it after the client's segment was given to the socket,
+    /// and after the rule was sent.
     pub fn owed_ack(
         &mut self,
         client: &ClientFlow,

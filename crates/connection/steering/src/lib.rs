@@ -81,6 +81,8 @@ pub mod load;
 #[cfg(test)]
 mod program_tests;
 mod raw_entry;
+#[cfg(test)]
+mod splice_vectors;
 pub mod stats;
 pub mod strip;
 pub mod table;

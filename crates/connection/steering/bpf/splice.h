@@ -1,0 +1,574 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The translation of two connections of a balancer: the crate `splice` in C, function by function. A test
+ * runs both on the same states and segments. Nothing here calls a helper, so a lock can be held. */
+#pragma once
+
+#include <linux/types.h>
+
+#include "parse.h"
+
+#define TCP_URG 0x20
+#define SACK_BLOCKS_MAX 4
+/* src/splice.rs, src/pooled.rs, src/clock.rs of the crate. */
+#define LENGTH_BYTES_MAX (1u << 30)
+#define EDGE_BYTES_MAX (1 << 30)
+#define CLOCK_MARGIN_MS 4
+
+/* The layouts are pinned in src/raw.rs of the crate. */
+struct splice_clock {
+	__u32 is_used;
+	__u32 shift;
+	__u32 echoed;
+	__u32 peer;
+	__u32 value;
+	__u32 reserved;
+	__u64 at_ms;
+};
+
+struct splice_client {
+	__u32 bypassed;
+	__u32 sent_end;
+	__u32 acked;
+	__u32 socket_acked;
+	__u32 window_bytes;
+	__u32 window_max_bytes;
+	__u32 scale;
+	__u32 receive_max_bytes;
+	__u32 received;
+	__u32 window;
+	struct splice_clock clock;
+};
+
+struct splice_server {
+	__u32 bypassed;
+	__u32 passed_end;
+	__u32 acked;
+	__u32 granted;
+	__u32 socket_edge;
+	__u32 request_end;
+	__u32 scale;
+	__u32 peer_seen;
+	__u32 peer_value;
+	__u32 limit_bytes;
+	__u64 peer_at_ms;
+	struct splice_clock clock;
+};
+
+struct splice_state {
+	__u32 is_active;
+	__u32 first;
+	__u32 end;
+	__u32 has_end;
+	__u32 delta;
+	__u32 is_complete;
+	__u32 owes_ack;
+	__u32 reserved;
+};
+
+struct splice_segment {
+	__u32 seq;
+	__u32 ack;
+	__u32 flags;
+	__u32 window;
+	__u32 payload_bytes;
+	__u32 has_timestamps;
+	__u32 value;
+	__u32 echo;
+	__u32 sack_count;
+	__u32 sack[SACK_BLOCKS_MAX][2];
+	__u32 reserved;
+};
+
+/* `Start` of the crate. */
+struct splice_start {
+	__u32 next;
+	__u32 socket_next;
+	__u32 written_end;
+	__u32 request_end;
+	__u32 has_length;
+	__u32 length_bytes;
+};
+
+/* `Rule` of the crate, without what the caller knows. */
+struct splice_rule {
+	__u32 first;
+	__u32 end;
+	__u32 has_end;
+	__u32 request_end;
+	__u32 delta;
+	__u32 ack;
+	__u32 window;
+	__u32 has_clock;
+	__u32 clock_offset;
+	__u32 echo;
+};
+
+/* `Unfit` of the crate. */
+enum splice_unfit {
+	SPLICE_FIT,
+	SPLICE_WINDOW,
+	SPLICE_TIMESTAMPS,
+	SPLICE_GAP,
+	SPLICE_OVER,
+	SPLICE_LONG,
+};
+
+/* Where a segment goes. */
+enum splice_way {
+	SPLICE_TO_SOCKET = 1,
+	SPLICE_TO_SERVER = 2,
+};
+
+/* Outcome of the end. */
+enum splice_ended {
+	SPLICE_NOT_ENDED,
+	SPLICE_ENDED,
+	SPLICE_ENDED_OWING, /* an acknowledgement */
+};
+
+static __always_inline int before(__u32 a, __u32 b)
+{
+	return (__s32)(a - b) < 0;
+}
+
+static __always_inline __u32 later(__u32 a, __u32 b)
+{
+	return before(a, b) ? b : a;
+}
+
+static __always_inline __u32 earlier(__u32 a, __u32 b)
+{
+	return before(a, b) ? a : b;
+}
+
+static __always_inline __u32 distance(__u32 a, __u32 b)
+{
+	return before(a, b) ? b - a : a - b;
+}
+
+static __always_inline int is_plain(__u32 flags)
+{
+	return (flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK;
+}
+
+static __always_inline int is_pure_ack(const struct splice_segment *segment)
+{
+	return !segment->payload_bytes && is_plain(segment->flags);
+}
+
+static __always_inline void sack_keep(struct splice_segment *segment, __u32 kept, __u32 start,
+				      __u32 end)
+{
+	segment->sack[kept & (SACK_BLOCKS_MAX - 1)][0] = start;
+	segment->sack[kept & (SACK_BLOCKS_MAX - 1)][1] = end;
+}
+
+/* Keeps the parts of the blocks before `at`, with numbers that are smaller by `offset`. */
+static __always_inline void sack_before(struct splice_segment *segment, __u32 at, __u32 offset)
+{
+	__u32 kept = 0;
+
+	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
+		__u32 start = segment->sack[i][0], end = segment->sack[i][1];
+
+		if (i >= segment->sack_count || !before(start, at))
+			continue;
+		sack_keep(segment, kept++, start - offset, earlier(end, at) - offset);
+	}
+	segment->sack_count = kept;
+}
+
+/* Keeps the parts from `at` on. */
+static __always_inline void sack_from(struct splice_segment *segment, __u32 at, __u32 offset)
+{
+	__u32 kept = 0;
+
+	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
+		__u32 start = later(segment->sack[i][0], at), end = segment->sack[i][1];
+
+		if (i >= segment->sack_count || !before(start, end))
+			continue;
+		sack_keep(segment, kept++, start - offset, end - offset);
+	}
+	segment->sack_count = kept;
+}
+
+static __always_inline void sack_less(struct splice_segment *segment, __u32 offset)
+{
+	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
+		segment->sack[i][0] -= offset;
+		segment->sack[i][1] -= offset;
+	}
+}
+
+/* Notes the timestamps of a segment from the peer. */
+static __always_inline void clock_note(struct splice_clock *clock,
+				       const struct splice_segment *segment)
+{
+	if (!segment->has_timestamps)
+		return;
+	if (!clock->is_used || before(clock->peer, segment->value))
+		clock->peer = segment->value;
+	if (!clock->is_used || before(clock->echoed, segment->echo))
+		clock->echoed = segment->echo;
+	clock->is_used = 1;
+}
+
+/* Changes the timestamps of a segment from the socket into those that the peer is to see. */
+static __always_inline void clock_sent(struct splice_clock *clock, struct splice_segment *segment,
+				       __u64 now_ms)
+{
+	if (!segment->has_timestamps)
+		return;
+	clock->value = segment->value;
+	clock->at_ms = now_ms;
+	if (clock->is_used && before(segment->value + clock->shift, clock->echoed))
+		clock->shift = clock->echoed - segment->value;
+	segment->value += clock->shift;
+}
+
+static __always_inline __u32 passed_ms(__u64 from_ms, __u64 now_ms)
+{
+	return now_ms > from_ms ? now_ms - from_ms : 0;
+}
+
+static __always_inline __u32 clock_now(const struct splice_clock *clock, __u64 now_ms)
+{
+	return clock->value + passed_ms(clock->at_ms, now_ms) + clock->shift;
+}
+
+static __always_inline __u32 client_edge(const struct splice_client *client)
+{
+	return client->acked + client->window_bytes;
+}
+
+static __always_inline int client_accepts(const struct splice_client *client,
+					  const struct splice_segment *segment)
+{
+	__u32 end = segment->seq + segment->payload_bytes;
+
+	return segment->flags & TCP_ACK &&
+	       distance(segment->seq, client->received) <= client->receive_max_bytes &&
+	       distance(end, client->received) <= client->receive_max_bytes &&
+	       distance(segment->ack, client->acked) <= client->window_max_bytes;
+}
+
+/* Returns 0 if the acknowledgement is not the newest. */
+static __always_inline int client_note(struct splice_client *client,
+				       const struct splice_segment *segment)
+{
+	if (before(segment->ack, client->acked))
+		return 0;
+	client->acked = segment->ack;
+	client->window_bytes = segment->window << (client->scale & 15);
+	if (client->window_max_bytes < client->window_bytes)
+		client->window_max_bytes = client->window_bytes;
+	return 1;
+}
+
+static __always_inline void client_for_socket(struct splice_client *client,
+					      struct splice_segment *segment)
+{
+	__u32 end = client->sent_end, ack = earlier(segment->ack, end);
+
+	client->socket_acked = later(client->socket_acked, ack);
+	segment->ack = ack - client->bypassed;
+	sack_before(segment, end, client->bypassed);
+	clock_note(&client->clock, segment);
+	segment->echo -= client->clock.shift;
+}
+
+static __always_inline void client_unchecked(const struct splice_client *client,
+					     struct splice_segment *segment)
+{
+	segment->ack -= client->bypassed;
+	sack_less(segment, client->bypassed);
+	segment->echo -= client->clock.shift;
+}
+
+/* A segment of the client's socket. */
+static __always_inline void splice_send_to_client(struct splice_client *client, int is_spliced,
+						  struct splice_segment *segment, __u64 now_ms)
+{
+	segment->seq += client->bypassed;
+	clock_sent(&client->clock, segment, now_ms);
+	if (!(segment->flags & TCP_SYN)) {
+		client->received = later(client->received, segment->ack);
+		client->window = segment->window;
+	}
+	client->sent_end = later(client->sent_end, segment->seq + segment->payload_bytes);
+	if (segment->payload_bytes)
+		client->socket_acked = earlier(client->socket_acked, segment->seq);
+	if (!is_spliced || !is_pure_ack(segment))
+		return;
+	segment->seq = later(segment->seq,
+			     client->window_bytes ? client_edge(client) - 1 : client->acked);
+	if (segment->has_timestamps)
+		segment->value += 2 * CLOCK_MARGIN_MS;
+}
+
+/* A segment of the server. Returns 0 if it is dropped. */
+static __always_inline int server_for_socket(struct splice_server *server, int is_spliced,
+					     struct splice_segment *segment, __u64 now_ms)
+{
+	__u32 end = segment->seq + segment->payload_bytes;
+	int is_known = !before(server->socket_edge, end) &&
+		       (__s32)(segment->seq - server->passed_end) >= -EDGE_BYTES_MAX;
+
+	if (is_known && segment->has_timestamps) {
+		server->peer_seen = 1;
+		server->peer_value = segment->value;
+		server->peer_at_ms = now_ms;
+		clock_note(&server->clock, segment);
+	}
+	if (is_spliced && before(server->passed_end, segment->seq)) {
+		if (segment->flags & TCP_RST)
+			segment->seq = server->passed_end;
+		else if (segment->payload_bytes || segment->flags & (TCP_FIN | TCP_SYN))
+			return 0;
+		else
+			segment->seq = server->passed_end + 1;
+	}
+	if (is_spliced && segment->payload_bytes && !is_known)
+		return 0;
+	if (is_known && segment->payload_bytes && !(segment->flags & TCP_SYN))
+		server->passed_end = later(server->passed_end, end);
+	segment->seq -= server->bypassed;
+	return 1;
+}
+
+static __always_inline __u32 server_window_to(const struct splice_server *server, __u32 edge,
+					      __u32 ack)
+{
+	__u32 window = before(edge, ack) ? 0 : (edge - ack) >> (server->scale & 15);
+
+	return window > 0xffff ? 0xffff : window;
+}
+
+static __always_inline void server_grant(struct splice_server *server, __u32 ack, __u32 window,
+					 int is_new)
+{
+	__u32 edge = ack + (window << (server->scale & 15));
+
+	server->acked = later(server->acked, ack);
+	server->granted = is_new ? edge : later(server->granted, edge);
+}
+
+/* A segment of the server's socket. `client` is not read without a splice. */
+static __always_inline void splice_send_to_server(const struct splice_client *client,
+						  struct splice_server *server,
+						  const struct splice_state *splice,
+						  struct splice_segment *segment, __u64 now_ms)
+{
+	__u32 end = segment->seq + segment->payload_bytes;
+	int is_new = segment->payload_bytes && before(server->request_end, end);
+	__u32 limit = server->limit_bytes >> (server->scale & 15);
+
+	segment->ack += server->bypassed;
+	sack_less(segment, -server->bypassed);
+	clock_sent(&server->clock, segment, now_ms);
+	server->request_end = later(server->request_end, end);
+	server->socket_edge = later(server->socket_edge,
+				    segment->ack + (segment->window << (server->scale & 15)));
+	if (splice->is_active) {
+		__u32 acked = later(splice->first, client->acked - splice->delta);
+
+		if (splice->has_end)
+			acked = earlier(acked, splice->end);
+		segment->ack = later(segment->ack, acked);
+		segment->window = server_window_to(server, client_edge(client) - splice->delta,
+						   segment->ack);
+	} else if (limit && segment->window > limit && !(segment->flags & TCP_SYN)) {
+		segment->window = limit;
+	}
+	if (!(segment->flags & TCP_SYN))
+		server_grant(server, segment->ack, segment->window, is_new);
+}
+
+/* Makes an acknowledgement for the server. The blocks of `segment` stay. */
+static __always_inline void splice_ack_for(const struct splice_client *client,
+					   struct splice_server *server,
+					   const struct splice_state *splice, __u32 ack,
+					   struct splice_segment *segment, __u64 now_ms)
+{
+	__u32 window = server_window_to(server, client_edge(client) - splice->delta, ack);
+
+	server_grant(server, ack, window, 0);
+	segment->seq = server->request_end;
+	segment->ack = ack;
+	segment->flags = TCP_ACK;
+	segment->window = window;
+	segment->payload_bytes = 0;
+	segment->has_timestamps = server->clock.is_used;
+	segment->value = server->clock.is_used ? clock_now(&server->clock, now_ms) : 0;
+	segment->echo = server->clock.is_used ? server->clock.peer : 0;
+}
+
+static __always_inline void splice_note_end(const struct splice_client *client,
+					    struct splice_state *splice)
+{
+	if (splice->has_end && !before(client->acked, splice->end + splice->delta))
+		splice->is_complete = 1;
+}
+
+/* A segment of the client, without a splice. */
+static __always_inline void client_receive(struct splice_client *client,
+					   struct splice_segment *segment)
+{
+	if (!client_accepts(client, segment)) {
+		client_unchecked(client, segment);
+		return;
+	}
+	client_note(client, segment);
+	if (before(client->sent_end, segment->ack))
+		client_unchecked(client, segment);
+	else
+		client_for_socket(client, segment);
+}
+
+/* A segment of the client during a splice: `segment` becomes the one for the socket, `ack` the one
+ * for the server. Returns a set of enum splice_way. */
+static __always_inline int splice_receive_from_client(struct splice_client *client,
+						      struct splice_server *server,
+						      struct splice_state *splice,
+						      struct splice_segment *segment,
+						      struct splice_segment *ack, __u64 now_ms)
+{
+	__u32 direct = splice->first + splice->delta, sent_end = client->sent_end, number;
+	int is_newest, ways, is_ack = is_pure_ack(segment);
+
+	if (!client_accepts(client, segment))
+		return 0;
+	is_newest = client_note(client, segment);
+	clock_note(&client->clock, segment);
+	ways = !is_ack || !before(sent_end, segment->ack) ||
+			       before(client->socket_acked, sent_end) || !is_newest ?
+		       SPLICE_TO_SOCKET :
+		       0;
+	number = later(server->acked, later(segment->ack, direct) - splice->delta);
+	*ack = *segment;
+	sack_from(ack, later(direct, segment->ack), splice->delta);
+	int is_news = !before(segment->ack, direct) || ack->sack_count;
+
+	if (ways)
+		client_for_socket(client, segment);
+	splice_note_end(client, splice);
+	if (!is_ack) {
+		splice->owes_ack |= before(server->acked, number);
+		return ways;
+	}
+	if (!is_news || !is_newest)
+		return ways;
+	splice->owes_ack = 0;
+	splice_ack_for(client, server, splice, number, ack, now_ms);
+	return ways | SPLICE_TO_SERVER;
+}
+
+/* Makes the acknowledgement that the server lacks. Returns 0 if it lacks none. */
+static __always_inline int splice_owed_ack(const struct splice_client *client,
+					   struct splice_server *server,
+					   struct splice_state *splice, struct splice_segment *ack,
+					   __u64 now_ms)
+{
+	if (!splice->owes_ack)
+		return 0;
+	splice->owes_ack = 0;
+	ack->sack_count = 0;
+	splice_ack_for(client, server, splice, later(server->acked, client->acked - splice->delta), ack,
+		       now_ms);
+	return 1;
+}
+
+/* A segment of the server during a splice. Returns 0 if it is dropped. */
+static __always_inline int splice_receive_from_server(struct splice_server *server,
+						      const struct splice_state *splice,
+						      struct splice_segment *segment, __u64 now_ms)
+{
+	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
+	    before(segment->seq, splice->end))
+		return 0;
+	return server_for_socket(server, 1, segment, now_ms);
+}
+
+/* Returns enum splice_unfit; nothing has changed but for SPLICE_FIT. */
+static __always_inline int splice_begin(const struct splice_client *client,
+					const struct splice_server *server,
+					const struct splice_start *start, struct splice_state *splice,
+					struct splice_rule *rule, __u64 now_ms)
+{
+	__u32 first = start->next + server->bypassed;
+	__u32 delta = start->written_end + client->bypassed - first;
+	int is_early = before(server->request_end, start->request_end);
+
+	if (start->socket_next != server->passed_end - server->bypassed)
+		return SPLICE_GAP;
+	if (start->has_length && !start->length_bytes)
+		return SPLICE_OVER;
+	if (start->has_length && start->length_bytes > LENGTH_BYTES_MAX)
+		return SPLICE_LONG;
+	if (!is_early && before(client_edge(client), server->granted + delta))
+		return SPLICE_WINDOW;
+	if (client->clock.is_used && !server->peer_seen)
+		return SPLICE_TIMESTAMPS;
+	rule->has_clock = client->clock.is_used;
+	rule->clock_offset = 0;
+	rule->echo = 0;
+	if (client->clock.is_used) {
+		__u32 theirs = server->peer_value + passed_ms(server->peer_at_ms, now_ms);
+
+		rule->clock_offset = clock_now(&client->clock, now_ms) + CLOCK_MARGIN_MS - theirs;
+		rule->echo = client->clock.peer;
+	}
+	splice->is_active = 1;
+	splice->first = first;
+	splice->has_end = !!start->has_length;
+	splice->end = start->has_length ? first + start->length_bytes : 0;
+	splice->delta = delta;
+	splice->is_complete = 0;
+	splice->owes_ack = !is_early;
+	rule->first = first;
+	rule->end = splice->end;
+	rule->has_end = splice->has_end;
+	rule->request_end = start->request_end;
+	rule->delta = delta;
+	rule->ack = client->received;
+	rule->window = client->window;
+	return SPLICE_FIT;
+}
+
+static __always_inline void splice_set_length(const struct splice_client *client,
+					      struct splice_state *splice, __u32 length_bytes)
+{
+	splice->end = splice->first + length_bytes;
+	splice->has_end = 1;
+	splice_note_end(client, splice);
+}
+
+/* Returns enum splice_ended; `ack` is for the server if it is owed one. */
+static __always_inline int splice_end(struct splice_client *client, struct splice_server *server,
+				      struct splice_state *splice, __u32 socket_next,
+				      __u32 written_end, int *is_reusable,
+				      struct splice_segment *ack, __u64 now_ms)
+{
+	__u32 written = written_end + client->bypassed, end = splice->end;
+	__u32 at_client = end + splice->delta;
+	int owes;
+
+	if (!splice->is_active || !splice->has_end || !splice->is_complete ||
+	    written != client->sent_end)
+		return SPLICE_NOT_ENDED;
+	*is_reusable = socket_next == server->passed_end - server->bypassed;
+	owes = before(server->acked, end);
+	if (owes) {
+		ack->sack_count = 0;
+		splice_ack_for(client, server, splice, end, ack, now_ms);
+	}
+	client->bypassed += at_client - written;
+	client->sent_end = at_client;
+	client->socket_acked = at_client;
+	client->clock.shift += 2 * CLOCK_MARGIN_MS;
+	server->bypassed += end - server->passed_end;
+	server->passed_end = end;
+	splice->is_active = 0;
+	return owes ? SPLICE_ENDED_OWING : SPLICE_ENDED;
+}

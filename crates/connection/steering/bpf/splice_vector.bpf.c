@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Runs one function of splice.h on a state and a segment behind an Ethernet header, and writes back what
+ * they have become. For tests: src/splice_vectors.rs. */
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include "splice.h"
+
+/* Order as in src/splice_vectors.rs. */
+enum operation {
+	CLIENT_RECEIVE,
+	SPLICE_RECEIVE_FROM_CLIENT,
+	SEND_TO_CLIENT,
+	SERVER_FOR_SOCKET,
+	SPLICE_RECEIVE_FROM_SERVER,
+	SEND_TO_SERVER,
+	OWED_ACK,
+	BEGIN,
+	SET_LENGTH,
+	END,
+};
+
+struct vector {
+	__u32 operation;
+	__u32 result;
+	__u64 now_ms;
+	struct splice_client client;
+	struct splice_server server;
+	struct splice_state splice;
+	struct splice_segment segment;
+	struct splice_segment ack;
+	struct splice_start start;
+	struct splice_rule rule;
+	__u32 arguments[2];
+	__u32 is_reusable;
+	__u32 reserved;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct vector);
+} vectors SEC(".maps");
+
+static __always_inline void run(struct vector *v)
+{
+	switch (v->operation) {
+	case CLIENT_RECEIVE:
+		client_receive(&v->client, &v->segment);
+		break;
+	case SPLICE_RECEIVE_FROM_CLIENT:
+		v->result = splice_receive_from_client(&v->client, &v->server, &v->splice, &v->segment,
+						       &v->ack, v->now_ms);
+		break;
+	case SEND_TO_CLIENT:
+		splice_send_to_client(&v->client, v->splice.is_active, &v->segment, v->now_ms);
+		break;
+	case SERVER_FOR_SOCKET:
+		v->result = server_for_socket(&v->server, 0, &v->segment, v->now_ms);
+		break;
+	case SPLICE_RECEIVE_FROM_SERVER:
+		v->result = splice_receive_from_server(&v->server, &v->splice, &v->segment, v->now_ms);
+		break;
+	case SEND_TO_SERVER:
+		splice_send_to_server(&v->client, &v->server, &v->splice, &v->segment, v->now_ms);
+		break;
+	case OWED_ACK:
+		v->result = splice_owed_ack(&v->client, &v->server, &v->splice, &v->ack, v->now_ms);
+		break;
+	case BEGIN:
+		v->result = splice_begin(&v->client, &v->server, &v->start, &v->splice, &v->rule,
+					 v->now_ms);
+		break;
+	case SET_LENGTH:
+		splice_set_length(&v->client, &v->splice, v->arguments[0]);
+		break;
+	case END: {
+		int is_reusable = 0;
+
+		v->result = splice_end(&v->client, &v->server, &v->splice, v->arguments[0],
+				       v->arguments[1], &is_reusable, &v->ack, v->now_ms);
+		v->is_reusable = is_reusable;
+		break;
+	}
+	}
+}
+
+SEC("classifier")
+int splice_vector(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct vector *v = bpf_map_lookup_elem(&vectors, &zero);
+
+	if (!v || bpf_skb_load_bytes(skb, sizeof(struct ethhdr), v, sizeof(*v)))
+		return 1;
+	run(v);
+	return bpf_skb_store_bytes(skb, sizeof(struct ethhdr), v, sizeof(*v), 0) ? 1 : 0;
+}
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

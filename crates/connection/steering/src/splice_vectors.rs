@@ -1,0 +1,360 @@
+//! The translation in eBPF (bpf/splice.h), function by function, against `unlade-splice`.
+
+use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfLoader};
+use unlade_net::SeqNumber;
+use unlade_splice::raw::{
+    RawClient, RawClock, RawRule, RawSegment, RawServer, RawSplice, RawStart, unfit,
+};
+use unlade_splice::splice;
+use unlade_splice::{ClientFlow, Rule, Segment, ServerFlow, Splice, Start};
+use unlade_testkit::{Random, cases};
+
+use crate::load::program;
+
+static OBJECT: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/splice_vector.bpf.o"));
+const PROGRAM: &str = "splice_vector";
+const ETHERNET_BYTES: usize = 14;
+const TO_SOCKET: u32 = 1;
+const TO_SERVER: u32 = 2;
+
+/// `enum operation` of bpf/splice_vector.bpf.c.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+enum Operation {
+    ClientReceive,
+    SpliceReceiveFromClient,
+    SendToClient,
+    ServerForSocket,
+    SpliceReceiveFromServer,
+    SendToServer,
+    OwedAck,
+    Begin,
+    SetLength,
+    End,
+}
+
+const OPERATIONS: [Operation; 10] = [
+    Operation::ClientReceive,
+    Operation::SpliceReceiveFromClient,
+    Operation::SendToClient,
+    Operation::ServerForSocket,
+    Operation::SpliceReceiveFromServer,
+    Operation::SendToServer,
+    Operation::OwedAck,
+    Operation::Begin,
+    Operation::SetLength,
+    Operation::End,
+];
+
+/// `struct vector` of bpf/splice_vector.bpf.c.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct Vector {
+    operation: u32,
+    result: u32,
+    now_ms: u64,
+    client: RawClient,
+    server: RawServer,
+    splice: RawSplice,
+    segment: RawSegment,
+    ack: RawSegment,
+    start: RawStart,
+    rule: RawRule,
+    arguments: [u32; 2],
+    is_reusable: u32,
+    reserved: u32,
+}
+
+const _: () = assert!(size_of::<Vector>() == 16 + 72 + 80 + 32 + 72 + 72 + 24 + 40 + 16);
+
+/// Returns the vector as the program has left it.
+fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
+    // SAFETY: `Vector` is repr(C) and has integers only; the assertion shows that no byte of it is
+    // padding.
+    let bytes: &[u8; size_of::<Vector>()] = unsafe { &*std::ptr::from_ref(vector).cast() };
+    let mut frame = vec![0; ETHERNET_BYTES];
+    frame.extend_from_slice(bytes);
+    let mut out = vec![0; frame.len()];
+    let options = TestRunOptions {
+        data_in: Some(&frame),
+        data_out: Some(&mut out),
+        ..TestRunOptions::default()
+    };
+    let ran = program::<SchedClassifier>(ebpf, PROGRAM).unwrap().test_run(options).unwrap();
+    assert_eq!(ran.return_value, 0);
+    // SAFETY: `out` has the bytes of a `Vector` behind the header, every pattern of bits is one,
+    // and the read needs no alignment.
+    unsafe { out.as_ptr().add(ETHERNET_BYTES).cast::<Vector>().read_unaligned() }
+}
+
+/// Returns a number near `at`, often equal, and seldom far away.
+fn near(random: &mut Random, at: u32) -> u32 {
+    let distance = match random.below(8u32) {
+        0 | 1 => 0,
+        2 => random.below(4u32),
+        3..=6 => random.below(90_000u32),
+        _ => random.below(u32::MAX),
+    };
+    if random.below(2u32) == 0 { at.wrapping_add(distance) } else { at.wrapping_sub(distance) }
+}
+
+fn clock(random: &mut Random, now_ms: u64) -> RawClock {
+    let value = now_ms as u32;
+    RawClock {
+        is_used: random.below(2u32),
+        shift: random.below(3u32) * 8,
+        echoed: near(random, value),
+        peer: near(random, value),
+        value: near(random, value),
+        reserved: 0,
+        at_ms: now_ms.saturating_sub(random.below(100u64)),
+    }
+}
+
+fn segment(random: &mut Random, seq: u32, ack: u32, now_ms: u64) -> RawSegment {
+    const FLAGS: [u32; 8] = [0x10, 0x10, 0x10, 0x18, 0x11, 0x14, 0x12, 0x00];
+    let mut sack = [[0; 2]; 4];
+    let count = if random.below(3u32) == 0 { random.below(5u32) } else { 0 };
+    let seq = near(random, seq);
+    let ack = near(random, ack);
+    for block in sack.iter_mut().take(count as usize) {
+        let start = near(random, ack);
+        *block = [start, start.wrapping_add(random.below(9_000u32))];
+    }
+    let has_timestamps = random.below(2u32);
+    RawSegment {
+        seq,
+        ack,
+        flags: FLAGS[random.below(FLAGS.len())],
+        window: random.below(0x1_0000u32) * random.below(2u32),
+        payload_bytes: random.below(2u32) * random.below(9_000u32),
+        has_timestamps,
+        value: has_timestamps * near(random, now_ms as u32),
+        echo: has_timestamps * near(random, now_ms as u32),
+        sack_count: count,
+        sack,
+        reserved: 0,
+    }
+}
+
+/// Returns a state and a segment whose numbers are near each other.
+fn any(random: &mut Random) -> Vector {
+    let now_ms = 1 << 33 | random.below(1u64 << 31);
+    let at = 0u32.wrapping_sub(random.below(300_000u32));
+    let there = random.below(u32::MAX);
+    let theirs = near(random, there);
+    let delta = at.wrapping_sub(there);
+    let bypassed = random.below(2u32) * random.below(1u32 << 31);
+    let client = RawClient {
+        bypassed,
+        sent_end: near(random, at),
+        acked: near(random, at),
+        socket_acked: near(random, at),
+        window_bytes: random.below(200_000u32) * random.below(2u32),
+        window_max_bytes: random.below(400_000u32),
+        scale: random.below(15u32),
+        receive_max_bytes: random.below(400_000u32),
+        received: near(random, theirs),
+        window: random.below(0x1_0000u32),
+        clock: clock(random, now_ms),
+    };
+    let server = RawServer {
+        bypassed: random.below(2u32) * random.below(1u32 << 31),
+        passed_end: near(random, there),
+        acked: near(random, there),
+        granted: near(random, there),
+        socket_edge: near(random, there),
+        request_end: near(random, theirs),
+        scale: random.below(15u32),
+        peer_seen: random.below(2u32),
+        peer_value: 0,
+        limit_bytes: random.below(2u32) * 16_384,
+        peer_at_ms: 0,
+        clock: clock(random, now_ms),
+    };
+    let seen = server.peer_seen;
+    let has_end = random.below(3u32).min(1);
+    let first = near(random, there);
+    let splice = RawSplice {
+        is_active: 1,
+        first,
+        end: has_end * near(random, there),
+        has_end,
+        delta,
+        is_complete: random.below(2u32),
+        owes_ack: random.below(2u32),
+        reserved: 0,
+    };
+    let has_length = random.below(4u32).min(1);
+    let longest = random.below(2u32) << 30;
+    Vector {
+        now_ms,
+        client,
+        server: RawServer {
+            peer_value: seen * near(random, now_ms as u32),
+            peer_at_ms: u64::from(seen) * now_ms.saturating_sub(random.below(90u64)),
+            ..server
+        },
+        splice,
+        start: RawStart {
+            next: near(random, there.wrapping_sub(server.bypassed)),
+            socket_next: near(random, server.passed_end.wrapping_sub(server.bypassed)),
+            written_end: near(random, client.sent_end.wrapping_sub(bypassed)),
+            request_end: near(random, theirs),
+            has_length,
+            length_bytes: has_length * near(random, longest),
+        },
+        ..Vector::default()
+    }
+}
+
+fn start_of(raw: &RawStart) -> Start {
+    Start {
+        next: SeqNumber(raw.next),
+        socket_next: SeqNumber(raw.socket_next),
+        written_end: SeqNumber(raw.written_end),
+        request_end: SeqNumber(raw.request_end),
+        length_bytes: (raw.has_length != 0).then_some(raw.length_bytes),
+    }
+}
+
+/// Runs the operation with the functions of `unlade-splice`. Returns the expected vector, and the
+/// segments that are compared: for `segment`, for `ack`.
+fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Option<Segment>) {
+    let mut out = *vector;
+    let now_ms = vector.now_ms;
+    let mut client = ClientFlow::from(vector.client);
+    let mut server = ServerFlow::from(vector.server);
+    let mut spliced = Option::<Splice>::from(vector.splice).expect("it is active");
+    let mut is_active = true;
+    let segment = Segment::from(vector.segment);
+    let (mut shown, mut ack) = (None, None);
+    match operation {
+        Operation::ClientReceive => {
+            shown = Some(splice::receive_from_client(&mut client, &segment));
+        }
+        Operation::SpliceReceiveFromClient => {
+            let arrived = spliced.receive_from_client(&mut client, &mut server, &segment, now_ms);
+            (shown, ack) = (arrived.socket, arrived.server);
+            out.result = TO_SOCKET * u32::from(shown.is_some());
+            out.result |= TO_SERVER * u32::from(ack.is_some());
+        }
+        Operation::SendToClient => {
+            shown = Some(spliced.send_to_client(&mut client, &segment, now_ms));
+        }
+        Operation::ServerForSocket => {
+            shown = splice::receive_from_server(&mut server, &segment, now_ms);
+            out.result = shown.is_some().into();
+        }
+        Operation::SpliceReceiveFromServer => {
+            shown = spliced.receive_from_server(&mut server, &segment, now_ms);
+            out.result = shown.is_some().into();
+        }
+        Operation::SendToServer => {
+            shown = Some(spliced.send_to_server(&client, &mut server, &segment, now_ms));
+        }
+        Operation::OwedAck => {
+            ack = spliced.owed_ack(&client, &mut server, now_ms);
+            out.result = ack.is_some().into();
+        }
+        Operation::Begin => {
+            let start = start_of(&vector.start);
+            if let Ok((begun, _)) = Splice::begin(&mut client, &mut server, start, now_ms) {
+                spliced = begun;
+            }
+        }
+        Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
+        Operation::End => {
+            let [socket_next, written_end] = vector.arguments.map(SeqNumber);
+            let ended = spliced.end(&mut client, &mut server, socket_next, written_end, now_ms);
+            if let Ok(ended) = ended {
+                ack = ended.ack;
+                out.result = 1 + u32::from(ack.is_some());
+                out.is_reusable = ended.is_reusable.into();
+                is_active = false;
+            }
+        }
+    }
+    out.client = client.into();
+    out.server = server.into();
+    out.splice = if is_active { spliced.into() } else { RawSplice::default() };
+    (out, shown, ack)
+}
+
+#[test]
+fn both_translations_agree() {
+    let mut ebpf = match EbpfLoader::new().load(OBJECT) {
+        Ok(ebpf) => ebpf,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let classifier: &mut SchedClassifier = program(&mut ebpf, PROGRAM).unwrap();
+    if let Err(error) = classifier.load() {
+        return println!("skipped: {error}");
+    }
+    let (mut ended, mut begun) = (0, 0);
+    cases(2000, |random| {
+        for operation in OPERATIONS {
+            let mut vector = any(random);
+            vector.operation = operation as u32;
+            let RawClient { acked, received, sent_end, .. } = vector.client;
+            let RawServer { passed_end, request_end, .. } = vector.server;
+            let (now_ms, is_from_client) = (vector.now_ms, random.below(2u32) == 0);
+            vector.segment = match operation {
+                Operation::SendToClient => {
+                    segment(random, sent_end.wrapping_sub(vector.client.bypassed), received, now_ms)
+                }
+                Operation::ServerForSocket | Operation::SpliceReceiveFromServer => {
+                    segment(random, passed_end, request_end, now_ms)
+                }
+                Operation::SendToServer => segment(
+                    random,
+                    request_end,
+                    passed_end.wrapping_sub(vector.server.bypassed),
+                    now_ms,
+                ),
+                _ => segment(random, received, acked, now_ms),
+            };
+            if matches!(operation, Operation::End) {
+                let next = passed_end.wrapping_sub(vector.server.bypassed);
+                let written = sent_end.wrapping_sub(vector.client.bypassed);
+                vector.arguments = [near(random, next), near(random, written)];
+            } else if is_from_client {
+                vector.arguments = [random.below(1u32 << 30), 0];
+            }
+            let (expected, shown, ack) = model(operation, &vector);
+            let found = run(&mut ebpf, &vector);
+            assert_eq!(found.client, expected.client, "{operation:?} {vector:?}");
+            assert_eq!(found.server, expected.server, "{operation:?} {vector:?}");
+            if expected.splice.is_active != 0 {
+                assert_eq!(found.splice, expected.splice, "{operation:?} {vector:?}");
+            } else {
+                assert_eq!(found.splice.is_active, 0, "{operation:?} {vector:?}");
+                ended += 1;
+            }
+            if let Some(shown) = shown {
+                assert_eq!(Segment::from(found.segment), shown, "{operation:?} {vector:?}");
+            }
+            if let Some(ack) = ack {
+                assert_eq!(Segment::from(found.ack), ack, "{operation:?} {vector:?}");
+            }
+            if matches!(operation, Operation::Begin) {
+                let (mut client, mut server) = (vector.client.into(), vector.server.into());
+                let start = start_of(&vector.start);
+                match Splice::begin(&mut client, &mut server, start, now_ms) {
+                    Ok((_, rule)) => {
+                        assert_eq!(found.result, 0, "{vector:?}");
+                        assert_eq!(Rule::from(found.rule), rule, "{vector:?}");
+                        begun += 1;
+                    }
+                    Err(reason) => assert_eq!(unfit(found.result), Some(reason), "{vector:?}"),
+                }
+            } else {
+                assert_eq!(found.result, expected.result, "{operation:?} {vector:?}");
+                assert_eq!(found.is_reusable, expected.is_reusable, "{operation:?} {vector:?}");
+            }
+        }
+    });
+    assert!(ended > 20 && begun > 20, "{ended} ended, {begun} begun");
+}
