@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// Names of the object files and their sources.
-const OBJECTS: [&str; 5] = ["steer", "direct", "splice_vector", "impair", "strip"];
+const OBJECTS: [&str; 6] = ["steer", "direct", "splice", "splice_vector", "impair", "strip"];
 
 fn main() {
     println!("cargo::rerun-if-changed=bpf");

@@ -16,21 +16,7 @@
 
 #include <linux/udp.h>
 
-#include "parse.h"
-
-#define NEXT -1 /* both TCX_NEXT and TC_ACT_UNSPEC */
-#define SHOT 2  /* both TCX_DROP and TC_ACT_SHOT */
-#define TCP_URG 0x20
-#define PULL_BYTES 512
-
-#define OPTION_END 0
-#define OPTION_NOP 1
-#define OPTION_SACK 5
-#define OPTION_TIMESTAMPS 8
-#define TIMESTAMPS_BYTES 10
-/* NOP, NOP, timestamps: what every stack sends in segments with data. */
-#define USUAL_OPTIONS_BYTES 12
-#define USUAL_OPTIONS bpf_htonl(0x0101080a)
+#include "skb.h"
 
 /* The rule of one connection, in memory shared with user space. `version` is odd while user space
  * or a program writes; 0: there is none. All in host order but addresses and ports. */
@@ -143,11 +129,6 @@ struct header {
 	__be32 echo;
 };
 
-static __always_inline int before(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) < 0;
-}
-
 /* Returns true if the segment is of the rule. */
 static __always_inline int is_direct(const struct direct_rule *rule, const struct segment *segment)
 {
@@ -161,36 +142,6 @@ static __always_inline int is_direct(const struct direct_rule *rule, const struc
 	if (before(segment->seq, from) || before(rule->request_end, segment->ack))
 		return 0;
 	return !rule->has_end || !before(rule->end, segment->seq + segment->payload);
-}
-
-/* Writes the addresses. The checksum of TCP covers them as a pseudo header. */
-static __always_inline int rewrite_addresses(struct __sk_buff *skb, const struct segment *segment,
-					     struct direct_rule *rule)
-{
-	__u32 check = segment->at + __builtin_offsetof(struct tcphdr, check);
-	__u32 bytes = segment->key.family == 4 ? 4 : 16;
-	__u32 at = sizeof(struct ethhdr) + (segment->key.family == 4 ? 12 : 8);
-	struct {
-		__u8 source[16];
-		__u8 destination[16];
-	} from, to;
-	__s64 sum;
-
-	__builtin_memcpy(from.source, segment->key.client, 16);
-	__builtin_memcpy(from.destination, segment->key.service, 16);
-	__builtin_memcpy(to.source, rule->service, 16);
-	__builtin_memcpy(to.destination, rule->client, 16);
-	/* The unused bytes of IPv4 addresses are zero in both. */
-	sum = bpf_csum_diff((__be32 *)&from, sizeof(from), (__be32 *)&to, sizeof(to), 0);
-	if (bpf_l4_csum_replace(skb, check, 0, sum, BPF_F_PSEUDO_HDR))
-		return -1;
-	if (segment->key.family == 4 &&
-	    bpf_l3_csum_replace(skb, sizeof(struct ethhdr) + 10, 0, sum, 0))
-		return -1;
-	if (bytes == 4)
-		return bpf_skb_store_bytes(skb, at, to.source, 4, 0) ||
-		       bpf_skb_store_bytes(skb, at + 4, to.destination, 4, 0);
-	return bpf_skb_store_bytes(skb, at, &to, sizeof(to), 0);
 }
 
 /* Rewrites the segment. Returns 0 if it must go to the balancer; nothing has changed then. */
@@ -231,7 +182,7 @@ static __always_inline int translate(struct __sk_buff *skb, const struct segment
 	}
 	/* The checksum field is equal in both, so the difference is that of the others. */
 	sum = bpf_csum_diff((__be32 *)&old, sizeof(old), (__be32 *)&new, sizeof(new), 0);
-	if (rewrite_addresses(skb, segment, rule))
+	if (readdress(skb, at, segment->key.family, segment->key.client, rule->service))
 		return -1;
 	if (bytes == sizeof(new)) {
 		if (bpf_skb_store_bytes(skb, at, &new, 16, 0) ||
@@ -243,17 +194,6 @@ static __always_inline int translate(struct __sk_buff *skb, const struct segment
 	if (bpf_l4_csum_replace(skb, at + __builtin_offsetof(struct tcphdr, check), 0, sum, 0))
 		return -1;
 	return 1;
-}
-
-static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment)
-{
-	int kind = parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
-
-	/* Headers outside the linear part are pulled in once. */
-	if (kind != PACKET_CUT || skb->data_end - skb->data >= skb->len ||
-	    bpf_skb_pull_data(skb, skb->len < PULL_BYTES ? skb->len : PULL_BYTES))
-		return kind;
-	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
 }
 
 static __always_inline void count(__u32 what)

@@ -93,19 +93,6 @@ struct {
 	__type(value, __u64);
 } counts SEC(".maps");
 
-/* Chunk of a segment for the computation of its checksum. */
-#define SCRATCH_BYTES 512
-struct chunk {
-	__u8 bytes[SCRATCH_BYTES];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct chunk);
-} scratch SEC(".maps");
-
 static __always_inline void count(__u32 what)
 {
 	__u64 *counter = bpf_map_lookup_elem(&counts, &what);

@@ -17,6 +17,7 @@
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
+#define TCP_URG 0x20
 
 /* Maximum number of IPv6 extension headers. RFC 8504 5.3 allows discarding longer chains. */
 #define EXTENSIONS_MAX 4

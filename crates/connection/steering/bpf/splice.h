@@ -5,9 +5,8 @@
 
 #include <linux/types.h>
 
-#include "parse.h"
+#include "skb.h"
 
-#define TCP_URG 0x20
 #define SACK_BLOCKS_MAX 4
 /* src/splice.rs, src/pooled.rs, src/clock.rs of the crate. */
 #define LENGTH_BYTES_MAX (1u << 30)
@@ -125,11 +124,6 @@ enum splice_ended {
 	SPLICE_ENDED,
 	SPLICE_ENDED_OWING, /* an acknowledgement */
 };
-
-static __always_inline int before(__u32 a, __u32 b)
-{
-	return (__s32)(a - b) < 0;
-}
 
 static __always_inline __u32 later(__u32 a, __u32 b)
 {

@@ -81,6 +81,7 @@ pub mod load;
 #[cfg(test)]
 mod program_tests;
 mod raw_entry;
+pub mod splice;
 #[cfg(test)]
 mod splice_vectors;
 pub mod stats;

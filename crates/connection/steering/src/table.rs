@@ -38,6 +38,21 @@ impl From<&FlowKey> for RawKey {
     }
 }
 
+impl RawKey {
+    /// Returns the bytes as words of memory.
+    pub(crate) fn words(&self) -> [u32; 10] {
+        let ports =
+            [self.client_port[0], self.client_port[1], self.service_port[0], self.service_port[1]];
+        let mut words = [0; 10];
+        let addresses = self.client.chunks_exact(4).chain(self.service.chunks_exact(4));
+        for (word, bytes) in words.iter_mut().zip(addresses.chain([&ports[..]])) {
+            *word = u32::from_ne_bytes(bytes.try_into().unwrap_or_default());
+        }
+        words[9] = self.family;
+        words
+    }
+}
+
 pub(crate) fn address_bytes(address: &SocketAddr) -> [u8; 16] {
     match address.ip() {
         IpAddr::V6(ip) => ip.octets(),

@@ -1,0 +1,409 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* The translation of connections at a balancer.
+ *
+ *   link ingress: of a client ──► for its socket, and for the server: an acknowledgement
+ *                 of a server ──► for its socket
+ *   link egress:  of a socket ──► for its peer
+ *   control:      begin and end of a splice, by the balancer's process
+ *
+ * All is unchanged for connections without a slot, and for a slot whose connection was never in a splice.
+ * The decisions are those of splice.h. One lock guards all slots of a worker of the balancer: a splice joins
+ * two slots, and a program can hold only one lock.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+
+#include <bpf/bpf_core_read.h>
+
+#include "checksum.h"
+#include "splice_packet.h"
+
+/* Marks packets of these programs, so that they pass the link's egress unchanged. */
+#define MARK 0x756e6c64
+#define NONE 0xffffffff
+
+struct splice_lock {
+	struct bpf_spin_lock lock;
+};
+
+#define LOCKS_MAX 256
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOCKS_MAX);
+	__type(key, __u32);
+	__type(value, struct splice_lock);
+} splice_locks SEC(".maps");
+
+/* A connection, in memory shared with user space, which writes `key` and `lock` before the slot is
+ * found. Remote host first in `key`. */
+struct splice_head {
+	struct flow_key key;
+	__u32 lock;
+	__u32 is_open;
+	__u32 peer;    /* slot of the other connection of the splice; NONE */
+	__u32 ifindex; /* of the newest packet of the remote host; 0: none came */
+	__u8 mac[12];  /* addresses of a frame to it */
+	__u32 dropped; /* packets */
+	__u64 packets; /* from the remote host, since the slot is open */
+};
+
+struct splice_client_slot {
+	struct splice_head head;
+	struct splice_client flow;
+	struct splice_state splice;
+	__u64 acks; /* sent to servers */
+};
+
+struct splice_server_slot {
+	struct splice_head head;
+	struct splice_server flow;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct flow_key);
+	__type(value, __u32); /* a slot, twice its number; odd: of a server */
+} splice_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct splice_client_slot);
+} splice_clients SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1); /* set at load */
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct splice_server_slot);
+} splice_servers SEC(".maps");
+
+/* Packets and requests do not share memory: a packet can interrupt a request. */
+enum { WORK_PACKET, WORK_REQUEST, WORKS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, WORKS);
+	__type(key, __u32);
+	__type(value, struct splice_work);
+} splice_works SEC(".maps");
+
+/* Order as in src/splice.rs. */
+enum splice_count {
+	SPLICE_ACKS,     /* sent to servers */
+	SPLICE_DROPPED,  /* segments that a socket must not see */
+	SPLICE_REFUSED,  /* segments of clients that a TCP would refuse */
+	SPLICE_CORRUPT,  /* wrong checksums */
+	SPLICE_UNSENT,   /* acknowledgements that could not be sent */
+	SPLICE_COUNTS,
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, SPLICE_COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} splice_counts SEC(".maps");
+
+static __always_inline void count(__u32 what)
+{
+	__u64 *counter = bpf_map_lookup_elem(&splice_counts, &what);
+
+	if (counter)
+		(*counter)++;
+}
+
+static __always_inline __u64 time_ms(void)
+{
+	return bpf_ktime_get_ns() / 1000000;
+}
+
+static __always_inline struct splice_work *work_of(__u32 number)
+{
+	return bpf_map_lookup_elem(&splice_works, &number);
+}
+
+/* A segment without payload, whose header was read. */
+static __always_inline int is_intact_header(struct __sk_buff *skb, struct segment *packet,
+					    const struct splice_work *work)
+{
+	__u32 pseudo;
+
+	if (bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
+		return 1;
+	pseudo = fold(pseudo_header(packet));
+	return is_pending(packet, pseudo) ||
+	       fold(bpf_csum_diff(0, 0, (__be32 *)work->original, HEADER_BUFFER, pseudo)) == 0xffff;
+}
+
+static __always_inline int is_intact(struct __sk_buff *skb, struct segment *packet,
+				     const struct splice_work *work)
+{
+	return packet->payload ? is_intact_skb(skb, packet) : is_intact_header(skb, packet, work);
+}
+
+/* Notes where the remote host's packets come from. */
+static __always_inline void learn(struct __sk_buff *skb, struct splice_head *head)
+{
+	const struct ethhdr *eth = (void *)(long)skb->data;
+
+	head->packets++;
+	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
+		return;
+	__builtin_memcpy(head->mac, eth->h_source, 6);
+	__builtin_memcpy(head->mac + 6, eth->h_dest, 6);
+	head->ifindex = skb->ifindex;
+}
+
+/* Addresses as in a packet of this host to the remote one. */
+static __always_inline void addresses_to(const struct flow_key *key, __u8 *to)
+{
+	__builtin_memcpy(to, key->service, 16);
+	__builtin_memcpy(to + 16, key->client, 16);
+}
+
+/* Makes the packet a segment for the slot's remote host. */
+static __always_inline int write_ack(struct __sk_buff *skb, struct segment *packet,
+				     struct splice_work *work, const struct splice_head *to)
+{
+	__u8 addresses[32];
+
+	addresses_to(&to->key, addresses);
+	compose(work, 1, to->key.service_port, to->key.client_port);
+	return bpf_skb_store_bytes(skb, 0, to->mac, sizeof(to->mac), 0) ||
+	       readdress(skb, packet->at, packet->key.family, packet->key.client, addresses) ||
+	       write_header(skb, packet->at, work);
+}
+
+/* Makes it the segment for the socket again. */
+static __always_inline int restore(struct __sk_buff *skb, struct segment *packet,
+				   struct splice_work *work, const struct splice_head *from,
+				   const struct splice_head *was)
+{
+	__u8 addresses[32], mac[12];
+
+	addresses_to(&was->key, addresses);
+	__builtin_memcpy(mac, from->mac + 6, 6);
+	__builtin_memcpy(mac + 6, from->mac, 6);
+	/* The frame's destination is first. */
+	return bpf_skb_store_bytes(skb, 0, mac, sizeof(mac), 0) ||
+	       readdress(skb, packet->at, packet->key.family, addresses, packet->key.client);
+}
+
+/* A segment for the socket or the peer, if it has changed. */
+static __always_inline int pass(struct __sk_buff *skb, struct segment *packet,
+				struct splice_work *work)
+{
+	compose(work, 0, packet->key.client_port, packet->key.service_port);
+	if (is_unchanged(work))
+		return NEXT;
+	return write_header(skb, packet->at, work) ? SHOT : NEXT;
+}
+
+static __always_inline int from_client(struct __sk_buff *skb, struct segment *packet,
+				       struct splice_work *work, __u32 index)
+{
+	struct splice_client_slot *slot = bpf_map_lookup_elem(&splice_clients, &index);
+	struct splice_server_slot *server;
+	struct splice_lock *lock;
+	__u32 peer, number;
+	__u64 now_ms = time_ms();
+	int ways = SPLICE_TO_SOCKET, is_lost = 0;
+
+	if (!slot || !slot->head.is_open)
+		return NEXT;
+	if (!is_intact(skb, packet, work)) {
+		count(SPLICE_CORRUPT);
+		return NEXT; /* the socket drops it */
+	}
+	peer = slot->head.peer;
+	number = slot->head.lock;
+	server = bpf_map_lookup_elem(&splice_servers, &peer);
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return NEXT;
+	bpf_spin_lock(&lock->lock);
+	learn(skb, &slot->head);
+	if (!slot->splice.is_active)
+		client_receive(&slot->flow, &work->segment);
+	else if (server && slot->head.peer == peer)
+		ways = splice_receive_from_client(&slot->flow, &server->flow, &slot->splice,
+						  &work->segment, &work->ack, now_ms);
+	else
+		is_lost = 1; /* a splice has begun since: the client sends again */
+	bpf_spin_unlock(&lock->lock);
+	if (is_lost || !ways) {
+		count(is_lost ? SPLICE_DROPPED : SPLICE_REFUSED);
+		return SHOT;
+	}
+	if (!(ways & SPLICE_TO_SERVER) || !server)
+		return pass(skb, packet, work);
+	__u32 ifindex = server->head.ifindex;
+
+	if (write_ack(skb, packet, work, &server->head))
+		return SHOT;
+	count(SPLICE_ACKS);
+	skb->mark = MARK;
+	if (!(ways & SPLICE_TO_SOCKET))
+		return bpf_redirect(ifindex, 0);
+	/* The clone shares the bytes until they are written. */
+	if (bpf_clone_redirect(skb, ifindex, 0))
+		count(SPLICE_UNSENT);
+	skb->mark = 0;
+	if (restore(skb, packet, work, &slot->head, &server->head))
+		return SHOT;
+	compose(work, 0, packet->key.client_port, packet->key.service_port);
+	return write_header(skb, packet->at, work) ? SHOT : NEXT;
+}
+
+static __always_inline int from_server(struct __sk_buff *skb, struct segment *packet,
+				       struct splice_work *work, __u32 index)
+{
+	struct splice_server_slot *slot = bpf_map_lookup_elem(&splice_servers, &index);
+	struct splice_client_slot *client;
+	struct splice_lock *lock;
+	__u32 peer, number;
+	__u64 now_ms = time_ms();
+	int is_passed = 0;
+
+	if (!slot || !slot->head.is_open)
+		return NEXT;
+	/* A wrong checksum of a payload costs the connection at most: END finds that bytes lack. */
+	if (!packet->payload && !is_intact_header(skb, packet, work)) {
+		count(SPLICE_CORRUPT);
+		return NEXT;
+	}
+	peer = slot->head.peer;
+	number = slot->head.lock;
+	client = bpf_map_lookup_elem(&splice_clients, &peer);
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return NEXT;
+	bpf_spin_lock(&lock->lock);
+	learn(skb, &slot->head);
+	if (slot->head.peer == NONE)
+		is_passed = server_for_socket(&slot->flow, 0, &work->segment, now_ms);
+	else if (client && slot->head.peer == peer)
+		is_passed = splice_receive_from_server(&slot->flow, &client->splice, &work->segment,
+						       now_ms);
+	bpf_spin_unlock(&lock->lock);
+	if (!is_passed) {
+		count(SPLICE_DROPPED);
+		return SHOT;
+	}
+	return pass(skb, packet, work);
+}
+
+SEC("classifier")
+int splice_ingress(struct __sk_buff *skb)
+{
+	struct segment packet;
+	struct splice_work *work;
+	__u32 *number;
+
+	if (parsed(skb, &packet) != PACKET_WHOLE)
+		return NEXT;
+	number = bpf_map_lookup_elem(&splice_flows, &packet.key);
+	if (!number)
+		return NEXT;
+	work = work_of(WORK_PACKET);
+	if (!work || read_segment(skb, &packet, work))
+		return NEXT;
+	if (*number & 1)
+		return from_server(skb, &packet, work, *number >> 1);
+	return from_client(skb, &packet, work, *number >> 1);
+}
+
+static __always_inline int to_client(struct __sk_buff *skb, struct segment *packet,
+				     struct splice_work *work, __u32 index)
+{
+	struct splice_client_slot *slot = bpf_map_lookup_elem(&splice_clients, &index);
+	struct splice_lock *lock;
+	__u64 now_ms = time_ms();
+	__u32 number;
+
+	if (!slot || !slot->head.is_open)
+		return NEXT;
+	number = slot->head.lock;
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return NEXT;
+	bpf_spin_lock(&lock->lock);
+	splice_send_to_client(&slot->flow, slot->splice.is_active, &work->segment, now_ms);
+	bpf_spin_unlock(&lock->lock);
+	return pass(skb, packet, work);
+}
+
+static __always_inline int to_server(struct __sk_buff *skb, struct segment *packet,
+				     struct splice_work *work, __u32 index)
+{
+	struct splice_server_slot *slot = bpf_map_lookup_elem(&splice_servers, &index);
+	struct splice_client_slot *client;
+	struct splice_lock *lock;
+	__u64 now_ms = time_ms();
+	__u32 peer, number;
+	int is_lost = 0;
+
+	if (!slot || !slot->head.is_open)
+		return NEXT;
+	peer = slot->head.peer;
+	number = slot->head.lock;
+	client = bpf_map_lookup_elem(&splice_clients, &peer);
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return NEXT;
+	work->none.is_active = 0;
+	bpf_spin_lock(&lock->lock);
+	if (slot->head.peer == NONE)
+		splice_send_to_server(&work->nobody, &slot->flow, &work->none, &work->segment, now_ms);
+	else if (client && slot->head.peer == peer)
+		splice_send_to_server(&client->flow, &slot->flow, &client->splice, &work->segment,
+				      now_ms);
+	else
+		is_lost = 1;
+	bpf_spin_unlock(&lock->lock);
+	if (is_lost) {
+		count(SPLICE_DROPPED);
+		return SHOT;
+	}
+	return pass(skb, packet, work);
+}
+
+SEC("classifier")
+int splice_egress(struct __sk_buff *skb)
+{
+	struct segment packet;
+	struct flow_key key;
+	struct splice_work *work;
+	__u32 *number;
+
+	if (skb->mark == MARK) {
+		skb->mark = 0;
+		return NEXT;
+	}
+	if (parsed(skb, &packet) != PACKET_WHOLE)
+		return NEXT;
+	__builtin_memcpy(key.client, packet.key.service, 16);
+	__builtin_memcpy(key.service, packet.key.client, 16);
+	key.client_port = packet.key.service_port;
+	key.service_port = packet.key.client_port;
+	key.family = packet.key.family;
+	number = bpf_map_lookup_elem(&splice_flows, &key);
+	if (!number)
+		return NEXT;
+	work = work_of(WORK_PACKET);
+	if (!work || read_segment(skb, &packet, work))
+		return NEXT;
+	if (*number & 1)
+		return to_server(skb, &packet, work, *number >> 1);
+	return to_client(skb, &packet, work, *number >> 1);
+}
+
+#include "splice_control.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";

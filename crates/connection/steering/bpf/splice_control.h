@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 OR MIT */
+/* Requests of the balancer's process, which runs this program on a frame (BPF_PROG_TEST_RUN). The frame is
+ * an acknowledgement to the server, without numbers; the program sends it if one is due. Numbers of the
+ * sockets are read from the kernel, so the process need not know them. */
+#pragma once
+
+/* The parts of the kernel's sockets that are read; offsets are found at load. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct tcp_options_received {
+	__u32 ts_recent;
+	__u32 rcv_tsecr;
+	__u16 saw_tstamp : 1, tstamp_ok : 1, dsack : 1, wscale_ok : 1, sack_ok : 3, smc_ok : 1,
+		snd_wscale : 4, rcv_wscale : 4;
+};
+
+struct tcp_sock {
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 rcv_wup;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 snd_wnd;
+	__u32 rcv_wnd;
+	__u32 write_seq;
+	struct tcp_options_received rx_opt;
+};
+#pragma clang attribute pop
+
+#define TCP_ESTABLISHED 1
+#define TCP_CLOSE_WAIT 8
+
+/* The numbers of a socket. */
+struct socket_state {
+	__u32 rcv_nxt;
+	__u32 copied_seq;
+	__u32 rcv_wup;
+	__u32 snd_nxt;
+	__u32 snd_una;
+	__u32 snd_wnd;
+	__u32 rcv_wnd;
+	__u32 write_seq;
+	__u32 ts_recent;
+	__u32 rcv_tsecr;
+	__u32 has_timestamps;
+	__u32 snd_wscale;
+	__u32 rcv_wscale;
+};
+
+enum splice_operation {
+	CONTROL_OPEN_CLIENT,
+	CONTROL_OPEN_SERVER,
+	CONTROL_BEGIN,
+	CONTROL_LENGTH,
+	CONTROL_SETTLE, /* sends the acknowledgement that is owed */
+	CONTROL_END,
+	CONTROL_ABORT,  /* ends a splice whose connections are closed */
+};
+
+enum splice_result {
+	CONTROL_DONE,
+	CONTROL_NO_SOCKET,
+	CONTROL_NOT_OPEN,
+	CONTROL_BUSY,   /* not complete, or bytes are under way */
+	CONTROL_OWING,  /* done, but the acknowledgement could not be sent */
+	CONTROL_UNFIT,  /* plus enum splice_unfit */
+};
+
+/* A request, in memory shared with user space; one for each worker. */
+struct splice_request {
+	__u32 operation;
+	__u32 result;
+	__u32 client; /* slots */
+	__u32 server;
+	__u32 has_length;
+	__u32 length_bytes;
+	__u32 is_reusable;
+	__u32 limit_bytes;
+	struct splice_rule rule;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOCKS_MAX);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct splice_request);
+} splice_requests SEC(".maps");
+
+/* Returns 0 if there is no such socket. */
+static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_key *key,
+				       struct socket_state *state)
+{
+	struct bpf_sock_tuple tuple;
+	struct bpf_sock *sk;
+	struct tcp_sock *tcp;
+	__u32 bytes;
+	int is_found = 0;
+
+	__builtin_memset(&tuple, 0, sizeof(tuple));
+	if (key->family == 4) {
+		bytes = sizeof(tuple.ipv4);
+		__builtin_memcpy(&tuple.ipv4.saddr, key->client, 4);
+		__builtin_memcpy(&tuple.ipv4.daddr, key->service, 4);
+		tuple.ipv4.sport = key->client_port;
+		tuple.ipv4.dport = key->service_port;
+	} else {
+		bytes = sizeof(tuple.ipv6);
+		__builtin_memcpy(tuple.ipv6.saddr, key->client, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, key->service, 16);
+		tuple.ipv6.sport = key->client_port;
+		tuple.ipv6.dport = key->service_port;
+	}
+	sk = bytes == sizeof(tuple.ipv4) ?
+		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0) :
+		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	if (!sk)
+		return 0;
+	tcp = (sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT) ?
+		      bpf_skc_to_tcp_sock(sk) :
+		      0;
+	if (tcp) {
+		state->rcv_nxt = tcp->rcv_nxt;
+		state->copied_seq = tcp->copied_seq;
+		state->rcv_wup = tcp->rcv_wup;
+		state->snd_nxt = tcp->snd_nxt;
+		state->snd_una = tcp->snd_una;
+		state->snd_wnd = tcp->snd_wnd;
+		state->rcv_wnd = tcp->rcv_wnd;
+		state->write_seq = tcp->write_seq;
+		state->ts_recent = tcp->rx_opt.ts_recent;
+		state->rcv_tsecr = tcp->rx_opt.rcv_tsecr;
+		state->has_timestamps = BPF_CORE_READ_BITFIELD(tcp, rx_opt.tstamp_ok);
+		state->snd_wscale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.snd_wscale);
+		state->rcv_wscale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale);
+		is_found = 1;
+	}
+	bpf_sk_release(sk);
+	return is_found;
+}
+
+static __always_inline void open_clock(struct splice_clock *clock, const struct socket_state *socket)
+{
+	/* The shift stays: it is of the addresses, as `bypassed` is. */
+	clock->is_used = socket->has_timestamps;
+	clock->peer = socket->ts_recent;
+	clock->echoed = socket->rcv_tsecr + clock->shift;
+	clock->value = 0;
+	clock->at_ms = 0;
+}
+
+/* What earlier connections of the same addresses have bypassed stays: the peer's numbers are ahead by it
+ * from the first segment on. */
+static __always_inline void open_client(struct splice_client *flow,
+					const struct socket_state *socket)
+{
+	flow->sent_end = socket->snd_nxt + flow->bypassed;
+	flow->acked = socket->snd_una + flow->bypassed;
+	flow->socket_acked = flow->acked;
+	flow->window_bytes = socket->snd_wnd;
+	flow->window_max_bytes = socket->snd_wnd;
+	flow->scale = socket->snd_wscale;
+	flow->receive_max_bytes = 0xffffu << (socket->rcv_wscale & 15);
+	flow->received = socket->rcv_nxt;
+	flow->window = 0;
+	open_clock(&flow->clock, socket);
+}
+
+static __always_inline void open_server(struct splice_server *flow,
+					const struct socket_state *socket)
+{
+	flow->passed_end = socket->rcv_nxt + flow->bypassed;
+	flow->acked = socket->rcv_wup + flow->bypassed;
+	flow->granted = flow->acked + socket->rcv_wnd;
+	flow->socket_edge = flow->granted;
+	flow->request_end = socket->snd_nxt;
+	flow->scale = socket->rcv_wscale;
+	flow->peer_seen = 0;
+	flow->peer_value = 0;
+	flow->peer_at_ms = 0;
+	open_clock(&flow->clock, socket);
+}
+
+/* Makes the frame the acknowledgement and sends it. */
+static __always_inline int send_ack(struct __sk_buff *skb, struct splice_work *work,
+				    const struct splice_head *to)
+{
+	struct segment packet;
+
+	if (!to->ifindex || parsed(skb, &packet) != PACKET_WHOLE ||
+	    read_segment(skb, &packet, work))
+		return -1;
+	compose(work, 1, packet.key.client_port, packet.key.service_port);
+	if (bpf_skb_store_bytes(skb, 0, to->mac, sizeof(to->mac), 0) ||
+	    write_header(skb, packet.at, work))
+		return -1;
+	skb->mark = MARK;
+	return bpf_clone_redirect(skb, to->ifindex, 0);
+}
+
+static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice_request *request)
+{
+	__u32 client = request->client, server = request->server, number;
+	int is_client = request->operation == CONTROL_OPEN_CLIENT;
+	struct splice_client_slot *c = bpf_map_lookup_elem(&splice_clients, &client);
+	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
+	struct splice_lock *lock;
+	struct socket_state socket;
+
+	if (is_client ? !c : !s)
+		return CONTROL_NOT_OPEN;
+	number = is_client && c ? c->head.lock : s ? s->head.lock : 0;
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return CONTROL_NOT_OPEN;
+	__builtin_memset(&socket, 0, sizeof(socket));
+	if (is_client && c) {
+		if (!find_socket(skb, &c->head.key, &socket))
+			return CONTROL_NO_SOCKET;
+		bpf_spin_lock(&lock->lock);
+		open_client(&c->flow, &socket);
+		c->splice.is_active = 0;
+		c->head.peer = NONE;
+		c->head.is_open = 1;
+		bpf_spin_unlock(&lock->lock);
+	} else if (s) {
+		if (!find_socket(skb, &s->head.key, &socket))
+			return CONTROL_NO_SOCKET;
+		bpf_spin_lock(&lock->lock);
+		open_server(&s->flow, &socket);
+		s->flow.limit_bytes = request->limit_bytes;
+		s->head.peer = NONE;
+		s->head.is_open = 1;
+		bpf_spin_unlock(&lock->lock);
+	}
+	return CONTROL_DONE;
+}
+
+static __always_inline __u32 run_begin(struct splice_request *request, struct splice_client_slot *c,
+				       struct splice_server_slot *s, struct splice_lock *lock,
+				       const struct socket_state *client,
+				       const struct socket_state *server)
+{
+	struct splice_start start = {
+		.next = server->copied_seq,
+		.socket_next = server->rcv_nxt,
+		.written_end = client->write_seq,
+		.request_end = server->write_seq,
+		.has_length = request->has_length,
+		.length_bytes = request->length_bytes,
+	};
+	__u64 now_ms = time_ms();
+	__u32 unfit;
+
+	bpf_spin_lock(&lock->lock);
+	/* An acknowledgement without timestamps has no room for them. */
+	if (s->flow.clock.is_used && !c->flow.clock.is_used)
+		unfit = SPLICE_TIMESTAMPS;
+	else
+		unfit = splice_begin(&c->flow, &s->flow, &start, &c->splice, &request->rule, now_ms);
+	if (unfit == SPLICE_FIT) {
+		c->head.peer = request->server;
+		s->head.peer = request->client;
+	}
+	bpf_spin_unlock(&lock->lock);
+	return unfit == SPLICE_FIT ? CONTROL_DONE : CONTROL_UNFIT + unfit;
+}
+
+static __always_inline __u32 run_settle(struct __sk_buff *skb, struct splice_client_slot *c,
+					struct splice_server_slot *s, struct splice_lock *lock,
+					struct splice_work *work)
+{
+	__u64 now_ms = time_ms();
+	int is_owed;
+
+	bpf_spin_lock(&lock->lock);
+	is_owed = c->splice.is_active &&
+		  splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack, now_ms);
+	bpf_spin_unlock(&lock->lock);
+	if (is_owed && send_ack(skb, work, &s->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
+}
+
+static __always_inline __u32 run_end(struct __sk_buff *skb, struct splice_request *request,
+				     struct splice_client_slot *c, struct splice_server_slot *s,
+				     struct splice_lock *lock, struct splice_work *work,
+				     const struct socket_state *client,
+				     const struct socket_state *server)
+{
+	__u64 now_ms = time_ms();
+	int ended, is_reusable = 0;
+
+	/* The balancer has read what came to the server's socket, and the client has what it wrote. */
+	if (server->copied_seq != server->rcv_nxt || client->snd_una != client->write_seq)
+		return CONTROL_BUSY;
+	bpf_spin_lock(&lock->lock);
+	ended = splice_end(&c->flow, &s->flow, &c->splice, server->rcv_nxt, client->write_seq,
+			   &is_reusable, &work->ack, now_ms);
+	if (ended != SPLICE_NOT_ENDED) {
+		c->head.peer = NONE;
+		s->head.peer = NONE;
+	}
+	bpf_spin_unlock(&lock->lock);
+	if (ended == SPLICE_NOT_ENDED)
+		return CONTROL_BUSY;
+	request->is_reusable = is_reusable;
+	if (ended == SPLICE_ENDED_OWING && send_ack(skb, work, &s->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
+}
+
+static __always_inline __u32 run_abort(struct splice_client_slot *c, struct splice_server_slot *s,
+				       struct splice_lock *lock)
+{
+	bpf_spin_lock(&lock->lock);
+	c->splice.is_active = 0;
+	c->head.peer = NONE;
+	s->head.peer = NONE;
+	bpf_spin_unlock(&lock->lock);
+	return CONTROL_DONE;
+}
+
+static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_request *request,
+				      struct splice_work *work)
+{
+	__u32 client = request->client, server = request->server, number;
+	struct splice_client_slot *c = bpf_map_lookup_elem(&splice_clients, &client);
+	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
+	struct socket_state theirs, ours;
+	struct splice_lock *lock;
+
+	if (!c || !s || !c->head.is_open || !s->head.is_open || c->head.lock != s->head.lock)
+		return CONTROL_NOT_OPEN;
+	number = c->head.lock;
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return CONTROL_NOT_OPEN;
+	switch (request->operation) {
+	case CONTROL_LENGTH:
+		bpf_spin_lock(&lock->lock);
+		splice_set_length(&c->flow, &c->splice, request->length_bytes);
+		bpf_spin_unlock(&lock->lock);
+		return CONTROL_DONE;
+	case CONTROL_SETTLE:
+		return run_settle(skb, c, s, lock, work);
+	case CONTROL_ABORT:
+		return run_abort(c, s, lock);
+	}
+	__builtin_memset(&ours, 0, sizeof(ours));
+	__builtin_memset(&theirs, 0, sizeof(theirs));
+	if (!find_socket(skb, &c->head.key, &ours) || !find_socket(skb, &s->head.key, &theirs))
+		return CONTROL_NO_SOCKET;
+	if (request->operation == CONTROL_BEGIN)
+		return run_begin(request, c, s, lock, &ours, &theirs);
+	return run_end(skb, request, c, s, lock, work, &ours, &theirs);
+}
+
+/* `mark` of the frame is the number of the request. */
+SEC("classifier")
+int splice_control(struct __sk_buff *skb)
+{
+	__u32 number = skb->mark;
+	struct splice_request *request = bpf_map_lookup_elem(&splice_requests, &number);
+	struct splice_work *work = work_of(WORK_REQUEST);
+
+	if (!request || !work)
+		return CONTROL_NOT_OPEN;
+	if (request->operation == CONTROL_OPEN_CLIENT || request->operation == CONTROL_OPEN_SERVER)
+		request->result = run_open(skb, request);
+	else
+		request->result = run_pair(skb, request, work);
+	return request->result;
+}

@@ -1,0 +1,620 @@
+//! Splices at a balancer: segments of two connections are translated into each other.
+//!
+//! A *slot* is the state of one connection in memory that the programs share. A connection that never
+//! takes part in a splice has none, and its packets pass unchanged.
+
+use std::collections::{HashMap as StdHashMap, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use aya::maps::{HashMap, MapData, PerCpuArray};
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
+use aya::{Btf, Ebpf, EbpfLoader};
+use thiserror::Error;
+use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions};
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_splice::raw::{RawRule, unfit};
+use unlade_splice::{Rule, Unfit};
+
+use crate::error::SteerError;
+use crate::load::{attach_classifier, map_array, program, take};
+use crate::raw_entry::SharedArray;
+use crate::table::RawKey;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/splice.bpf.o"));
+const INGRESS: &str = "splice_ingress";
+const EGRESS: &str = "splice_egress";
+const CONTROL: &str = "splice_control";
+/// Most workers: `LOCKS_MAX` of bpf/splice.bpf.c.
+pub const WORKERS_MAX: u32 = 256;
+/// `NONE` of bpf/splice.bpf.c.
+const NONE: u32 = u32::MAX;
+/// Time for which the addresses of a closed connection keep its state: segments of its end are
+/// translated, and TIME-WAIT is over (RFC 9293 §3.6.1; Linux waits for 60 s).
+const LINGER: Duration = Duration::from_secs(61);
+/// Timestamps between two NOPs, as in a segment of Linux.
+const TIMESTAMPS_BYTES: usize = 12;
+
+/// `struct splice_head` of bpf/splice.bpf.c.
+#[repr(C)]
+#[derive(Debug)]
+struct RawHead {
+    key: [AtomicU32; 10],
+    lock: AtomicU32,
+    is_open: AtomicU32,
+    peer: AtomicU32,
+    ifindex: AtomicU32,
+    mac: [AtomicU8; 12],
+    reserved: AtomicU32,
+    packets: AtomicU64,
+}
+
+/// `struct splice_client_slot`: the flow is a `RawClient`, the splice a `RawSplice`.
+#[repr(C)]
+#[derive(Debug)]
+struct RawClientSlot {
+    head: RawHead,
+    flow: [AtomicU32; 18],
+    splice: [AtomicU32; 8],
+    acks: AtomicU64,
+}
+
+/// `struct splice_server_slot`: the flow is a `RawServer`.
+#[repr(C)]
+#[derive(Debug)]
+struct RawServerSlot {
+    head: RawHead,
+    flow: [AtomicU32; 20],
+}
+
+/// `struct splice_request` of bpf/splice_control.h.
+#[repr(C)]
+#[derive(Debug)]
+struct RawRequest {
+    operation: AtomicU32,
+    result: AtomicU32,
+    client: AtomicU32,
+    server: AtomicU32,
+    has_length: AtomicU32,
+    length_bytes: AtomicU32,
+    is_reusable: AtomicU32,
+    limit_bytes: AtomicU32,
+    rule: [AtomicU32; 10],
+}
+
+const _: () = assert!(size_of::<RawHead>() == 80 && size_of::<RawClientSlot>() == 192);
+const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 72);
+/// Words of `flow` and `splice` that the process reads.
+const BYPASSED: usize = 0;
+const SERVER_HAS_CLOCK: usize = 12;
+const CLIENT_SHIFT: usize = 11;
+const SERVER_SHIFT: usize = 13;
+const IS_COMPLETE: usize = 5;
+
+/// `enum splice_operation` of bpf/splice_control.h.
+#[derive(Clone, Copy)]
+#[repr(u32)]
+enum Operation {
+    OpenClient,
+    OpenServer,
+    Begin,
+    Length,
+    Settle,
+    End,
+    Abort,
+}
+
+/// `enum splice_result` of bpf/splice_control.h.
+const DONE: u32 = 0;
+const NO_SOCKET: u32 = 1;
+const NOT_OPEN: u32 = 2;
+const BUSY: u32 = 3;
+const OWING: u32 = 4;
+const UNFIT: u32 = 5;
+
+/// Segments since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpliceCounts {
+    /// Acknowledgements of clients that went to servers.
+    pub acks: u64,
+    /// Segments that a socket must not see: of bytes that bypass it.
+    pub dropped: u64,
+    /// Segments of clients that a TCP would refuse.
+    pub refused: u64,
+    /// Wrong checksums.
+    pub corrupt: u64,
+    /// Acknowledgements that could not be sent.
+    pub unsent: u64,
+}
+
+/// The reason why a splice does not begin, or does not go on.
+#[derive(Debug, Error)]
+pub enum SpliceError {
+    /// The response has to go through the sockets.
+    #[error(transparent)]
+    Unfit(#[from] Unfit),
+    /// A connection is not established any more.
+    #[error("a connection of the splice is closed")]
+    Closed,
+    /// A map is full, or refuses.
+    #[error(transparent)]
+    Steer(#[from] SteerError),
+    /// The kernel does not run the program.
+    #[error("running {CONTROL}: {0}")]
+    Run(#[source] ProgramError),
+}
+
+/// The end of a splice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The client has not acknowledged everything yet, or a socket has bytes under way.
+    NotYet,
+    /// Both connections can be used for other responses.
+    Reusable,
+    /// The client's can; the server's has to be closed, because its socket refused bytes.
+    CloseServer,
+}
+
+#[derive(Debug)]
+struct Table {
+    flows: HashMap<MapData, RawKey, u32>,
+    clients: Slots,
+    servers: Slots,
+}
+
+/// Numbers of the slots of one kind.
+#[derive(Debug)]
+struct Slots {
+    free: Vec<u32>,
+    /// Slots of connections that are open, and of those that have ended.
+    current: StdHashMap<FlowKey, u32>,
+    ended: VecDeque<(Instant, FlowKey, u32)>,
+}
+
+impl Slots {
+    fn new(count: u32) -> Slots {
+        let free = (0..count).rev().collect();
+        Slots { free, current: StdHashMap::new(), ended: VecDeque::new() }
+    }
+}
+
+struct Shared {
+    ebpf: Ebpf,
+    clients: SharedArray<RawClientSlot>,
+    servers: SharedArray<RawServerSlot>,
+    requests: SharedArray<RawRequest>,
+    table: Mutex<Table>,
+    workers: [AtomicBool; WORKERS_MAX as usize],
+    counts: PerCpuArray<MapData, u64>,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared").field("table", &self.table).finish_non_exhaustive()
+    }
+}
+
+/// Returns the key of a connection's packets that arrive.
+fn arriving(flow: &FlowKey, is_server: bool) -> RawKey {
+    if is_server {
+        RawKey::from(&FlowKey::new(flow.service, flow.client))
+    } else {
+        RawKey::from(flow)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // A panic leaves the table consistent, since every change is one insertion or removal.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn client(&self, index: u32) -> &RawClientSlot {
+        self.clients.get(index).expect("numbers come from acquire")
+    }
+
+    fn server(&self, index: u32) -> &RawServerSlot {
+        self.servers.get(index).expect("numbers come from acquire")
+    }
+
+    fn head(&self, index: u32, is_server: bool) -> &RawHead {
+        if is_server { &self.server(index).head } else { &self.client(index).head }
+    }
+
+    /// Returns true if the connection of the slot bypassed bytes or time.
+    fn has_bypassed(&self, index: u32, is_server: bool) -> bool {
+        let (flow, shift): (&[AtomicU32], usize) = if is_server {
+            (&self.server(index).flow, SERVER_SHIFT)
+        } else {
+            (&self.client(index).flow, CLIENT_SHIFT)
+        };
+        [BYPASSED, shift].iter().any(|at| flow[*at].load(Ordering::Relaxed) != 0)
+    }
+
+    /// Returns a slot: that of earlier connections of the same addresses, or a free one.
+    fn acquire(&self, flow: &FlowKey, is_server: bool, worker: u32) -> Result<u32, SteerError> {
+        let mut table = self.lock();
+        let now = Instant::now();
+        let Table { flows, clients, servers } = &mut *table;
+        let slots = if is_server { servers } else { clients };
+        while let Some((since, _, _)) = slots.ended.front()
+            && (now.duration_since(*since) > LINGER || slots.free.is_empty())
+        {
+            let (_, flow, index) = slots.ended.pop_front().expect("it has a front");
+            if slots.current.get(&flow) == Some(&index) {
+                slots.current.remove(&flow);
+                // An absent key is not an error here.
+                let _ = flows.remove(&arriving(&flow, is_server));
+                slots.free.push(index);
+            }
+        }
+        if let Some(index) = slots.current.get(flow).copied() {
+            slots.ended.retain(|(_, _, ended)| *ended != index);
+            self.head(index, is_server).lock.store(worker, Ordering::SeqCst);
+            return Ok(index);
+        }
+        let index = slots.free.pop().ok_or(SteerError::TableFull)?;
+        self.reset(index, is_server, &arriving(flow, is_server), worker);
+        let value = index << 1 | u32::from(is_server);
+        if let Err(error) = flows.insert(arriving(flow, is_server), value, 0) {
+            slots.free.push(index);
+            return Err(SteerError::Map(error));
+        }
+        slots.current.insert(*flow, index);
+        Ok(index)
+    }
+
+    fn reset(&self, index: u32, is_server: bool, key: &RawKey, worker: u32) {
+        let head = self.head(index, is_server);
+        head.is_open.store(0, Ordering::SeqCst);
+        head.key.iter().zip(key.words()).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
+        head.lock.store(worker, Ordering::Relaxed);
+        head.peer.store(NONE, Ordering::Relaxed);
+        head.ifindex.store(0, Ordering::Relaxed);
+        head.packets.store(0, Ordering::Relaxed);
+        let clear = |words: &[AtomicU32]| {
+            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        };
+        if is_server {
+            clear(&self.server(index).flow);
+        } else {
+            let slot = self.client(index);
+            clear(&slot.flow);
+            clear(&slot.splice);
+            slot.acks.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn release(&self, flow: &FlowKey, index: u32, is_server: bool) {
+        let mut table = self.lock();
+        let Table { flows, clients, servers } = &mut *table;
+        let slots = if is_server { servers } else { clients };
+        if self.has_bypassed(index, is_server) {
+            slots.ended.push_back((Instant::now(), *flow, index));
+            return;
+        }
+        self.head(index, is_server).is_open.store(0, Ordering::SeqCst);
+        slots.current.remove(flow);
+        let _ = flows.remove(&arriving(flow, is_server));
+        slots.free.push(index);
+    }
+}
+
+/// The programs at a balancer's link; dropping the last reference detaches them.
+#[derive(Debug)]
+pub struct Splicing {
+    shared: Arc<Shared>,
+}
+
+impl Splicing {
+    /// Loads the programs and attaches them to an interface, with slots for so many connections of
+    /// clients and of servers.
+    ///
+    /// # Errors
+    /// [`SteerError`]; nothing stays attached.
+    pub fn open(
+        interface: &str,
+        clients_max: u32,
+        servers_max: u32,
+    ) -> Result<Splicing, SteerError> {
+        let btf = Btf::from_sys_fs().ok();
+        let mut ebpf = EbpfLoader::new()
+            .btf(btf.as_ref())
+            .map_max_entries("splice_flows", clients_max.saturating_add(servers_max))
+            .map_max_entries("splice_clients", clients_max)
+            .map_max_entries("splice_servers", servers_max)
+            .load(OBJECT)?;
+        for name in [INGRESS, EGRESS, CONTROL] {
+            let classifier: &mut SchedClassifier = program(&mut ebpf, name)?;
+            classifier.load().map_err(|source| SteerError::Program { name, source })?;
+        }
+        // SAFETY: the three types are the structures of the arrays, all of atomic integers.
+        let clients = unsafe { map_array(&mut ebpf, "splice_clients", clients_max) }?;
+        // SAFETY: as above.
+        let servers = unsafe { map_array(&mut ebpf, "splice_servers", servers_max) }?;
+        // SAFETY: as above.
+        let requests = unsafe { map_array(&mut ebpf, "splice_requests", WORKERS_MAX) }?;
+        let flows = take(&mut ebpf, "splice_flows")?;
+        let flows = HashMap::try_from(flows).map_err(SteerError::Map)?;
+        let counts = take(&mut ebpf, "splice_counts")?;
+        let counts = PerCpuArray::try_from(counts).map_err(SteerError::Map)?;
+        attach_classifier(&mut ebpf, INGRESS, interface, TcAttachType::Ingress)?;
+        attach_classifier(&mut ebpf, EGRESS, interface, TcAttachType::Egress)?;
+        let (clients_slots, servers_slots) = (Slots::new(clients_max), Slots::new(servers_max));
+        let table = Table { flows, clients: clients_slots, servers: servers_slots };
+        let workers = std::array::from_fn(|_| AtomicBool::new(false));
+        let table = Mutex::new(table);
+        let shared = Shared { ebpf, clients, servers, requests, table, workers, counts };
+        Ok(Splicing { shared: Arc::new(shared) })
+    }
+
+    /// Returns what a thread begins and ends splices with. The two connections of a splice are of
+    /// one worker. `None`: there are [`WORKERS_MAX`] already.
+    pub fn worker(&self) -> Option<SpliceWorker> {
+        let number = self.shared.workers.iter().position(|is_taken| {
+            is_taken.compare_exchange(false, true, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        })?;
+        Some(SpliceWorker { shared: Arc::clone(&self.shared), number: number as u32 })
+    }
+
+    /// Returns the segments since the start.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn counts(&self) -> Result<SpliceCounts, SteerError> {
+        let get = |number: u32| {
+            let values = self.shared.counts.get(&number, 0).map_err(SteerError::Map)?;
+            Ok::<u64, SteerError>(values.iter().sum())
+        };
+        Ok(SpliceCounts {
+            acks: get(0)?,
+            dropped: get(1)?,
+            refused: get(2)?,
+            corrupt: get(3)?,
+            unsent: get(4)?,
+        })
+    }
+}
+
+/// Begins and ends splices.
+#[derive(Debug)]
+pub struct SpliceWorker {
+    shared: Arc<Shared>,
+    number: u32,
+}
+
+impl SpliceWorker {
+    /// Opens the slot of a client's connection, which is established.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn open_client(&mut self, flow: &FlowKey) -> Result<ClientSlot, SpliceError> {
+        let index = self.shared.acquire(flow, false, self.number)?;
+        let slot = ClientSlot { shared: Arc::clone(&self.shared), index, flow: *flow };
+        self.run(Operation::OpenClient, index, NONE, None, &BLANK)?;
+        Ok(slot)
+    }
+
+    /// Opens the slot of a connection to a server, which is established: the balancer is the
+    /// flow's client. Outside a splice, the server is told a window of at most `limit_bytes`
+    /// (0: the socket's).
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn open_server(
+        &mut self,
+        flow: &FlowKey,
+        limit_bytes: u32,
+    ) -> Result<ServerSlot, SpliceError> {
+        let index = self.shared.acquire(flow, true, self.number)?;
+        let mut slot =
+            ServerSlot { shared: Arc::clone(&self.shared), index, flow: *flow, frame: Vec::new() };
+        self.request().limit_bytes.store(limit_bytes, Ordering::Relaxed);
+        self.run(Operation::OpenServer, NONE, index, None, &BLANK)?;
+        let has_clock = self.shared.server(index).flow[SERVER_HAS_CLOCK].load(Ordering::Relaxed);
+        slot.frame = ack_frame(flow, has_clock != 0);
+        Ok(slot)
+    }
+
+    /// Begins a splice: the bytes that the process has not read from the server's socket may go to
+    /// the client directly, behind all bytes that it has written to the client's socket. The
+    /// response has `length_bytes` more bytes, if that is known.
+    ///
+    /// Returns the rule for the server's host. After it was sent, call [`SpliceWorker::settle`].
+    ///
+    /// # Errors
+    /// [`SpliceError::Unfit`], and others; no splice has begun.
+    pub fn begin(
+        &mut self,
+        client: &ClientSlot,
+        server: &ServerSlot,
+        length_bytes: Option<u32>,
+    ) -> Result<Rule, SpliceError> {
+        let (client, frame) = (client.index, &server.frame);
+        self.run(Operation::Begin, client, server.index, length_bytes, frame)?;
+        let rule = &self.request().rule;
+        let word = |at: usize| rule[at].load(Ordering::Relaxed);
+        Ok(Rule::from(RawRule {
+            first: word(0),
+            end: word(1),
+            has_end: word(2),
+            request_end: word(3),
+            delta: word(4),
+            ack: word(5),
+            window: word(6),
+            has_clock: word(7),
+            clock_offset: word(8),
+            echo: word(9),
+        }))
+    }
+
+    /// Sets the response's length, from the first byte of the splice on.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn set_length(
+        &mut self,
+        client: &ClientSlot,
+        server: &ServerSlot,
+        length_bytes: u32,
+    ) -> Result<(), SpliceError> {
+        let (client, frame) = (client.index, &server.frame);
+        self.run(Operation::Length, client, server.index, Some(length_bytes), frame).map(drop)
+    }
+
+    /// Sends the server the acknowledgement that it lacks, if it lacks one: with the window of the
+    /// client after a late beginning, and when the client sends bytes of its own meanwhile.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn settle(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<(), SpliceError> {
+        self.run(Operation::Settle, client.index, server.index, None, &server.frame).map(drop)
+    }
+
+    /// Ends a complete splice. The process has read all bytes that came to the server's socket.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn end(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<End, SpliceError> {
+        let result = self.run(Operation::End, client.index, server.index, None, &server.frame)?;
+        let is_reusable = self.request().is_reusable.load(Ordering::Relaxed) != 0;
+        Ok(match result {
+            BUSY => End::NotYet,
+            _ if is_reusable => End::Reusable,
+            _ => End::CloseServer,
+        })
+    }
+
+    /// Ends a splice that is not complete. Both connections have to be closed.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn abort(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<(), SpliceError> {
+        self.run(Operation::Abort, client.index, server.index, None, &server.frame).map(drop)
+    }
+
+    fn request(&self) -> &RawRequest {
+        self.shared.requests.get(self.number).expect("numbers are below WORKERS_MAX")
+    }
+
+    fn run(
+        &mut self,
+        operation: Operation,
+        client: u32,
+        server: u32,
+        length_bytes: Option<u32>,
+        frame: &[u8],
+    ) -> Result<u32, SpliceError> {
+        let request = self.request();
+        request.operation.store(operation as u32, Ordering::Relaxed);
+        request.client.store(client, Ordering::Relaxed);
+        request.server.store(server, Ordering::Relaxed);
+        request.has_length.store(length_bytes.is_some().into(), Ordering::Relaxed);
+        request.length_bytes.store(length_bytes.unwrap_or_default(), Ordering::Relaxed);
+        // `mark` of struct __sk_buff, behind `len` and `pkt_type`.
+        let mut context = [0; 12];
+        context[8..].copy_from_slice(&self.number.to_ne_bytes());
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            ctx_in: Some(&context),
+            ..TestRunOptions::default()
+        };
+        let program = self.shared.ebpf.program(CONTROL).ok_or(SteerError::Missing(CONTROL))?;
+        let program: &SchedClassifier =
+            program.try_into().map_err(|source| SteerError::Program { name: CONTROL, source })?;
+        let ran = program.test_run(options).map_err(SpliceError::Run)?;
+        match ran.return_value {
+            result @ (DONE | BUSY | OWING) => Ok(result),
+            NO_SOCKET | NOT_OPEN => Err(SpliceError::Closed),
+            code => Err(unfit(code - UNFIT).map_or(SpliceError::Closed, SpliceError::Unfit)),
+        }
+    }
+}
+
+impl Drop for SpliceWorker {
+    fn drop(&mut self) {
+        if let Some(is_taken) = self.shared.workers.get(self.number as usize) {
+            is_taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// A frame without meaning, of the least length that the kernel runs a program on.
+const BLANK: [u8; 64] = [0; 64];
+
+/// Returns an acknowledgement of the balancer to the server, without numbers and hardware
+/// addresses.
+fn ack_frame(flow: &FlowKey, has_timestamps: bool) -> Vec<u8> {
+    let options =
+        TcpOptions { timestamps: has_timestamps.then_some((0, 0)), ..TcpOptions::default() };
+    let segment = Written {
+        flow: *flow,
+        direction: Direction::ToService,
+        seq: SeqNumber(0),
+        ack: SeqNumber(0),
+        flags: TcpFlags::ACK,
+        window: 0,
+        options,
+        payload: &[],
+    };
+    // Both addresses are of one family: they are of one connection.
+    let mut frame = segment.ethernet_frame([0; 6], [0; 6]).unwrap_or_default();
+    if has_timestamps && frame.len() >= TIMESTAMPS_BYTES {
+        // NOPs first, as Linux has them; their order does not change the sum.
+        let at = frame.len() - TIMESTAMPS_BYTES;
+        frame[at..].rotate_right(2);
+    }
+    frame
+}
+
+/// The slot of a client's connection. Dropping it ends the translation, at once or, if other hosts
+/// have sent bytes of the connection, when TIME-WAIT is over.
+#[derive(Debug)]
+pub struct ClientSlot {
+    shared: Arc<Shared>,
+    index: u32,
+    flow: FlowKey,
+}
+
+impl ClientSlot {
+    /// Returns true if the client has acknowledged the whole response of the splice.
+    pub fn is_complete(&self) -> bool {
+        self.shared.client(self.index).splice[IS_COMPLETE].load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the connection.
+    pub fn flow(&self) -> &FlowKey {
+        &self.flow
+    }
+}
+
+impl Drop for ClientSlot {
+    fn drop(&mut self) {
+        self.shared.release(&self.flow, self.index, false);
+    }
+}
+
+/// The slot of a connection to a server. Dropping it ends the translation, as for a client's.
+#[derive(Debug)]
+pub struct ServerSlot {
+    shared: Arc<Shared>,
+    index: u32,
+    flow: FlowKey,
+    /// An acknowledgement without numbers.
+    frame: Vec<u8>,
+}
+
+impl ServerSlot {
+    /// Returns the connection; the balancer is its client.
+    pub fn flow(&self) -> &FlowKey {
+        &self.flow
+    }
+}
+
+impl Drop for ServerSlot {
+    fn drop(&mut self) {
+        self.shared.release(&self.flow, self.index, true);
+    }
+}

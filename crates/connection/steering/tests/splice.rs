@@ -1,0 +1,333 @@
+//! Splices responses between a client, a balancer and a server, each in a network namespace of its
+//! own, with the kernel's TCP. Needs CAP_NET_ADMIN and CAP_BPF.
+
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{UnshareFlags, gettid, unshare_unsafe};
+use unlade_net::FlowKey;
+use unlade_splice::datagram::{Datagram, Key, encode};
+use unlade_steering::direct::DirectReturn;
+use unlade_steering::splice::{End, SpliceWorker, Splicing};
+use unlade_testkit::Random;
+
+const RULES: u16 = 7901;
+const KEY: Key = Key { number: 3, secret: [7; 16] };
+const LIMIT_BYTES: u32 = 16 << 10;
+/// Time limit of a wait.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn ip(arguments: &str) {
+    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
+    assert!(output.status.success(), "ip {arguments}: {output:?}");
+}
+
+fn unshare() -> bool {
+    // SAFETY: a network namespace is a property of the thread and does not affect memory.
+    match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
+        Ok(()) => true,
+        Err(error) => {
+            println!("skipped: no network namespace: {error}");
+            false
+        }
+    }
+}
+
+/// Addresses of client, balancer and server.
+#[derive(Clone, Copy)]
+struct Plan {
+    addresses: [&'static str; 3],
+    /// Device offloads of the sending hosts.
+    offloads: bool,
+}
+
+const IPV4: [&str; 3] = ["10.9.2.7", "10.9.2.1", "10.9.2.3"];
+
+impl Plan {
+    fn address(&self, host: usize, port: u16) -> SocketAddr {
+        SocketAddr::new(self.addresses[host].parse().expect("an address"), port)
+    }
+}
+
+/// Runs the three programs, each in a namespace with an interface `near`, joined by a bridge in a
+/// fourth. Returns false if that is not permitted.
+fn in_namespaces(plan: Plan, programs: [Box<dyn FnOnce() + Send>; 3]) -> bool {
+    let ready = Barrier::new(4);
+    std::thread::scope(|scope| {
+        let (tell, told) = channel();
+        let mut threads = Vec::new();
+        for (host, program) in programs.into_iter().enumerate() {
+            let (tell, ready) = (tell.clone(), &ready);
+            threads.push(scope.spawn(move || {
+                if !unshare() {
+                    let _ = tell.send((host, None));
+                    return false;
+                }
+                tell.send((host, Some(gettid().as_raw_nonzero()))).expect("the main thread waits");
+                ready.wait(); // the interface is there
+                ip("link set lo up");
+                ip(&format!("addr add {}/24 dev near", plan.addresses[host]));
+                ip("link set near up");
+                if !plan.offloads {
+                    let off = ["-K", "near", "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
+                    let output = Command::new("ethtool").args(off).output().expect("ethtool runs");
+                    assert!(output.status.success(), "{output:?}");
+                }
+                ready.wait(); // all have their addresses
+                program();
+                true
+            }));
+        }
+        drop(tell);
+        let hosts: Vec<_> = told.iter().take(3).collect();
+        if !unshare() || hosts.iter().any(|(_, thread)| thread.is_none()) {
+            return false;
+        }
+        ip("link add bridge type bridge");
+        ip("link set bridge up");
+        for (host, thread) in &hosts {
+            let Some(thread) = thread else { return false };
+            ip(&format!("link add port{host} type veth peer name near netns {thread}"));
+            ip(&format!("link set port{host} master bridge"));
+            ip(&format!("link set port{host} up"));
+        }
+        ready.wait();
+        ready.wait();
+        threads.into_iter().all(|thread| thread.join().expect("the host's program ends"))
+    })
+}
+
+/// The byte of a response at an offset.
+fn byte_at(request: usize, offset: usize) -> u8 {
+    (request.wrapping_mul(31) ^ offset ^ (offset >> 8) ^ (offset >> 16)) as u8
+}
+
+fn response(request: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|offset| byte_at(request, offset)).collect()
+}
+
+/// Answers lines of a number and a length with as many bytes.
+fn serve(stream: TcpStream) {
+    let mut output = stream.try_clone().expect("a descriptor");
+    for line in BufReader::new(stream).lines() {
+        let Ok(line) = line else { return };
+        let mut words = line.split(' ').map(|word| word.parse().expect("a number"));
+        let (request, bytes) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+        if output.write_all(&response(request, bytes)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Segments that a socket sent again.
+fn retransmitted(stream: &TcpStream) -> u32 {
+    let mut info = [0u8; 256];
+    let mut bytes = info.len() as libc::socklen_t;
+    // SAFETY: the buffer has `bytes` bytes, and the kernel writes at most as many.
+    let status = unsafe {
+        libc::getsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(stream),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &mut bytes,
+        )
+    };
+    assert_eq!(status, 0);
+    // tcpi_total_retrans of struct tcp_info.
+    u32::from_ne_bytes(info[100..104].try_into().expect("four bytes"))
+}
+
+/// The part of a balancer that the test needs: one client after the other, a pool of one
+/// connection.
+struct Balancer {
+    worker: SpliceWorker,
+    rules: UdpSocket,
+    rules_to: SocketAddr,
+    counter: u64,
+    spliced: usize,
+    relayed: usize,
+}
+
+impl Balancer {
+    /// Returns the bytes that the socket has, at most `bytes`; none if it has none.
+    fn read_some(mut from: &TcpStream, bytes: usize) -> Vec<u8> {
+        let mut buffer = vec![0; bytes];
+        match from.read(&mut buffer) {
+            Ok(count) => buffer.truncate(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => buffer.clear(),
+            Err(error) => panic!("{error}"),
+        }
+        buffer
+    }
+
+    /// Passes one response on: the first part through the sockets, the rest directly.
+    fn pass(
+        &mut self,
+        client: &TcpStream,
+        server: &TcpStream,
+        slots: (&unlade_steering::splice::ClientSlot, &unlade_steering::splice::ServerSlot),
+        bytes: usize,
+    ) {
+        let (mut to_client, mut from_server) = (client, server);
+        let mut relayed = 0;
+        let mut is_spliced = false;
+        let deadline = Instant::now() + PATIENCE;
+        server.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
+        while relayed < bytes && !(is_spliced && slots.0.is_complete()) {
+            assert!(Instant::now() < deadline, "{relayed} of {bytes}, spliced: {is_spliced}");
+            let mut buffer = vec![0; 16 << 10];
+            match from_server.read(&mut buffer) {
+                Ok(0) => panic!("the server's end, {relayed} of {bytes}"),
+                Ok(count) => {
+                    relayed += count;
+                    to_client.write_all(&buffer[..count]).expect("the client reads");
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                Err(error) => panic!("{error}"),
+            }
+            let left = bytes - relayed;
+            if is_spliced || relayed == 0 || left == 0 {
+                continue;
+            }
+            match self.worker.begin(slots.0, slots.1, Some(left as u32)) {
+                Ok(rule) => {
+                    self.counter += 1;
+                    let (server, client) = (*slots.1.flow(), *slots.0.flow());
+                    let datagram = Datagram { counter: self.counter, server, client, rule };
+                    self.rules.send_to(&encode(&datagram, &KEY), self.rules_to).expect("sent");
+                    self.worker.settle(slots.0, slots.1).expect("the slots are open");
+                    is_spliced = true;
+                }
+                Err(unlade_steering::splice::SpliceError::Unfit(_)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if !is_spliced {
+            self.relayed += 1;
+            return;
+        }
+        self.spliced += 1;
+        loop {
+            assert!(Instant::now() < deadline, "the splice does not end");
+            while !Self::read_some(server, 65536).is_empty() {}
+            match self.worker.end(slots.0, slots.1).expect("the slots are open") {
+                End::NotYet => std::thread::yield_now(),
+                End::Reusable => return,
+                End::CloseServer => panic!("the socket refused bytes"),
+            }
+        }
+    }
+
+    fn run(&mut self, listener: &TcpListener, server: &TcpStream, clients: usize) {
+        let flow = FlowKey::new(
+            server.local_addr().expect("an address"),
+            server.peer_addr().expect("an address"),
+        );
+        let server_slot = self.worker.open_server(&flow, LIMIT_BYTES).expect("a slot");
+        for _ in 0..clients {
+            let (client, from) = listener.accept().expect("a client");
+            client.set_nodelay(true).expect("an option");
+            let flow = FlowKey::new(from, client.local_addr().expect("an address"));
+            let client_slot = self.worker.open_client(&flow).expect("a slot");
+            for line in BufReader::new(client.try_clone().expect("a descriptor")).lines() {
+                let Ok(line) = line else { break };
+                let bytes = line.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
+                (&*server).write_all(format!("{line}\n").as_bytes()).expect("the server reads");
+                self.pass(&client, server, (&client_slot, &server_slot), bytes);
+            }
+            assert_eq!(retransmitted(&client), 0);
+        }
+        assert_eq!(retransmitted(server), 0);
+    }
+}
+
+/// Asks for responses of random lengths, and compares every byte.
+fn ask(to: SocketAddr, seed: u64, requests: usize) {
+    let mut random = Random::new(seed);
+    let mut stream = TcpStream::connect(to).expect("the balancer listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    for request in 0..requests {
+        let size = random.below(22u32);
+        let bytes = 1 + random.below(1usize << size);
+        let number = request + seed as usize;
+        stream.write_all(format!("{number} {bytes}\n").as_bytes()).expect("the balancer reads");
+        let mut found = vec![0; bytes];
+        stream.read_exact(&mut found).unwrap_or_else(|e| panic!("{number}, {bytes} bytes: {e}"));
+        assert!(found == response(number, bytes), "{number}: other bytes, of {bytes}");
+    }
+}
+
+fn responses_are_spliced(plan: Plan) {
+    const CLIENTS: usize = 3;
+    const REQUESTS: usize = 60;
+    let (share, shared): (Sender<Arc<DirectReturn>>, Receiver<_>) = channel();
+    let (ended, wait) = channel::<()>();
+    let (listening, listens) = channel::<()>();
+    let client = move || {
+        listens.recv().expect("the balancer starts");
+        for seed in 0..CLIENTS {
+            ask(plan.address(1, 80), seed as u64, REQUESTS);
+        }
+    };
+    let balancer = move || {
+        let direct = shared.recv().expect("the server starts");
+        let splicing = Splicing::open("near", 8, 8).expect("the programs load");
+        let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
+        let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
+        server.set_nodelay(true).expect("an option");
+        let flow = FlowKey::new(server.local_addr().unwrap(), server.peer_addr().unwrap());
+        direct.set_key(&KEY).expect("a key");
+        let rule = direct.acquire(&flow, KEY.number, 0).expect("a place");
+        let mut balancer = Balancer {
+            worker: splicing.worker().expect("the first"),
+            rules: UdpSocket::bind(plan.address(1, 0)).expect("a port"),
+            rules_to: plan.address(2, RULES),
+            counter: 0,
+            spliced: 0,
+            relayed: 0,
+        };
+        listening.send(()).expect("the client waits");
+        balancer.run(&listener, &server, CLIENTS);
+        let counts = splicing.counts().expect("counts");
+        let (segments, bytes) = rule.sent_directly();
+        println!(
+            "{} spliced, {} relayed, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
+            balancer.spliced,
+            balancer.relayed,
+            direct.counts().unwrap()
+        );
+        assert!(balancer.spliced > 30 && counts.acks > 100 && bytes > 1 << 20, "{counts:?}");
+        assert_eq!((counts.refused, counts.corrupt, counts.unsent), (0, 0, 0), "{counts:?}");
+        drop(ended);
+    };
+    let server = move || {
+        let listener = TcpListener::bind(plan.address(2, 8080)).expect("a free port");
+        let direct = DirectReturn::open("near", RULES, 8).expect("the programs load");
+        share.send(Arc::new(direct)).expect("the balancer waits");
+        let (stream, _) = listener.accept().expect("the balancer");
+        stream.set_nodelay(true).expect("an option");
+        let seen = stream.try_clone().expect("a descriptor");
+        serve(stream);
+        let _ = wait.recv();
+        assert_eq!(retransmitted(&seen), 0, "{:?}", seen.as_fd());
+    };
+    let programs: [Box<dyn FnOnce() + Send>; 3] =
+        [Box::new(client), Box::new(balancer), Box::new(server)];
+    in_namespaces(plan, programs);
+}
+
+#[test]
+fn responses_of_any_length_go_to_the_client_directly() {
+    responses_are_spliced(Plan { addresses: IPV4, offloads: true });
+}
+
+#[test]
+fn without_offloads_it_is_the_same() {
+    responses_are_spliced(Plan { addresses: IPV4, offloads: false });
+}
