@@ -5,10 +5,13 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use unlade_research_tcp::{Connection, Header, Range, SackBlocks, Time, Timestamps};
 use unlade_splice::segment::{Range as Block, Timestamps as Values};
-use unlade_splice::{ClientFlow, Ended, Rule, Segment, ServerFlow, Splice, Start};
+use unlade_splice::{ClientFlow, Ended, Rule, Segment, ServerFlow, Splice, Start, Unfit};
 use unlade_testkit::Random;
 
 use crate::message::{REQUEST_BYTES, Request};
+
+/// Bytes that a server with a limit may send before a splice begins.
+const LIMIT_BYTES: u32 = 16 << 10;
 
 /// A client's connection.
 pub struct Front {
@@ -65,6 +68,8 @@ pub struct Balancer {
     rules_sent: u64,
     /// It splices responses.
     splices: bool,
+    /// The longest segment of a server.
+    segment_bytes: u32,
     /// Connections to servers that were closed because they could not be used again.
     pub closed: u64,
     /// Splices begun.
@@ -118,9 +123,15 @@ impl Front {
 
 impl Balancer {
     /// Creates a balancer.
-    pub fn new(fronts: Vec<Front>, backs: Vec<Back>, splices: bool) -> Balancer {
+    pub fn new(
+        fronts: Vec<Front>,
+        backs: Vec<Back>,
+        splices: bool,
+        segment_bytes: u32,
+    ) -> Balancer {
         Balancer {
             splices,
+            segment_bytes,
             fronts,
             backs,
             rules: Vec::new(),
@@ -180,8 +191,11 @@ impl Balancer {
         };
         let exchange = Exchange { request, back, relayed: 0, way, splice: None };
         self.fronts[client].exchange = Some(exchange);
+        // Half of the servers that are spliced late wait for the beginning.
+        let is_limited = matches!(way, Way::Late(_)) && random.below(2u32) == 0;
+        self.backs[back].flow.limit(if is_limited { LIMIT_BYTES } else { 0 });
         if way == Way::Early {
-            self.begin_splice(client, REQUEST_BYTES as u32, now);
+            let _ = self.begin_splice(client, REQUEST_BYTES as u32, 0, now);
         }
         let bytes = Bytes::copy_from_slice(&request.encode());
         self.backs[back].socket.send(bytes).expect("room for a request");
@@ -191,17 +205,40 @@ impl Balancer {
     fn begin_late(&mut self, client: usize, now: Time) {
         let Some(exchange) = &self.fronts[client].exchange else { return };
         let Way::Late(from) = exchange.way else { return };
-        let is_due = exchange.relayed >= from && exchange.relayed > 0;
-        if exchange.splice.is_none() && is_due && self.begin_splice(client, 0, now) {
-            self.fronts[client].exchange.as_mut().expect("it exists").way = Way::Relay;
+        let back = exchange.back;
+        let is_limited = self.backs[back].flow.is_limited();
+        // A server with a limit sends no more, wherever the splice was to begin.
+        let is_due = exchange.relayed >= if is_limited { 1 } else { from.max(1) };
+        if exchange.splice.is_some() || !is_due {
+            return;
         }
+        let segment_bytes = if is_limited { self.segment_bytes } else { 0 };
+        match self.begin_splice(client, 0, segment_bytes, now) {
+            Err(Unfit::Granted) => return,
+            Err(_) if is_limited => {
+                let flow = &mut self.backs[back].flow;
+                flow.limit(0);
+                let room = flow.room(now.ms());
+                self.acks.push((back, room));
+            }
+            // Also without a limit: the next turn tries again.
+            Err(_) => return,
+            Ok(()) => {}
+        }
+        self.fronts[client].exchange.as_mut().expect("it exists").way = Way::Relay;
     }
 
     /// Begins a splice before `unsent_bytes` of a request are written.
-    fn begin_splice(&mut self, client: usize, unsent_bytes: u32, now: Time) -> bool {
+    fn begin_splice(
+        &mut self,
+        client: usize,
+        unsent_bytes: u32,
+        segment_bytes: u32,
+        now: Time,
+    ) -> Result<(), Unfit> {
         let Front { socket, flow, output, exchange: Some(exchange), .. } = &mut self.fronts[client]
         else {
-            return false;
+            return Err(Unfit::Over);
         };
         let Back { socket: theirs, flow: server, .. } = &mut self.backs[exchange.back];
         let waiting: usize = output.iter().map(Bytes::len).sum();
@@ -210,6 +247,7 @@ impl Balancer {
             socket_next: theirs.read_at() + theirs.readable_bytes(),
             written_end: socket.send_end() + waiting as u32,
             request_end: theirs.send_end() + unsent_bytes,
+            segment_bytes,
             length_bytes: Some(exchange.request.response_bytes() - exchange.relayed),
         };
         match Splice::begin(flow, server, start, now.ms()) {
@@ -227,11 +265,11 @@ impl Balancer {
                 self.spliced += 1;
                 self.rules_sent += 1;
                 self.rules.push((self.rules_sent, exchange.back, client, rule));
-                true
+                Ok(())
             }
-            Err(_) => {
-                self.unfit += 1;
-                false
+            Err(reason) => {
+                self.unfit += u64::from(reason != Unfit::Granted);
+                Err(reason)
             }
         }
     }

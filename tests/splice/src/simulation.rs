@@ -83,9 +83,6 @@ pub struct Simulation {
     plan: Plan,
 }
 
-/// Window that half of all servers are told outside a splice.
-const LIMIT_BYTES: u32 = 16 << 10;
-
 /// Opens a connection. Returns both ends, and the headers of SYN and SYN-ACK.
 fn opened(
     near: Config,
@@ -110,7 +107,6 @@ fn connected(plan: &Plan, now: Time, random: &mut Random) -> (Back, Server) {
     let scale = syn.window_scale.unwrap_or(0);
     let mut flow = ServerFlow::new(syn_ack.seq + 1, syn.seq + 1, scale);
     splice::receive_from_server(&mut flow, &segment_of(&syn_ack, 0), now.ms());
-    flow.limit([0, LIMIT_BYTES][random.below(2usize)]);
     let back = Back { socket: near, flow, client: None, is_closed: false };
     (back, Server::new(far, syn_ack.seq + 1))
 }
@@ -154,9 +150,10 @@ impl Simulation {
             backs.push(back);
             servers.push(server);
         }
+        let segment_bytes = plan.server.mss_bytes.max(plan.back.mss_bytes);
         Simulation {
             clients,
-            balancer: Balancer::new(fronts, backs, plan.splices),
+            balancer: Balancer::new(fronts, backs, plan.splices, segment_bytes.into()),
             servers,
             lines: Lines::new(plan.conditions),
             random,

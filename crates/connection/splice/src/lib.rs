@@ -54,6 +54,7 @@
 //!     socket_next: SeqNumber(70),
 //!     written_end: SeqNumber(1000),
 //!     request_end: SeqNumber(109),
+//!     segment_bytes: 0,
 //!     length_bytes: Some(500),
 //! };
 //! let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 0)?;

@@ -4,7 +4,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
 use crate::clock::{Clock, PeerClock};
-use crate::segment::{Segment, later};
+use crate::segment::{Segment, Timestamps, later};
 
 /// Numbers that are further behind the next byte are not of this connection, or too old to matter.
 const EDGE_BYTES_MAX: i32 = 1 << 30;
@@ -22,16 +22,21 @@ pub struct ServerFlow {
     pub(crate) passed_end: SeqNumber,
     /// The newest acknowledgement that the server was sent.
     pub(crate) acked: SeqNumber,
-    /// Behind the last byte that the server was told it may send.
+    /// Behind the last byte that the server may send, whatever was lost of what it was told.
     pub(crate) granted: SeqNumber,
+    /// Behind the last byte that the server may send by what it was told last.
+    pub(crate) told: SeqNumber,
     /// Behind the last byte that the socket has room for.
     pub(crate) socket_edge: SeqNumber,
     /// Behind the last byte that the socket has sent.
     pub(crate) request_end: SeqNumber,
     /// The socket's window scale.
     pub(crate) scale: u8,
-    /// The largest window that the server is told outside a splice, bytes; 0: the socket's.
+    /// Bytes that the server may send after a request, until a splice begins; 0: as many as the
+    /// socket has room for.
     pub(crate) limit_bytes: u32,
+    /// Behind the last of them.
+    pub(crate) limit_end: SeqNumber,
     pub(crate) clock: Clock,
     pub(crate) peer_clock: PeerClock,
 }
@@ -45,10 +50,12 @@ impl ServerFlow {
             passed_end,
             acked: passed_end,
             granted: passed_end,
+            told: passed_end,
             socket_edge: passed_end,
             request_end,
             scale,
             limit_bytes: 0,
+            limit_end: passed_end,
             clock: Clock::default(),
             peer_clock: PeerClock::default(),
         }
@@ -70,10 +77,41 @@ impl ServerFlow {
         self.passed_end - self.bypassed
     }
 
-    /// Limits the window that the server is told outside a splice. A server that may send little
-    /// can be given a client's window later ([`Unfit::Window`](crate::Unfit)); 0 ends the limit.
+    /// Limits the bytes that the server may send after each request, until a splice begins or the
+    /// limit ends (0). Only so does the server wait at a known place: bytes that go to the client
+    /// directly would overtake those that are still on their way to the balancer.
     pub fn limit(&mut self, bytes: u32) {
         self.limit_bytes = bytes;
+        self.limit_end = self.passed_end + bytes;
+    }
+
+    /// Returns true if there is a limit.
+    pub fn is_limited(&self) -> bool {
+        self.limit_bytes > 0
+    }
+
+    /// Returns the acknowledgement that tells the server of the socket's room after the limit has
+    /// ended.
+    pub fn room(&mut self, now_ms: u64) -> Segment {
+        let window = self.window_to(self.socket_edge, self.acked);
+        self.grant(self.acked, window);
+        self.ack(self.acked, window, now_ms)
+    }
+
+    /// Returns an acknowledgement.
+    pub(crate) fn ack(&self, ack: SeqNumber, window: u16, now_ms: u64) -> Segment {
+        let timestamps = self
+            .clock
+            .is_used()
+            .then(|| Timestamps { value: self.clock.now(now_ms), echo: self.clock.peer() });
+        Segment {
+            seq: self.request_end,
+            ack,
+            flags: TcpFlags::ACK,
+            window,
+            timestamps,
+            ..Segment::default()
+        }
     }
 
     /// Returns a segment of the server for the socket. `None`: the segment is behind bytes that
@@ -140,15 +178,17 @@ impl ServerFlow {
         self.request_end = later(self.request_end, segment.end());
         let edge = shown.ack + (u32::from(shown.window) << self.scale);
         self.socket_edge = later(self.socket_edge, edge);
-        let limit = u16::try_from(self.limit_bytes >> self.scale).unwrap_or(u16::MAX);
+        if is_new && client.is_none() {
+            self.limit_end = self.passed_end + self.limit_bytes;
+        }
         if let Some((edge, acked)) = client {
             shown.ack = later(shown.ack, acked);
             shown.window = self.window_to(edge, shown.ack);
-        } else if limit > 0 && !segment.flags.contains(TcpFlags::SYN) {
-            shown.window = shown.window.min(limit);
+        } else if self.limit_bytes > 0 && !segment.flags.contains(TcpFlags::SYN) {
+            shown.window = shown.window.min(self.window_to(self.limit_end, shown.ack));
         }
         if !segment.flags.contains(TcpFlags::SYN) {
-            self.grant(shown.ack, shown.window, is_new);
+            self.grant(shown.ack, shown.window);
         }
         shown
     }
@@ -159,11 +199,13 @@ impl ServerFlow {
         u16::try_from(bytes >> self.scale).unwrap_or(u16::MAX)
     }
 
-    /// Notes an acknowledgement for the server. A server ignores a smaller window unless the
-    /// segment has a new number (RFC 9293 §3.10.7.4, SND.WL1).
-    pub(crate) fn grant(&mut self, ack: SeqNumber, window: u16, is_new: bool) {
+    /// Notes an acknowledgement for the server. Linux takes a smaller window only with an
+    /// acknowledgement of new bytes: that a request has a new number (RFC 9293 §3.10.7.4, SND.WL1)
+    /// does not help, since acknowledgements before it have the same one.
+    pub(crate) fn grant(&mut self, ack: SeqNumber, window: u16) {
         let edge = ack + (u32::from(window) << self.scale);
+        self.told = if self.acked.before(ack) { edge } else { later(self.told, edge) };
         self.acked = later(self.acked, ack);
-        self.granted = if is_new { edge } else { later(self.granted, edge) };
+        self.granted = later(self.granted, edge);
     }
 }

@@ -82,8 +82,12 @@ pub struct RawServer {
     pub peer_seen: u32,
     /// The newest value of the server.
     pub peer_value: u32,
-    /// The largest window outside a splice; 0: the socket's.
+    /// Bytes that the server may send after a request; 0: as many as the socket has room for.
     pub limit_bytes: u32,
+    /// Behind the last of them.
+    pub limit_end: u32,
+    /// Behind the last byte that the server may send by what it was told last.
+    pub told: u32,
     /// Time of `peer_value`.
     pub peer_at_ms: u64,
     /// Timestamps that the peer sees.
@@ -141,7 +145,7 @@ pub struct RawSegment {
 }
 
 const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 72);
-const _: () = assert!(size_of::<RawServer>() == 80 && size_of::<RawSplice>() == 32);
+const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 32);
 const _: () = assert!(size_of::<RawSegment>() == 72);
 
 impl From<Clock> for RawClock {
@@ -208,6 +212,8 @@ impl From<ServerFlow> for RawServer {
             peer_seen: flow.peer_clock.seen.is_some().into(),
             peer_value,
             limit_bytes: flow.limit_bytes,
+            limit_end: flow.limit_end.0,
+            told: flow.told.0,
             peer_at_ms,
             clock: flow.clock.into(),
         }
@@ -226,6 +232,8 @@ impl From<RawServer> for ServerFlow {
             request_end: SeqNumber(raw.request_end),
             scale: raw.scale as u8,
             limit_bytes: raw.limit_bytes,
+            limit_end: SeqNumber(raw.limit_end),
+            told: SeqNumber(raw.told),
             clock: raw.clock.into(),
             peer_clock: PeerClock { seen },
         }
@@ -318,6 +326,10 @@ pub struct RawStart {
     pub has_length: u32,
     /// As in [`Start`].
     pub length_bytes: u32,
+    /// As in [`Start`].
+    pub segment_bytes: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `struct splice_rule`.
@@ -346,7 +358,7 @@ pub struct RawRule {
     pub echo: u32,
 }
 
-const _: () = assert!(size_of::<RawStart>() == 24 && size_of::<RawRule>() == 40);
+const _: () = assert!(size_of::<RawStart>() == 32 && size_of::<RawRule>() == 40);
 
 impl From<Start> for RawStart {
     fn from(start: Start) -> RawStart {
@@ -357,6 +369,8 @@ impl From<Start> for RawStart {
             request_end: start.request_end.0,
             has_length: start.length_bytes.is_some().into(),
             length_bytes: start.length_bytes.unwrap_or_default(),
+            segment_bytes: start.segment_bytes,
+            reserved: 0,
         }
     }
 }
@@ -377,7 +391,7 @@ impl From<RawRule> for Rule {
 
 /// Returns the reason of `enum splice_unfit`; `None` for a splice that has begun.
 pub fn unfit(code: u32) -> Option<Unfit> {
-    [Unfit::Window, Unfit::Timestamps, Unfit::Gap, Unfit::Over, Unfit::Long]
+    [Unfit::Window, Unfit::Granted, Unfit::Timestamps, Unfit::Gap, Unfit::Over, Unfit::Long]
         .get((code as usize).checked_sub(1)?)
         .copied()
 }

@@ -2,7 +2,6 @@
 
 use thiserror::Error;
 use unlade_net::SeqNumber;
-use unlade_net::packet::TcpFlags;
 
 use crate::client::ClientFlow;
 use crate::clock::CLOCK_MARGIN_MS;
@@ -19,6 +18,9 @@ pub enum Unfit {
     /// The server may already send more than the client has room for.
     #[error("the client's window is smaller than the one that the server was granted")]
     Window,
+    /// The server may still send bytes to the balancer, which direct ones would overtake.
+    #[error("the server was granted more bytes than it has sent")]
+    Granted,
     /// The client's connection uses timestamps, and the server's does not.
     #[error("the client's connection uses timestamps, the server's does not")]
     Timestamps,
@@ -85,9 +87,13 @@ impl Splice {
         }
         let first = at.next + server.bypassed;
         let delta = (at.written_end + client.bypassed).0.wrapping_sub(first.0);
-        // A request that is not sent yet takes the client's window to the server.
+        // A request that is not sent yet takes the client's window to the server: nothing is owed.
         let is_early = server.request_end.before(at.request_end);
-        if !is_early && client.edge().before(server.granted + delta) {
+        let granted = u32::try_from(server.told.since(server.passed_end)).unwrap_or(0);
+        if !is_early && at.segment_bytes > 0 && granted >= at.segment_bytes {
+            return Err(Unfit::Granted);
+        }
+        if client.edge().before(server.granted + delta) {
             return Err(Unfit::Window);
         }
         let clock = match client.clock.is_used() {
@@ -168,18 +174,39 @@ impl Splice {
 
     /// Returns the acknowledgement that the server lacks, if there is one: it came with bytes of the
     /// client, or the splice began late. Call it after the client's segment was given to the socket,
-    /// and after the rule was sent.
+    /// and after the rule was sent. If the socket has not sent all bytes before the splice yet, the
+    /// client's acknowledgement of them has the window.
     pub fn owed_ack(
         &mut self,
         client: &ClientFlow,
         server: &mut ServerFlow,
         now_ms: u64,
     ) -> Option<Segment> {
-        if !std::mem::take(&mut self.owes_ack) {
+        if !self.owes_ack || !self.is_ahead(client) {
             return None;
         }
+        self.owes_ack = false;
         let ack = later(server.acked, client.acked - self.delta);
         Some(self.ack_for(client, server, ack, crate::segment::Sack::default(), now_ms))
+    }
+
+    /// Returns true if the client's socket has sent all bytes before the splice.
+    fn is_ahead(&self, client: &ClientFlow) -> bool {
+        !client.sent_end.before(self.first + self.delta)
+    }
+
+    /// Returns the number behind the last byte that the server may send. It gets the client's window
+    /// when the socket has sent what is before: direct bytes would overtake it.
+    fn edge(&self, client: &ClientFlow, server: &ServerFlow) -> SeqNumber {
+        let edge = client.edge() - self.delta;
+        if !self.is_ahead(client) {
+            return earlier(edge, server.granted);
+        }
+        // A window cannot become smaller again: the next response has the limit.
+        match self.end.filter(|_| server.limit_bytes > 0) {
+            Some(end) => earlier(edge, end + server.limit_bytes),
+            None => edge,
+        }
     }
 
     fn ack_for(
@@ -190,21 +217,9 @@ impl Splice {
         sack: crate::segment::Sack,
         now_ms: u64,
     ) -> Segment {
-        let window = server.window_to(client.edge() - self.delta, ack);
-        server.grant(ack, window, false);
-        let timestamps = server.clock.is_used().then(|| crate::segment::Timestamps {
-            value: server.clock.now(now_ms),
-            echo: server.clock.peer(),
-        });
-        Segment {
-            seq: server.request_end,
-            ack,
-            flags: TcpFlags::ACK,
-            window,
-            payload_bytes: 0,
-            timestamps,
-            sack,
-        }
+        let window = server.window_to(self.edge(client, server), ack);
+        server.grant(ack, window);
+        Segment { sack, ..server.ack(ack, window, now_ms) }
     }
 
     /// Translates a segment of the client's socket.
@@ -239,7 +254,7 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Segment {
-        let edge = client.edge() - self.delta;
+        let edge = self.edge(client, server);
         let acked = later(self.first, client.acked - self.delta);
         let acked = earlier(acked, self.end.unwrap_or(acked));
         server.for_server(segment, Some((edge, acked)), now_ms)
@@ -302,6 +317,9 @@ pub struct Start {
     pub written_end: SeqNumber,
     /// Behind the last byte of the request, sent or not.
     pub request_end: SeqNumber,
+    /// Length of the server's segments. A server sends nothing if it was granted less. 0: bytes that
+    /// are under way do not matter.
+    pub segment_bytes: u32,
     /// Bytes of the response from `next` on, if they are known.
     pub length_bytes: Option<u32>,
 }

@@ -49,6 +49,8 @@ struct splice_server {
 	__u32 peer_seen;
 	__u32 peer_value;
 	__u32 limit_bytes;
+	__u32 limit_end;
+	__u32 told;
 	__u64 peer_at_ms;
 	struct splice_clock clock;
 };
@@ -86,6 +88,8 @@ struct splice_start {
 	__u32 request_end;
 	__u32 has_length;
 	__u32 length_bytes;
+	__u32 segment_bytes;
+	__u32 reserved;
 };
 
 /* `Rule` of the crate, without what the caller knows. */
@@ -106,6 +110,7 @@ struct splice_rule {
 enum splice_unfit {
 	SPLICE_FIT,
 	SPLICE_WINDOW,
+	SPLICE_GRANTED,
 	SPLICE_TIMESTAMPS,
 	SPLICE_GAP,
 	SPLICE_OVER,
@@ -339,13 +344,38 @@ static __always_inline __u32 server_window_to(const struct splice_server *server
 	return window > 0xffff ? 0xffff : window;
 }
 
-static __always_inline void server_grant(struct splice_server *server, __u32 ack, __u32 window,
-					 int is_new)
+static __always_inline void server_grant(struct splice_server *server, __u32 ack, __u32 window)
 {
 	__u32 edge = ack + (window << (server->scale & 15));
 
+	if (before(server->acked, ack))
+		server->told = edge;
+	else
+		server->told = later(server->told, edge);
 	server->acked = later(server->acked, ack);
-	server->granted = is_new ? edge : later(server->granted, edge);
+	server->granted = later(server->granted, edge);
+}
+
+/* Returns true if the client's socket has sent all bytes before the splice. */
+static __always_inline int splice_is_ahead(const struct splice_client *client,
+					   const struct splice_state *splice)
+{
+	return !before(client->sent_end, splice->first + splice->delta);
+}
+
+/* Returns the number behind the last byte that the server may send. */
+static __always_inline __u32 splice_edge(const struct splice_client *client,
+					 const struct splice_server *server,
+					 const struct splice_state *splice)
+{
+	__u32 edge = client_edge(client) - splice->delta;
+
+	if (!splice_is_ahead(client, splice))
+		return earlier(edge, server->granted);
+	/* A window cannot become smaller again: the next response has the limit. */
+	if (splice->has_end && server->limit_bytes)
+		return earlier(edge, splice->end + server->limit_bytes);
+	return edge;
 }
 
 /* A segment of the server's socket. `client` is not read without a splice. */
@@ -356,7 +386,6 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 {
 	__u32 end = segment->seq + segment->payload_bytes;
 	int is_new = segment->payload_bytes && before(server->request_end, end);
-	__u32 limit = server->limit_bytes >> (server->scale & 15);
 
 	segment->ack += server->bypassed;
 	sack_less(segment, -server->bypassed);
@@ -364,30 +393,30 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 	server->request_end = later(server->request_end, end);
 	server->socket_edge = later(server->socket_edge,
 				    segment->ack + (segment->window << (server->scale & 15)));
+	if (is_new && !splice->is_active)
+		server->limit_end = server->passed_end + server->limit_bytes;
 	if (splice->is_active) {
 		__u32 acked = later(splice->first, client->acked - splice->delta);
 
 		if (splice->has_end)
 			acked = earlier(acked, splice->end);
 		segment->ack = later(segment->ack, acked);
-		segment->window = server_window_to(server, client_edge(client) - splice->delta,
+		segment->window = server_window_to(server, splice_edge(client, server, splice),
 						   segment->ack);
-	} else if (limit && segment->window > limit && !(segment->flags & TCP_SYN)) {
-		segment->window = limit;
+	} else if (server->limit_bytes && !(segment->flags & TCP_SYN)) {
+		__u32 window = server_window_to(server, server->limit_end, segment->ack);
+
+		if (segment->window > window)
+			segment->window = window;
 	}
 	if (!(segment->flags & TCP_SYN))
-		server_grant(server, segment->ack, segment->window, is_new);
+		server_grant(server, segment->ack, segment->window);
 }
 
-/* Makes an acknowledgement for the server. The blocks of `segment` stay. */
-static __always_inline void splice_ack_for(const struct splice_client *client,
-					   struct splice_server *server,
-					   const struct splice_state *splice, __u32 ack,
-					   struct splice_segment *segment, __u64 now_ms)
+/* Makes an acknowledgement. The blocks of `segment` stay. */
+static __always_inline void server_ack(const struct splice_server *server, __u32 ack, __u32 window,
+				       struct splice_segment *segment, __u64 now_ms)
 {
-	__u32 window = server_window_to(server, client_edge(client) - splice->delta, ack);
-
-	server_grant(server, ack, window, 0);
 	segment->seq = server->request_end;
 	segment->ack = ack;
 	segment->flags = TCP_ACK;
@@ -396,6 +425,29 @@ static __always_inline void splice_ack_for(const struct splice_client *client,
 	segment->has_timestamps = server->clock.is_used;
 	segment->value = server->clock.is_used ? clock_now(&server->clock, now_ms) : 0;
 	segment->echo = server->clock.is_used ? server->clock.peer : 0;
+}
+
+/* Makes the acknowledgement that tells the server of the socket's room after the limit has ended. */
+static __always_inline void server_room(struct splice_server *server,
+					struct splice_segment *segment, __u64 now_ms)
+{
+	__u32 window = server_window_to(server, server->socket_edge, server->acked);
+
+	server_grant(server, server->acked, window);
+	segment->sack_count = 0;
+	server_ack(server, server->acked, window, segment, now_ms);
+}
+
+/* Makes an acknowledgement with the client's window. The blocks of `segment` stay. */
+static __always_inline void splice_ack_for(const struct splice_client *client,
+					   struct splice_server *server,
+					   const struct splice_state *splice, __u32 ack,
+					   struct splice_segment *segment, __u64 now_ms)
+{
+	__u32 window = server_window_to(server, splice_edge(client, server, splice), ack);
+
+	server_grant(server, ack, window);
+	server_ack(server, ack, window, segment, now_ms);
 }
 
 static __always_inline void splice_note_end(const struct splice_client *client,
@@ -464,7 +516,7 @@ static __always_inline int splice_owed_ack(const struct splice_client *client,
 					   struct splice_state *splice, struct splice_segment *ack,
 					   __u64 now_ms)
 {
-	if (!splice->owes_ack)
+	if (!splice->owes_ack || !splice_is_ahead(client, splice))
 		return 0;
 	splice->owes_ack = 0;
 	ack->sack_count = 0;
@@ -500,7 +552,10 @@ static __always_inline int splice_begin(const struct splice_client *client,
 		return SPLICE_OVER;
 	if (start->has_length && start->length_bytes > LENGTH_BYTES_MAX)
 		return SPLICE_LONG;
-	if (!is_early && before(client_edge(client), server->granted + delta))
+	if (!is_early && start->segment_bytes && !before(server->told, server->passed_end) &&
+	    server->told - server->passed_end >= start->segment_bytes)
+		return SPLICE_GRANTED;
+	if (before(client_edge(client), server->granted + delta))
 		return SPLICE_WINDOW;
 	if (client->clock.is_used && !server->peer_seen)
 		return SPLICE_TIMESTAMPS;

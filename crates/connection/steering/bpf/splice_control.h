@@ -54,6 +54,7 @@ enum splice_operation {
 	CONTROL_SETTLE, /* sends the acknowledgement that is owed */
 	CONTROL_END,
 	CONTROL_ABORT,  /* ends a splice whose connections are closed */
+	CONTROL_LIMIT,  /* sets the limit, and tells the server of the room if there is none */
 };
 
 enum splice_result {
@@ -75,6 +76,8 @@ struct splice_request {
 	__u32 length_bytes;
 	__u32 is_reusable;
 	__u32 limit_bytes;
+	__u32 segment_bytes;
+	__u32 reserved;
 	struct splice_rule rule;
 };
 
@@ -171,6 +174,7 @@ static __always_inline void open_server(struct splice_server *flow,
 	flow->passed_end = socket->rcv_nxt + flow->bypassed;
 	flow->acked = socket->rcv_wup + flow->bypassed;
 	flow->granted = flow->acked + socket->rcv_wnd;
+	flow->told = flow->granted;
 	flow->socket_edge = flow->granted;
 	flow->request_end = socket->snd_nxt;
 	flow->scale = socket->rcv_wscale;
@@ -228,6 +232,7 @@ static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice
 		bpf_spin_lock(&lock->lock);
 		open_server(&s->flow, &socket);
 		s->flow.limit_bytes = request->limit_bytes;
+		s->flow.limit_end = s->flow.passed_end + request->limit_bytes;
 		s->head.peer = NONE;
 		s->head.is_open = 1;
 		bpf_spin_unlock(&lock->lock);
@@ -247,6 +252,7 @@ static __always_inline __u32 run_begin(struct splice_request *request, struct sp
 		.request_end = server->write_seq,
 		.has_length = request->has_length,
 		.length_bytes = request->length_bytes,
+		.segment_bytes = request->segment_bytes,
 	};
 	__u64 now_ms = time_ms();
 	__u32 unfit;
@@ -324,6 +330,36 @@ static __always_inline __u32 run_abort(struct splice_client_slot *c, struct spli
 	return CONTROL_DONE;
 }
 
+static __always_inline __u32 run_limit(struct __sk_buff *skb, const struct splice_request *request,
+				       struct splice_work *work)
+{
+	__u32 server = request->server, number;
+	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
+	struct splice_lock *lock;
+	__u64 now_ms = time_ms();
+	int is_told = 0;
+
+	if (!s || !s->head.is_open)
+		return CONTROL_NOT_OPEN;
+	number = s->head.lock;
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return CONTROL_NOT_OPEN;
+	bpf_spin_lock(&lock->lock);
+	s->flow.limit_bytes = request->limit_bytes;
+	s->flow.limit_end = s->flow.passed_end + request->limit_bytes;
+	if (!request->limit_bytes && s->head.peer == NONE) {
+		server_room(&s->flow, &work->ack, now_ms);
+		is_told = 1;
+	}
+	bpf_spin_unlock(&lock->lock);
+	if (is_told && send_ack(skb, work, &s->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
+}
+
 static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_request *request,
 				      struct splice_work *work)
 {
@@ -371,6 +407,8 @@ int splice_control(struct __sk_buff *skb)
 		return CONTROL_NOT_OPEN;
 	if (request->operation == CONTROL_OPEN_CLIENT || request->operation == CONTROL_OPEN_SERVER)
 		request->result = run_open(skb, request);
+	else if (request->operation == CONTROL_LIMIT)
+		request->result = run_limit(skb, request, work);
 	else
 		request->result = run_pair(skb, request, work);
 	return request->result;

@@ -18,6 +18,7 @@ enum operation {
 	BEGIN,
 	SET_LENGTH,
 	END,
+	ROOM,
 };
 
 struct vector {
@@ -74,6 +75,9 @@ static __always_inline void run(struct vector *v)
 		break;
 	case SET_LENGTH:
 		splice_set_length(&v->client, &v->splice, v->arguments[0]);
+		break;
+	case ROOM:
+		server_room(&v->server, &v->ack, v->now_ms);
 		break;
 	case END: {
 		int is_reusable = 0;

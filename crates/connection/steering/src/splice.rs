@@ -66,7 +66,7 @@ struct RawClientSlot {
 #[derive(Debug)]
 struct RawServerSlot {
     head: RawHead,
-    flow: [AtomicU32; 20],
+    flow: [AtomicU32; 22],
 }
 
 /// `struct splice_request` of bpf/splice_control.h.
@@ -81,16 +81,18 @@ struct RawRequest {
     length_bytes: AtomicU32,
     is_reusable: AtomicU32,
     limit_bytes: AtomicU32,
+    segment_bytes: AtomicU32,
+    reserved: AtomicU32,
     rule: [AtomicU32; 10],
 }
 
 const _: () = assert!(size_of::<RawHead>() == 80 && size_of::<RawClientSlot>() == 192);
-const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 72);
+const _: () = assert!(size_of::<RawServerSlot>() == 168 && size_of::<RawRequest>() == 80);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
-const SERVER_HAS_CLOCK: usize = 12;
+const SERVER_HAS_CLOCK: usize = 14;
 const CLIENT_SHIFT: usize = 11;
-const SERVER_SHIFT: usize = 13;
+const SERVER_SHIFT: usize = 15;
 const IS_COMPLETE: usize = 5;
 
 /// `enum splice_operation` of bpf/splice_control.h.
@@ -104,6 +106,7 @@ enum Operation {
     Settle,
     End,
     Abort,
+    Limit,
 }
 
 /// `enum splice_result` of bpf/splice_control.h.
@@ -398,8 +401,8 @@ impl SpliceWorker {
     }
 
     /// Opens the slot of a connection to a server, which is established: the balancer is the
-    /// flow's client. Outside a splice, the server is told a window of at most `limit_bytes`
-    /// (0: the socket's).
+    /// flow's client. After a request, the server may send `limit_bytes` until a splice begins
+    /// (0: as many as the socket has room for).
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -420,7 +423,8 @@ impl SpliceWorker {
 
     /// Begins a splice: the bytes that the process has not read from the server's socket may go to
     /// the client directly, behind all bytes that it has written to the client's socket. The
-    /// response has `length_bytes` more bytes, if that is known.
+    /// response has `length_bytes` more bytes, if that is known. `segment_bytes` is the length of the
+    /// server's segments: it must have been granted less (0: it does not matter).
     ///
     /// Returns the rule for the server's host. After it was sent, call [`SpliceWorker::settle`].
     ///
@@ -431,7 +435,9 @@ impl SpliceWorker {
         client: &ClientSlot,
         server: &ServerSlot,
         length_bytes: Option<u32>,
+        segment_bytes: u32,
     ) -> Result<Rule, SpliceError> {
+        self.request().segment_bytes.store(segment_bytes, Ordering::Relaxed);
         let (client, frame) = (client.index, &server.frame);
         self.run(Operation::Begin, client, server.index, length_bytes, frame)?;
         let rule = &self.request().rule;
@@ -448,6 +454,16 @@ impl SpliceWorker {
             clock_offset: word(8),
             echo: word(9),
         }))
+    }
+
+    /// Changes the limit of [`SpliceWorker::open_server`]. Without one, the server is told of the
+    /// socket's room at once.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn limit(&mut self, server: &ServerSlot, limit_bytes: u32) -> Result<(), SpliceError> {
+        self.request().limit_bytes.store(limit_bytes, Ordering::Relaxed);
+        self.run(Operation::Limit, NONE, server.index, None, &server.frame).map(drop)
     }
 
     /// Sets the response's length, from the first byte of the splice on.

@@ -33,9 +33,10 @@ enum Operation {
     Begin,
     SetLength,
     End,
+    Room,
 }
 
-const OPERATIONS: [Operation; 10] = [
+const OPERATIONS: [Operation; 11] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -46,6 +47,7 @@ const OPERATIONS: [Operation; 10] = [
     Operation::Begin,
     Operation::SetLength,
     Operation::End,
+    Operation::Room,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -67,7 +69,7 @@ struct Vector {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 72 + 80 + 32 + 72 + 72 + 24 + 40 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 32 + 72 + 72 + 32 + 40 + 16);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -171,6 +173,8 @@ fn any(random: &mut Random) -> Vector {
         peer_seen: random.below(2u32),
         peer_value: 0,
         limit_bytes: random.below(2u32) * 16_384,
+        limit_end: near(random, there),
+        told: near(random, there),
         peer_at_ms: 0,
         clock: clock(random, now_ms),
     };
@@ -205,6 +209,8 @@ fn any(random: &mut Random) -> Vector {
             request_end: near(random, theirs),
             has_length,
             length_bytes: has_length * near(random, longest),
+            segment_bytes: random.below(2u32) * random.below(90_000u32),
+            reserved: 0,
         },
         ..Vector::default()
     }
@@ -217,6 +223,7 @@ fn start_of(raw: &RawStart) -> Start {
         written_end: SeqNumber(raw.written_end),
         request_end: SeqNumber(raw.request_end),
         length_bytes: (raw.has_length != 0).then_some(raw.length_bytes),
+        segment_bytes: raw.segment_bytes,
     }
 }
 
@@ -265,6 +272,7 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
                 spliced = begun;
             }
         }
+        Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
         Operation::End => {
             let [socket_next, written_end] = vector.arguments.map(SeqNumber);
