@@ -2,8 +2,8 @@
 //!
 //! A program in the kernel reads it, so all fields have fixed places, and the authentication is
 //! SipHash-2-4 with a key of 128 bits, which balancer and agent agree on over their control
-//! channel. A datagram can be lost, late or doubled: see [`Rule`]. A replayed one is older than the
-//! rule that the host has, or does not belong to a connection that exists.
+//! channel. A datagram can be lost, late or doubled: see [`Rule`]. A replayed one is not
+//! newer than the rule that the host has, or than the last one of an entry that the host removed.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -42,7 +42,8 @@ impl std::fmt::Debug for Key {
 /// A rule and its connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// Number of the datagram, larger than those of all earlier ones with the same key.
+    /// Number of the datagram, larger than those of all earlier ones with the same key, and above 0:
+    /// the sender's clock, in nanoseconds.
     pub counter: u64,
     /// The connection of the balancer (its client) to the server (its service).
     pub server: FlowKey,

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Direct return at a server's host: segments of a response become segments of the client's connection.
  *
- *   link ingress: a datagram with a rule, authentic and new ─► the rule of its connection
+ *   link ingress: a datagram with a rule, authentic and new ─► the rule of its connection, which gets
+ *                                                              an entry with its first one
  *                 another datagram to the port of rules ─────► dropped, counted
  *                 anything else ─────────────────────────────► unchanged
  *   link egress:  a connection without a rule ─────────────► unchanged
+ *                 a SYN ───────────────────────────────────► unchanged; the rule is cleared
  *                 a segment that is not of the rule ───────► unchanged, to the balancer
  *                 a segment of the rule ───────────────────► rewritten, to the client
  *
  * The rule is that of src/rule.rs in the crate `splice`; a test compares the two. A rule that changes
- * while a program reads it does not apply: the segment goes to the balancer, which relays it.
+ * while a program reads it does not apply: the segment goes to the balancer, which relays it. User
+ * space removes the entries of idle connections, and raises the floor of their balancer's key before:
+ * a removed datagram stays old.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
@@ -18,8 +22,8 @@
 
 #include "skb.h"
 
-/* The rule of one connection, in memory shared with user space. `version` is odd while user space
- * or a program writes; 0: there is none. All in host order but addresses and ports. */
+/* The rule of one connection. `version` is odd while a program writes; 0: there is none. All in host
+ * order but addresses and ports. */
 struct direct_rule {
 	__u32 version;
 	__u32 first;
@@ -38,31 +42,26 @@ struct direct_rule {
 	__be16 client_port;
 	__u32 sent_end;   /* behind the last byte that the server has sent */
 	__u32 sent_known; /* 0: no segment was seen yet */
-	__u32 owner;      /* key of the balancer, from user space */
-	__u64 counter;    /* of the newest datagram; user space sets the first one */
-	__u64 packets;
-	__u64 bytes;
+	__u32 owner;      /* key of the balancer */
+	__u32 reserved;
+	__u64 counter;    /* of the newest datagram */
+	__u64 packets;    /* sent directly */
 };
 
+/* Not allocated ahead: a program may use an element that user space has just removed, and only
+ * memory of such elements is not used again before the program ends. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1); /* set at load */
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, struct flow_key);
-	__type(value, __u32);
+	__type(value, struct direct_rule);
 } direct_flows SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1); /* set at load */
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct direct_rule);
-} direct_rules SEC(".maps");
-
-/* Secret of a balancer. */
+/* Secret of a balancer. Datagrams with numbers up to `floor` are old. */
 struct direct_key {
 	__u64 secret[2];
+	__u64 floor;
 	__u32 is_valid;
 	__u32 reserved;
 };
@@ -77,15 +76,18 @@ struct {
 
 /* Order as in src/direct.rs. */
 enum direct_count {
-	DIRECT_TAKEN,   /* rules */
-	DIRECT_FORGED,  /* dropped: a wrong tag, or the key of another balancer */
-	DIRECT_UNKNOWN, /* dropped: no such connection */
-	DIRECT_OLD,     /* dropped: not newer than the connection's rule */
+	DIRECT_TAKEN,    /* rules */
+	DIRECT_FORGED,   /* dropped: a wrong tag, or the key of another balancer */
+	DIRECT_FULL,     /* dropped: no place for another connection */
+	DIRECT_OLD,      /* dropped: not newer than the connection's rule, or than the floor */
+	DIRECT_FLOWS,    /* entries made */
+	DIRECT_SEGMENTS, /* sent directly */
+	DIRECT_BYTES,    /* of their payloads */
 	DIRECT_COUNTS,
 };
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, DIRECT_COUNTS);
 	__type(key, __u32);
 	__type(value, __u64);
@@ -196,12 +198,17 @@ static __always_inline int translate(struct __sk_buff *skb, const struct segment
 	return 1;
 }
 
-static __always_inline void count(__u32 what)
+static __always_inline void count_n(__u32 what, __u64 n)
 {
 	__u64 *counter = bpf_map_lookup_elem(&direct_counts, &what);
 
 	if (counter)
-		__sync_fetch_and_add(counter, 1);
+		__sync_fetch_and_add(counter, n);
+}
+
+static __always_inline void count(__u32 what)
+{
+	count_n(what, 1);
 }
 
 static __always_inline __u64 rotated(__u64 word, int bits)
@@ -313,6 +320,22 @@ static __always_inline void write_rule(struct direct_rule *rule,
 	__sync_lock_test_and_set(&rule->version, version ? version : 2);
 }
 
+/* Returns the entry of a connection, and makes it with the first datagram; 0 if the table is full. */
+static __always_inline struct direct_rule *entry_of(const struct flow_key *key, __u32 owner)
+{
+	struct direct_rule *rule = bpf_map_lookup_elem(&direct_flows, key);
+	struct direct_rule blank;
+
+	if (rule)
+		return rule;
+	__builtin_memset(&blank, 0, sizeof(blank));
+	blank.owner = owner;
+	/* Fails also if another processor has just made it, which the lookup finds. */
+	if (!bpf_map_update_elem(&direct_flows, key, &blank, BPF_NOEXIST))
+		count(DIRECT_FLOWS);
+	return bpf_map_lookup_elem(&direct_flows, key);
+}
+
 SEC("classifier")
 int direct_ingress(struct __sk_buff *skb)
 {
@@ -331,17 +354,22 @@ int direct_ingress(struct __sk_buff *skb)
 		count(DIRECT_FORGED);
 		return SHOT;
 	}
+	__u64 counter = bpf_be64_to_cpu(datagram.counter);
+
+	if (counter <= secret->floor) {
+		count(DIRECT_OLD);
+		return SHOT;
+	}
 	__builtin_memset(&key, 0, sizeof(key));
 	__builtin_memcpy(key.client, datagram.addresses[0], 16);
 	__builtin_memcpy(key.service, datagram.addresses[1], 16);
 	key.client_port = datagram.ports[0];
 	key.service_port = datagram.ports[1];
 	key.family = datagram.flags & bpf_htons(DATAGRAM_IPV6) ? 6 : 4;
-	__u32 *index = bpf_map_lookup_elem(&direct_flows, &key);
-	struct direct_rule *rule = index ? bpf_map_lookup_elem(&direct_rules, index) : 0;
+	struct direct_rule *rule = entry_of(&key, number);
 
 	if (!rule) {
-		count(DIRECT_UNKNOWN);
+		count(DIRECT_FULL);
 		return SHOT;
 	}
 	if (rule->owner != number) {
@@ -351,7 +379,7 @@ int direct_ingress(struct __sk_buff *skb)
 	__u32 version = version_of(rule);
 
 	/* An odd version: another processor writes a rule of this connection. */
-	if (bpf_be64_to_cpu(datagram.counter) <= rule->counter || version & 1 ||
+	if (counter <= rule->counter || version & 1 ||
 	    __sync_val_compare_and_swap(&rule->version, version, version | 1) != version) {
 		count(DIRECT_OLD);
 		return SHOT;
@@ -366,14 +394,19 @@ int direct_egress(struct __sk_buff *skb)
 {
 	struct segment segment;
 	struct direct_rule *shared, rule;
-	__u32 *index;
 
 	if (parsed(skb, &segment) != PACKET_WHOLE)
 		return NEXT;
-	index = bpf_map_lookup_elem(&direct_flows, &segment.key);
-	shared = index ? bpf_map_lookup_elem(&direct_rules, index) : 0;
+	shared = bpf_map_lookup_elem(&direct_flows, &segment.key);
 	if (!shared)
 		return NEXT;
+	/* A new connection with the same addresses. At least a round trip passes before its first rule,
+	 * so no program mistakes that one for the rule that it began to read. */
+	if (segment.flags & TCP_SYN) {
+		shared->sent_known = 0;
+		__sync_lock_test_and_set(&shared->version, 0);
+		return NEXT;
+	}
 	__u32 version = version_of(shared);
 	__u32 end = segment.seq + segment.payload;
 
@@ -394,7 +427,8 @@ int direct_egress(struct __sk_buff *skb)
 	if (result < 0)
 		return SHOT; /* half written; the server sends it again */
 	__sync_fetch_and_add(&shared->packets, 1);
-	__sync_fetch_and_add(&shared->bytes, segment.payload);
+	count(DIRECT_SEGMENTS);
+	count_n(DIRECT_BYTES, segment.payload);
 	return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
 }
 

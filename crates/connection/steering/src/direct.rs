@@ -1,22 +1,22 @@
 //! Direct return at a server's host: segments of a response go to the client instead of the
 //! balancer.
+//!
+//! Rules come in datagrams from balancers, and the program makes an entry for each connection that
+//! they name. User space sets the keys, and removes the entries of connections that are idle.
 
 use std::collections::HashMap as StdHashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::{SchedClassifier, TcAttachType};
 use aya::{Ebpf, EbpfLoader};
-use unlade_net::FlowKey;
-use unlade_splice::Rule;
 use unlade_splice::datagram::Key;
+use unlade_sys::link::Link;
 
 use crate::error::SteerError;
-use crate::load::{attach_classifier, map_array, program, take};
-use crate::raw_entry::SharedArray;
-use crate::table::{RawKey, address_bytes};
+use crate::load::{attach_classifier, program, take};
+use crate::table::RawKey;
 
 pub(crate) static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/direct.bpf.o"));
@@ -26,96 +26,31 @@ pub(crate) const INGRESS: &str = "direct_ingress";
 pub const KEYS_MAX: u32 = 256;
 
 /// `struct direct_rule` of bpf/direct.bpf.c.
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[derive(Debug, Default)]
-pub(crate) struct RawRule {
-    version: AtomicU32,
-    first: AtomicU32,
-    end: AtomicU32,
-    request_end: AtomicU32,
-    delta: AtomicU32,
-    ack: AtomicU32,
-    clock_offset: AtomicU32,
-    echo: AtomicU32,
-    window: AtomicU16,
-    has_end: AtomicU8,
-    has_clock: AtomicU8,
-    service: [AtomicU8; 16],
-    client: [AtomicU8; 16],
-    service_port: [AtomicU8; 2],
-    client_port: [AtomicU8; 2],
-    sent_end: AtomicU32,
-    sent_known: AtomicU32,
-    owner: AtomicU32,
-    counter: AtomicU64,
-    packets: AtomicU64,
-    bytes: AtomicU64,
+struct RawRule {
+    /// Fields for the programs only.
+    rule: [u32; 20],
+    owner: u32,
+    reserved: u32,
+    counter: u64,
+    packets: u64,
 }
-const _: () = assert!(size_of::<RawRule>() == 112 && align_of::<RawRule>() == 8);
-const _: () = assert!(core::mem::offset_of!(RawRule, service) == 36);
-const _: () = assert!(core::mem::offset_of!(RawRule, counter) == 88);
+const _: () = assert!(size_of::<RawRule>() == 104);
 
-impl RawRule {
-    fn reset(&self, owner: u32, counter: u64) {
-        self.version.store(0, Ordering::SeqCst);
-        self.owner.store(owner, Ordering::Relaxed);
-        self.counter.store(counter, Ordering::Relaxed);
-        self.sent_known.store(0, Ordering::Relaxed);
-        self.packets.store(0, Ordering::Relaxed);
-        self.bytes.store(0, Ordering::Relaxed);
-    }
-
-    /// Writes a rule. The version is odd meanwhile, and another one afterwards: a program that
-    /// reads fields of two rules notices it.
-    fn set(&self, rule: &Rule, flow: &FlowKey) {
-        let version = self.version.load(Ordering::Relaxed);
-        self.version.store(version | 1, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        let words = [
-            (&self.first, rule.first.0),
-            (&self.end, rule.end.unwrap_or_default().0),
-            (&self.request_end, rule.request_end.0),
-            (&self.delta, rule.delta),
-            (&self.ack, rule.ack.0),
-            (&self.clock_offset, rule.clock.unwrap_or_default().0),
-            (&self.echo, rule.clock.unwrap_or_default().1),
-        ];
-        words.into_iter().for_each(|(field, value)| field.store(value, Ordering::Relaxed));
-        self.window.store(rule.window, Ordering::Relaxed);
-        self.has_end.store(rule.end.is_some().into(), Ordering::Relaxed);
-        self.has_clock.store(rule.clock.is_some().into(), Ordering::Relaxed);
-        let texts: [(&[AtomicU8], &[u8]); 4] = [
-            (&self.service, &address_bytes(&flow.service)),
-            (&self.client, &address_bytes(&flow.client)),
-            (&self.service_port, &flow.service.port().to_be_bytes()),
-            (&self.client_port, &flow.client.port().to_be_bytes()),
-        ];
-        for (fields, bytes) in texts {
-            fields
-                .iter()
-                .zip(bytes)
-                .for_each(|(field, byte)| field.store(*byte, Ordering::Relaxed));
-        }
-        fence(Ordering::SeqCst);
-        // 0 stands for no rule.
-        let next = (version | 1).wrapping_add(1);
-        self.version.store(if next == 0 { 2 } else { next }, Ordering::SeqCst);
-    }
-
-    fn clear(&self) {
-        self.version.store(0, Ordering::SeqCst);
-    }
-}
+// SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
+unsafe impl aya::Pod for RawRule {}
 
 /// `struct direct_key` of bpf/direct.bpf.c.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 struct RawDirectKey {
     secret: [u64; 2],
+    floor: u64,
     is_valid: u32,
     reserved: u32,
 }
-const _: () = assert!(size_of::<RawDirectKey>() == 24);
+const _: () = assert!(size_of::<RawDirectKey>() == 32);
 
 // SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
 unsafe impl aya::Pod for RawDirectKey {}
@@ -127,104 +62,154 @@ pub struct DirectCounts {
     pub taken: u64,
     /// Wrong tags, and keys of other balancers.
     pub forged: u64,
-    /// No such connection.
-    pub unknown: u64,
-    /// Older than the rule that the connection has.
+    /// No place for another connection.
+    pub full: u64,
+    /// Not newer than the rule that the connection has, or than one of a removed connection.
     pub old: u64,
 }
 
-#[derive(Debug)]
-struct Inner {
-    flows: HashMap<MapData, RawKey, u32>,
-    /// Index of each connection's rule.
-    current: StdHashMap<FlowKey, u32>,
-    free: Vec<u32>,
+/// Segments and bytes that a host has sent to clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SentDirectly {
+    /// A segment can be several packets.
+    pub segments: u64,
+    /// Bytes of payload.
+    pub bytes: u64,
+}
+
+/// Elements of `direct_counts`: `enum direct_count` of bpf/direct.bpf.c.
+#[derive(Clone, Copy)]
+enum Count {
+    Taken,
+    Forged,
+    Full,
+    Old,
+    Flows,
+    Segments,
+    Bytes,
+}
+
+/// An entry as an earlier sweep has seen it.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    counter: u64,
+    packets: u64,
+    since: Instant,
 }
 
 /// The rules of a host's connections.
 pub(crate) struct Rules {
-    slots: SharedArray<RawRule>,
-    inner: Mutex<Inner>,
-    keys: Mutex<Array<MapData, RawDirectKey>>,
-    counts: Array<MapData, u64>,
+    flows: HashMap<MapData, RawKey, RawRule>,
+    flows_max: u32,
+    keys: Array<MapData, RawDirectKey>,
+    counts: PerCpuArray<MapData, u64>,
+    seen: StdHashMap<RawKey, Seen>,
+    removed: u64,
 }
 
 impl fmt::Debug for Rules {
     /// Without the keys.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rules").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("Rules").field("flows_max", &self.flows_max).finish_non_exhaustive()
     }
 }
 
 impl Rules {
     pub(crate) fn new(ebpf: &mut Ebpf, flows_max: u32) -> Result<Rules, SteerError> {
-        // SAFETY: `RawRule` is `struct direct_rule` of the array, all of atomic integers.
-        let slots = unsafe { map_array(ebpf, "direct_rules", flows_max) }?;
         let flows = HashMap::try_from(take(ebpf, "direct_flows")?).map_err(SteerError::Map)?;
-        let free = (0..flows_max).rev().collect();
-        let inner = Mutex::new(Inner { flows, current: StdHashMap::new(), free });
         let keys = Array::try_from(take(ebpf, "direct_keys")?).map_err(SteerError::Map)?;
-        let counts = Array::try_from(take(ebpf, "direct_counts")?).map_err(SteerError::Map)?;
-        Ok(Rules { slots, inner, keys: Mutex::new(keys), counts })
+        let counts =
+            PerCpuArray::try_from(take(ebpf, "direct_counts")?).map_err(SteerError::Map)?;
+        Ok(Rules { flows, flows_max, keys, counts, seen: StdHashMap::new(), removed: 0 })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic leaves the table consistent, since every change is one insertion or removal.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn slot(&self, index: u32) -> &RawRule {
-        self.slots.get(index).expect("numbers come from acquire")
-    }
-
-    pub(crate) fn set_key(&self, key: &Key) -> Result<(), SteerError> {
+    pub(crate) fn set_key(&mut self, key: &Key) -> Result<(), SteerError> {
         let word = |at: usize| {
             let bytes = key.secret[at..].first_chunk().copied().unwrap_or_default();
             u64::from_le_bytes(bytes)
         };
-        let raw = RawDirectKey { secret: [word(0), word(8)], is_valid: 1, reserved: 0 };
-        self.write_key(key.number, raw)
+        self.change_key(key.number, |raw| (raw.secret, raw.is_valid) = ([word(0), word(8)], 1))
     }
 
-    pub(crate) fn remove_key(&self, number: u32) -> Result<(), SteerError> {
-        self.write_key(number, RawDirectKey::default())
+    pub(crate) fn remove_key(&mut self, number: u32) -> Result<(), SteerError> {
+        self.change_key(number, |raw| (raw.secret, raw.is_valid) = ([0; 2], 0))
     }
 
-    fn write_key(&self, number: u32, raw: RawDirectKey) -> Result<(), SteerError> {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        keys.set(number, raw, 0).map_err(SteerError::Map)
+    pub(crate) fn raise_floor(&mut self, number: u32, counter: u64) -> Result<(), SteerError> {
+        self.change_key(number, |raw| raw.floor = raw.floor.max(counter))
     }
 
-    /// Returns how many datagrams were taken, forged, of unknown connections, and old.
+    fn change_key(
+        &mut self,
+        number: u32,
+        change: impl FnOnce(&mut RawDirectKey),
+    ) -> Result<(), SteerError> {
+        let mut raw = self.keys.get(&number, 0).map_err(SteerError::Map)?;
+        change(&mut raw);
+        self.keys.set(number, raw, 0).map_err(SteerError::Map)
+    }
+
+    fn count(&self, count: Count) -> Result<u64, SteerError> {
+        let values = self.counts.get(&(count as u32), 0).map_err(SteerError::Map)?;
+        Ok(values.iter().sum())
+    }
+
     pub(crate) fn counts(&self) -> Result<DirectCounts, SteerError> {
-        let get = |number: u32| self.counts.get(&number, 0).map_err(SteerError::Map);
-        Ok(DirectCounts { taken: get(0)?, forged: get(1)?, unknown: get(2)?, old: get(3)? })
+        Ok(DirectCounts {
+            taken: self.count(Count::Taken)?,
+            forged: self.count(Count::Forged)?,
+            full: self.count(Count::Full)?,
+            old: self.count(Count::Old)?,
+        })
     }
 
-    pub(crate) fn acquire(
-        self: &Arc<Self>,
-        flow: &FlowKey,
-        owner: u32,
-        counter: u64,
-    ) -> Result<DirectFlow, SteerError> {
-        let outgoing = FlowKey::new(flow.service, flow.client);
-        let mut inner = self.lock();
-        let index = inner.free.pop().ok_or(SteerError::TableFull)?;
-        self.slot(index).reset(owner, counter);
-        if let Err(error) = inner.flows.insert(RawKey::from(&outgoing), index, 0) {
-            inner.free.push(index);
-            return Err(SteerError::Map(error));
+    pub(crate) fn sent_directly(&self) -> Result<SentDirectly, SteerError> {
+        Ok(SentDirectly {
+            segments: self.count(Count::Segments)?,
+            bytes: self.count(Count::Bytes)?,
+        })
+    }
+
+    pub(crate) fn flows(&self) -> Result<u64, SteerError> {
+        // The count of an entry follows the entry.
+        Ok(self.count(Count::Flows)?.saturating_sub(self.removed))
+    }
+
+    pub(crate) fn sweep(&mut self, idle: Duration, now: Instant) -> Result<(), SteerError> {
+        let mut ended = Vec::new();
+        // The programs insert meanwhile, so the walk has a limit of its own.
+        for element in self.flows.iter().take(self.flows_max as usize) {
+            let (key, RawRule { owner, counter, packets, .. }) =
+                element.map_err(SteerError::Map)?;
+            let seen =
+                self.seen.entry(key).or_insert_with(|| Seen { counter, packets, since: now });
+            if (seen.counter, seen.packets) != (counter, packets) {
+                *seen = Seen { counter, packets, since: now };
+            }
+            if now.duration_since(seen.since) >= idle {
+                ended.push((key, owner, counter));
+            }
         }
-        inner.current.insert(outgoing, index);
-        Ok(DirectFlow { rules: Arc::clone(self), index, outgoing })
+        for (key, owner, counter) in ended {
+            // First, so that no replayed datagram makes the entry again. One that comes in this
+            // very moment is the newest of its connection, and its rule could as well have stayed.
+            self.raise_floor(owner, counter)?;
+            match self.flows.remove(&key) {
+                Ok(()) => self.removed += 1,
+                Err(MapError::KeyNotFound) => {}
+                Err(error) => return Err(SteerError::Map(error)),
+            }
+            self.seen.remove(&key);
+        }
+        Ok(())
     }
 }
 
-/// Direct return of one interface; dropping the last reference detaches the program.
+/// Direct return of one interface; dropping it detaches the programs.
 #[derive(Debug)]
 pub struct DirectReturn {
-    rules: Arc<Rules>,
-    /// Keeps program and link alive.
+    rules: Rules,
+    /// Keeps programs and links alive.
     _ebpf: Ebpf,
 }
 
@@ -235,10 +220,11 @@ impl DirectReturn {
     /// # Errors
     /// [`SteerError`]; nothing stays attached.
     pub fn open(interface: &str, port: u16, flows_max: u32) -> Result<DirectReturn, SteerError> {
+        let link = Link::by_name(interface).map_err(SteerError::Link)?;
         let mut ebpf = load(port, flows_max)?;
-        let rules = Arc::new(Rules::new(&mut ebpf, flows_max)?);
-        attach_classifier(&mut ebpf, EGRESS, interface, TcAttachType::Egress)?;
-        attach_classifier(&mut ebpf, INGRESS, interface, TcAttachType::Ingress)?;
+        let rules = Rules::new(&mut ebpf, flows_max)?;
+        attach_classifier(&mut ebpf, EGRESS, &link.name, TcAttachType::Egress)?;
+        attach_classifier(&mut ebpf, INGRESS, &link.name, TcAttachType::Ingress)?;
         Ok(DirectReturn { rules, _ebpf: ebpf })
     }
 
@@ -246,16 +232,25 @@ impl DirectReturn {
     ///
     /// # Errors
     /// [`SteerError::Map`]
-    pub fn set_key(&self, key: &Key) -> Result<(), SteerError> {
+    pub fn set_key(&mut self, key: &Key) -> Result<(), SteerError> {
         self.rules.set_key(key)
     }
 
-    /// Accepts no more rules with a key.
+    /// Accepts no more rules with a key. Rules that were taken stay.
     ///
     /// # Errors
     /// [`SteerError::Map`]
-    pub fn remove_key(&self, number: u32) -> Result<(), SteerError> {
+    pub fn remove_key(&mut self, number: u32) -> Result<(), SteerError> {
         self.rules.remove_key(number)
+    }
+
+    /// Refuses datagrams with the key of this number whose own numbers are at most `counter`, as
+    /// old ones: also those that name a connection without an entry.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn raise_floor(&mut self, number: u32, counter: u64) -> Result<(), SteerError> {
+        self.rules.raise_floor(number, counter)
     }
 
     /// Returns the datagrams since the start.
@@ -266,19 +261,32 @@ impl DirectReturn {
         self.rules.counts()
     }
 
-    /// Allocates the rule of a connection: the balancer is its client, the server its service.
-    /// Rules come from the balancer with key `owner`, and have numbers above `counter`. Until a
-    /// rule comes, all segments go to the balancer.
+    /// Returns the segments and bytes of all connections since the start.
     ///
     /// # Errors
-    /// [`SteerError::TableFull`], [`SteerError::Map`].
-    pub fn acquire(
-        &self,
-        flow: &FlowKey,
-        owner: u32,
-        counter: u64,
-    ) -> Result<DirectFlow, SteerError> {
-        self.rules.acquire(flow, owner, counter)
+    /// [`SteerError::Map`]
+    pub fn sent_directly(&self) -> Result<SentDirectly, SteerError> {
+        self.rules.sent_directly()
+    }
+
+    /// Returns the number of connections with an entry.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]
+    pub fn flows(&self) -> Result<u64, SteerError> {
+        self.rules.flows()
+    }
+
+    /// Removes the entries of connections that got no rule and sent no segment directly for a
+    /// time. Changes are noticed from one call to the next, so calls are several to an `idle`.
+    ///
+    /// An entry takes two system calls. Datagrams that are not newer than the newest one of a
+    /// removed entry are old from then on.
+    ///
+    /// # Errors
+    /// [`SteerError::Map`]; the next call does the rest.
+    pub fn sweep(&mut self, idle: Duration) -> Result<(), SteerError> {
+        self.rules.sweep(idle, Instant::now())
     }
 }
 
@@ -287,54 +295,10 @@ pub(crate) fn load(port: u16, flows_max: u32) -> Result<Ebpf, SteerError> {
     let mut ebpf = EbpfLoader::new()
         .override_global("direct_port", &port.to_be(), true)
         .map_max_entries("direct_flows", flows_max)
-        .map_max_entries("direct_rules", flows_max)
         .load(OBJECT)?;
     for name in [EGRESS, INGRESS] {
         let classifier: &mut SchedClassifier = program(&mut ebpf, name)?;
         classifier.load().map_err(|source| SteerError::Program { name, source })?;
     }
     Ok(ebpf)
-}
-
-/// The rule of one connection; dropping it sends all segments to the balancer.
-#[derive(Debug)]
-pub struct DirectFlow {
-    rules: Arc<Rules>,
-    index: u32,
-    outgoing: FlowKey,
-}
-
-impl DirectFlow {
-    /// Sets the rule: segments of the response become segments of `client`'s connection, in which
-    /// the balancer is the service. Both connections have addresses of one family.
-    pub fn set(&self, rule: &Rule, client: &FlowKey) {
-        if client.is_ipv6() == self.outgoing.is_ipv6() {
-            self.rules.slot(self.index).set(rule, client);
-        }
-    }
-
-    /// Removes the rule.
-    pub fn clear(&self) {
-        self.rules.slot(self.index).clear();
-    }
-
-    /// Returns the number of segments and of payload bytes that went to clients. A segment can be
-    /// several packets.
-    pub fn sent_directly(&self) -> (u64, u64) {
-        let slot = self.rules.slot(self.index);
-        (slot.packets.load(Ordering::Relaxed), slot.bytes.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for DirectFlow {
-    fn drop(&mut self) {
-        self.clear();
-        let mut inner = self.rules.lock();
-        if inner.current.get(&self.outgoing) == Some(&self.index) {
-            inner.current.remove(&self.outgoing);
-            // An absent key is not an error here.
-            let _ = inner.flows.remove(&RawKey::from(&self.outgoing));
-        }
-        inner.free.push(self.index);
-    }
 }

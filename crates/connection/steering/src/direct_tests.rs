@@ -1,6 +1,6 @@
 //! The program of direct return, on single frames, against the rule of `unlade-splice`.
 
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aya::Ebpf;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
@@ -11,7 +11,7 @@ use unlade_splice::datagram::{Datagram, Key, encode};
 use unlade_splice::segment::{Segment, Timestamps};
 use unlade_testkit::{Random, cases};
 
-use crate::direct::{DirectCounts, DirectFlow, EGRESS, INGRESS, Rules, load};
+use crate::direct::{DirectCounts, EGRESS, INGRESS, Rules, SentDirectly, load};
 use crate::load::program;
 
 const FLOWS_MAX: u32 = 8;
@@ -41,7 +41,7 @@ fn flows() -> [(FlowKey, FlowKey); 2] {
 
 struct Host {
     ebpf: Ebpf,
-    rules: Arc<Rules>,
+    rules: Rules,
 }
 
 impl Host {
@@ -53,8 +53,15 @@ impl Host {
                 return None;
             }
         };
-        let rules = Arc::new(Rules::new(&mut ebpf, FLOWS_MAX).unwrap());
+        let rules = Rules::new(&mut ebpf, FLOWS_MAX).unwrap();
         Some(Host { ebpf, rules })
+    }
+
+    /// A host that accepts rules with [`KEY`].
+    fn with_key() -> Option<Host> {
+        let mut host = Host::open()?;
+        host.rules.set_key(&KEY).unwrap();
+        Some(host)
     }
 
     fn verdict(&mut self, name: &'static str, frame: &[u8]) -> (i32, Vec<u8>) {
@@ -89,6 +96,16 @@ impl Host {
             (TC_SHOT, _) => true,
             (other, _) => panic!("{other} is no verdict"),
         }
+    }
+
+    /// Receives the datagram of a rule.
+    fn get(&mut self, datagram: &Datagram, key: &Key) {
+        assert!(self.receive(&udp(&datagram.server, PORT, &encode(datagram, key))));
+    }
+
+    /// Forgets all connections.
+    fn forget(&mut self) {
+        self.rules.sweep(Duration::ZERO, Instant::now()).unwrap();
     }
 }
 
@@ -172,20 +189,21 @@ fn rule(random: &mut Random) -> Rule {
 
 #[test]
 fn the_program_translates_as_the_rule_says() {
-    let Some(mut host) = Host::open() else { return };
-    let (mut direct, mut others) = (0, 0);
+    let Some(mut host) = Host::with_key() else { return };
+    let (mut counter, mut direct, mut others) = (0, 0, 0);
     cases(4000, |random| {
         let (server_flow, client_flow) = random.pick(&flows());
-        let entry: DirectFlow = host.rules.acquire(&server_flow, KEY.number, 0).unwrap();
         let rule = rule(random);
-        entry.set(&rule, &client_flow);
+        counter += 1;
+        host.get(&Datagram { counter, server: server_flow, client: client_flow, rule }, &KEY);
         let timestamps = (random.below(3u32) > 0)
             .then(|| Timestamps { value: random.next() as u32, echo: random.next() as u32 });
         let segment = |random: &mut Random| Segment {
             seq: near(random, rule.first),
             ack: near(random, rule.request_end),
             flags: match random.below(8u32) {
-                0 => TcpFlags(random.next() as u8),
+                // A SYN would clear the rule.
+                0 => TcpFlags(random.next() as u8 & !TcpFlags::SYN.0),
                 1 => TcpFlags::ACK | TcpFlags::PSH,
                 _ => TcpFlags::ACK,
             },
@@ -224,53 +242,156 @@ fn the_program_translates_as_the_rule_says() {
                 sent_end = Some(segment.end());
             }
         }
+        host.forget();
     });
     assert!(direct > 100 && others > 100, "{direct} {others}");
 }
 
+/// A rule, and the frame of a segment of it.
+fn rule_and_frame(server: FlowKey) -> (Rule, Vec<u8>) {
+    let rule = Rule {
+        first: SeqNumber(1),
+        end: None,
+        request_end: SeqNumber(9),
+        delta: 7,
+        ack: SeqNumber(5),
+        window: 100,
+        clock: None,
+    };
+    (rule, frame(server, &segment(TcpFlags::ACK, 1, 100), Options::None))
+}
+
+/// A segment that acknowledges the request.
+fn segment(flags: TcpFlags, seq: u32, payload_bytes: u32) -> Segment {
+    Segment { seq: SeqNumber(seq), ack: SeqNumber(9), flags, payload_bytes, ..Segment::default() }
+}
+
 #[test]
 fn without_a_rule_a_segment_goes_to_the_balancer() {
-    let Some(mut host) = Host::open() else { return };
-    for (server_flow, client_flow) in flows() {
-        let rule = Rule {
-            first: SeqNumber(1),
-            end: None,
-            request_end: SeqNumber(9),
-            delta: 7,
-            ack: SeqNumber(5),
-            window: 100,
-            clock: None,
-        };
-        let segment = Segment {
-            seq: SeqNumber(1),
-            ack: SeqNumber(9),
-            flags: TcpFlags::ACK,
-            payload_bytes: 100,
-            ..Segment::default()
-        };
-        let frame = frame(server_flow, &segment, Options::None);
+    let Some(mut host) = Host::with_key() else { return };
+    let mut sent = SentDirectly::default();
+    for (counter, (server, client)) in (1..).zip(flows()) {
+        let (rule, frame) = rule_and_frame(server);
         assert_eq!(host.run(&frame), None, "an unknown connection");
-        let entry = host.rules.acquire(&server_flow, KEY.number, 0).unwrap();
-        assert_eq!(host.run(&frame), None, "no rule yet");
-        entry.set(&rule, &client_flow);
+        assert_eq!(host.rules.flows().unwrap(), 0);
+        host.get(&Datagram { counter, server, client, rule }, &KEY);
+        assert_eq!(host.rules.flows().unwrap(), 1);
         assert!(host.run(&frame).is_some());
-        assert_eq!(entry.sent_directly(), (1, 100));
-        entry.clear();
-        assert_eq!(host.run(&frame), None, "no rule any more");
-        entry.set(&rule, &client_flow);
-        assert!(host.run(&frame).is_some());
-        drop(entry);
+        sent = SentDirectly { segments: sent.segments + 1, bytes: sent.bytes + 100 };
+        assert_eq!(host.rules.sent_directly().unwrap(), sent);
+        host.forget();
         assert_eq!(host.run(&frame), None, "the connection is forgotten");
+        assert_eq!(host.rules.flows().unwrap(), 0);
+        assert_eq!(host.rules.sent_directly().unwrap(), sent, "a total stays");
     }
-    let entries: Vec<_> = (0..FLOWS_MAX as u16)
-        .map(|port| {
-            let balancer = format!("10.0.0.2:{}", port + 1);
-            host.rules.acquire(&flow(&balancer, "10.0.0.3:80"), KEY.number, 0)
-        })
-        .collect();
-    assert!(entries.iter().all(Result::is_ok));
-    let more = host.rules.acquire(&flow("10.0.0.2:99", "10.0.0.3:80"), KEY.number, 0);
-    assert!(matches!(more, Err(crate::SteerError::TableFull)));
+}
+
+#[test]
+fn a_syn_ends_the_rule_of_an_earlier_connection() {
+    let Some(mut host) = Host::with_key() else { return };
+    let mut counter = 0;
+    for (server, client) in flows() {
+        let (rule, response) = rule_and_frame(server);
+        let probe = frame(server, &segment(TcpFlags::ACK, 0, 0), Options::None);
+        for flags in [TcpFlags::SYN, TcpFlags::SYN | TcpFlags::ACK] {
+            counter += 1;
+            let datagram = Datagram { counter, server, client, rule };
+            host.get(&datagram, &KEY);
+            assert!(host.run(&response).is_some());
+            assert!(host.run(&probe).is_some(), "a probe is behind a byte that was sent");
+            assert_eq!(host.run(&frame(server, &segment(flags, 0, 0), Options::None)), None);
+            assert_eq!(host.run(&response), None, "no rule of the new connection");
+            let old = host.rules.counts().unwrap().old;
+            host.get(&datagram, &KEY);
+            assert_eq!(host.rules.counts().unwrap().old, old + 1, "the number stays");
+            assert_eq!(host.run(&response), None);
+            // The response of above was noted as sent. The SYN of the next connection ends that, too.
+            assert_eq!(host.run(&frame(server, &segment(flags, 0, 0), Options::None)), None);
+            counter += 1;
+            host.get(&Datagram { counter, ..datagram }, &KEY);
+            assert_eq!(host.run(&probe), None, "no byte was sent yet");
+            assert!(host.run(&response).is_some());
+        }
+        assert_eq!(host.rules.flows().unwrap(), 1);
+        host.forget();
+    }
+}
+
+#[test]
+fn a_full_table_refuses_other_connections() {
+    let Some(mut host) = Host::with_key() else { return };
+    let client = flows()[0].1;
+    let (rule, _) = rule_and_frame(flows()[0].0);
+    let datagram = |port: u32, counter: u64| {
+        let server = flow(&format!("10.0.0.2:{}", port + 1), "10.0.0.3:80");
+        Datagram { counter, server, client, rule }
+    };
+    for port in 0..FLOWS_MAX {
+        host.get(&datagram(port, 1 + u64::from(port)), &KEY);
+    }
+    let mut due = DirectCounts { taken: u64::from(FLOWS_MAX), ..DirectCounts::default() };
+    assert_eq!(host.rules.counts().unwrap(), due);
+    host.get(&datagram(FLOWS_MAX, 100), &KEY);
+    due.full += 1;
+    host.get(&datagram(0, 101), &KEY);
+    due.taken += 1;
+    assert_eq!(host.rules.counts().unwrap(), due, "a known connection has its place");
+    assert_eq!(host.rules.flows().unwrap(), u64::from(FLOWS_MAX));
+    host.forget();
+    host.get(&datagram(FLOWS_MAX, 102), &KEY);
+    due.taken += 1;
+    assert_eq!(host.rules.counts().unwrap(), due, "there is a place again");
+    assert_eq!(host.rules.flows().unwrap(), 1);
+}
+
+#[test]
+fn an_idle_connection_is_removed_and_its_datagrams_stay_old() {
+    let Some(mut host) = Host::with_key() else { return };
+    let idle = Duration::from_secs(600);
+    let start = Instant::now();
+    let ([(server, client), (other, _)], other_key) = (flows(), Key { number: 6, ..KEY });
+    host.rules.set_key(&other_key).unwrap();
+    let (rule, response) = rule_and_frame(server);
+    let datagram = Datagram { counter: 20, server, client, rule };
+    host.get(&datagram, &KEY);
+    host.get(&Datagram { counter: 19, server: other, client: flows()[1].1, rule }, &KEY);
+    let mut due = DirectCounts { taken: 2, ..DirectCounts::default() };
+    // A sweep notices the entries, a segment of one, a rule of it, and that nothing has changed.
+    let sweep = |host: &mut Host, idles: f64, flows: u64| {
+        host.rules.sweep(idle, start + idle.mul_f64(idles)).unwrap();
+        assert_eq!(host.rules.flows().unwrap(), flows, "after {idles}");
+    };
+    sweep(&mut host, 0.0, 2);
+    sweep(&mut host, 0.9, 2);
+    assert!(host.run(&response).is_some());
+    sweep(&mut host, 1.0, 1);
+    let datagram = Datagram { counter: 21, ..datagram };
+    host.get(&datagram, &KEY);
+    due.taken += 1;
+    sweep(&mut host, 1.9, 1);
+    sweep(&mut host, 2.8, 1);
+    sweep(&mut host, 2.9, 0);
+    assert_eq!(host.rules.counts().unwrap(), due);
+
+    for counter in [19, 21] {
+        host.get(&Datagram { counter, ..datagram }, &KEY);
+        host.get(&Datagram { counter, server: other, ..datagram }, &KEY);
+    }
+    due.old += 4;
+    assert_eq!(host.rules.counts().unwrap(), due, "all datagrams of the key up to 21 are old");
+    assert_eq!(host.rules.flows().unwrap(), 0);
+    // Another secret does not lower the floor.
+    host.rules.set_key(&Key { secret: [1; 16], ..KEY }).unwrap();
+    host.get(&datagram, &Key { secret: [1; 16], ..KEY });
+    due.old += 1;
+    host.get(&datagram, &other_key);
+    due.taken += 1;
+    assert_eq!(host.rules.counts().unwrap(), due, "another balancer has numbers of its own");
+    host.forget();
+    host.get(&Datagram { counter: 22, ..datagram }, &Key { secret: [1; 16], ..KEY });
+    due.taken += 1;
+    assert_eq!(host.rules.counts().unwrap(), due);
+    assert!(host.run(&response).is_some());
 }
 
 /// Returns the frame of a datagram.
@@ -296,16 +417,13 @@ fn udp(from: &FlowKey, port: u16, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_datagram_sets_the_rule_that_it_carries() {
-    let Some(mut host) = Host::open() else { return };
-    host.rules.set_key(&KEY).unwrap();
+    let Some(mut host) = Host::with_key() else { return };
     let mut taken = 0;
     cases(500, |random| {
         let (server, client) = random.pick(&flows());
-        let entry = host.rules.acquire(&server, KEY.number, 0).unwrap();
         let rule = rule(random);
-        let datagram = Datagram { counter: 1 + random.next() / 2, server, client, rule };
-        assert!(host.receive(&udp(&server, PORT, &encode(&datagram, &KEY))));
         taken += 1;
+        host.get(&Datagram { counter: taken, server, client, rule }, &KEY);
         let clock = rule.clock.map(|_| Timestamps { value: 3, echo: 4 });
         let segment = Segment {
             seq: rule.first,
@@ -320,13 +438,12 @@ fn a_datagram_sets_the_rule_that_it_carries() {
         };
         let due = rule.translate(&segment, segment.seq).map(|due| written(client, &due));
         assert_eq!(host.run(&written(server, &segment)), due, "{rule:?}");
-        drop(entry);
     });
     assert_eq!(host.rules.counts().unwrap(), DirectCounts { taken, ..DirectCounts::default() });
 }
 
 #[test]
-fn forged_unknown_and_old_datagrams_change_nothing() {
+fn forged_and_old_datagrams_change_nothing() {
     let Some(mut host) = Host::open() else { return };
     let (server, client) = flows()[0];
     let rule = Rule { end: None, clock: None, ..rule(&mut Random::new(1)) };
@@ -340,52 +457,50 @@ fn forged_unknown_and_old_datagrams_change_nothing() {
         ..Segment::default()
     };
     let segment = frame(server, &segment, Options::None);
-    let sent = |host: &mut Host, datagram: &Datagram, key: &Key| {
-        assert!(host.receive(&udp(&server, PORT, &encode(datagram, key))));
-    };
     let mut due = DirectCounts::default();
 
-    sent(&mut host, &datagram, &KEY);
+    host.get(&datagram, &KEY);
     due.forged += 1;
     assert_eq!(host.rules.counts().unwrap(), due, "no key yet");
     host.rules.set_key(&KEY).unwrap();
-    sent(&mut host, &datagram, &KEY);
-    due.unknown += 1;
-    let entry = host.rules.acquire(&server, KEY.number, 9).unwrap();
-    // A bit of the content, of the tag, another secret, another balancer's key, a key out of range.
+    host.rules.raise_floor(KEY.number, 9).unwrap();
+    // A bit of the content, of the tag, another secret, a number out of range.
     for bit in [800, 128 * 8 + 3] {
         let mut bytes = encode(&datagram, &KEY);
         bytes[bit / 8] ^= 1 << (bit % 8);
         assert!(host.receive(&udp(&server, PORT, &bytes)));
     }
-    sent(&mut host, &datagram, &Key { secret: [8; 16], ..KEY });
-    let foreign = Key { number: 6, secret: [7; 16] };
-    host.rules.set_key(&foreign).unwrap();
-    sent(&mut host, &datagram, &foreign);
-    sent(&mut host, &datagram, &Key { number: u32::MAX, ..KEY });
-    due.forged += 5;
-    sent(&mut host, &Datagram { counter: 9, ..datagram }, &KEY);
+    host.get(&datagram, &Key { secret: [8; 16], ..KEY });
+    host.get(&datagram, &Key { number: u32::MAX, ..KEY });
+    due.forged += 4;
+    host.get(&Datagram { counter: 9, ..datagram }, &KEY);
     due.old += 1;
     assert_eq!(host.rules.counts().unwrap(), due);
     assert_eq!(host.run(&segment), None, "no rule was taken");
+    assert_eq!(host.rules.flows().unwrap(), 0, "no entry was made");
 
-    sent(&mut host, &datagram, &KEY);
+    host.get(&datagram, &KEY);
     due.taken += 1;
     let first = host.run(&segment);
     assert!(first.is_some());
+    // The key of another balancer.
+    let foreign = Key { number: 6, secret: [7; 16] };
+    host.rules.set_key(&foreign).unwrap();
+    host.get(&Datagram { counter: 11, rule: other, ..datagram }, &foreign);
+    due.forged += 1;
+    assert_eq!(host.run(&segment), first);
     // A replayed number: the rule stays.
-    sent(&mut host, &Datagram { rule: other, ..datagram }, &KEY);
+    host.get(&Datagram { rule: other, ..datagram }, &KEY);
     due.old += 1;
     assert_eq!(host.run(&segment), first);
-    sent(&mut host, &Datagram { counter: 11, rule: other, ..datagram }, &KEY);
+    host.get(&Datagram { counter: 11, rule: other, ..datagram }, &KEY);
     due.taken += 1;
     let second = host.run(&segment);
     assert!(second.is_some() && second != first);
     host.rules.remove_key(KEY.number).unwrap();
-    sent(&mut host, &Datagram { counter: 12, ..datagram }, &KEY);
+    host.get(&Datagram { counter: 12, ..datagram }, &KEY);
     due.forged += 1;
     assert_eq!(host.rules.counts().unwrap(), due);
-    drop(entry);
 
     // Datagrams of others pass.
     let bytes = encode(&datagram, &KEY);

@@ -12,7 +12,7 @@ use crate::error::SteerError;
 use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
 
 /// `struct flow_key` of bpf/maps.h.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub(crate) struct RawKey {
     client: [u8; 16],

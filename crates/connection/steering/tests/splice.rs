@@ -5,7 +5,6 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -14,7 +13,7 @@ use rustix::thread::{
 };
 use unlade_net::FlowKey;
 use unlade_splice::datagram::{Datagram, Key, encode};
-use unlade_steering::direct::DirectReturn;
+use unlade_steering::direct::{DirectReturn, SentDirectly};
 use unlade_steering::splice::{End, SpliceWorker, Splicing};
 use unlade_testkit::Random;
 
@@ -317,7 +316,7 @@ fn ask(to: SocketAddr, length_bits: u32, seed: u64, requests: usize) {
 fn responses_are_spliced(plan: Plan) {
     const CLIENTS: usize = 3;
     const REQUESTS: usize = 60;
-    let (share, shared): (Sender<Arc<DirectReturn>>, Receiver<_>) = channel();
+    let (share, shared): (Sender<DirectReturn>, Receiver<_>) = channel();
     let (ended, wait) = channel::<()>();
     let (listening, listens) = channel::<()>();
     let client = move || {
@@ -332,9 +331,6 @@ fn responses_are_spliced(plan: Plan) {
         let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
         let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
         server.set_nodelay(true).expect("an option");
-        let flow = FlowKey::new(server.local_addr().unwrap(), server.peer_addr().unwrap());
-        direct.set_key(&KEY).expect("a key");
-        let rule = direct.acquire(&flow, KEY.number, 0).expect("a place");
         let mut balancer = Balancer {
             worker: splicing.worker().expect("the first"),
             rules: UdpSocket::bind(plan.address(1, 0)).expect("a port"),
@@ -346,7 +342,7 @@ fn responses_are_spliced(plan: Plan) {
         listening.send(()).expect("the client waits");
         balancer.run(&listener, &server, CLIENTS);
         let counts = splicing.counts().expect("counts");
-        let (segments, bytes) = rule.sent_directly();
+        let SentDirectly { segments, bytes } = direct.sent_directly().expect("counts");
         println!(
             "{} spliced, {} relayed, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
             balancer.spliced,
@@ -359,8 +355,9 @@ fn responses_are_spliced(plan: Plan) {
     };
     let server = move || {
         let listener = TcpListener::bind(plan.address(2, 8080)).expect("a free port");
-        let direct = DirectReturn::open("near", RULES, 8).expect("the programs load");
-        share.send(Arc::new(direct)).expect("the balancer waits");
+        let mut direct = DirectReturn::open("near", RULES, 8).expect("the programs load");
+        direct.set_key(&KEY).expect("a key");
+        share.send(direct).expect("the balancer waits");
         let (stream, _) = listener.accept().expect("the balancer");
         stream.set_nodelay(true).expect("an option");
         let seen = stream.try_clone().expect("a descriptor");
