@@ -391,7 +391,15 @@ impl From<RawRule> for Rule {
 
 /// Returns the reason of `enum splice_unfit`; `None` for a splice that has begun.
 pub fn unfit(code: u32) -> Option<Unfit> {
-    [Unfit::Window, Unfit::Granted, Unfit::Timestamps, Unfit::Gap, Unfit::Over, Unfit::Long]
-        .get((code as usize).checked_sub(1)?)
-        .copied()
+    [
+        Unfit::Window,
+        Unfit::Granted,
+        Unfit::Timestamps,
+        Unfit::Gap,
+        Unfit::Over,
+        Unfit::Long,
+        Unfit::Segments,
+    ]
+    .get((code as usize).checked_sub(1)?)
+    .copied()
 }

@@ -33,6 +33,9 @@ pub enum Unfit {
     /// The response is longer than [`LENGTH_BYTES_MAX`].
     #[error("more than {LENGTH_BYTES_MAX} bytes of the response are left")]
     Long,
+    /// The caller knows the lengths of segments: those of the server are too long for the client.
+    #[error("the client takes shorter segments than the server sends")]
+    Segments,
 }
 
 /// A response of which bytes from a number on may go to the client directly. It exists at the

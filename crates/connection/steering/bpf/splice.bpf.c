@@ -209,11 +209,11 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 				       struct splice_work *work, __u32 index)
 {
 	struct splice_client_slot *slot = bpf_map_lookup_elem(&splice_clients, &index);
-	struct splice_server_slot *server;
+	struct splice_server_slot *server = 0;
 	struct splice_lock *lock;
 	__u32 peer, number;
 	__u64 now_ms = time_ms();
-	int ways = SPLICE_TO_SOCKET, is_lost = 0;
+	int ways = SPLICE_TO_SOCKET, is_lost = 1;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -221,22 +221,27 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 		count(SPLICE_CORRUPT);
 		return NEXT; /* the socket drops it */
 	}
-	peer = slot->head.peer;
 	number = slot->head.lock;
-	server = bpf_map_lookup_elem(&splice_servers, &peer);
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return NEXT;
-	bpf_spin_lock(&lock->lock);
+	/* Nothing can be looked up under a lock, so a splice may begin in between. */
+	for (int i = 0; i < 2 && is_lost; i++) {
+		peer = *(volatile __u32 *)&slot->head.peer;
+		server = bpf_map_lookup_elem(&splice_servers, &peer);
+		bpf_spin_lock(&lock->lock);
+		if (!slot->splice.is_active) {
+			client_receive(&slot->flow, &work->segment);
+			is_lost = 0;
+		} else if (server && slot->head.peer == peer) {
+			ways = splice_receive_from_client(&slot->flow, &server->flow,
+							  &slot->splice, &work->segment,
+							  &work->ack, now_ms);
+			is_lost = 0;
+		}
+		bpf_spin_unlock(&lock->lock);
+	}
 	learn(skb, &slot->head);
-	if (!slot->splice.is_active)
-		client_receive(&slot->flow, &work->segment);
-	else if (server && slot->head.peer == peer)
-		ways = splice_receive_from_client(&slot->flow, &server->flow, &slot->splice,
-						  &work->segment, &work->ack, now_ms);
-	else
-		is_lost = 1; /* a splice has begun since: the client sends again */
-	bpf_spin_unlock(&lock->lock);
 	if (is_lost || !ways) {
 		count(is_lost ? SPLICE_DROPPED : SPLICE_REFUSED);
 		return SHOT;
@@ -269,7 +274,7 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	struct splice_lock *lock;
 	__u32 peer, number;
 	__u64 now_ms = time_ms();
-	int is_passed = 0;
+	int is_passed = 0, is_lost = 1;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -278,20 +283,25 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		count(SPLICE_CORRUPT);
 		return NEXT;
 	}
-	peer = slot->head.peer;
 	number = slot->head.lock;
-	client = bpf_map_lookup_elem(&splice_clients, &peer);
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return NEXT;
-	bpf_spin_lock(&lock->lock);
+	for (int i = 0; i < 2 && is_lost; i++) {
+		peer = *(volatile __u32 *)&slot->head.peer;
+		client = bpf_map_lookup_elem(&splice_clients, &peer);
+		bpf_spin_lock(&lock->lock);
+		if (slot->head.peer == NONE) {
+			is_passed = server_for_socket(&slot->flow, 0, &work->segment, now_ms);
+			is_lost = 0;
+		} else if (client && slot->head.peer == peer) {
+			is_passed = splice_receive_from_server(&slot->flow, &client->splice,
+							       &work->segment, now_ms);
+			is_lost = 0;
+		}
+		bpf_spin_unlock(&lock->lock);
+	}
 	learn(skb, &slot->head);
-	if (slot->head.peer == NONE)
-		is_passed = server_for_socket(&slot->flow, 0, &work->segment, now_ms);
-	else if (client && slot->head.peer == peer)
-		is_passed = splice_receive_from_server(&slot->flow, &client->splice, &work->segment,
-						       now_ms);
-	bpf_spin_unlock(&lock->lock);
 	if (!is_passed) {
 		count(SPLICE_DROPPED);
 		return SHOT;
@@ -347,26 +357,30 @@ static __always_inline int to_server(struct __sk_buff *skb, struct segment *pack
 	struct splice_lock *lock;
 	__u64 now_ms = time_ms();
 	__u32 peer, number;
-	int is_lost = 0;
+	int is_lost = 1;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
-	peer = slot->head.peer;
 	number = slot->head.lock;
-	client = bpf_map_lookup_elem(&splice_clients, &peer);
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return NEXT;
 	work->none.is_active = 0;
-	bpf_spin_lock(&lock->lock);
-	if (slot->head.peer == NONE)
-		splice_send_to_server(&work->nobody, &slot->flow, &work->none, &work->segment, now_ms);
-	else if (client && slot->head.peer == peer)
-		splice_send_to_server(&client->flow, &slot->flow, &client->splice, &work->segment,
-				      now_ms);
-	else
-		is_lost = 1;
-	bpf_spin_unlock(&lock->lock);
+	for (int i = 0; i < 2 && is_lost; i++) {
+		peer = *(volatile __u32 *)&slot->head.peer;
+		client = bpf_map_lookup_elem(&splice_clients, &peer);
+		bpf_spin_lock(&lock->lock);
+		if (slot->head.peer == NONE) {
+			splice_send_to_server(&work->nobody, &slot->flow, &work->none,
+					      &work->segment, now_ms);
+			is_lost = 0;
+		} else if (client && slot->head.peer == peer) {
+			splice_send_to_server(&client->flow, &slot->flow, &client->splice,
+					      &work->segment, now_ms);
+			is_lost = 0;
+		}
+		bpf_spin_unlock(&lock->lock);
+	}
 	if (is_lost) {
 		count(SPLICE_DROPPED);
 		return SHOT;

@@ -115,6 +115,7 @@ enum splice_unfit {
 	SPLICE_GAP,
 	SPLICE_OVER,
 	SPLICE_LONG,
+	SPLICE_SEGMENTS, /* decided in splice_control.h */
 };
 
 /* Where a segment goes. */

@@ -22,6 +22,9 @@ struct tcp_sock {
 	__u32 snd_wnd;
 	__u32 rcv_wnd;
 	__u32 write_seq;
+	__u32 mss_cache;
+	__u16 advmss;
+	__u32 tsoffset;
 	struct tcp_options_received rx_opt;
 };
 #pragma clang attribute pop
@@ -39,6 +42,9 @@ struct socket_state {
 	__u32 snd_wnd;
 	__u32 rcv_wnd;
 	__u32 write_seq;
+	__u32 mss_cache;
+	__u32 advmss;
+	__u32 tsoffset;
 	__u32 ts_recent;
 	__u32 rcv_tsecr;
 	__u32 has_timestamps;
@@ -76,7 +82,7 @@ struct splice_request {
 	__u32 length_bytes;
 	__u32 is_reusable;
 	__u32 limit_bytes;
-	__u32 segment_bytes;
+	__u32 is_ordered;
 	__u32 reserved;
 	struct splice_rule rule;
 };
@@ -130,6 +136,9 @@ static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_
 		state->snd_wnd = tcp->snd_wnd;
 		state->rcv_wnd = tcp->rcv_wnd;
 		state->write_seq = tcp->write_seq;
+		state->mss_cache = tcp->mss_cache;
+		state->advmss = tcp->advmss;
+		state->tsoffset = tcp->tsoffset;
 		state->ts_recent = tcp->rx_opt.ts_recent;
 		state->rcv_tsecr = tcp->rx_opt.rcv_tsecr;
 		state->has_timestamps = BPF_CORE_READ_BITFIELD(tcp, rx_opt.tstamp_ok);
@@ -141,20 +150,23 @@ static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_
 	return is_found;
 }
 
-static __always_inline void open_clock(struct splice_clock *clock, const struct socket_state *socket)
+static __always_inline void open_clock(struct splice_clock *clock, const struct socket_state *socket,
+				       __u64 now_ms)
 {
 	/* The shift stays: it is of the addresses, as `bypassed` is. */
 	clock->is_used = socket->has_timestamps;
 	clock->peer = socket->ts_recent;
-	clock->echoed = socket->rcv_tsecr + clock->shift;
-	clock->value = 0;
-	clock->at_ms = 0;
+	/* The socket keeps echoes without its offset. */
+	clock->echoed = socket->rcv_tsecr + socket->tsoffset + clock->shift;
+	/* As in a segment that the socket would send now. */
+	clock->value = now_ms + socket->tsoffset;
+	clock->at_ms = now_ms;
 }
 
 /* What earlier connections of the same addresses have bypassed stays: the peer's numbers are ahead by it
  * from the first segment on. */
 static __always_inline void open_client(struct splice_client *flow,
-					const struct socket_state *socket)
+					const struct socket_state *socket, __u64 now_ms)
 {
 	flow->sent_end = socket->snd_nxt + flow->bypassed;
 	flow->acked = socket->snd_una + flow->bypassed;
@@ -164,12 +176,12 @@ static __always_inline void open_client(struct splice_client *flow,
 	flow->scale = socket->snd_wscale;
 	flow->receive_max_bytes = 0xffffu << (socket->rcv_wscale & 15);
 	flow->received = socket->rcv_nxt;
-	flow->window = 0;
-	open_clock(&flow->clock, socket);
+	flow->window = socket->rcv_wnd >> (socket->rcv_wscale & 15);
+	open_clock(&flow->clock, socket, now_ms);
 }
 
 static __always_inline void open_server(struct splice_server *flow,
-					const struct socket_state *socket)
+					const struct socket_state *socket, __u64 now_ms)
 {
 	flow->passed_end = socket->rcv_nxt + flow->bypassed;
 	flow->acked = socket->rcv_wup + flow->bypassed;
@@ -181,7 +193,7 @@ static __always_inline void open_server(struct splice_server *flow,
 	flow->peer_seen = 0;
 	flow->peer_value = 0;
 	flow->peer_at_ms = 0;
-	open_clock(&flow->clock, socket);
+	open_clock(&flow->clock, socket, now_ms);
 }
 
 /* Makes the frame the acknowledgement and sends it. */
@@ -209,6 +221,7 @@ static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice
 	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
 	struct splice_lock *lock;
 	struct socket_state socket;
+	__u64 now_ms = time_ms();
 
 	if (is_client ? !c : !s)
 		return CONTROL_NOT_OPEN;
@@ -221,7 +234,7 @@ static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice
 		if (!find_socket(skb, &c->head.key, &socket))
 			return CONTROL_NO_SOCKET;
 		bpf_spin_lock(&lock->lock);
-		open_client(&c->flow, &socket);
+		open_client(&c->flow, &socket, now_ms);
 		c->splice.is_active = 0;
 		c->head.peer = NONE;
 		c->head.is_open = 1;
@@ -230,7 +243,7 @@ static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice
 		if (!find_socket(skb, &s->head.key, &socket))
 			return CONTROL_NO_SOCKET;
 		bpf_spin_lock(&lock->lock);
-		open_server(&s->flow, &socket);
+		open_server(&s->flow, &socket, now_ms);
 		s->flow.limit_bytes = request->limit_bytes;
 		s->flow.limit_end = s->flow.passed_end + request->limit_bytes;
 		s->head.peer = NONE;
@@ -252,11 +265,14 @@ static __always_inline __u32 run_begin(struct splice_request *request, struct sp
 		.request_end = server->write_seq,
 		.has_length = request->has_length,
 		.length_bytes = request->length_bytes,
-		.segment_bytes = request->segment_bytes,
+		/* No segment of the server is longer. */
+		.segment_bytes = request->is_ordered ? server->advmss : 0,
 	};
 	__u64 now_ms = time_ms();
 	__u32 unfit;
 
+	if (client->mss_cache < server->advmss)
+		return CONTROL_UNFIT + SPLICE_SEGMENTS;
 	bpf_spin_lock(&lock->lock);
 	/* An acknowledgement without timestamps has no room for them. */
 	if (s->flow.clock.is_used && !c->flow.clock.is_used)

@@ -81,7 +81,7 @@ struct RawRequest {
     length_bytes: AtomicU32,
     is_reusable: AtomicU32,
     limit_bytes: AtomicU32,
-    segment_bytes: AtomicU32,
+    is_ordered: AtomicU32,
     reserved: AtomicU32,
     rule: [AtomicU32; 10],
 }
@@ -90,6 +90,7 @@ const _: () = assert!(size_of::<RawHead>() == 80 && size_of::<RawClientSlot>() =
 const _: () = assert!(size_of::<RawServerSlot>() == 168 && size_of::<RawRequest>() == 80);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
+const ACKED: usize = 2;
 const SERVER_HAS_CLOCK: usize = 14;
 const CLIENT_SHIFT: usize = 11;
 const SERVER_SHIFT: usize = 15;
@@ -423,8 +424,8 @@ impl SpliceWorker {
 
     /// Begins a splice: the bytes that the process has not read from the server's socket may go to
     /// the client directly, behind all bytes that it has written to the client's socket. The
-    /// response has `length_bytes` more bytes, if that is known. `segment_bytes` is the length of the
-    /// server's segments: it must have been granted less (0: it does not matter).
+    /// response has `length_bytes` more bytes, if that is known. `is_ordered`: the server
+    /// has used up what it was granted, so that no byte overtakes another ([`Unfit::Granted`]).
     ///
     /// Returns the rule for the server's host. After it was sent, call [`SpliceWorker::settle`].
     ///
@@ -435,9 +436,9 @@ impl SpliceWorker {
         client: &ClientSlot,
         server: &ServerSlot,
         length_bytes: Option<u32>,
-        segment_bytes: u32,
+        is_ordered: bool,
     ) -> Result<Rule, SpliceError> {
-        self.request().segment_bytes.store(segment_bytes, Ordering::Relaxed);
+        self.request().is_ordered.store(is_ordered.into(), Ordering::Relaxed);
         let (client, frame) = (client.index, &server.frame);
         self.run(Operation::Begin, client, server.index, length_bytes, frame)?;
         let rule = &self.request().rule;
@@ -598,6 +599,11 @@ impl ClientSlot {
     /// Returns true if the client has acknowledged the whole response of the splice.
     pub fn is_complete(&self) -> bool {
         self.shared.client(self.index).splice[IS_COMPLETE].load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the client's newest acknowledgement.
+    pub fn acknowledged(&self) -> u32 {
+        self.shared.client(self.index).flow[ACKED].load(Ordering::Relaxed)
     }
 
     /// Returns the connection.

@@ -14,14 +14,12 @@ use rustix::thread::{
 use unlade_net::FlowKey;
 use unlade_splice::datagram::{Datagram, Key, encode};
 use unlade_steering::direct::{DirectReturn, SentDirectly};
-use unlade_steering::splice::{End, SpliceWorker, Splicing};
+use unlade_steering::splice::{ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing};
 use unlade_testkit::Random;
 
 const RULES: u16 = 7901;
 const KEY: Key = Key { number: 3, secret: [7; 16] };
 const LIMIT_BYTES: u32 = 16 << 10;
-/// No segment of the server is longer.
-const SEGMENT_BYTES: u32 = 1460;
 /// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -88,12 +86,11 @@ fn run_host(
         return false;
     }
     ip("link set lo up");
-    // Nobody else has the addresses.
-    let _ = std::fs::write("/proc/sys/net/ipv6/conf/near/accept_dad", "0");
     // A tail loss probe retransmits what a busy machine has not acknowledged in time.
     std::fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0").expect("a setting");
     let bits = if plan.address(host, 0).is_ipv4() { "24" } else { "64" };
-    ip(&format!("addr add {}/{bits} dev near", plan.addresses[host]));
+    let nodad = if bits == "64" { " nodad" } else { "" };
+    ip(&format!("addr add {}/{bits} dev near{nodad}", plan.addresses[host]));
     ip("link set near up");
     if bits == "24" {
         ip("route change 10.9.2.0/24 dev near rto_min 10s");
@@ -221,15 +218,17 @@ impl Balancer {
         &mut self,
         client: &TcpStream,
         server: &TcpStream,
-        slots: (&unlade_steering::splice::ClientSlot, &unlade_steering::splice::ServerSlot),
+        slots: (&mut Option<ClientSlot>, &ServerSlot),
         bytes: usize,
     ) {
+        let (slot, server_slot) = slots;
         let (mut to_client, mut from_server) = (client, server);
         let mut relayed = 0;
         let mut is_spliced = false;
         let deadline = Instant::now() + PATIENCE;
         server.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
-        while relayed < bytes && !(is_spliced && slots.0.is_complete()) {
+        while relayed < bytes && !(is_spliced && slot.as_ref().is_some_and(ClientSlot::is_complete))
+        {
             assert!(Instant::now() < deadline, "{relayed} of {bytes}, spliced: {is_spliced}");
             let mut buffer = vec![0; 16 << 10];
             match from_server.read(&mut buffer) {
@@ -245,16 +244,23 @@ impl Balancer {
             if is_spliced || relayed == 0 || left == 0 {
                 continue;
             }
-            match self.worker.begin(slots.0, slots.1, Some(left as u32), SEGMENT_BYTES) {
+            // The first time, no segment has passed since the slot is open.
+            if slot.is_none() {
+                let from = client.peer_addr().expect("an address");
+                let flow = FlowKey::new(from, client.local_addr().expect("an address"));
+                *slot = Some(self.worker.open_client(&flow).expect("a slot"));
+            }
+            let client_slot = slot.as_ref().expect("it is open");
+            match self.worker.begin(client_slot, server_slot, Some(left as u32), true) {
                 Ok(rule) => {
                     self.counter += 1;
-                    let (server, client) = (*slots.1.flow(), *slots.0.flow());
+                    let (server, client) = (*server_slot.flow(), *client_slot.flow());
                     let datagram = Datagram { counter: self.counter, server, client, rule };
                     self.rules.send_to(&encode(&datagram, &KEY), self.rules_to).expect("sent");
-                    self.worker.settle(slots.0, slots.1).expect("the slots are open");
+                    self.worker.settle(client_slot, server_slot).expect("the slots are open");
                     is_spliced = true;
                 }
-                Err(unlade_steering::splice::SpliceError::Unfit(_)) => {}
+                Err(SpliceError::Unfit(_)) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -266,7 +272,8 @@ impl Balancer {
         loop {
             assert!(Instant::now() < deadline, "the splice does not end");
             while !Self::read_some(server, 65536).is_empty() {}
-            match self.worker.end(slots.0, slots.1).expect("the slots are open") {
+            let client_slot = slot.as_ref().expect("it is open");
+            match self.worker.end(client_slot, server_slot).expect("the slots are open") {
                 End::NotYet => std::thread::yield_now(),
                 End::Reusable => return,
                 End::CloseServer => panic!("the socket refused bytes"),
@@ -281,15 +288,14 @@ impl Balancer {
         );
         let server_slot = self.worker.open_server(&flow, LIMIT_BYTES).expect("a slot");
         for _ in 0..clients {
-            let (client, from) = listener.accept().expect("a client");
+            let (client, _) = listener.accept().expect("a client");
             client.set_nodelay(true).expect("an option");
-            let flow = FlowKey::new(from, client.local_addr().expect("an address"));
-            let client_slot = self.worker.open_client(&flow).expect("a slot");
+            let mut client_slot = None;
             for line in BufReader::new(client.try_clone().expect("a descriptor")).lines() {
                 let Ok(line) = line else { break };
                 let bytes = line.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
                 (&*server).write_all(format!("{line}\n").as_bytes()).expect("the server reads");
-                self.pass(&client, server, (&client_slot, &server_slot), bytes);
+                self.pass(&client, server, (&mut client_slot, &server_slot), bytes);
             }
             assert_eq!(retransmitted(&client), 0);
         }
