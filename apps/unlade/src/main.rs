@@ -1,6 +1,7 @@
 //! `unlade`: the command line. Arguments are read here; each sub-command is a module of its own.
 #![forbid(unsafe_code)]
 
+mod agent;
 mod copyd;
 mod daemon;
 mod doctor;
@@ -50,6 +51,7 @@ enum Command {
     // Some have no comment for documentation here: it would replace the long text there.
     Lb(serve::LbArgs),
     Backend(serve::BackendArgs),
+    Agent(agent::AgentArgs),
     Copyd(copyd::CopydArgs),
     Nvme(nvme::NvmeArgs),
     /// A software NIC: TLS over the host's TCP, its crypto on another core
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Lb(args) => serve::lb(&args),
         Command::Backend(args) => serve::backend(&args),
+        Command::Agent(args) => agent::run(&args),
         Command::Copyd(args) => copyd::run(&args),
         Command::Nvme(args) => nvme::run(&args),
         Command::Nic(args) => nic::run(args),

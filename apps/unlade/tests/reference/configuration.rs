@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Deserialize;
+use unlade_agent::AgentConfig;
 use unlade_backend::BackendConfig;
 use unlade_balancer::BalancerConfig;
 use unlade_copy_service::daemon::DaemonConfig;
@@ -90,6 +91,18 @@ const FILES: &[File] = &[
         parse: parse::<BackendConfig>,
         repeated: &[],
         ineffective: &["idle_return"],
+        commented: &[],
+        missing: &[],
+    },
+    File {
+        command: &["agent"],
+        title: "An agent.toml with every key",
+        name: "agent.toml",
+        about: "`unlade agent --config agent.toml`",
+        keys: keys::of::<AgentConfig>,
+        parse: parse::<AgentConfig>,
+        repeated: &[],
+        ineffective: &[],
         commented: &[],
         missing: &[],
     },

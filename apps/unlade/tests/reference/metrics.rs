@@ -36,6 +36,11 @@ const PRODUCTS: &[Product] = &[
         prefixes: &["unlade_backend_"],
     },
     Product {
+        title: "Agent of direct return",
+        served_by: "`unlade agent`.",
+        prefixes: &["unlade_agent_"],
+    },
+    Product {
         title: "Durations of requests and migrations",
         served_by: "`unlade lb` and `unlade backend`.",
         prefixes: &["unlade_migration_", "unlade_service_"],

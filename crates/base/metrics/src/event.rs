@@ -4,7 +4,7 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Label,
     Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, StatusClass, Trigger, UpstreamFailure,
+    ResponseReason, RuleResult, StatusClass, Trigger, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -339,6 +339,17 @@ events! {
     /// Bytes of objects received
     ObjectBytesStored => "unlade_backend_stored_bytes",
         "Bytes of objects received and stored.";
+
+    // The agent at a server's host.
+    /// A datagram with a rule arrived
+    AgentRule(result: RuleResult) => "unlade_agent_rules",
+        "Datagrams with a rule, by result.";
+    /// A segment of a response went to its client directly
+    AgentSegments => "unlade_agent_direct_segments",
+        "Segments of responses sent to clients directly.";
+    /// Bytes of responses that went to clients directly
+    AgentBytes => "unlade_agent_direct_bytes",
+        "Bytes of responses sent to clients directly.";
 
     // The I/O worker of a tenant's functions.
     /// A call of a function was completed

@@ -60,4 +60,7 @@ gauges! {
     /// Connections that the server accepted itself
     BackendConnections => "unlade_backend_open_connections",
         "Connections accepted directly that are open.";
+    /// Connections with an entry at the agent
+    AgentConnections => "unlade_agent_connections",
+        "Connections of balancers to which rules have come, and that are not idle.";
 }

@@ -83,6 +83,20 @@ labels! {
 }
 
 labels! {
+    /// The result of a datagram with a rule.
+    RuleResult: "result" {
+        /// It is the rule of its connection.
+        Taken => "taken",
+        /// It has a wrong tag, or the key of another balancer.
+        Forged => "forged",
+        /// There was no place for another connection.
+        Full => "full",
+        /// It is not newer than what the host had.
+        Old => "old",
+    }
+}
+
+labels! {
     /// The component that made a copy between a function's memory and the worker's.
     CopyBy: "by" {
         /// The worker's thread, synchronously.

@@ -20,6 +20,8 @@ pub enum Role {
     Balancer,
     /// Those of a server, and those that both have.
     Backend,
+    /// Those of the agent at a server's host.
+    Agent,
     /// Those of the I/O worker of a tenant's functions.
     Worker,
     /// Those of the gateway of functions.
@@ -31,8 +33,13 @@ impl Role {
         let starts = |of: &[&str]| of.iter().any(|start| family.starts_with(start));
         match self {
             Role::Any => true,
-            Role::Balancer => !starts(&["unlade_backend_", "unlade_hostio_", "unlade_fn_"]),
-            Role::Backend => !starts(&["unlade_lb_", "unlade_hostio_", "unlade_fn_"]),
+            Role::Balancer => {
+                !starts(&["unlade_backend_", "unlade_agent_", "unlade_hostio_", "unlade_fn_"])
+            }
+            Role::Backend => {
+                !starts(&["unlade_lb_", "unlade_agent_", "unlade_hostio_", "unlade_fn_"])
+            }
+            Role::Agent => starts(&["unlade_agent_"]),
             Role::Worker => starts(&["unlade_hostio_"]),
             Role::Gateway => starts(&["unlade_fn_"]),
         }

@@ -1,9 +1,9 @@
 //! A rule as a datagram to the server's host.
 //!
 //! A program in the kernel reads it, so all fields have fixed places, and the authentication is
-//! SipHash-2-4 with a key of 128 bits, which balancer and agent agree on over their control
-//! channel. A datagram can be lost, late or doubled: see [`Rule`]. A replayed one is not
-//! newer than the rule that the host has, or than the last one of an entry that the host removed.
+//! SipHash-2-4 with a key of 128 bits, which balancers and agents have in a file. A datagram can be
+//! lost, late or doubled: see [`Rule`]. A replayed one is not newer than the rule that the host has,
+//! or than the last one of an entry that the host removed.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
