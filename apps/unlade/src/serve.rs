@@ -83,6 +83,10 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   requests_max = 4096             # 1 to 1048576, in work at one server
   idle_max = 256                  # 0 to 65536 idle connections of a thread to one server
   idle_timeout = \"30s\"
+  [pool.objects.direct_return]    # for servers whose hosts run `unlade agent`; off without it
+  key_file = \"rules.key\"          # required: 32 hexadecimal digits, the agents' key
+  rules_port = 7901               # UDP, of the agents
+  from_bytes = \"32KiB\"            # shorter responses are relayed
   [offload]
   interface = \"eth0\"              # example; default: the one with the first listener's address
   journal = \"/run/unlade/lb\"      # example; default: a name in /run/unlade of the interface

@@ -35,6 +35,8 @@ struct Stage {
     tls: [std::sync::Arc<rustls::ClientConfig>; 2],
     objects: Vec<Object>,
     runs: AtomicUsize,
+    /// The host of all sessions, instead of one of several.
+    host: Option<&'static str>,
 }
 
 impl Stage {
@@ -47,6 +49,7 @@ impl Stage {
             tls: [TlsVersions::Both, TlsVersions::Tls12].map(|versions| tls_config(&ca, versions)),
             objects: objects(lab, addresses[0]),
             runs: AtomicUsize::new(0),
+            host: None,
         }
     }
 
@@ -130,6 +133,7 @@ fn objects(lab: &Lab, address: IpAddr) -> Vec<Object> {
 fn session(stage: &Stage, seed: u64, number: usize, manners: Manners) -> (Session, Fronts) {
     let mut random = Random::numbered(seed, number as u64);
     let host = random.pick(&hosts());
+    let host = stage.host.map_or(host, str::to_owned);
     let fronts = Fronts { host, own_proxy: random.percent(50) };
     (Session::random(&mut random, &stage.objects, manners), fronts)
 }
@@ -319,6 +323,33 @@ fn without_checksum_offload_it_is_the_same_too() {
     let failures = play_all(&lab, &stage, (seed, count), Manners::Any);
     report(&lab, &stage, seed, &failures, Manners::Any);
     assert_handed_over(&lab, count);
+}
+
+/// The rest of large responses bypasses the balancer's sockets.
+#[test]
+fn returned_directly_or_proxied_is_the_same_to_a_client() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 3);
+    println!("seed {seed}, {count} sessions");
+    let args = ["--tls", "--objects", "small", "--fronts", "offload,proxy", "--direct-return"];
+    let lab = Lab::up(&args);
+    // Most objects of the lab are small.
+    let file = lab.dir().join("config/lb.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let changed = text.replace("direct_return = {", "direct_return = { from_bytes = \"1KiB\",");
+    assert_ne!(changed, text);
+    std::fs::write(&file, changed).unwrap();
+    let restarted = lab.run("restart", &["lb"]);
+    assert!(restarted.status.success(), "{}", said(&restarted));
+    let stage = Stage { host: Some("direct.objects.lab"), ..Stage::new(&lab) };
+    let failures = play_all(&lab, &stage, (seed, count), Manners::Any);
+    report(&lab, &stage, seed, &failures, Manners::Any);
+    let metrics = Metrics::read(&lab, "lb");
+    let responses = metrics.get("unlade_lb_direct_returns_total");
+    let bytes = metrics.get("unlade_lb_direct_return_bytes_total");
+    println!("{count} sessions, {responses} responses, {bytes} bytes; {}", metrics.noteworthy());
+    assert!(responses as usize > count / 50, "{responses} responses in {count} sessions");
 }
 
 /// The shortest retransmission timer of an orderly lab. It is longer than any pause of a busy

@@ -7,7 +7,9 @@ use super::record::Sink;
 use super::table;
 use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
-use crate::lab::plan::{Front, HOST, OffloadMode, Rate, RequestsPerMigration, Spec, policy_parser};
+use crate::lab::plan::{
+    DIRECT_HOST, Front, HOST, OffloadMode, Rate, RequestsPerMigration, Spec, policy_parser,
+};
 use crate::lab::state::State;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -23,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
-migration), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the \
+migration), by `unlade lb` with direct return of responses (splice-late, plain HTTP), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the \
 same run. Shaped: every link of balancer and servers has the same rate and the processors have \
 time left. Unshaped: the processors are the limit.
 
@@ -103,6 +105,8 @@ enum Shaping {
 enum Mode {
     Offload(RequestsPerMigration),
     Auto,
+    /// The servers' hosts send the rest of a response to the client.
+    Splice,
     Baseline(Front),
     /// No front at all: the ceiling.
     Direct,
@@ -112,7 +116,7 @@ impl Mode {
     fn asked(self) -> Asked {
         match self {
             Mode::Baseline(front) => Asked::Front(front),
-            Mode::Offload(_) | Mode::Auto => Asked::Front(Front::Offload),
+            Mode::Offload(_) | Mode::Auto | Mode::Splice => Asked::Front(Front::Offload),
             Mode::Direct => Asked::Servers,
         }
     }
@@ -121,6 +125,7 @@ impl Mode {
         match self {
             Mode::Offload(requests) => window::host_for(requests),
             Mode::Auto => "auto.objects.lab",
+            Mode::Splice => DIRECT_HOST,
             Mode::Baseline(_) | Mode::Direct => HOST,
         }
     }
@@ -129,8 +134,14 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
+            Mode::Splice => "splice-late",
             other => other.asked().mode(),
         }
+    }
+
+    /// Returns true for the ways that are compared with proxies.
+    fn is_ours(self) -> bool {
+        matches!(self, Mode::Offload(_) | Mode::Splice)
     }
 
     /// Name in the table.
@@ -162,6 +173,12 @@ impl Case {
         if let Some(Mode::Offload(requests)) = mode {
             map.insert("requests_per_migration".to_owned(), requests.to_json());
         }
+        let way = match mode {
+            Some(Mode::Offload(_)) => Some("migration"),
+            Some(Mode::Splice) => Some("splice-late"),
+            _ => None,
+        };
+        map.extend(way.map(|way| ("way".to_owned(), way.into())));
         map
     }
 }
@@ -243,6 +260,7 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
             tls: true,
             rate: (shaping == Shaping::Shaped).then_some(args.rate),
             offload: OffloadMode::Always,
+            direct_return: true,
             fronts: args.fronts.clone(),
             policy: args.policy,
             ..Spec::default()
@@ -274,7 +292,7 @@ fn run_block(
     line(format_args!("\n{scheme}, {links}, {} servers", args.servers))?;
     let labels: Vec<String> = modes.iter().map(|mode| mode.label()).collect();
     line(table::header(&labels))?;
-    let mut ratios: Vec<(RequestsPerMigration, u64, Ratio)> = Vec::new();
+    let mut ratios: Vec<(Mode, u64, Ratio)> = Vec::new();
     for &object_bytes in &effort.sizes {
         let case = Case { object_bytes, tls, shaping, servers: args.servers };
         let samples = run_case(args, effort, state, &modes, case)?;
@@ -282,8 +300,8 @@ fn run_block(
         for (mode, figures) in modes.iter().zip(&figures) {
             sink.write(case.fields(Some(*mode)), mode.name(), figures.metrics())?;
         }
-        for (requests, ratio) in write_ratios(&modes, &samples, case, sink)? {
-            ratios.push((requests, object_bytes, ratio));
+        for (mode, ratio) in write_ratios(&modes, &samples, case, sink)? {
+            ratios.push((mode, object_bytes, ratio));
         }
         for row in table::rows(single_name(object_bytes).unwrap_or("?"), &figures) {
             line(row)?;
@@ -296,6 +314,7 @@ fn run_block(
 fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<Mode> {
     use RequestsPerMigration::{Limited, Unlimited};
     let mut modes = [Limited(1), Limited(8), Unlimited].map(Mode::Offload).to_vec();
+    modes.extend((!tls).then_some(Mode::Splice));
     modes.extend(args.auto.then_some(Mode::Auto));
     modes.extend([Front::Proxy, Front::Nginx, Front::Haproxy].map(Mode::Baseline));
     // nginx and haproxy may not be installed.
@@ -363,7 +382,7 @@ fn write_ratios(
     samples: &[Vec<Sample>],
     case: Case,
     sink: &mut Sink,
-) -> Result<Vec<(RequestsPerMigration, Ratio)>> {
+) -> Result<Vec<(Mode, Ratio)>> {
     let all = || modes.iter().zip(samples);
     let proxies: Vec<(&str, &[Sample])> = all()
         .filter(|(mode, _)| matches!(mode, Mode::Baseline(_)))
@@ -372,10 +391,12 @@ fn write_ratios(
     let direct = all().find(|(mode, _)| **mode == Mode::Direct).map(|(_, s)| s.as_slice());
     let mut ratios = Vec::new();
     for (mode, samples) in all() {
-        let Mode::Offload(requests) = *mode else { continue };
+        if !mode.is_ours() {
+            continue;
+        }
         if let Some(ratio) = ratio(samples, &proxies, direct) {
             sink.write(case.fields(Some(*mode)), "ratio", ratio.metrics())?;
-            ratios.push((requests, ratio));
+            ratios.push((*mode, ratio));
         }
     }
     Ok(ratios)
@@ -385,13 +406,15 @@ fn write_ratios(
 /// each size, and than each proxy.
 fn write_break_even(
     modes: &[Mode],
-    ratios: &[(RequestsPerMigration, u64, Ratio)],
+    ratios: &[(Mode, u64, Ratio)],
     case: Case,
     sink: &mut Sink,
 ) -> Result<()> {
     for mode in modes {
-        let Mode::Offload(requests) = *mode else { continue };
-        let own = || ratios.iter().filter(|(other, ..)| *other == requests);
+        if !mode.is_ours() {
+            continue;
+        }
+        let own = || ratios.iter().filter(|(other, ..)| other == mode);
         let from = |figure: &dyn Fn(&Ratio) -> Option<f64>| {
             let pairs = own().filter_map(|(_, bytes, ratio)| Some((*bytes, figure(ratio)?)));
             break_even_bytes(&pairs.collect::<Vec<_>>())
@@ -455,7 +478,7 @@ mod tests {
         let fields = case.fields(Some(Mode::Offload(RequestsPerMigration::Unlimited)));
         let expected = serde_json::json!({
             "object_bytes": 4096, "tls": true, "shaped": true, "servers": 4,
-            "requests_per_migration": "unlimited",
+            "requests_per_migration": "unlimited", "way": "migration",
         });
         assert_eq!(Value::Object(fields), expected);
         assert!(case.fields(Some(Mode::Auto)).get("requests_per_migration").is_none());

@@ -1,12 +1,17 @@
 //! The configuration files of everything a lab runs, written from its plan.
 
-use super::plan::{ADMIN_PORT, FIXED_HOSTS, Front, Node, OffloadMode, PROXY_ADMIN_PORT, Plan};
+use super::plan::{
+    ADMIN_PORT, AGENT_ADMIN_PORT, DIRECT_HOST, FIXED_HOSTS, Front, Node, OffloadMode,
+    PROXY_ADMIN_PORT, Plan,
+};
 use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use unlade_balancer::PolicyConfig;
+
+use super::pki::RULES_KEY;
 
 /// Idle connections that a proxy keeps to the servers.
 const UPSTREAM_IDLE_MAX: u32 = 256;
@@ -26,9 +31,23 @@ pub fn create(plan: &Plan) -> Result<()> {
     }
     for node in plan.servers() {
         write(&plan.config_file(&format!("{node}.toml")), &backend(plan, node))?;
+        write(&plan.config_file(&agent_file(node)), &agent(plan))?;
     }
     write(&plan.config_file("nginx.conf"), &nginx(plan))?;
     write(&plan.config_file("haproxy.cfg"), &haproxy(plan))
+}
+
+/// Name of the configuration of the agent at a server's host.
+pub fn agent_file(node: Node) -> String {
+    format!("{node}-agent.toml")
+}
+
+/// `agent.toml` of a server's host.
+pub fn agent(plan: &Plan) -> String {
+    format!(
+        "admin = \"127.0.0.1:{AGENT_ADMIN_PORT}\"\ninterface = \"eth0\"\nkey_file = {}\n",
+        quoted(&plan.pki(RULES_KEY))
+    )
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
@@ -68,16 +87,28 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
         let _ = writeln!(text, "\n[offload]\njournal = {}", quoted(&journal));
     }
     let own = (offload, plan.spec.requests_per_migration);
-    text.push_str(&route(None, own.0, own.1));
+    text.push_str(&route(None, "objects", own.0, own.1));
     if front == Front::Offload {
         for (host, mode, requests) in FIXED_HOSTS {
-            text.push_str(&route(Some(host), mode, Some(requests)));
+            text.push_str(&route(Some(host), "objects", mode, Some(requests)));
         }
     }
+    text.push_str(&pool(plan, "objects"));
+    if front == Front::Offload && plan.spec.direct_return {
+        text.push_str(&route(Some(DIRECT_HOST), "direct", OffloadMode::Off, None));
+        text.push_str(&pool(plan, "direct"));
+        let key = quoted(&plan.pki(RULES_KEY));
+        let _ = writeln!(text, "direct_return = {{ key_file = {key} }}");
+    }
+    text
+}
+
+/// `[pool.NAME]` with all servers.
+fn pool(plan: &Plan, name: &str) -> String {
     let policy = plan.spec.policy;
     let servers: Vec<String> =
         plan.servers().map(|node| format!("\"{}\"", plan.address_v4(node))).collect();
-    let _ = writeln!(text, "\n[pool.objects]\npolicy = \"{policy}\"");
+    let mut text = format!("\n[pool.{name}]\npolicy = \"{policy}\"\n");
     let _ = writeln!(text, "servers = [{}]", servers.join(", "));
     let _ = writeln!(text, "http_port = {SERVER_HTTP_PORT}\nagent_port = {SERVER_AGENT_PORT}");
     let [ca, certificate, key] = identity(plan, Node::Lb);
@@ -87,6 +118,7 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
 
 fn route(
     host: Option<&str>,
+    pool: &str,
     offload: OffloadMode,
     requests: Option<RequestsPerMigration>,
 ) -> String {
@@ -99,7 +131,7 @@ fn route(
         OffloadMode::Auto => "auto",
         OffloadMode::Off => "off",
     };
-    let _ = writeln!(text, "prefix = \"/\"\npool = \"objects\"\noffload = \"{mode}\"");
+    let _ = writeln!(text, "prefix = \"/\"\npool = \"{pool}\"\noffload = \"{mode}\"");
     if let Some(requests) = requests {
         // A number or a quoted word is the same in TOML as in JSON.
         let _ = writeln!(text, "requests_per_migration = {}", requests.to_json());

@@ -1,18 +1,21 @@
 //! The lab's own certificates: one authority that clients trust (it signs `objects.lab`), one
 //! that the balancer and the servers trust among themselves. ECDSA P-256, PEM files.
 
-use super::plan::{FIXED_HOSTS, HOST, HOST_V6, Node, Plan};
+use super::plan::{DIRECT_HOST, FIXED_HOSTS, HOST, HOST_V6, Node, Plan};
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
     KeyPair, KeyUsagePurpose, SanType,
 };
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use unlade_channel::role::BALANCER_ROLE;
+
+/// File with the key of the rules for direct return.
+pub const RULES_KEY: &str = "rules.key";
 
 /// Writes every certificate and key below the lab's `pki` directory.
 ///
@@ -28,11 +31,19 @@ pub fn create(plan: &Plan) -> Result<()> {
     let server = [ExtendedKeyUsagePurpose::ServerAuth];
     let mut names = vec![HOST, HOST_V6];
     names.extend(FIXED_HOSTS.map(|(host, ..)| host));
+    names.push(DIRECT_HOST);
     let (certificate, key) = issue(&public, HOST, &names, &ips, &server)?;
     write(&plan.pki("objects.crt"), &certificate, 0o644)?;
     write(&plan.pki("objects.key"), &key, 0o600)?;
     // HAProxy reads both from one file.
     write(&plan.pki("objects.pem"), &(certificate + &key), 0o600)?;
+
+    let mut rules = [0u8; 16];
+    fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut rules))
+        .context("a key for rules")?;
+    let digits: String = rules.iter().map(|byte| format!("{byte:02x}")).collect();
+    write(&plan.pki(RULES_KEY), &digits, 0o600)?;
 
     let pool = authority("Unlade lab pool CA")?;
     write(&plan.pki("pool-ca.crt"), &pool.pem(), 0o644)?;

@@ -28,12 +28,17 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
     ("auto.objects.lab", OffloadMode::Auto, RequestsPerMigration::Limited(8)),
     ("off.objects.lab", OffloadMode::Off, RequestsPerMigration::Limited(1)),
 ];
+/// Host whose large responses the servers' hosts send to the client directly, in a lab with
+/// `--direct-return`.
+pub const DIRECT_HOST: &str = "direct.objects.lab";
 /// The same service by IPv6 only.
 pub const HOST_V6: &str = "objects6.lab";
 /// Where a server proxies are told to go listens.
 pub const SERVER_HTTP_PORT: u16 = 8080;
 /// Where a server takes connections over.
 pub const SERVER_AGENT_PORT: u16 = 7900;
+/// `/metrics` of the agent at a server's host, on its own loopback.
+pub const AGENT_ADMIN_PORT: u16 = 9902;
 /// `/metrics` of a server and of the offloading balancer, on their own loopback.
 pub const ADMIN_PORT: u16 = 9900;
 /// `/metrics` of the balancer that only proxies.
@@ -254,6 +259,10 @@ pub struct Spec {
     /// it, what `unlade lb` takes by itself
     #[arg(long, value_name = "N")]
     pub requests_per_migration: Option<RequestsPerMigration>,
+    /// Agents at the servers, which send large responses of direct.objects.lab to the client directly
+    #[arg(long)]
+    #[serde(default)]
+    pub direct_return: bool,
     /// How the balancers pick a server
     #[arg(long, value_parser = policy_parser(), default_value_t = PolicyConfig::RoundRobin)]
     pub policy: PolicyConfig,
@@ -283,6 +292,7 @@ impl Default for Spec {
             offloads: Toggle::On,
             offload: OffloadMode::Auto,
             requests_per_migration: None,
+            direct_return: false,
             policy: PolicyConfig::default(),
             lb_workers: 2,
             server_workers: 1,

@@ -2,8 +2,10 @@
 //! answer, the balancers find every server healthy, and every control channel is up.
 
 use super::namespace::name_files_dir;
-use super::plan::{ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT};
-use super::plan::{FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
+use super::plan::{
+    ADMIN_PORT, AGENT_ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT,
+};
+use super::plan::{DIRECT_HOST, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
 use super::process::{Process, log_tail, start};
 use super::state::{self, State};
 use super::{config, down, interrupt, network, objects, pki};
@@ -11,7 +13,7 @@ use crate::scrape;
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fs;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use unlade_command::tools::find_program;
@@ -128,6 +130,7 @@ fn name_files(plan: &Plan) -> Result<()> {
     for (host, ..) in FIXED_HOSTS {
         hosts.push_str(&format!("{} {host}\n", plan.virtual_v4()));
     }
+    hosts.push_str(&format!("{} {DIRECT_HOST}\n", plan.virtual_v4()));
     for node in plan.nodes() {
         hosts.push_str(&format!("{} {node}.lab\n", plan.address_v4(node)));
     }
@@ -164,6 +167,14 @@ fn services(plan: &Plan) -> Result<Vec<Service>> {
             node,
             command: ours("backend", &format!("{node}.toml")),
             ports: ports.into_iter().map(|port| SocketAddr::new(ip, port)).collect(),
+        });
+    }
+    for node in plan.servers().filter(|_| plan.spec.direct_return) {
+        services.push(Service {
+            name: format!("{node}-agent"),
+            node,
+            command: ours("agent", &config::agent_file(node)),
+            ports: vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), AGENT_ADMIN_PORT)],
         });
     }
     for front in Front::ALL.into_iter().filter(|front| plan.spec.fronts.contains(front)) {

@@ -40,11 +40,13 @@
 
 mod bytes;
 mod error;
+mod key_file;
 mod load;
 mod locate;
 
 pub use bytes::{ByteSize, ByteSizeError};
 pub use error::SettingsError;
+pub use key_file::{KeyFileError, read_key};
 pub use load::{FILE_BYTES_MAX, load, parse};
 
 /// Durations as text such as `5s`, `250ms` or `1h 30m`: for `#[serde(with = "unlade_config::duration")]`

@@ -132,6 +132,15 @@ events! {
     /// Bytes that servers report to have sent to clients themselves
     BytesDirect => "unlade_lb_direct_bytes",
         "Bytes that servers sent to clients themselves.";
+    /// The rest of a response was sent to the client by its server's host
+    DirectReturned => "unlade_lb_direct_returns",
+        "Responses whose rest went from the server's host to the client directly.";
+    /// Bytes of these responses that did not pass the balancer's sockets
+    DirectReturnBytes => "unlade_lb_direct_return_bytes",
+        "Bytes of these responses that did not pass the balancer's sockets.";
+    /// A response that could have been returned directly was relayed
+    DirectReturnUnfit => "unlade_lb_direct_returns_unfit",
+        "Responses relayed because their connections do not fit each other.";
 
     // Connections that have changed their protocol.
     /// A connection changed its protocol

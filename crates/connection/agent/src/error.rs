@@ -1,9 +1,6 @@
 //! The error of the agent.
 
-use std::io;
-use std::path::PathBuf;
-
-use unlade_config::SettingsError;
+use unlade_config::{KeyFileError, SettingsError};
 use unlade_runtime::WorkersError;
 use unlade_runtime::admin::AdminError;
 use unlade_steering::SteerError;
@@ -24,34 +21,9 @@ pub enum AgentError {
         /// The allowed range.
         allowed: &'static str,
     },
-    /// The key file cannot be read.
-    #[error("key_file {}: {source}; make it with `openssl rand -hex 16`", path.display())]
-    KeyUnreadable {
-        /// The file.
-        path: PathBuf,
-        /// The kernel's error.
-        source: io::Error,
-    },
-    /// The permissions of the key file include other users.
-    #[error(
-        "key_file {}: mode {mode:03o} lets other users read the key; `chmod 600` it",
-        path.display()
-    )]
-    KeyExposed {
-        /// The file.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-    /// The key file has other contents.
-    #[error(
-        "key_file {}: it must have 32 hexadecimal digits; make it with `openssl rand -hex 16`",
-        path.display()
-    )]
-    KeyMalformed {
-        /// The file.
-        path: PathBuf,
-    },
+    /// The key file is unusable.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
     /// The programs are not attached, or refuse access.
     #[error("interface {interface}: {source}")]
     Steer {

@@ -3,6 +3,7 @@
 //! Every absent key has a safe default; an unknown key is an error. Paths are relative to the
 //! directory of the file.
 
+mod direct_return;
 mod route;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+pub use direct_return::DirectReturnConfig;
 pub use route::{BodyPath, REQUESTS_PER_MIGRATION_DEFAULT, RequestsPerMigration};
 use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
@@ -196,6 +198,9 @@ pub struct PoolConfig {
     /// Connections to the servers.
     #[serde(default)]
     pub upstream: UpstreamConfig,
+    /// Direct return of responses, for servers whose hosts run `unlade agent`.
+    #[serde(default)]
+    pub direct_return: Option<DirectReturnConfig>,
 }
 
 /// The address of a server, with or without a port of its own.

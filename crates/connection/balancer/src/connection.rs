@@ -23,6 +23,7 @@ use crate::respond::{self, Refusal};
 use crate::timer::{Elapsed, Timer};
 use crate::tunnel::Upgraded;
 use crate::worker::{PlanRef, Worker};
+use unlade_steering::splice::ClientSlot;
 
 /// A scratch buffer that has grown beyond this is freed.
 const SCRATCH_BYTES_MAX: usize = 16 * 1024;
@@ -55,6 +56,8 @@ pub(crate) struct ConnectionState {
     quiet: Instant,
     /// Idle time of the client before that, at a server.
     idle_before: Duration,
+    /// The connection's slot, after the first response that bypassed this balancer's sockets.
+    direct: Option<ClientSlot>,
     /// A server may have carried out the next request (ambiguous delivery). It is sent again only
     /// if that cannot carry it out twice, and the connection ends with it.
     is_ambiguous: bool,
@@ -123,6 +126,7 @@ impl Connection {
             scratch: Vec::new(),
             route,
             paced: None,
+            direct: None,
             quiet: Instant::now(),
             idle_before: idle,
             is_ambiguous,
@@ -314,6 +318,10 @@ impl ConnectionState {
         if self.is_ambiguous {
             return None;
         }
+        // The client's numbers are not those of the socket any more, so it cannot move.
+        if self.direct.is_some() {
+            return None;
+        }
         match self.worker.offload.decide(&routed, head) {
             Verdict::Off => None,
             Verdict::Proxy(why) => {
@@ -366,6 +374,7 @@ impl ConnectionState {
             timer: &mut self.timer,
             timeouts,
             pool: &pool,
+            direct: &mut self.direct,
             is_last: self.is_ambiguous,
         };
         let running = async {

@@ -2,22 +2,31 @@
 //! rest.
 
 use std::io;
+use std::time::Duration;
 
+use tokio::time::Instant;
 use unlade_http::{BodyFraming, ResponseHead};
 use unlade_metrics::Event;
 use unlade_runtime::Stream;
+use unlade_steering::splice::End;
 
 use crate::body::Body;
 use crate::buffer::PipeLease;
 use crate::config::Timeouts;
+use crate::direct_return::{Begun, DirectReturn};
 use crate::exchange::Failed;
 use crate::head::{self, ResponseTerms};
-use crate::incoming::Incoming;
+use crate::incoming::{Incoming, ReadEvent};
 use crate::splice::{self, Turn};
 use crate::timer::{Elapsed, Timer};
 use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
+
+/// Shortest and longest time between two looks at a response that goes to the client directly: its
+/// end causes no event here unless the client sends another request.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// A response that is being sent.
 pub(crate) struct Delivery<'c> {
@@ -29,6 +38,8 @@ pub(crate) struct Delivery<'c> {
     pub timer: &'c mut Timer,
     /// Timeouts of the listener.
     pub timeouts: &'c Timeouts,
+    /// Direct return of the response, in a pool that has it.
+    pub direct: Option<DirectReturn<'c>>,
     /// The unsent rest of the request.
     pub upload: Upload,
     /// Bytes that the server has sent so far, from the head on.
@@ -58,6 +69,7 @@ impl Delivery<'_> {
         let mut body = Body::new(head.framing());
         let mut sent = 0;
         let decode = terms.http10 && head.framing() == BodyFraming::Chunked;
+        self.decide(head, &mut upstream, decode);
         let mut outcome = match decode {
             false => self.begin(head, terms, &mut body, &mut sent).await,
             true => self.begin_decoded(head, terms, &mut body, &mut sent).await,
@@ -71,8 +83,31 @@ impl Delivery<'_> {
         while outcome.is_ok() && !(body.is_done() && self.upload.is_done()) {
             outcome = self.go_on(&mut upstream, &mut body, decode, &mut sent).await;
         }
-        let whole = outcome.is_ok() && !surplus && !self.upload.is_abandoned();
+        let whole =
+            outcome.is_ok() && !surplus && !self.upload.is_abandoned() && !upstream.is_broken;
         Delivered { outcome, begun, upstream: whole.then_some(upstream), response_bytes: sent }
+    }
+
+    /// Decides whether a rest of the response can go to the client directly. A server that is to be
+    /// relayed may send more than the limit.
+    fn decide(&mut self, head: &ResponseHead, upstream: &mut Upstream, decode: bool) {
+        let received = self.incoming.data().len() as u64;
+        let rest = match head.framing() {
+            BodyFraming::Length(bytes) => bytes,
+            BodyFraming::None => 0,
+            BodyFraming::Chunked | BodyFraming::UntilClose => u64::MAX,
+        };
+        let is_fit = rest < u64::MAX && self.upload.is_done() && !decode;
+        if let Some(direct) = &mut self.direct {
+            direct.is_over |= !is_fit || !direct.is_worth_it(rest);
+        }
+        let is_relayed = self.direct.as_ref().is_none_or(|direct| direct.is_over);
+        if is_relayed
+            && upstream.end.as_ref().is_some_and(|end| !end.fits(received.saturating_add(rest)))
+            && let Some(splices) = self.worker.splices()
+        {
+            splices.relay(&mut upstream.end);
+        }
     }
 
     async fn begin(
@@ -134,6 +169,15 @@ impl Delivery<'_> {
         if !self.upload.is_done() {
             return self.both_ways(upstream, body, decode, sent).await;
         }
+        if let (Body::Length(_), Some(direct)) = (&*body, &mut self.direct)
+            && !direct.is_over
+        {
+            if direct.open(self.client, upstream) {
+                return self.direct(upstream, body, sent).await;
+            }
+            direct.is_over = true;
+            direct.splices.relay(&mut upstream.end);
+        }
         let may_splice = !self.client.is_tls() && !decode;
         if may_splice && self.worker.plan().config.body.splices(body.blind_bytes()) {
             // Without a free descriptor the body goes through the buffer.
@@ -146,6 +190,103 @@ impl Delivery<'_> {
             Err(Elapsed) => Err(Failed::Slow),
             Ok(read) => self.pass_on(read, body, decode, sent).await,
         }
+    }
+
+    /// Lets the rest of the response, or 1 GiB of it, go to the client directly.
+    async fn direct(
+        &mut self,
+        upstream: &mut Upstream,
+        body: &mut Body,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        while let (Body::Length(left), Some(direct)) = (&*body, &mut self.direct) {
+            match direct.begin(upstream, *left) {
+                Begun::Direct(bytes) => {
+                    let outcome = self.await_end(upstream, bytes, sent).await;
+                    if outcome.is_err() {
+                        self.direct.iter().for_each(|direct| direct.abort(upstream));
+                    }
+                    body.skip(bytes);
+                    return outcome;
+                }
+                Begun::Later => {
+                    let reading = self.incoming.fill(&mut upstream.tcp, &self.worker.buffers);
+                    match self.timer.limit(self.timeouts.body_stall, reading).await {
+                        Err(Elapsed) => return Err(Failed::Slow),
+                        Ok(read) => self.pass_on(read, body, false, sent).await?,
+                    }
+                }
+                Begun::Relayed => {
+                    direct.is_over = true;
+                    direct.splices.relay(&mut upstream.end);
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the client has acknowledged `bytes` direct bytes, and relays what comes here
+    /// meanwhile.
+    async fn await_end(
+        &mut self,
+        upstream: &mut Upstream,
+        bytes: u64,
+        sent: &mut u64,
+    ) -> Result<(), Failed> {
+        let Some(direct) = &self.direct else { return Ok(()) };
+        let (mut relayed, mut pause, mut watches) = (0, PAUSE_MIN, true);
+        let (mut acknowledged, mut since) = (direct.acknowledged(), Instant::now());
+        loop {
+            let is_complete = direct.is_complete();
+            if is_complete && let Some(end) = direct.end(upstream) {
+                match end {
+                    End::NotYet => {}
+                    End::Reusable => break,
+                    End::CloseServer => {
+                        upstream.is_broken = true;
+                        break;
+                    }
+                }
+            }
+            let watched = watches.then_some(&*self.client);
+            let seen =
+                self.incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+            match self.timer.until(Instant::now() + pause, seen).await {
+                Err(Elapsed) => {
+                    pause = (pause * 2).min(PAUSE_MAX);
+                    let newest = direct.acknowledged();
+                    if newest != acknowledged {
+                        (acknowledged, since) = (newest, Instant::now());
+                    } else if since.elapsed() > self.timeouts.body_stall {
+                        return Err(Failed::ClientSlow);
+                    }
+                }
+                Ok(ReadEvent::Read(Ok(count @ 1..))) => {
+                    // The client has them already if it has acknowledged everything.
+                    let taken = if is_complete { 0 } else { (bytes - relayed).min(count as u64) };
+                    let data = self.incoming.data().get(..taken as usize).unwrap_or_default();
+                    write(self.client, self.timeouts, data, false).await?;
+                    relayed += taken;
+                    self.incoming.clear();
+                    if direct.is_stray(relayed) {
+                        self.worker.backoffs.begin(upstream.address);
+                    }
+                }
+                Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
+                Ok(ReadEvent::ClientBusy) => {
+                    // Its acknowledgement may have come with its next request.
+                    watches = false;
+                    direct.settle(upstream);
+                }
+                Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
+            }
+        }
+        *sent += bytes;
+        let passed = bytes - relayed;
+        self.client.add_sent_bytes(passed);
+        self.worker.meter.add_n(Event::DirectReturnBytes, passed);
+        Ok(())
     }
 
     /// Passes on bytes that were read into the empty buffer.

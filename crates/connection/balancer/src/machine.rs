@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use unlade_metrics::{Event, Meter};
+use unlade_steering::splice::Splicing;
 use unlade_steering::{HoldLimits, Hook, SteerError, Steering, SteeringConfig, Windows};
 use unlade_sys::link::Link;
 
@@ -65,6 +66,29 @@ impl Machine {
                 tracing::error!(%error, "no connection is handed over; everything is proxied");
                 None
             }
+        }
+    }
+}
+
+/// Opens the programs of direct return if a pool has it. Without them, responses are relayed; the
+/// reason is logged once.
+pub(crate) fn open_splicing(config: &BalancerConfig) -> Option<Arc<Splicing>> {
+    if config.pools.values().all(|pool| pool.direct_return.is_none()) {
+        return None;
+    }
+    let interface = match &config.offload.interface {
+        Some(name) => Ok(name.clone()),
+        None => find_interface(config),
+    };
+    let connections_max = config.offload.flows_max;
+    let opened = interface
+        .map_err(SteerError::Link)
+        .and_then(|interface| Splicing::open(&interface, connections_max, connections_max));
+    match opened {
+        Ok(splicing) => Some(Arc::new(splicing)),
+        Err(error) => {
+            tracing::error!(%error, "no response is returned directly; everything is relayed");
+            None
         }
     }
 }

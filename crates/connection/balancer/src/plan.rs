@@ -5,19 +5,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use unlade_channel::trust::{Membership, TrustError, TrustFiles};
+use unlade_config::KeyFileError;
 use unlade_http::HeadLimits;
 use unlade_metrics::Meter;
 use unlade_runtime::identity::IdentityError;
+use unlade_steering::splice::Splicing;
 
 use crate::clients::ClientLimits;
 use crate::config::{
-    BalancerConfig, ConfigError, ListenerConfig, PoolConfig, RouteConfig, Timeouts, TrustConfig,
+    BalancerConfig, ConfigError, DirectReturnConfig, ListenerConfig, PoolConfig, RouteConfig,
+    Timeouts, TrustConfig,
 };
-use crate::machine::Machine;
+use crate::machine::{Machine, open_splicing};
 use crate::policy::PolicyConfig;
 use crate::pool::Pool;
 use crate::route::RouteTable;
 use crate::server::{KnownServers, Server};
+use crate::splices::DirectPool;
 use crate::tls;
 
 /// A loaded configuration.
@@ -39,6 +43,8 @@ pub(crate) struct Plan {
     pub routing: Arc<Routing>,
     /// Resources for moving connections, once a route offloads.
     pub machine: Option<Machine>,
+    /// Programs of direct return, once a pool has it.
+    pub splicing: Option<Arc<Splicing>>,
 }
 
 /// The part of a plan that decides where requests go.
@@ -98,6 +104,15 @@ pub enum PlanError {
         #[source]
         error: Box<TrustError>,
     },
+    /// An unusable key for the agents of a pool.
+    #[error("pool.{pool}.direct_return: {error}")]
+    Key {
+        /// The pool.
+        pool: String,
+        /// The error.
+        #[source]
+        error: KeyFileError,
+    },
     /// A change that needs a restart.
     #[error(
         "{what} changed; that takes a restart, so nothing of the new configuration is in force"
@@ -133,7 +148,12 @@ impl Plan {
                 Ok(membership)
             };
             let trust = pool.trust.as_ref().map(load).transpose()?;
-            pools.push(Arc::new(Pool::new(name, pool, trust, known)));
+            let key = |config: &DirectReturnConfig| {
+                let failed = |error| PlanError::Key { pool: name.clone(), error };
+                DirectPool::load(config).map_err(failed)
+            };
+            let direct_return = pool.direct_return.as_ref().map(key).transpose()?;
+            pools.push(Arc::new(Pool::new(name, pool, trust, direct_return, known)));
         }
         let pool_index = |name: &str| pools.iter().position(|pool| pool.name == name);
         let routes = RouteTable::new(&config.routes, pool_index);
@@ -152,6 +172,7 @@ impl Plan {
             body_bytes_max: limits.body_bytes_max.bytes(),
             routing: Arc::new(Routing::of(&config)),
             machine: None,
+            splicing: None,
             config,
         })
     }
@@ -189,6 +210,7 @@ impl Plan {
         if plan.routing == self.routing {
             plan.routing = Arc::clone(&self.routing);
         }
+        plan.splicing = self.splicing.clone().or_else(|| open_splicing(&plan.config));
         plan.machine = self.machine.clone().or_else(|| Machine::open(&plan.config, meter));
         Ok(plan)
     }

@@ -7,6 +7,7 @@ use unlade_channel::trust::Membership;
 use crate::config::{HealthConfig, PoolConfig, UpstreamConfig};
 use crate::policy::{Candidates, Policy};
 use crate::server::{KnownServers, Server};
+use crate::splices::DirectPool;
 
 /// A pool of one configuration.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(crate) struct Pool {
     pub upstream: UpstreamConfig,
     /// Identity towards the agents, in a pool that has them.
     pub trust: Option<Arc<Membership>>,
+    /// Direct return of responses, in a pool that has it.
+    pub direct_return: Option<DirectPool>,
     policy: Policy,
 }
 
@@ -30,6 +33,7 @@ impl Pool {
         name: &str,
         config: &PoolConfig,
         trust: Option<Arc<Membership>>,
+        direct_return: Option<DirectPool>,
         known: &mut KnownServers,
     ) -> Pool {
         let servers: Vec<Arc<Server>> = config
@@ -47,6 +51,7 @@ impl Pool {
             health: config.health.clone(),
             upstream: config.upstream.clone(),
             trust,
+            direct_return,
             policy: Policy::new(config.policy, &names),
         }
     }
@@ -143,7 +148,7 @@ mod tests {
             list.join(", ")
         );
         let config = crate::config::BalancerConfig::parse(&text, "test").unwrap();
-        Pool::new("p", &config.pools["p"], None, &mut KnownServers::default())
+        Pool::new("p", &config.pools["p"], None, None, &mut KnownServers::default())
     }
 
     fn fail(pool: &Pool, index: usize) {

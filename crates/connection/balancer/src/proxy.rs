@@ -16,10 +16,12 @@ use tokio::time::Instant;
 use unlade_http::{HeadError, HeadLimits, Method, RequestHead, ResponseHead};
 use unlade_metrics::{Event, Stage, UpstreamFailure};
 use unlade_runtime::Stream;
+use unlade_steering::splice::ClientSlot;
 
 use crate::body::Body;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
+use crate::direct_return::DirectReturn;
 use crate::exchange::{Done, Ended, Failed};
 use crate::head::{self, ClientOrigin, ResponseTerms};
 use crate::incoming::{Incoming, ReadEvent};
@@ -138,6 +140,8 @@ pub(crate) struct Exchange<'c> {
     pub timeouts: &'c Timeouts,
     /// The pool.
     pub pool: &'c Pool,
+    /// Slot of the client's connection, if it has one.
+    pub direct: &'c mut Option<ClientSlot>,
     /// The connection ends with this request.
     pub is_last: bool,
 }
@@ -174,7 +178,7 @@ impl Exchange<'_> {
         start: Instant,
     ) -> Done {
         let mut failed = Vec::new();
-        let mut pooled = self.worker.upstreams.take(in_flight.server().address);
+        let mut pooled = self.pooled(&in_flight);
         loop {
             let upstream = match pooled.take() {
                 Some(upstream) => upstream,
@@ -187,7 +191,7 @@ impl Exchange<'_> {
                             Some((index, other)) => (server, in_flight) = (index, other),
                             None => return Done::refused(refusal),
                         }
-                        pooled = self.worker.upstreams.take(in_flight.server().address);
+                        pooled = self.pooled(&in_flight);
                         continue;
                     }
                 },
@@ -202,6 +206,22 @@ impl Exchange<'_> {
                 Attempt::Stale => self.worker.meter.add(Event::UpstreamRetried),
             }
         }
+    }
+
+    /// Returns an idle connection to the server.
+    fn pooled(&self, in_flight: &InFlight) -> Option<Upstream> {
+        let address = in_flight.server().address;
+        self.worker.upstreams.take(address, self.may_return_directly(address))
+    }
+
+    /// Returns true if responses of a server to this client can bypass the sockets.
+    fn may_return_directly(&self, server: SocketAddr) -> bool {
+        // A segment cannot change its family.
+        self.pool.direct_return.is_some()
+            && !self.client.is_tls()
+            && self.client.peer().is_ipv6() == server.is_ipv6()
+            && !self.worker.backoffs.is_on(server)
+            && self.worker.splices().is_some()
     }
 
     async fn connect(&mut self, in_flight: &InFlight) -> Result<Upstream, Refusal> {
@@ -245,6 +265,13 @@ impl Exchange<'_> {
         server: &Server,
         start: Instant,
     ) -> Attempt {
+        if self.may_return_directly(upstream.address)
+            && let Some(pool) = &self.pool.direct_return
+            && let Some(splices) = self.worker.splices()
+            && let Err(error) = upstream.limit(splices, pool)
+        {
+            tracing::debug!(%error, server = %upstream.address, "no direct return");
+        }
         // Body bytes that are taken from the client from now on have no other copy.
         let replayable =
             upstream.reused && forward.rest.is_done() && forward.method.is_idempotent();
@@ -418,6 +445,10 @@ impl Exchange<'_> {
         let mut out = Vec::with_capacity(head.head_bytes() + 64);
         head::switching(&head, data, protocol, &mut out);
         let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
+        let mut upstream = upstream;
+        if let Some(splices) = self.worker.splices() {
+            splices.relay(&mut upstream.end);
+        }
         self.client.set_stall_limit(self.timeouts.body_stall);
         if self.client.write_all(&out, false).await.is_err() {
             return Done::aborted();
@@ -450,8 +481,18 @@ impl Exchange<'_> {
         let terms = ResponseTerms { http10: forward.http10, keep_alive };
         let status = head.status();
         let reusable = head.keep_alive();
+        let is_possible = self.may_return_directly(upstream.address);
+        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
+        let direct = means.map(|(pool, splices)| DirectReturn {
+            worker: self.worker,
+            splices,
+            pool,
+            client: &mut *self.direct,
+            is_over: !is_possible || !keep_alive || !reusable,
+        });
         let delivery = Delivery {
             worker: self.worker,
+            direct,
             client: self.client,
             timer: self.timer,
             timeouts: self.timeouts,

@@ -19,7 +19,7 @@ use crate::accept;
 use crate::clients::Clients;
 use crate::config::BalancerConfig;
 use crate::health;
-use crate::machine::Machine;
+use crate::machine::{Machine, open_splicing};
 use crate::migration_manager::MigrationManager;
 use crate::plan::{Plan, PlanError};
 use crate::server::KnownServers;
@@ -133,6 +133,7 @@ impl Balancer {
             .collect();
         let meter = Arc::new(Meter::for_role(Role::Balancer));
         plan.machine = Machine::open(&plan.config, &meter);
+        plan.splicing = open_splicing(&plan.config);
         let clients = Arc::new(Clients::new(listeners.len()));
         let admin_address = plan.config.admin;
         let control = Control::new(plan);

@@ -11,8 +11,11 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Stage};
+use unlade_net::FlowKey;
+use unlade_steering::splice::SpliceError;
 
 use crate::config::UpstreamConfig;
+use crate::splices::{DirectPool, ServerEnd, Splices};
 
 /// Most idle connections that a worker keeps to all servers.
 const IDLE_MAX: usize = 8192;
@@ -26,6 +29,10 @@ pub(crate) struct Upstream {
     pub address: SocketAddr,
     /// It has answered a request before.
     pub reused: bool,
+    /// Its slot, after the first response that bypassed this balancer's sockets.
+    pub end: Option<ServerEnd>,
+    /// It must not be used again.
+    pub is_broken: bool,
     /// Counts the connection as busy until it is idle or closed.
     _busy: GaugeGuard,
 }
@@ -38,6 +45,19 @@ impl Upstream {
     /// The socket's error.
     pub(crate) async fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         write(&self.tcp, bytes).await
+    }
+
+    /// Limits what the server may send before a splice begins.
+    ///
+    /// # Errors
+    /// There is no slot for the connection.
+    pub(crate) fn limit(
+        &mut self,
+        splices: &Splices,
+        pool: &DirectPool,
+    ) -> Result<(), SpliceError> {
+        let local = self.tcp.local_addr().map_err(|_| SpliceError::Closed)?;
+        splices.limit(&mut self.end, &FlowKey::new(local, self.address), pool)
     }
 }
 
@@ -62,13 +82,15 @@ pub(crate) async fn write(tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
 #[derive(Debug)]
 struct Idle {
     tcp: TcpStream,
+    end: Option<ServerEnd>,
     until: Instant,
 }
 
-/// The idle connections of a worker, by server, the one used last at the end.
+/// The idle connections of a worker, by server, the one used last at the end. Those whose server
+/// has a limit are apart: a server that was granted more cannot get it back.
 #[derive(Debug)]
 pub(crate) struct Upstreams {
-    idle: RefCell<HashMap<SocketAddr, Vec<Idle>>>,
+    idle: RefCell<HashMap<(SocketAddr, bool), Vec<Idle>>>,
     count: Cell<usize>,
     /// Value of the gauge.
     reported: Cell<usize>,
@@ -81,11 +103,12 @@ impl Upstreams {
         Upstreams { idle: RefCell::default(), count: Cell::new(0), reported: Cell::new(0), meter }
     }
 
-    /// Returns an idle connection to `address` that shows no sign of a close.
-    pub(crate) fn take(&self, address: SocketAddr) -> Option<Upstream> {
+    /// Returns an idle connection to `address` that shows no sign of a close; `is_limited`: one for
+    /// direct return.
+    pub(crate) fn take(&self, address: SocketAddr, is_limited: bool) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
-        let list = idle.get_mut(&address)?;
-        while let Some(Idle { tcp, .. }) = list.pop() {
+        let list = idle.get_mut(&(address, is_limited))?;
+        while let Some(Idle { tcp, end, .. }) = list.pop() {
             self.count.set(self.count.get().saturating_sub(1));
             // No system call if the runtime has seen nothing arrive. Anything that arrived is the
             // end, or bytes without a request.
@@ -93,7 +116,15 @@ impl Upstreams {
             match tcp.try_read(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.meter.add(Event::UpstreamReused);
-                    return Some(Upstream { tcp, address, reused: true, _busy: self.busy() });
+                    let _busy = self.busy();
+                    return Some(Upstream {
+                        tcp,
+                        address,
+                        reused: true,
+                        end,
+                        is_broken: false,
+                        _busy,
+                    });
                 }
                 _ => {}
             }
@@ -111,9 +142,11 @@ impl Upstreams {
             return;
         }
         let mut idle = self.idle.borrow_mut();
-        let list = idle.entry(upstream.address).or_default();
+        let is_limited = upstream.end.as_ref().is_some_and(ServerEnd::is_limited);
+        let list = idle.entry((upstream.address, is_limited)).or_default();
         if list.len() < config.idle_max {
-            list.push(Idle { tcp: upstream.tcp, until: now + config.idle_timeout });
+            let until = now + config.idle_timeout;
+            list.push(Idle { tcp: upstream.tcp, end: upstream.end, until });
             self.count.set(self.count.get() + 1);
         }
     }
@@ -142,7 +175,14 @@ impl Upstreams {
         tcp.set_nodelay(true)?;
         self.meter.add(Event::UpstreamConnected);
         self.meter.record(Stage::UpstreamConnect, start.elapsed());
-        Ok(Upstream { tcp, address, reused: false, _busy: self.busy() })
+        Ok(Upstream {
+            tcp,
+            address,
+            reused: false,
+            end: None,
+            is_broken: false,
+            _busy: self.busy(),
+        })
     }
 }
 
@@ -177,9 +217,9 @@ mod tests {
         for upstream in [good, closed, chatty] {
             upstreams.put(upstream, &config, Instant::now());
         }
-        let taken = upstreams.take(address).unwrap();
+        let taken = upstreams.take(address, false).unwrap();
         assert_eq!((taken.tcp.local_addr().unwrap(), taken.reused), (local, true));
-        assert!(upstreams.take(address).is_none());
+        assert!(upstreams.take(address, false).is_none());
     }
 
     #[tokio::test]
@@ -194,7 +234,7 @@ mod tests {
         let address = first.address;
         upstreams.put(first, &config, Instant::now());
         assert_eq!(busy(), 1, "an idle connection carries no request");
-        let again = upstreams.take(address).unwrap();
+        let again = upstreams.take(address, false).unwrap();
         assert_eq!(busy(), 2);
         drop((second, again));
         assert_eq!(busy(), 0);

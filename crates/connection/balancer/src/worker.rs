@@ -1,7 +1,7 @@
 //! State of one worker that its connections share without a lock. Every stage may use it; it starts
 //! none and depends on none.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::clients::Clients;
 use crate::fallback::Fallbacks;
 use crate::offload::Offload;
 use crate::plan::Plan;
+use crate::splices::{Backoffs, Splices};
 use crate::upstream::Upstreams;
 
 /// Idle time after which a drain closes a connection: longer than a request is in transit.
@@ -49,6 +50,9 @@ pub(crate) struct Worker {
     pub recent_bodies: RecentBodies,
     /// The policy for handing connections over, and the means to do it.
     pub offload: Offload,
+    /// Servers whose hosts do not take rules.
+    pub backoffs: Backoffs,
+    splices: OnceCell<Option<Splices>>,
     /// Counts and logs requests that are proxied although their route offloads.
     pub fallbacks: Fallbacks,
     /// Grows by one with every request: the `turn` of `Policy::choose`.
@@ -90,6 +94,8 @@ impl Worker {
             buffers: Buffers::default(),
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
+            backoffs: Backoffs::default(),
+            splices: OnceCell::new(),
             fallbacks: Fallbacks::default(),
             recent_bodies: RecentBodies::default(),
             // Workers start at different servers.
@@ -105,6 +111,12 @@ impl Worker {
     /// Returns the plan for the next request.
     pub(crate) fn plan(&self) -> Rc<PlanRef> {
         self.plan.borrow().clone()
+    }
+
+    /// Returns the worker's splices, if a pool has direct return and the machine can do it.
+    pub(crate) fn splices(&self) -> Option<&Splices> {
+        let splicing = self.plan.borrow().splicing.clone()?;
+        self.splices.get_or_init(|| Splices::new(&splicing)).as_ref()
     }
 
     /// Returns true if the process drains: no connection is kept beyond its request.

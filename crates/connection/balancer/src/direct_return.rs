@@ -1,0 +1,130 @@
+//! Direct return: the rest of a response goes from the server's host to the client, past the
+//! sockets of this balancer.
+//!
+//! ```text
+//!  relayed     head and first bytes, until the server has used up what it was granted
+//!  begin       a program joins both connections; the server's host gets a rule
+//!  direct      bytes ──► client; acknowledgements ──► server; what comes here is relayed
+//!  end         the client has acknowledged the last byte; both connections go on as before
+//! ```
+//! Connections without such a response have no part in it: a slot is opened by the first one.
+
+use unlade_metrics::Event;
+use unlade_net::FlowKey;
+use unlade_runtime::Stream;
+use unlade_splice::Unfit;
+use unlade_steering::splice::{ClientSlot, End, SpliceError};
+
+use crate::splices::{DirectPool, Splices};
+use crate::upstream::Upstream;
+use crate::worker::Worker;
+
+/// More bytes than can be under way come here although the server's host has a rule: it has no
+/// agent, or another key.
+const STRAY_BYTES_MAX: u64 = 256 << 10;
+
+/// The connections of a response that is to bypass this balancer's sockets.
+pub(crate) struct DirectReturn<'c> {
+    /// The worker.
+    pub worker: &'c Worker,
+    /// Its splices.
+    pub splices: &'c Splices,
+    /// The pool's key.
+    pub pool: &'c DirectPool,
+    /// Slot of the client's connection, from the first direct response on.
+    pub client: &'c mut Option<ClientSlot>,
+    /// This response is relayed.
+    pub is_over: bool,
+}
+
+/// What a splice needs next.
+pub(crate) enum Begun {
+    /// It has begun; so many bytes are direct.
+    Direct(u64),
+    /// The server may send more bytes, which are relayed first.
+    Later,
+    /// The response is relayed.
+    Relayed,
+}
+
+impl DirectReturn<'_> {
+    /// Returns true if a response of so many bytes may bypass the sockets.
+    pub(crate) fn is_worth_it(&self, bytes: u64) -> bool {
+        bytes >= self.pool.from_bytes
+    }
+
+    /// Opens the slots of both connections.
+    pub(crate) fn open(&mut self, client: &Stream, upstream: &mut Upstream) -> bool {
+        match self.open_slots(client, upstream) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(%error, client = %client.peer(), "no direct return");
+                self.worker.meter.add(Event::DirectReturnUnfit);
+                false
+            }
+        }
+    }
+
+    fn open_slots(&mut self, client: &Stream, upstream: &mut Upstream) -> Result<(), SpliceError> {
+        if self.client.is_none() {
+            let flow = FlowKey::new(client.peer(), client.local());
+            *self.client = Some(self.splices.open_client(&flow)?);
+        }
+        upstream.limit(self.splices, self.pool)
+    }
+
+    /// Begins the direct return of the rest of a response.
+    pub(crate) fn begin(&mut self, upstream: &Upstream, rest_bytes: u64) -> Begun {
+        let (Some(client), Some(end)) = (&*self.client, &upstream.end) else {
+            return Begun::Relayed;
+        };
+        match self.splices.begin(client, end, rest_bytes, self.pool) {
+            Ok(bytes) => {
+                self.worker.meter.add(Event::DirectReturned);
+                Begun::Direct(bytes)
+            }
+            Err(SpliceError::Unfit(Unfit::Granted)) => Begun::Later,
+            Err(error) => {
+                tracing::debug!(%error, flow = %client.flow(), "no direct return");
+                self.worker.meter.add(Event::DirectReturnUnfit);
+                Begun::Relayed
+            }
+        }
+    }
+
+    /// Sends the acknowledgement that the server lacks.
+    pub(crate) fn settle(&self, upstream: &Upstream) {
+        if let (Some(client), Some(end)) = (&*self.client, &upstream.end) {
+            self.splices.settle(client, end);
+        }
+    }
+
+    /// Returns true if the client has acknowledged the last byte.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.client.as_ref().is_some_and(ClientSlot::is_complete)
+    }
+
+    /// Returns the client's newest acknowledgement, as a number that grows.
+    pub(crate) fn acknowledged(&self) -> u32 {
+        self.client.as_ref().map_or(0, ClientSlot::acknowledged)
+    }
+
+    /// Ends a splice that is complete.
+    pub(crate) fn end(&self, upstream: &Upstream) -> Option<End> {
+        let (client, end) = (self.client.as_ref()?, upstream.end.as_ref()?);
+        self.splices.end(client, end)
+    }
+
+    /// Gives up a splice; both connections are closed afterwards.
+    pub(crate) fn abort(&self, upstream: &Upstream) {
+        if let (Some(client), Some(end)) = (&*self.client, &upstream.end) {
+            self.splices.abort(client, end);
+        }
+    }
+
+    /// Notes bytes that came here during a splice. Returns true if they are more than can be under
+    /// way.
+    pub(crate) fn is_stray(&self, bytes: u64) -> bool {
+        bytes > STRAY_BYTES_MAX
+    }
+}
