@@ -1,7 +1,9 @@
 //! Offers and scopes of a balancer that misbehaves, sent to the agent of a real server: each is
 //! refused with its reason, and counted.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use system_tests::counters::Metrics;
 use system_tests::{Lab, needs, pool, turn};
@@ -13,6 +15,8 @@ use unlade_handoff_protocol::snapshot::{
 };
 use unlade_net::{FlowKey, SeqNumber};
 
+/// Time limit of a wait.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The scope that the offers name.
 const SCOPE: u32 = 7;
 /// More rings than a server keeps: its limit is 64 MiB, and each ring has at least 2 MiB.
@@ -130,4 +134,50 @@ fn bad_offers_and_too_many_rings_are_refused_and_counted() {
         assert_eq!(Metrics::read(&lab, "s1").get(&sample), 1, "{reason}");
     }
     assert!(Metrics::read(&lab, "s1").get("unlade_backend_scopes_refused_total") > 0);
+}
+
+#[test]
+fn an_offer_to_a_server_that_drains_is_refused() {
+    needs!("ip", "setsid", "kill");
+    let _turn = turn();
+    let lab = Lab::up(&["--servers", "1", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let [v4, _] = lab.virtual_ips();
+    let mut octets = v4.to_string();
+    octets.replace_range(octets.rfind('.').unwrap() + 1.., "200");
+    let client = |port: u16| SocketAddr::new(octets.parse().unwrap(), port);
+    let to = pool::agent(&lab, "s1");
+    pool::run_at(&lab, "lb", async || {
+        let mut channel = pool::hello(&lab, to, "lb", 4711).await.unwrap();
+        channel.send(&scope(SCOPE, None)).await.unwrap();
+        // A request in work keeps the server from its end.
+        let mut upload = TcpStream::connect(SocketAddr::new(to.ip(), 8080)).unwrap();
+        upload.set_read_timeout(Some(PATIENCE)).unwrap();
+        let head = "PUT /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\
+                    Expect: 100-continue\r\n\r\n";
+        upload.write_all(head.as_bytes()).unwrap();
+        let mut answer = [0; 12];
+        upload.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 100");
+        lab.signal("s1", "TERM");
+        // Offers that arrive before the signal are taken, and their connections returned.
+        let refused = async {
+            for port in 40_000..60_000 {
+                let state = snapshot(client(port), SocketAddr::new(v4, 80), None);
+                channel.send(&offer(port.into(), SCOPE, state)).await.unwrap();
+                loop {
+                    match channel.receive().await.unwrap() {
+                        Frame::Refuse { reason, .. } => return reason,
+                        Frame::Ready { .. } => break,
+                        Frame::Ping(number) => channel.send(&Frame::Pong(number)).await.unwrap(),
+                        _ => {}
+                    }
+                }
+            }
+            panic!("the server does not drain");
+        };
+        assert_eq!(tokio::time::timeout(PATIENCE, refused).await, Ok(RefuseReason::Draining));
+        let sample = "unlade_backend_adoptions_refused_total{reason=\"draining\"}";
+        assert_eq!(Metrics::read(&lab, "s1").get(sample), 1);
+    });
 }
