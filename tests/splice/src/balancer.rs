@@ -206,6 +206,7 @@ impl Balancer {
         let Some(exchange) = &self.fronts[client].exchange else { return };
         let Way::Late(from) = exchange.way else { return };
         let back = exchange.back;
+        let left = exchange.request.response_bytes() - exchange.relayed;
         let is_limited = self.backs[back].flow.is_limited();
         // A server with a limit sends no more, wherever the splice was to begin.
         let is_due = exchange.relayed >= if is_limited { 1 } else { from.max(1) };
@@ -217,7 +218,11 @@ impl Balancer {
             Err(Unfit::Granted) => return,
             Err(_) if is_limited => {
                 let flow = &mut self.backs[back].flow;
-                flow.limit(0);
+                if self.rules_sent % 2 == 0 {
+                    flow.limit(0)
+                } else {
+                    flow.extend(left)
+                }
                 let room = flow.room(now.ms());
                 self.acks.push((back, room));
             }

@@ -106,7 +106,9 @@ impl Delivery<'_> {
             && upstream.end.as_ref().is_some_and(|end| !end.fits(received.saturating_add(rest)))
             && let Some(splices) = self.worker.splices()
         {
-            splices.relay(&mut upstream.end);
+            let came = received.saturating_sub(head.head_bytes() as u64);
+            let left = if rest == u64::MAX { rest } else { rest.saturating_sub(came) };
+            splices.relay(&mut upstream.end, left);
         }
     }
 
@@ -176,7 +178,7 @@ impl Delivery<'_> {
                 return self.direct(upstream, body, sent).await;
             }
             direct.is_over = true;
-            direct.splices.relay(&mut upstream.end);
+            direct.splices.relay(&mut upstream.end, body.blind_bytes());
         }
         let may_splice = !self.client.is_tls() && !decode;
         if may_splice && self.worker.plan().config.body.splices(body.blind_bytes()) {
@@ -218,7 +220,7 @@ impl Delivery<'_> {
                 }
                 Begun::Relayed => {
                     direct.is_over = true;
-                    direct.splices.relay(&mut upstream.end);
+                    direct.splices.relay(&mut upstream.end, *left);
                     return Ok(());
                 }
             }
@@ -275,9 +277,12 @@ impl Delivery<'_> {
                 }
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                 Ok(ReadEvent::ClientBusy) => {
-                    // Its acknowledgement may have come with its next request.
+                    // Its acknowledgement may have come with its next request; END sends the last
+                    // one.
                     watches = false;
-                    direct.settle(upstream);
+                    if !direct.is_complete() {
+                        direct.settle(upstream);
+                    }
                 }
                 Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
             }

@@ -447,7 +447,7 @@ impl Exchange<'_> {
         let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
         let mut upstream = upstream;
         if let Some(splices) = self.worker.splices() {
-            splices.relay(&mut upstream.end);
+            splices.relay(&mut upstream.end, u64::MAX);
         }
         self.client.set_stall_limit(self.timeouts.body_stall);
         if self.client.write_all(&out, false).await.is_err() {

@@ -154,12 +154,17 @@ impl Splices {
         Ok(())
     }
 
-    /// Ends the limit of a server whose response is relayed.
-    pub(crate) fn relay(&self, end: &mut Option<ServerEnd>) {
-        if let Some(end) = end.as_mut().filter(|end| end.is_limited())
-            && self.programs.borrow_mut().limit(&end.slot, 0).is_ok()
-        {
-            end.limit_bytes = 0;
+    /// Lets a server send the rest of a response that is relayed, `rest_bytes` from the bytes on
+    /// that have come. The limit ends if the length is not known, or too long.
+    pub(crate) fn relay(&self, end: &mut Option<ServerEnd>, rest_bytes: u64) {
+        let Some(end) = end.as_mut().filter(|end| end.is_limited()) else { return };
+        let mut programs = self.programs.borrow_mut();
+        let rest_bytes = u32::try_from(rest_bytes).ok().filter(|bytes| *bytes <= LENGTH_BYTES_MAX);
+        match rest_bytes {
+            // Without a slot there is no limit either.
+            Some(bytes) => drop(programs.extend(&end.slot, bytes)),
+            None if programs.limit(&end.slot, 0).is_ok() => end.limit_bytes = 0,
+            None => {}
         }
     }
 

@@ -4,7 +4,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
 use crate::clock::{Clock, PeerClock};
-use crate::segment::{Segment, Timestamps, later};
+use crate::segment::{Segment, Timestamps, earlier, later};
 
 /// Numbers that are further behind the next byte are not of this connection, or too old to matter.
 const EDGE_BYTES_MAX: i32 = 1 << 30;
@@ -90,10 +90,20 @@ impl ServerFlow {
         self.limit_bytes > 0
     }
 
+    /// Lets the server send `bytes` more bytes, the rest of a response that is relayed, and as many
+    /// behind them as after any other response.
+    pub fn extend(&mut self, bytes: u32) {
+        self.limit_end = self.passed_end + bytes + self.limit_bytes;
+    }
+
     /// Returns the acknowledgement that tells the server of the socket's room after the limit has
-    /// ended.
+    /// ended or was extended.
     pub fn room(&mut self, now_ms: u64) -> Segment {
-        let window = self.window_to(self.socket_edge, self.acked);
+        let edge = match self.limit_bytes {
+            0 => self.socket_edge,
+            _ => earlier(self.socket_edge, self.limit_end),
+        };
+        let window = self.window_to(edge, self.acked);
         self.grant(self.acked, window);
         self.ack(self.acked, window, now_ms)
     }

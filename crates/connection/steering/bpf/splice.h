@@ -428,11 +428,20 @@ static __always_inline void server_ack(const struct splice_server *server, __u32
 	segment->echo = server->clock.is_used ? server->clock.peer : 0;
 }
 
-/* Makes the acknowledgement that tells the server of the socket's room after the limit has ended. */
+/* Lets the server send the rest of a response that is relayed. */
+static __always_inline void server_extend(struct splice_server *server, __u32 bytes)
+{
+	server->limit_end = server->passed_end + bytes + server->limit_bytes;
+}
+
+/* Makes the acknowledgement that tells the server of the socket's room after the limit has ended or was
+ * extended. */
 static __always_inline void server_room(struct splice_server *server,
 					struct splice_segment *segment, __u64 now_ms)
 {
-	__u32 window = server_window_to(server, server->socket_edge, server->acked);
+	__u32 edge = server->limit_bytes ? earlier(server->socket_edge, server->limit_end) :
+					   server->socket_edge;
+	__u32 window = server_window_to(server, edge, server->acked);
 
 	server_grant(server, server->acked, window);
 	segment->sack_count = 0;

@@ -60,6 +60,7 @@ enum splice_operation {
 	CONTROL_SETTLE, /* sends the acknowledgement that is owed */
 	CONTROL_END,
 	CONTROL_ABORT,  /* ends a splice whose connections are closed */
+	CONTROL_EXTEND, /* lets the server send `length_bytes` more than the limit */
 	CONTROL_LIMIT,  /* sets the limit, and tells the server of the room if there is none */
 };
 
@@ -353,7 +354,7 @@ static __always_inline __u32 run_limit(struct __sk_buff *skb, const struct splic
 	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
 	struct splice_lock *lock;
 	__u64 now_ms = time_ms();
-	int is_told = 0;
+	int is_told = 0, is_more;
 
 	if (!s || !s->head.is_open)
 		return CONTROL_NOT_OPEN;
@@ -361,10 +362,15 @@ static __always_inline __u32 run_limit(struct __sk_buff *skb, const struct splic
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return CONTROL_NOT_OPEN;
+	is_more = request->operation == CONTROL_EXTEND || !request->limit_bytes;
 	bpf_spin_lock(&lock->lock);
-	s->flow.limit_bytes = request->limit_bytes;
-	s->flow.limit_end = s->flow.passed_end + request->limit_bytes;
-	if (!request->limit_bytes && s->head.peer == NONE) {
+	if (request->operation == CONTROL_EXTEND) {
+		server_extend(&s->flow, request->length_bytes);
+	} else {
+		s->flow.limit_bytes = request->limit_bytes;
+		s->flow.limit_end = s->flow.passed_end + request->limit_bytes;
+	}
+	if (is_more && s->head.peer == NONE) {
 		server_room(&s->flow, &work->ack, now_ms);
 		is_told = 1;
 	}
@@ -423,7 +429,7 @@ int splice_control(struct __sk_buff *skb)
 		return CONTROL_NOT_OPEN;
 	if (request->operation == CONTROL_OPEN_CLIENT || request->operation == CONTROL_OPEN_SERVER)
 		request->result = run_open(skb, request);
-	else if (request->operation == CONTROL_LIMIT)
+	else if (request->operation == CONTROL_LIMIT || request->operation == CONTROL_EXTEND)
 		request->result = run_limit(skb, request, work);
 	else
 		request->result = run_pair(skb, request, work);

@@ -19,6 +19,7 @@ enum operation {
 	SET_LENGTH,
 	END,
 	ROOM,
+	EXTEND,
 };
 
 struct vector {
@@ -75,6 +76,9 @@ static __always_inline void run(struct vector *v)
 		break;
 	case SET_LENGTH:
 		splice_set_length(&v->client, &v->splice, v->arguments[0]);
+		break;
+	case EXTEND:
+		server_extend(&v->server, v->arguments[0]);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

@@ -107,6 +107,7 @@ enum Operation {
     Settle,
     End,
     Abort,
+    Extend,
     Limit,
 }
 
@@ -465,6 +466,15 @@ impl SpliceWorker {
     pub fn limit(&mut self, server: &ServerSlot, limit_bytes: u32) -> Result<(), SpliceError> {
         self.request().limit_bytes.store(limit_bytes, Ordering::Relaxed);
         self.run(Operation::Limit, NONE, server.index, None, &server.frame).map(drop)
+    }
+
+    /// Lets a server with a limit send `rest_bytes` more bytes: the rest of a response that is
+    /// relayed.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn extend(&mut self, server: &ServerSlot, rest_bytes: u32) -> Result<(), SpliceError> {
+        self.run(Operation::Extend, NONE, server.index, Some(rest_bytes), &server.frame).map(drop)
     }
 
     /// Sets the response's length, from the first byte of the splice on.

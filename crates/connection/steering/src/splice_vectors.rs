@@ -34,9 +34,10 @@ enum Operation {
     SetLength,
     End,
     Room,
+    Extend,
 }
 
-const OPERATIONS: [Operation; 11] = [
+const OPERATIONS: [Operation; 12] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -48,6 +49,7 @@ const OPERATIONS: [Operation; 11] = [
     Operation::SetLength,
     Operation::End,
     Operation::Room,
+    Operation::Extend,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -272,6 +274,7 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
                 spliced = begun;
             }
         }
+        Operation::Extend => server.extend(vector.arguments[0]),
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
         Operation::End => {
