@@ -218,7 +218,7 @@ impl Balancer {
             Err(Unfit::Granted) => return,
             Err(_) if is_limited => {
                 let flow = &mut self.backs[back].flow;
-                if self.rules_sent % 2 == 0 {
+                if self.rules_sent.is_multiple_of(2) {
                     flow.limit(0)
                 } else {
                     flow.extend(left)
