@@ -47,7 +47,7 @@ pub struct Plan {
     pub server: Config,
 }
 
-/// What a simulation has done.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Outcome {
     /// Complete responses.

@@ -104,6 +104,15 @@ fn without_an_agent_every_byte_still_comes() {
         ask(&lab, &mut client, object);
     }
     ask(&lab, &mut connect(&lab, 0), "256KiB");
+    // So much comes here that the host cannot have taken the rule: no further splice begins.
+    for _ in 0..2 {
+        ask(&lab, &mut client, "1MiB");
+    }
+    let log = std::fs::read_to_string(lab.dir().join("logs/lb.log")).unwrap();
+    assert_eq!(log.matches("does not take rules").count(), 1, "{log}");
+    let before = count(&lab, RETURNS);
+    ask(&lab, &mut client, "1MiB");
+    assert_eq!(count(&lab, RETURNS), before);
 }
 
 #[test]

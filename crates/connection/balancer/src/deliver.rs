@@ -271,9 +271,7 @@ impl Delivery<'_> {
                     write(self.client, self.timeouts, data, false).await?;
                     relayed += taken;
                     self.incoming.clear();
-                    if direct.is_stray(relayed) {
-                        self.worker.backoffs.begin(upstream.address);
-                    }
+                    direct.judge(upstream, relayed);
                 }
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                 Ok(ReadEvent::ClientBusy) => {

@@ -37,7 +37,7 @@ pub(crate) struct DirectReturn<'c> {
     pub is_over: bool,
 }
 
-/// What a splice needs next.
+/// The next step of a response.
 pub(crate) enum Begun {
     /// It has begun; so many bytes are direct.
     Direct(u64),
@@ -122,9 +122,12 @@ impl DirectReturn<'_> {
         }
     }
 
-    /// Notes bytes that came here during a splice. Returns true if they are more than can be under
-    /// way.
-    pub(crate) fn is_stray(&self, bytes: u64) -> bool {
-        bytes > STRAY_BYTES_MAX
+    /// Relays the server's responses for a while if so many bytes came here during a splice that its
+    /// host cannot have taken the rule.
+    pub(crate) fn judge(&self, upstream: &Upstream, relayed_bytes: u64) {
+        let backoffs = &self.worker.backoffs;
+        if relayed_bytes > STRAY_BYTES_MAX && !backoffs.is_on(upstream.address) {
+            backoffs.begin(upstream.address);
+        }
     }
 }

@@ -141,7 +141,6 @@ impl Splices {
         let limit_bytes = pool.limit_bytes();
         let mut programs = self.programs.borrow_mut();
         match end {
-            Some(end) if end.is_limited() => {}
             Some(end) => {
                 programs.limit(&end.slot, limit_bytes)?;
                 end.limit_bytes = limit_bytes;

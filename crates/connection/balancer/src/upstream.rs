@@ -29,7 +29,7 @@ pub(crate) struct Upstream {
     pub address: SocketAddr,
     /// It has answered a request before.
     pub reused: bool,
-    /// Its slot, after the first response that bypassed this balancer's sockets.
+    /// Its slot, from the first request on whose response could bypass this balancer's sockets.
     pub end: Option<ServerEnd>,
     /// It must not be used again.
     pub is_broken: bool,
@@ -56,6 +56,9 @@ impl Upstream {
         splices: &Splices,
         pool: &DirectPool,
     ) -> Result<(), SpliceError> {
+        if self.end.as_ref().is_some_and(ServerEnd::is_limited) {
+            return Ok(());
+        }
         let local = self.tcp.local_addr().map_err(|_| SpliceError::Closed)?;
         splices.limit(&mut self.end, &FlowKey::new(local, self.address), pool)
     }

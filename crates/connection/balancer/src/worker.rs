@@ -115,8 +115,9 @@ impl Worker {
 
     /// Returns the worker's splices, if a pool has direct return and the machine can do it.
     pub(crate) fn splices(&self) -> Option<&Splices> {
-        let splicing = self.plan.borrow().splicing.clone()?;
-        self.splices.get_or_init(|| Splices::new(&splicing)).as_ref()
+        let plan = self.plan.borrow();
+        let splicing = plan.splicing.as_ref()?;
+        self.splices.get_or_init(|| Splices::new(splicing)).as_ref()
     }
 
     /// Returns true if the process drains: no connection is kept beyond its request.

@@ -40,7 +40,7 @@ pub struct ClientFlow {
     pub(crate) clock: Clock,
 }
 
-/// What the handshake of a client's connection has agreed on.
+/// The agreement of a client's handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
     /// Behind the socket's SYN.

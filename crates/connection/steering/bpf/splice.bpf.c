@@ -43,15 +43,13 @@ struct splice_head {
 	__u32 peer;    /* slot of the other connection of the splice; NONE */
 	__u32 ifindex; /* of the newest packet of the remote host; 0: none came */
 	__u8 mac[12];  /* addresses of a frame to it */
-	__u32 dropped; /* packets */
-	__u64 packets; /* from the remote host, since the slot is open */
+	__u32 reserved;
 };
 
 struct splice_client_slot {
 	struct splice_head head;
 	struct splice_client flow;
 	struct splice_state splice;
-	__u64 acks; /* sent to servers */
 };
 
 struct splice_server_slot {
@@ -152,7 +150,6 @@ static __always_inline void learn(struct __sk_buff *skb, struct splice_head *hea
 {
 	const struct ethhdr *eth = (void *)(long)skb->data;
 
-	head->packets++;
 	if ((void *)(eth + 1) > (void *)(long)skb->data_end)
 		return;
 	__builtin_memcpy(head->mac, eth->h_source, 6);

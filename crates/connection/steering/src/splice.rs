@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap as StdHashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,6 @@ struct RawHead {
     ifindex: AtomicU32,
     mac: [AtomicU8; 12],
     reserved: AtomicU32,
-    packets: AtomicU64,
 }
 
 /// `struct splice_client_slot`: the flow is a `RawClient`, the splice a `RawSplice`.
@@ -58,7 +57,6 @@ struct RawClientSlot {
     head: RawHead,
     flow: [AtomicU32; 18],
     splice: [AtomicU32; 8],
-    acks: AtomicU64,
 }
 
 /// `struct splice_server_slot`: the flow is a `RawServer`.
@@ -86,8 +84,8 @@ struct RawRequest {
     rule: [AtomicU32; 10],
 }
 
-const _: () = assert!(size_of::<RawHead>() == 80 && size_of::<RawClientSlot>() == 192);
-const _: () = assert!(size_of::<RawServerSlot>() == 168 && size_of::<RawRequest>() == 80);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 176);
+const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 80);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
 const ACKED: usize = 2;
@@ -278,7 +276,6 @@ impl Shared {
         head.lock.store(worker, Ordering::Relaxed);
         head.peer.store(NONE, Ordering::Relaxed);
         head.ifindex.store(0, Ordering::Relaxed);
-        head.packets.store(0, Ordering::Relaxed);
         let clear = |words: &[AtomicU32]| {
             words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         };
@@ -288,7 +285,6 @@ impl Shared {
             let slot = self.client(index);
             clear(&slot.flow);
             clear(&slot.splice);
-            slot.acks.store(0, Ordering::Relaxed);
         }
     }
 

@@ -59,7 +59,7 @@ impl Plan {
     }
 }
 
-/// What the thread of a host tells the main thread.
+/// A message from the thread of a host to the main thread.
 enum Told {
     /// It is in a namespace of its own.
     Thread(usize, std::num::NonZeroI32),
