@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use unlade_backend::BackendConfig;
 use unlade_backend::config::NicConfig;
-use unlade_balancer::BalancerConfig;
+use unlade_balancer::{BalancerConfig, PolicyConfig};
 use unlade_nic_inline::tls_proxy::{Config, devices};
 
 use crate::daemon;
@@ -65,7 +65,7 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   requests_per_migration = 64     # at least 1, or \"unlimited\"
   upgrade = [\"websocket\"]         # protocols that a connection may change to; HTTP/2 is refused
   [pool.objects]                  # 1 to 256 pools
-  policy = \"round-robin\"          # or \"least-connections\"; \"sharded\": by the path
+  policy = \"round-robin\"          # or another one of those below
   servers = [\"10.0.0.21\", \"10.0.0.22:8081\"]  # required: 1 to 256, with or without a port
   http_port = 8080                # example; of the servers without a port of their own
   agent_port = 7900               # example; nothing is handed over without it
@@ -118,6 +118,8 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   format = \"text\"                 # or \"json\"
   level = \"info\"                  # or a filter such as \"info,unlade_balancer=debug\"
 
+Policies:
+{policies}
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
 const BACKEND_ABOUT: &str = "\
@@ -203,9 +205,15 @@ A backend.toml with every key: defaults, or examples where the comment says so:
 
 Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
+/// Returns the help text with a line for each policy.
+fn lb_help() -> String {
+    let line = |policy: PolicyConfig| format!("  {policy:<18} {}\n", policy.summary());
+    LB_HELP.replace("{policies}", &PolicyConfig::ALL.map(line).concat())
+}
+
 /// Run the load balancer
 #[derive(Debug, Args)]
-#[command(long_about = LB_ABOUT, after_long_help = LB_HELP)]
+#[command(long_about = LB_ABOUT, after_long_help = lb_help())]
 pub struct LbArgs {
     #[command(flatten)]
     common: ServeArgs,

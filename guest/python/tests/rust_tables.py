@@ -343,7 +343,7 @@ def main():
             continue
         with open(path) as file:
             if plain(file.read()) != plain(text):
-                sys.exit("%s differs: run tests/rust_tables.py --write" % path)
+                sys.exit("%s differs: run guest/python/test --write" % path)
 
 
 if __name__ == "__main__":

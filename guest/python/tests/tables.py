@@ -1,11 +1,13 @@
 """Makes the tables of S3's operations out of botocore's description of them.
 
-    python tests/tables.py           compares unlade_guest/s3/*_table.py with it
+    python tests/tables.py           compares unlade_guest/s3/*_table.py and the versions of the
+                                     synthetic packages with it
     python tests/tables.py --write   writes them
 
 Tables hold names, kinds and constraints only.
 """
 
+import importlib.metadata
 import os
 import re
 import sys
@@ -188,21 +190,37 @@ def literal(value, depth):
 
 
 def tables():
-    """Every table: file name and text."""
-    return {"operations_table.py": operations_table(), "resources_table.py": resources_table()}
+    """Every table: path and text."""
+    out = {
+        os.path.join(PACKAGE, "operations_table.py"): operations_table(),
+        os.path.join(PACKAGE, "resources_table.py"): resources_table(),
+    }
+    return {**out, **synthetic()}
+
+
+def synthetic():
+    """The synthetic packages with the versions of the real ones: path and text."""
+    out = {}
+    for package in ("boto3", "botocore", "s3transfer"):
+        path = os.path.join(os.path.dirname(PACKAGE), "synthetic", package, "__init__.py")
+        with open(path) as file:
+            text = file.read()
+        version = '__version__ = "%s"' % importlib.metadata.version(package)
+        out[path], count = re.subn(r'^__version__ = ".*"$', version, text, flags=re.M)
+        assert count == 1, path
+    return out
 
 
 def main():
     """Compares or writes."""
-    for name, text in tables().items():
-        path = os.path.join(PACKAGE, name)
+    for path, text in tables().items():
         if "--write" in sys.argv:
             with open(path, "w") as file:
                 file.write(text)
             continue
         with open(path) as file:
             if file.read() != text:
-                sys.exit("%s differs: run tests/tables.py --write" % path)
+                sys.exit("%s differs: run guest/python/test --write" % path)
 
 
 if __name__ == "__main__":

@@ -183,8 +183,9 @@ pub fn nginx(plan: &Plan) -> String {
     );
     text.push_str(match plan.spec.policy {
         PolicyConfig::RoundRobin => "",
-        PolicyConfig::LeastConnections => "    least_conn;\n",
         PolicyConfig::Sharded => "    hash $uri consistent;\n",
+        // The nearest one for any policy that looks at the servers.
+        _ => "    least_conn;\n",
     });
     for node in plan.servers() {
         let _ = writeln!(text, "    server {}:{SERVER_HTTP_PORT};", plan.address_v4(node));
@@ -210,8 +211,8 @@ pub fn nginx(plan: &Plan) -> String {
 pub fn haproxy(plan: &Plan) -> String {
     let balance = match plan.spec.policy {
         PolicyConfig::RoundRobin => "roundrobin",
-        PolicyConfig::LeastConnections => "leastconn",
         PolicyConfig::Sharded => "uri\n  hash-type consistent",
+        _ => "leastconn",
     };
     let mut text = format!(
         "global\n  nbthread {workers}\n  maxconn 4096\n  tune.bufsize 32768\n  \
@@ -283,15 +284,15 @@ mod tests {
         }
     }
 
-    /// A policy of ours is compared with the same policy of the others.
+    /// A policy of ours is compared with the same policy of the others, or the nearest one.
     #[test]
     fn peers_balance_by_the_policy_of_the_plan() {
         for policy in PolicyConfig::ALL {
             let plan = plan(&["--policy", policy.as_str()]);
             let (method, balance) = match policy {
                 PolicyConfig::RoundRobin => ("", "balance roundrobin"),
-                PolicyConfig::LeastConnections => ("least_conn;", "balance leastconn"),
                 PolicyConfig::Sharded => ("hash $uri consistent;", "balance uri"),
+                _ => ("least_conn;", "balance leastconn"),
             };
             assert!(nginx(&plan).contains(method), "{policy}");
             assert!(haproxy(&plan).contains(balance), "{policy}");

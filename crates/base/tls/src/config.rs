@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
-use rustls::crypto::aws_lc_rs::{self as provider, cipher_suite};
+use rustls::crypto::aws_lc_rs as provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ResolvesServerCert;
@@ -12,6 +12,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use thiserror::Error;
 
 use crate::capture::{CaptureName, CaptureSecrets};
+use crate::suite::SUITES;
 
 /// Most certificates in a chain.
 pub const CHAIN_CERTIFICATES_MAX: usize = 16;
@@ -38,21 +39,10 @@ pub enum ConfigError {
     Setup(rustls::Error),
 }
 
-/// The suites that a [`crate::RecordLayer`] supports, AES-128-GCM first: it is the fastest with
-/// AES instructions, and its keys are the smallest to move.
+/// The suites that a [`crate::RecordLayer`] supports, in the order of their table.
 fn crypto_provider() -> CryptoProvider {
     CryptoProvider {
-        cipher_suites: vec![
-            cipher_suite::TLS13_AES_128_GCM_SHA256,
-            cipher_suite::TLS13_AES_256_GCM_SHA384,
-            cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
-            cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-            cipher_suite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-            cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-            cipher_suite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-            cipher_suite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-            cipher_suite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-        ],
+        cipher_suites: SUITES.iter().filter_map(|suite| suite.rustls.copied()).collect(),
         ..provider::default_provider()
     }
 }

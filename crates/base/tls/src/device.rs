@@ -161,7 +161,6 @@ mod tests {
 
     #[test]
     fn keys_of_a_suite_that_no_device_supports_are_not_made() {
-        let mut made = 0;
         for suite in SUITES {
             let key = vec![7; suite.cipher.key_bytes()];
             let keys = Keys::of(suite.cipher, suite.is_13(), &key, [1; 12], 3);
@@ -171,8 +170,9 @@ mod tests {
                 let keys = Keys::of(suite.cipher, suite.is_13(), &vec![7; wrong], [1; 12], 3);
                 assert!(keys.is_none(), "{}: {wrong} bytes", suite.name);
             }
-            made += usize::from(keys.is_some());
+            // The name is a second source: `Cipher::device` could be wrong for a new cipher.
+            let aes_gcm = suite.name.contains("_AES_") && suite.name.contains("_GCM_");
+            assert_eq!(keys.is_some(), aes_gcm, "{}: devices have AES-GCM only", suite.name);
         }
-        assert_eq!(made, 6, "AES-GCM only");
     }
 }

@@ -1,6 +1,8 @@
-//! The supported cipher suites: three AEADs, two protocol versions.
+//! The supported cipher suites, and the properties of their AEADs.
 
 use aws_lc_rs::aead;
+use rustls::SupportedCipherSuite;
+use rustls::crypto::aws_lc_rs::cipher_suite;
 
 use crate::expand::Hash;
 
@@ -118,6 +120,8 @@ pub(crate) struct Suite {
     pub name: &'static str,
     /// The AEAD.
     pub cipher: Cipher,
+    /// The suite in rustls; `None` only for a row of the tests.
+    pub rustls: Option<&'static SupportedCipherSuite>,
     /// The hash of the key schedule (TLS 1.3).
     pub hash: Hash,
     /// Length of a traffic secret; 0 for TLS 1.2.
@@ -147,7 +151,12 @@ impl Suite {
     }
 }
 
-const fn tls13(number: u16, name: &'static str, cipher: Cipher) -> Suite {
+const fn tls13(
+    number: u16,
+    name: &'static str,
+    cipher: Cipher,
+    rustls: Option<&'static SupportedCipherSuite>,
+) -> Suite {
     let (records_soft, records_max) = cipher.records();
     let hash = cipher.hash();
     Suite {
@@ -155,6 +164,7 @@ const fn tls13(number: u16, name: &'static str, cipher: Cipher) -> Suite {
         number,
         name,
         cipher,
+        rustls,
         hash,
         secret_bytes: hash.bytes(),
         explicit_nonce: false,
@@ -163,13 +173,19 @@ const fn tls13(number: u16, name: &'static str, cipher: Cipher) -> Suite {
     }
 }
 
-const fn tls12(number: u16, name: &'static str, cipher: Cipher) -> Suite {
+const fn tls12(
+    number: u16,
+    name: &'static str,
+    cipher: Cipher,
+    rustls: Option<&'static SupportedCipherSuite>,
+) -> Suite {
     let (records_soft, records_max) = cipher.records();
     Suite {
         version: TLS12,
         number,
         name,
         cipher,
+        rustls,
         hash: Hash::Sha256,
         secret_bytes: 0,
         explicit_nonce: cipher.explicit_nonce(),
@@ -178,19 +194,63 @@ const fn tls12(number: u16, name: &'static str, cipher: Cipher) -> Suite {
     }
 }
 
-pub(crate) static SUITES: &[Suite] = {
-    use Cipher::{Aes128Gcm, Aes256Gcm, ChaCha20Poly1305};
-    &[
-        tls13(0x1301, "TLS13_AES_128_GCM_SHA256", Aes128Gcm),
-        tls13(0x1302, "TLS13_AES_256_GCM_SHA384", Aes256Gcm),
-        tls13(0x1303, "TLS13_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
-        tls12(0xc02b, "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),
-        tls12(0xc02c, "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384", Aes256Gcm),
-        tls12(0xc02f, "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", Aes128Gcm),
-        tls12(0xc030, "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384", Aes256Gcm),
-        tls12(0xcca8, "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
-        tls12(0xcca9, "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", ChaCha20Poly1305),
-        #[cfg(test)]
-        tls12(0xc05c, "TLS_ECDHE_ECDSA_WITH_ARIA_128_GCM_SHA256", Cipher::Aria128Gcm),
-    ]
-};
+/// A row of [`SUITES`]: the version, the IANA number, the AEAD, and the suite's name in rustls.
+macro_rules! row {
+    ($version:ident, $number:literal, $cipher:ident, $name:ident) => {
+        $version($number, stringify!($name), Cipher::$cipher, Some(&cipher_suite::$name))
+    };
+}
+
+/// The supported suites, in the server's order of preference. AES-128-GCM is first: it is the
+/// fastest with AES instructions, and its keys are the smallest to move.
+pub(crate) static SUITES: &[Suite] = &[
+    row!(tls13, 0x1301, Aes128Gcm, TLS13_AES_128_GCM_SHA256),
+    row!(tls13, 0x1302, Aes256Gcm, TLS13_AES_256_GCM_SHA384),
+    row!(tls13, 0x1303, ChaCha20Poly1305, TLS13_CHACHA20_POLY1305_SHA256),
+    row!(tls12, 0xc02b, Aes128Gcm, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256),
+    row!(tls12, 0xc02f, Aes128Gcm, TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256),
+    row!(tls12, 0xc02c, Aes256Gcm, TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384),
+    row!(tls12, 0xc030, Aes256Gcm, TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384),
+    row!(tls12, 0xcca9, ChaCha20Poly1305, TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256),
+    row!(tls12, 0xcca8, ChaCha20Poly1305, TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256),
+    #[cfg(test)]
+    tls12(0xc05c, "TLS_ECDHE_ECDSA_WITH_ARIA_128_GCM_SHA256", Cipher::Aria128Gcm, None),
+];
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::aws_lc_rs::ALL_CIPHER_SUITES;
+
+    use super::*;
+
+    fn numbers(suite: &SupportedCipherSuite) -> (u16, u16) {
+        (suite.version().version.into(), suite.suite().into())
+    }
+
+    #[test]
+    fn every_row_agrees_with_its_suite_in_rustls() {
+        for suite in SUITES {
+            let Some(rustls) = suite.rustls else {
+                assert_eq!(suite.cipher, Cipher::Aria128Gcm, "{} is not in rustls", suite.name);
+                continue;
+            };
+            assert_eq!((suite.version, suite.number), numbers(rustls), "{}", suite.name);
+            assert_eq!(suite.name, format!("{rustls:?}"));
+        }
+    }
+
+    #[test]
+    fn every_suite_of_rustls_has_one_row() {
+        for suite in ALL_CIPHER_SUITES {
+            let (version, number) = numbers(suite);
+            let of_suite = |row: &&Suite| (row.version, row.number) == (version, number);
+            let rows = SUITES.iter().filter(of_suite).count();
+            assert!(
+                rows == 1,
+                "SUITES in src/suite.rs has {rows} rows for {suite:?} ({number:#06x}); add one, \
+                 or remove the others"
+            );
+        }
+        assert_eq!(Suite::first().number, 0x1301);
+    }
+}

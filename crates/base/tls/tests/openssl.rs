@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
+use rustls::SupportedCipherSuite;
 use unlade_tls::{Handshake, Progress, RecordLayer};
 
 /// Time limit for the other process.
@@ -26,6 +27,29 @@ fn openssl_is_here() -> bool {
             false
         }
     }
+}
+
+/// OpenSSL's name of `suite`.
+fn openssl_name(suite: SupportedCipherSuite) -> String {
+    // Names of rustls are those of IANA, except for the version in those of TLS 1.3.
+    let iana = format!("{suite:?}").replacen("TLS13_", "TLS_", 1);
+    let mut command = Command::new("openssl");
+    command.args(["ciphers", "-stdname"]);
+    if suite.tls13().is_some() {
+        // Only the default ones are listed otherwise.
+        command.args(["-ciphersuites", &iana]);
+    }
+    let output = command.arg("ALL:COMPLEMENTOFALL").output().unwrap();
+    // A line: IANA's name, a dash, OpenSSL's name, properties.
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .find(|words| words.len() > 2 && words[0] == iana)
+        .map(|words| words[2].to_string())
+        .unwrap_or_else(|| {
+            let error = String::from_utf8_lossy(&output.stderr);
+            panic!("the installed OpenSSL lacks {iana}; {command:?} does not list it. {error}")
+        })
 }
 
 /// A running `openssl s_client`; it is ended with the test.
@@ -70,10 +94,10 @@ struct Server {
 }
 
 impl Server {
-    fn accept(listener: &TcpListener, alpn: &[&[u8]]) -> Server {
+    fn accept(listener: &TcpListener, identity: &Identity, alpn: &[&[u8]]) -> Server {
         let mut tcp = accept(listener);
         tcp.set_read_timeout(Some(PATIENCE)).unwrap();
-        let mut handshake = Handshake::new(server_config(ecdsa(), alpn)).unwrap();
+        let mut handshake = Handshake::new(server_config(identity, alpn)).unwrap();
         let mut buffer = vec![0; 4096];
         loop {
             let count = tcp.read(&mut buffer).unwrap();
@@ -148,12 +172,12 @@ fn s_client_changes_keys_while_the_connection_moves() {
     if !openssl_is_here() {
         return;
     }
-    for suite in
-        ["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"]
-    {
+    for suite in suites().into_iter().filter(|suite| suite.tls13().is_some()) {
         let (listener, port) = listen();
-        let mut client = SClient::start(port, &["-tls1_3", "-ciphersuites", suite]);
-        let mut server = Server::accept(&listener, &[]);
+        let name = openssl_name(suite);
+        let mut client = SClient::start(port, &["-tls1_3", "-ciphersuites", &name]);
+        let mut server = Server::accept(&listener, identity_for(suite), &[]);
+        assert_eq!(server.record.suite_name(), format!("{suite:?}"));
         client.line("hello");
         assert_eq!(server.line(), "hello\n");
         server.answer(40_000);
@@ -169,7 +193,7 @@ fn s_client_changes_keys_while_the_connection_moves() {
                 assert!(server.read());
             }
             // K requests a change of the server's key as well.
-            assert_eq!(generation(&server).1 != before.1, command == "K", "{suite} {command}");
+            assert_eq!(generation(&server).1 != before.1, command == "K", "{name} {command}");
             client.line(&format!("round {round}"));
             assert_eq!(server.line(), format!("round {round}\n"));
             server.answer(20_000);
@@ -188,15 +212,12 @@ fn s_client_speaks_tls_12_with_every_suite() {
     if !openssl_is_here() {
         return;
     }
-    for suite in [
-        "ECDHE-ECDSA-AES128-GCM-SHA256",
-        "ECDHE-ECDSA-AES256-GCM-SHA384",
-        "ECDHE-ECDSA-CHACHA20-POLY1305",
-    ] {
+    for suite in suites().into_iter().filter(|suite| suite.tls13().is_none()) {
         let (listener, port) = listen();
-        let arguments = ["-tls1_2", "-cipher", suite, "-alpn", "http/1.1"];
+        let arguments = ["-tls1_2", "-cipher", &openssl_name(suite), "-alpn", "http/1.1"];
         let mut client = SClient::start(port, &arguments);
-        let mut server = Server::accept(&listener, &[b"http/1.1"]);
+        let mut server = Server::accept(&listener, identity_for(suite), &[b"http/1.1"]);
+        assert_eq!(server.record.suite_name(), format!("{suite:?}"));
         for round in 0..5 {
             client.line(&format!("round {round}"));
             assert_eq!(server.line(), format!("round {round}\n"));
@@ -214,7 +235,7 @@ fn s_client_is_refused_a_renegotiation() {
     }
     let (listener, port) = listen();
     let mut client = SClient::start(port, &["-tls1_2"]);
-    let mut server = Server::accept(&listener, &[]);
+    let mut server = Server::accept(&listener, ecdsa(), &[]);
     client.line("hello");
     assert_eq!(server.line(), "hello\n");
     client.line("R");

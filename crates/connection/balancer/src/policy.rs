@@ -1,8 +1,8 @@
 //! Policies for choosing a server of a pool. A policy sees servers as numbers with a load.
 //!
 //! A new policy is a variant of [`PolicyConfig`] with its name, its line of `--help` and its place
-//! in `ALL`, and a variant of [`Policy`] with its arms in `new` and `choose`. The tests go through
-//! `PolicyConfig::ALL`.
+//! in `ALL`, and a variant of [`Policy`] with its arms in `new` and `choose`. The tests and the pages
+//! of commands go through `PolicyConfig::ALL`.
 
 use std::fmt;
 
@@ -48,9 +48,13 @@ impl PolicyConfig {
     #[must_use]
     pub const fn summary(self) -> &'static str {
         match self {
-            PolicyConfig::RoundRobin => "In turn",
-            PolicyConfig::LeastConnections => "The one with the fewest open requests",
-            PolicyConfig::Sharded => "By the path: every object has its server",
+            PolicyConfig::RoundRobin => "Each server in turn",
+            PolicyConfig::LeastConnections => {
+                "The server with the fewest requests in flight and adopted connections"
+            }
+            PolicyConfig::Sharded => {
+                "The server that consistent hashing assigns to the path, or a stand-in under load"
+            }
         }
     }
 

@@ -6,19 +6,30 @@ use unlade_net::state::DirectionSecrets;
 use super::*;
 use crate::control::key_update;
 use crate::keys::from_traffic_secret;
+use crate::suite::{Cipher, DeviceCipher, SUITES, TLS12, TLS13};
 
-/// (version, suite) of every kind of record protection.
-const KINDS: [(u16, u16); 6] = [
-    (0x0304, 0x1301),
-    (0x0304, 0x1302),
-    (0x0304, 0x1303),
-    (0x0303, 0xc02f),
-    (0x0303, 0xc02c),
-    (0x0303, 0xcca9),
-];
-const KIND_13: (u16, u16) = KINDS[0];
-const KIND_12: (u16, u16) = KINDS[3];
-const KIND_12_CHACHA: (u16, u16) = KINDS[5];
+/// (version, number) of a suite of each kind of record protection: every AEAD of each version.
+fn kinds() -> Vec<(u16, u16)> {
+    let mut kinds: Vec<_> = SUITES.iter().map(|suite| kind(suite.version, suite.cipher)).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    kinds
+}
+
+/// The first suite of `version` with `cipher`.
+fn kind(version: u16, cipher: Cipher) -> (u16, u16) {
+    let suite = SUITES.iter().find(|suite| suite.version == version && suite.cipher == cipher);
+    let suite = suite.unwrap_or_else(|| panic!("no suite of {version:#06x} with {cipher:?}"));
+    (suite.version, suite.number)
+}
+
+fn kind_13() -> (u16, u16) {
+    kind(TLS13, Cipher::Aes128Gcm)
+}
+
+fn kind_12() -> (u16, u16) {
+    kind(TLS12, Cipher::Aes128Gcm)
+}
 
 fn secrets(suite: &'static Suite, seed: u8, sequence: u64) -> DirectionSecrets {
     let mut secrets = if suite.is_13() {
@@ -92,7 +103,7 @@ fn refused(to: &mut RecordLayer, from: &mut RecordLayer, bytes: &[u8]) -> Record
 
 #[test]
 fn every_changed_byte_is_refused() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (_, mut client) = ends(kind, 7);
         let bytes = sealed(&mut client, b"content");
         for at in 0..bytes.len() {
@@ -114,7 +125,7 @@ fn every_changed_byte_is_refused() {
 
 #[test]
 fn records_out_of_order_or_twice_are_refused() {
-    for kind in KINDS {
+    for kind in kinds() {
         let (mut server, mut client) = ends(kind, 0);
         let (one, two) = (sealed(&mut client, b"1"), sealed(&mut client, b"2"));
         assert_eq!(receive(&mut server, &one).unwrap(), b"1");
@@ -129,7 +140,7 @@ fn records_out_of_order_or_twice_are_refused() {
 
 #[test]
 fn content_before_a_bad_record_is_delivered() {
-    let (mut server, mut client) = ends(KIND_13, 0);
+    let (mut server, mut client) = ends(kind_13(), 0);
     let mut bytes = sealed(&mut client, b"good");
     bytes.extend(sealed(&mut client, b"bad"));
     *bytes.last_mut().unwrap() ^= 1;
@@ -140,7 +151,7 @@ fn content_before_a_bad_record_is_delivered() {
 
 #[test]
 fn padding_of_tls_13_is_removed() {
-    let (mut server, mut client) = ends(KIND_13, 0);
+    let (mut server, mut client) = ends(kind_13(), 0);
     // The type byte that `record` adds is 0, so it is padding; the real type is inside the
     // content.
     let mut bytes = record(&mut client, 0, b"content\x17\0\0\0");
@@ -154,7 +165,7 @@ fn padding_of_tls_13_is_removed() {
 
 #[test]
 fn more_than_16_kib_of_plaintext_is_refused() {
-    for kind in KINDS {
+    for kind in kinds() {
         for (content, may) in [(16384, true), (16385, false), (16384 + 200, false)] {
             let (mut server, mut client) = ends(kind, 0);
             let bytes = record(&mut client, 23, &vec![5; content]);
@@ -170,7 +181,7 @@ fn more_than_16_kib_of_plaintext_is_refused() {
 
 #[test]
 fn messages_out_of_place_are_refused() {
-    for kind in KINDS {
+    for kind in kinds() {
         let is_13 = kind.0 == 0x0304;
         for content_type in 0..=255u8 {
             if content_type == APPLICATION_DATA {
@@ -205,7 +216,7 @@ fn messages_out_of_place_are_refused() {
 
 #[test]
 fn a_key_update_in_pieces_is_put_together_also_over_moves() {
-    let (mut server, mut client) = ends(KIND_13, 0);
+    let (mut server, mut client) = ends(kind_13(), 0);
     let message = key_update(true);
     let next = client.write.next_generation().unwrap();
     let mut bytes = sealed(&mut client, b"before");
@@ -231,14 +242,14 @@ fn a_key_update_in_pieces_is_put_together_also_over_moves() {
 fn nothing_may_stand_inside_or_behind_a_key_update() {
     let part = &key_update(false)[..3];
     for (content_type, content) in [(23, &b"data"[..]), (21, &[1, 0]), (23, b"")] {
-        let (mut server, mut client) = ends(KIND_13, 0);
+        let (mut server, mut client) = ends(kind_13(), 0);
         let mut bytes = record(&mut client, HANDSHAKE, part);
         bytes.extend(record(&mut client, content_type, content));
         let error = refused(&mut server, &mut client, &bytes);
         assert!(matches!(error, RecordError::UnexpectedMessage(_)));
     }
     for tail in [&[24u8][..], &key_update(false)] {
-        let (mut server, mut client) = ends(KIND_13, 0);
+        let (mut server, mut client) = ends(kind_13(), 0);
         let bytes = record(&mut client, HANDSHAKE, &[&key_update(false), tail].concat());
         let error = refused(&mut server, &mut client, &bytes);
         assert!(matches!(error, RecordError::UnexpectedMessage(_)));
@@ -247,7 +258,7 @@ fn nothing_may_stand_inside_or_behind_a_key_update() {
 
 #[test]
 fn floods_are_refused_at_their_limits() {
-    let (mut server, mut client) = ends(KIND_13, 0);
+    let (mut server, mut client) = ends(kind_13(), 0);
     for round in 0..3 {
         for _ in 0..KEY_UPDATES_MAX {
             let bytes = update(&mut client, round == 1);
@@ -271,7 +282,7 @@ fn floods_are_refused_at_their_limits() {
     assert!(owed.is_empty());
     assert_eq!(server.receive(&flood, &mut Vec::new()), Err(RecordError::Flood("KeyUpdates")));
 
-    for kind in [KIND_13, KIND_12] {
+    for kind in [kind_13(), kind_12()] {
         let (mut server, mut client) = ends(kind, 0);
         let flood: Vec<u8> =
             (0..=EMPTY_RECORDS_MAX).flat_map(|_| record(&mut client, 23, b"")).collect();
@@ -284,7 +295,7 @@ fn floods_are_refused_at_their_limits() {
         assert_eq!(error, RecordError::Flood("warnings"));
     }
     // A message in a very large number of fragments.
-    let (mut server, mut client) = ends(KIND_12, 0);
+    let (mut server, mut client) = ends(kind_12(), 0);
     let mut flood = record(&mut client, HANDSHAKE, &[1, 0, 0x3f, 0xff]);
     for _ in 0..FRAGMENTS_MAX {
         flood.extend(record(&mut client, HANDSHAKE, &[0]));
@@ -296,7 +307,7 @@ fn floods_are_refused_at_their_limits() {
 #[test]
 fn renegotiation_is_refused_with_a_warning_and_then_fatally() {
     let hello = [&[1, 0, 0, 200][..], &[7; 200]].concat();
-    let (mut server, mut client) = ends(KIND_12, 0);
+    let (mut server, mut client) = ends(kind_12(), 0);
     // In two fragments, with a move between them.
     let bytes = record(&mut client, HANDSHAKE, &hello[..90]);
     receive(&mut server, &bytes).unwrap();
@@ -319,7 +330,12 @@ fn renegotiation_is_refused_with_a_warning_and_then_fatally() {
 
 #[test]
 fn keys_of_tls_13_change_before_their_limit() {
-    for (kind, limit) in [(KINDS[0], 1 << 24), (KINDS[1], 1 << 24), (KINDS[2], 1 << 62)] {
+    let limit = |(version, number)| Suite::find(version, number).unwrap().records_soft;
+    assert_eq!(limit(kind(TLS13, Cipher::Aes128Gcm)), 1 << 24);
+    assert_eq!(limit(kind(TLS13, Cipher::Aes256Gcm)), 1 << 24);
+    assert_eq!(limit(kind(TLS13, Cipher::ChaCha20Poly1305)), 1 << 62);
+    for kind in kinds().into_iter().filter(|&(version, _)| version == TLS13) {
+        let limit = limit(kind);
         let (mut server, mut client) = ends(kind, limit - 2);
         let content = vec![3; 16384 * 5];
         let bytes = sealed(&mut server, &content);
@@ -344,10 +360,11 @@ fn keys_of_tls_13_change_before_their_limit() {
 
 #[test]
 fn keys_of_tls_12_are_given_up_at_their_limit() {
-    let (server, _) = ends(KIND_12, (1 << 24) - 1);
+    let (server, _) = ends(kind_12(), (1 << 24) - 1);
     assert!(!server.wants_close());
-    let limit = Suite::find(KIND_12.0, KIND_12.1).unwrap().records_max;
-    let (mut server, mut client) = ends(KIND_12, limit - 2);
+    let (version, number) = kind_12();
+    let limit = Suite::find(version, number).unwrap().records_max;
+    let (mut server, mut client) = ends(kind_12(), limit - 2);
     assert!(server.wants_close());
     let mut out = Vec::new();
     let error = server.seal(&[4; 16384 * 3], &mut out);
@@ -361,10 +378,10 @@ fn keys_of_tls_12_are_given_up_at_their_limit() {
 
 #[test]
 fn the_sequence_number_never_wraps() {
-    let suite = Suite::find(KIND_12_CHACHA.0, KIND_12_CHACHA.1).unwrap();
+    let (version, number) = kind(TLS12, Cipher::ChaCha20Poly1305);
     let last = crate::suite::SEQUENCE_MAX - 1;
-    let (mut server, mut client) = ends(KIND_12_CHACHA, last);
-    assert_eq!(suite.records_max, last + 1);
+    let (mut server, mut client) = ends((version, number), last);
+    assert_eq!(Suite::find(version, number).unwrap().records_max, last + 1);
     let bytes = sealed(&mut client, b"the last");
     assert_eq!(receive(&mut server, &bytes).unwrap(), b"the last");
     let more = client.seal(b"one more", &mut Vec::new());
@@ -377,7 +394,7 @@ fn the_sequence_number_never_wraps() {
 
 #[test]
 fn snapshots_that_make_no_sense_are_refused() {
-    let (server, _) = ends(KIND_13, 0);
+    let (server, _) = ends(kind_13(), 0);
     let good = server.to_snapshot();
     let wrong = |change: fn(&mut TlsSnapshot)| {
         let mut snapshot = good.clone();
@@ -388,7 +405,7 @@ fn snapshots_that_make_no_sense_are_refused() {
         );
     };
     wrong(|snapshot| snapshot.version = 0x0303);
-    wrong(|snapshot| snapshot.suite = 0x1304);
+    wrong(|snapshot| snapshot.suite = 0x13ff);
     wrong(|snapshot| snapshot.suite = 0x1302);
     wrong(|snapshot| snapshot.read.key.push(0));
     wrong(|snapshot| snapshot.write.key.clear());
@@ -398,7 +415,7 @@ fn snapshots_that_make_no_sense_are_refused() {
 
 #[test]
 fn debug_output_tells_no_secret() {
-    let (server, _) = ends(KIND_13, 9);
+    let (server, _) = ends(kind_13(), 9);
     assert_eq!(
         format!("{server:?}"),
         "RecordLayer { suite: \"TLS13_AES_128_GCM_SHA256\", read_sequence: 9, \
@@ -469,11 +486,11 @@ proptest! {
 
     #[test]
     fn any_session_in_any_pieces_with_any_moves(
-        kind in 0..KINDS.len(),
+        kind in proptest::sample::select(kinds()),
         acts in proptest::collection::vec(any_act(), 1..20),
         steps in proptest::collection::vec(1usize..5000, 1..10),
     ) {
-        let (mut server, mut client) = ends(KINDS[kind], 0);
+        let (mut server, mut client) = ends(kind, 0);
         let (mut sent, mut got) = (Vec::new(), Vec::new());
         let mut steps = steps.iter().cycle();
         for act in &acts {
@@ -509,12 +526,12 @@ proptest! {
 
     #[test]
     fn hostile_bytes_never_panic(
-        kind in 0..KINDS.len(),
+        kind in proptest::sample::select(kinds()),
         bytes in proptest::collection::vec(any::<u8>(), 0..600),
         header in any::<bool>(),
         step in 1usize..600,
     ) {
-        let (mut server, _) = ends(KINDS[kind], 0);
+        let (mut server, _) = ends(kind, 0);
         let mut input = bytes;
         if header {
             let length = (input.len() as u16).to_be_bytes();
@@ -535,7 +552,7 @@ proptest! {
 
     #[test]
     fn hostile_content_never_panics(
-        kind in 0..KINDS.len(),
+        kind in proptest::sample::select(kinds()),
         records in proptest::collection::vec(
             (prop_oneof![Just(21u8), Just(22), Just(23), any::<u8>()],
              prop_oneof![
@@ -546,7 +563,7 @@ proptest! {
         ),
         to_client in any::<bool>(),
     ) {
-        let (mut to, mut from) = ends(KINDS[kind], 0);
+        let (mut to, mut from) = ends(kind, 0);
         if to_client {
             core::mem::swap(&mut to, &mut from);
         }
@@ -567,13 +584,9 @@ proptest! {
     }
 }
 
-/// A GCM suite of the table whose cipher no device supports; see [`Cipher::Aria128Gcm`].
-const KIND_UNKNOWN_GCM: (u16, u16) = (0x0303, 0xc05c);
-
 #[test]
 fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
-    use crate::device::Cipher;
-    let (mut server, mut client) = ends(KIND_UNKNOWN_GCM, 5);
+    let (mut server, mut client) = ends(kind(TLS12, Cipher::Aria128Gcm), 5);
     assert!(server.suite_name().contains("_GCM_"), "its name looks like one of the device's");
     assert!(server.device_keys().is_none() && client.device_keys().is_none());
     // In software it works, with the nonce in its table entry.
@@ -583,29 +596,26 @@ fn a_gcm_suite_that_the_device_lacks_never_reaches_it() {
     server.receive(&sealed, &mut plaintext).unwrap();
     assert_eq!(plaintext, b"in software");
 
-    let expected: [_; KINDS.len()] = [
-        Some((Cipher::Aes128Gcm, 16)),
-        Some((Cipher::Aes256Gcm, 32)),
-        None,
-        Some((Cipher::Aes128Gcm, 16)),
-        Some((Cipher::Aes256Gcm, 32)),
-        None,
-    ];
-    for (kind, expected) in KINDS.into_iter().zip(expected) {
-        let (server, _) = ends(kind, 5);
+    for suite in SUITES {
+        let (server, _) = ends((suite.version, suite.number), 5);
         let keys = server.device_keys().map(|(read, write)| {
             assert_eq!((read.number(), write.number()), (5, 5));
-            assert_eq!((read.is_13(), write.cipher()), (kind.0 == 0x0304, read.cipher()));
+            assert_eq!((read.is_13(), write.cipher()), (suite.version == TLS13, read.cipher()));
             (read.cipher(), read.key().len())
         });
-        assert_eq!(keys, expected, "{kind:?}");
+        let expected = match suite.cipher {
+            Cipher::Aes128Gcm => Some((DeviceCipher::Aes128Gcm, 16)),
+            Cipher::Aes256Gcm => Some((DeviceCipher::Aes256Gcm, 32)),
+            _ => None,
+        };
+        assert_eq!(keys, expected, "{}", suite.name);
     }
 }
 
 #[test]
 fn a_record_opened_elsewhere_is_judged_as_one_opened_here() {
     // Padding counts: 16,385 bytes may be sealed with TLS 1.3, 16,384 with TLS 1.2.
-    for (kind, most) in [(KIND_13, 16_385), (KIND_12, 16_384)] {
+    for (kind, most) in [(kind_13(), 16_385), (kind_12(), 16_384)] {
         let (mut server, _) = ends(kind, 0);
         let mut opened = vec![7; 100];
         opened.push(APPLICATION_DATA);
@@ -616,7 +626,7 @@ fn a_record_opened_elsewhere_is_judged_as_one_opened_here() {
         assert!(matches!(refused, Err(RecordError::RecordOverflow { .. })), "{refused:?}");
         assert_eq!(server.failure(), refused.err());
     }
-    let (mut server, _) = ends(KIND_13, 0);
+    let (mut server, _) = ends(kind_13(), 0);
     assert_eq!(server.check_header(&[23, 3, 3, 0x41, 0]), Ok(()));
     let refused = Err(RecordError::RecordOverflow { bytes: 16_641 });
     assert_eq!(server.check_header(&[23, 3, 3, 0x41, 1]), refused);

@@ -54,9 +54,8 @@ pub fn rsa() -> &'static Identity {
     })
 }
 
-/// Every suite that the server offers.
+/// Every suite of rustls. A test of `src/suite.rs` shows that the server offers them all.
 pub fn suites() -> Vec<SupportedCipherSuite> {
-    assert_eq!(ALL_CIPHER_SUITES.len(), 9);
     ALL_CIPHER_SUITES.to_vec()
 }
 
