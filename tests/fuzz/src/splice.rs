@@ -2,7 +2,7 @@
 
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_splice::Rule;
-use unlade_splice::datagram::{Datagram, Key, TAG_AT, decode, encode, sealed};
+use unlade_splice::datagram::{Datagram, Grant, Key, TAG_AT, decode, encode, sealed};
 
 /// The key of the target and its seeds.
 pub const KEY: Key = Key { number: 7, secret: [3; 16] };
@@ -44,6 +44,7 @@ pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 2] {
                 server: flow("10.0.0.2:51000", "10.0.0.3:8080"),
                 client: flow("192.0.2.7:40000", "198.51.100.1:80"),
                 rule,
+                grant: Some(Grant { ack: SeqNumber(1), window: 44, timestamps: None }),
             },
         ),
         (
@@ -53,6 +54,7 @@ pub(crate) fn seeds() -> [(&'static str, Vec<u8>); 2] {
                 server: flow("[2001:db8::2]:51000", "[2001:db8::3]:8080"),
                 client: flow("[2001:db8::7]:40000", "[2001:db8:1::1]:80"),
                 rule: Rule { end: None, clock: Some((9, 8)), ..rule },
+                grant: None,
             },
         ),
     ]

@@ -248,7 +248,8 @@ fn segments_of_a_rule_go_to_the_client_until_the_agent_ends() {
     let Seen { seq, ack, .. } = connection.next_from(&format!("{SERVER}:8080"));
     let rule = Rule { first: seq + 1, request_end: ack, ..blank_rule() };
     let client = FlowKey::new(CLIENT.parse().unwrap(), SERVICE.parse().unwrap());
-    let datagram = Datagram { counter: now_ns(), server: connection.flow(), client, rule };
+    let datagram =
+        Datagram { counter: now_ns(), server: connection.flow(), client, rule, grant: None };
     assert_eq!(hosts.metric("unlade_agent_connections"), Some(0));
     send(&datagram, &key);
     hosts.await_metric(&rules("taken"), |value| value == 1);
@@ -309,7 +310,8 @@ fn an_idle_connection_makes_place_for_another_one() {
             SocketAddr::new(BALANCER.parse().unwrap(), port),
             SocketAddr::new(SERVER.parse().unwrap(), 8080),
         );
-        let datagram = Datagram { counter: now_ns(), server, client, rule: blank_rule() };
+        let datagram =
+            Datagram { counter: now_ns(), server, client, rule: blank_rule(), grant: None };
         let datagram = encode(&datagram, &key);
         rules_from.send_to(&datagram, (SERVER, RULES)).expect("a route");
         hosts.await_metric(&rules("taken"), |value| value == taken);

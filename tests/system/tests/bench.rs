@@ -57,6 +57,37 @@ fn a_tiny_handoff_bench_has_every_field() {
 }
 
 #[test]
+fn a_tiny_handoff_bench_limits_the_balancers() {
+    needs!("ip", "setsid");
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("handoff.jsonl");
+    let file_text = file.display().to_string();
+    let tiny = ["--window", "500ms", "--rounds", "1", "--sizes", "1MiB", "--servers", "1"];
+    let args = ["bench", "handoff", "--quick", "--plain", "--only", "limited"];
+    let output = run(args.iter().chain(&["--json", &file_text, "--lb-cpu", "0.5"]).chain(&tiny));
+    if said(&output).contains("does /sys/fs/cgroup have the controller") {
+        println!("skipped: no control groups for processors");
+        return;
+    }
+    assert!(output.status.success(), "{}", said(&output));
+    let records = records(&file);
+    assert!(records.iter().all(|record| record["case"]["lb_cpu_limit"] == 0.5));
+    for way in ["migration", "splice-late"] {
+        let of_way = |r: &&Value| r["mode"] == "ratio" && r["case"]["way"] == way;
+        let ratio = records.iter().find(of_way).expect(way);
+        assert!(ratio["metrics"]["throughput_ratio_vs_best_proxy"].as_f64().unwrap() > 0.0);
+    }
+    for proxy in ["nginx", "haproxy"] {
+        let Some(record) = records.iter().find(|r| r["mode"] == proxy) else { continue };
+        let figure = |name: &str| record["metrics"][name].as_f64().unwrap();
+        let ns_per_byte = figure("lb_cpu_ns_per_gib") / f64::from(1 << 30);
+        let share = figure("throughput_bytes_per_s") * ns_per_byte / 1e9;
+        assert!(share < 0.75, "{proxy}: {share}");
+    }
+}
+
+#[test]
 fn a_tiny_server_bench_has_nginx_beside() {
     needs!("ip", "setsid", "nginx");
     let _turn = turn();

@@ -1,6 +1,7 @@
 //! `unlade-lab bench handoff`: handing connections over beside proxying them, in one lab, the modes
 //! interleaved: every round runs every mode of a case once, in an order that rotates.
 
+use super::cpu_limit::CpuLimit;
 use super::figures::{Figures, Ratio, break_even_bytes, ratio};
 use super::guard::LabGuard;
 use super::record::Sink;
@@ -10,6 +11,7 @@ use crate::lab::objects::single_name;
 use crate::lab::plan::{
     DIRECT_HOST, Front, HOST, OffloadMode, Rate, RequestsPerMigration, Spec, policy_parser,
 };
+use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -25,9 +27,12 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
-migration), by `unlade lb` with direct return of responses (splice-late, plain HTTP), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the \
-same run. Shaped: every link of balancer and servers has the same rate and the processors have \
-time left. Unshaped: the processors are the limit.
+migration), by `unlade lb` with direct return of responses (splice-late, plain HTTP), by `unlade \
+lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
+of balancer and servers has the same rate and the processors have time left. Unshaped: the \
+processors are the limit, for all parties together. Limited: each balancer has a control group with \
+a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \
+servers behind it. Work of the kernel in interrupts counts for nobody there.
 
 Balancer CPU is the time of its processes and of its BPF programs. Ratios are lines of their \
 own in the result file, with mode `ratio`.";
@@ -51,9 +56,12 @@ pub struct HandoffArgs {
     /// Servers behind the balancer
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
-    /// Only with links shaped, or only without
+    /// Only one of the settings
     #[arg(long, value_enum)]
     only: Option<Shaping>,
+    /// The part of a processor that each balancer has in the setting `limited`
+    #[arg(long, value_name = "PROCESSORS", default_value_t = 0.25, value_parser = parse_share)]
+    lb_cpu: f64,
     /// Only HTTPS
     #[arg(long, conflicts_with = "plain")]
     tls: bool,
@@ -93,11 +101,22 @@ pub struct HandoffArgs {
     seed: u64,
 }
 
-/// The rates of links.
+/// What is scarce.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shaping {
+    /// The rates of links
     Shaped,
+    /// The processors, for all parties
     Unshaped,
+    /// The processors, for each balancer
+    Limited,
+}
+
+fn parse_share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.05..=64.0).contains(&share) => Ok(share),
+        _ => Err("a number from 0.05 to 64 is expected".to_owned()),
+    }
 }
 
 /// The compared modes.
@@ -160,6 +179,8 @@ struct Case {
     object_bytes: u64,
     tls: bool,
     shaping: Shaping,
+    /// The part of a processor that a balancer has, in that setting.
+    lb_cpu: f64,
     servers: u16,
 }
 
@@ -170,6 +191,9 @@ impl Case {
         map.insert("tls".to_owned(), self.tls.into());
         map.insert("shaped".to_owned(), (self.shaping == Shaping::Shaped).into());
         map.insert("servers".to_owned(), self.servers.into());
+        if self.shaping == Shaping::Limited {
+            map.insert("lb_cpu_limit".to_owned(), self.lb_cpu.into());
+        }
         if let Some(Mode::Offload(requests)) = mode {
             map.insert("requests_per_migration".to_owned(), requests.to_json());
         }
@@ -247,7 +271,8 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
     let shapings: &[Shaping] = match args.only {
         Some(Shaping::Shaped) => &[Shaping::Shaped],
         Some(Shaping::Unshaped) => &[Shaping::Unshaped],
-        None => &[Shaping::Shaped, Shaping::Unshaped],
+        Some(Shaping::Limited) => &[Shaping::Limited],
+        None => &[Shaping::Shaped, Shaping::Unshaped, Shaping::Limited],
     };
     let tls: &[bool] = match (args.tls, args.plain) {
         (true, _) => &[true],
@@ -266,12 +291,28 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
             ..Spec::default()
         };
         let lab = LabGuard::up("handoff", spec)?;
+        let limits = match shaping {
+            Shaping::Limited => limit_balancers(&lab.state, args.lb_cpu)?,
+            _ => Vec::new(),
+        };
         for &tls in tls {
             run_block(args, &effort, &lab.state, shaping, tls, &mut sink)?;
         }
         lab.down()?;
+        // Groups can be removed when their processes have ended.
+        drop(limits);
     }
     Ok(())
+}
+
+/// Gives each balancer of the lab a control group of its own.
+fn limit_balancers(state: &State, share: f64) -> Result<Vec<CpuLimit>> {
+    let processes = Front::ALL.into_iter().filter_map(|front| state.process(front.process()));
+    let limit = |process: &Process| {
+        let members = session_members(process.identity.pid);
+        CpuLimit::new(&format!("{}-{}", state.name, process.name), share, &members)
+    };
+    processes.map(limit).collect()
 }
 
 /// All sizes of one setting; prints their table.
@@ -287,6 +328,7 @@ fn run_block(
     let links = match shaping {
         Shaping::Shaped => format!("links at {}", args.rate),
         Shaping::Unshaped => "links unshaped".to_owned(),
+        Shaping::Limited => format!("each balancer with {} of a processor", args.lb_cpu),
     };
     let scheme = if tls { "HTTPS" } else { "HTTP" };
     line(format_args!("\n{scheme}, {links}, {} servers", args.servers))?;
@@ -294,7 +336,7 @@ fn run_block(
     line(table::header(&labels))?;
     let mut ratios: Vec<(Mode, u64, Ratio)> = Vec::new();
     for &object_bytes in &effort.sizes {
-        let case = Case { object_bytes, tls, shaping, servers: args.servers };
+        let case = Case { object_bytes, tls, shaping, lb_cpu: args.lb_cpu, servers: args.servers };
         let samples = run_case(args, effort, state, &modes, case)?;
         let figures: Vec<Figures> = samples.iter().map(|samples| Figures::of(samples)).collect();
         for (mode, figures) in modes.iter().zip(&figures) {
@@ -307,7 +349,8 @@ fn run_block(
             line(row)?;
         }
     }
-    let case = Case { object_bytes: 0, tls, shaping, servers: args.servers };
+    let (lb_cpu, servers) = (args.lb_cpu, args.servers);
+    let case = Case { object_bytes: 0, tls, shaping, lb_cpu, servers };
     write_break_even(&modes, &ratios, case, sink)
 }
 
@@ -323,7 +366,7 @@ fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<
         Asked::Servers | Asked::Static => true,
     });
     // The servers' own port speaks no TLS.
-    let direct = args.direct || shaping == Shaping::Unshaped;
+    let direct = args.direct || shaping != Shaping::Shaped;
     modes.extend((direct && !tls).then_some(Mode::Direct));
     modes
 }
@@ -474,7 +517,8 @@ mod tests {
 
     #[test]
     fn cases_carry_the_promised_fields() {
-        let case = Case { object_bytes: 4096, tls: true, shaping: Shaping::Shaped, servers: 4 };
+        let shaping = Shaping::Shaped;
+        let case = Case { object_bytes: 4096, tls: true, shaping, lb_cpu: 0.25, servers: 4 };
         let fields = case.fields(Some(Mode::Offload(RequestsPerMigration::Unlimited)));
         let expected = serde_json::json!({
             "object_bytes": 4096, "tls": true, "shaped": true, "servers": 4,
@@ -482,5 +526,7 @@ mod tests {
         });
         assert_eq!(Value::Object(fields), expected);
         assert!(case.fields(Some(Mode::Auto)).get("requests_per_migration").is_none());
+        let limited = Case { shaping: Shaping::Limited, ..case }.fields(None);
+        assert_eq!(limited.get("lb_cpu_limit"), Some(&0.25.into()));
     }
 }

@@ -19,6 +19,7 @@
 pub mod compare;
 pub mod copy;
 pub mod cpu;
+mod cpu_limit;
 pub mod drive;
 pub mod figures;
 pub mod floor;

@@ -156,7 +156,11 @@ impl Place {
         let bytes = case.get("object_bytes")?.as_f64()?;
         let is = |key: &str| case.get(key).and_then(Value::as_bool) == Some(true);
         let tls = if is("tls") { "tls" } else { "plain" };
-        let links = if is("shaped") { "shaped" } else { "unshaped" };
+        let links = match (is("shaped"), case.contains_key("lb_cpu_limit")) {
+            (true, _) => "shaped",
+            (false, true) => "limited",
+            (false, false) => "unshaped",
+        };
         let (file, title) = (format!("{links}_{tls}"), format!("{links}, {tls}"));
         Some(Place { x: bytes, axis: Axis::Bytes, x_label: "object size", file, title })
     }

@@ -44,6 +44,8 @@ pub(crate) struct Delivery<'c> {
     pub upload: Upload,
     /// Bytes that the server has sent so far, from the head on.
     pub incoming: Incoming,
+    /// Number of the bytes of the response that came, while the response can be returned directly.
+    pub came_bytes: u64,
 }
 
 /// The result of a delivery.
@@ -92,6 +94,7 @@ impl Delivery<'_> {
     /// relayed may send more than the limit.
     fn decide(&mut self, head: &ResponseHead, upstream: &mut Upstream, decode: bool) {
         let received = self.incoming.data().len() as u64;
+        self.came_bytes = received;
         let rest = match head.framing() {
             BodyFraming::Length(bytes) => bytes,
             BodyFraming::None => 0,
@@ -99,7 +102,11 @@ impl Delivery<'_> {
         };
         let is_fit = rest < u64::MAX && self.upload.is_done() && !decode;
         if let Some(direct) = &mut self.direct {
+            let is_possible = !direct.is_over;
             direct.is_over |= !is_fit || !direct.is_worth_it(rest);
+            if is_possible {
+                direct.splices.note_length(direct.path, if is_fit { rest } else { 0 });
+            }
         }
         let is_relayed = self.direct.as_ref().is_none_or(|direct| direct.is_over);
         if is_relayed
@@ -202,7 +209,7 @@ impl Delivery<'_> {
         sent: &mut u64,
     ) -> Result<(), Failed> {
         while let (Body::Length(left), Some(direct)) = (&*body, &mut self.direct) {
-            match direct.begin(upstream, *left) {
+            match direct.begin(upstream, self.came_bytes, *left) {
                 Begun::Direct(bytes) => {
                     let outcome = self.await_end(upstream, bytes, sent).await;
                     if outcome.is_err() {
@@ -215,7 +222,10 @@ impl Delivery<'_> {
                     let reading = self.incoming.fill(&mut upstream.tcp, &self.worker.buffers);
                     match self.timer.limit(self.timeouts.body_stall, reading).await {
                         Err(Elapsed) => return Err(Failed::Slow),
-                        Ok(read) => self.pass_on(read, body, false, sent).await?,
+                        Ok(read) => {
+                            self.came_bytes += *read.as_ref().unwrap_or(&0) as u64;
+                            self.pass_on(read, body, false, sent).await?;
+                        }
                     }
                 }
                 Begun::Relayed => {
@@ -238,7 +248,8 @@ impl Delivery<'_> {
     ) -> Result<(), Failed> {
         let Some(direct) = &self.direct else { return Ok(()) };
         let (mut relayed, mut pause, mut watches) = (0, PAUSE_MIN, true);
-        let (mut acknowledged, mut since) = (direct.acknowledged(), Instant::now());
+        let (begun, mut is_repeated) = (direct.acknowledged(), false);
+        let (mut acknowledged, mut since) = (begun, Instant::now());
         loop {
             let is_complete = direct.is_complete();
             if is_complete && let Some(end) = direct.end(upstream) {
@@ -258,6 +269,11 @@ impl Delivery<'_> {
                 Err(Elapsed) => {
                     pause = (pause * 2).min(PAUSE_MAX);
                     let newest = direct.acknowledged();
+                    if newest == begun && relayed == 0 && !is_repeated {
+                        // The datagram with the rule and the window may be lost.
+                        is_repeated = true;
+                        direct.settle(upstream, true);
+                    }
                     if newest != acknowledged {
                         (acknowledged, since) = (newest, Instant::now());
                     } else if since.elapsed() > self.timeouts.body_stall {
@@ -279,7 +295,7 @@ impl Delivery<'_> {
                     // one.
                     watches = false;
                     if !direct.is_complete() {
-                        direct.settle(upstream);
+                        direct.settle(upstream, false);
                     }
                 }
                 Ok(ReadEvent::ClientGone) => return Err(Failed::Client),

@@ -15,7 +15,7 @@ use unlade_runtime::Stream;
 use unlade_splice::Unfit;
 use unlade_steering::splice::{ClientSlot, End, SpliceError};
 
-use crate::splices::{DirectPool, Splices};
+use crate::splices::{DirectPool, ServerEnd, Splices};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
 
@@ -33,6 +33,8 @@ pub(crate) struct DirectReturn<'c> {
     pub pool: &'c DirectPool,
     /// Slot of the client's connection, from the first direct response on.
     pub client: &'c mut Option<ClientSlot>,
+    /// The path of the request: see [`Splices::path`].
+    pub path: u64,
     /// This response is relayed.
     pub is_over: bool,
 }
@@ -70,14 +72,21 @@ impl DirectReturn<'_> {
             let flow = FlowKey::new(client.peer(), client.local());
             *self.client = Some(self.splices.open_client(&flow)?);
         }
-        upstream.limit(self.splices, self.pool)
+        // Without a limit the server sends as much as the socket has room for.
+        match upstream.end.as_ref().is_some_and(ServerEnd::is_limited) {
+            true => Ok(()),
+            false => upstream.limit(self.splices, self.pool, self.path),
+        }
     }
 
-    /// Begins the direct return of the rest of a response.
-    pub(crate) fn begin(&mut self, upstream: &Upstream, rest_bytes: u64) -> Begun {
+    /// Begins the direct return of the rest of a response, of which `came_bytes` came.
+    pub(crate) fn begin(&mut self, upstream: &Upstream, came_bytes: u64, rest_bytes: u64) -> Begun {
         let (Some(client), Some(end)) = (&*self.client, &upstream.end) else {
             return Begun::Relayed;
         };
+        if !end.is_used_up(came_bytes) {
+            return Begun::Later;
+        }
         match self.splices.begin(client, end, rest_bytes, self.pool) {
             Ok(bytes) => {
                 self.worker.meter.add(Event::DirectReturned);
@@ -92,10 +101,11 @@ impl DirectReturn<'_> {
         }
     }
 
-    /// Sends the acknowledgement that the server lacks.
-    pub(crate) fn settle(&self, upstream: &Upstream) {
+    /// Sends the acknowledgement that the server lacks; `is_forced`: also if none is known to be
+    /// lacking.
+    pub(crate) fn settle(&self, upstream: &Upstream, is_forced: bool) {
         if let (Some(client), Some(end)) = (&*self.client, &upstream.end) {
-            self.splices.settle(client, end);
+            self.splices.settle(client, end, is_forced);
         }
     }
 

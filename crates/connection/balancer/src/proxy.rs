@@ -268,7 +268,7 @@ impl Exchange<'_> {
         if self.may_return_directly(upstream.address)
             && let Some(pool) = &self.pool.direct_return
             && let Some(splices) = self.worker.splices()
-            && let Err(error) = upstream.limit(splices, pool)
+            && let Err(error) = upstream.limit(splices, pool, splices.path(forward.path()))
         {
             tracing::debug!(%error, server = %upstream.address, "no direct return");
         }
@@ -488,6 +488,7 @@ impl Exchange<'_> {
             splices,
             pool,
             client: &mut *self.direct,
+            path: if is_possible { splices.path(forward.path()) } else { 0 },
             is_over: !is_possible || !keep_alive || !reusable,
         });
         let delivery = Delivery {
@@ -498,6 +499,7 @@ impl Exchange<'_> {
             timeouts: self.timeouts,
             upload,
             incoming,
+            came_bytes: 0,
         };
         let Delivered { outcome, begun, upstream, response_bytes } =
             delivery.run(&head, terms, upstream).await;

@@ -2,24 +2,28 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 use unlade_config::{KeyFileError, read_key};
 use unlade_net::FlowKey;
-use unlade_splice::Rule;
-use unlade_splice::datagram::{Datagram, Key, encode};
+use unlade_splice::datagram::Key;
 use unlade_splice::splice::LENGTH_BYTES_MAX;
 use unlade_steering::splice::{ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing};
 
 use crate::config::DirectReturnConfig;
 
-/// Most bytes that a server may send after a request before a splice begins: what it could send at
-/// the start of a connection anyway (RFC 6928).
-const LIMIT_BYTES_MAX: u64 = 16 << 10;
-/// Fewest such bytes: a head, and segments of a usual length.
-const LIMIT_BYTES_MIN: u64 = 4 << 10;
+/// Bytes that a server may send after a request before a splice begins, besides those of a response
+/// that is to be relayed: its head, and what the server may leave unused.
+const LIMIT_HEAD_BYTES: u64 = 4 << 10;
+/// Most bytes of the limit: clients have at least as much room, if they are not small.
+const LIMIT_BYTES_MAX: u64 = 48 << 10;
+/// The limit if a response is expected that is long enough for a splice.
+const LARGE_LIMIT_BYTES: u32 = 4 << 10;
+/// Paths whose responses are remembered: a power of two.
+const PATHS_MAX: usize = 4096;
 /// The part of the limit that a server may leave unused: a segment, and the granularity of windows.
 const LIMIT_SLACK_BYTES: u64 = 2560;
 /// Time without direct return after a server's host did not take a rule.
@@ -45,9 +49,10 @@ impl DirectPool {
         Ok(DirectPool { secret: read_key(key_file)?, rules_port, from_bytes })
     }
 
-    /// Returns the bytes that a server may send after a request before a splice begins.
+    /// Returns the bytes that a server may send after a request before a splice begins: a response
+    /// that is too short for one comes without a pause.
     fn limit_bytes(&self) -> u32 {
-        (self.from_bytes / 2).clamp(LIMIT_BYTES_MIN, LIMIT_BYTES_MAX) as u32
+        (self.from_bytes + LIMIT_HEAD_BYTES).min(LIMIT_BYTES_MAX) as u32
     }
 }
 
@@ -70,12 +75,37 @@ impl ServerEnd {
         let limit = u64::from(self.limit_bytes);
         limit == 0 || bytes <= limit.saturating_sub(LIMIT_SLACK_BYTES)
     }
+
+    /// Returns true if so many bytes of a longer response came that the server may wait for more room.
+    pub(crate) fn is_used_up(&self, came_bytes: u64) -> bool {
+        came_bytes + LIMIT_SLACK_BYTES >= u64::from(self.limit_bytes)
+    }
+}
+
+/// Lengths of recent responses by the path of the request. Two paths can have one place: the later
+/// one has it.
+struct Lengths(Vec<Cell<Option<(u64, u64)>>>);
+
+impl Lengths {
+    fn place(&self, path: u64) -> Option<&Cell<Option<(u64, u64)>>> {
+        self.0.get(path as usize & (PATHS_MAX - 1))
+    }
+
+    fn note(&self, path: u64, bytes: u64) {
+        self.place(path).into_iter().for_each(|place| place.set(Some((path, bytes))));
+    }
+
+    fn expected(&self, path: u64) -> Option<u64> {
+        let (known, bytes) = self.place(path)?.get()?;
+        (known == path).then_some(bytes)
+    }
 }
 
 /// The splices of a worker.
 pub(crate) struct Splices {
     programs: RefCell<SpliceWorker>,
-    sockets: [Option<UdpSocket>; 2],
+    lengths: Lengths,
+    hasher: RandomState,
     counter: Cell<u64>,
 }
 
@@ -83,12 +113,18 @@ impl Splices {
     /// `None`: there are too many workers.
     pub(crate) fn new(splicing: &Splicing) -> Option<Splices> {
         let programs = RefCell::new(splicing.worker()?);
-        let unspecified: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-        let sockets = unspecified.map(|ip| {
-            let socket = UdpSocket::bind(SocketAddr::new(ip, 0)).ok()?;
-            socket.set_nonblocking(true).ok().map(|()| socket)
-        });
-        Some(Splices { programs, sockets, counter: Cell::new(0) })
+        let lengths = Lengths(vec![Cell::new(None); PATHS_MAX]);
+        Some(Splices { programs, lengths, hasher: RandomState::new(), counter: Cell::new(0) })
+    }
+
+    /// Returns the number by which a path's responses are remembered.
+    pub(crate) fn path(&self, path: &str) -> u64 {
+        self.hasher.hash_one(path)
+    }
+
+    /// Notes the length of a response.
+    pub(crate) fn note_length(&self, path: u64, bytes: u64) {
+        self.lengths.note(path, bytes);
     }
 
     /// Returns the next number: later than those of earlier processes.
@@ -99,26 +135,6 @@ impl Splices {
         self.counter.get()
     }
 
-    /// Sends a rule to the server's host. A rule that is lost costs time only: the bytes come here.
-    fn send(&self, rule: Rule, client: &ClientSlot, server: &ServerSlot, pool: &DirectPool) {
-        let flow = *server.flow();
-        let datagram =
-            Datagram { counter: self.next_counter(), server: flow, client: *client.flow(), rule };
-        // Keys of one pool differ by the balancer that uses them.
-        let number = match flow.client.ip() {
-            IpAddr::V4(ip) => ip.octets()[3],
-            IpAddr::V6(ip) => ip.octets()[15],
-        };
-        let key = Key { number: number.into(), secret: pool.secret };
-        let socket = &self.sockets[usize::from(flow.is_ipv6())];
-        let to = SocketAddr::new(flow.service.ip(), pool.rules_port);
-        if let Some(socket) = socket
-            && let Err(error) = socket.send_to(&encode(&datagram, &key), to)
-        {
-            tracing::debug!(server = %to, %error, "sending a rule");
-        }
-    }
-
     /// Opens the slot of a client's connection.
     ///
     /// # Errors
@@ -127,29 +143,47 @@ impl Splices {
         self.programs.borrow_mut().open_client(flow)
     }
 
-    /// Limits what a server may send after a request; opens the slot of its connection first if
-    /// there is none. The balancer is the client of `flow`.
+    /// Returns what a server may send after a request for a path.
+    fn limit_bytes(&self, pool: &DirectPool, path: u64) -> u32 {
+        match self.lengths.expected(path) {
+            Some(bytes) if bytes >= pool.from_bytes => LARGE_LIMIT_BYTES,
+            _ => pool.limit_bytes(),
+        }
+    }
+
+    /// Opens the slot of a connection to a server, and limits what it may send after the next request,
+    /// which is for a path. The balancer is the client of `flow`.
     ///
     /// # Errors
     /// As those of [`SpliceWorker::open_server`].
-    pub(crate) fn limit(
+    pub(crate) fn open_server(
         &self,
-        end: &mut Option<ServerEnd>,
         flow: &FlowKey,
         pool: &DirectPool,
-    ) -> Result<(), SpliceError> {
-        let limit_bytes = pool.limit_bytes();
+        path: u64,
+    ) -> Result<ServerEnd, SpliceError> {
+        let limit_bytes = self.limit_bytes(pool, path);
         let mut programs = self.programs.borrow_mut();
-        match end {
-            Some(end) => {
-                programs.limit(&end.slot, limit_bytes)?;
-                end.limit_bytes = limit_bytes;
-            }
-            None => {
-                let slot = programs.open_server(flow, limit_bytes)?;
-                *end = Some(ServerEnd { slot, limit_bytes });
-            }
+        let slot = programs.open_server(flow, limit_bytes, pool.rules_port)?;
+        Ok(ServerEnd { slot, limit_bytes })
+    }
+
+    /// Limits what a server may send after the next request, which is for a path.
+    ///
+    /// # Errors
+    /// As those of [`SpliceWorker::limit`].
+    pub(crate) fn limit(
+        &self,
+        end: &mut ServerEnd,
+        pool: &DirectPool,
+        path: u64,
+    ) -> Result<(), SpliceError> {
+        let limit_bytes = self.limit_bytes(pool, path);
+        match end.limit_bytes {
+            0 => self.programs.borrow_mut().limit(&end.slot, limit_bytes)?,
+            _ => end.slot.set_limit(limit_bytes),
         }
+        end.limit_bytes = limit_bytes;
         Ok(())
     }
 
@@ -167,8 +201,8 @@ impl Splices {
         }
     }
 
-    /// Begins a splice of `rest_bytes` bytes, or of 1 GiB of them: the server's host gets a rule,
-    /// and the server the client's window. Returns the number of bytes.
+    /// Begins a splice of `rest_bytes` bytes, or of 1 GiB of them: the server's host gets a rule, with
+    /// the client's window for the server. Returns the number of bytes.
     ///
     /// # Errors
     /// As those of [`SpliceWorker::begin`].
@@ -180,15 +214,21 @@ impl Splices {
         pool: &DirectPool,
     ) -> Result<u64, SpliceError> {
         let bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX).min(LENGTH_BYTES_MAX);
-        let rule = self.programs.borrow_mut().begin(client, &end.slot, Some(bytes), true)?;
-        self.send(rule, client, &end.slot, pool);
-        self.settle(client, end);
+        // Keys of one pool differ by the balancer that uses them.
+        let number = match end.slot.flow().client.ip() {
+            IpAddr::V4(ip) => ip.octets()[3],
+            IpAddr::V6(ip) => ip.octets()[15],
+        };
+        let key = Key { number: number.into(), secret: pool.secret };
+        let key = (&key, self.next_counter());
+        self.programs.borrow_mut().begin(client, &end.slot, Some(bytes), true, key)?;
         Ok(bytes.into())
     }
 
-    /// Sends the acknowledgement that the server lacks.
-    pub(crate) fn settle(&self, client: &ClientSlot, end: &ServerEnd) {
-        if let Err(error) = self.programs.borrow_mut().settle(client, &end.slot) {
+    /// Sends the acknowledgement that the server lacks; `is_forced`: also if none is known to be
+    /// lacking.
+    pub(crate) fn settle(&self, client: &ClientSlot, end: &ServerEnd, is_forced: bool) {
+        if let Err(error) = self.programs.borrow_mut().settle(client, &end.slot, is_forced) {
             tracing::debug!(%error, "acknowledging");
         }
     }

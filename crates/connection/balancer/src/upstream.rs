@@ -47,7 +47,7 @@ impl Upstream {
         write(&self.tcp, bytes).await
     }
 
-    /// Limits what the server may send before a splice begins.
+    /// Limits what the server may send after the next request, which is for a path.
     ///
     /// # Errors
     /// There is no slot for the connection.
@@ -55,12 +55,15 @@ impl Upstream {
         &mut self,
         splices: &Splices,
         pool: &DirectPool,
+        path: u64,
     ) -> Result<(), SpliceError> {
-        if self.end.as_ref().is_some_and(ServerEnd::is_limited) {
-            return Ok(());
+        if let Some(end) = &mut self.end {
+            return splices.limit(end, pool, path);
         }
         let local = self.tcp.local_addr().map_err(|_| SpliceError::Closed)?;
-        splices.limit(&mut self.end, &FlowKey::new(local, self.address), pool)
+        let flow = FlowKey::new(local, self.address);
+        self.end = Some(splices.open_server(&flow, pool, path)?);
+        Ok(())
     }
 }
 

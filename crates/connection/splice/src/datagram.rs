@@ -13,16 +13,19 @@ use thiserror::Error;
 use unlade_net::{FlowKey, SeqNumber};
 
 use crate::rule::Rule;
+use crate::segment::Timestamps;
 
 /// Bytes of a datagram: [`TAG_AT`] of content, and the tag.
-pub const DATAGRAM_BYTES: usize = 136;
+pub const DATAGRAM_BYTES: usize = 152;
 /// Place of the tag.
-pub const TAG_AT: usize = 128;
+pub const TAG_AT: usize = 144;
 /// First word of a datagram: `UNSP`, and the version of this format.
-const MAGIC: u64 = 0x554e_5350_0000_0001;
+const MAGIC: u64 = 0x554e_5350_0000_0002;
 const HAS_END: u16 = 1;
 const HAS_CLOCK: u16 = 2;
 const IS_IPV6: u16 = 4;
+const HAS_GRANT: u16 = 8;
+const GRANT_HAS_CLOCK: u16 = 16;
 
 /// The key of one balancer at one agent.
 #[derive(Clone)]
@@ -51,6 +54,20 @@ pub struct Datagram {
     pub client: FlowKey,
     /// The rule.
     pub rule: Rule,
+    /// What the server's socket may send by the rule.
+    pub grant: Option<Grant>,
+}
+
+/// An acknowledgement of the balancer, which the server's host makes of the datagram when it has the
+/// rule. Its number is [`Rule::request_end`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Next byte that is expected of the server.
+    pub ack: SeqNumber,
+    /// Window field.
+    pub window: u16,
+    /// Timestamps, if the server's connection uses them.
+    pub timestamps: Option<Timestamps>,
 }
 
 /// The reason why a datagram is refused.
@@ -89,10 +106,15 @@ fn octets(address: SocketAddr) -> [u8; 16] {
 
 /// Encodes a datagram. Both connections have addresses of one family.
 pub fn encode(datagram: &Datagram, key: &Key) -> [u8; DATAGRAM_BYTES] {
-    let Datagram { counter, server, client, rule } = datagram;
+    let Datagram { counter, server, client, rule, grant } = datagram;
     let mut flags = if server.is_ipv6() { IS_IPV6 } else { 0 };
     flags |= if rule.end.is_some() { HAS_END } else { 0 };
     flags |= if rule.clock.is_some() { HAS_CLOCK } else { 0 };
+    let timestamps = grant.and_then(|grant| grant.timestamps);
+    flags |= if grant.is_some() { HAS_GRANT } else { 0 };
+    flags |= if timestamps.is_some() { GRANT_HAS_CLOCK } else { 0 };
+    let (grant_ack, grant_window) = grant.map_or((0, 0), |grant| (grant.ack.0, grant.window));
+    let times = timestamps.map_or((0, 0), |times| (times.value, times.echo));
     let (offset, echo) = rule.clock.unwrap_or_default();
     let end = rule.end.unwrap_or_default();
     let words = [rule.first.0, end.0, rule.request_end.0, rule.delta, rule.ack.0, offset, echo];
@@ -111,8 +133,11 @@ pub fn encode(datagram: &Datagram, key: &Key) -> [u8; DATAGRAM_BYTES] {
     put(&rule.window.to_be_bytes());
     words.iter().for_each(|word| put(&word.to_be_bytes()));
     ends.iter().for_each(|end| put(&end.port().to_be_bytes()));
-    put(&[0; 4]);
+    put(&grant_ack.to_be_bytes());
     ends.iter().for_each(|end| put(&octets(*end)));
+    put(&times.0.to_be_bytes());
+    put(&times.1.to_be_bytes());
+    put(&grant_window.to_be_bytes());
     sealed(&out, key)
 }
 
@@ -141,15 +166,13 @@ pub fn decode(bytes: &[u8], key: &Key) -> Result<Datagram, DatagramError> {
         return Err(DatagramError::Tag);
     }
     let (flags, window) = (reader.number(2) as u16, reader.number(2) as u16);
-    if flags & !(HAS_END | HAS_CLOCK | IS_IPV6) != 0 {
+    if flags & !(HAS_END | HAS_CLOCK | IS_IPV6 | HAS_GRANT | GRANT_HAS_CLOCK) != 0 {
         return Err(DatagramError::Field);
     }
     let [first, end, request_end, delta, ack, offset, echo] =
         std::array::from_fn(|_| reader.number(4) as u32);
     let ports: [u16; 4] = std::array::from_fn(|_| reader.number(2) as u16);
-    if reader.number(4) != 0 {
-        return Err(DatagramError::Field);
-    }
+    let grant_ack = reader.number(4) as u32;
     let mut ends = [None; 4];
     for (end, port) in ends.iter_mut().zip(ports) {
         *end = reader.address(flags & IS_IPV6 != 0).map(|ip| SocketAddr::new(ip, port));
@@ -157,6 +180,17 @@ pub fn decode(bytes: &[u8], key: &Key) -> Result<Datagram, DatagramError> {
     let [Some(server), Some(balancer), Some(service), Some(client)] = ends else {
         return Err(DatagramError::Field);
     };
+    let [value, grant_echo] = std::array::from_fn(|_| reader.number(4) as u32);
+    let grant_window = reader.number(2) as u16;
+    if reader.number(6) != 0 {
+        return Err(DatagramError::Field);
+    }
+    let grant = (flags & HAS_GRANT != 0).then_some(Grant {
+        ack: SeqNumber(grant_ack),
+        window: grant_window,
+        timestamps: (flags & GRANT_HAS_CLOCK != 0)
+            .then_some(Timestamps { value, echo: grant_echo }),
+    });
     let rule = Rule {
         first: SeqNumber(first),
         end: (flags & HAS_END != 0).then_some(SeqNumber(end)),
@@ -167,7 +201,7 @@ pub fn decode(bytes: &[u8], key: &Key) -> Result<Datagram, DatagramError> {
         clock: (flags & HAS_CLOCK != 0).then_some((offset, echo)),
     };
     let (server, client) = (FlowKey::new(balancer, server), FlowKey::new(client, service));
-    Ok(Datagram { counter, server, client, rule })
+    Ok(Datagram { counter, server, client, rule, grant })
 }
 
 /// The bytes that are not read yet.
@@ -229,6 +263,12 @@ mod tests {
                 window: random.next() as u16,
                 clock: (random.below(2u32) == 0).then(|| (word(random), word(random))),
             },
+            grant: (random.below(2u32) == 0).then(|| Grant {
+                ack: SeqNumber(word(random)),
+                window: random.next() as u16,
+                timestamps: (random.below(2u32) == 0)
+                    .then(|| Timestamps { value: word(random), echo: word(random) }),
+            }),
         }
     }
 

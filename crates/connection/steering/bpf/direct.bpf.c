@@ -2,7 +2,9 @@
 /* Direct return at a server's host: segments of a response become segments of the client's connection.
  *
  *   link ingress: a datagram with a rule, authentic and new ─► the rule of its connection, which gets
- *                                                              an entry with its first one
+ *                                                              an entry with its first one; if it has
+ *                                                              a window, it goes on as the balancer's
+ *                                                              acknowledgement with that window
  *                 another datagram to the port of rules ─────► dropped, counted
  *                 anything else ─────────────────────────────► unchanged
  *   link egress:  a connection without a rule ─────────────► unchanged
@@ -18,8 +20,8 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
-#include <linux/udp.h>
-
+#include "checksum.h"
+#include "datagram.h"
 #include "skb.h"
 
 /* The rule of one connection. `version` is odd while a program writes; 0: there is none. All in host
@@ -95,33 +97,6 @@ struct {
 
 /* UDP port of rules, in packet order; set at load, 0: none. */
 volatile const __u16 direct_port = 0;
-
-/* A rule in a datagram: src/datagram.rs of the crate `splice`. Numbers are in network order. */
-struct direct_datagram {
-	__be64 magic;
-	__be64 counter;
-	__be32 key;
-	__be16 flags;
-	__be16 window;
-	__be32 first;
-	__be32 end;
-	__be32 request_end;
-	__be32 delta;
-	__be32 ack;
-	__be32 clock_offset;
-	__be32 echo;
-	__be16 ports[4]; /* server, balancer, service, client */
-	__u32 zero;
-	__u8 addresses[4][16];
-	__be64 tag;
-};
-_Static_assert(sizeof(struct direct_datagram) == 136, "as src/datagram.rs");
-
-#define DATAGRAM_MAGIC 0x554e535000000001ull
-#define DATAGRAM_HAS_END 1
-#define DATAGRAM_HAS_CLOCK 2
-#define DATAGRAM_IPV6 4
-#define DATAGRAM_WORDS 16
 
 /* A TCP header with the usual options. */
 struct header {
@@ -211,46 +186,6 @@ static __always_inline void count(__u32 what)
 	count_n(what, 1);
 }
 
-static __always_inline __u64 rotated(__u64 word, int bits)
-{
-	return word << bits | word >> (64 - bits);
-}
-
-#define SIP_ROUND                                                                       \
-	do {                                                                            \
-		a += b, b = rotated(b, 13) ^ a, a = rotated(a, 32);                     \
-		c += d, d = rotated(d, 16) ^ c;                                         \
-		a += d, d = rotated(d, 21) ^ a;                                         \
-		c += b, b = rotated(b, 17) ^ c, c = rotated(c, 32);                     \
-	} while (0)
-
-/* SipHash-2-4 (Aumasson and Bernstein, 2012) of the datagram without its tag. */
-static __always_inline __u64 tag_of(const struct direct_datagram *datagram, const __u64 secret[2])
-{
-	const __u64 *words = (const __u64 *)datagram;
-	__u64 a = secret[0] ^ 0x736f6d6570736575ull, b = secret[1] ^ 0x646f72616e646f6dull;
-	__u64 c = secret[0] ^ 0x6c7967656e657261ull, d = secret[1] ^ 0x7465646279746573ull;
-
-	for (int i = 0; i <= DATAGRAM_WORDS; i++) {
-		/* The last word has the length. */
-		__u64 word = i < DATAGRAM_WORDS ? words[i] : (8ull * DATAGRAM_WORDS) << 56;
-
-#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
-		word = __builtin_bswap64(word);
-#endif
-		d ^= word;
-		SIP_ROUND;
-		SIP_ROUND;
-		a ^= word;
-	}
-	c ^= 0xff;
-	SIP_ROUND;
-	SIP_ROUND;
-	SIP_ROUND;
-	SIP_ROUND;
-	return a ^ b ^ c ^ d;
-}
-
 /* Returns the offset of a datagram to the port of rules; 0 for another frame. */
 static __always_inline __u32 find_datagram(struct __sk_buff *skb)
 {
@@ -277,7 +212,7 @@ static __always_inline __u32 find_datagram(struct __sk_buff *skb)
 	}
 	if (protocol != IPPROTO_UDP || bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)) ||
 	    udp.dest != direct_port ||
-	    udp.len != bpf_htons(sizeof(udp) + sizeof(struct direct_datagram)))
+	    udp.len != bpf_htons(sizeof(udp) + sizeof(struct rule_datagram)))
 		return 0;
 	return at + sizeof(udp);
 }
@@ -296,7 +231,7 @@ static __always_inline __u32 version_of(struct direct_rule *rule)
 }
 
 static __always_inline void write_rule(struct direct_rule *rule,
-				       const struct direct_datagram *datagram, __u32 version)
+				       const struct rule_datagram *datagram, __u32 version)
 {
 	__u16 flags = bpf_ntohs(datagram->flags);
 
@@ -336,10 +271,72 @@ static __always_inline struct direct_rule *entry_of(const struct flow_key *key, 
 	return bpf_map_lookup_elem(&direct_flows, key);
 }
 
+/* Makes the datagram an acknowledgement of the balancer for the server's socket: that may send more, and
+ * the rule for it is there. Returns 0 if it can go on. */
+static __always_inline int become_ack(struct __sk_buff *skb, __u32 at,
+				      const struct rule_datagram *datagram)
+{
+	int has_clock = !!(datagram->flags & bpf_htons(DATAGRAM_GRANT_CLOCK));
+	__u32 bytes = has_clock ? sizeof(struct header) : sizeof(struct tcphdr);
+	__u32 ip_at = sizeof(struct ethhdr), tcp_at = at - sizeof(struct udphdr);
+	struct header header;
+	__s64 sum;
+
+	__builtin_memset(&header, 0, sizeof(header));
+	header.tcp.source = datagram->ports[1];
+	header.tcp.dest = datagram->ports[0];
+	header.tcp.seq = datagram->request_end;
+	header.tcp.ack_seq = datagram->grant_ack;
+	header.tcp.doff = bytes / 4;
+	header.tcp.ack = 1;
+	header.tcp.window = datagram->grant_window;
+	if (has_clock) {
+		header.options = USUAL_OPTIONS;
+		header.value = datagram->grant_value;
+		header.echo = datagram->grant_echo;
+	}
+	sum = bpf_csum_diff(0, 0, (__be32 *)datagram->addresses, 32,
+			    bpf_htonl(bytes + IPPROTO_TCP));
+	sum = bpf_csum_diff(0, 0, (__be32 *)&header, sizeof(header), sum);
+	header.tcp.check = ~fold(sum);
+	if (bpf_skb_change_tail(skb, tcp_at + bytes, 0))
+		return -1;
+	if (datagram->flags & bpf_htons(DATAGRAM_IPV6)) {
+		struct ipv6hdr ip;
+
+		if (bpf_skb_load_bytes(skb, ip_at, &ip, sizeof(ip)))
+			return -1;
+		ip.payload_len = bpf_htons(bytes);
+		ip.nexthdr = IPPROTO_TCP;
+		__builtin_memcpy(&ip.saddr, datagram->addresses[1], 16);
+		__builtin_memcpy(&ip.daddr, datagram->addresses[0], 16);
+		if (bpf_skb_store_bytes(skb, ip_at, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
+			return -1;
+	} else {
+		struct iphdr ip;
+
+		if (bpf_skb_load_bytes(skb, ip_at, &ip, sizeof(ip)))
+			return -1;
+		ip.tot_len = bpf_htons(sizeof(ip) + bytes);
+		ip.protocol = IPPROTO_TCP;
+		__builtin_memcpy(&ip.saddr, datagram->addresses[1], 4);
+		__builtin_memcpy(&ip.daddr, datagram->addresses[0], 4);
+		ip.check = 0;
+		ip.check = ~fold(bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0));
+		if (bpf_skb_store_bytes(skb, ip_at, &ip, sizeof(ip), BPF_F_RECOMPUTE_CSUM))
+			return -1;
+	}
+	return bpf_skb_store_bytes(skb, tcp_at, &header, sizeof(struct tcphdr),
+				   BPF_F_RECOMPUTE_CSUM) ||
+	       (has_clock &&
+		bpf_skb_store_bytes(skb, tcp_at + sizeof(struct tcphdr), &header.options,
+				    USUAL_OPTIONS_BYTES, BPF_F_RECOMPUTE_CSUM));
+}
+
 SEC("classifier")
 int direct_ingress(struct __sk_buff *skb)
 {
-	struct direct_datagram datagram;
+	struct rule_datagram datagram;
 	struct flow_key key;
 	__u32 at = find_datagram(skb);
 
@@ -386,6 +383,8 @@ int direct_ingress(struct __sk_buff *skb)
 	}
 	write_rule(rule, &datagram, version);
 	count(DIRECT_TAKEN);
+	if (datagram.flags & bpf_htons(DATAGRAM_HAS_GRANT) && !become_ack(skb, at, &datagram))
+		return NEXT;
 	return SHOT;
 }
 

@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Requests of the balancer's process, which runs this program on a frame (BPF_PROG_TEST_RUN). The frame is
- * an acknowledgement to the server, without numbers; the program sends it if one is due. Numbers of the
- * sockets are read from the kernel, so the process need not know them. */
+ * an acknowledgement to the server, without numbers; the program sends it if one is due. For a beginning it
+ * is a datagram to the server's host without a rule, which the program writes. Numbers of the sockets are
+ * read from the kernel, so the process need not know them. */
 #pragma once
+
+#include "datagram.h"
 
 /* The parts of the kernel's sockets that are read; offsets are found at load. */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
@@ -84,8 +87,12 @@ struct splice_request {
 	__u32 is_reusable;
 	__u32 limit_bytes;
 	__u32 is_ordered;
-	__u32 reserved;
+	__u32 is_forced;     /* an acknowledgement although none is owed */
 	struct splice_rule rule;
+	__u64 secret[2];     /* of the datagram's key */
+	__u64 counter;       /* of the datagram */
+	__u32 key;
+	__u32 udp_sum;       /* of the datagram's headers */
 };
 
 struct {
@@ -254,8 +261,72 @@ static __always_inline __u32 run_open(struct __sk_buff *skb, const struct splice
 	return CONTROL_DONE;
 }
 
-static __always_inline __u32 run_begin(struct splice_request *request, struct splice_client_slot *c,
-				       struct splice_server_slot *s, struct splice_lock *lock,
+/* Writes the rule, and the acknowledgement if the server is owed one, into the datagram. */
+static __always_inline void write_datagram(struct rule_datagram *datagram,
+					   const struct splice_request *request,
+					   const struct splice_head *client,
+					   const struct splice_head *server,
+					   const struct splice_segment *grant)
+{
+	const struct splice_rule *rule = &request->rule;
+	__u16 flags = (rule->has_end ? DATAGRAM_HAS_END : 0) |
+		      (rule->has_clock ? DATAGRAM_HAS_CLOCK : 0) |
+		      (server->key.family == 6 ? DATAGRAM_IPV6 : 0);
+
+	__builtin_memset(datagram, 0, sizeof(*datagram));
+	datagram->magic = bpf_cpu_to_be64(DATAGRAM_MAGIC);
+	datagram->counter = bpf_cpu_to_be64(request->counter);
+	datagram->key = bpf_htonl(request->key);
+	datagram->window = bpf_htons(rule->window);
+	datagram->first = bpf_htonl(rule->first);
+	datagram->end = bpf_htonl(rule->end);
+	datagram->request_end = bpf_htonl(rule->request_end);
+	datagram->delta = bpf_htonl(rule->delta);
+	datagram->ack = bpf_htonl(rule->ack);
+	datagram->clock_offset = bpf_htonl(rule->clock_offset);
+	datagram->echo = bpf_htonl(rule->echo);
+	datagram->ports[0] = server->key.client_port;
+	datagram->ports[1] = server->key.service_port;
+	datagram->ports[2] = client->key.service_port;
+	datagram->ports[3] = client->key.client_port;
+	__builtin_memcpy(datagram->addresses[0], server->key.client, 16);
+	__builtin_memcpy(datagram->addresses[1], server->key.service, 16);
+	__builtin_memcpy(datagram->addresses[2], client->key.service, 16);
+	__builtin_memcpy(datagram->addresses[3], client->key.client, 16);
+	if (grant) {
+		flags |= DATAGRAM_HAS_GRANT | (grant->has_timestamps ? DATAGRAM_GRANT_CLOCK : 0);
+		datagram->grant_ack = bpf_htonl(grant->ack);
+		datagram->grant_window = bpf_htons(grant->window);
+		datagram->grant_value = bpf_htonl(grant->value);
+		datagram->grant_echo = bpf_htonl(grant->echo);
+	}
+	datagram->flags = bpf_htons(flags);
+	datagram->tag = bpf_cpu_to_be64(tag_of(datagram, request->secret));
+}
+
+/* Makes the frame the datagram and sends it. */
+static __always_inline int send_datagram(struct __sk_buff *skb, const struct splice_request *request,
+					 const struct rule_datagram *datagram,
+					 const struct splice_head *to)
+{
+	__u32 at = sizeof(struct ethhdr) + (to->key.family == 4 ? 20 : 40);
+	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)datagram, sizeof(*datagram), request->udp_sum);
+	__u16 check = ~fold(sum);
+
+	if (!check)
+		check = 0xffff;
+	if (bpf_skb_store_bytes(skb, 0, to->mac, sizeof(to->mac), 0) ||
+	    bpf_skb_store_bytes(skb, at + __builtin_offsetof(struct udphdr, check), &check,
+				sizeof(check), 0) ||
+	    bpf_skb_store_bytes(skb, at + sizeof(struct udphdr), datagram, sizeof(*datagram), 0))
+		return -1;
+	skb->mark = MARK;
+	return bpf_clone_redirect(skb, to->ifindex, 0);
+}
+
+static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_request *request,
+				       struct splice_client_slot *c, struct splice_server_slot *s,
+				       struct splice_lock *lock, struct splice_work *work,
 				       const struct socket_state *client,
 				       const struct socket_state *server)
 {
@@ -271,9 +342,14 @@ static __always_inline __u32 run_begin(struct splice_request *request, struct sp
 	};
 	__u64 now_ms = time_ms();
 	__u32 unfit;
+	int is_owed = 0;
 
 	if (client->mss_cache < server->advmss)
 		return CONTROL_UNFIT + SPLICE_SEGMENTS;
+	/* Nothing came since the slot was opened, so the way to the server is not known. More will come: the
+	 * server was not limited before. */
+	if (!s->head.ifindex)
+		return CONTROL_UNFIT + SPLICE_GRANTED;
 	bpf_spin_lock(&lock->lock);
 	/* An acknowledgement without timestamps has no room for them. */
 	if (s->flow.clock.is_used && !c->flow.clock.is_used)
@@ -283,19 +359,28 @@ static __always_inline __u32 run_begin(struct splice_request *request, struct sp
 	if (unfit == SPLICE_FIT) {
 		c->head.peer = request->server;
 		s->head.peer = request->client;
+		is_owed = splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack, now_ms);
 	}
 	bpf_spin_unlock(&lock->lock);
-	return unfit == SPLICE_FIT ? CONTROL_DONE : CONTROL_UNFIT + unfit;
+	if (unfit != SPLICE_FIT)
+		return CONTROL_UNFIT + unfit;
+	write_datagram(&work->datagram, request, &c->head, &s->head, is_owed ? &work->ack : 0);
+	if (send_datagram(skb, request, &work->datagram, &s->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
 }
 
-static __always_inline __u32 run_settle(struct __sk_buff *skb, struct splice_client_slot *c,
-					struct splice_server_slot *s, struct splice_lock *lock,
-					struct splice_work *work)
+static __always_inline __u32 run_settle(struct __sk_buff *skb, const struct splice_request *request,
+					struct splice_client_slot *c, struct splice_server_slot *s,
+					struct splice_lock *lock, struct splice_work *work)
 {
 	__u64 now_ms = time_ms();
 	int is_owed;
 
 	bpf_spin_lock(&lock->lock);
+	c->splice.owes_ack |= !!request->is_forced;
 	is_owed = c->splice.is_active &&
 		  splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack, now_ms);
 	bpf_spin_unlock(&lock->lock);
@@ -404,7 +489,7 @@ static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_reque
 		bpf_spin_unlock(&lock->lock);
 		return CONTROL_DONE;
 	case CONTROL_SETTLE:
-		return run_settle(skb, c, s, lock, work);
+		return run_settle(skb, request, c, s, lock, work);
 	case CONTROL_ABORT:
 		return run_abort(c, s, lock);
 	}
@@ -413,7 +498,7 @@ static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_reque
 	if (!find_socket(skb, &c->head.key, &ours) || !find_socket(skb, &s->head.key, &theirs))
 		return CONTROL_NO_SOCKET;
 	if (request->operation == CONTROL_BEGIN)
-		return run_begin(request, c, s, lock, &ours, &theirs);
+		return run_begin(skb, request, c, s, lock, work, &ours, &theirs);
 	return run_end(skb, request, c, s, lock, work, &ours, &theirs);
 }
 

@@ -2,6 +2,7 @@
 /* Reads a segment into the fields that splice.h translates, and writes them back. */
 #pragma once
 
+#include "datagram.h"
 #include "splice.h"
 
 #define HEADER_BYTES_MAX 60
@@ -18,6 +19,7 @@ struct splice_work {
 	struct splice_segment ack;
 	struct splice_client nobody;  /* not read without a splice */
 	struct splice_state none;     /* no splice */
+	struct rule_datagram datagram;
 	__u32 bytes;                  /* of the TCP header */
 	__u32 timestamps_at;          /* offset of the value; 0: there are none */
 	__u32 sack_at;                /* offset of the option; 0: there is none */

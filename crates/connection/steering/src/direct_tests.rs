@@ -7,7 +7,7 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions, checksum};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_splice::Rule;
-use unlade_splice::datagram::{Datagram, Key, encode};
+use unlade_splice::datagram::{Datagram, Grant, Key, encode};
 use unlade_splice::segment::{Segment, Timestamps};
 use unlade_testkit::{Random, cases};
 
@@ -195,7 +195,10 @@ fn the_program_translates_as_the_rule_says() {
         let (server_flow, client_flow) = random.pick(&flows());
         let rule = rule(random);
         counter += 1;
-        host.get(&Datagram { counter, server: server_flow, client: client_flow, rule }, &KEY);
+        host.get(
+            &Datagram { counter, server: server_flow, client: client_flow, rule, grant: None },
+            &KEY,
+        );
         let timestamps = (random.below(3u32) > 0)
             .then(|| Timestamps { value: random.next() as u32, echo: random.next() as u32 });
         let segment = |random: &mut Random| Segment {
@@ -274,7 +277,7 @@ fn without_a_rule_a_segment_goes_to_the_balancer() {
         let (rule, frame) = rule_and_frame(server);
         assert_eq!(host.run(&frame), None, "an unknown connection");
         assert_eq!(host.rules.flows().unwrap(), 0);
-        host.get(&Datagram { counter, server, client, rule }, &KEY);
+        host.get(&Datagram { counter, server, client, rule, grant: None }, &KEY);
         assert_eq!(host.rules.flows().unwrap(), 1);
         assert!(host.run(&frame).is_some());
         sent = SentDirectly { segments: sent.segments + 1, bytes: sent.bytes + 100 };
@@ -295,7 +298,7 @@ fn a_syn_ends_the_rule_of_an_earlier_connection() {
         let probe = frame(server, &segment(TcpFlags::ACK, 0, 0), Options::None);
         for flags in [TcpFlags::SYN, TcpFlags::SYN | TcpFlags::ACK] {
             counter += 1;
-            let datagram = Datagram { counter, server, client, rule };
+            let datagram = Datagram { counter, server, client, rule, grant: None };
             host.get(&datagram, &KEY);
             assert!(host.run(&response).is_some());
             assert!(host.run(&probe).is_some(), "a probe is behind a byte that was sent");
@@ -324,7 +327,7 @@ fn a_full_table_refuses_other_connections() {
     let (rule, _) = rule_and_frame(flows()[0].0);
     let datagram = |port: u32, counter: u64| {
         let server = flow(&format!("10.0.0.2:{}", port + 1), "10.0.0.3:80");
-        Datagram { counter, server, client, rule }
+        Datagram { counter, server, client, rule, grant: None }
     };
     for port in 0..FLOWS_MAX {
         host.get(&datagram(port, 1 + u64::from(port)), &KEY);
@@ -352,9 +355,12 @@ fn an_idle_connection_is_removed_and_its_datagrams_stay_old() {
     let ([(server, client), (other, _)], other_key) = (flows(), Key { number: 6, ..KEY });
     host.rules.set_key(&other_key).unwrap();
     let (rule, response) = rule_and_frame(server);
-    let datagram = Datagram { counter: 20, server, client, rule };
+    let datagram = Datagram { counter: 20, server, client, rule, grant: None };
     host.get(&datagram, &KEY);
-    host.get(&Datagram { counter: 19, server: other, client: flows()[1].1, rule }, &KEY);
+    host.get(
+        &Datagram { counter: 19, server: other, client: flows()[1].1, rule, grant: None },
+        &KEY,
+    );
     let mut due = DirectCounts { taken: 2, ..DirectCounts::default() };
     // A sweep notices the entries, a segment of one, a rule of it, and that nothing has changed.
     let sweep = |host: &mut Host, idles: f64, flows: u64| {
@@ -416,6 +422,38 @@ fn udp(from: &FlowKey, port: u16, payload: &[u8]) -> Vec<u8> {
 }
 
 #[test]
+fn a_rule_with_a_window_goes_on_as_an_acknowledgement() {
+    let Some(mut host) = Host::with_key() else { return };
+    let mut counter = 0;
+    cases(500, |random| {
+        let (server, client) = random.pick(&flows());
+        let rule = rule(random);
+        counter += 1;
+        let timestamps = (random.below(2u32) == 0)
+            .then(|| Timestamps { value: random.next() as u32, echo: random.next() as u32 });
+        let grant = Grant {
+            ack: SeqNumber(random.next() as u32),
+            window: random.next() as u16,
+            timestamps,
+        };
+        let datagram = Datagram { counter, server, client, rule, grant: Some(grant) };
+        let datagram = udp(&server, PORT, &encode(&datagram, &KEY));
+        let due = Segment {
+            seq: rule.request_end,
+            ack: grant.ack,
+            flags: TcpFlags::ACK,
+            window: grant.window,
+            ..Segment::default()
+        };
+        let options = timestamps.map_or(Options::None, Options::Timestamps);
+        let due = frame(FlowKey::new(server.service, server.client), &due, options);
+        assert_eq!(host.verdict(INGRESS, &datagram), (TC_NEXT, due));
+        assert!(host.receive(&datagram), "a replayed one acknowledges nothing");
+    });
+    assert_eq!(host.rules.counts().unwrap().taken, counter);
+}
+
+#[test]
 fn a_datagram_sets_the_rule_that_it_carries() {
     let Some(mut host) = Host::with_key() else { return };
     let mut taken = 0;
@@ -423,7 +461,7 @@ fn a_datagram_sets_the_rule_that_it_carries() {
         let (server, client) = random.pick(&flows());
         let rule = rule(random);
         taken += 1;
-        host.get(&Datagram { counter: taken, server, client, rule }, &KEY);
+        host.get(&Datagram { counter: taken, server, client, rule, grant: None }, &KEY);
         let clock = rule.clock.map(|_| Timestamps { value: 3, echo: 4 });
         let segment = Segment {
             seq: rule.first,
@@ -448,7 +486,7 @@ fn forged_and_old_datagrams_change_nothing() {
     let (server, client) = flows()[0];
     let rule = Rule { end: None, clock: None, ..rule(&mut Random::new(1)) };
     let other = Rule { delta: rule.delta + 1, ..rule };
-    let datagram = Datagram { counter: 10, server, client, rule };
+    let datagram = Datagram { counter: 10, server, client, rule, grant: None };
     let segment = Segment {
         seq: rule.first,
         ack: rule.request_end,

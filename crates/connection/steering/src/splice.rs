@@ -5,7 +5,8 @@
 
 use std::collections::{HashMap as StdHashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,11 @@ use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Btf, Ebpf, EbpfLoader};
 use thiserror::Error;
-use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions};
+use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions, checksum};
 use unlade_net::{FlowKey, SeqNumber};
-use unlade_splice::raw::{RawRule, unfit};
-use unlade_splice::{Rule, Unfit};
+use unlade_splice::Unfit;
+use unlade_splice::datagram::{DATAGRAM_BYTES, Key};
+use unlade_splice::raw::unfit;
 
 use crate::error::SteerError;
 use crate::load::{attach_classifier, map_array, program, take};
@@ -36,6 +38,10 @@ const NONE: u32 = u32::MAX;
 const LINGER: Duration = Duration::from_secs(61);
 /// Timestamps between two NOPs, as in a segment of Linux.
 const TIMESTAMPS_BYTES: usize = 12;
+const IPV4_BYTES: u16 = 20;
+const UDP_BYTES: usize = 8;
+/// Protocol number of UDP.
+const UDP: u8 = 17;
 
 /// `struct splice_head` of bpf/splice.bpf.c.
 #[repr(C)]
@@ -80,16 +86,21 @@ struct RawRequest {
     is_reusable: AtomicU32,
     limit_bytes: AtomicU32,
     is_ordered: AtomicU32,
-    reserved: AtomicU32,
+    is_forced: AtomicU32,
     rule: [AtomicU32; 10],
+    secret: [AtomicU64; 2],
+    counter: AtomicU64,
+    key: AtomicU32,
+    udp_sum: AtomicU32,
 }
 
 const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 176);
-const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 80);
+const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 112);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
 const ACKED: usize = 2;
 const SERVER_HAS_CLOCK: usize = 14;
+const SERVER_LIMIT: usize = 9;
 const CLIENT_SHIFT: usize = 11;
 const SERVER_SHIFT: usize = 15;
 const IS_COMPLETE: usize = 5;
@@ -400,7 +411,7 @@ impl SpliceWorker {
 
     /// Opens the slot of a connection to a server, which is established: the balancer is the
     /// flow's client. After a request, the server may send `limit_bytes` until a splice begins
-    /// (0: as many as the socket has room for).
+    /// (0: as many as the socket has room for). Its host takes rules at a UDP port.
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -408,10 +419,12 @@ impl SpliceWorker {
         &mut self,
         flow: &FlowKey,
         limit_bytes: u32,
+        rules_port: u16,
     ) -> Result<ServerSlot, SpliceError> {
         let index = self.shared.acquire(flow, true, self.number)?;
-        let mut slot =
-            ServerSlot { shared: Arc::clone(&self.shared), index, flow: *flow, frame: Vec::new() };
+        let rule = rule_frame(flow, rules_port);
+        let shared = Arc::clone(&self.shared);
+        let mut slot = ServerSlot { shared, index, flow: *flow, frame: Vec::new(), rule };
         self.request().limit_bytes.store(limit_bytes, Ordering::Relaxed);
         self.run(Operation::OpenServer, NONE, index, None, &BLANK)?;
         let has_clock = self.shared.server(index).flow[SERVER_HAS_CLOCK].load(Ordering::Relaxed);
@@ -424,7 +437,9 @@ impl SpliceWorker {
     /// response has `length_bytes` more bytes, if that is known. `is_ordered`: the server
     /// has used up what it was granted, so that no byte overtakes another ([`Unfit::Granted`]).
     ///
-    /// Returns the rule for the server's host. After it was sent, call [`SpliceWorker::settle`].
+    /// The server's host gets the rule, with the client's window, in a datagram of this key and
+    /// number. If it is lost, the server waits: [`SpliceWorker::settle`] sends the window again, and
+    /// the bytes come to the server's socket.
     ///
     /// # Errors
     /// [`SpliceError::Unfit`], and others; no splice has begun.
@@ -434,24 +449,20 @@ impl SpliceWorker {
         server: &ServerSlot,
         length_bytes: Option<u32>,
         is_ordered: bool,
-    ) -> Result<Rule, SpliceError> {
-        self.request().is_ordered.store(is_ordered.into(), Ordering::Relaxed);
-        let (client, frame) = (client.index, &server.frame);
-        self.run(Operation::Begin, client, server.index, length_bytes, frame)?;
-        let rule = &self.request().rule;
-        let word = |at: usize| rule[at].load(Ordering::Relaxed);
-        Ok(Rule::from(RawRule {
-            first: word(0),
-            end: word(1),
-            has_end: word(2),
-            request_end: word(3),
-            delta: word(4),
-            ack: word(5),
-            window: word(6),
-            has_clock: word(7),
-            clock_offset: word(8),
-            echo: word(9),
-        }))
+        (key, counter): (&Key, u64),
+    ) -> Result<(), SpliceError> {
+        let request = self.request();
+        request.is_ordered.store(is_ordered.into(), Ordering::Relaxed);
+        let (low, high) = key.secret.split_at(8);
+        for (word, bytes) in request.secret.iter().zip([low, high]) {
+            let bytes = bytes.first_chunk().copied().unwrap_or_default();
+            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        }
+        request.counter.store(counter, Ordering::Relaxed);
+        request.key.store(key.number, Ordering::Relaxed);
+        request.udp_sum.store(server.rule.sum, Ordering::Relaxed);
+        let (client, frame) = (client.index, &server.rule.frame);
+        self.run(Operation::Begin, client, server.index, length_bytes, frame).map(drop)
     }
 
     /// Changes the limit of [`SpliceWorker::open_server`]. Without one, the server is told of the
@@ -487,12 +498,20 @@ impl SpliceWorker {
         self.run(Operation::Length, client, server.index, Some(length_bytes), frame).map(drop)
     }
 
-    /// Sends the server the acknowledgement that it lacks, if it lacks one: with the window of the
-    /// client after a late beginning, and when the client sends bytes of its own meanwhile.
+    /// Sends the server the acknowledgement that it lacks, if it lacks one: when the client sends
+    /// bytes of its own during a splice. `is_forced`: also if none is known to be lacking, because
+    /// the datagram of the beginning may be lost. Not more often than twice for the same bytes: the
+    /// server takes a third one for a loss.
     ///
     /// # Errors
     /// [`SpliceError`]
-    pub fn settle(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<(), SpliceError> {
+    pub fn settle(
+        &mut self,
+        client: &ClientSlot,
+        server: &ServerSlot,
+        is_forced: bool,
+    ) -> Result<(), SpliceError> {
+        self.request().is_forced.store(is_forced.into(), Ordering::Relaxed);
         self.run(Operation::Settle, client.index, server.index, None, &server.frame).map(drop)
     }
 
@@ -592,6 +611,51 @@ fn ack_frame(flow: &FlowKey, has_timestamps: bool) -> Vec<u8> {
     frame
 }
 
+/// A datagram to a server's host without its content.
+#[derive(Debug, Default)]
+struct RuleFrame {
+    frame: Vec<u8>,
+    /// Sum of the UDP header and of the pseudo header, without the content (RFC 768, RFC 8200 §8.1).
+    sum: u32,
+}
+
+/// Returns the frame of a rule for the host of a connection's server, without hardware addresses.
+fn rule_frame(flow: &FlowKey, port: u16) -> RuleFrame {
+    let udp_bytes = (UDP_BYTES + DATAGRAM_BYTES) as u16;
+    let port = port.to_be_bytes();
+    let udp = [port, port, udp_bytes.to_be_bytes(), [0; 2]].concat();
+    let mut frame = vec![0; 12];
+    let addresses = match (flow.client.ip(), flow.service.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let addresses = [from.octets(), to.octets()].concat();
+            let [high, low] = (IPV4_BYTES + udp_bytes).to_be_bytes();
+            // Do not fragment; hop limit 64; no checksum yet.
+            let mut ip = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, UDP, 0, 0];
+            ip.extend_from_slice(&addresses);
+            let sum = checksum(&ip).to_be_bytes();
+            ip[10..12].copy_from_slice(&sum);
+            frame.extend_from_slice(&[0x08, 0x00]);
+            frame.extend_from_slice(&ip);
+            addresses
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let addresses = [from.octets(), to.octets()].concat();
+            let [high, low] = udp_bytes.to_be_bytes();
+            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, high, low, UDP, 64]);
+            frame.extend_from_slice(&addresses);
+            addresses
+        }
+        // A connection has addresses of one family.
+        _ => return RuleFrame::default(),
+    };
+    frame.extend_from_slice(&udp);
+    frame.resize(frame.len() + DATAGRAM_BYTES, 0);
+    let pseudo = [&addresses[..], &udp_bytes.to_be_bytes(), &[0, UDP], &udp].concat();
+    // Words in the order of the processor, as the program adds them.
+    let sum = pseudo.chunks_exact(2).map(|two| u32::from(u16::from_ne_bytes([two[0], two[1]])));
+    RuleFrame { frame, sum: sum.sum() }
+}
+
 /// The slot of a client's connection. Dropping it ends the translation, at once or, if other hosts
 /// have sent bytes of the connection, when TIME-WAIT is over.
 #[derive(Debug)]
@@ -632,12 +696,20 @@ pub struct ServerSlot {
     flow: FlowKey,
     /// An acknowledgement without numbers.
     frame: Vec<u8>,
+    rule: RuleFrame,
 }
 
 impl ServerSlot {
     /// Returns the connection; the balancer is its client.
     pub fn flow(&self) -> &FlowKey {
         &self.flow
+    }
+
+    /// Changes the limit of [`SpliceWorker::open_server`], which is not 0 before or after, for the
+    /// next request.
+    pub fn set_limit(&self, limit_bytes: u32) {
+        let limit = &self.shared.server(self.index).flow[SERVER_LIMIT];
+        limit.store(limit_bytes, Ordering::Relaxed);
     }
 }
 

@@ -2,7 +2,7 @@
 //! own, with the kernel's TCP. Needs CAP_NET_ADMIN and CAP_BPF.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use rustix::thread::{
     CpuSet, UnshareFlags, gettid, sched_getcpu, sched_setaffinity, unshare_unsafe,
 };
 use unlade_net::FlowKey;
-use unlade_splice::datagram::{Datagram, Key, encode};
+use unlade_splice::datagram::Key;
 use unlade_steering::direct::{DirectReturn, SentDirectly};
 use unlade_steering::splice::{ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing};
 use unlade_testkit::Random;
@@ -194,8 +194,6 @@ fn retransmitted(stream: &TcpStream) -> u32 {
 /// connection.
 struct Balancer {
     worker: SpliceWorker,
-    rules: UdpSocket,
-    rules_to: SocketAddr,
     counter: u64,
     spliced: usize,
     relayed: usize,
@@ -251,15 +249,10 @@ impl Balancer {
                 *slot = Some(self.worker.open_client(&flow).expect("a slot"));
             }
             let client_slot = slot.as_ref().expect("it is open");
-            match self.worker.begin(client_slot, server_slot, Some(left as u32), true) {
-                Ok(rule) => {
-                    self.counter += 1;
-                    let (server, client) = (*server_slot.flow(), *client_slot.flow());
-                    let datagram = Datagram { counter: self.counter, server, client, rule };
-                    self.rules.send_to(&encode(&datagram, &KEY), self.rules_to).expect("sent");
-                    self.worker.settle(client_slot, server_slot).expect("the slots are open");
-                    is_spliced = true;
-                }
+            self.counter += 1;
+            let key = (&KEY, self.counter);
+            match self.worker.begin(client_slot, server_slot, Some(left as u32), true, key) {
+                Ok(()) => is_spliced = true,
                 Err(SpliceError::Unfit(_)) => {}
                 Err(error) => panic!("{error}"),
             }
@@ -286,7 +279,7 @@ impl Balancer {
             server.local_addr().expect("an address"),
             server.peer_addr().expect("an address"),
         );
-        let server_slot = self.worker.open_server(&flow, LIMIT_BYTES).expect("a slot");
+        let server_slot = self.worker.open_server(&flow, LIMIT_BYTES, RULES).expect("a slot");
         for _ in 0..clients {
             let (client, _) = listener.accept().expect("a client");
             client.set_nodelay(true).expect("an option");
@@ -339,8 +332,6 @@ fn responses_are_spliced(plan: Plan) {
         server.set_nodelay(true).expect("an option");
         let mut balancer = Balancer {
             worker: splicing.worker().expect("the first"),
-            rules: UdpSocket::bind(plan.address(1, 0)).expect("a port"),
-            rules_to: plan.address(2, RULES),
             counter: 0,
             spliced: 0,
             relayed: 0,
