@@ -14,6 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const HOST: &str = "direct.objects.lab";
 const RETURNS: &str = "unlade_lb_direct_returns_total";
 const UNFIT: &str = "unlade_lb_direct_returns_unfit_total";
+const PROXIED: &str = "unlade_lb_fallbacks_total{reason=\"direct_return\"}";
 const BYTES: &str = "unlade_lb_direct_return_bytes_total";
 
 fn lab() -> Lab {
@@ -23,13 +24,19 @@ fn lab() -> Lab {
 
 /// Connects from the client's network, with a receive buffer of so many bytes (0: the usual one).
 fn connect(lab: &Lab, buffer_bytes: usize) -> TcpStream {
+    connect_with(lab, |socket| {
+        if buffer_bytes > 0 {
+            socket.set_recv_buffer_size(buffer_bytes).unwrap();
+        }
+    })
+}
+
+fn connect_with(lab: &Lab, set: impl FnOnce(&Socket) + Send) -> TcpStream {
     let [v4, _] = lab.virtual_ips();
     let open = || {
         lab.enter("client");
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        if buffer_bytes > 0 {
-            socket.set_recv_buffer_size(buffer_bytes).unwrap();
-        }
+        set(&socket);
         socket.connect_timeout(&SocketAddr::new(v4, 80).into(), PATIENCE).unwrap();
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -40,7 +47,11 @@ fn connect(lab: &Lab, buffer_bytes: usize) -> TcpStream {
 
 /// Requests an object, and compares the response's body.
 fn ask(lab: &Lab, stream: &mut TcpStream, object: &str) {
-    let request = format!("GET /{object} HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    ask_host(lab, stream, HOST, object);
+}
+
+fn ask_host(lab: &Lab, stream: &mut TcpStream, host: &str, object: &str) {
+    let request = format!("GET /{object} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -53,6 +64,11 @@ fn ask(lab: &Lab, stream: &mut TcpStream, object: &str) {
     let mut body = vec![0; expected.len()];
     stream.read_exact(&mut body).unwrap();
     assert!(body == expected, "{object}: other bytes");
+}
+
+/// Responses that were relayed for a reason.
+fn unfit(lab: &Lab, reason: &str) -> u64 {
+    count(lab, &format!("{UNFIT}{{reason=\"{reason}\"}}"))
 }
 
 fn count(lab: &Lab, sample: &str) -> u64 {
@@ -88,8 +104,68 @@ fn a_client_with_a_small_window_is_relayed_to() {
     let _turn = turn();
     let lab = lab();
     ask(&lab, &mut connect(&lab, 0), "1MiB");
-    ask(&lab, &mut connect(&lab, 2048), "256KiB");
-    assert!(count(&lab, UNFIT) > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    ask(&lab, &mut connect(&lab, 8192), "256KiB");
+    assert!(unfit(&lab, "window") > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+}
+
+/// Restarts the balancer with another configuration.
+fn reconfigure(lab: &Lab, change: impl FnOnce(&str) -> String) {
+    let file = lab.dir().join("config/lb.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let changed = change(&text);
+    assert_ne!(changed, text);
+    std::fs::write(&file, changed).unwrap();
+    let restarted = lab.run("restart", &["lb"]);
+    assert!(restarted.status.success(), "{}", said(&restarted));
+}
+
+#[test]
+fn connections_that_do_not_fit_are_relayed_to_and_counted() {
+    needs!("ip", "setsid", "sysctl");
+    let _turn = turn();
+    let lab = lab();
+    ask(&lab, &mut connect(&lab, 0), "1MiB");
+    let mut narrow = connect_with(&lab, |socket| socket.set_tcp_mss(536).unwrap());
+    ask(&lab, &mut narrow, "1MiB");
+    assert!(unfit(&lab, "segments") > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    // Of new connections of the client's network.
+    let set = lab.exec("client", &["sysctl", "-q", "-w", "net.ipv4.tcp_timestamps=0"]);
+    assert!(set.status.success(), "{}", said(&set));
+    ask(&lab, &mut connect(&lab, 0), "1MiB");
+    assert!(unfit(&lab, "timestamps") > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+}
+
+#[test]
+fn a_full_table_relays_and_is_counted() {
+    needs!("ip", "setsid");
+    let _turn = turn();
+    let lab = lab();
+    reconfigure(&lab, |text| text.replace("[offload]", "[offload]\nflows_max = 1"));
+    let mut clients = [connect(&lab, 0), connect(&lab, 0)];
+    for client in &mut clients {
+        ask(&lab, client, "1MiB");
+    }
+    assert!(unfit(&lab, "failed") > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+}
+
+#[test]
+fn a_connection_with_direct_responses_is_not_handed_over() {
+    needs!("ip", "setsid");
+    let _turn = turn();
+    let args = ["--servers", "1", "--objects", "small", "--fronts", "offload"];
+    let lab = Lab::up(
+        &[&args[..], &["--lb-workers", "1", "--direct-return", "--offload", "always"]].concat(),
+    );
+    lab.wait_channels();
+    let mut client = connect(&lab, 0);
+    for _ in 0..3 {
+        ask(&lab, &mut client, "1MiB");
+    }
+    assert!(count(&lab, RETURNS) > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    ask_host(&lab, &mut client, "objects.lab", "4KiB");
+    assert!(count(&lab, PROXIED) > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    // The next response of such a connection goes its own way again.
+    ask(&lab, &mut client, "1MiB");
 }
 
 #[test]

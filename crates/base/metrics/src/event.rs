@@ -4,7 +4,7 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Label,
     Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, StatusClass, Trigger, UpstreamFailure,
+    ResponseReason, RuleResult, StatusClass, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -139,8 +139,8 @@ events! {
     DirectReturnBytes => "unlade_lb_direct_return_bytes",
         "Bytes of these responses that did not pass the balancer's sockets.";
     /// A response that could have been returned directly was relayed
-    DirectReturnUnfit => "unlade_lb_direct_returns_unfit",
-        "Responses relayed because their connections do not fit each other.";
+    DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
+        "Long responses relayed in a pool with direct return.";
 
     // Connections that have changed their protocol.
     /// A connection changed its protocol

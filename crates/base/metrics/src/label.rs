@@ -272,6 +272,23 @@ labels! {
         TlsState => "tls_state",
         /// The machine lacks a capability: see `unlade doctor`.
         Unsupported => "unsupported",
+        /// Responses of the connection went to the client directly, so its numbers are no longer
+        /// those of the socket.
+        DirectReturn => "direct_return",
+    }
+}
+
+labels! {
+    /// The reason why a long response was relayed in a pool with direct return.
+    Unfit: "reason" {
+        /// The client's window is smaller than what the server was granted.
+        Window => "window",
+        /// The client takes shorter segments than the server sends.
+        Segments => "segments",
+        /// Only one of the two connections uses timestamps.
+        Timestamps => "timestamps",
+        /// A table is full, a connection was closing, or the kernel refused.
+        Failed => "failed",
     }
 }
 

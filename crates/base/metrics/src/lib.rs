@@ -42,7 +42,7 @@ pub use label::{
     AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Mode,
     OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult, StatusClass,
-    Trigger, UpstreamFailure,
+    Trigger, Unfit, UpstreamFailure,
 };
 pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};

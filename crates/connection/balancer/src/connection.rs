@@ -14,7 +14,7 @@ use crate::clients::Admission;
 use crate::closing::Close;
 use crate::config::{OffloadMode, Timeouts};
 use crate::exchange::{Done, Ended};
-use crate::fallback::FallbackContext;
+use crate::fallback::{Declined, FallbackContext};
 use crate::offload::{Candidate, ConnOrigin, Kept, ReturnInfo, Routed, Verdict};
 use crate::pace::AnsweredBy;
 use crate::placement::{self, PlacedRequest};
@@ -318,11 +318,12 @@ impl ConnectionState {
         if self.is_ambiguous {
             return None;
         }
-        // The client's numbers are not those of the socket any more, so it cannot move.
-        if self.direct.is_some() {
-            return None;
-        }
-        match self.worker.offload.decide(&routed, head) {
+        let verdict = match self.worker.offload.decide(&routed, head) {
+            // The client's numbers are not those of the socket any more, so it cannot move.
+            Verdict::HandOver if self.direct.is_some() => Verdict::Proxy(Declined::direct_return()),
+            verdict => verdict,
+        };
+        match verdict {
             Verdict::Off => None,
             Verdict::Proxy(why) => {
                 let place = FallbackContext {

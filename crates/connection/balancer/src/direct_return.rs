@@ -9,7 +9,7 @@
 //! ```
 //! Connections without such a response have no part in it: a slot is opened by the first one.
 
-use unlade_metrics::Event;
+use unlade_metrics::{Event, Unfit as Reason};
 use unlade_net::FlowKey;
 use unlade_runtime::Stream;
 use unlade_splice::Unfit;
@@ -49,6 +49,19 @@ pub(crate) enum Begun {
     Relayed,
 }
 
+/// Returns the counted reason of an error.
+fn reason(error: &SpliceError) -> Reason {
+    match error {
+        SpliceError::Unfit(Unfit::Window) => Reason::Window,
+        SpliceError::Unfit(Unfit::Segments) => Reason::Segments,
+        SpliceError::Unfit(Unfit::Timestamps) => Reason::Timestamps,
+        SpliceError::Unfit(Unfit::Granted | Unfit::Gap | Unfit::Over | Unfit::Long)
+        | SpliceError::Closed
+        | SpliceError::Steer(_)
+        | SpliceError::Run(_) => Reason::Failed,
+    }
+}
+
 impl DirectReturn<'_> {
     /// Returns true if a response of so many bytes may bypass the sockets.
     pub(crate) fn is_worth_it(&self, bytes: u64) -> bool {
@@ -61,7 +74,7 @@ impl DirectReturn<'_> {
             Ok(()) => true,
             Err(error) => {
                 tracing::debug!(%error, client = %client.peer(), "no direct return");
-                self.worker.meter.add(Event::DirectReturnUnfit);
+                self.worker.meter.add(Event::DirectReturnUnfit(reason(&error)));
                 false
             }
         }
@@ -95,7 +108,7 @@ impl DirectReturn<'_> {
             Err(SpliceError::Unfit(Unfit::Granted)) => Begun::Later,
             Err(error) => {
                 tracing::debug!(%error, flow = %client.flow(), "no direct return");
-                self.worker.meter.add(Event::DirectReturnUnfit);
+                self.worker.meter.add(Event::DirectReturnUnfit(reason(&error)));
                 Begun::Relayed
             }
         }

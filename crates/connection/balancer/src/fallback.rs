@@ -68,6 +68,12 @@ impl Declined {
         Declined::new(Fallback::Overloaded, "the control channel has too many bytes to send")
     }
 
+    /// Responses of the connection went to the client directly.
+    pub(crate) fn direct_return() -> Declined {
+        let cause = "responses of this connection went to the client directly";
+        Declined::new(Fallback::DirectReturn, cause)
+    }
+
     /// The client has closed its direction.
     pub(crate) fn half_closed() -> Declined {
         Declined::new(Fallback::NotEstablished, "the client has closed its direction")
@@ -220,7 +226,7 @@ enum Severity {
 
 fn severity(reason: Fallback) -> Severity {
     match reason {
-        Fallback::PolicyAuto | Fallback::Request => Severity::Policy,
+        Fallback::PolicyAuto | Fallback::Request | Fallback::DirectReturn => Severity::Policy,
         Fallback::NotEstablished
         | Fallback::QueueTooLong
         | Fallback::TableFull

@@ -18,8 +18,9 @@ use crate::config::DirectReturnConfig;
 /// Bytes that a server may send after a request before a splice begins, besides those of a response
 /// that is to be relayed: its head, and what the server may leave unused.
 const LIMIT_HEAD_BYTES: u64 = 4 << 10;
-/// Most bytes of the limit: clients have at least as much room, if they are not small.
-const LIMIT_BYTES_MAX: u64 = 48 << 10;
+/// Most bytes of the limit if the length of the response is not known before: clients have at least
+/// as much room, if they are not small.
+const UNKNOWN_LIMIT_BYTES_MAX: u64 = 48 << 10;
 /// The limit if a response is expected that is long enough for a splice.
 const LARGE_LIMIT_BYTES: u32 = 4 << 10;
 /// Paths whose responses are remembered: a power of two.
@@ -49,10 +50,16 @@ impl DirectPool {
         Ok(DirectPool { secret: read_key(key_file)?, rules_port, from_bytes })
     }
 
-    /// Returns the bytes that a server may send after a request before a splice begins: a response
-    /// that is too short for one comes without a pause.
-    fn limit_bytes(&self) -> u32 {
-        (self.from_bytes + LIMIT_HEAD_BYTES).min(LIMIT_BYTES_MAX) as u32
+    /// Returns the bytes that a server may send after a request before a splice begins, if the path's
+    /// last response had a length. A response that is too short for a splice comes without a pause.
+    fn limit_bytes(&self, expected_bytes: Option<u64>) -> u32 {
+        let bytes = match expected_bytes {
+            Some(bytes) if bytes >= self.from_bytes => return LARGE_LIMIT_BYTES,
+            Some(bytes) => bytes,
+            None => self.from_bytes.min(UNKNOWN_LIMIT_BYTES_MAX),
+        };
+        u32::try_from(bytes + LIMIT_HEAD_BYTES)
+            .map_or(LENGTH_BYTES_MAX, |b| b.min(LENGTH_BYTES_MAX))
     }
 }
 
@@ -143,14 +150,6 @@ impl Splices {
         self.programs.borrow_mut().open_client(flow)
     }
 
-    /// Returns what a server may send after a request for a path.
-    fn limit_bytes(&self, pool: &DirectPool, path: u64) -> u32 {
-        match self.lengths.expected(path) {
-            Some(bytes) if bytes >= pool.from_bytes => LARGE_LIMIT_BYTES,
-            _ => pool.limit_bytes(),
-        }
-    }
-
     /// Opens the slot of a connection to a server, and limits what it may send after the next request,
     /// which is for a path. The balancer is the client of `flow`.
     ///
@@ -162,7 +161,7 @@ impl Splices {
         pool: &DirectPool,
         path: u64,
     ) -> Result<ServerEnd, SpliceError> {
-        let limit_bytes = self.limit_bytes(pool, path);
+        let limit_bytes = pool.limit_bytes(self.lengths.expected(path));
         let mut programs = self.programs.borrow_mut();
         let slot = programs.open_server(flow, limit_bytes, pool.rules_port)?;
         Ok(ServerEnd { slot, limit_bytes })
@@ -178,7 +177,7 @@ impl Splices {
         pool: &DirectPool,
         path: u64,
     ) -> Result<(), SpliceError> {
-        let limit_bytes = self.limit_bytes(pool, path);
+        let limit_bytes = pool.limit_bytes(self.lengths.expected(path));
         match end.limit_bytes {
             0 => self.programs.borrow_mut().limit(&end.slot, limit_bytes)?,
             _ => end.slot.set_limit(limit_bytes),

@@ -15,14 +15,14 @@ pub struct DirectReturnConfig {
     /// UDP port of the agents.
     #[serde(default = "rules_port_default")]
     pub rules_port: u16,
-    /// Responses of fewer bytes are relayed. Half of it, between 4 KiB and 16 KiB, is relayed of
-    /// every other one.
+    /// Responses of fewer bytes are relayed. Of every other one 4 KiB are, and up to 52 KiB if the last
+    /// response for the path was short or is not known.
     #[serde(default = "from_bytes_default")]
     pub from_bytes: ByteSize,
 }
 
 fn from_bytes_default() -> ByteSize {
-    ByteSize::kib(32)
+    ByteSize::kib(128)
 }
 
 fn rules_port_default() -> u16 {
