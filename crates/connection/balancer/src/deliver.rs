@@ -93,7 +93,7 @@ impl Delivery<'_> {
     /// Decides whether a rest of the response can go to the client directly. A server that is to be
     /// relayed may send more than the limit.
     fn decide(&mut self, head: &ResponseHead, upstream: &mut Upstream, decode: bool) {
-        let received = self.incoming.data().len() as u64;
+        let (received, head_bytes) = (self.incoming.data().len() as u64, head.head_bytes() as u64);
         self.came_bytes = received;
         let rest = match head.framing() {
             BodyFraming::Length(bytes) => bytes,
@@ -110,10 +110,10 @@ impl Delivery<'_> {
         }
         let is_relayed = self.direct.as_ref().is_none_or(|direct| direct.is_over);
         if is_relayed
-            && upstream.end.as_ref().is_some_and(|end| !end.fits(received.saturating_add(rest)))
+            && upstream.end.as_ref().is_some_and(|end| !end.fits(head_bytes.saturating_add(rest)))
             && let Some(splices) = self.worker.splices()
         {
-            let came = received.saturating_sub(head.head_bytes() as u64);
+            let came = received.saturating_sub(head_bytes);
             let left = if rest == u64::MAX { rest } else { rest.saturating_sub(came) };
             splices.relay(&mut upstream.end, left);
         }

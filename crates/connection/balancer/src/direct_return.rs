@@ -9,7 +9,7 @@
 //! ```
 //! Connections without such a response have no part in it: a slot is opened by the first one.
 
-use unlade_metrics::{Event, Unfit as Reason};
+use unlade_metrics::{self as metrics, Event};
 use unlade_net::FlowKey;
 use unlade_runtime::Stream;
 use unlade_splice::Unfit;
@@ -50,15 +50,15 @@ pub(crate) enum Begun {
 }
 
 /// Returns the counted reason of an error.
-fn reason(error: &SpliceError) -> Reason {
+fn reason(error: &SpliceError) -> metrics::Unfit {
     match error {
-        SpliceError::Unfit(Unfit::Window) => Reason::Window,
-        SpliceError::Unfit(Unfit::Segments) => Reason::Segments,
-        SpliceError::Unfit(Unfit::Timestamps) => Reason::Timestamps,
+        SpliceError::Unfit(Unfit::Window) => metrics::Unfit::Window,
+        SpliceError::Unfit(Unfit::Segments) => metrics::Unfit::Segments,
+        SpliceError::Unfit(Unfit::Timestamps) => metrics::Unfit::Timestamps,
         SpliceError::Unfit(Unfit::Granted | Unfit::Gap | Unfit::Over | Unfit::Long)
         | SpliceError::Closed
         | SpliceError::Steer(_)
-        | SpliceError::Run(_) => Reason::Failed,
+        | SpliceError::Run(_) => metrics::Unfit::Failed,
     }
 }
 

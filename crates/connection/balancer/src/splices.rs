@@ -58,7 +58,7 @@ impl DirectPool {
             Some(bytes) => bytes,
             None => self.from_bytes.min(UNKNOWN_LIMIT_BYTES_MAX),
         };
-        u32::try_from(bytes + LIMIT_HEAD_BYTES)
+        u32::try_from(bytes.saturating_add(LIMIT_HEAD_BYTES))
             .map_or(LENGTH_BYTES_MAX, |b| b.min(LENGTH_BYTES_MAX))
     }
 }
@@ -79,14 +79,18 @@ impl ServerEnd {
 
     /// Returns true if the server may send a response of so many bytes.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        let limit = u64::from(self.limit_bytes);
-        limit == 0 || bytes <= limit.saturating_sub(LIMIT_SLACK_BYTES)
+        self.limit_bytes == 0 || fits(self.limit_bytes, bytes)
     }
 
     /// Returns true if so many bytes of a longer response came that the server may wait for more room.
     pub(crate) fn is_used_up(&self, came_bytes: u64) -> bool {
         came_bytes + LIMIT_SLACK_BYTES >= u64::from(self.limit_bytes)
     }
+}
+
+/// Returns true if a server sends so many bytes by a limit, without waiting.
+fn fits(limit_bytes: u32, bytes: u64) -> bool {
+    bytes <= u64::from(limit_bytes).saturating_sub(LIMIT_SLACK_BYTES)
 }
 
 /// Lengths of recent responses by the path of the request. Two paths can have one place: the later
@@ -268,5 +272,38 @@ impl Backoffs {
     pub(crate) fn begin(&self, server: SocketAddr) {
         tracing::warn!(%server, "the server's host does not take rules: is `unlade agent` running there, with the same key?");
         self.until.borrow_mut().insert(server, Instant::now() + BACKOFF);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Usual heads are shorter.
+    const HEAD_BYTES: u64 = 1500;
+
+    #[test]
+    fn a_short_response_of_a_known_path_comes_without_a_pause() {
+        let pool = DirectPool { secret: [0; 16], rules_port: 1, from_bytes: 128 << 10 };
+        for bytes in (0..pool.from_bytes).step_by(1000).chain([pool.from_bytes - 1]) {
+            let limit = pool.limit_bytes(Some(bytes));
+            assert!(fits(limit, HEAD_BYTES + bytes), "{bytes} bytes by {limit}");
+        }
+        for bytes in [pool.from_bytes, 1 << 30, u64::MAX] {
+            assert_eq!(pool.limit_bytes(Some(bytes)), LARGE_LIMIT_BYTES);
+        }
+        assert!(fits(pool.limit_bytes(None), HEAD_BYTES + UNKNOWN_LIMIT_BYTES_MAX));
+        let all = DirectPool { from_bytes: u64::MAX, ..pool };
+        assert_eq!(all.limit_bytes(Some(u64::MAX - 1)), LENGTH_BYTES_MAX);
+    }
+
+    #[test]
+    fn the_last_length_of_a_path_is_expected() {
+        let lengths = Lengths(vec![Cell::new(None); PATHS_MAX]);
+        lengths.note(7, 100);
+        lengths.note(7, 200);
+        assert_eq!((lengths.expected(7), lengths.expected(8)), (Some(200), None));
+        lengths.note(7 + PATHS_MAX as u64, 300);
+        assert_eq!(lengths.expected(7), None, "another path has the place");
     }
 }
