@@ -1,12 +1,15 @@
 //! Processes with a part of a processor, by a control group (version 2, or `cpu` of version 1).
 
 use anyhow::{Context, Result, bail};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 
 /// Length of a period in which the group gets its part, µs: short, so that a pause is not much longer
 /// than a request takes.
 const PERIOD_US: u64 = 10_000;
+/// Attempts to remove a group whose processes are ending.
+const REMOVALS_MAX: u32 = 200;
 
 /// A control group with a part of a processor; dropping it lets its processes go, and removes it.
 #[derive(Debug)]
@@ -55,8 +58,20 @@ impl Drop for CpuLimit {
                 let _ = fs::write(parent.join("cgroup.procs"), pid);
             }
         }
-        if let Err(error) = fs::remove_dir(&self.group) {
-            eprintln!("unlade: {} is not removed: {error}", self.group.display());
+        // A process that was killed is a member until it has ended.
+        let removed = (0..REMOVALS_MAX).find_map(|_| match fs::remove_dir(&self.group) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                std::thread::sleep(Duration::from_millis(10));
+                None
+            }
+            other => Some(other),
+        });
+        match removed {
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                eprintln!("unlade: {} is not removed: {error}", self.group.display());
+            }
+            None => eprintln!("unlade: {} still has processes", self.group.display()),
         }
     }
 }
