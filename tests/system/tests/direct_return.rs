@@ -3,6 +3,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -189,6 +191,80 @@ fn without_an_agent_every_byte_still_comes() {
     let before = count(&lab, RETURNS);
     ask(&lab, &mut client, "1MiB");
     assert_eq!(count(&lab, RETURNS), before);
+}
+
+/// Puts another server in the place of the lab's, and asks for large and small objects.
+fn returns_of(program: &Path, arguments: &dyn Fn(&Lab) -> Vec<String>) {
+    let lab = lab();
+    lab.end("s1", "TERM");
+    let arguments = arguments(&lab);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let _server = lab.start("s1", program, &arguments);
+    let url = format!("http://{}/1KiB", server_address(&lab));
+    let answers = || lab.exec("lb", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
+    assert!(wait_for(PATIENCE, answers), "{} does not answer at {url}", program.display());
+    let mut clients = [connect(&lab, 0), connect(&lab, 0)];
+    for object in ["1MiB", "4KiB", "1MiB", "256KiB", "64KiB", "1MiB", "1MiB"] {
+        for client in &mut clients {
+            ask(&lab, client, object);
+        }
+    }
+    let counted = wait_for(PATIENCE, || count(&lab, RETURNS) >= 6);
+    assert!(counted, "{}: {}", program.display(), Metrics::read(&lab, "lb").noteworthy());
+}
+
+/// Returns the address of the lab's server.
+fn server_address(lab: &Lab) -> String {
+    let text = std::fs::read_to_string(lab.dir().join("config/lb.toml")).unwrap();
+    let servers = text.lines().find(|line| line.starts_with("servers = ")).unwrap();
+    format!("{}:8080", servers.split('"').nth(1).unwrap())
+}
+
+fn objects(lab: &Lab) -> String {
+    lab.dir().join("objects").display().to_string()
+}
+
+#[test]
+fn nginx_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "nginx");
+    let _turn = turn();
+    returns_of(Path::new("nginx"), &|lab| {
+        let (file, dir) = (lab.dir().join("config/stock.conf"), lab.dir());
+        let text = format!(
+            "daemon off;\nmaster_process off;\nuser root;\npid {dir}/stock.pid;\nevents {{}}\nhttp {{\n  \
+             access_log off;\n  sendfile on;\n  server {{ listen 8080; root {objects}; }}\n}}\n",
+            dir = dir.display(),
+            objects = objects(lab),
+        );
+        std::fs::write(&file, text).unwrap();
+        let error_log = dir.join("logs/stock.log").display().to_string();
+        vec!["-c".to_owned(), file.display().to_string(), "-e".to_owned(), error_log]
+    });
+}
+
+#[test]
+fn pythons_server_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "python3");
+    let _turn = turn();
+    returns_of(Path::new("python3"), &|lab| {
+        let fixed = ["-m", "http.server", "8080", "--protocol", "HTTP/1.1", "--directory"];
+        fixed.map(str::to_owned).into_iter().chain([objects(lab)]).collect()
+    });
+}
+
+#[test]
+fn a_server_in_go_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "go");
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("server");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("servers/go");
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source);
+    build.env("GOPROXY", "off").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
+    let built = build.env("CGO_ENABLED", "0").output().unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+    returns_of(&program, &|lab| vec![":8080".to_owned(), objects(lab)]);
 }
 
 #[test]

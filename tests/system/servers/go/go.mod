@@ -1,0 +1,3 @@
+module unlade.example/server
+
+go 1.22
