@@ -81,15 +81,21 @@ struct {
 	__type(value, struct splice_server_slot);
 } splice_servers SEC(".maps");
 
-/* Packets and requests do not share memory: a packet can interrupt a request. */
-enum { WORK_PACKET, WORK_REQUEST, WORKS };
-
+/* Packets and requests do not share memory: a packet can interrupt a request, and so can a request of
+ * another worker where the kernel preempts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, WORKS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct splice_work);
 } splice_works SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, LOCKS_MAX);
+	__type(key, __u32);
+	__type(value, struct splice_work);
+} splice_request_works SEC(".maps");
 
 /* Order as in src/splice.rs. */
 enum splice_count {
@@ -121,9 +127,11 @@ static __always_inline __u64 time_ms(void)
 	return bpf_ktime_get_ns() / 1000000;
 }
 
-static __always_inline struct splice_work *work_of(__u32 number)
+static __always_inline struct splice_work *packet_work(void)
 {
-	return bpf_map_lookup_elem(&splice_works, &number);
+	__u32 only = 0;
+
+	return bpf_map_lookup_elem(&splice_works, &only);
 }
 
 /* A segment without payload, whose header was read. */
@@ -318,7 +326,7 @@ int splice_ingress(struct __sk_buff *skb)
 	number = bpf_map_lookup_elem(&splice_flows, &packet.key);
 	if (!number)
 		return NEXT;
-	work = work_of(WORK_PACKET);
+	work = packet_work();
 	if (!work || read_segment(skb, &packet, work))
 		return NEXT;
 	if (*number & 1)
@@ -407,7 +415,7 @@ int splice_egress(struct __sk_buff *skb)
 	number = bpf_map_lookup_elem(&splice_flows, &key);
 	if (!number)
 		return NEXT;
-	work = work_of(WORK_PACKET);
+	work = packet_work();
 	if (!work || read_segment(skb, &packet, work))
 		return NEXT;
 	if (*number & 1)

@@ -508,7 +508,7 @@ int splice_control(struct __sk_buff *skb)
 {
 	__u32 number = skb->mark;
 	struct splice_request *request = bpf_map_lookup_elem(&splice_requests, &number);
-	struct splice_work *work = work_of(WORK_REQUEST);
+	struct splice_work *work = bpf_map_lookup_elem(&splice_request_works, &number);
 
 	if (!request || !work)
 		return CONTROL_NOT_OPEN;
