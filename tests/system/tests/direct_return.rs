@@ -53,8 +53,16 @@ fn ask(lab: &Lab, stream: &mut TcpStream, object: &str) {
 }
 
 fn ask_host(lab: &Lab, stream: &mut TcpStream, host: &str, object: &str) {
+    request(stream, host, object);
+    receive(lab, stream, object);
+}
+
+fn request(stream: &mut TcpStream, host: &str, object: &str) {
     let request = format!("GET /{object} HTTP/1.1\r\nHost: {host}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
+}
+
+fn receive(lab: &Lab, stream: &mut TcpStream, object: &str) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -105,9 +113,16 @@ fn a_client_with_a_small_window_is_relayed_to() {
     needs!("ip", "setsid");
     let _turn = turn();
     let lab = lab();
+    reconfigure(&lab, |text| {
+        text.replace("direct_return = {", "direct_return = { from_bytes = \"8KiB\",")
+    });
     ask(&lab, &mut connect(&lab, 0), "1MiB");
-    ask(&lab, &mut connect(&lab, 8192), "256KiB");
-    assert!(unfit(&lab, "window") > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    // It reads nothing before the balancer has decided: its window is shorter than what was relayed.
+    let mut client = connect(&lab, 8192);
+    request(&mut client, HOST, "256KiB");
+    let counted = wait_for(PATIENCE, || unfit(&lab, "window") > 0);
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
+    receive(&lab, &mut client, "256KiB");
 }
 
 /// Restarts the balancer with another configuration.
@@ -265,6 +280,26 @@ fn a_server_in_go_returns_directly_as_it_is() {
     let built = build.env("CGO_ENABLED", "0").output().unwrap();
     assert!(built.status.success(), "{}", said(&built));
     returns_of(&program, &|lab| vec![":8080".to_owned(), objects(lab)]);
+}
+
+#[test]
+fn short_responses_show_that_there_is_no_agent() {
+    needs!("ip", "setsid", "kill");
+    let _turn = turn();
+    let lab = lab();
+    let mut client = connect(&lab, 0);
+    ask(&lab, &mut client, "256KiB");
+    lab.end("s1-agent", "KILL");
+    let log = || std::fs::read_to_string(lab.dir().join("logs/lb.log")).unwrap();
+    let warnings = || log().matches("does not take rules").count();
+    // Some do not begin: their connections do not fit each other just then.
+    for _ in 0..40 {
+        if warnings() > 0 {
+            break;
+        }
+        ask(&lab, &mut client, "256KiB");
+    }
+    assert_eq!(warnings(), 1, "{}", log());
 }
 
 #[test]

@@ -303,6 +303,7 @@ impl Delivery<'_> {
         }
         *sent += bytes;
         let passed = bytes - relayed;
+        self.worker.backoffs.note(upstream.address, relayed > passed);
         self.client.add_sent_bytes(passed);
         self.worker.meter.add_n(Event::DirectReturnBytes, passed);
         Ok(())

@@ -27,6 +27,8 @@ const LARGE_LIMIT_BYTES: u32 = 4 << 10;
 const PATHS_MAX: usize = 4096;
 /// The part of the limit that a server may leave unused: a segment, and the granularity of windows.
 const LIMIT_SLACK_BYTES: u64 = 2560;
+/// So many responses in sequence that came here although they were to be direct have one reason.
+const STRAYS_MAX: u32 = 4;
 /// Time without direct return after a server's host did not take a rule.
 const BACKOFF: Duration = Duration::from_secs(30);
 
@@ -252,6 +254,8 @@ impl Splices {
 #[derive(Debug, Default)]
 pub(crate) struct Backoffs {
     until: RefCell<HashMap<SocketAddr, Instant>>,
+    /// Responses in sequence of which most came here although they were to be direct.
+    strays: RefCell<HashMap<SocketAddr, u32>>,
 }
 
 impl Backoffs {
@@ -265,6 +269,24 @@ impl Backoffs {
                 false
             }
             None => false,
+        }
+    }
+
+    /// Notes the end of a response. `is_stray`: most of it came here although it was to be direct.
+    pub(crate) fn note(&self, server: SocketAddr, is_stray: bool) {
+        let mut strays = self.strays.borrow_mut();
+        if !is_stray {
+            strays.remove(&server);
+            return;
+        }
+        let count = strays.entry(server).or_default();
+        *count += 1;
+        if *count >= STRAYS_MAX {
+            strays.remove(&server);
+            drop(strays);
+            if !self.is_on(server) {
+                self.begin(server);
+            }
         }
     }
 
@@ -295,6 +317,18 @@ mod tests {
         assert!(fits(pool.limit_bytes(None), HEAD_BYTES + UNKNOWN_LIMIT_BYTES_MAX));
         let all = DirectPool { from_bytes: u64::MAX, ..pool };
         assert_eq!(all.limit_bytes(Some(u64::MAX - 1)), LENGTH_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_server_is_left_alone_after_strays_in_sequence() {
+        let (backoffs, server) = (Backoffs::default(), "10.0.0.3:80".parse().unwrap());
+        for _ in 0..10 {
+            (1..STRAYS_MAX).for_each(|_| backoffs.note(server, true));
+            backoffs.note(server, false);
+        }
+        assert!(!backoffs.is_on(server), "one in between was direct");
+        (0..STRAYS_MAX).for_each(|_| backoffs.note(server, true));
+        assert!(backoffs.is_on(server));
     }
 
     #[test]
