@@ -101,7 +101,7 @@ pub struct HandoffArgs {
     seed: u64,
 }
 
-/// What is scarce.
+/// The scarce resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Shaping {
     /// The rates of links

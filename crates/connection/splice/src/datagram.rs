@@ -54,7 +54,7 @@ pub struct Datagram {
     pub client: FlowKey,
     /// The rule.
     pub rule: Rule,
-    /// What the server's socket may send by the rule.
+    /// The window that the server's socket gets with the rule.
     pub grant: Option<Grant>,
 }
 
