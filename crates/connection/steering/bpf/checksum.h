@@ -34,8 +34,11 @@ static __always_inline __u64 pseudo_header(const struct segment *segment)
 	__u64 sum = bpf_htonl(segment->bytes);
 
 	sum += bpf_htonl(IPPROTO_TCP);
-	for (int i = 0; i < 8; i++)
-		sum += addresses[i];
+	sum += (__u64)addresses[0] + addresses[4];
+	if (segment->key.family == 4)
+		return sum;
+	for (int i = 1; i < 4; i++)
+		sum += (__u64)addresses[i] + addresses[4 + i];
 	return sum;
 }
 
@@ -112,10 +115,10 @@ static __always_inline int is_intact_frame(struct xdp_md *frame, const struct se
 /* The kernel marks packets that a device has verified or that it has merged itself. */
 static __always_inline int is_intact_skb(struct __sk_buff *skb, const struct segment *segment)
 {
-	if (skb->gso_size || bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0)
-		return 1;
 	__u32 pseudo = fold(pseudo_header(segment));
 
-	return is_pending(segment, pseudo) ||
+	/* The order of cost: the level is the result of a call. */
+	return is_pending(segment, pseudo) || skb->gso_size ||
+	       bpf_csum_level(skb, BPF_CSUM_LEVEL_QUERY) >= 0 ||
 	       skb_sum(skb, segment->at, segment->bytes, pseudo) == 0xffff;
 }

@@ -1,6 +1,6 @@
 //! Test harness that runs the programs on single frames without an interface (BPF_PROG_TEST_RUN).
 
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::Array;
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfLoader};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use unlade_net::FlowKey;
 use crate::counts::{Counters, Counts};
 use crate::flow_entry::{FlowEntry, FlowState, Mac};
 use crate::load::{OBJECT, load_programs, map_slots, program, take};
-use crate::table::Table;
+use crate::table::{FlowMaps, Table};
 
 /// Size of the flow table.
 const FLOWS_MAX: u32 = 16;
@@ -53,7 +53,8 @@ impl Bench {
     pub(crate) fn open(mac: Mac) -> Option<Bench> {
         let mut ebpf = match EbpfLoader::new()
             .override_global("hold_ifindex", &1u32, true)
-            .map_max_entries("flows", FLOWS_MAX)
+            .map_max_entries(FlowMaps::IPV4, FLOWS_MAX)
+            .map_max_entries(FlowMaps::IPV6, FLOWS_MAX)
             .map_max_entries("slots", FLOWS_MAX)
             .load(OBJECT)
         {
@@ -65,7 +66,7 @@ impl Bench {
         };
         load_programs(&mut ebpf).expect("the programs load");
         let slots = map_slots(&mut ebpf, FLOWS_MAX).unwrap();
-        let flows: HashMap<MapData, _, _> = take(&mut ebpf, "flows").unwrap().try_into().unwrap();
+        let flows = FlowMaps::take(&mut ebpf).unwrap();
         let counts = Array::try_from(take(&mut ebpf, "counts").unwrap()).unwrap();
         let table = Table::new(flows, slots, FLOWS_MAX, 1, mac);
         let (table, counters) = (Arc::new(table), Counters::new(counts));

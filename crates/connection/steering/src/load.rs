@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use aya::maps::{Array, HashMap, Map, MapData};
+use aya::maps::{Array, Map, MapData};
 use aya::programs::{Program, ProgramError, SchedClassifier, TcAttachType, Xdp, XdpMode, tc};
 use aya::{Ebpf, EbpfLoader};
 use std::os::fd::{AsFd, AsRawFd};
@@ -18,7 +18,7 @@ use crate::error::SteerError;
 use crate::flow_entry::FlowEntry;
 use crate::hold::{Hold, HoldLimits};
 use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
-use crate::table::Table;
+use crate::table::{FlowMaps, Table};
 
 /// The object that build.rs creates.
 pub(crate) static OBJECT: &[u8] =
@@ -76,14 +76,15 @@ impl Steering {
         let hold_index = hold.as_ref().map_or(0, Hold::device_index);
         let mut ebpf = EbpfLoader::new()
             .override_global("hold_ifindex", &hold_index, true)
-            .map_max_entries("flows", config.flows_max)
+            .map_max_entries(FlowMaps::IPV4, config.flows_max)
+            .map_max_entries(FlowMaps::IPV6, config.flows_max)
             .map_max_entries("slots", config.flows_max)
             .load(OBJECT)?;
         // Load before a map is taken from `ebpf`: until then the programs refer to maps by
         // descriptor.
         load_programs(&mut ebpf)?;
         let slots = map_slots(&mut ebpf, config.flows_max)?;
-        let flows = HashMap::try_from(take(&mut ebpf, "flows")?).map_err(SteerError::Map)?;
+        let flows = FlowMaps::take(&mut ebpf)?;
         let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
         let table = Table::new(flows, slots, config.flows_max, link.index, link.mac);
         attach_classifier(&mut ebpf, "link_ingress", &link.name, TcAttachType::Ingress)?;

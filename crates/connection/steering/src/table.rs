@@ -5,13 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{HashMap, MapData};
+use aya::Ebpf;
+use aya::maps::{HashMap, MapData, MapError};
 use unlade_net::FlowKey;
 
 use crate::error::SteerError;
+use crate::load::take;
 use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
 
-/// `struct flow_key` of bpf/maps.h.
+/// `struct flow_key` of bpf/flow_key.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub(crate) struct RawKey {
@@ -64,9 +66,66 @@ pub(crate) fn address_bytes(address: &SocketAddr) -> [u8; 16] {
     }
 }
 
+/// `struct ipv4_key` of bpf/maps.h.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+struct RawIpv4Key {
+    client: [u8; 4],
+    service: [u8; 4],
+    ports: u32,
+}
+const _: () = assert!(size_of::<RawIpv4Key>() == 12);
+
+// SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
+unsafe impl aya::Pod for RawIpv4Key {}
+
+/// The maps from flows to the indices of their entries, one for each version of IP.
+#[derive(Debug)]
+pub(crate) struct FlowMaps {
+    ipv4: HashMap<MapData, RawIpv4Key, u32>,
+    ipv6: HashMap<MapData, RawKey, u32>,
+}
+
+impl FlowMaps {
+    /// Names of the maps in the object.
+    pub(crate) const IPV4: &str = "flows_ipv4";
+    pub(crate) const IPV6: &str = "flows_ipv6";
+
+    /// Takes the maps out of a loaded object.
+    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<FlowMaps, SteerError> {
+        let ipv4 = HashMap::try_from(take(ebpf, FlowMaps::IPV4)?).map_err(SteerError::Map)?;
+        let ipv6 = HashMap::try_from(take(ebpf, FlowMaps::IPV6)?).map_err(SteerError::Map)?;
+        Ok(FlowMaps { ipv4, ipv6 })
+    }
+
+    fn insert(&mut self, flow: &FlowKey, index: u32) -> Result<(), MapError> {
+        match ipv4_key(flow) {
+            Some(key) => self.ipv4.insert(key, index, 0),
+            None => self.ipv6.insert(RawKey::from(flow), index, 0),
+        }
+    }
+
+    fn remove(&mut self, flow: &FlowKey) -> Result<(), MapError> {
+        match ipv4_key(flow) {
+            Some(key) => self.ipv4.remove(&key),
+            None => self.ipv6.remove(&RawKey::from(flow)),
+        }
+    }
+}
+
+/// Returns the key of a flow of IPv4.
+fn ipv4_key(flow: &FlowKey) -> Option<RawIpv4Key> {
+    let (IpAddr::V4(client), IpAddr::V4(service)) = (flow.client.ip(), flow.service.ip()) else {
+        return None;
+    };
+    let [client_port, service_port] = [flow.client.port(), flow.service.port()].map(u16::to_be);
+    let ports = u32::from(client_port) | u32::from(service_port) << 16;
+    Some(RawIpv4Key { client: client.octets(), service: service.octets(), ports })
+}
+
 #[derive(Debug)]
 struct Inner {
-    flows: HashMap<MapData, RawKey, u32>,
+    flows: FlowMaps,
     /// Index of each flow's current entry.
     current: StdHashMap<FlowKey, u32>,
     free: Vec<u32>,
@@ -91,7 +150,7 @@ pub(crate) struct Redirected {
 
 impl Table {
     pub(crate) fn new(
-        flows: HashMap<MapData, RawKey, u32>,
+        flows: FlowMaps,
         slots: SharedArray<RawFlowEntry>,
         count: u32,
         link_index: u32,
@@ -132,7 +191,7 @@ impl Table {
         let mut inner = self.lock();
         let index = inner.free.pop().ok_or(SteerError::TableFull)?;
         self.entry(index).reset();
-        if let Err(error) = inner.flows.insert(RawKey::from(flow), index, 0) {
+        if let Err(error) = inner.flows.insert(flow, index) {
             inner.free.push(index);
             return Err(SteerError::Map(error));
         }
@@ -154,7 +213,7 @@ impl Table {
         if inner.current.get(flow) == Some(&index) {
             inner.current.remove(flow);
             // An absent key is not an error here.
-            let _ = inner.flows.remove(&RawKey::from(flow));
+            let _ = inner.flows.remove(flow);
         }
         inner.free.push(index);
     }

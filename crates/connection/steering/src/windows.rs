@@ -12,6 +12,7 @@ use unlade_net::FlowKey;
 
 use crate::error::SteerError;
 use crate::load::{OBJECT, array_data, map_memory, program};
+use crate::table::FlowMaps;
 
 /// The program in bpf/steer.bpf.c.
 const PROGRAM: &str = "restore_window";
@@ -39,7 +40,8 @@ impl Windows {
     pub fn open() -> Result<Windows, SteerError> {
         let cgroup: OwnedFd = unlade_sys::cgroup::open_own().map_err(SteerError::Cgroup)?;
         let mut ebpf = EbpfLoader::new()
-            .map_max_entries("flows", 1)
+            .map_max_entries(FlowMaps::IPV4, 1)
+            .map_max_entries(FlowMaps::IPV6, 1)
             .map_max_entries("slots", 1)
             .load(OBJECT)?;
         let failed = |source| SteerError::Program { name: PROGRAM, source };
