@@ -65,6 +65,16 @@ struct {
 	__type(value, __u32); /* a slot, twice its number; odd: of a server */
 } splice_flows SEC(".maps");
 
+/* Number of the connections in `splice_flows` by the exclusive or of their ports, in packet order: most
+ * packets of a balancer are of other connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} splice_ports SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1); /* set at load */
@@ -314,6 +324,36 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	return pass(skb, packet, work);
 }
 
+/* Returns true if no connection with a slot has the packet's ports. */
+static __always_inline int is_of_others(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct ethhdr *eth = data;
+	struct iphdr *v4 = (void *)(eth + 1);
+	struct ipv6hdr *v6 = (void *)(eth + 1);
+	const __be16 *ports;
+	__u64 *connections;
+	__u32 index;
+
+	if ((void *)(v4 + 1) > end)
+		return 0;
+	if (eth->h_proto == bpf_htons(ETH_P_IP)) {
+		if (v4->ihl != 5 || v4->protocol != IPPROTO_TCP)
+			return 0;
+		ports = (void *)(v4 + 1);
+	} else {
+		if (eth->h_proto != bpf_htons(ETH_P_IPV6) || (void *)(v6 + 1) > end ||
+		    v6->nexthdr != IPPROTO_TCP)
+			return 0;
+		ports = (void *)(v6 + 1);
+	}
+	if ((void *)(ports + 2) > end)
+		return 0;
+	index = ports[0] ^ ports[1];
+	connections = bpf_map_lookup_elem(&splice_ports, &index);
+	return connections && !*connections;
+}
+
 SEC("classifier")
 int splice_ingress(struct __sk_buff *skb)
 {
@@ -321,6 +361,8 @@ int splice_ingress(struct __sk_buff *skb)
 	struct splice_work *work;
 	__u32 *number;
 
+	if (is_of_others(skb))
+		return NEXT;
 	if (parsed(skb, &packet) != PACKET_WHOLE)
 		return NEXT;
 	number = bpf_map_lookup_elem(&splice_flows, &packet.key);
@@ -405,6 +447,8 @@ int splice_egress(struct __sk_buff *skb)
 		skb->mark = 0;
 		return NEXT;
 	}
+	if (is_of_others(skb))
+		return NEXT;
 	if (parsed(skb, &packet) != PACKET_WHOLE)
 		return NEXT;
 	__builtin_memcpy(key.client, packet.key.service, 16);

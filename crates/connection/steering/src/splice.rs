@@ -31,6 +31,8 @@ const EGRESS: &str = "splice_egress";
 const CONTROL: &str = "splice_control";
 /// Most workers: `LOCKS_MAX` of bpf/splice.bpf.c.
 pub const WORKERS_MAX: u32 = 256;
+/// Elements of `splice_ports` in bpf/splice.bpf.c.
+const PORTS: u32 = 1 << 16;
 /// `NONE` of bpf/splice.bpf.c.
 const NONE: u32 = u32::MAX;
 /// Time for which the addresses of a closed connection keep its state: segments of its end are
@@ -199,6 +201,7 @@ struct Shared {
     clients: SharedArray<RawClientSlot>,
     servers: SharedArray<RawServerSlot>,
     requests: SharedArray<RawRequest>,
+    ports: SharedArray<AtomicU64>,
     table: Mutex<Table>,
     workers: [AtomicBool; WORKERS_MAX as usize],
     counts: PerCpuArray<MapData, u64>,
@@ -259,8 +262,7 @@ impl Shared {
             let (_, flow, index) = slots.ended.pop_front().expect("it has a front");
             if slots.current.get(&flow) == Some(&index) {
                 slots.current.remove(&flow);
-                // An absent key is not an error here.
-                let _ = flows.remove(&arriving(&flow, is_server));
+                self.remove(flows, &flow, is_server);
                 slots.free.push(index);
             }
         }
@@ -276,8 +278,22 @@ impl Shared {
             slots.free.push(index);
             return Err(SteerError::Map(error));
         }
+        self.connections_of(flow).fetch_add(1, Ordering::SeqCst);
         slots.current.insert(*flow, index);
         Ok(index)
+    }
+
+    /// Returns the number of connections with the ports of this one, or with others that are not
+    /// told apart: an element of `splice_ports` in bpf/splice.bpf.c.
+    fn connections_of(&self, flow: &FlowKey) -> &AtomicU64 {
+        let ports = flow.client.port().to_be() ^ flow.service.port().to_be();
+        self.ports.get(ports.into()).expect("there is one for each number of 16 bits")
+    }
+
+    fn remove(&self, flows: &mut HashMap<MapData, RawKey, u32>, flow: &FlowKey, is_server: bool) {
+        // An absent key is not an error here.
+        let _ = flows.remove(&arriving(flow, is_server));
+        self.connections_of(flow).fetch_sub(1, Ordering::SeqCst);
     }
 
     fn reset(&self, index: u32, is_server: bool, key: &RawKey, worker: u32) {
@@ -309,7 +325,7 @@ impl Shared {
         }
         self.head(index, is_server).is_open.store(0, Ordering::SeqCst);
         slots.current.remove(flow);
-        let _ = flows.remove(&arriving(flow, is_server));
+        self.remove(flows, flow, is_server);
         slots.free.push(index);
     }
 }
@@ -348,6 +364,8 @@ impl Splicing {
         let servers = unsafe { map_array(&mut ebpf, "splice_servers", servers_max) }?;
         // SAFETY: as above.
         let requests = unsafe { map_array(&mut ebpf, "splice_requests", WORKERS_MAX) }?;
+        // SAFETY: the values are integers of 64 bits.
+        let ports = unsafe { map_array(&mut ebpf, "splice_ports", PORTS) }?;
         let flows = take(&mut ebpf, "splice_flows")?;
         let flows = HashMap::try_from(flows).map_err(SteerError::Map)?;
         let counts = take(&mut ebpf, "splice_counts")?;
@@ -358,7 +376,7 @@ impl Splicing {
         let table = Table { flows, clients: clients_slots, servers: servers_slots };
         let workers = std::array::from_fn(|_| AtomicBool::new(false));
         let table = Mutex::new(table);
-        let shared = Shared { ebpf, clients, servers, requests, table, workers, counts };
+        let shared = Shared { ebpf, clients, servers, requests, ports, table, workers, counts };
         Ok(Splicing { shared: Arc::new(shared) })
     }
 
