@@ -86,6 +86,9 @@ pub struct HandoffArgs {
     /// Only these
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = Front::ALL)]
     fronts: Vec<Front>,
+    /// Only these ways, beside the proxies. Without direct return, its programs and agents do not run
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Way::ALL)]
+    ways: Vec<Way>,
     /// Also the mode that decides by itself
     #[arg(long)]
     auto: bool,
@@ -110,6 +113,19 @@ enum Shaping {
     Unshaped,
     /// The processors, for each balancer
     Limited,
+}
+
+/// The ways of a response past the balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Way {
+    /// The connection moves to the server
+    Migration,
+    /// Direct return of the rest of a response (plain HTTP)
+    SpliceLate,
+}
+
+impl Way {
+    const ALL: [Way; 2] = [Way::Migration, Way::SpliceLate];
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
@@ -285,7 +301,7 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
             tls: true,
             rate: (shaping == Shaping::Shaped).then_some(args.rate),
             offload: OffloadMode::Always,
-            direct_return: true,
+            direct_return: args.ways.contains(&Way::SpliceLate),
             fronts: args.fronts.clone(),
             policy: args.policy,
             ..Spec::default()
@@ -356,8 +372,11 @@ fn run_block(
 
 fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<Mode> {
     use RequestsPerMigration::{Limited, Unlimited};
-    let mut modes = [Limited(1), Limited(8), Unlimited].map(Mode::Offload).to_vec();
-    modes.extend((!tls).then_some(Mode::Splice));
+    let mut modes = Vec::new();
+    if args.ways.contains(&Way::Migration) {
+        modes.extend([Limited(1), Limited(8), Unlimited].map(Mode::Offload));
+    }
+    modes.extend((!tls && args.ways.contains(&Way::SpliceLate)).then_some(Mode::Splice));
     modes.extend(args.auto.then_some(Mode::Auto));
     modes.extend([Front::Proxy, Front::Nginx, Front::Haproxy].map(Mode::Baseline));
     // nginx and haproxy may not be installed.
