@@ -9,7 +9,7 @@ use unlade_net::FlowKey;
 
 use crate::counts::{Counters, Counts};
 use crate::flow_entry::{FlowEntry, FlowState, Mac};
-use crate::load::{OBJECT, load_programs, map_slots, program, take};
+use crate::load::{OBJECT, flow_maps, load_programs, map_slots, program, take};
 use crate::table::{FlowMaps, Table};
 
 /// Size of the flow table.
@@ -66,7 +66,7 @@ impl Bench {
         };
         load_programs(&mut ebpf).expect("the programs load");
         let slots = map_slots(&mut ebpf, FLOWS_MAX).unwrap();
-        let flows = FlowMaps::take(&mut ebpf).unwrap();
+        let flows = flow_maps(&mut ebpf).unwrap();
         let counts = Array::try_from(take(&mut ebpf, "counts").unwrap()).unwrap();
         let table = Table::new(flows, slots, FLOWS_MAX, 1, mac);
         let (table, counters) = (Arc::new(table), Counters::new(counts));

@@ -84,7 +84,7 @@ impl Steering {
         // descriptor.
         load_programs(&mut ebpf)?;
         let slots = map_slots(&mut ebpf, config.flows_max)?;
-        let flows = FlowMaps::take(&mut ebpf)?;
+        let flows = flow_maps(&mut ebpf)?;
         let counts = Array::try_from(take(&mut ebpf, "counts")?).map_err(SteerError::Map)?;
         let table = Table::new(flows, slots, config.flows_max, link.index, link.mac);
         attach_classifier(&mut ebpf, "link_ingress", &link.name, TcAttachType::Ingress)?;
@@ -177,6 +177,12 @@ impl Steering {
 
 pub(crate) fn take(ebpf: &mut Ebpf, name: &'static str) -> Result<Map, SteerError> {
     ebpf.take_map(name).ok_or(SteerError::Missing(name))
+}
+
+/// Takes the maps of flows out of a loaded object.
+pub(crate) fn flow_maps(ebpf: &mut Ebpf) -> Result<FlowMaps, SteerError> {
+    let (ipv4, ipv6) = (take(ebpf, FlowMaps::IPV4)?, take(ebpf, FlowMaps::IPV6)?);
+    FlowMaps::new(ipv4, ipv6).map_err(SteerError::Map)
 }
 
 /// Returns a program of the object as its type.

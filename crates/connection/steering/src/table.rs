@@ -5,12 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::Ebpf;
-use aya::maps::{HashMap, MapData, MapError};
+use aya::maps::{HashMap, Map, MapData, MapError};
 use unlade_net::FlowKey;
 
 use crate::error::SteerError;
-use crate::load::take;
 use crate::raw_entry::{Mac, RawFlowEntry, SharedArray};
 
 /// `struct flow_key` of bpf/flow_key.h.
@@ -91,11 +89,12 @@ impl FlowMaps {
     pub(crate) const IPV4: &str = "flows_ipv4";
     pub(crate) const IPV6: &str = "flows_ipv6";
 
-    /// Takes the maps out of a loaded object.
-    pub(crate) fn take(ebpf: &mut Ebpf) -> Result<FlowMaps, SteerError> {
-        let ipv4 = HashMap::try_from(take(ebpf, FlowMaps::IPV4)?).map_err(SteerError::Map)?;
-        let ipv6 = HashMap::try_from(take(ebpf, FlowMaps::IPV6)?).map_err(SteerError::Map)?;
-        Ok(FlowMaps { ipv4, ipv6 })
+    /// The maps of these names.
+    ///
+    /// # Errors
+    /// One is of another kind.
+    pub(crate) fn new(ipv4: Map, ipv6: Map) -> Result<FlowMaps, MapError> {
+        Ok(FlowMaps { ipv4: HashMap::try_from(ipv4)?, ipv6: HashMap::try_from(ipv6)? })
     }
 
     fn insert(&mut self, flow: &FlowKey, index: u32) -> Result<(), MapError> {
