@@ -145,6 +145,13 @@ mod tests {
         ip("link add here type veth peer name balancer");
         ip("link set here up");
         ip("link set balancer up");
+        // The kernel drops what is sent before it has noticed that both ends are up.
+        for name in ["here", "balancer"] {
+            wait_for("the carrier", || {
+                let output = Command::new("ip").args(["-o", "link", "show", name]).output();
+                String::from_utf8_lossy(&output.ok()?.stdout).contains("state UP").then_some(())
+            });
+        }
         let link = |name| Link::by_name(name).unwrap();
         let (here, balancer) = (link("here"), link("balancer"));
         let port = PacketPort::open(balancer.clone()).unwrap();
