@@ -89,7 +89,7 @@ impl FlowMaps {
     pub(crate) const IPV4: &str = "flows_ipv4";
     pub(crate) const IPV6: &str = "flows_ipv6";
 
-    /// The maps of these names.
+    /// Takes the maps of these names.
     ///
     /// # Errors
     /// One is of another kind.
