@@ -92,6 +92,7 @@ fn seeds_pass_the_first_check() {
         }
         "tcp_header" => unlade_research_tcp::Header::decode(content).is_some(),
         "splice_datagram" => unlade_splice::datagram::decode(content, &splice::KEY).is_ok(),
+        "splice_head" => unlade_splice::head::fit(content).is_some(),
         "copyd_message" => {
             use unlade_copy_service::daemon::message::{Reply, Request};
             Request::decode(content).is_ok() || Reply::decode(content).is_ok()

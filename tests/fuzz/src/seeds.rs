@@ -66,6 +66,9 @@ pub fn all() -> Vec<Seed> {
     for (name, content) in super::splice::seeds() {
         add("splice_datagram", name, content);
     }
+    for (name, content) in super::splice::HEADS {
+        add("splice_head", name, content.to_vec());
+    }
     for (name, content) in copyd_messages() {
         add("copyd_message", name, content);
     }

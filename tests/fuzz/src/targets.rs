@@ -42,6 +42,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("packet", packet),
     ("record", record),
     ("splice_datagram", crate::splice::splice_datagram),
+    ("splice_head", crate::splice::splice_head),
     ("copyd_message", copyd_message),
     ("copyd_lines", copyd_lines),
     ("channel_word", channel_word),

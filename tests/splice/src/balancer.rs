@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use unlade_research_tcp::{Connection, Header, Range, SackBlocks, Time, Timestamps};
+use unlade_splice::head::fit;
 use unlade_splice::segment::{Range as Block, Timestamps as Values};
 use unlade_splice::{ClientFlow, Ended, Rule, Segment, ServerFlow, Splice, Start, Unfit};
 use unlade_testkit::Random;
 
-use crate::message::{REQUEST_BYTES, Request};
+use crate::message::{HEAD_BYTES, REQUEST_BYTES, Request};
 
 /// Bytes that a server with a limit may send before a splice begins.
 const LIMIT_BYTES: u32 = 16 << 10;
@@ -45,6 +46,8 @@ struct Exchange {
     relayed: u32,
     way: Way,
     splice: Option<Splice>,
+    /// Bytes of the response that the client may have from the server's host.
+    held: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,8 +64,8 @@ pub struct Balancer {
     pub fronts: Vec<Front>,
     /// Connections to servers.
     pub backs: Vec<Back>,
-    /// Rules to send: number, server's connection, client.
-    pub rules: Vec<(u64, usize, usize, Rule)>,
+    /// Rules to send: number, server's connection, client, rule, acknowledgement for the server.
+    pub rules: Vec<(u64, usize, usize, Rule, Option<Segment>)>,
     /// Segments to send to servers beside those of the sockets.
     pub acks: Vec<(usize, Segment)>,
     rules_sent: u64,
@@ -78,6 +81,8 @@ pub struct Balancer {
     pub unfit: u64,
     /// Bytes that no socket of the balancer has carried.
     pub bypassed_bytes: u64,
+    /// Responses of which the balancer wrote nothing.
+    pub untouched: u64,
 }
 
 impl Front {
@@ -141,6 +146,7 @@ impl Balancer {
             spliced: 0,
             unfit: 0,
             bypassed_bytes: 0,
+            untouched: 0,
         }
     }
 
@@ -166,7 +172,7 @@ impl Balancer {
         if front.exchange.is_none() && !self.begin_request(client, now, random) {
             return false;
         }
-        self.relay(client);
+        self.relay(client, now);
         self.begin_late(client, now);
         self.finish(client, now)
     }
@@ -189,13 +195,22 @@ impl Balancer {
             1 => Way::Early,
             _ => Way::Late(random.below(u64::from(request.response_bytes()) + 1) as u32),
         };
-        let exchange = Exchange { request, back, relayed: 0, way, splice: None };
+        let exchange = Exchange { request, back, relayed: 0, way, splice: None, held: None };
         self.fronts[client].exchange = Some(exchange);
-        // Half of the servers that are spliced late wait for the beginning.
-        let is_limited = matches!(way, Way::Late(_)) && random.below(2u32) == 0;
+        // Half of the servers that are spliced have a limit: late, they wait for the beginning.
+        let is_limited = way != Way::Relay && random.below(2u32) == 0;
         self.backs[back].flow.limit(if is_limited { LIMIT_BYTES } else { 0 });
         if way == Way::Early {
-            let _ = self.begin_splice(client, REQUEST_BYTES as u32, 0, now);
+            let expected = match random.below(3u64) {
+                0 => request.response_bytes(),
+                _ => 1 + random.below(100_000u64) as u32,
+            };
+            let begun = self.begin_splice(client, REQUEST_BYTES as u32, 0, Some(expected), now);
+            match (begun, &mut self.fronts[client].exchange) {
+                (Ok(()), Some(exchange)) => exchange.held = Some(Vec::new()),
+                // It is relayed.
+                _ => self.backs[back].flow.limit(0),
+            }
         }
         let bytes = Bytes::copy_from_slice(&request.encode());
         self.backs[back].socket.send(bytes).expect("room for a request");
@@ -214,7 +229,7 @@ impl Balancer {
             return;
         }
         let segment_bytes = if is_limited { self.segment_bytes } else { 0 };
-        match self.begin_splice(client, 0, segment_bytes, now) {
+        match self.begin_splice(client, 0, segment_bytes, None, now) {
             Err(Unfit::Granted) => return,
             Err(_) if is_limited => {
                 let flow = &mut self.backs[back].flow;
@@ -239,6 +254,7 @@ impl Balancer {
         client: usize,
         unsent_bytes: u32,
         segment_bytes: u32,
+        expected_bytes: Option<u32>,
         now: Time,
     ) -> Result<(), Unfit> {
         let Front { socket, flow, output, exchange: Some(exchange), .. } = &mut self.fronts[client]
@@ -251,9 +267,14 @@ impl Balancer {
             next: theirs.read_at(),
             socket_next: theirs.read_at() + theirs.readable_bytes(),
             written_end: socket.send_end() + waiting as u32,
+            received: socket.read_at() + socket.readable_bytes(),
             request_end: theirs.send_end() + unsent_bytes,
             segment_bytes,
-            length_bytes: Some(exchange.request.response_bytes() - exchange.relayed),
+            length_bytes: match expected_bytes {
+                None => Some(exchange.request.response_bytes() - exchange.relayed),
+                Some(_) => None,
+            },
+            expected_bytes,
         };
         match Splice::begin(flow, server, start, now.ms()) {
             Ok((mut splice, mut rule)) => {
@@ -266,10 +287,13 @@ impl Balancer {
                 if self.rules_sent % 2 == 1 {
                     rule.end = None;
                 }
+                let grant = expected_bytes
+                    .map(|bytes| splice.grant_early(flow, server, bytes, now.ms()))
+                    .map(|grant| Segment { seq: start.request_end, ..grant });
                 exchange.splice = Some(splice);
                 self.spliced += 1;
                 self.rules_sent += 1;
-                self.rules.push((self.rules_sent, exchange.back, client, rule));
+                self.rules.push((self.rules_sent, exchange.back, client, rule, grant));
                 Ok(())
             }
             Err(reason) => {
@@ -279,7 +303,7 @@ impl Balancer {
         }
     }
 
-    fn relay(&mut self, client: usize) {
+    fn relay(&mut self, client: usize, now: Time) {
         let front = &mut self.fronts[client];
         let Some(exchange) = &mut front.exchange else { return };
         if exchange.splice.as_ref().is_some_and(Splice::is_complete) {
@@ -288,7 +312,7 @@ impl Balancer {
         front.flush();
         let front = &mut self.fronts[client];
         let Some(exchange) = &mut front.exchange else { return };
-        while front.output.is_empty()
+        if front.output.is_empty()
             && let Some((_, bytes)) = self.backs[exchange.back].socket.read()
         {
             exchange.relayed += bytes.len() as u32;
@@ -296,16 +320,48 @@ impl Balancer {
                 exchange.relayed <= exchange.request.response_bytes(),
                 "more than the response"
             );
-            front.output.push_back(bytes);
-            while let Some(piece) = front.output.front() {
-                let room = front.socket.send_room_bytes() as usize;
-                if room < piece.len() || front.socket.send_room_pieces() == 0 {
-                    break;
+            match &mut exchange.held {
+                None => front.output.push_back(bytes),
+                Some(held) => {
+                    held.extend_from_slice(&bytes);
+                    self.judge(client, now);
                 }
-                let piece = front.output.pop_front().expect("it was there");
-                front.socket.send(piece).expect("there was room");
             }
+            self.relay(client, now);
         }
+    }
+
+    /// Decides about bytes that the client may have from the server's host.
+    fn judge(&mut self, client: usize, now: Time) {
+        let Front { flow, output, exchange: Some(exchange), .. } = &mut self.fronts[client] else {
+            return;
+        };
+        let (Some(held), Some(splice)) = (&exchange.held, &mut exchange.splice) else { return };
+        if held.len() < HEAD_BYTES {
+            return;
+        }
+        let back = &mut self.backs[exchange.back];
+        let head = fit(held);
+        assert_eq!(head.is_none(), exchange.request.id.is_multiple_of(4));
+        if let Some(head) = head {
+            assert_eq!(head.response_bytes(), exchange.request.response_bytes());
+            splice.set_length(flow, head.response_bytes());
+            let owed = splice.owed_ack(flow, &mut back.flow, now.ms());
+            self.acks.extend(owed.map(|ack| (exchange.back, ack)));
+            if splice.copied_bytes() >= head.head_bytes && held.len() == HEAD_BYTES {
+                return;
+            }
+        } else {
+            assert_eq!(splice.copied_bytes(), 0, "the server's host comes to the same conclusion");
+            exchange.splice = None;
+            let left = exchange.request.response_bytes() - exchange.relayed;
+            if back.flow.is_limited() {
+                back.flow.extend(left);
+            }
+            self.acks.push((exchange.back, back.flow.room(now.ms())));
+        }
+        output.extend(exchange.held.take().map(Bytes::from));
+        self.fronts[client].flush();
     }
 
     /// Ends the exchange if it is over. Returns true if the next one may begin.
@@ -338,6 +394,7 @@ impl Balancer {
                 self.bypassed_bytes += u64::from(front.flow.sent_end().0.wrapping_sub(before.0));
                 self.acks.extend(ack.map(|ack| (exchange.back, ack)));
                 back.client = None;
+                self.untouched += u64::from(exchange.held.is_some());
                 if !is_reusable {
                     back.is_closed = true;
                     back.socket.abort();

@@ -3,8 +3,8 @@
 //!
 //! A client sends requests, also before earlier responses have arrived, and checks every byte of
 //! the responses. The balancer takes a server's connection from a pool for each request and relays
-//! the response, or begins a splice: before the request is sent (early), or after it has relayed a
-//! part of the response (late).
+//! the response, or begins a splice: before the request is sent (early: the server's host looks at
+//! the response's head), or after it has relayed a part of the response (late).
 
 #![forbid(unsafe_code)]
 

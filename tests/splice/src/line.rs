@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use bytes::Bytes;
 use unlade_research_tcp::{Header, Time};
-use unlade_splice::Rule;
+use unlade_splice::{Rule, Segment};
 use unlade_testkit::Random;
 
 /// Treatment of packets; probabilities are per thousand.
@@ -50,9 +50,11 @@ pub enum To {
 pub enum Packet {
     /// A segment.
     Segment(Header, Bytes),
-    /// A rule for a server's connection, by which segments go to a client; newer ones have a larger
-    /// number.
-    Rule(u64, usize, Rule),
+    /// A segment that another host got as well.
+    Copy(Header, Bytes),
+    /// A rule for a server's connection, by which segments go to a client, and an acknowledgement for
+    /// the server; newer ones have a larger number.
+    Rule(u64, usize, Rule, Option<Segment>),
 }
 
 #[derive(Debug)]

@@ -1,10 +1,15 @@
 //! The protocol of the simulated programs: a request is an identifier and a length, a response is a
-//! head with the length and that many bytes, which the identifier determines.
+//! head of HTTP with the length and that many bytes, which the identifier determines.
 
 /// Bytes of a request.
 pub const REQUEST_BYTES: usize = 12;
+/// A response's head, without the status and the length.
+const HEAD: &[u8] = b"HTTP/1.1 ... OK\r\nContent-Length: ..........\r\n\r\n";
+const STATUS_AT: usize = 9;
+const LENGTH_AT: usize = 33;
+const LENGTH_DIGITS: usize = 10;
 /// Bytes of a response's head.
-pub const HEAD_BYTES: usize = 4;
+pub const HEAD_BYTES: usize = HEAD.len();
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,11 +41,24 @@ impl Request {
         self.body_bytes + HEAD_BYTES as u32
     }
 
+    /// Returns the response's head. One of four is not fit for the client.
+    pub fn head(self) -> [u8; HEAD_BYTES] {
+        let mut head = [0; HEAD_BYTES];
+        head.copy_from_slice(HEAD);
+        let status = if self.id.is_multiple_of(4) { b"404" } else { b"200" };
+        head[STATUS_AT..STATUS_AT + status.len()].copy_from_slice(status);
+        let mut left = self.body_bytes;
+        for digit in head[LENGTH_AT..LENGTH_AT + LENGTH_DIGITS].iter_mut().rev() {
+            *digit = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        head
+    }
+
     /// Returns a byte of the response.
     pub fn response_byte(self, offset: u32) -> u8 {
-        let head = self.body_bytes.to_be_bytes();
-        match head.get(offset as usize) {
-            Some(byte) => *byte,
+        match HEAD.get(offset as usize) {
+            Some(_) => self.head()[offset as usize],
             None => {
                 let mixed = (self.id << 32 | u64::from(offset)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                 (mixed >> 40) as u8

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use unlade_net::SeqNumber;
 use unlade_research_tcp::Connection;
-use unlade_splice::Rule;
+use unlade_splice::{HostRule, Rule, Segment};
 
 use crate::message::{REQUEST_BYTES, Request};
 
@@ -15,7 +15,7 @@ pub struct Server {
     /// The response that is being written, and the next byte of it.
     response: Option<(Request, u32)>,
     /// The rule: its number, the client that segments go to, and what they become.
-    pub rule: Option<(u64, usize, Rule)>,
+    pub rule: Option<(u64, usize, HostRule)>,
     /// Behind the last byte that it has sent.
     pub sent_end: SeqNumber,
 }
@@ -55,10 +55,19 @@ impl Server {
         }
     }
 
-    /// Takes a rule, unless it has a newer one.
-    pub fn take_rule(&mut self, number: u64, client: usize, rule: Rule) {
-        if self.rule.is_none_or(|(known, ..)| known < number) {
-            self.rule = Some((number, client, rule));
+    /// Takes a rule, unless it has a newer one. Returns an acknowledgement for the socket.
+    pub fn take_rule(
+        &mut self,
+        number: u64,
+        client: usize,
+        (rule, grant): (Rule, Option<Segment>),
+    ) -> Option<Segment> {
+        if self.rule.is_some_and(|(known, ..)| known >= number) {
+            return None;
         }
+        let mut rule = HostRule::new(rule, grant);
+        let due = rule.take_grant(self.sent_end);
+        self.rule = Some((number, client, rule));
+        due
     }
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Time, Transmit};
-use unlade_splice::{ClientFlow, Opened, Segment, ServerFlow, splice};
+use unlade_splice::{ClientFlow, Opened, Segment, Sent, ServerFlow, splice};
 use unlade_testkit::Random;
 
 use crate::balancer::{Back, Balancer, Front, header_of, segment_of};
@@ -62,6 +62,10 @@ pub struct Outcome {
     pub bypassed_bytes: u64,
     /// Segments that went from a server to a client.
     pub direct_segments: u64,
+    /// Copies of heads that a server's host has sent to the balancer.
+    pub copies: u64,
+    /// Responses whose head came as a copy, and to which the balancer added nothing.
+    pub untouched: u64,
     /// Bytes that servers and the balancer sent again.
     pub retransmitted: u64,
     /// Virtual time, ms.
@@ -77,6 +81,7 @@ pub struct Simulation {
     random: Random,
     now: Time,
     direct_segments: u64,
+    copies: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -159,6 +164,7 @@ impl Simulation {
             random,
             now,
             direct_segments: 0,
+            copies: 0,
             edges,
             scales,
             plan,
@@ -197,6 +203,8 @@ impl Simulation {
             unfit: self.balancer.unfit,
             bypassed_bytes: self.balancer.bypassed_bytes,
             direct_segments: self.direct_segments,
+            copies: self.copies,
+            untouched: self.balancer.untouched,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -274,8 +282,8 @@ impl Simulation {
             self.balancer.run(now, &mut self.random);
         }
         self.servers.iter_mut().for_each(Server::run);
-        for (number, back, client, rule) in std::mem::take(&mut self.balancer.rules) {
-            self.send(To::Server(back), Packet::Rule(number, client, rule));
+        for (number, back, client, rule, grant) in std::mem::take(&mut self.balancer.rules) {
+            self.send(To::Server(back), Packet::Rule(number, client, rule, grant));
         }
         for (back, ack) in std::mem::take(&mut self.balancer.acks) {
             let header = header_of(&ack, &Header::default());
@@ -344,28 +352,54 @@ impl Simulation {
             let server = &mut self.servers[index];
             let seen = segment_of(&segment.header, payload.len() as u32);
             let mss = segment.mss_bytes;
-            let direct = server.rule.and_then(|(_, client, rule)| {
-                Some((client, rule.translate(&seen, server.sent_end)?))
-            });
+            let sent = match &mut server.rule {
+                Some((_, client, rule)) => (*client, rule.send(&seen, &payload, server.sent_end)),
+                None => (0, Sent::Balancer),
+            };
             if server.sent_end.before(seen.end()) {
                 server.sent_end = seen.end();
             }
-            match direct {
-                Some((client, shown)) => {
-                    self.direct_segments += 1;
-                    let beyond = shown.end().since(self.edges[client]);
-                    // A probe of the window has no bytes.
-                    assert!(
-                        shown.payload_bytes == 0 || beyond <= 0,
-                        "{beyond} bytes more than client {client} has room for: {seen:?} {}",
-                        self.state()
-                    );
-                    let header = header_of(&shown, &segment.header);
-                    self.cut(&Transmit { header, ..segment }, payload, mss, To::Client(client));
+            let sent_end = server.sent_end;
+            let grant = server.rule.as_mut().and_then(|(_, _, rule)| rule.take_grant(sent_end));
+            if let Some(ack) = grant {
+                let header = header_of(&ack, &Header::default());
+                server.socket.receive(now, &header, &mut Vec::new());
+            }
+            match sent {
+                (client, Sent::Client(shown)) => {
+                    self.send_directly(&segment, &shown, payload, client);
                 }
-                None => self.cut(&segment, payload, mss, To::BalancerFromServer(index)),
+                (client, Sent::Both(shown, bytes)) => {
+                    self.copies += 1;
+                    let copy = payload.slice(..bytes as usize);
+                    self.send(To::BalancerFromServer(index), Packet::Copy(segment.header, copy));
+                    self.send_directly(&segment, &shown, payload, client);
+                }
+                (_, Sent::Balancer) => {
+                    self.cut(&segment, payload, mss, To::BalancerFromServer(index));
+                }
             }
         }
+    }
+
+    fn send_directly(
+        &mut self,
+        segment: &Transmit,
+        shown: &Segment,
+        payload: Bytes,
+        client: usize,
+    ) {
+        self.direct_segments += 1;
+        let beyond = shown.end().since(self.edges[client]);
+        // A probe of the window has no bytes.
+        assert!(
+            shown.payload_bytes == 0 || beyond <= 0,
+            "{beyond} bytes more than client {client} has room for: {shown:?} {}",
+            self.state()
+        );
+        let header = header_of(shown, &segment.header);
+        let mss = segment.mss_bytes;
+        self.cut(&Transmit { header, ..*segment }, payload, mss, To::Client(client));
     }
 
     /// Sends a segment as packets.
@@ -417,12 +451,20 @@ impl Simulation {
 
     fn deliver(&mut self, to: To, packet: Packet) {
         let now = self.now;
+        let is_copy = matches!(packet, Packet::Copy(..));
         let (header, payload) = match (to, packet) {
-            (To::Server(index), Packet::Rule(number, client, rule)) => {
-                return self.servers[index].take_rule(number, client, rule);
+            (To::Server(index), Packet::Rule(number, client, rule, grant)) => {
+                let server = &mut self.servers[index];
+                if let Some(ack) = server.take_rule(number, client, (rule, grant)) {
+                    let header = header_of(&ack, &Header::default());
+                    server.socket.receive(now, &header, &mut Vec::new());
+                }
+                return;
             }
             (_, Packet::Rule(..)) => unreachable!("rules go to servers"),
-            (_, Packet::Segment(header, payload)) => (header, payload),
+            (_, Packet::Segment(header, payload) | Packet::Copy(header, payload)) => {
+                (header, payload)
+            }
         };
         let give = |socket: &mut Connection<Bytes>, header: &Header, payload: Bytes| {
             let mut pieces = if payload.is_empty() { Vec::new() } else { vec![payload] };
@@ -436,10 +478,12 @@ impl Simulation {
                 let Balancer { fronts, backs, .. } = &mut self.balancer;
                 let back = &mut backs[index];
                 let seen = segment_of(&header, payload.len() as u32);
+                let seen = Segment { is_copy, ..seen };
                 let front = back.client.map(|client| &mut fronts[client]);
-                let spliced = front.and_then(|front| front.splice().map(|(_, splice)| *splice));
-                let shown = match spliced {
-                    Some(splice) => splice.receive_from_server(&mut back.flow, &seen, now.ms()),
+                let shown = match front.and_then(Front::splice) {
+                    Some((_, splice)) => {
+                        splice.receive_from_server(&mut back.flow, &seen, now.ms())
+                    }
                     None => splice::receive_from_server(&mut back.flow, &seen, now.ms()),
                 };
                 let is_refused = self.random.below(1000u64) < self.plan.conditions.refused;

@@ -73,7 +73,7 @@ fn a_tiny_handoff_bench_limits_the_balancers() {
     assert!(output.status.success(), "{}", said(&output));
     let records = records(&file);
     assert!(records.iter().all(|record| record["case"]["lb_cpu_limit"] == 0.5));
-    for way in ["migration", "splice-late"] {
+    for way in ["migration", "splice-early", "splice-late"] {
         let of_way = |r: &&Value| r["mode"] == "ratio" && r["case"]["way"] == way;
         let ratio = records.iter().find(of_way).expect(way);
         assert!(ratio["metrics"]["throughput_ratio_vs_best_proxy"].as_f64().unwrap() > 0.0);

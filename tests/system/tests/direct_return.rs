@@ -15,6 +15,8 @@ use system_tests::{Lab, needs, said, turn};
 const PATIENCE: Duration = Duration::from_secs(30);
 const HOST: &str = "direct.objects.lab";
 const RETURNS: &str = "unlade_lb_direct_returns_total";
+const EARLY: &str = "unlade_lb_direct_returns_total{begin=\"early\"}";
+const LATE: &str = "unlade_lb_direct_returns_total{begin=\"late\"}";
 const UNFIT: &str = "unlade_lb_direct_returns_unfit_total";
 const PROXIED: &str = "unlade_lb_fallbacks_total{reason=\"direct_return\"}";
 const BYTES: &str = "unlade_lb_direct_return_bytes_total";
@@ -62,13 +64,18 @@ fn request(stream: &mut TcpStream, host: &str, object: &str) {
     stream.write_all(request.as_bytes()).unwrap();
 }
 
-fn receive(lab: &Lab, stream: &mut TcpStream, object: &str) {
+fn receive_head(stream: &mut TcpStream) -> Vec<u8> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         head.push(byte[0]);
     }
+    head
+}
+
+fn receive(lab: &Lab, stream: &mut TcpStream, object: &str) {
+    let head = receive_head(stream);
     assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
     let expected = std::fs::read(lab.dir().join("objects").join(object)).unwrap();
     let mut body = vec![0; expected.len()];
@@ -106,6 +113,53 @@ fn large_responses_bypass_the_balancer() {
         ask(&lab, &mut connect(&lab, 0), "1MiB");
     }
     assert_eq!(count(&lab, connected), before);
+}
+
+#[test]
+fn a_response_that_is_expected_is_direct_from_its_first_byte_on() {
+    needs!("ip", "setsid");
+    let _turn = turn();
+    let lab = lab();
+    let mut clients = [connect(&lab, 0), connect(&lab, 0)];
+    for object in ["16KiB", "64KiB", "256KiB", "1MiB"] {
+        ask(&lab, &mut clients[0], object);
+        let (early, bytes) = (count(&lab, EARLY), count(&lab, BYTES));
+        for _ in 0..3 {
+            for client in &mut clients {
+                ask(&lab, client, object);
+            }
+        }
+        let length = std::fs::metadata(lab.dir().join("objects").join(object)).unwrap().len();
+        let counted = wait_for(PATIENCE, || {
+            count(&lab, EARLY) >= early + 5 && count(&lab, BYTES) >= bytes + 5 * length
+        });
+        assert!(counted, "{object}: {}", Metrics::read(&lab, "lb").noteworthy());
+    }
+    assert!(count(&lab, LATE) > 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+}
+
+#[test]
+fn a_head_that_is_not_fit_comes_through_the_balancer() {
+    needs!("ip", "setsid");
+    let _turn = turn();
+    let lab = lab();
+    let mut client = connect(&lab, 0);
+    for _ in 0..3 {
+        ask(&lab, &mut client, "64KiB");
+    }
+    assert!(wait_for(PATIENCE, || count(&lab, EARLY) > 0));
+    let ended = "HTTP/1.1 304 ";
+    for turn in 0..4 {
+        let fields = "If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT\r\n";
+        let request = format!("GET /64KiB HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let head = receive_head(&mut client);
+        assert!(head.starts_with(ended.as_bytes()), "{}", String::from_utf8_lossy(&head));
+        // The path is known to be long again.
+        (0..1 + turn % 2).for_each(|_| ask(&lab, &mut client, "64KiB"));
+    }
+    let counted = wait_for(PATIENCE, || unfit(&lab, "head") > 0);
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
 }
 
 #[test]

@@ -9,7 +9,8 @@ use super::table;
 use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
 use crate::lab::plan::{
-    DIRECT_HOST, Front, HOST, OffloadMode, Rate, RequestsPerMigration, Spec, policy_parser,
+    EARLY_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration, Spec,
+    policy_parser,
 };
 use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
@@ -27,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
-migration), by `unlade lb` with direct return of responses (splice-late, plain HTTP), by `unlade \
+migration), by `unlade lb` with direct return of responses (splice-early, splice-late; plain HTTP), by `unlade \
 lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
@@ -120,12 +121,18 @@ enum Shaping {
 enum Way {
     /// The connection moves to the server
     Migration,
+    /// Direct return of a response from its first byte on (plain HTTP)
+    SpliceEarly,
     /// Direct return of the rest of a response (plain HTTP)
     SpliceLate,
 }
 
 impl Way {
-    const ALL: [Way; 2] = [Way::Migration, Way::SpliceLate];
+    const ALL: [Way; 3] = [Way::Migration, Way::SpliceEarly, Way::SpliceLate];
+
+    fn is_splice(self) -> bool {
+        matches!(self, Way::SpliceEarly | Way::SpliceLate)
+    }
 }
 
 fn parse_share(text: &str) -> Result<f64, String> {
@@ -140,8 +147,10 @@ fn parse_share(text: &str) -> Result<f64, String> {
 enum Mode {
     Offload(RequestsPerMigration),
     Auto,
+    /// The servers' hosts send a response to the client.
+    SpliceEarly,
     /// The servers' hosts send the rest of a response to the client.
-    Splice,
+    SpliceLate,
     Baseline(Front),
     /// No front at all: the ceiling.
     Direct,
@@ -151,7 +160,9 @@ impl Mode {
     fn asked(self) -> Asked {
         match self {
             Mode::Baseline(front) => Asked::Front(front),
-            Mode::Offload(_) | Mode::Auto | Mode::Splice => Asked::Front(Front::Offload),
+            Mode::Offload(_) | Mode::Auto | Mode::SpliceEarly | Mode::SpliceLate => {
+                Asked::Front(Front::Offload)
+            }
             Mode::Direct => Asked::Servers,
         }
     }
@@ -160,7 +171,8 @@ impl Mode {
         match self {
             Mode::Offload(requests) => window::host_for(requests),
             Mode::Auto => "auto.objects.lab",
-            Mode::Splice => DIRECT_HOST,
+            Mode::SpliceEarly => EARLY_HOST,
+            Mode::SpliceLate => LATE_HOST,
             Mode::Baseline(_) | Mode::Direct => HOST,
         }
     }
@@ -169,14 +181,15 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
-            Mode::Splice => "splice-late",
+            Mode::SpliceEarly => "splice-early",
+            Mode::SpliceLate => "splice-late",
             other => other.asked().mode(),
         }
     }
 
     /// Returns true for the ways that are compared with proxies.
     fn is_ours(self) -> bool {
-        matches!(self, Mode::Offload(_) | Mode::Splice)
+        matches!(self, Mode::Offload(_) | Mode::SpliceEarly | Mode::SpliceLate)
     }
 
     /// Name in the table.
@@ -215,7 +228,7 @@ impl Case {
         }
         let way = match mode {
             Some(Mode::Offload(_)) => Some("migration"),
-            Some(Mode::Splice) => Some("splice-late"),
+            Some(mode @ (Mode::SpliceEarly | Mode::SpliceLate)) => Some(mode.name()),
             _ => None,
         };
         map.extend(way.map(|way| ("way".to_owned(), way.into())));
@@ -301,7 +314,7 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
             tls: true,
             rate: (shaping == Shaping::Shaped).then_some(args.rate),
             offload: OffloadMode::Always,
-            direct_return: args.ways.contains(&Way::SpliceLate),
+            direct_return: args.ways.iter().any(|way| way.is_splice()),
             fronts: args.fronts.clone(),
             policy: args.policy,
             ..Spec::default()
@@ -376,7 +389,10 @@ fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<
     if args.ways.contains(&Way::Migration) {
         modes.extend([Limited(1), Limited(8), Unlimited].map(Mode::Offload));
     }
-    modes.extend((!tls && args.ways.contains(&Way::SpliceLate)).then_some(Mode::Splice));
+    for (way, mode) in [(Way::SpliceEarly, Mode::SpliceEarly), (Way::SpliceLate, Mode::SpliceLate)]
+    {
+        modes.extend((!tls && args.ways.contains(&way)).then_some(mode));
+    }
     modes.extend(args.auto.then_some(Mode::Auto));
     modes.extend([Front::Proxy, Front::Nginx, Front::Haproxy].map(Mode::Baseline));
     // nginx and haproxy may not be installed.

@@ -1,7 +1,7 @@
 //! The configuration files of everything a lab runs, written from its plan.
 
 use super::plan::{
-    ADMIN_PORT, AGENT_ADMIN_PORT, DIRECT_HOST, FIXED_HOSTS, Front, Node, OffloadMode,
+    ADMIN_PORT, AGENT_ADMIN_PORT, DIRECT_HOSTS, FIXED_HOSTS, Front, Node, OffloadMode,
     PROXY_ADMIN_PORT, Plan,
 };
 use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT};
@@ -95,10 +95,12 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
     }
     text.push_str(&pool(plan, "objects"));
     if front == Front::Offload && plan.spec.direct_return {
-        text.push_str(&route(Some(DIRECT_HOST), "direct", OffloadMode::Off, None));
-        text.push_str(&pool(plan, "direct"));
         let key = quoted(&plan.pki(RULES_KEY));
-        let _ = writeln!(text, "direct_return = {{ key_file = {key} }}");
+        for (host, name, settings) in DIRECT_HOSTS {
+            text.push_str(&route(Some(host), name, OffloadMode::Off, None));
+            text.push_str(&pool(plan, name));
+            let _ = writeln!(text, "direct_return = {{ key_file = {key}{settings} }}");
+        }
     }
     text
 }

@@ -28,9 +28,18 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
     ("auto.objects.lab", OffloadMode::Auto, RequestsPerMigration::Limited(8)),
     ("off.objects.lab", OffloadMode::Off, RequestsPerMigration::Limited(1)),
 ];
-/// Host whose large responses the servers' hosts send to the client directly, in a lab with
-/// `--direct-return`.
-pub const DIRECT_HOST: &str = "direct.objects.lab";
+/// Hosts whose responses the servers' hosts send to the client directly, in a lab with
+/// `--direct-return`: name, pool, settings of it beside the key. All that are expected to be of 1 KiB
+/// or more begin early at the second one, none at the third.
+pub const DIRECT_HOSTS: [(&str, &str, &str); 3] = [
+    ("direct.objects.lab", "direct", ""),
+    (EARLY_HOST, "early", ", early_from_bytes = \"1KiB\""),
+    (LATE_HOST, "late", ", early_from_bytes = \"1GiB\""),
+];
+/// See [`DIRECT_HOSTS`].
+pub const EARLY_HOST: &str = "early.objects.lab";
+/// See [`DIRECT_HOSTS`].
+pub const LATE_HOST: &str = "late.objects.lab";
 /// The same service by IPv6 only.
 pub const HOST_V6: &str = "objects6.lab";
 /// Where a server proxies are told to go listens.

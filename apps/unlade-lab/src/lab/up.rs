@@ -5,7 +5,7 @@ use super::namespace::name_files_dir;
 use super::plan::{
     ADMIN_PORT, AGENT_ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT,
 };
-use super::plan::{DIRECT_HOST, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
+use super::plan::{DIRECT_HOSTS, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
 use super::process::{Process, log_tail, start};
 use super::state::{self, State};
 use super::{config, down, interrupt, network, objects, pki};
@@ -130,7 +130,9 @@ fn name_files(plan: &Plan) -> Result<()> {
     for (host, ..) in FIXED_HOSTS {
         hosts.push_str(&format!("{} {host}\n", plan.virtual_v4()));
     }
-    hosts.push_str(&format!("{} {DIRECT_HOST}\n", plan.virtual_v4()));
+    for (host, ..) in DIRECT_HOSTS {
+        hosts.push_str(&format!("{} {host}\n", plan.virtual_v4()));
+    }
     for node in plan.nodes() {
         hosts.push_str(&format!("{} {node}.lab\n", plan.address_v4(node)));
     }

@@ -2,8 +2,8 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Label,
-    Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
+    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
+    Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
     ResponseReason, RuleResult, StatusClass, Trigger, Unfit, UpstreamFailure,
 };
 
@@ -132,15 +132,15 @@ events! {
     /// Bytes that servers report to have sent to clients themselves
     BytesDirect => "unlade_lb_direct_bytes",
         "Bytes that servers sent to clients themselves.";
-    /// The rest of a response was sent to the client by its server's host
-    DirectReturned => "unlade_lb_direct_returns",
-        "Responses whose rest went from the server's host to the client directly.";
+    /// A response, or the rest of it, was sent to the client by its server's host
+    DirectReturned(begin: Begin) => "unlade_lb_direct_returns",
+        "Responses that went from the server's host to the client directly, from their first byte on or from a later one.";
     /// Bytes of these responses that did not pass the balancer's sockets
     DirectReturnBytes => "unlade_lb_direct_return_bytes",
         "Bytes of these responses that did not pass the balancer's sockets.";
     /// A response that could have been returned directly was relayed
     DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
-        "Long responses relayed in a pool with direct return.";
+        "Responses relayed in a pool with direct return although they were long enough.";
 
     // Connections that have changed their protocol.
     /// A connection changed its protocol

@@ -279,6 +279,16 @@ labels! {
 }
 
 labels! {
+    /// The time at which a response began to go to the client directly.
+    Begin: "begin" {
+        /// From its first byte on.
+        Early => "early",
+        /// After a part of it was relayed.
+        Late => "late",
+    }
+}
+
+labels! {
     /// The reason why a long response was relayed in a pool with direct return.
     Unfit: "reason" {
         /// The client's window is smaller than what the server was granted.
@@ -287,6 +297,9 @@ labels! {
         Segments => "segments",
         /// Only one of the two connections uses timestamps.
         Timestamps => "timestamps",
+        /// The response was expected to go to the client from its first byte on, and its head has to
+        /// be changed for the client.
+        Head => "head",
         /// A table is full, a connection was closing, or the kernel refused.
         Failed => "failed",
     }

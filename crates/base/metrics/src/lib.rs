@@ -39,8 +39,8 @@ mod stages;
 pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
-    AdoptionRefusal, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health, Mode,
-    OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
+    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
+    Mode, OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult, StatusClass,
     Trigger, Unfit, UpstreamFailure,
 };

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use unlade_http::{BodyFraming, ResponseHead};
-use unlade_metrics::Event;
+use unlade_metrics::{Begin, Event};
 use unlade_runtime::Stream;
+use unlade_splice::head::Head;
 use unlade_steering::splice::End;
 
 use crate::body::Body;
 use crate::buffer::PipeLease;
 use crate::config::Timeouts;
-use crate::direct_return::{Begun, DirectReturn};
+use crate::direct_return::{Begun, DirectReturn, Judged};
 use crate::exchange::Failed;
 use crate::head::{self, ResponseTerms};
 use crate::incoming::{Incoming, ReadEvent};
@@ -68,10 +69,20 @@ impl Delivery<'_> {
         terms: ResponseTerms,
         mut upstream: Upstream,
     ) -> Delivered {
+        let mut is_extended = false;
+        match self.judge_early(head, &mut upstream) {
+            None => {}
+            Some(Judged::Fit(known)) => return self.run_early(known, upstream).await,
+            Some(Judged::Unfit) => is_extended = true,
+            Some(Judged::Broken) => {
+                let outcome = Err(Failed::Server);
+                return Delivered { outcome, begun: true, upstream: None, response_bytes: 0 };
+            }
+        }
         let mut body = Body::new(head.framing());
         let mut sent = 0;
         let decode = terms.http10 && head.framing() == BodyFraming::Chunked;
-        self.decide(head, &mut upstream, decode);
+        self.decide(head, &mut upstream, decode, is_extended);
         let mut outcome = match decode {
             false => self.begin(head, terms, &mut body, &mut sent).await,
             true => self.begin_decoded(head, terms, &mut body, &mut sent).await,
@@ -90,9 +101,63 @@ impl Delivery<'_> {
         Delivered { outcome, begun, upstream: whole.then_some(upstream), response_bytes: sent }
     }
 
+    /// Decides about a response whose splice began early.
+    fn judge_early(&mut self, head: &ResponseHead, upstream: &mut Upstream) -> Option<Judged> {
+        let direct = self.direct.as_mut().filter(|direct| direct.is_early)?;
+        let body_bytes = match head.framing() {
+            BodyFraming::Length(bytes) => Some(bytes),
+            BodyFraming::None => Some(0),
+            BodyFraming::Chunked | BodyFraming::UntilClose => None,
+        };
+        let judged = direct.judge_head(upstream, self.incoming.data(), body_bytes);
+        direct.splices.note_length(direct.path, body_bytes.unwrap_or(0));
+        if matches!(judged, Judged::Unfit) {
+            // The server waits with what it was granted.
+            let came = (self.incoming.data().len() - head.head_bytes()) as u64;
+            let left = body_bytes.map_or(u64::MAX, |bytes| bytes.saturating_sub(came));
+            direct.splices.relay(&mut upstream.end, left);
+            direct.is_over = true;
+        }
+        Some(judged)
+    }
+
+    /// Lets a response go to the client from its first byte on. The head goes as it is, if the client
+    /// has not got it already.
+    async fn run_early(mut self, head: Head, mut upstream: Upstream) -> Delivered {
+        let bytes = u64::from(head.response_bytes());
+        let is_sent = self.direct.as_ref().is_some_and(|direct| direct.has_sent(head.head_bytes))
+            && self.incoming.data().len() == head.head_bytes as usize;
+        let mut outcome = Ok(0);
+        if is_sent {
+            self.worker.meter.add(Event::DirectReturned(Begin::Early));
+        } else {
+            let came = relay_spliced(self.client, self.timeouts, &mut self.incoming, bytes);
+            outcome = came.await;
+        }
+        let mut sent = 0;
+        let outcome = match outcome {
+            Ok(relayed) => self.await_end(&mut upstream, bytes, relayed, &mut sent).await,
+            Err(failed) => Err(failed),
+        };
+        if outcome.is_err() {
+            self.direct.iter().for_each(|direct| direct.abort(&upstream));
+        }
+        self.incoming.clear();
+        let is_whole = outcome.is_ok() && !upstream.is_broken;
+        let response_bytes = sent.saturating_sub(head.head_bytes.into());
+        let upstream = is_whole.then_some(upstream);
+        Delivered { outcome, begun: true, upstream, response_bytes }
+    }
+
     /// Decides whether a rest of the response can go to the client directly. A server that is to be
-    /// relayed may send more than the limit.
-    fn decide(&mut self, head: &ResponseHead, upstream: &mut Upstream, decode: bool) {
+    /// relayed may send more than the limit; `is_extended`: it may already.
+    fn decide(
+        &mut self,
+        head: &ResponseHead,
+        upstream: &mut Upstream,
+        decode: bool,
+        is_extended: bool,
+    ) {
         let (received, head_bytes) = (self.incoming.data().len() as u64, head.head_bytes() as u64);
         self.came_bytes = received;
         let rest = match head.framing() {
@@ -110,6 +175,7 @@ impl Delivery<'_> {
         }
         let is_relayed = self.direct.as_ref().is_none_or(|direct| direct.is_over);
         if is_relayed
+            && !is_extended
             && upstream.end.as_ref().is_some_and(|end| !end.fits(head_bytes.saturating_add(rest)))
             && let Some(splices) = self.worker.splices()
         {
@@ -211,7 +277,7 @@ impl Delivery<'_> {
         while let (Body::Length(left), Some(direct)) = (&*body, &mut self.direct) {
             match direct.begin(upstream, self.came_bytes, *left) {
                 Begun::Direct(bytes) => {
-                    let outcome = self.await_end(upstream, bytes, sent).await;
+                    let outcome = self.await_end(upstream, bytes, 0, sent).await;
                     if outcome.is_err() {
                         self.direct.iter().for_each(|direct| direct.abort(upstream));
                     }
@@ -238,17 +304,20 @@ impl Delivery<'_> {
         Ok(())
     }
 
-    /// Waits until the client has acknowledged `bytes` direct bytes, and relays what comes here
-    /// meanwhile.
+    /// Waits until the client has acknowledged the `bytes` bytes of a splice, and relays what comes
+    /// here meanwhile; `relayed` bytes were before. Bytes in the buffer are copies: they are relayed
+    /// if others come.
     async fn await_end(
         &mut self,
         upstream: &mut Upstream,
         bytes: u64,
+        relayed: u64,
         sent: &mut u64,
     ) -> Result<(), Failed> {
         let Some(direct) = &self.direct else { return Ok(()) };
-        let (mut relayed, mut pause, mut watches) = (0, PAUSE_MIN, true);
-        let (begun, mut is_repeated) = (direct.acknowledged(), false);
+        let (mut relayed, mut pause, mut watches) = (relayed, PAUSE_MIN, true);
+        // The request had the window with it if the splice began before.
+        let (begun, mut is_repeated) = (direct.acknowledged(), direct.is_early);
         let (mut acknowledged, mut since) = (begun, Instant::now());
         loop {
             let is_complete = direct.is_complete();
@@ -280,13 +349,12 @@ impl Delivery<'_> {
                         return Err(Failed::ClientSlow);
                     }
                 }
-                Ok(ReadEvent::Read(Ok(count @ 1..))) => {
-                    // The client has them already if it has acknowledged everything.
-                    let taken = if is_complete { 0 } else { (bytes - relayed).min(count as u64) };
-                    let data = self.incoming.data().get(..taken as usize).unwrap_or_default();
-                    write(self.client, self.timeouts, data, false).await?;
-                    relayed += taken;
-                    self.incoming.clear();
+                // The client has them already if it has acknowledged everything.
+                Ok(ReadEvent::Read(Ok(1..))) if is_complete => self.incoming.clear(),
+                Ok(ReadEvent::Read(Ok(1..))) => {
+                    let (client, incoming) = (&mut *self.client, &mut self.incoming);
+                    let left = bytes - relayed;
+                    relayed += relay_spliced(client, self.timeouts, incoming, left).await?;
                     direct.judge(upstream, relayed);
                 }
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
@@ -451,6 +519,20 @@ async fn write(
         io::ErrorKind::TimedOut => Failed::ClientSlow,
         _ => Failed::Client,
     })
+}
+
+/// Relays what came here of a spliced response, at most `bytes_max` bytes. Returns their number.
+async fn relay_spliced(
+    client: &mut Stream,
+    timeouts: &Timeouts,
+    incoming: &mut Incoming,
+    bytes_max: u64,
+) -> Result<u64, Failed> {
+    let taken = bytes_max.min(incoming.data().len() as u64);
+    let data = incoming.data().get(..taken as usize).unwrap_or_default();
+    write(client, timeouts, data, false).await?;
+    incoming.clear();
+    Ok(taken)
 }
 
 /// Waits for the client, within the limit for stalled bodies.

@@ -2,17 +2,19 @@
 //! sockets of this balancer.
 //!
 //! ```text
-//!  relayed     head and first bytes, until the server has used up what it was granted
-//!  begin       a program joins both connections; the server's host gets a rule
-//!  direct      bytes ──► client; acknowledgements ──► server; what comes here is relayed
-//!  end         the client has acknowledged the last byte; both connections go on as before
+//!  begin early   before the request, if a long response is expected: the server's host gets a rule,
+//!                looks at the head, and sends a copy of it here
+//!  or late       head and first bytes are relayed, until the server has used up what it was granted
+//!  direct        bytes ──► client; acknowledgements ──► server; what comes here is relayed
+//!  end           the client has acknowledged the last byte; both connections go on as before
 //! ```
 //! Connections without such a response have no part in it: a slot is opened by the first one.
 
-use unlade_metrics::{self as metrics, Event};
+use unlade_metrics::{self as metrics, Begin, Event};
 use unlade_net::FlowKey;
 use unlade_runtime::Stream;
 use unlade_splice::Unfit;
+use unlade_splice::head::{Head, fit};
 use unlade_steering::splice::{ClientSlot, End, SpliceError};
 
 use crate::splices::{DirectPool, ServerEnd, Splices};
@@ -37,6 +39,18 @@ pub(crate) struct DirectReturn<'c> {
     pub path: u64,
     /// This response is relayed.
     pub is_over: bool,
+    /// The splice has begun, before the request was sent.
+    pub is_early: bool,
+}
+
+/// The conclusion from the head of a response whose splice began early.
+pub(crate) enum Judged {
+    /// The client has got the head, or gets it as it is, and the rest takes the direct way.
+    Fit(Head),
+    /// No byte was direct. The response is relayed from its first byte on.
+    Unfit,
+    /// The server's host has sent bytes that are not fit: both connections have to be closed.
+    Broken,
 }
 
 /// The next step of a response.
@@ -92,6 +106,63 @@ impl DirectReturn<'_> {
         }
     }
 
+    /// Begins a splice before a request of so many bytes is sent, for which as many of a response are
+    /// expected. Returns false if the response begins here.
+    pub(crate) fn begin_early(
+        &mut self,
+        client: &Stream,
+        upstream: &mut Upstream,
+        bytes: (u32, u32),
+    ) -> bool {
+        let opened = self.open_slots(client, upstream);
+        let begun = match (&*self.client, &mut upstream.end, opened) {
+            (Some(slot), Some(end), Ok(())) => {
+                self.splices.begin_early(slot, end, bytes, self.pool)
+            }
+            (_, _, opened) => opened.and(Err(SpliceError::Closed)),
+        };
+        if let Err(error) = &begun {
+            // The response can begin late: a reason is counted there.
+            tracing::debug!(%error, client = %client.peer(), "no early direct return");
+        }
+        self.is_early = begun.is_ok();
+        self.is_early
+    }
+
+    /// Decides about the response that begins with `data`, its head, whose body has `body_bytes`
+    /// bytes if it has a length. The server's host comes to the same conclusion.
+    pub(crate) fn judge_head(
+        &mut self,
+        upstream: &mut Upstream,
+        data: &[u8],
+        body_bytes: Option<u64>,
+    ) -> Judged {
+        let (Some(client), Some(end)) = (&*self.client, &upstream.end) else {
+            return Judged::Broken;
+        };
+        let head = fit(data).filter(|head| Some(u64::from(head.body_bytes)) == body_bytes);
+        if let Some(head) = head {
+            self.splices.set_length(client, end, head.response_bytes());
+            return Judged::Fit(head);
+        }
+        let is_direct = client.copied_bytes() > 0;
+        self.cancel(upstream);
+        self.worker.meter.add(Event::DirectReturnUnfit(metrics::Unfit::Head));
+        if is_direct { Judged::Broken } else { Judged::Unfit }
+    }
+
+    /// Returns true if the client has been sent so many bytes from the first one on by the server's
+    /// host.
+    pub(crate) fn has_sent(&self, bytes: u32) -> bool {
+        self.client.as_ref().is_some_and(|client| client.copied_bytes() >= bytes)
+    }
+
+    /// Ends a splice of which no byte was direct.
+    pub(crate) fn cancel(&mut self, upstream: &Upstream) {
+        self.is_early = false;
+        self.abort(upstream);
+    }
+
     /// Begins the direct return of the rest of a response, of which `came_bytes` came.
     pub(crate) fn begin(&mut self, upstream: &Upstream, came_bytes: u64, rest_bytes: u64) -> Begun {
         let (Some(client), Some(end)) = (&*self.client, &upstream.end) else {
@@ -102,7 +173,7 @@ impl DirectReturn<'_> {
         }
         match self.splices.begin(client, end, rest_bytes, self.pool) {
             Ok(bytes) => {
-                self.worker.meter.add(Event::DirectReturned);
+                self.worker.meter.add(Event::DirectReturned(Begin::Late));
                 Begun::Direct(bytes)
             }
             Err(SpliceError::Unfit(Unfit::Granted)) => Begun::Later,

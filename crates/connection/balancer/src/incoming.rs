@@ -23,6 +23,7 @@ pub(crate) struct Incoming {
     start: usize,
     end: usize,
     touched: bool,
+    ended: bool,
     first_read_bytes: usize,
 }
 
@@ -40,7 +41,8 @@ pub(crate) enum ReadEvent {
 impl Incoming {
     /// Creates an empty buffer; the first read takes at most `first_read_bytes`.
     pub(crate) fn new(first_read_bytes: usize) -> Incoming {
-        Incoming { buffer: None, start: 0, end: 0, touched: false, first_read_bytes }
+        let (touched, ended) = (false, false);
+        Incoming { buffer: None, start: 0, end: 0, touched, ended, first_read_bytes }
     }
 
     /// Returns the unconsumed bytes.
@@ -52,6 +54,11 @@ impl Incoming {
     /// Returns true if nothing has ever arrived.
     pub(crate) fn is_untouched(&self) -> bool {
         !self.touched
+    }
+
+    /// Returns true if the server has ended its direction, behind everything that was read.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// Drops the first `bytes` bytes.
@@ -139,6 +146,7 @@ impl Incoming {
             self.buffer = Some(buffer);
         }
         ready!(polled)?;
+        self.ended |= count == 0;
         Poll::Ready(Ok(count))
     }
 }

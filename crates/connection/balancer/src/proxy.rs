@@ -119,6 +119,17 @@ impl<'b> Forward<'b> {
         })
     }
 
+    /// Returns true if a response's head can be that of the server: a request of HTTP/1.1 for a
+    /// body, without one of its own, on a connection that goes on.
+    fn has_plain_response(&self) -> bool {
+        self.method == Method::Get
+            && !self.http10
+            && self.keep_alive
+            && self.rest.is_done()
+            && self.upgrade.is_none()
+            && !self.awaits_continue
+    }
+
     /// Returns the path, for choosing another server.
     fn path(&self) -> &str {
         let line = self.sent.split(|byte| *byte == b'\r').next().unwrap_or_default();
@@ -265,25 +276,17 @@ impl Exchange<'_> {
         server: &Server,
         start: Instant,
     ) -> Attempt {
-        if self.may_return_directly(upstream.address)
-            && let Some(pool) = &self.pool.direct_return
-            && let Some(splices) = self.worker.splices()
-            && let Err(error) = upstream.limit(splices, pool, splices.path(forward.path()))
-        {
-            tracing::debug!(%error, server = %upstream.address, "no direct return");
-        }
+        let mut is_early = self.prepare_return(forward, &mut upstream);
         // Body bytes that are taken from the client from now on have no other copy.
         let replayable =
             upstream.reused && forward.rest.is_done() && forward.method.is_idempotent();
         if let Err(ended) = self.send(forward.sent, &upstream).await {
             match ended {
-                Some(_) if replayable => return Attempt::Stale,
+                // Bytes that the client got directly cannot be sent again.
+                Some(_) if replayable && !is_early => return Attempt::Stale,
                 // The server may have answered before it closed.
                 Some(_) => {}
-                None => {
-                    let refusal = self.failure(UpstreamFailure::ResponseTimeout, SLOW_ANSWER);
-                    return Attempt::Over(Done::refused(refusal));
-                }
+                None => return self.fail(Failed::Slow, is_early, &upstream),
             }
         }
         let rest = std::mem::replace(&mut forward.rest, Body::Done);
@@ -292,17 +295,90 @@ impl Exchange<'_> {
         let recent = (!self.client.is_tls()).then_some(&self.worker.recent_bodies);
         let first_read_bytes = self.worker.plan().config.body.first_read_bytes(recent);
         let mut incoming = Incoming::new(first_read_bytes);
-        match self.await_head(forward, &mut upstream, &mut upload, &mut incoming).await {
+        let awaited =
+            self.await_head(forward, &mut upstream, &mut upload, &mut incoming, &mut is_early);
+        match awaited.await {
             Ok(head) => {
                 self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
                 server.set_silent(false);
                 if head.status() == 101 {
                     return Attempt::Over(self.switch(forward, head, upstream, incoming).await);
                 }
-                Attempt::Over(self.deliver(forward, head, upstream, upload, incoming).await)
+                let arrived = Arrived { head, incoming, is_early };
+                Attempt::Over(self.deliver(forward, arrived, upstream, upload).await)
             }
-            Err(Failed::Server) if replayable && incoming.is_untouched() => Attempt::Stale,
-            Err(failed) => Attempt::Over(self.give_up(failed)),
+            Err(Failed::Server) if incoming.is_untouched() && (replayable || is_early) => {
+                // An end in order is behind all bytes of the server: none was direct.
+                let is_sure = !is_early || incoming.is_ended();
+                if is_early && is_sure {
+                    self.cancel_early(&upstream);
+                }
+                match is_sure && replayable {
+                    true => Attempt::Stale,
+                    false => self.fail(Failed::Server, is_early && !is_sure, &upstream),
+                }
+            }
+            Err(failed @ Failed::Malformed(_)) if is_early => {
+                // The server's host takes no such head for a fit one.
+                self.cancel_early(&upstream);
+                self.fail(failed, false, &upstream)
+            }
+            Err(failed) => self.fail(failed, is_early, &upstream),
+        }
+    }
+
+    /// Ends a request without a response. `is_early`: the client may have got a part of one from the
+    /// server's host, so nothing else may follow.
+    fn fail(&self, failed: Failed, is_early: bool, upstream: &Upstream) -> Attempt {
+        let done = self.give_up(failed);
+        if !is_early {
+            return Attempt::Over(done);
+        }
+        self.cancel_early(upstream);
+        Attempt::Over(Done::aborted())
+    }
+
+    /// Limits what the server may send, or lets the response go to the client from its first byte on.
+    /// Returns true for the latter.
+    fn prepare_return(&mut self, forward: &Forward<'_>, upstream: &mut Upstream) -> bool {
+        if !self.may_return_directly(upstream.address) {
+            return false;
+        }
+        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
+        let Some((pool, splices)) = means else { return false };
+        let path = splices.path(forward.path());
+        if let Some(expected_bytes) = splices.early_bytes(pool, path)
+            && let Ok(request_bytes) = u32::try_from(forward.sent.len())
+            && forward.has_plain_response()
+            && !self.is_last
+            && !self.worker.is_draining()
+        {
+            let mut direct = DirectReturn {
+                worker: self.worker,
+                splices,
+                pool,
+                client: &mut *self.direct,
+                path,
+                is_over: false,
+                is_early: false,
+            };
+            if direct.begin_early(self.client, upstream, (request_bytes, expected_bytes)) {
+                return true;
+            }
+        }
+        if let Err(error) = upstream.limit(splices, pool, path) {
+            tracing::debug!(%error, server = %upstream.address, "no direct return");
+        }
+        false
+    }
+
+    /// Ends a splice that began early. Unless it is sure that no byte was direct, both connections are
+    /// closed afterwards.
+    fn cancel_early(&self, upstream: &Upstream) {
+        if let (Some(splices), Some(client), Some(end)) =
+            (self.worker.splices(), &*self.direct, &upstream.end)
+        {
+            splices.abort(client, end);
         }
     }
 
@@ -327,6 +403,7 @@ impl Exchange<'_> {
         upstream: &mut Upstream,
         upload: &mut Upload,
         incoming: &mut Incoming,
+        is_early: &mut bool,
     ) -> Result<ResponseHead, Failed> {
         let mut interim = 0;
         let mut watch_client = true;
@@ -340,6 +417,11 @@ impl Exchange<'_> {
                         return Err(Failed::Malformed(HeadError::BadStatusLine));
                     }
                     forward.awaits_continue = false;
+                    if std::mem::take(is_early) {
+                        // The server's host has read this head, and takes no other one.
+                        self.cancel_early(upstream);
+                        self.lift_limit(upstream);
+                    }
                     self.pass_interim(&head, forward.http10, incoming).await?;
                     continue;
                 }
@@ -365,6 +447,13 @@ impl Exchange<'_> {
                 continue;
             }
             self.upload_or_read(forward, upstream, upload, incoming).await?;
+        }
+    }
+
+    /// Lets the server send as much as the socket has room for.
+    fn lift_limit(&self, upstream: &mut Upstream) {
+        if let Some(splices) = self.worker.splices() {
+            splices.relay(&mut upstream.end, u64::MAX);
         }
     }
 
@@ -446,9 +535,7 @@ impl Exchange<'_> {
         head::switching(&head, data, protocol, &mut out);
         let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
         let mut upstream = upstream;
-        if let Some(splices) = self.worker.splices() {
-            splices.relay(&mut upstream.end, u64::MAX);
-        }
+        self.lift_limit(&mut upstream);
         self.client.set_stall_limit(self.timeouts.body_stall);
         if self.client.write_all(&out, false).await.is_err() {
             return Done::aborted();
@@ -461,10 +548,9 @@ impl Exchange<'_> {
     async fn deliver(
         &mut self,
         forward: &Forward<'_>,
-        head: ResponseHead,
+        Arrived { head, incoming, is_early }: Arrived,
         upstream: Upstream,
         mut upload: Upload,
-        incoming: Incoming,
     ) -> Done {
         // A server that refuses a request does not want the rest of it.
         if head.status() >= 400 && !upload.is_done() {
@@ -490,6 +576,7 @@ impl Exchange<'_> {
             client: &mut *self.direct,
             path: if is_possible { splices.path(forward.path()) } else { 0 },
             is_over: !is_possible || !keep_alive || !reusable,
+            is_early,
         });
         let delivery = Delivery {
             worker: self.worker,
@@ -559,6 +646,14 @@ impl Exchange<'_> {
         }
         Done { status, response_bytes, ..Done::aborted() }
     }
+}
+
+/// The head of a response, and the bytes that came with it.
+struct Arrived {
+    head: ResponseHead,
+    incoming: Incoming,
+    /// The splice began before the request was sent.
+    is_early: bool,
 }
 
 enum Either {

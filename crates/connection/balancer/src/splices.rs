@@ -11,7 +11,9 @@ use unlade_config::{KeyFileError, read_key};
 use unlade_net::FlowKey;
 use unlade_splice::datagram::Key;
 use unlade_splice::splice::LENGTH_BYTES_MAX;
-use unlade_steering::splice::{ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing};
+use unlade_steering::splice::{
+    ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing, When,
+};
 
 use crate::config::DirectReturnConfig;
 
@@ -23,6 +25,8 @@ const LIMIT_HEAD_BYTES: u64 = 4 << 10;
 const UNKNOWN_LIMIT_BYTES_MAX: u64 = 48 << 10;
 /// The limit if a response is expected that is long enough for a splice.
 const LARGE_LIMIT_BYTES: u32 = 4 << 10;
+/// Bytes of a head that are expected beside those of the body.
+const EXPECTED_HEAD_BYTES: u64 = 512;
 /// Paths whose responses are remembered: a power of two.
 const PATHS_MAX: usize = 4096;
 /// The part of the limit that a server may leave unused: a segment, and the granularity of windows.
@@ -37,8 +41,10 @@ const BACKOFF: Duration = Duration::from_secs(30);
 pub(crate) struct DirectPool {
     secret: [u8; 16],
     rules_port: u16,
-    /// Responses of fewer bytes are relayed.
+    /// Responses of fewer bytes are relayed, unless they begin early.
     pub from_bytes: u64,
+    /// Responses of which as many bytes are expected begin early.
+    early_from_bytes: u64,
 }
 
 impl DirectPool {
@@ -47,9 +53,21 @@ impl DirectPool {
     /// # Errors
     /// The file is unusable.
     pub(crate) fn load(config: &DirectReturnConfig) -> Result<DirectPool, KeyFileError> {
-        let DirectReturnConfig { key_file, rules_port, from_bytes } = config;
-        let (rules_port, from_bytes) = (*rules_port, from_bytes.bytes());
-        Ok(DirectPool { secret: read_key(key_file)?, rules_port, from_bytes })
+        let DirectReturnConfig { key_file, rules_port, from_bytes, early_from_bytes } = config;
+        Ok(DirectPool {
+            secret: read_key(key_file)?,
+            rules_port: *rules_port,
+            from_bytes: from_bytes.bytes(),
+            early_from_bytes: early_from_bytes.bytes(),
+        })
+    }
+
+    /// Returns the bytes of a response with its head that is to go to the client from its first byte
+    /// on, if the path's last response had a length.
+    fn early_bytes(&self, expected_bytes: Option<u64>) -> Option<u32> {
+        let bytes = expected_bytes.filter(|bytes| *bytes >= self.early_from_bytes)?;
+        let bytes = u32::try_from(bytes.saturating_add(EXPECTED_HEAD_BYTES)).ok()?;
+        (bytes <= LENGTH_BYTES_MAX).then_some(bytes)
     }
 
     /// Returns the bytes that a server may send after a request before a splice begins, if the path's
@@ -206,6 +224,39 @@ impl Splices {
         }
     }
 
+    /// Returns the bytes that are expected of a path's response, if it is to go to the client from its
+    /// first byte on.
+    pub(crate) fn early_bytes(&self, pool: &DirectPool, path: u64) -> Option<u32> {
+        pool.early_bytes(self.lengths.expected(path))
+    }
+
+    /// Begins a splice before a request of so many bytes is sent, for which as many of a response are
+    /// expected.
+    ///
+    /// # Errors
+    /// As those of [`SpliceWorker::begin`].
+    pub(crate) fn begin_early(
+        &self,
+        client: &ClientSlot,
+        end: &mut ServerEnd,
+        (request_bytes, expected_bytes): (u32, u32),
+        pool: &DirectPool,
+    ) -> Result<(), SpliceError> {
+        if end.limit_bytes > 0 {
+            // Of the next response, whatever this one is.
+            end.slot.set_limit(LARGE_LIMIT_BYTES);
+            end.limit_bytes = LARGE_LIMIT_BYTES;
+        }
+        self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, pool)
+    }
+
+    /// Notes the length of a response that began early, with its head.
+    pub(crate) fn set_length(&self, client: &ClientSlot, end: &ServerEnd, bytes: u32) {
+        if let Err(error) = self.programs.borrow_mut().set_length(client, &end.slot, bytes) {
+            tracing::debug!(%error, "the length of a response");
+        }
+    }
+
     /// Begins a splice of `rest_bytes` bytes, or of 1 GiB of them: the server's host gets a rule, with
     /// the client's window for the server. Returns the number of bytes.
     ///
@@ -219,6 +270,17 @@ impl Splices {
         pool: &DirectPool,
     ) -> Result<u64, SpliceError> {
         let bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX).min(LENGTH_BYTES_MAX);
+        self.begin_when(client, end, When::Late(bytes), pool)?;
+        Ok(bytes.into())
+    }
+
+    fn begin_when(
+        &self,
+        client: &ClientSlot,
+        end: &ServerEnd,
+        when: When,
+        pool: &DirectPool,
+    ) -> Result<(), SpliceError> {
         // Keys of one pool differ by the balancer that uses them.
         let number = match end.slot.flow().client.ip() {
             IpAddr::V4(ip) => ip.octets()[3],
@@ -226,8 +288,7 @@ impl Splices {
         };
         let key = Key { number: number.into(), secret: pool.secret };
         let key = (&key, self.next_counter());
-        self.programs.borrow_mut().begin(client, &end.slot, Some(bytes), true, key)?;
-        Ok(bytes.into())
+        self.programs.borrow_mut().begin(client, &end.slot, when, key)
     }
 
     /// Sends the acknowledgement that the server lacks; `is_forced`: also if none is known to be
@@ -243,7 +304,7 @@ impl Splices {
         self.programs.borrow_mut().end(client, &end.slot).ok()
     }
 
-    /// Gives up a splice; both connections are closed afterwards.
+    /// Gives up a splice; both connections are closed afterwards, unless no byte was direct.
     pub(crate) fn abort(&self, client: &ClientSlot, end: &ServerEnd) {
         // Without the slots there is no splice either.
         let _ = self.programs.borrow_mut().abort(client, &end.slot);
@@ -306,7 +367,12 @@ mod tests {
 
     #[test]
     fn a_short_response_of_a_known_path_comes_without_a_pause() {
-        let pool = DirectPool { secret: [0; 16], rules_port: 1, from_bytes: 128 << 10 };
+        let pool = DirectPool {
+            secret: [0; 16],
+            rules_port: 1,
+            from_bytes: 128 << 10,
+            early_from_bytes: 16 << 10,
+        };
         for bytes in (0..pool.from_bytes).step_by(1000).chain([pool.from_bytes - 1]) {
             let limit = pool.limit_bytes(Some(bytes));
             assert!(fits(limit, HEAD_BYTES + bytes), "{bytes} bytes by {limit}");
@@ -317,6 +383,20 @@ mod tests {
         assert!(fits(pool.limit_bytes(None), HEAD_BYTES + UNKNOWN_LIMIT_BYTES_MAX));
         let all = DirectPool { from_bytes: u64::MAX, ..pool };
         assert_eq!(all.limit_bytes(Some(u64::MAX - 1)), LENGTH_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_response_begins_early_if_its_path_had_one_that_was_long_enough() {
+        let (early_from_bytes, from_bytes) = (16 << 10, 128 << 10);
+        let pool = DirectPool { secret: [0; 16], rules_port: 1, from_bytes, early_from_bytes };
+        let most = u64::from(LENGTH_BYTES_MAX) - EXPECTED_HEAD_BYTES;
+        for bytes in [early_from_bytes, most] {
+            let due = (bytes + EXPECTED_HEAD_BYTES) as u32;
+            assert_eq!(pool.early_bytes(Some(bytes)), Some(due));
+        }
+        for bytes in [None, Some(0), Some(early_from_bytes - 1), Some(most + 1), Some(u64::MAX)] {
+            assert_eq!(pool.early_bytes(bytes), None);
+        }
     }
 
     #[test]

@@ -20,12 +20,14 @@ pub const DATAGRAM_BYTES: usize = 152;
 /// Place of the tag.
 pub const TAG_AT: usize = 144;
 /// First word of a datagram: `UNSP`, and the version of this format.
-const MAGIC: u64 = 0x554e_5350_0000_0002;
+const MAGIC: u64 = 0x554e_5350_0000_0003;
 const HAS_END: u16 = 1;
 const HAS_CLOCK: u16 = 2;
 const IS_IPV6: u16 = 4;
 const HAS_GRANT: u16 = 8;
 const GRANT_HAS_CLOCK: u16 = 16;
+const AWAITS_HEAD: u16 = 32;
+const FLAGS: u16 = HAS_END | HAS_CLOCK | IS_IPV6 | HAS_GRANT | GRANT_HAS_CLOCK | AWAITS_HEAD;
 
 /// The key of one balancer at one agent.
 #[derive(Clone)]
@@ -110,6 +112,7 @@ pub fn encode(datagram: &Datagram, key: &Key) -> [u8; DATAGRAM_BYTES] {
     let mut flags = if server.is_ipv6() { IS_IPV6 } else { 0 };
     flags |= if rule.end.is_some() { HAS_END } else { 0 };
     flags |= if rule.clock.is_some() { HAS_CLOCK } else { 0 };
+    flags |= if rule.awaits_head { AWAITS_HEAD } else { 0 };
     let timestamps = grant.and_then(|grant| grant.timestamps);
     flags |= if grant.is_some() { HAS_GRANT } else { 0 };
     flags |= if timestamps.is_some() { GRANT_HAS_CLOCK } else { 0 };
@@ -166,7 +169,7 @@ pub fn decode(bytes: &[u8], key: &Key) -> Result<Datagram, DatagramError> {
         return Err(DatagramError::Tag);
     }
     let (flags, window) = (reader.number(2) as u16, reader.number(2) as u16);
-    if flags & !(HAS_END | HAS_CLOCK | IS_IPV6 | HAS_GRANT | GRANT_HAS_CLOCK) != 0 {
+    if flags & !FLAGS != 0 {
         return Err(DatagramError::Field);
     }
     let [first, end, request_end, delta, ack, offset, echo] =
@@ -199,6 +202,7 @@ pub fn decode(bytes: &[u8], key: &Key) -> Result<Datagram, DatagramError> {
         ack: SeqNumber(ack),
         window,
         clock: (flags & HAS_CLOCK != 0).then_some((offset, echo)),
+        awaits_head: flags & AWAITS_HEAD != 0,
     };
     let (server, client) = (FlowKey::new(balancer, server), FlowKey::new(client, service));
     Ok(Datagram { counter, server, client, rule, grant })
@@ -262,6 +266,7 @@ mod tests {
                 ack: SeqNumber(word(random)),
                 window: random.next() as u16,
                 clock: (random.below(2u32) == 0).then(|| (word(random), word(random))),
+                awaits_head: random.below(2u32) == 0,
             },
             grant: (random.below(2u32) == 0).then(|| Grant {
                 ack: SeqNumber(word(random)),

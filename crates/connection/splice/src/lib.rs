@@ -53,9 +53,11 @@
 //!     next: SeqNumber(70),
 //!     socket_next: SeqNumber(70),
 //!     written_end: SeqNumber(1000),
+//!     received: SeqNumber(5),
 //!     request_end: SeqNumber(109),
 //!     segment_bytes: 0,
 //!     length_bytes: Some(500),
+//!     expected_bytes: None,
 //! };
 //! let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 0)?;
 //!
@@ -82,6 +84,7 @@
 mod client;
 mod clock;
 pub mod datagram;
+pub mod head;
 mod pooled;
 pub mod raw;
 mod rule;
@@ -90,6 +93,6 @@ pub mod splice;
 
 pub use client::{ClientFlow, Opened};
 pub use pooled::ServerFlow;
-pub use rule::Rule;
+pub use rule::{HostRule, Rule, Sent};
 pub use segment::Segment;
 pub use splice::{Ended, Splice, Start, Unfit};

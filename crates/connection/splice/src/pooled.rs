@@ -41,6 +41,17 @@ pub struct ServerFlow {
     pub(crate) peer_clock: PeerClock,
 }
 
+/// What a splice says about a segment of the socket for the server, in the server's numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spliced {
+    /// Behind the last byte that the client has room for.
+    pub edge: SeqNumber,
+    /// The client's newest acknowledgement.
+    pub acked: SeqNumber,
+    /// The socket's acknowledgement does not count.
+    pub is_copied: bool,
+}
+
 impl ServerFlow {
     /// Creates the flow of a connection in which nothing but the SYNs was sent. `passed_end` and
     /// `request_end` are behind the two SYNs; `scale` is the socket's.
@@ -164,13 +175,17 @@ impl ServerFlow {
         Some(Segment { seq: seq - self.bypassed, ..*segment })
     }
 
-    /// Returns a segment of the socket for the server. `edge`: the last byte, in the server's
-    /// numbers, that the client of a spliced response has room for, and that client's newest
-    /// acknowledgement.
+    /// Notes the room that the socket offers with a segment.
+    pub(crate) fn note_room(&mut self, segment: &Segment) {
+        let edge = segment.ack + self.bypassed + (u32::from(segment.window) << self.scale);
+        self.socket_edge = later(self.socket_edge, edge);
+    }
+
+    /// Returns a segment of the socket for the server, whose room is noted.
     pub(crate) fn for_server(
         &mut self,
         segment: &Segment,
-        client: Option<(SeqNumber, SeqNumber)>,
+        spliced: Option<Spliced>,
         now_ms: u64,
     ) -> Segment {
         let mut shown = Segment {
@@ -186,13 +201,11 @@ impl ServerFlow {
         };
         let is_new = segment.payload_bytes > 0 && self.request_end.before(segment.end());
         self.request_end = later(self.request_end, segment.end());
-        let edge = shown.ack + (u32::from(shown.window) << self.scale);
-        self.socket_edge = later(self.socket_edge, edge);
-        if is_new && client.is_none() {
+        if is_new && spliced.is_none() {
             self.limit_end = self.passed_end + self.limit_bytes;
         }
-        if let Some((edge, acked)) = client {
-            shown.ack = later(shown.ack, acked);
+        if let Some(Spliced { edge, acked, is_copied }) = spliced {
+            shown.ack = if is_copied { acked } else { later(shown.ack, acked) };
             shown.window = self.window_to(edge, shown.ack);
         } else if self.limit_bytes > 0 && !segment.flags.contains(TcpFlags::SYN) {
             shown.window = shown.window.min(self.window_to(self.limit_end, shown.ack));

@@ -112,8 +112,12 @@ pub struct RawSplice {
     pub is_complete: u32,
     /// 1: the server lacks an acknowledgement.
     pub owes_ack: u32,
+    /// 1: the head is not known yet.
+    pub awaits_head: u32,
+    /// Behind the bytes that came as copies.
+    pub copied_end: u32,
     /// Zero.
-    pub reserved: u32,
+    pub reserved: [u32; 3],
 }
 
 /// `struct splice_segment`.
@@ -140,12 +144,12 @@ pub struct RawSegment {
     pub sack_count: u32,
     /// Start and end of each block.
     pub sack: [[u32; 2]; SACK_BLOCKS_MAX],
-    /// Zero.
-    pub reserved: u32,
+    /// 1: the payload is a copy.
+    pub is_copy: u32,
 }
 
 const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 72);
-const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 32);
+const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 48);
 const _: () = assert!(size_of::<RawSegment>() == 72);
 
 impl From<Clock> for RawClock {
@@ -250,7 +254,9 @@ impl From<Splice> for RawSplice {
             delta: splice.delta,
             is_complete: splice.is_complete.into(),
             owes_ack: splice.owes_ack.into(),
-            reserved: 0,
+            awaits_head: splice.awaits_head.into(),
+            copied_end: splice.copied_end.0,
+            reserved: [0; 3],
         }
     }
 }
@@ -263,6 +269,8 @@ impl From<RawSplice> for Option<Splice> {
             delta: raw.delta,
             is_complete: raw.is_complete != 0,
             owes_ack: raw.owes_ack != 0,
+            awaits_head: raw.awaits_head != 0,
+            copied_end: SeqNumber(raw.copied_end),
         })
     }
 }
@@ -286,7 +294,7 @@ impl From<Segment> for RawSegment {
             echo,
             sack_count: blocks.len() as u32,
             sack,
-            reserved: 0,
+            is_copy: segment.is_copy.into(),
         }
     }
 }
@@ -306,6 +314,7 @@ impl From<RawSegment> for Segment {
             payload_bytes: raw.payload_bytes,
             timestamps: (raw.has_timestamps != 0).then_some(timestamps),
             sack,
+            is_copy: raw.is_copy != 0,
         }
     }
 }
@@ -328,8 +337,12 @@ pub struct RawStart {
     pub length_bytes: u32,
     /// As in [`Start`].
     pub segment_bytes: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: `expected_bytes` is known, and the head is awaited.
+    pub awaits_head: u32,
+    /// As in [`Start`].
+    pub expected_bytes: u32,
+    /// As in [`Start`].
+    pub received: u32,
 }
 
 /// `struct splice_rule`.
@@ -356,9 +369,13 @@ pub struct RawRule {
     pub clock_offset: u32,
     /// The timestamp's echo.
     pub echo: u32,
+    /// 1: the rule awaits a head.
+    pub awaits_head: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<RawStart>() == 32 && size_of::<RawRule>() == 40);
+const _: () = assert!(size_of::<RawStart>() == 40 && size_of::<RawRule>() == 48);
 
 impl From<Start> for RawStart {
     fn from(start: Start) -> RawStart {
@@ -370,7 +387,9 @@ impl From<Start> for RawStart {
             has_length: start.length_bytes.is_some().into(),
             length_bytes: start.length_bytes.unwrap_or_default(),
             segment_bytes: start.segment_bytes,
-            reserved: 0,
+            awaits_head: start.expected_bytes.is_some().into(),
+            expected_bytes: start.expected_bytes.unwrap_or_default(),
+            received: start.received.0,
         }
     }
 }
@@ -385,6 +404,7 @@ impl From<RawRule> for Rule {
             ack: SeqNumber(raw.ack),
             window: raw.window as u16,
             clock: (raw.has_clock != 0).then_some((raw.clock_offset, raw.echo)),
+            awaits_head: raw.awaits_head != 0,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use unlade_net::SeqNumber;
 
+use crate::head::fit;
 use crate::segment::{Segment, Timestamps, is_plain};
 
 /// The rule for one response of a server's connection. It comes from the balancer, and holds for
@@ -27,6 +28,8 @@ pub struct Rule {
     /// The client's connection uses timestamps: the balancer's clock in it less the server's clock,
     /// ms, and the client's newest value.
     pub clock: Option<(u32, u32)>,
+    /// The response begins at `first`, and its head must be fit: see [`HostRule`].
+    pub awaits_head: bool,
 }
 
 impl Rule {
@@ -67,5 +70,97 @@ impl Rule {
             timestamps,
             ..*segment
         })
+    }
+}
+
+/// A rule at the server's host, with its conclusion about the head.
+///
+/// A rule that awaits a head holds for no segment until the one with the head leaves. If that head
+/// is fit, the rule holds up to the end of the response, and the balancer gets copies of the head.
+/// Otherwise everything goes to the balancer.
+#[derive(Clone, Copy, Debug)]
+pub struct HostRule {
+    rule: Rule,
+    head: HeadState,
+    grant: Option<Segment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeadState {
+    NotAwaited,
+    Awaited,
+    /// The rule has the end of the response; this is the number behind its head.
+    Fit(SeqNumber),
+    Unfit,
+}
+
+/// Where a segment of the server goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// To the balancer, unchanged.
+    Balancer,
+    /// To the client.
+    Client(Segment),
+    /// To the client, and to the balancer as a copy of so many bytes of the payload
+    /// ([`Segment::is_copy`]).
+    Both(Segment, u32),
+}
+
+impl HostRule {
+    /// Creates the state of a rule that has come with an acknowledgement for the server.
+    pub fn new(rule: Rule, grant: Option<Segment>) -> HostRule {
+        let head = if rule.awaits_head { HeadState::Awaited } else { HeadState::NotAwaited };
+        HostRule { rule, head, grant }
+    }
+
+    /// Returns the acknowledgement that the server gets now. Call it when the rule has come, and after
+    /// each segment: behind a fit head, unless all of the response has left.
+    pub fn take_grant(&mut self, sent_end: SeqNumber) -> Option<Segment> {
+        match self.head {
+            HeadState::Awaited | HeadState::Unfit => None,
+            HeadState::Fit(_) if self.rule.end == Some(sent_end) => {
+                self.grant = None;
+                None
+            }
+            HeadState::NotAwaited | HeadState::Fit(_) => self.grant.take(),
+        }
+    }
+
+    /// Decides about a segment with the payload at least up to
+    /// [`HEAD_BYTES_MAX`](crate::head::HEAD_BYTES_MAX) bytes; `sent_end` as for
+    /// [`Rule::translate`].
+    pub fn send(&mut self, segment: &Segment, payload: &[u8], sent_end: SeqNumber) -> Sent {
+        let is_first = segment.payload_bytes > 0 && segment.seq == self.rule.first;
+        if self.head == HeadState::Awaited
+            && is_first
+            && self.rule.translate(segment, sent_end).is_some()
+        {
+            self.judge(segment, payload);
+        }
+        let head_end = match self.head {
+            HeadState::NotAwaited => self.rule.first,
+            HeadState::Fit(head_end) => head_end,
+            HeadState::Awaited | HeadState::Unfit => return Sent::Balancer,
+        };
+        match self.rule.translate(segment, sent_end) {
+            None => Sent::Balancer,
+            Some(shown) if segment.payload_bytes > 0 && segment.seq.before(head_end) => {
+                let left = head_end.0.wrapping_sub(segment.seq.0);
+                Sent::Both(shown, left.min(segment.payload_bytes))
+            }
+            Some(shown) => Sent::Client(shown),
+        }
+    }
+
+    fn judge(&mut self, segment: &Segment, payload: &[u8]) {
+        self.head = HeadState::Unfit;
+        if let Some(head) = fit(payload) {
+            let end = self.rule.first + head.response_bytes();
+            // More than the response is no response.
+            if !end.before(segment.end()) {
+                self.head = HeadState::Fit(self.rule.first + head.head_bytes);
+                self.rule.end = Some(end);
+            }
+        }
     }
 }

@@ -96,6 +96,8 @@ pub struct Segment {
     pub timestamps: Option<Timestamps>,
     /// Selective acknowledgements.
     pub sack: Sack,
+    /// A server's host has sent the payload to the client as well.
+    pub is_copy: bool,
 }
 
 impl Segment {

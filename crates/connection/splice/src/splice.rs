@@ -5,7 +5,7 @@ use unlade_net::SeqNumber;
 
 use crate::client::ClientFlow;
 use crate::clock::CLOCK_MARGIN_MS;
-use crate::pooled::ServerFlow;
+use crate::pooled::{ServerFlow, Spliced};
 use crate::rule::Rule;
 use crate::segment::{Segment, earlier, later};
 
@@ -53,6 +53,12 @@ pub struct Splice {
     /// The server lacks an acknowledgement: it came with the client's bytes, or the client's window
     /// is larger than the one that the server was granted.
     pub(crate) owes_ack: bool,
+    /// The response's head is not known yet. Nothing is acknowledged meanwhile: the server would
+    /// forget bytes that the balancer may not have seen.
+    pub(crate) awaits_head: bool,
+    /// The server's number behind the bytes from the first on that came here as copies: the client
+    /// has been sent them by the server's host.
+    pub(crate) copied_end: SeqNumber,
 }
 
 /// Segments for a client's segment.
@@ -83,20 +89,24 @@ impl Splice {
         if at.socket_next != server.socket_next() {
             return Err(Unfit::Gap);
         }
-        match at.length_bytes {
+        match at.length_bytes.or(at.expected_bytes) {
             Some(0) => return Err(Unfit::Over),
             Some(bytes) if bytes > LENGTH_BYTES_MAX => return Err(Unfit::Long),
             _ => {}
         }
         let first = at.next + server.bypassed;
-        let delta = (at.written_end + client.bypassed).0.wrapping_sub(first.0);
+        let written = at.written_end + client.bypassed;
+        let delta = written.0.wrapping_sub(first.0);
         // A request that is not sent yet takes the client's window to the server: nothing is owed.
         let is_early = server.request_end.before(at.request_end);
         let granted = u32::try_from(server.told.since(server.passed_end)).unwrap_or(0);
         if !is_early && at.segment_bytes > 0 && granted >= at.segment_bytes {
             return Err(Unfit::Granted);
         }
-        if client.edge().before(server.granted + delta) {
+        // A request that is sent while bytes wait for the client's window could not take the window of
+        // the time behind them.
+        let is_waiting = at.expected_bytes.is_some() && client.sent_end.before(written);
+        if is_waiting || client.edge().before(server.granted + delta) {
             return Err(Unfit::Window);
         }
         let clock = match client.clock.is_used() {
@@ -109,25 +119,63 @@ impl Splice {
             false => None,
         };
         let end = at.length_bytes.map(|bytes| first + bytes);
+        let awaits_head = at.expected_bytes.is_some();
         let rule = Rule {
             first,
             end,
             request_end: at.request_end,
             delta,
-            ack: client.received,
+            // The socket may have more than it has acknowledged.
+            ack: later(client.received, at.received),
             window: client.window,
             clock,
+            awaits_head,
         };
-        // A late rule finds a server that waits for a window: the next acknowledgement has it.
-        let splice = Splice { first, end, delta, is_complete: false, owes_ack: !is_early };
+        let splice = Splice {
+            first,
+            end,
+            delta,
+            is_complete: false,
+            // A late rule finds a server that waits for a window: the next acknowledgement has it.
+            owes_ack: !is_early,
+            awaits_head,
+            copied_end: first,
+        };
         Ok((splice, rule))
     }
 
-    /// Sets the response's end, `length_bytes` behind the first byte of the splice.
+    /// Sets the response's end, `length_bytes` behind the first byte of the splice. Its head is
+    /// known from here on; [`Splice::owed_ack`] has what was kept from the server meanwhile.
     pub fn set_length(&mut self, client: &ClientFlow, length_bytes: u32) {
         let end = self.first + length_bytes;
         self.end = Some(end);
+        // Without a copy, the server's host has granted nothing.
+        self.owes_ack |= self.awaits_head && self.copied_bytes() == 0;
+        self.awaits_head = false;
         self.is_complete |= !client.acked.before(end + self.delta);
+    }
+
+    /// Returns the acknowledgement that lets the server send a response whose head is fit: as much as
+    /// the client has room for, and as is expected, since what is granted beyond the response stays
+    /// for the next one. The server's host gives it to the server when that head leaves.
+    pub fn grant_early(
+        &self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        expected_bytes: u32,
+        now_ms: u64,
+    ) -> Segment {
+        let expected_end = self.first + expected_bytes + server.limit_bytes;
+        let edge = earlier(client.edge() - self.delta, expected_end);
+        let window = server.window_to(edge, self.first);
+        server.grant(self.first, window);
+        server.ack(self.first, window, now_ms)
+    }
+
+    /// Returns the number of bytes, from the first one of the splice on, that came here as copies:
+    /// the server's host has sent them to the client.
+    pub fn copied_bytes(&self) -> u32 {
+        self.copied_end.0.wrapping_sub(self.first.0)
     }
 
     /// Returns true if the client has acknowledged the whole response.
@@ -171,6 +219,10 @@ impl Splice {
         if !is_news || !is_newest {
             return Arrived { socket, server: None };
         }
+        if self.awaits_head {
+            self.owes_ack = true;
+            return Arrived { socket, server: None };
+        }
         self.owes_ack = false;
         Arrived { socket, server: Some(self.ack_for(client, server, ack, sack, now_ms)) }
     }
@@ -185,7 +237,7 @@ impl Splice {
         server: &mut ServerFlow,
         now_ms: u64,
     ) -> Option<Segment> {
-        if !self.owes_ack || !self.is_ahead(client) {
+        if !self.owes_ack || self.awaits_head || !self.is_ahead(client) {
             return None;
         }
         self.owes_ack = false;
@@ -204,6 +256,15 @@ impl Splice {
         let edge = client.edge() - self.delta;
         if !self.is_ahead(client) {
             return earlier(edge, server.granted);
+        }
+        if self.awaits_head {
+            // If the head is not fit, all of it comes to the socket. With a limit it is little, so that
+            // the first segment is short. The server's host grants the rest.
+            let edge = earlier(edge, server.socket_edge);
+            return match server.limit_bytes {
+                0 => edge,
+                bytes => earlier(edge, self.first + bytes),
+            };
         }
         // A window cannot become smaller again: the next response has the limit.
         match self.end.filter(|_| server.limit_bytes > 0) {
@@ -237,7 +298,7 @@ impl Splice {
 
     /// Translates a segment that the server has sent to the balancer; `None`: it is dropped.
     pub fn receive_from_server(
-        &self,
+        &mut self,
         server: &mut ServerFlow,
         segment: &Segment,
         now_ms: u64,
@@ -246,7 +307,14 @@ impl Splice {
         if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
             return None;
         }
-        server.for_socket(segment, true, now_ms)
+        let passed = server.for_socket(segment, true, now_ms)?;
+        if segment.is_copy
+            && !self.copied_end.before(segment.seq)
+            && !server.passed_end.before(segment.end())
+        {
+            self.copied_end = later(self.copied_end, segment.end());
+        }
+        Some(passed)
     }
 
     /// Translates a segment of the server's socket.
@@ -257,10 +325,14 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Segment {
+        server.note_room(segment);
         let edge = self.edge(client, server);
         let acked = later(self.first, client.acked - self.delta);
         let acked = earlier(acked, self.end.unwrap_or(acked));
-        server.for_server(segment, Some((edge, acked)), now_ms)
+        let acked = if self.awaits_head { self.first } else { acked };
+        // The socket has copies, and the client may lack the originals.
+        let is_copied = self.first.before(self.copied_end);
+        server.for_server(segment, Some(Spliced { edge, acked, is_copied }), now_ms)
     }
 
     /// Ends a complete splice: both sockets skip the bytes that bypassed them. The application has
@@ -318,6 +390,8 @@ pub struct Start {
     pub socket_next: SeqNumber,
     /// Behind the last byte that the application has written to the client's socket.
     pub written_end: SeqNumber,
+    /// Next byte that the client's socket expects from the network.
+    pub received: SeqNumber,
     /// Behind the last byte of the request, sent or not.
     pub request_end: SeqNumber,
     /// Length of the server's segments. A server sends nothing if it was granted less. 0: bytes that
@@ -325,6 +399,9 @@ pub struct Start {
     pub segment_bytes: u32,
     /// Bytes of the response from `next` on, if they are known.
     pub length_bytes: Option<u32>,
+    /// The response has not begun: bytes that are expected, head included. The server's host looks
+    /// at its head, and sends it to the client only if it is fit ([`crate::head::fit`]).
+    pub expected_bytes: Option<u32>,
 }
 
 /// Translates a segment of a client without a splice for its socket.
@@ -355,5 +432,6 @@ pub fn receive_from_server(
 
 /// Translates a segment of a server's socket without a splice.
 pub fn send_to_server(server: &mut ServerFlow, segment: &Segment, now_ms: u64) -> Segment {
+    server.note_room(segment);
     server.for_server(segment, None, now_ms)
 }

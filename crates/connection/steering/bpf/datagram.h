@@ -33,12 +33,13 @@ struct rule_datagram {
 };
 _Static_assert(sizeof(struct rule_datagram) == 152, "as src/datagram.rs");
 
-#define DATAGRAM_MAGIC 0x554e535000000002ull
+#define DATAGRAM_MAGIC 0x554e535000000003ull
 #define DATAGRAM_HAS_END 1
 #define DATAGRAM_HAS_CLOCK 2
 #define DATAGRAM_IPV6 4
 #define DATAGRAM_HAS_GRANT 8
 #define DATAGRAM_GRANT_CLOCK 16
+#define DATAGRAM_AWAITS_HEAD 32
 #define DATAGRAM_WORDS 18
 
 static __always_inline __u64 rotated(__u64 word, int bits)

@@ -5,12 +5,16 @@
  *                                                              an entry with its first one; if it has
  *                                                              a window, it goes on as the balancer's
  *                                                              acknowledgement with that window
+ *                 a segment that this host's server sent ───► with the mark of egress, the balancer's
+ *                                                              acknowledgement for it
  *                 another datagram to the port of rules ─────► dropped, counted
  *                 anything else ─────────────────────────────► unchanged
  *   link egress:  a connection without a rule ─────────────► unchanged
  *                 a SYN ───────────────────────────────────► unchanged; the rule is cleared
  *                 a segment that is not of the rule ───────► unchanged, to the balancer
  *                 a segment of the rule ───────────────────► rewritten, to the client
+ *                 of a rule that awaits a head, the head ──► if it is fit, as one of the rule, and a copy
+ *                                                            to the balancer
  *
  * The rule is that of src/rule.rs in the crate `splice`; a test compares the two. A rule that changes
  * while a program reads it does not apply: the segment goes to the balancer, which relays it. User
@@ -22,10 +26,11 @@
 
 #include "checksum.h"
 #include "datagram.h"
+#include "response_head.h"
 #include "skb.h"
 
 /* The rule of one connection. `version` is odd while a program writes; 0: there is none. All in host
- * order but addresses and ports. */
+ * order but addresses, ports, and the grant. */
 struct direct_rule {
 	__u32 version;
 	__u32 first;
@@ -44,6 +49,16 @@ struct direct_rule {
 	__be16 client_port;
 	__u32 sent_end;   /* behind the last byte that the server has sent */
 	__u32 sent_known; /* 0: no segment was seen yet */
+	__u32 awaits_head;
+	__u32 judged;       /* the version whose head is fit; odd: that before it has another head */
+	__u32 head_end;     /* behind the head, if it is fit */
+	__u32 response_end; /* behind the response, if it is fit */
+	__u32 grant_ack;    /* for the server when a fit head leaves */
+	__u32 grant_value;
+	__u32 grant_echo;
+	__u16 grant_window;
+	__u8 has_grant;
+	__u8 grant_has_clock;
 	__u32 owner;      /* key of the balancer */
 	__u32 reserved;
 	__u64 counter;    /* of the newest datagram */
@@ -95,6 +110,13 @@ struct {
 	__type(value, __u64);
 } direct_counts SEC(".maps");
 
+/* Marks a copy of a segment, which goes to the balancer, in the upper half; the lower half has the number
+ * of bytes of the payload that it keeps. */
+#define COPY_MARK 0x756e0000
+#define COPY_MARK_MASK 0xffff0000
+/* Marks a segment of the server that becomes the acknowledgement which it is granted. */
+#define GRANT_MARK 0x756f0000
+
 /* UDP port of rules, in packet order; set at load, 0: none. */
 volatile const __u16 direct_port = 0;
 
@@ -121,28 +143,32 @@ static __always_inline int is_direct(const struct direct_rule *rule, const struc
 	return !rule->has_end || !before(rule->end, segment->seq + segment->payload);
 }
 
-/* Rewrites the segment. Returns 0 if it must go to the balancer; nothing has changed then. */
-static __always_inline int translate(struct __sk_buff *skb, const struct segment *segment,
-				     struct direct_rule *rule)
+/* Reads the header. Returns its bytes; 0: the segment must go to the balancer. */
+static __always_inline __u32 read_header(struct __sk_buff *skb, const struct segment *segment,
+					 const struct direct_rule *rule, struct header *old)
 {
 	__u32 at = segment->at, options = segment->bytes - segment->payload - sizeof(struct tcphdr);
-	struct header old, new;
-	__u32 bytes = sizeof(struct tcphdr);
+
+	__builtin_memset(old, 0, sizeof(*old));
+	if (options == USUAL_OPTIONS_BYTES) {
+		if (bpf_skb_load_bytes(skb, at, old, sizeof(*old)) || old->options != USUAL_OPTIONS)
+			return 0;
+		return sizeof(*old);
+	}
+	if (options || rule->has_clock || bpf_skb_load_bytes(skb, at, old, sizeof(struct tcphdr)))
+		return 0;
+	return sizeof(struct tcphdr);
+}
+
+/* Rewrites the segment with a header of so many bytes. Returns -1 if it is half written. */
+static __always_inline int translate(struct __sk_buff *skb, const struct segment *segment,
+				     struct direct_rule *rule, const struct header *was,
+				     __u32 bytes)
+{
+	struct header old = *was, new = *was;
+	__u32 at = segment->at;
 	__s64 sum;
 
-	__builtin_memset(&old, 0, sizeof(old));
-	if (options == USUAL_OPTIONS_BYTES) {
-		if (bpf_skb_load_bytes(skb, at, &old, sizeof(old)))
-			return 0;
-		if (old.options != USUAL_OPTIONS)
-			return 0;
-		bytes = sizeof(old);
-	} else if (options || rule->has_clock) {
-		return 0;
-	} else if (bpf_skb_load_bytes(skb, at, &old, sizeof(struct tcphdr))) {
-		return 0;
-	}
-	new = old;
 	new.tcp.source = rule->service_port;
 	new.tcp.dest = rule->client_port;
 	new.tcp.seq = bpf_htonl(segment->seq + rule->delta);
@@ -151,7 +177,7 @@ static __always_inline int translate(struct __sk_buff *skb, const struct segment
 	if (rule->has_clock) {
 		new.value = bpf_htonl(bpf_ntohl(old.value) + rule->clock_offset);
 		new.echo = bpf_htonl(rule->echo);
-	} else if (options) {
+	} else if (bytes == sizeof(new)) {
 		/* The client's connection has no timestamps: the option becomes NOPs. */
 		new.options = 0x01010101;
 		new.value = 0x01010101;
@@ -168,9 +194,94 @@ static __always_inline int translate(struct __sk_buff *skb, const struct segment
 	} else if (bpf_skb_store_bytes(skb, at, &new, 16, 0)) {
 		return -1;
 	}
-	if (bpf_l4_csum_replace(skb, at + __builtin_offsetof(struct tcphdr, check), 0, sum, 0))
-		return -1;
+	return bpf_l4_csum_replace(skb, at + __builtin_offsetof(struct tcphdr, check), 0, sum, 0);
+}
+
+/* Reads the head at the start of the payload. Returns true if the rule holds for it. A copy is cut, which a
+ * complete checksum would not survive; what this host sends has a partial one here. */
+static __always_inline int judge(struct __sk_buff *skb, struct segment *segment,
+				 struct direct_rule *shared, struct direct_rule *rule, __u32 version)
+{
+	__u32 only = 0, count = segment->payload, at = segment->at + segment->bytes - count;
+	struct head_work *work = bpf_map_lookup_elem(&head_works, &only);
+
+	if (!work || !count || segment->seq != rule->first ||
+	    !is_pending(segment, fold(pseudo_header(segment))))
+		return 0;
+	if (count > HEAD_BYTES_MAX)
+		count = HEAD_BYTES_MAX;
+	if (bpf_skb_load_bytes(skb, at, work->bytes, count))
+		return 0;
+	if (!is_fit(work, count) || work->head_bytes + work->body_bytes < segment->payload) {
+		shared->judged = version | 1;
+		return 0;
+	}
+	rule->head_end = rule->first + work->head_bytes;
+	rule->response_end = rule->head_end + work->body_bytes;
+	shared->head_end = rule->head_end;
+	shared->response_end = rule->response_end;
+	/* An exchange is a full barrier. */
+	__sync_lock_test_and_set(&shared->judged, version);
 	return 1;
+}
+
+/* Sends the balancer a copy of the segment with so many bytes of its payload. One that is lost comes again:
+ * nothing is acknowledged before. */
+static __always_inline void send_copy(struct __sk_buff *skb, __u32 bytes)
+{
+	__u32 mark = skb->mark;
+
+	skb->mark = COPY_MARK | (bytes & 0xffff);
+	bpf_clone_redirect(skb, skb->ifindex, 0);
+	skb->mark = mark;
+}
+
+/* Lets the server send the rest of a response whose head is fit. */
+static __always_inline void send_grant(struct __sk_buff *skb)
+{
+	__u32 mark = skb->mark;
+
+	skb->mark = GRANT_MARK;
+	bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
+	skb->mark = mark;
+}
+
+/* Cuts a copy, and tells the balancer by the urgent pointer, which means nothing without its flag. */
+static __always_inline int cut_copy(struct __sk_buff *skb)
+{
+	__u32 kept = skb->mark & ~COPY_MARK_MASK, cut;
+	__be16 urgent = bpf_htons(1), length, was;
+	struct segment segment;
+	__u16 check;
+
+	skb->mark = 0;
+	if (parsed(skb, &segment) != PACKET_WHOLE)
+		return SHOT;
+	cut = segment.payload > kept ? segment.payload - kept : 0;
+	segment.bytes -= cut;
+	check = fold(pseudo_header(&segment));
+	if (cut && bpf_skb_change_tail(skb, segment.at + segment.bytes, 0))
+		return SHOT;
+	if (bpf_skb_store_bytes(skb, segment.at + 16, &check, sizeof(check), 0) ||
+	    bpf_skb_store_bytes(skb, segment.at + 18, &urgent, sizeof(urgent), 0))
+		return SHOT;
+	if (segment.key.family == 4) {
+		__u32 at = sizeof(struct ethhdr) + __builtin_offsetof(struct iphdr, tot_len);
+
+		length = bpf_htons(segment.at - sizeof(struct ethhdr) + segment.bytes);
+		if (bpf_skb_load_bytes(skb, at, &was, sizeof(was)) ||
+		    bpf_l3_csum_replace(skb, sizeof(struct ethhdr) + 10, was, length, 2) ||
+		    bpf_skb_store_bytes(skb, at, &length, sizeof(length), 0))
+			return SHOT;
+		return NEXT;
+	}
+	length = bpf_htons(segment.at - sizeof(struct ethhdr) - sizeof(struct ipv6hdr) +
+			   segment.bytes);
+	return bpf_skb_store_bytes(skb, sizeof(struct ethhdr) +
+					__builtin_offsetof(struct ipv6hdr, payload_len),
+				   &length, sizeof(length), 0) ?
+		       SHOT :
+		       NEXT;
 }
 
 static __always_inline void count_n(__u32 what, __u64 n)
@@ -246,6 +357,13 @@ static __always_inline void write_rule(struct direct_rule *rule,
 	rule->window = bpf_ntohs(datagram->window);
 	rule->has_end = !!(flags & DATAGRAM_HAS_END);
 	rule->has_clock = !!(flags & DATAGRAM_HAS_CLOCK);
+	rule->awaits_head = !!(flags & DATAGRAM_AWAITS_HEAD);
+	rule->has_grant = !!(flags & DATAGRAM_HAS_GRANT);
+	rule->grant_has_clock = !!(flags & DATAGRAM_GRANT_CLOCK);
+	rule->grant_ack = datagram->grant_ack;
+	rule->grant_value = datagram->grant_value;
+	rule->grant_echo = datagram->grant_echo;
+	rule->grant_window = datagram->grant_window;
 	rule->service_port = datagram->ports[2];
 	rule->client_port = datagram->ports[3];
 	__builtin_memcpy(rule->service, datagram->addresses[2], 16);
@@ -333,13 +451,48 @@ static __always_inline int become_ack(struct __sk_buff *skb, __u32 at,
 				    USUAL_OPTIONS_BYTES, BPF_F_RECOMPUTE_CSUM));
 }
 
+/* Makes a segment that the server has sent the acknowledgement that its rule grants. */
+static __always_inline int become_grant(struct __sk_buff *skb)
+{
+	struct rule_datagram datagram;
+	struct segment segment;
+	struct direct_rule *rule;
+
+	skb->mark = 0;
+	if (parsed(skb, &segment) != PACKET_WHOLE)
+		return SHOT;
+	rule = bpf_map_lookup_elem(&direct_flows, &segment.key);
+	if (!rule)
+		return SHOT;
+	__builtin_memset(&datagram, 0, sizeof(datagram));
+	datagram.ports[0] = segment.key.client_port;
+	datagram.ports[1] = segment.key.service_port;
+	__builtin_memcpy(datagram.addresses[0], segment.key.client, 16);
+	__builtin_memcpy(datagram.addresses[1], segment.key.service, 16);
+	datagram.request_end = bpf_htonl(rule->request_end);
+	datagram.grant_ack = rule->grant_ack;
+	datagram.grant_window = rule->grant_window;
+	datagram.grant_value = rule->grant_value;
+	datagram.grant_echo = rule->grant_echo;
+	datagram.flags = bpf_htons((rule->grant_has_clock ? DATAGRAM_GRANT_CLOCK : 0) |
+				   (segment.key.family == 6 ? DATAGRAM_IPV6 : 0));
+	/* Its frame is addressed to another host. */
+	if (become_ack(skb, segment.at + sizeof(struct udphdr), &datagram) ||
+	    bpf_skb_change_type(skb, 0))
+		return SHOT;
+	return NEXT;
+}
+
 SEC("classifier")
 int direct_ingress(struct __sk_buff *skb)
 {
 	struct rule_datagram datagram;
 	struct flow_key key;
-	__u32 at = find_datagram(skb);
+	__u32 at;
 
+	if (skb->mark == GRANT_MARK)
+		return become_grant(skb);
+	at = find_datagram(skb);
 	if (!at || bpf_skb_load_bytes(skb, at, &datagram, sizeof(datagram)) ||
 	    datagram.magic != bpf_cpu_to_be64(DATAGRAM_MAGIC))
 		return NEXT;
@@ -383,7 +536,10 @@ int direct_ingress(struct __sk_buff *skb)
 	}
 	write_rule(rule, &datagram, version);
 	count(DIRECT_TAKEN);
-	if (datagram.flags & bpf_htons(DATAGRAM_HAS_GRANT) && !become_ack(skb, at, &datagram))
+	/* One of a rule that awaits a head is for later. */
+	if ((datagram.flags & bpf_htons(DATAGRAM_HAS_GRANT | DATAGRAM_AWAITS_HEAD)) ==
+		    bpf_htons(DATAGRAM_HAS_GRANT) &&
+	    !become_ack(skb, at, &datagram))
 		return NEXT;
 	return SHOT;
 }
@@ -393,7 +549,11 @@ int direct_egress(struct __sk_buff *skb)
 {
 	struct segment segment;
 	struct direct_rule *shared, rule;
+	struct header header;
+	__u32 version, end, bytes;
 
+	if ((skb->mark & COPY_MARK_MASK) == COPY_MARK)
+		return cut_copy(skb);
 	if (parsed(skb, &segment) != PACKET_WHOLE)
 		return NEXT;
 	shared = bpf_map_lookup_elem(&direct_flows, &segment.key);
@@ -403,27 +563,42 @@ int direct_egress(struct __sk_buff *skb)
 	 * so no program mistakes that one for the rule that it began to read. */
 	if (segment.flags & TCP_SYN) {
 		shared->sent_known = 0;
+		shared->judged = 0;
 		__sync_lock_test_and_set(&shared->version, 0);
 		return NEXT;
 	}
-	__u32 version = version_of(shared);
-	__u32 end = segment.seq + segment.payload;
-
+	version = version_of(shared);
+	end = segment.seq + segment.payload;
 	__builtin_memcpy(&rule, shared, sizeof(rule));
 	if (!rule.sent_known || before(rule.sent_end, end)) {
 		shared->sent_end = end;
 		shared->sent_known = 1;
 	}
-	if (!version || version & 1 || !is_direct(&rule, &segment))
+	if (!version || version & 1)
+		return NEXT;
+	if (rule.awaits_head && rule.judged == (version | 1))
+		return NEXT;
+	if (rule.awaits_head && rule.judged == version) {
+		rule.has_end = 1;
+		rule.end = rule.response_end;
+	}
+	if (!is_direct(&rule, &segment))
+		return NEXT;
+	bytes = read_header(skb, &segment, &rule, &header);
+	if (!bytes)
 		return NEXT;
 	/* Another version now: `rule` may have fields of both. */
 	if (version_of(shared) != version)
 		return NEXT;
-	int result = translate(skb, &segment, &rule);
-
-	if (!result)
+	if (rule.awaits_head && rule.judged != version &&
+	    !judge(skb, &segment, shared, &rule, version))
 		return NEXT;
-	if (result < 0)
+	if (rule.awaits_head && segment.payload && before(segment.seq, rule.head_end)) {
+		send_copy(skb, rule.head_end - segment.seq);
+		if (rule.has_grant && rule.judged != version && end != rule.response_end)
+			send_grant(skb);
+	}
+	if (translate(skb, &segment, &rule, &header, bytes))
 		return SHOT; /* half written; the server sends it again */
 	__sync_fetch_and_add(&shared->packets, 1);
 	count(DIRECT_SEGMENTS);

@@ -261,6 +261,8 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 		count(is_lost ? SPLICE_DROPPED : SPLICE_REFUSED);
 		return SHOT;
 	}
+	if (ways == SPLICE_KEPT)
+		return SHOT;
 	if (!(ways & SPLICE_TO_SERVER) || !server)
 		return pass(skb, packet, work);
 	__u32 ifindex = server->head.ifindex;

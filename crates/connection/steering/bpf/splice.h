@@ -63,7 +63,9 @@ struct splice_state {
 	__u32 delta;
 	__u32 is_complete;
 	__u32 owes_ack;
-	__u32 reserved;
+	__u32 awaits_head;
+	__u32 copied_end;
+	__u32 reserved[3];
 };
 
 struct splice_segment {
@@ -77,7 +79,7 @@ struct splice_segment {
 	__u32 echo;
 	__u32 sack_count;
 	__u32 sack[SACK_BLOCKS_MAX][2];
-	__u32 reserved;
+	__u32 is_copy;
 };
 
 /* `Start` of the crate. */
@@ -89,7 +91,9 @@ struct splice_start {
 	__u32 has_length;
 	__u32 length_bytes;
 	__u32 segment_bytes;
-	__u32 reserved;
+	__u32 awaits_head;
+	__u32 expected_bytes;
+	__u32 received;
 };
 
 /* `Rule` of the crate, without what the caller knows. */
@@ -104,6 +108,8 @@ struct splice_rule {
 	__u32 has_clock;
 	__u32 clock_offset;
 	__u32 echo;
+	__u32 awaits_head;
+	__u32 reserved;
 };
 
 /* `Unfit` of the crate. */
@@ -122,6 +128,7 @@ enum splice_unfit {
 enum splice_way {
 	SPLICE_TO_SOCKET = 1,
 	SPLICE_TO_SERVER = 2,
+	SPLICE_KEPT = 4, /* noted, until the head is known */
 };
 
 /* Outcome of the end. */
@@ -373,6 +380,12 @@ static __always_inline __u32 splice_edge(const struct splice_client *client,
 
 	if (!splice_is_ahead(client, splice))
 		return earlier(edge, server->granted);
+	/* If the head is not fit, all of it comes to the socket. With a limit it is little, so that the first
+	 * segment is short. The server's host grants the rest. */
+	if (splice->awaits_head) {
+		edge = earlier(edge, server->socket_edge);
+		return server->limit_bytes ? earlier(edge, splice->first + server->limit_bytes) : edge;
+	}
 	/* A window cannot become smaller again: the next response has the limit. */
 	if (splice->has_end && server->limit_bytes)
 		return earlier(edge, splice->end + server->limit_bytes);
@@ -401,7 +414,13 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 
 		if (splice->has_end)
 			acked = earlier(acked, splice->end);
-		segment->ack = later(segment->ack, acked);
+		if (splice->awaits_head)
+			acked = splice->first;
+		/* The socket has copies, and the client may lack the originals. */
+		if (before(splice->first, splice->copied_end))
+			segment->ack = acked;
+		else
+			segment->ack = later(segment->ack, acked);
 		segment->window = server_window_to(server, splice_edge(client, server, splice),
 						   segment->ack);
 	} else if (server->limit_bytes && !(segment->flags & TCP_SYN)) {
@@ -423,6 +442,7 @@ static __always_inline void server_ack(const struct splice_server *server, __u32
 	segment->flags = TCP_ACK;
 	segment->window = window;
 	segment->payload_bytes = 0;
+	segment->is_copy = 0;
 	segment->has_timestamps = server->clock.is_used;
 	segment->value = server->clock.is_used ? clock_now(&server->clock, now_ms) : 0;
 	segment->echo = server->clock.is_used ? server->clock.peer : 0;
@@ -515,6 +535,10 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	}
 	if (!is_news || !is_newest)
 		return ways;
+	if (splice->awaits_head) {
+		splice->owes_ack = 1;
+		return ways | SPLICE_KEPT;
+	}
 	splice->owes_ack = 0;
 	splice_ack_for(client, server, splice, number, ack, now_ms);
 	return ways | SPLICE_TO_SERVER;
@@ -526,7 +550,7 @@ static __always_inline int splice_owed_ack(const struct splice_client *client,
 					   struct splice_state *splice, struct splice_segment *ack,
 					   __u64 now_ms)
 {
-	if (!splice->owes_ack || !splice_is_ahead(client, splice))
+	if (!splice->owes_ack || splice->awaits_head || !splice_is_ahead(client, splice))
 		return 0;
 	splice->owes_ack = 0;
 	ack->sack_count = 0;
@@ -535,15 +559,38 @@ static __always_inline int splice_owed_ack(const struct splice_client *client,
 	return 1;
 }
 
+/* Makes the acknowledgement that lets the server send a response whose head is fit. */
+static __always_inline void splice_grant_early(const struct splice_client *client,
+					       struct splice_server *server,
+					       const struct splice_state *splice,
+					       __u32 expected_bytes, struct splice_segment *ack,
+					       __u64 now_ms)
+{
+	__u32 expected_end = splice->first + expected_bytes + server->limit_bytes;
+	__u32 window = server_window_to(
+		server, earlier(client_edge(client) - splice->delta, expected_end), splice->first);
+
+	server_grant(server, splice->first, window);
+	ack->sack_count = 0;
+	server_ack(server, splice->first, window, ack, now_ms);
+}
+
 /* A segment of the server during a splice. Returns 0 if it is dropped. */
 static __always_inline int splice_receive_from_server(struct splice_server *server,
-						      const struct splice_state *splice,
+						      struct splice_state *splice,
 						      struct splice_segment *segment, __u64 now_ms)
 {
+	__u32 seq = segment->seq, end = seq + segment->payload_bytes;
+
 	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
-	    before(segment->seq, splice->end))
+	    before(seq, splice->end))
 		return 0;
-	return server_for_socket(server, 1, segment, now_ms);
+	if (!server_for_socket(server, 1, segment, now_ms))
+		return 0;
+	if (segment->is_copy && !before(splice->copied_end, seq) &&
+	    !before(server->passed_end, end))
+		splice->copied_end = later(splice->copied_end, end);
+	return 1;
 }
 
 /* Returns enum splice_unfit; nothing has changed but for SPLICE_FIT. */
@@ -553,19 +600,21 @@ static __always_inline int splice_begin(const struct splice_client *client,
 					struct splice_rule *rule, __u64 now_ms)
 {
 	__u32 first = start->next + server->bypassed;
-	__u32 delta = start->written_end + client->bypassed - first;
+	__u32 written = start->written_end + client->bypassed, delta = written - first;
+	__u32 bytes = start->has_length ? start->length_bytes : start->expected_bytes;
 	int is_early = before(server->request_end, start->request_end);
 
 	if (start->socket_next != server->passed_end - server->bypassed)
 		return SPLICE_GAP;
-	if (start->has_length && !start->length_bytes)
+	if ((start->has_length || start->awaits_head) && !bytes)
 		return SPLICE_OVER;
-	if (start->has_length && start->length_bytes > LENGTH_BYTES_MAX)
+	if ((start->has_length || start->awaits_head) && bytes > LENGTH_BYTES_MAX)
 		return SPLICE_LONG;
 	if (!is_early && start->segment_bytes && !before(server->told, server->passed_end) &&
 	    server->told - server->passed_end >= start->segment_bytes)
 		return SPLICE_GRANTED;
-	if (before(client_edge(client), server->granted + delta))
+	if ((start->awaits_head && before(client->sent_end, written)) ||
+	    before(client_edge(client), server->granted + delta))
 		return SPLICE_WINDOW;
 	if (client->clock.is_used && !server->peer_seen)
 		return SPLICE_TIMESTAMPS;
@@ -585,12 +634,15 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	splice->delta = delta;
 	splice->is_complete = 0;
 	splice->owes_ack = !is_early;
+	splice->awaits_head = start->awaits_head;
+	splice->copied_end = first;
+	rule->awaits_head = start->awaits_head;
 	rule->first = first;
 	rule->end = splice->end;
 	rule->has_end = splice->has_end;
 	rule->request_end = start->request_end;
 	rule->delta = delta;
-	rule->ack = client->received;
+	rule->ack = later(client->received, start->received);
 	rule->window = client->window;
 	return SPLICE_FIT;
 }
@@ -600,6 +652,9 @@ static __always_inline void splice_set_length(const struct splice_client *client
 {
 	splice->end = splice->first + length_bytes;
 	splice->has_end = 1;
+	/* Without a copy, the server's host has granted nothing. */
+	splice->owes_ack |= splice->awaits_head && splice->copied_end == splice->first;
+	splice->awaits_head = 0;
 	splice_note_end(client, splice);
 }
 

@@ -59,10 +59,10 @@ enum splice_operation {
 	CONTROL_OPEN_CLIENT,
 	CONTROL_OPEN_SERVER,
 	CONTROL_BEGIN,
-	CONTROL_LENGTH,
+	CONTROL_LENGTH, /* sets it, and sends the acknowledgement that was kept until the head is known */
 	CONTROL_SETTLE, /* sends the acknowledgement that is owed */
 	CONTROL_END,
-	CONTROL_ABORT,  /* ends a splice whose connections are closed */
+	CONTROL_ABORT,  /* ends a splice whose connections are closed, or of which no byte was direct */
 	CONTROL_EXTEND, /* lets the server send `length_bytes` more than the limit */
 	CONTROL_LIMIT,  /* sets the limit, and tells the server of the room if there is none */
 };
@@ -88,6 +88,10 @@ struct splice_request {
 	__u32 limit_bytes;
 	__u32 is_ordered;
 	__u32 is_forced;     /* an acknowledgement although none is owed */
+	__u32 awaits_head;   /* the server's host looks at the head */
+	__u32 expected_bytes;
+	__u32 unsent_bytes;  /* of the request */
+	__u32 reserved;
 	struct splice_rule rule;
 	__u64 secret[2];     /* of the datagram's key */
 	__u64 counter;       /* of the datagram */
@@ -271,6 +275,7 @@ static __always_inline void write_datagram(struct rule_datagram *datagram,
 	const struct splice_rule *rule = &request->rule;
 	__u16 flags = (rule->has_end ? DATAGRAM_HAS_END : 0) |
 		      (rule->has_clock ? DATAGRAM_HAS_CLOCK : 0) |
+		      (rule->awaits_head ? DATAGRAM_AWAITS_HEAD : 0) |
 		      (server->key.family == 6 ? DATAGRAM_IPV6 : 0);
 
 	__builtin_memset(datagram, 0, sizeof(*datagram));
@@ -334,11 +339,14 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 		.next = server->copied_seq,
 		.socket_next = server->rcv_nxt,
 		.written_end = client->write_seq,
-		.request_end = server->write_seq,
+		.request_end = server->write_seq + request->unsent_bytes,
 		.has_length = request->has_length,
 		.length_bytes = request->length_bytes,
 		/* No segment of the server is longer. */
 		.segment_bytes = request->is_ordered ? server->advmss : 0,
+		.awaits_head = request->awaits_head,
+		.expected_bytes = request->expected_bytes,
+		.received = client->rcv_nxt,
 	};
 	__u64 now_ms = time_ms();
 	__u32 unfit;
@@ -359,13 +367,40 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 	if (unfit == SPLICE_FIT) {
 		c->head.peer = request->server;
 		s->head.peer = request->client;
-		is_owed = splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack, now_ms);
+		if (start.awaits_head) {
+			splice_grant_early(&c->flow, &s->flow, &c->splice, start.expected_bytes,
+					   &work->ack, now_ms);
+			is_owed = 1;
+		} else {
+			is_owed = splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack,
+						  now_ms);
+		}
 	}
 	bpf_spin_unlock(&lock->lock);
 	if (unfit != SPLICE_FIT)
 		return CONTROL_UNFIT + unfit;
 	write_datagram(&work->datagram, request, &c->head, &s->head, is_owed ? &work->ack : 0);
 	if (send_datagram(skb, request, &work->datagram, &s->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
+}
+
+static __always_inline __u32 run_length(struct __sk_buff *skb, const struct splice_request *request,
+					struct splice_client_slot *c, struct splice_server_slot *s,
+					struct splice_lock *lock, struct splice_work *work)
+{
+	__u64 now_ms = time_ms();
+	int is_owed = 0;
+
+	bpf_spin_lock(&lock->lock);
+	if (c->splice.is_active) {
+		splice_set_length(&c->flow, &c->splice, request->length_bytes);
+		is_owed = splice_owed_ack(&c->flow, &s->flow, &c->splice, &work->ack, now_ms);
+	}
+	bpf_spin_unlock(&lock->lock);
+	if (is_owed && send_ack(skb, work, &s->head)) {
 		count(SPLICE_UNSENT);
 		return CONTROL_OWING;
 	}
@@ -484,10 +519,7 @@ static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_reque
 		return CONTROL_NOT_OPEN;
 	switch (request->operation) {
 	case CONTROL_LENGTH:
-		bpf_spin_lock(&lock->lock);
-		splice_set_length(&c->flow, &c->splice, request->length_bytes);
-		bpf_spin_unlock(&lock->lock);
-		return CONTROL_DONE;
+		return run_length(skb, request, c, s, lock, work);
 	case CONTROL_SETTLE:
 		return run_settle(skb, request, c, s, lock, work);
 	case CONTROL_ABORT:

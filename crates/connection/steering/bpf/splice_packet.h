@@ -137,6 +137,8 @@ GLOBAL int read_segment(struct __sk_buff *skb, struct segment *packet, struct sp
 	segment->has_timestamps = !!work->timestamps_at;
 	segment->value = unaligned_word_at(work->original, work->timestamps_at);
 	segment->echo = unaligned_word_at(work->original, work->timestamps_at + 4);
+	/* The urgent pointer without its flag: see direct.bpf.c. */
+	segment->is_copy = (work->original[18] | work->original[19]) && !(packet->flags & TCP_URG);
 	segment->sack_count = 0;
 	if (!work->sack_at)
 		return 0;

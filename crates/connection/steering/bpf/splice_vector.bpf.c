@@ -20,6 +20,7 @@ enum operation {
 	END,
 	ROOM,
 	EXTEND,
+	GRANT_EARLY,
 };
 
 struct vector {
@@ -53,7 +54,8 @@ static __always_inline void run(struct vector *v)
 		break;
 	case SPLICE_RECEIVE_FROM_CLIENT:
 		v->result = splice_receive_from_client(&v->client, &v->server, &v->splice, &v->segment,
-						       &v->ack, v->now_ms);
+						       &v->ack, v->now_ms) &
+			    (SPLICE_TO_SOCKET | SPLICE_TO_SERVER);
 		break;
 	case SEND_TO_CLIENT:
 		splice_send_to_client(&v->client, v->splice.is_active, &v->segment, v->now_ms);
@@ -79,6 +81,10 @@ static __always_inline void run(struct vector *v)
 		break;
 	case EXTEND:
 		server_extend(&v->server, v->arguments[0]);
+		break;
+	case GRANT_EARLY:
+		splice_grant_early(&v->client, &v->server, &v->splice, v->arguments[0], &v->ack,
+				   v->now_ms);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

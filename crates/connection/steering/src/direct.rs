@@ -30,13 +30,13 @@ pub const KEYS_MAX: u32 = 256;
 #[repr(C)]
 struct RawRule {
     /// Fields for the programs only.
-    rule: [u32; 20],
+    rule: [u32; 28],
     owner: u32,
     reserved: u32,
     counter: u64,
     packets: u64,
 }
-const _: () = assert!(size_of::<RawRule>() == 104);
+const _: () = assert!(size_of::<RawRule>() == 136);
 
 // SAFETY: repr(C), integers only, and the assertion above shows that there is no padding.
 unsafe impl aya::Pod for RawRule {}

@@ -17,10 +17,10 @@ use crate::load::program;
 const FLOWS_MAX: u32 = 8;
 /// UDP port of rules.
 const PORT: u16 = 7901;
-const KEY: Key = Key { number: 5, secret: [9; 16] };
+pub(crate) const KEY: Key = Key { number: 5, secret: [9; 16] };
 const TC_REDIRECT: i32 = 7;
 const TC_SHOT: i32 = 2;
-const TC_NEXT: i32 = -1;
+pub(crate) const TC_NEXT: i32 = -1;
 const ETHERNET_BYTES: usize = 14;
 const TIMESTAMPS_BYTES: usize = 12;
 
@@ -29,7 +29,7 @@ fn flow(client: &str, service: &str) -> FlowKey {
 }
 
 /// A balancer's connection to a server, and a client's connection to the balancer.
-fn flows() -> [(FlowKey, FlowKey); 2] {
+pub(crate) fn flows() -> [(FlowKey, FlowKey); 2] {
     [
         (flow("10.0.0.2:51000", "10.0.0.3:8080"), flow("192.0.2.7:40000", "198.51.100.1:80")),
         (
@@ -39,7 +39,7 @@ fn flows() -> [(FlowKey, FlowKey); 2] {
     ]
 }
 
-struct Host {
+pub(crate) struct Host {
     ebpf: Ebpf,
     rules: Rules,
 }
@@ -58,17 +58,31 @@ impl Host {
     }
 
     /// A host that accepts rules with [`KEY`].
-    fn with_key() -> Option<Host> {
+    pub(crate) fn with_key() -> Option<Host> {
         let mut host = Host::open()?;
         host.rules.set_key(&KEY).unwrap();
         Some(host)
     }
 
     fn verdict(&mut self, name: &'static str, frame: &[u8]) -> (i32, Vec<u8>) {
+        self.verdict_of(name, frame, 0)
+    }
+
+    /// Runs a program on a frame with a mark.
+    pub(crate) fn verdict_of(
+        &mut self,
+        name: &'static str,
+        frame: &[u8],
+        mark: u32,
+    ) -> (i32, Vec<u8>) {
         let mut out = vec![0; frame.len() + 64];
+        // `mark` of struct __sk_buff, behind `len` and `pkt_type`.
+        let mut context = [0; 12];
+        context[8..].copy_from_slice(&mark.to_ne_bytes());
         let options = TestRunOptions {
             data_in: Some(frame),
             data_out: Some(&mut out),
+            ctx_in: Some(&context),
             ..TestRunOptions::default()
         };
         let classifier = program::<SchedClassifier>(&mut self.ebpf, name).unwrap();
@@ -78,7 +92,7 @@ impl Host {
     }
 
     /// Sends a frame. Returns the rewritten one; `None`: it passed unchanged.
-    fn run(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn run(&mut self, frame: &[u8]) -> Option<Vec<u8>> {
         match self.verdict(EGRESS, frame) {
             (TC_REDIRECT, out) => Some(out),
             (TC_NEXT, out) => {
@@ -99,18 +113,18 @@ impl Host {
     }
 
     /// Receives the datagram of a rule.
-    fn get(&mut self, datagram: &Datagram, key: &Key) {
+    pub(crate) fn get(&mut self, datagram: &Datagram, key: &Key) {
         assert!(self.receive(&udp(&datagram.server, PORT, &encode(datagram, key))));
     }
 
     /// Forgets all connections.
-    fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         self.rules.sweep(Duration::ZERO, Instant::now()).unwrap();
     }
 }
 
 /// Returns the offset of the TCP header.
-fn tcp_at(frame: &[u8]) -> usize {
+pub(crate) fn tcp_at(frame: &[u8]) -> usize {
     ETHERNET_BYTES + if frame[12] == 8 { 20 } else { 40 }
 }
 
@@ -128,7 +142,7 @@ fn write_checksum(frame: &mut [u8]) {
 
 /// Options of a segment.
 #[derive(Clone, Copy)]
-enum Options {
+pub(crate) enum Options {
     None,
     Timestamps(Timestamps),
     /// As many NOPs as timestamps have bytes.
@@ -137,12 +151,22 @@ enum Options {
 
 /// Returns the frame of a segment that a service sends.
 fn frame(flow: FlowKey, segment: &Segment, options: Options) -> Vec<u8> {
+    let payload = vec![0x5a; segment.payload_bytes as usize];
+    frame_of(flow, segment, options, &payload)
+}
+
+/// As [`frame`], with a payload.
+pub(crate) fn frame_of(
+    flow: FlowKey,
+    segment: &Segment,
+    options: Options,
+    payload: &[u8],
+) -> Vec<u8> {
     let timestamps = match options {
         Options::None => None,
         Options::Timestamps(Timestamps { value, echo }) => Some((value, echo)),
         Options::Nops => Some((0, 0)),
     };
-    let payload = vec![0x5a; segment.payload_bytes as usize];
     let written = Written {
         flow,
         direction: Direction::ToClient,
@@ -151,7 +175,7 @@ fn frame(flow: FlowKey, segment: &Segment, options: Options) -> Vec<u8> {
         flags: segment.flags,
         window: segment.window,
         options: TcpOptions { timestamps, ..TcpOptions::default() },
-        payload: &payload,
+        payload,
     };
     let mut frame = written.ethernet_frame([2, 0, 0, 0, 0, 3], [2, 0, 0, 0, 0, 2]).unwrap();
     let at = tcp_at(&frame) + 20;
@@ -174,7 +198,7 @@ fn near(random: &mut Random, center: SeqNumber) -> SeqNumber {
     }
 }
 
-fn rule(random: &mut Random) -> Rule {
+pub(crate) fn rule(random: &mut Random) -> Rule {
     let first = SeqNumber(random.next() as u32);
     Rule {
         first,
@@ -184,6 +208,7 @@ fn rule(random: &mut Random) -> Rule {
         ack: SeqNumber(random.next() as u32),
         window: random.next() as u16,
         clock: (random.below(2u32) == 0).then(|| (random.next() as u32, random.next() as u32)),
+        awaits_head: false,
     }
 }
 
@@ -260,6 +285,7 @@ fn rule_and_frame(server: FlowKey) -> (Rule, Vec<u8>) {
         ack: SeqNumber(5),
         window: 100,
         clock: None,
+        awaits_head: false,
     };
     (rule, frame(server, &segment(TcpFlags::ACK, 1, 100), Options::None))
 }

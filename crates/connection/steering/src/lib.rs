@@ -75,6 +75,8 @@ pub mod direct;
 mod direct_tests;
 pub mod error;
 pub mod flow_entry;
+#[cfg(test)]
+mod head_tests;
 pub mod hold;
 pub mod impair;
 pub mod load;

@@ -64,7 +64,7 @@ struct RawHead {
 struct RawClientSlot {
     head: RawHead,
     flow: [AtomicU32; 18],
-    splice: [AtomicU32; 8],
+    splice: [AtomicU32; 12],
 }
 
 /// `struct splice_server_slot`: the flow is a `RawServer`.
@@ -89,15 +89,19 @@ struct RawRequest {
     limit_bytes: AtomicU32,
     is_ordered: AtomicU32,
     is_forced: AtomicU32,
-    rule: [AtomicU32; 10],
+    awaits_head: AtomicU32,
+    expected_bytes: AtomicU32,
+    unsent_bytes: AtomicU32,
+    reserved: AtomicU32,
+    rule: [AtomicU32; 12],
     secret: [AtomicU64; 2],
     counter: AtomicU64,
     key: AtomicU32,
     udp_sum: AtomicU32,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 176);
-const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 112);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 192);
+const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
 const ACKED: usize = 2;
@@ -105,7 +109,9 @@ const SERVER_HAS_CLOCK: usize = 14;
 const SERVER_LIMIT: usize = 9;
 const CLIENT_SHIFT: usize = 11;
 const SERVER_SHIFT: usize = 15;
+const FIRST: usize = 1;
 const IS_COMPLETE: usize = 5;
+const COPIED_END: usize = 8;
 
 /// `enum splice_operation` of bpf/splice_control.h.
 #[derive(Clone, Copy)]
@@ -160,6 +166,22 @@ pub enum SpliceError {
     /// The kernel does not run the program.
     #[error("running {CONTROL}: {0}")]
     Run(#[source] ProgramError),
+}
+
+/// The beginning of a splice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// The request is not sent yet. The server's host sends the response to the client if its head is
+    /// fit ([`unlade_splice::head::fit`]), and a copy of the head to the server's socket.
+    Early {
+        /// Bytes of the request.
+        request_bytes: u32,
+        /// Bytes of the response that are expected, its head included.
+        expected_bytes: u32,
+    },
+    /// A part of the response was relayed; it has so many bytes more, at most 1 GiB. If the server
+    /// may send more than it has sent, other bytes would overtake them ([`Unfit::Granted`]).
+    Late(u32),
 }
 
 /// The end of a splice.
@@ -451,13 +473,11 @@ impl SpliceWorker {
     }
 
     /// Begins a splice: the bytes that the process has not read from the server's socket may go to
-    /// the client directly, behind all bytes that it has written to the client's socket. The
-    /// response has `length_bytes` more bytes, if that is known. `is_ordered`: the server
-    /// has used up what it was granted, so that no byte overtakes another ([`Unfit::Granted`]).
+    /// the client directly, behind all bytes that it has written to the client's socket.
     ///
-    /// The server's host gets the rule, with the client's window, in a datagram of this key and
-    /// number. If it is lost, the server waits: [`SpliceWorker::settle`] sends the window again, and
-    /// the bytes come to the server's socket.
+    /// The server's host gets the rule in a datagram of this key and number; a late one has the
+    /// client's window with it. If it is lost, the bytes come to the server's socket, after
+    /// [`SpliceWorker::settle`] has sent a late one's window again.
     ///
     /// # Errors
     /// [`SpliceError::Unfit`], and others; no splice has begun.
@@ -465,12 +485,20 @@ impl SpliceWorker {
         &mut self,
         client: &ClientSlot,
         server: &ServerSlot,
-        length_bytes: Option<u32>,
-        is_ordered: bool,
+        when: When,
         (key, counter): (&Key, u64),
     ) -> Result<(), SpliceError> {
         let request = self.request();
-        request.is_ordered.store(is_ordered.into(), Ordering::Relaxed);
+        let (expected, length, unsent_bytes) = match when {
+            When::Early { request_bytes, expected_bytes } => {
+                (Some(expected_bytes), None, request_bytes)
+            }
+            When::Late(bytes) => (None, Some(bytes), 0),
+        };
+        request.unsent_bytes.store(unsent_bytes, Ordering::Relaxed);
+        request.is_ordered.store(length.is_some().into(), Ordering::Relaxed);
+        request.awaits_head.store(expected.is_some().into(), Ordering::Relaxed);
+        request.expected_bytes.store(expected.unwrap_or_default(), Ordering::Relaxed);
         let (low, high) = key.secret.split_at(8);
         for (word, bytes) in request.secret.iter().zip([low, high]) {
             let bytes = bytes.first_chunk().copied().unwrap_or_default();
@@ -480,7 +508,7 @@ impl SpliceWorker {
         request.key.store(key.number, Ordering::Relaxed);
         request.udp_sum.store(server.rule.sum, Ordering::Relaxed);
         let (client, frame) = (client.index, &server.rule.frame);
-        self.run(Operation::Begin, client, server.index, length_bytes, frame).map(drop)
+        self.run(Operation::Begin, client, server.index, length, frame).map(drop)
     }
 
     /// Changes the limit of [`SpliceWorker::open_server`]. Without one, the server is told of the
@@ -502,7 +530,8 @@ impl SpliceWorker {
         self.run(Operation::Extend, NONE, server.index, Some(rest_bytes), &server.frame).map(drop)
     }
 
-    /// Sets the response's length, from the first byte of the splice on.
+    /// Sets the response's length, from the first byte of the splice on: the head of an early one is
+    /// known now. The server gets the acknowledgement that was kept until then.
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -547,7 +576,8 @@ impl SpliceWorker {
         })
     }
 
-    /// Ends a splice that is not complete. Both connections have to be closed.
+    /// Ends a splice that is not complete. Both connections have to be closed, unless no byte was
+    /// direct: that is sure of an early one whose head is not fit.
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -687,6 +717,14 @@ impl ClientSlot {
     /// Returns true if the client has acknowledged the whole response of the splice.
     pub fn is_complete(&self) -> bool {
         self.shared.client(self.index).splice[IS_COMPLETE].load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the number of bytes from the first one of the splice on that came here as copies: the
+    /// server's host has sent them to the client.
+    pub fn copied_bytes(&self) -> u32 {
+        let splice = &self.shared.client(self.index).splice;
+        let [end, first] = [COPIED_END, FIRST].map(|at| splice[at].load(Ordering::Acquire));
+        end.wrapping_sub(first)
     }
 
     /// Returns the client's newest acknowledgement.

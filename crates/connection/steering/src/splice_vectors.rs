@@ -35,9 +35,10 @@ enum Operation {
     End,
     Room,
     Extend,
+    GrantEarly,
 }
 
-const OPERATIONS: [Operation; 12] = [
+const OPERATIONS: [Operation; 13] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -50,6 +51,7 @@ const OPERATIONS: [Operation; 12] = [
     Operation::End,
     Operation::Room,
     Operation::Extend,
+    Operation::GrantEarly,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -71,7 +73,7 @@ struct Vector {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 32 + 72 + 72 + 32 + 40 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 48 + 72 + 72 + 40 + 48 + 16);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -139,7 +141,7 @@ fn segment(random: &mut Random, seq: u32, ack: u32, now_ms: u64) -> RawSegment {
         echo: has_timestamps * near(random, now_ms as u32),
         sack_count: count,
         sack,
-        reserved: 0,
+        is_copy: random.below(2u32),
     }
 }
 
@@ -191,10 +193,13 @@ fn any(random: &mut Random) -> Vector {
         delta,
         is_complete: random.below(2u32),
         owes_ack: random.below(2u32),
-        reserved: 0,
+        awaits_head: random.below(2u32) * (1 - has_end),
+        copied_end: near(random, first),
+        reserved: [0; 3],
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
+    let is_awaited = (1 - has_length) * random.below(2u32);
     Vector {
         now_ms,
         client,
@@ -212,7 +217,9 @@ fn any(random: &mut Random) -> Vector {
             has_length,
             length_bytes: has_length * near(random, longest),
             segment_bytes: random.below(2u32) * random.below(90_000u32),
-            reserved: 0,
+            awaits_head: is_awaited,
+            expected_bytes: is_awaited * near(random, longest),
+            received: near(random, client.received),
         },
         ..Vector::default()
     }
@@ -223,9 +230,11 @@ fn start_of(raw: &RawStart) -> Start {
         next: SeqNumber(raw.next),
         socket_next: SeqNumber(raw.socket_next),
         written_end: SeqNumber(raw.written_end),
+        received: SeqNumber(raw.received),
         request_end: SeqNumber(raw.request_end),
         length_bytes: (raw.has_length != 0).then_some(raw.length_bytes),
         segment_bytes: raw.segment_bytes,
+        expected_bytes: (raw.awaits_head != 0).then_some(raw.expected_bytes),
     }
 }
 
@@ -275,6 +284,10 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
             }
         }
         Operation::Extend => server.extend(vector.arguments[0]),
+        Operation::GrantEarly => {
+            let bytes = vector.arguments[0];
+            ack = Some(spliced.grant_early(&client, &mut server, bytes, now_ms));
+        }
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
         Operation::End => {

@@ -13,8 +13,11 @@ use rustix::thread::{
 };
 use unlade_net::FlowKey;
 use unlade_splice::datagram::Key;
+use unlade_splice::head::fit;
 use unlade_steering::direct::{DirectReturn, SentDirectly};
-use unlade_steering::splice::{ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing};
+use unlade_steering::splice::{
+    ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing, When,
+};
 use unlade_testkit::Random;
 
 const RULES: u16 = 7901;
@@ -91,6 +94,8 @@ fn run_host(
     let bits = if plan.address(host, 0).is_ipv4() { "24" } else { "64" };
     let nodad = if bits == "64" { " nodad" } else { "" };
     ip(&format!("addr add {}/{bits} dev near{nodad}", plan.addresses[host]));
+    // An address that is not confirmed yet cannot ask for a neighbour.
+    std::fs::write("/proc/sys/net/ipv6/conf/near/accept_dad", "0").expect("a setting");
     ip("link set near up");
     if bits == "24" {
         ip("route change 10.9.2.0/24 dev near rto_min 10s");
@@ -154,8 +159,17 @@ fn byte_at(request: usize, offset: usize) -> u8 {
     (request.wrapping_mul(31) ^ offset ^ (offset >> 8) ^ (offset >> 16)) as u8
 }
 
+/// Returns a response. Those of odd numbers have a head of HTTP, one of four of them with a status
+/// by which it is not fit for a client.
 fn response(request: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|offset| byte_at(request, offset)).collect()
+    let head = match request % 8 {
+        0 | 2 | 4 | 6 => String::new(),
+        7 => format!("HTTP/1.1 404 Not Found\r\nContent-Length: {bytes}\r\n\r\n"),
+        _ => format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n"),
+    };
+    let mut response = head.into_bytes();
+    response.extend((0..bytes).map(|offset| byte_at(request, offset)));
+    response
 }
 
 /// Answers lines of a number and a length with as many bytes.
@@ -190,13 +204,29 @@ fn retransmitted(stream: &TcpStream) -> u32 {
     u32::from_ne_bytes(info[100..104].try_into().expect("four bytes"))
 }
 
+fn to_server_line(mut server: &TcpStream, line: &str) {
+    server.write_all(format!("{line}\n").as_bytes()).expect("the server reads");
+}
+
 /// The part of a balancer that the test needs: one client after the other, a pool of one
 /// connection.
 struct Balancer {
     worker: SpliceWorker,
     counter: u64,
     spliced: usize,
+    /// Of them, those whose server's host sent the head.
+    early: usize,
     relayed: usize,
+}
+
+/// A request under way.
+struct Exchange<'e> {
+    client: &'e TcpStream,
+    server: &'e TcpStream,
+    slot: &'e mut Option<ClientSlot>,
+    server_slot: &'e ServerSlot,
+    /// Bytes of the response.
+    bytes: usize,
 }
 
 impl Balancer {
@@ -211,52 +241,96 @@ impl Balancer {
         buffer
     }
 
-    /// Passes one response on: the first part through the sockets, the rest directly.
-    fn pass(
-        &mut self,
-        client: &TcpStream,
-        server: &TcpStream,
-        slots: (&mut Option<ClientSlot>, &ServerSlot),
-        bytes: usize,
-    ) {
-        let (slot, server_slot) = slots;
+    fn open_client(&mut self, client: &TcpStream, slot: &mut Option<ClientSlot>) {
+        if slot.is_none() {
+            let from = client.peer_addr().expect("an address");
+            let flow = FlowKey::new(from, client.local_addr().expect("an address"));
+            *slot = Some(self.worker.open_client(&flow).expect("a slot"));
+        }
+    }
+
+    /// Returns true if the splice has begun.
+    fn begin(&mut self, exchange: &Exchange<'_>, when: When) -> bool {
+        let client_slot = exchange.slot.as_ref().expect("it is open");
+        self.counter += 1;
+        let key = (&KEY, self.counter);
+        match self.worker.begin(client_slot, exchange.server_slot, when, key) {
+            Ok(()) => true,
+            Err(SpliceError::Unfit(_)) => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Decides about the start of a response, which the client may have from the server's host.
+    /// Returns false if the splice is over, and the bytes that are to be relayed.
+    fn judge(&mut self, exchange: &Exchange<'_>, held: &mut Vec<u8>) -> (bool, Vec<u8>) {
+        if !held.windows(4).any(|four| four == b"\r\n\r\n") {
+            return (true, Vec::new());
+        }
+        let slot = exchange.slot.as_ref().expect("it is open");
+        let Some(head) = fit(held) else {
+            assert_eq!(slot.copied_bytes(), 0);
+            self.worker.abort(slot, exchange.server_slot).expect("the slots are open");
+            let left = exchange.bytes - held.len();
+            self.worker.extend(exchange.server_slot, left as u32).expect("a slot");
+            return (false, std::mem::take(held));
+        };
+        assert_eq!(head.response_bytes() as usize, exchange.bytes);
+        let (server_slot, bytes) = (exchange.server_slot, head.response_bytes());
+        self.worker.set_length(slot, server_slot, bytes).expect("the slots are open");
+        if slot.copied_bytes() >= head.head_bytes && held.len() == head.head_bytes as usize {
+            self.early += 1;
+            return (true, Vec::new());
+        }
+        (true, std::mem::take(held))
+    }
+
+    /// Passes one response on: early, or the first part through the sockets and the rest directly.
+    fn pass(&mut self, line: &str, is_early: bool, exchange: &mut Exchange<'_>) {
+        let Exchange { client, server, server_slot, bytes, .. } = *exchange;
         let (mut to_client, mut from_server) = (client, server);
-        let mut relayed = 0;
-        let mut is_spliced = false;
+        let (mut relayed, mut is_spliced, mut is_over, mut held) = (0, false, false, None);
+        if is_early {
+            self.open_client(client, exchange.slot);
+            let (request_bytes, expected_bytes) = (line.len() as u32 + 1, bytes as u32);
+            is_spliced = self.begin(exchange, When::Early { request_bytes, expected_bytes });
+            held = is_spliced.then(Vec::new);
+        }
+        to_server_line(server, line);
         let deadline = Instant::now() + PATIENCE;
         server.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
-        while relayed < bytes && !(is_spliced && slot.as_ref().is_some_and(ClientSlot::is_complete))
-        {
+        let is_complete =
+            |slot: &Option<ClientSlot>| slot.as_ref().is_some_and(ClientSlot::is_complete);
+        while relayed < bytes && !(is_spliced && is_complete(exchange.slot)) {
             assert!(Instant::now() < deadline, "{relayed} of {bytes}, spliced: {is_spliced}");
             let mut buffer = vec![0; 16 << 10];
             match from_server.read(&mut buffer) {
                 Ok(0) => panic!("the server's end, {relayed} of {bytes}"),
                 Ok(count) => {
                     relayed += count;
-                    to_client.write_all(&buffer[..count]).expect("the client reads");
+                    let mut due = buffer[..count].to_vec();
+                    if let Some(held) = &mut held {
+                        held.extend_from_slice(&due);
+                        (is_spliced, due) = self.judge(exchange, held);
+                        is_over |= !is_spliced;
+                    }
+                    if held.as_ref().is_some_and(|held| held.is_empty()) {
+                        held = None;
+                    }
+                    to_client.write_all(&due).expect("the client reads");
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 Err(error) => panic!("{error}"),
             }
             let left = bytes - relayed;
-            if is_spliced || relayed == 0 || left == 0 {
+            if is_spliced || is_over || relayed == 0 || left == 0 {
                 continue;
             }
             // The first time, no segment has passed since the slot is open.
-            if slot.is_none() {
-                let from = client.peer_addr().expect("an address");
-                let flow = FlowKey::new(from, client.local_addr().expect("an address"));
-                *slot = Some(self.worker.open_client(&flow).expect("a slot"));
-            }
-            let client_slot = slot.as_ref().expect("it is open");
-            self.counter += 1;
-            let key = (&KEY, self.counter);
-            match self.worker.begin(client_slot, server_slot, Some(left as u32), true, key) {
-                Ok(()) => is_spliced = true,
-                Err(SpliceError::Unfit(_)) => {}
-                Err(error) => panic!("{error}"),
-            }
+            self.open_client(client, exchange.slot);
+            is_spliced = self.begin(exchange, When::Late(left as u32));
         }
+        let slot = &*exchange.slot;
         if !is_spliced {
             self.relayed += 1;
             return;
@@ -286,9 +360,16 @@ impl Balancer {
             let mut client_slot = None;
             for line in BufReader::new(client.try_clone().expect("a descriptor")).lines() {
                 let Ok(line) = line else { break };
-                let bytes = line.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number");
-                (&*server).write_all(format!("{line}\n").as_bytes()).expect("the server reads");
-                self.pass(&client, server, (&mut client_slot, &server_slot), bytes);
+                let numbers: Vec<usize> =
+                    line.split(' ').map(|word| word.parse().expect("a number")).collect();
+                let mut exchange = Exchange {
+                    client: &client,
+                    server,
+                    slot: &mut client_slot,
+                    server_slot: &server_slot,
+                    bytes: response(numbers[0], numbers[1]).len(),
+                };
+                self.pass(&line, numbers[0] % 2 == 1, &mut exchange);
             }
             assert_eq!(retransmitted(&client), 0);
         }
@@ -306,9 +387,10 @@ fn ask(to: SocketAddr, length_bits: u32, seed: u64, requests: usize) {
         let bytes = 1 + random.below(1usize << size);
         let number = request + seed as usize;
         stream.write_all(format!("{number} {bytes}\n").as_bytes()).expect("the balancer reads");
-        let mut found = vec![0; bytes];
+        let due = response(number, bytes);
+        let mut found = vec![0; due.len()];
         stream.read_exact(&mut found).unwrap_or_else(|e| panic!("{number}, {bytes} bytes: {e}"));
-        assert!(found == response(number, bytes), "{number}: other bytes, of {bytes}");
+        assert!(found == due, "{number}: other bytes, of {bytes}");
     }
 }
 
@@ -334,6 +416,7 @@ fn responses_are_spliced(plan: Plan) {
             worker: splicing.worker().expect("the first"),
             counter: 0,
             spliced: 0,
+            early: 0,
             relayed: 0,
         };
         listening.send(()).expect("the client waits");
@@ -341,12 +424,14 @@ fn responses_are_spliced(plan: Plan) {
         let counts = splicing.counts().expect("counts");
         let SentDirectly { segments, bytes } = direct.sent_directly().expect("counts");
         println!(
-            "{} spliced, {} relayed, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
+            "{} spliced, {} of them early, {} relayed, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
             balancer.spliced,
+            balancer.early,
             balancer.relayed,
             direct.counts().unwrap()
         );
-        assert!(balancer.spliced > 20 && counts.acks > 100 && bytes > 1 << 20, "{counts:?}");
+        assert!(balancer.early > 20 && balancer.spliced > balancer.early + 5, "{}", balancer.early);
+        assert!(counts.acks > 20 && bytes > 1 << 20, "{counts:?}");
         assert_eq!((counts.refused, counts.corrupt, counts.unsent), (0, 0, 0), "{counts:?}");
         drop(ended);
     };

@@ -19,6 +19,14 @@ pub struct DirectReturnConfig {
     /// response for the path was short or is not known.
     #[serde(default = "from_bytes_default")]
     pub from_bytes: ByteSize,
+    /// If the last response for a path had as many bytes, the next one goes to the client directly
+    /// from its first byte on. Its head is then the server's, unchanged.
+    #[serde(default = "early_from_bytes_default")]
+    pub early_from_bytes: ByteSize,
+}
+
+fn early_from_bytes_default() -> ByteSize {
+    ByteSize::kib(16)
 }
 
 fn from_bytes_default() -> ByteSize {
