@@ -86,8 +86,8 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   [pool.objects.direct_return]    # for servers whose hosts run `unlade agent`; off without it
   key_file = \"rules.key\"          # required: 32 hexadecimal digits, the agents' key
   rules_port = 7901               # UDP, of the agents
-  from_bytes = \"128KiB\"           # shorter responses are relayed, unless they begin early
-  early_from_bytes = \"16KiB\"      # direct from the first byte on, if the path's last one was as long
+  from_bytes = \"128KiB\"           # shorter responses are relayed
+  early_from_bytes = \"64KiB\"      # expected to be as long: direct from the first byte on
   [offload]
   interface = \"eth0\"              # example; default: the one with the first listener's address
   journal = \"/run/unlade/lb\"      # example; default: a name in /run/unlade of the interface

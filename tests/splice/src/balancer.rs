@@ -97,6 +97,31 @@ impl Front {
         Some((*back, splice.as_mut()?))
     }
 
+    /// Returns true if there is a splice.
+    pub fn is_spliced(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.splice.is_some())
+    }
+
+    /// Translates a segment of a server during the splice. If it is a copy of a head, the length of the
+    /// response is known at once.
+    pub fn receive_from_server(
+        &mut self,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        payload: &[u8],
+        now: Time,
+    ) -> Option<Segment> {
+        let splice = self.exchange.as_mut()?.splice.as_mut()?;
+        let shown = splice.receive_from_server(server, segment, now.ms())?;
+        if let Some(head) = fit(payload).filter(|_| segment.is_copy)
+            && splice.copied_bytes() == head.head_bytes
+            && splice.awaits_head()
+        {
+            splice.set_length(&self.flow, head.response_bytes());
+        }
+        Some(shown)
+    }
+
     /// Describes the request under way, for a failure.
     pub fn describe(&self) -> String {
         let Some(Exchange { request, back, relayed, splice, .. }) = &self.exchange else {

@@ -480,10 +480,8 @@ impl Simulation {
                 let seen = segment_of(&header, payload.len() as u32);
                 let seen = Segment { is_copy, ..seen };
                 let front = back.client.map(|client| &mut fronts[client]);
-                let shown = match front.and_then(Front::splice) {
-                    Some((_, splice)) => {
-                        splice.receive_from_server(&mut back.flow, &seen, now.ms())
-                    }
+                let shown = match front.filter(|front| front.is_spliced()) {
+                    Some(front) => front.receive_from_server(&mut back.flow, &seen, &payload, now),
                     None => splice::receive_from_server(&mut back.flow, &seen, now.ms()),
                 };
                 let is_refused = self.random.below(1000u64) < self.plan.conditions.refused;

@@ -226,6 +226,7 @@ fn blank_rule() -> Rule {
         ack: SeqNumber(77),
         window: 500,
         clock: None,
+        awaits_head: false,
     }
 }
 

@@ -142,7 +142,9 @@ impl DirectReturn<'_> {
         };
         let head = fit(data).filter(|head| Some(u64::from(head.body_bytes)) == body_bytes);
         if let Some(head) = head {
-            self.splices.set_length(client, end, head.response_bytes());
+            if client.is_length_due() {
+                self.splices.set_length(client, end, head.response_bytes());
+            }
             return Judged::Fit(head);
         }
         let is_direct = client.copied_bytes() > 0;

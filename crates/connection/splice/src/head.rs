@@ -5,7 +5,7 @@
 //! program of the host (`bpf/response_head.h` in the crate `unlade-steering`) is tested against
 //! [`fit`].
 
-use crate::splice::LENGTH_BYTES_MAX;
+use crate::segment::LENGTH_BYTES_MAX;
 
 /// Most bytes of such a head.
 pub const HEAD_BYTES_MAX: usize = 1024;

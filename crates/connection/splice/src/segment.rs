@@ -3,6 +3,8 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
+/// Most bytes of one splice: numbers that are further apart have no order (RFC 9293 §3.4).
+pub const LENGTH_BYTES_MAX: u32 = 1 << 30;
 /// Most blocks of a selective acknowledgement (RFC 2018 §3).
 pub const SACK_BLOCKS_MAX: usize = 4;
 

@@ -7,10 +7,8 @@ use crate::client::ClientFlow;
 use crate::clock::CLOCK_MARGIN_MS;
 use crate::pooled::{ServerFlow, Spliced};
 use crate::rule::Rule;
+pub use crate::segment::LENGTH_BYTES_MAX;
 use crate::segment::{Segment, earlier, later};
-
-/// Most bytes of one splice: numbers that are further apart have no order (RFC 9293 §3.4).
-pub const LENGTH_BYTES_MAX: u32 = 1 << 30;
 
 /// The reason why a response goes through the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -170,6 +168,11 @@ impl Splice {
         let window = server.window_to(edge, self.first);
         server.grant(self.first, window);
         server.ack(self.first, window, now_ms)
+    }
+
+    /// Returns true if the splice began early, and the head is not known yet.
+    pub fn awaits_head(&self) -> bool {
+        self.awaits_head
     }
 
     /// Returns the number of bytes, from the first one of the splice on, that came here as copies:

@@ -16,6 +16,7 @@
 #include <bpf/bpf_core_read.h>
 
 #include "checksum.h"
+#include "response_head.h"
 #include "splice_packet.h"
 
 /* Marks packets of these programs, so that they pass the link's egress unchanged. */
@@ -283,13 +284,29 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	return write_header(skb, packet->at, work) ? SHOT : NEXT;
 }
 
+/* Returns the bytes of the response whose whole head is the payload of a copy; 0 for another segment. Its host
+ * has found the head fit, and this host comes to the same conclusion. */
+static __always_inline __u32 response_of_copy(struct __sk_buff *skb, const struct segment *packet,
+					      const struct splice_work *work)
+{
+	__u32 only = 0, count = packet->payload, at = packet->at + packet->bytes - count;
+	struct head_work *head = bpf_map_lookup_elem(&head_works, &only);
+
+	if (!head || !work->segment.is_copy || !count || count > HEAD_BYTES_MAX)
+		return 0;
+	if (bpf_skb_load_bytes(skb, at, head->bytes, count) || !is_fit(head, count) ||
+	    head->head_bytes != count)
+		return 0;
+	return head->head_bytes + head->body_bytes;
+}
+
 static __always_inline int from_server(struct __sk_buff *skb, struct segment *packet,
 				       struct splice_work *work, __u32 index)
 {
 	struct splice_server_slot *slot = bpf_map_lookup_elem(&splice_servers, &index);
 	struct splice_client_slot *client;
 	struct splice_lock *lock;
-	__u32 peer, number;
+	__u32 peer, number, response = 0, seq = work->segment.seq;
 	__u64 now_ms = time_ms();
 	int is_passed = 0, is_lost = 1;
 
@@ -300,6 +317,8 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		count(SPLICE_CORRUPT);
 		return NEXT;
 	}
+	if (work->segment.is_copy)
+		response = response_of_copy(skb, packet, work);
 	number = slot->head.lock;
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
@@ -314,6 +333,9 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		} else if (client && slot->head.peer == peer) {
 			is_passed = splice_receive_from_server(&slot->flow, &client->splice,
 							       &work->segment, now_ms);
+			if (is_passed && response && client->splice.awaits_head &&
+			    seq == client->splice.first)
+				splice_set_length(&client->flow, &client->splice, response);
 			is_lost = 0;
 		}
 		bpf_spin_unlock(&lock->lock);

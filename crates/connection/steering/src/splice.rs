@@ -111,6 +111,8 @@ const CLIENT_SHIFT: usize = 11;
 const SERVER_SHIFT: usize = 15;
 const FIRST: usize = 1;
 const IS_COMPLETE: usize = 5;
+const OWES_ACK: usize = 6;
+const AWAITS_HEAD: usize = 7;
 const COPIED_END: usize = 8;
 
 /// `enum splice_operation` of bpf/splice_control.h.
@@ -531,7 +533,8 @@ impl SpliceWorker {
     }
 
     /// Sets the response's length, from the first byte of the splice on: the head of an early one is
-    /// known now. The server gets the acknowledgement that was kept until then.
+    /// known now. The server gets the acknowledgement that was kept until then. Not needed if the
+    /// program has seen the head in a copy, and nothing was kept ([`ClientSlot::is_length_due`]).
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -725,6 +728,13 @@ impl ClientSlot {
         let splice = &self.shared.client(self.index).splice;
         let [end, first] = [COPIED_END, FIRST].map(|at| splice[at].load(Ordering::Acquire));
         end.wrapping_sub(first)
+    }
+
+    /// Returns true if [`SpliceWorker::set_length`] has something to do for a splice that began early.
+    pub fn is_length_due(&self) -> bool {
+        let splice = &self.shared.client(self.index).splice;
+        // Nothing is kept once the head is known.
+        [AWAITS_HEAD, OWES_ACK].iter().any(|at| splice[*at].load(Ordering::Acquire) != 0)
     }
 
     /// Returns the client's newest acknowledgement.

@@ -277,7 +277,9 @@ impl Balancer {
         };
         assert_eq!(head.response_bytes() as usize, exchange.bytes);
         let (server_slot, bytes) = (exchange.server_slot, head.response_bytes());
-        self.worker.set_length(slot, server_slot, bytes).expect("the slots are open");
+        if slot.is_length_due() {
+            self.worker.set_length(slot, server_slot, bytes).expect("the slots are open");
+        }
         if slot.copied_bytes() >= head.head_bytes && held.len() == head.head_bytes as usize {
             self.early += 1;
             return (true, Vec::new());

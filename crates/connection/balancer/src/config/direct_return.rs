@@ -26,7 +26,7 @@ pub struct DirectReturnConfig {
 }
 
 fn early_from_bytes_default() -> ByteSize {
-    ByteSize::kib(16)
+    ByteSize::kib(64)
 }
 
 fn from_bytes_default() -> ByteSize {
