@@ -569,6 +569,10 @@ impl Exchange<'_> {
         let reusable = head.keep_alive();
         let is_possible = self.may_return_directly(upstream.address);
         let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
+        if is_early && means.is_none() {
+            // A new configuration has no direct return: nothing can follow the bytes that were.
+            return Done::aborted();
+        }
         let direct = means.map(|(pool, splices)| DirectReturn {
             worker: self.worker,
             splices,

@@ -317,6 +317,11 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		count(SPLICE_CORRUPT);
 		return NEXT;
 	}
+	/* That of a copy costs more: the response's length is read from it. */
+	if (work->segment.is_copy && !is_intact_skb(skb, packet)) {
+		count(SPLICE_CORRUPT);
+		return NEXT;
+	}
 	if (work->segment.is_copy)
 		response = response_of_copy(skb, packet, work);
 	number = slot->head.lock;
