@@ -41,7 +41,7 @@ pub struct ServerFlow {
     pub(crate) peer_clock: PeerClock,
 }
 
-/// What a splice says about a segment of the socket for the server, in the server's numbers.
+/// The values of a splice for a segment of the socket to the server, in the server's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spliced {
     /// Behind the last byte that the client has room for.
