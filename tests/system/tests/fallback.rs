@@ -303,6 +303,49 @@ fn a_missing_virtual_ip_is_counted_and_logged_as_such() {
     assert!(log_of(&lab, "s1").contains("offer refused"), "the server's log has the errno");
 }
 
+/// Completes a TLS handshake with the client's Finished, a request and close_notify in one segment,
+/// and returns the response. The balancer reads the end of the client's direction together with the
+/// request.
+fn ask_and_close_with_finished(target: SocketAddr, tls: Arc<rustls::ClientConfig>) -> Vec<u8> {
+    let mut stream = TcpStream::connect_timeout(&target, PATIENCE).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let name = "objects.lab".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(tls, name).unwrap();
+    client.write_tls(&mut stream).unwrap();
+    while client.is_handshaking() {
+        assert!(client.read_tls(&mut stream).unwrap() > 0, "the balancer closed");
+        client.process_new_packets().unwrap();
+    }
+    let request = b"GET /4KiB HTTP/1.1\r\nHost: one.objects.lab\r\n\r\n";
+    client.writer().write_all(request).unwrap();
+    client.send_close_notify();
+    let mut last = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut last).unwrap();
+    }
+    stream.write_all(&last).unwrap();
+    let mut response = Vec::new();
+    rustls::Stream::new(&mut client, &mut stream).read_to_end(&mut response).unwrap();
+    response
+}
+
+#[test]
+fn a_tls_session_that_the_client_has_ended_is_not_moved() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let lab = Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
+    lab.wait_channels();
+    let [v4, _] = lab.virtual_ips();
+    let tls = tls_config(&lab.dir().join("pki/ca.crt"), TlsVersions::Both);
+    let response = at_client(&lab, || ask_and_close_with_finished((v4, 443).into(), tls));
+    assert!(response.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&response));
+    let whole = std::fs::read(lab.dir().join("objects/4KiB")).unwrap();
+    assert!(response.ends_with(&whole), "other bytes");
+    let counted = wait_for(PATIENCE, || fallback(&lab, "tls_state") == 1);
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
+    assert_eq!(handed_over(&lab), 0);
+}
+
 /// A program of the server has a socket with the addresses and ports of the client's connection.
 #[test]
 fn a_connection_whose_addresses_are_taken_at_the_server_is_proxied() {
