@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod client;
 pub mod counters;
+pub mod direct;
 pub mod functions;
 pub mod play;
 pub mod pool;

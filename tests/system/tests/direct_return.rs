@@ -1,95 +1,24 @@
-//! Responses of ordinary servers go to the client directly, while both connections stay at the
-//! balancer: with real programs in a lab.
+//! Large responses go to the client directly, while both connections stay at the balancer; what does
+//! not fit is relayed and counted.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::io::Write;
 
-use socket2::{Domain, Socket, Type};
 use system_tests::counters::{Metrics, wait_for};
+use system_tests::direct::{
+    HOST, PATIENCE, RETURNS, ask, ask_host, connect, connect_with, count, lab, receive,
+    receive_head, request,
+};
 use system_tests::{Lab, needs, said, turn};
 
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(30);
-const HOST: &str = "direct.objects.lab";
-const RETURNS: &str = "unlade_lb_direct_returns_total";
 const EARLY: &str = "unlade_lb_direct_returns_total{begin=\"early\"}";
 const LATE: &str = "unlade_lb_direct_returns_total{begin=\"late\"}";
 const UNFIT: &str = "unlade_lb_direct_returns_unfit_total";
 const PROXIED: &str = "unlade_lb_fallbacks_total{reason=\"direct_return\"}";
 const BYTES: &str = "unlade_lb_direct_return_bytes_total";
 
-fn lab() -> Lab {
-    let args = ["--servers", "1", "--objects", "small", "--fronts", "offload"];
-    Lab::up(&[&args[..], &["--lb-workers", "1", "--direct-return", "--offload", "off"]].concat())
-}
-
-/// Connects from the client's network, with a receive buffer of so many bytes (0: the usual one).
-fn connect(lab: &Lab, buffer_bytes: usize) -> TcpStream {
-    connect_with(lab, |socket| {
-        if buffer_bytes > 0 {
-            socket.set_recv_buffer_size(buffer_bytes).unwrap();
-        }
-    })
-}
-
-fn connect_with(lab: &Lab, set: impl FnOnce(&Socket) + Send) -> TcpStream {
-    let [v4, _] = lab.virtual_ips();
-    let open = || {
-        lab.enter("client");
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        set(&socket);
-        socket.connect_timeout(&SocketAddr::new(v4, 80).into(), PATIENCE).unwrap();
-        let stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream
-    };
-    std::thread::scope(|scope| scope.spawn(open).join().unwrap())
-}
-
-/// Requests an object, and compares the response's body.
-fn ask(lab: &Lab, stream: &mut TcpStream, object: &str) {
-    ask_host(lab, stream, HOST, object);
-}
-
-fn ask_host(lab: &Lab, stream: &mut TcpStream, host: &str, object: &str) {
-    request(stream, host, object);
-    receive(lab, stream, object);
-}
-
-fn request(stream: &mut TcpStream, host: &str, object: &str) {
-    let request = format!("GET /{object} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-}
-
-fn receive_head(stream: &mut TcpStream) -> Vec<u8> {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        let mut byte = [0];
-        stream.read_exact(&mut byte).unwrap();
-        head.push(byte[0]);
-    }
-    head
-}
-
-fn receive(lab: &Lab, stream: &mut TcpStream, object: &str) {
-    let head = receive_head(stream);
-    assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
-    let expected = std::fs::read(lab.dir().join("objects").join(object)).unwrap();
-    let mut body = vec![0; expected.len()];
-    stream.read_exact(&mut body).unwrap();
-    assert!(body == expected, "{object}: other bytes");
-}
-
 /// Responses that were relayed for a reason.
 fn unfit(lab: &Lab, reason: &str) -> u64 {
     count(lab, &format!("{UNFIT}{{reason=\"{reason}\"}}"))
-}
-
-fn count(lab: &Lab, sample: &str) -> u64 {
-    Metrics::read(lab, "lb").get(sample)
 }
 
 #[test]
@@ -260,80 +189,6 @@ fn without_an_agent_every_byte_still_comes() {
     let before = count(&lab, RETURNS);
     ask(&lab, &mut client, "1MiB");
     assert_eq!(count(&lab, RETURNS), before);
-}
-
-/// Puts another server in the place of the lab's, and asks for large and small objects.
-fn returns_of(program: &Path, arguments: &dyn Fn(&Lab) -> Vec<String>) {
-    let lab = lab();
-    lab.end("s1", "TERM");
-    let arguments = arguments(&lab);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let _server = lab.start("s1", program, &arguments);
-    let url = format!("http://{}/1KiB", server_address(&lab));
-    let answers = || lab.exec("lb", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
-    assert!(wait_for(PATIENCE, answers), "{} does not answer at {url}", program.display());
-    let mut clients = [connect(&lab, 0), connect(&lab, 0)];
-    for object in ["1MiB", "4KiB", "1MiB", "256KiB", "64KiB", "1MiB", "1MiB"] {
-        for client in &mut clients {
-            ask(&lab, client, object);
-        }
-    }
-    let counted = wait_for(PATIENCE, || count(&lab, RETURNS) >= 6);
-    assert!(counted, "{}: {}", program.display(), Metrics::read(&lab, "lb").noteworthy());
-}
-
-/// Returns the address of the lab's server.
-fn server_address(lab: &Lab) -> String {
-    let text = std::fs::read_to_string(lab.dir().join("config/lb.toml")).unwrap();
-    let servers = text.lines().find(|line| line.starts_with("servers = ")).unwrap();
-    format!("{}:8080", servers.split('"').nth(1).unwrap())
-}
-
-fn objects(lab: &Lab) -> String {
-    lab.dir().join("objects").display().to_string()
-}
-
-#[test]
-fn nginx_returns_directly_as_it_is() {
-    needs!("ip", "setsid", "kill", "curl", "nginx");
-    let _turn = turn();
-    returns_of(Path::new("nginx"), &|lab| {
-        let (file, dir) = (lab.dir().join("config/stock.conf"), lab.dir());
-        let text = format!(
-            "daemon off;\nmaster_process off;\nuser root;\npid {dir}/stock.pid;\nevents {{}}\nhttp {{\n  \
-             access_log off;\n  sendfile on;\n  server {{ listen 8080; root {objects}; }}\n}}\n",
-            dir = dir.display(),
-            objects = objects(lab),
-        );
-        std::fs::write(&file, text).unwrap();
-        let error_log = dir.join("logs/stock.log").display().to_string();
-        vec!["-c".to_owned(), file.display().to_string(), "-e".to_owned(), error_log]
-    });
-}
-
-#[test]
-fn pythons_server_returns_directly_as_it_is() {
-    needs!("ip", "setsid", "kill", "curl", "python3");
-    let _turn = turn();
-    returns_of(Path::new("python3"), &|lab| {
-        let fixed = ["-m", "http.server", "8080", "--protocol", "HTTP/1.1", "--directory"];
-        fixed.map(str::to_owned).into_iter().chain([objects(lab)]).collect()
-    });
-}
-
-#[test]
-fn a_server_in_go_returns_directly_as_it_is() {
-    needs!("ip", "setsid", "kill", "curl", "go");
-    let _turn = turn();
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("server");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("servers/go");
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(&program).arg(".").current_dir(source);
-    build.env("GOPROXY", "off").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
-    let built = build.env("CGO_ENABLED", "0").output().unwrap();
-    assert!(built.status.success(), "{}", said(&built));
-    returns_of(&program, &|lab| vec![":8080".to_owned(), objects(lab)]);
 }
 
 #[test]

@@ -1,0 +1,268 @@
+//! Servers and clients that nobody here wrote, as they are: responses of the servers go to the clients
+//! directly.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use system_tests::counters::{Metrics, wait_for};
+use system_tests::direct::{PATIENCE, RETURNS, ask, connect, count, lab};
+use system_tests::{Lab, needs, said, text, turn};
+
+/// Puts another server in the place of the lab's, and asks for large and small objects.
+fn returns_of(program: &Path, arguments: &dyn Fn(&Lab) -> Vec<String>) {
+    let lab = lab();
+    lab.end("s1", "TERM");
+    let arguments = arguments(&lab);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let _server = lab.start("s1", program, &arguments);
+    let url = format!("http://{}/1KiB", server_address(&lab));
+    let answers = || lab.exec("lb", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
+    assert!(wait_for(PATIENCE, answers), "{} does not answer at {url}", program.display());
+    let mut clients = [connect(&lab, 0), connect(&lab, 0)];
+    const ROUNDS: u64 = 10;
+    for _ in 0..ROUNDS {
+        for object in ["1MiB", "4KiB", "1MiB", "256KiB", "64KiB", "1MiB", "1MiB"] {
+            for client in &mut clients {
+                ask(&lab, client, object);
+            }
+        }
+    }
+    let counted = wait_for(PATIENCE, || count(&lab, RETURNS) >= 6 * ROUNDS);
+    assert!(counted, "{}: {}", program.display(), Metrics::read(&lab, "lb").noteworthy());
+}
+
+/// Returns the address of the lab's server.
+fn server_address(lab: &Lab) -> String {
+    let text = std::fs::read_to_string(lab.dir().join("config/lb.toml")).unwrap();
+    let servers = text.lines().find(|line| line.starts_with("servers = ")).unwrap();
+    format!("{}:8080", servers.split('"').nth(1).unwrap())
+}
+
+fn objects(lab: &Lab) -> String {
+    lab.dir().join("objects").display().to_string()
+}
+
+#[test]
+fn nginx_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "nginx");
+    let _turn = turn();
+    returns_of(Path::new("nginx"), &|lab| {
+        let (file, dir) = (lab.dir().join("config/stock.conf"), lab.dir());
+        let text = format!(
+            "daemon off;\nmaster_process off;\nuser root;\npid {dir}/stock.pid;\nevents {{}}\nhttp {{\n  \
+             access_log off;\n  sendfile on;\n  server {{ listen 8080; root {objects}; }}\n}}\n",
+            dir = dir.display(),
+            objects = objects(lab),
+        );
+        std::fs::write(&file, text).unwrap();
+        let error_log = dir.join("logs/stock.log").display().to_string();
+        vec!["-c".to_owned(), file.display().to_string(), "-e".to_owned(), error_log]
+    });
+}
+
+#[test]
+fn pythons_server_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "python3");
+    let _turn = turn();
+    returns_of(Path::new("python3"), &|lab| {
+        let fixed = ["-m", "http.server", "8080", "--protocol", "HTTP/1.1", "--directory"];
+        fixed.map(str::to_owned).into_iter().chain([objects(lab)]).collect()
+    });
+}
+
+/// Builds a Go program of this crate.
+fn go_program(source: &str, to: &Path) {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(to).arg(".").current_dir(source);
+    build.env("GOPROXY", "off").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
+    let built = build.env("CGO_ENABLED", "0").output().unwrap();
+    assert!(built.status.success(), "{}", said(&built));
+}
+
+#[test]
+fn a_server_in_go_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "go");
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("server");
+    go_program("servers/go", &program);
+    returns_of(&program, &|lab| vec![":8080".to_owned(), objects(lab)]);
+}
+
+/// Apache gives up root, so it gets objects that others can read. It closes a connection after a
+/// hundred responses.
+#[test]
+fn apache_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl", "apache2");
+    let _turn = turn();
+    let root = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
+    returns_of(Path::new("apache2"), &|lab| {
+        for object in ["1KiB", "4KiB", "64KiB", "256KiB", "1MiB"] {
+            let copied = root.path().join(object);
+            std::fs::copy(lab.dir().join("objects").join(object), &copied).unwrap();
+            std::fs::set_permissions(&copied, Permissions::from_mode(0o644)).unwrap();
+        }
+        let dir = lab.dir();
+        let (file, dir) = (dir.join("config/apache.conf"), dir.display());
+        let modules = "/usr/lib/apache2/modules";
+        let text = format!(
+            "LoadModule mpm_event_module {modules}/mod_mpm_event.so\n\
+             LoadModule authz_core_module {modules}/mod_authz_core.so\n\
+             ServerName one.objects.lab\nListen 8080\nUser www-data\nGroup www-data\n\
+             PidFile {dir}/apache.pid\nDefaultRuntimeDir {dir}\nErrorLog {dir}/logs/apache.log\n\
+             DocumentRoot {}\n",
+            root.path().display(),
+        );
+        std::fs::write(&file, text).unwrap();
+        vec!["-X".to_owned(), "-f".to_owned(), file.display().to_string()]
+    });
+}
+
+/// Clients of a host that begins early if it can, and of one that begins late.
+const HOSTS: [&str; 2] = ["early.objects.lab", "late.objects.lab"];
+/// Objects that are compared by a client; the responses of most can be direct.
+const NAMES: &str = "1MiB 4KiB 256KiB 64KiB 256KiB set/05 1MiB 1KiB";
+
+/// Runs a command at the client, which must succeed.
+fn at_client(lab: &Lab, command: &str) -> String {
+    let output = lab.exec("client", &["sh", "-c", command]);
+    let lb = || Metrics::read(lab, "lb").noteworthy();
+    assert!(output.status.success(), "{command}: {}; balancer: {}", said(&output), lb());
+    text(&output)
+}
+
+/// Lets a client do its work at each host: so many responses at least must have been direct.
+fn serves(work: &dyn Fn(&Lab, &str), due: u64) {
+    let _turn = turn();
+    let lab = lab();
+    for host in HOSTS {
+        let before = count(&lab, RETURNS);
+        work(&lab, host);
+        let counted = wait_for(PATIENCE, || count(&lab, RETURNS) >= before + due);
+        let found = count(&lab, RETURNS) - before;
+        assert!(counted, "{host}: {found} of {due}: {}", Metrics::read(&lab, "lb").noteworthy());
+    }
+}
+
+#[test]
+fn curl_is_served_directly() {
+    needs!("ip", "setsid", "curl", "cmp");
+    let dir = tempfile::tempdir().unwrap();
+    let work = |lab: &Lab, host: &str| {
+        let (objects, out) = (objects(lab), dir.path().display());
+        let names: Vec<&str> = NAMES.split(' ').collect();
+        let many: String = (names.iter().enumerate())
+            .map(|(at, name)| format!(" -o {out}/{at} http://{host}/{name}"))
+            .collect();
+        let wanted = vec!["200"; names.len()].join("\n");
+        // The second run has connections to the server whose responses are limited.
+        for _ in 0..3 {
+            let curl = "curl -sS --max-time 30 -w '%{http_code}\\n'";
+            assert_eq!(at_client(lab, &format!("{curl}{many}")), wanted);
+            for (at, name) in names.iter().enumerate() {
+                at_client(lab, &format!("cmp {out}/{at} {objects}/{name}"));
+            }
+        }
+        let part = format!("cmp -i 0:1000 -n 999001 - {objects}/1MiB");
+        at_client(lab, &format!("curl -sS -f -r 1000-1000000 http://{host}/1MiB | {part}"));
+        at_client(lab, &format!("curl -sS -0 -f http://{host}/1MiB | cmp - {objects}/1MiB"));
+    };
+    serves(&work, 4);
+}
+
+#[test]
+fn wrk_is_served_directly() {
+    needs!("ip", "setsid", "wrk");
+    let work = |lab: &Lab, host: &str| {
+        let report =
+            at_client(lab, &format!("wrk -t1 -c8 -d1s --timeout 10s http://{host}/256KiB"));
+        assert!(!report.contains("Socket errors") && !report.contains("Non-2xx"), "{report}");
+    };
+    serves(&work, 50);
+}
+
+/// It speaks HTTP/1.0, and keeps connections if it is told to.
+#[test]
+fn ab_is_served_directly() {
+    needs!("ip", "setsid", "ab");
+    let work = |lab: &Lab, host: &str| {
+        for (keep, kept) in [("-k", "500"), ("", "0")] {
+            let report = at_client(lab, &format!("ab -q {keep} -n 500 -c 8 http://{host}/256KiB"));
+            for (name, value) in [("Complete", "500"), ("Failed", "0"), ("Keep-Alive", kept)] {
+                let line =
+                    report.lines().find(|line| line.starts_with(&format!("{name} requests")));
+                let found = line.and_then(|line| line.split_whitespace().last());
+                // A report has no line of kept connections if there was none.
+                assert!(found.unwrap_or("0") == value, "{host}, {keep}, {name}: {report}");
+            }
+        }
+    };
+    serves(&work, 50);
+}
+
+#[test]
+fn h2load_is_served_directly() {
+    needs!("ip", "setsid", "h2load");
+    let work = |lab: &Lab, host: &str| {
+        let report = at_client(lab, &format!("h2load --h1 -n 1000 -c 8 http://{host}/256KiB"));
+        let all =
+            "1000 total, 1000 started, 1000 done, 1000 succeeded, 0 failed, 0 errored, 0 timeout";
+        assert!(report.contains(all), "{report}");
+    };
+    serves(&work, 50);
+}
+
+#[test]
+fn python_is_served_directly() {
+    needs!("ip", "setsid", "python3");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/python/keep_alive.py");
+    let work = |lab: &Lab, host: &str| {
+        let (script, objects) = (script.display(), objects(lab));
+        let command = format!("python3 {script} http://{host} - {objects} 80 {NAMES}");
+        assert_eq!(at_client(lab, &command), "80");
+    };
+    serves(&work, 10);
+}
+
+#[test]
+fn go_is_served_directly() {
+    needs!("ip", "setsid", "go");
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("client");
+    go_program("clients/go", &program);
+    let work = |lab: &Lab, host: &str| {
+        let (program, objects, own) = (program.display(), objects(lab), &host[..4]);
+        let options = format!("-base http://{host} -objects {objects} -own go-{own} -parallel 3");
+        let said = at_client(lab, &format!("{program} {options} {NAMES}"));
+        assert!(said.ends_with(" requests 150"), "{said}");
+    };
+    serves(&work, 10);
+}
+
+#[test]
+fn node_is_served_directly() {
+    needs!("ip", "setsid", "node");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/node/client.js");
+    let work = |lab: &Lab, host: &str| {
+        let (script, objects) = (script.display(), objects(lab));
+        let command = format!("node {script} http://{host} {objects} 50 3 {NAMES}");
+        assert_eq!(at_client(lab, &command), "connections 3 requests 150");
+    };
+    serves(&work, 10);
+}
+
+#[test]
+fn java_is_served_directly() {
+    needs!("ip", "setsid", "java", "javac");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/java/Client.java");
+    let work = |lab: &Lab, host: &str| {
+        let (source, objects) = (source.display(), objects(lab));
+        let command = format!("java {source} http://{host} {objects} 50 3 {NAMES}");
+        assert_eq!(at_client(lab, &command), "requests 150");
+    };
+    serves(&work, 10);
+}
