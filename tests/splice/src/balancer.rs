@@ -48,6 +48,8 @@ struct Exchange {
     splice: Option<Splice>,
     /// Bytes of the response that the client may have from the server's host.
     held: Option<Vec<u8>>,
+    /// The splice has ended before the program looked.
+    is_over: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +85,8 @@ pub struct Balancer {
     pub bypassed_bytes: u64,
     /// Responses of which the balancer wrote nothing.
     pub untouched: u64,
+    /// Splices that ended with the client's last acknowledgement.
+    pub over: u64,
 }
 
 impl Front {
@@ -95,6 +99,15 @@ impl Front {
     pub fn splice(&mut self) -> Option<(usize, &mut Splice)> {
         let Exchange { back, splice, .. } = self.exchange.as_mut()?;
         Some((*back, splice.as_mut()?))
+    }
+
+    /// Ends the splice if nothing is left to do. Returns the bytes that bypassed the sockets.
+    pub fn end_if_over(&mut self, server: &mut ServerFlow, now: Time) -> Option<u32> {
+        let exchange = self.exchange.as_mut()?;
+        let before = self.flow.sent_end();
+        exchange.splice?.end_if_over(&mut self.flow, server, now.ms()).ok()?;
+        (exchange.splice, exchange.is_over) = (None, true);
+        Some(self.flow.sent_end().0.wrapping_sub(before.0))
     }
 
     /// Returns true if there is a splice.
@@ -172,6 +185,7 @@ impl Balancer {
             unfit: 0,
             bypassed_bytes: 0,
             untouched: 0,
+            over: 0,
         }
     }
 
@@ -220,7 +234,8 @@ impl Balancer {
             1 => Way::Early,
             _ => Way::Late(random.below(u64::from(request.response_bytes()) + 1) as u32),
         };
-        let exchange = Exchange { request, back, relayed: 0, way, splice: None, held: None };
+        let exchange =
+            Exchange { request, back, relayed: 0, way, splice: None, held: None, is_over: false };
         self.fronts[client].exchange = Some(exchange);
         // Half of the servers that are spliced have a limit: late, they wait for the beginning.
         let is_limited = way != Way::Relay && random.below(2u32) == 0;
@@ -331,7 +346,7 @@ impl Balancer {
     fn relay(&mut self, client: usize, now: Time) {
         let front = &mut self.fronts[client];
         let Some(exchange) = &mut front.exchange else { return };
-        if exchange.splice.as_ref().is_some_and(Splice::is_complete) {
+        if exchange.is_over || exchange.splice.as_ref().is_some_and(Splice::is_complete) {
             return;
         }
         front.flush();
@@ -394,6 +409,14 @@ impl Balancer {
         let front = &mut self.fronts[client];
         let Some(exchange) = &mut front.exchange else { return false };
         let back = &mut self.backs[exchange.back];
+        if exchange.is_over {
+            while back.socket.read().is_some() {}
+            // The socket may have refused the copies.
+            let is_reusable = back.socket.read_at() == back.flow.socket_next();
+            self.over += 1;
+            self.release(client, is_reusable);
+            return true;
+        }
         let Some(splice) = exchange.splice else {
             if exchange.relayed < exchange.request.response_bytes() || !front.output.is_empty() {
                 return false;
@@ -418,17 +441,23 @@ impl Balancer {
             Ok(Ended { ack, is_reusable }) => {
                 self.bypassed_bytes += u64::from(front.flow.sent_end().0.wrapping_sub(before.0));
                 self.acks.extend(ack.map(|ack| (exchange.back, ack)));
-                back.client = None;
-                self.untouched += u64::from(exchange.held.is_some());
-                if !is_reusable {
-                    back.is_closed = true;
-                    back.socket.abort();
-                    self.closed += 1;
-                }
-                front.exchange = None;
+                self.release(client, is_reusable);
                 true
             }
             Err(_) => false,
+        }
+    }
+
+    /// Ends the exchange of a splice that has ended.
+    fn release(&mut self, client: usize, is_reusable: bool) {
+        let Some(exchange) = self.fronts[client].exchange.take() else { return };
+        let back = &mut self.backs[exchange.back];
+        back.client = None;
+        self.untouched += u64::from(exchange.held.is_some());
+        if !is_reusable {
+            back.is_closed = true;
+            back.socket.abort();
+            self.closed += 1;
         }
     }
 }

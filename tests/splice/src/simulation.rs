@@ -66,6 +66,8 @@ pub struct Outcome {
     pub copies: u64,
     /// Responses whose head came as a copy, and to which the balancer added nothing.
     pub untouched: u64,
+    /// Splices that ended with the client's last acknowledgement.
+    pub over: u64,
     /// Bytes that servers and the balancer sent again.
     pub retransmitted: u64,
     /// Virtual time, ms.
@@ -205,6 +207,7 @@ impl Simulation {
             direct_segments: self.direct_segments,
             copies: self.copies,
             untouched: self.balancer.untouched,
+            over: self.balancer.over,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -498,6 +501,7 @@ impl Simulation {
         let front = &mut fronts[index];
         let seen = segment_of(header, payload.len() as u32);
         let mut acks: Vec<(usize, Segment)> = Vec::new();
+        let mut over = None;
         let spliced = front.splice().map(|(back, splice)| (back, *splice));
         let shown = match spliced {
             Some((back, mut splice)) => {
@@ -509,6 +513,7 @@ impl Simulation {
                 if let Some((_, kept)) = front.splice() {
                     *kept = splice;
                 }
+                over = front.end_if_over(server, now);
                 arrived.socket
             }
             None => Some(splice::receive_from_client(&mut front.flow, &seen)),
@@ -517,6 +522,7 @@ impl Simulation {
             let mut pieces = if payload.is_empty() { Vec::new() } else { vec![payload] };
             front.socket.receive(now, &header_of(&shown, header), &mut pieces);
         }
+        self.balancer.bypassed_bytes += u64::from(over.unwrap_or(0));
         for (back, ack) in acks {
             let header = header_of(&ack, &Header::default());
             self.send(To::Server(back), Packet::Segment(header, Bytes::new()));

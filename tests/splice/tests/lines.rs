@@ -77,11 +77,12 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.unfit += outcome.unfit;
         all.copies += outcome.copies;
         all.untouched += outcome.untouched;
+        all.over += outcome.over;
     });
     // The lines above show nothing if responses are only relayed, or if nothing was refused.
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
     assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
-    assert!(all.copies > 0 && all.untouched > 0, "{all:?}");
+    assert!(all.copies > 0 && all.untouched > 0 && all.over > 0, "{all:?}");
 }
 
 #[test]

@@ -316,12 +316,13 @@ impl Delivery<'_> {
     ) -> Result<(), Failed> {
         let Some(direct) = &self.direct else { return Ok(()) };
         let (mut relayed, mut pause, mut watches) = (relayed, PAUSE_MIN, true);
+        let mut taken_bytes = self.incoming.data().len();
         // The request had the window with it if the splice began before.
         let (begun, mut is_repeated) = (direct.acknowledged(), direct.is_early);
         let (mut acknowledged, mut since) = (begun, Instant::now());
         loop {
             let is_complete = direct.is_complete();
-            if is_complete && let Some(end) = direct.end(upstream) {
+            if is_complete && let Some(end) = direct.end(upstream, taken_bytes as u32) {
                 match end {
                     End::NotYet => {}
                     End::Reusable => break,
@@ -350,7 +351,10 @@ impl Delivery<'_> {
                     }
                 }
                 // The client has them already if it has acknowledged everything.
-                Ok(ReadEvent::Read(Ok(1..))) if is_complete => self.incoming.clear(),
+                Ok(ReadEvent::Read(Ok(count @ 1..))) if is_complete => {
+                    taken_bytes += count;
+                    self.incoming.clear();
+                }
                 Ok(ReadEvent::Read(Ok(1..))) => {
                     let (client, incoming) = (&mut *self.client, &mut self.incoming);
                     let left = bytes - relayed;

@@ -205,10 +205,10 @@ impl DirectReturn<'_> {
         self.client.as_ref().map_or(0, ClientSlot::acknowledged)
     }
 
-    /// Ends a splice that is complete.
-    pub(crate) fn end(&self, upstream: &Upstream) -> Option<End> {
+    /// Ends a splice that is complete, of which so many bytes were taken from the server's socket.
+    pub(crate) fn end(&self, upstream: &Upstream, taken_bytes: u32) -> Option<End> {
         let (client, end) = (self.client.as_ref()?, upstream.end.as_ref()?);
-        self.splices.end(client, end)
+        self.splices.end(client, end, taken_bytes)
     }
 
     /// Gives up a splice; both connections are closed afterwards.

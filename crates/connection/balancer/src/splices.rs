@@ -299,9 +299,15 @@ impl Splices {
         }
     }
 
-    /// Ends a splice that is complete. `None`: a connection is closed.
-    pub(crate) fn end(&self, client: &ClientSlot, end: &ServerEnd) -> Option<End> {
-        self.programs.borrow_mut().end(client, &end.slot).ok()
+    /// Ends a splice that is complete, of which so many bytes were taken from the server's socket.
+    /// `None`: a connection is closed.
+    pub(crate) fn end(
+        &self,
+        client: &ClientSlot,
+        end: &ServerEnd,
+        taken_bytes: u32,
+    ) -> Option<End> {
+        self.programs.borrow_mut().end(client, &end.slot, taken_bytes).ok()
     }
 
     /// Gives up a splice; both connections are closed afterwards, unless no byte was direct.

@@ -373,6 +373,30 @@ impl Splice {
         server.passed_end = end;
         Ok(Ended { ack: owed, is_reusable })
     }
+
+    /// Ends a splice without the sockets, if nothing else is left to do: the client has acknowledged
+    /// everything, the server has got that acknowledgement, and the sockets had nothing of the
+    /// response but copies. The server's connection can take another request when the application
+    /// has taken them.
+    ///
+    /// # Errors
+    /// The splice, if it has to go on, or to end with [`Splice::end`].
+    pub fn end_if_over(
+        self,
+        client: &mut ClientFlow,
+        server: &mut ServerFlow,
+        now_ms: u64,
+    ) -> Result<(), Splice> {
+        let Some(end) = self.end.filter(|_| self.is_complete) else { return Err(self) };
+        let has_copies_only =
+            self.first.before(self.copied_end) && server.passed_end == self.copied_end;
+        let is_silent = client.sent_end == self.first + self.delta;
+        if !has_copies_only || !is_silent || server.acked.before(end) {
+            return Err(self);
+        }
+        let (socket_next, written_end) = (server.socket_next(), client.sent_end - client.bypassed);
+        self.end(client, server, socket_next, written_end, now_ms).map(drop)
+    }
 }
 
 /// The end of a splice.

@@ -115,6 +115,7 @@ enum splice_count {
 	SPLICE_REFUSED,  /* segments of clients that a TCP would refuse */
 	SPLICE_CORRUPT,  /* wrong checksums */
 	SPLICE_UNSENT,   /* acknowledgements that could not be sent */
+	SPLICE_CLOSED,   /* splices that ended with the client's last acknowledgement */
 	SPLICE_COUNTS,
 };
 
@@ -229,7 +230,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	struct splice_lock *lock;
 	__u32 peer, number;
 	__u64 now_ms = time_ms();
-	int ways = SPLICE_TO_SOCKET, is_lost = 1;
+	int ways = SPLICE_TO_SOCKET, is_lost = 1, is_over = 0;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -253,11 +254,20 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 			ways = splice_receive_from_client(&slot->flow, &server->flow,
 							  &slot->splice, &work->segment,
 							  &work->ack, now_ms);
+			/* The acknowledgement for the server is made already. */
+			is_over = splice_end_if_over(&slot->flow, &server->flow, &slot->splice,
+						     &work->ack, now_ms);
+			if (is_over) {
+				slot->head.peer = NONE;
+				server->head.peer = NONE;
+			}
 			is_lost = 0;
 		}
 		bpf_spin_unlock(&lock->lock);
 	}
 	learn(skb, &slot->head);
+	if (is_over)
+		count(SPLICE_CLOSED);
 	if (is_lost || !ways) {
 		count(is_lost ? SPLICE_DROPPED : SPLICE_REFUSED);
 		return SHOT;

@@ -686,3 +686,21 @@ static __always_inline int splice_end(struct splice_client *client, struct splic
 	splice->is_active = 0;
 	return owes ? SPLICE_ENDED_OWING : SPLICE_ENDED;
 }
+
+/* Returns 1 if the splice has ended: nothing else was left to do, and the sockets had nothing but copies. */
+static __always_inline int splice_end_if_over(struct splice_client *client,
+					      struct splice_server *server,
+					      struct splice_state *splice,
+					      struct splice_segment *ack, __u64 now_ms)
+{
+	int is_reusable;
+
+	if (!before(splice->first, splice->copied_end) ||
+	    server->passed_end != splice->copied_end ||
+	    client->sent_end != splice->first + splice->delta ||
+	    before(server->acked, splice->end))
+		return 0;
+	return splice_end(client, server, splice, server->passed_end - server->bypassed,
+			  client->sent_end - client->bypassed, &is_reusable, ack,
+			  now_ms) == SPLICE_ENDED;
+}

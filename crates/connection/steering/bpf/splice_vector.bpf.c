@@ -21,6 +21,7 @@ enum operation {
 	ROOM,
 	EXTEND,
 	GRANT_EARLY,
+	END_IF_OVER,
 };
 
 struct vector {
@@ -85,6 +86,9 @@ static __always_inline void run(struct vector *v)
 	case GRANT_EARLY:
 		splice_grant_early(&v->client, &v->server, &v->splice, v->arguments[0], &v->ack,
 				   v->now_ms);
+		break;
+	case END_IF_OVER:
+		v->result = splice_end_if_over(&v->client, &v->server, &v->splice, &v->ack, v->now_ms);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

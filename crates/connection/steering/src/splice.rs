@@ -5,7 +5,6 @@
 
 use std::collections::{HashMap as StdHashMap, VecDeque};
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,15 +13,15 @@ use aya::maps::{HashMap, MapData, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Btf, Ebpf, EbpfLoader};
 use thiserror::Error;
-use unlade_net::packet::{Direction, Segment as Written, TcpFlags, TcpOptions, checksum};
-use unlade_net::{FlowKey, SeqNumber};
+use unlade_net::FlowKey;
 use unlade_splice::Unfit;
-use unlade_splice::datagram::{DATAGRAM_BYTES, Key};
+use unlade_splice::datagram::Key;
 use unlade_splice::raw::unfit;
 
 use crate::error::SteerError;
 use crate::load::{attach_classifier, map_array, program, take};
 use crate::raw_entry::SharedArray;
+use crate::splice_frames::{BLANK, RuleFrame, ack_frame, rule_frame};
 use crate::table::RawKey;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/splice.bpf.o"));
@@ -38,12 +37,6 @@ const NONE: u32 = u32::MAX;
 /// Time for which the addresses of a closed connection keep its state: segments of its end are
 /// translated, and TIME-WAIT is over (RFC 9293 §3.6.1; Linux waits for 60 s).
 const LINGER: Duration = Duration::from_secs(61);
-/// Timestamps between two NOPs, as in a segment of Linux.
-const TIMESTAMPS_BYTES: usize = 12;
-const IPV4_BYTES: u16 = 20;
-const UDP_BYTES: usize = 8;
-/// Protocol number of UDP.
-const UDP: u8 = 17;
 
 /// `struct splice_head` of bpf/splice.bpf.c.
 #[repr(C)]
@@ -109,6 +102,7 @@ const SERVER_HAS_CLOCK: usize = 14;
 const SERVER_LIMIT: usize = 9;
 const CLIENT_SHIFT: usize = 11;
 const SERVER_SHIFT: usize = 15;
+const IS_ACTIVE: usize = 0;
 const FIRST: usize = 1;
 const IS_COMPLETE: usize = 5;
 const OWES_ACK: usize = 6;
@@ -151,6 +145,8 @@ pub struct SpliceCounts {
     pub corrupt: u64,
     /// Acknowledgements that could not be sent.
     pub unsent: u64,
+    /// Splices, not segments: those that ended with the client's last acknowledgement.
+    pub over: u64,
 }
 
 /// The reason why a splice does not begin, or does not go on.
@@ -428,6 +424,7 @@ impl Splicing {
             refused: get(2)?,
             corrupt: get(3)?,
             unsent: get(4)?,
+            over: get(5)?,
         })
     }
 }
@@ -565,14 +562,30 @@ impl SpliceWorker {
         self.run(Operation::Settle, client.index, server.index, None, &server.frame).map(drop)
     }
 
-    /// Ends a complete splice. The process has read all bytes that came to the server's socket.
+    /// Ends a complete splice. The process has read all bytes that came to the server's socket:
+    /// `taken_bytes` of the response since the splice began. If these were copies only, the program has
+    /// ended the splice, and nothing is run.
     ///
     /// # Errors
     /// [`SpliceError`]
-    pub fn end(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<End, SpliceError> {
+    pub fn end(
+        &mut self,
+        client: &ClientSlot,
+        server: &ServerSlot,
+        taken_bytes: u32,
+    ) -> Result<End, SpliceError> {
+        let ended = |client: &ClientSlot| match client.copied_bytes() == taken_bytes {
+            true => End::Reusable,
+            // The socket gets the rest now, or has refused it.
+            false => End::NotYet,
+        };
+        if client.has_ended() {
+            return Ok(ended(client));
+        }
         let result = self.run(Operation::End, client.index, server.index, None, &server.frame)?;
         let is_reusable = self.request().is_reusable.load(Ordering::Relaxed) != 0;
         Ok(match result {
+            BUSY if client.has_ended() => ended(client),
             BUSY => End::NotYet,
             _ if is_reusable => End::Reusable,
             _ => End::CloseServer,
@@ -634,79 +647,6 @@ impl Drop for SpliceWorker {
     }
 }
 
-/// A frame without meaning, of the least length that the kernel runs a program on.
-const BLANK: [u8; 64] = [0; 64];
-
-/// Returns an acknowledgement of the balancer to the server, without numbers and hardware
-/// addresses.
-fn ack_frame(flow: &FlowKey, has_timestamps: bool) -> Vec<u8> {
-    let options =
-        TcpOptions { timestamps: has_timestamps.then_some((0, 0)), ..TcpOptions::default() };
-    let segment = Written {
-        flow: *flow,
-        direction: Direction::ToService,
-        seq: SeqNumber(0),
-        ack: SeqNumber(0),
-        flags: TcpFlags::ACK,
-        window: 0,
-        options,
-        payload: &[],
-    };
-    // Both addresses are of one family: they are of one connection.
-    let mut frame = segment.ethernet_frame([0; 6], [0; 6]).unwrap_or_default();
-    if has_timestamps && frame.len() >= TIMESTAMPS_BYTES {
-        // NOPs first, as Linux has them; their order does not change the sum.
-        let at = frame.len() - TIMESTAMPS_BYTES;
-        frame[at..].rotate_right(2);
-    }
-    frame
-}
-
-/// A datagram to a server's host without its content.
-#[derive(Debug, Default)]
-struct RuleFrame {
-    frame: Vec<u8>,
-    /// Sum of the UDP header and of the pseudo header, without the content (RFC 768, RFC 8200 §8.1).
-    sum: u32,
-}
-
-/// Returns the frame of a rule for the host of a connection's server, without hardware addresses.
-fn rule_frame(flow: &FlowKey, port: u16) -> RuleFrame {
-    let udp_bytes = (UDP_BYTES + DATAGRAM_BYTES) as u16;
-    let port = port.to_be_bytes();
-    let udp = [port, port, udp_bytes.to_be_bytes(), [0; 2]].concat();
-    let mut frame = vec![0; 12];
-    let addresses = match (flow.client.ip(), flow.service.ip()) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let addresses = [from.octets(), to.octets()].concat();
-            let [high, low] = (IPV4_BYTES + udp_bytes).to_be_bytes();
-            // Do not fragment; hop limit 64; no checksum yet.
-            let mut ip = vec![0x45, 0, high, low, 0, 0, 0x40, 0, 64, UDP, 0, 0];
-            ip.extend_from_slice(&addresses);
-            let sum = checksum(&ip).to_be_bytes();
-            ip[10..12].copy_from_slice(&sum);
-            frame.extend_from_slice(&[0x08, 0x00]);
-            frame.extend_from_slice(&ip);
-            addresses
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            let addresses = [from.octets(), to.octets()].concat();
-            let [high, low] = udp_bytes.to_be_bytes();
-            frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, high, low, UDP, 64]);
-            frame.extend_from_slice(&addresses);
-            addresses
-        }
-        // A connection has addresses of one family.
-        _ => return RuleFrame::default(),
-    };
-    frame.extend_from_slice(&udp);
-    frame.resize(frame.len() + DATAGRAM_BYTES, 0);
-    let pseudo = [&addresses[..], &udp_bytes.to_be_bytes(), &[0, UDP], &udp].concat();
-    // Words in the order of the processor, as the program adds them.
-    let sum = pseudo.chunks_exact(2).map(|two| u32::from(u16::from_ne_bytes([two[0], two[1]])));
-    RuleFrame { frame, sum: sum.sum() }
-}
-
 /// The slot of a client's connection. Dropping it ends the translation, at once or, if other hosts
 /// have sent bytes of the connection, when TIME-WAIT is over.
 #[derive(Debug)]
@@ -720,6 +660,12 @@ impl ClientSlot {
     /// Returns true if the client has acknowledged the whole response of the splice.
     pub fn is_complete(&self) -> bool {
         self.shared.client(self.index).splice[IS_COMPLETE].load(Ordering::Acquire) != 0
+    }
+
+    /// Returns true if a complete splice has ended.
+    fn has_ended(&self) -> bool {
+        let splice = &self.shared.client(self.index).splice;
+        self.is_complete() && splice[IS_ACTIVE].load(Ordering::Acquire) == 0
     }
 
     /// Returns the number of bytes from the first one of the splice on that came here as copies: the

@@ -36,9 +36,10 @@ enum Operation {
     Room,
     Extend,
     GrantEarly,
+    EndIfOver,
 }
 
-const OPERATIONS: [Operation; 13] = [
+const OPERATIONS: [Operation; 14] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -52,6 +53,7 @@ const OPERATIONS: [Operation; 13] = [
     Operation::Room,
     Operation::Extend,
     Operation::GrantEarly,
+    Operation::EndIfOver,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -288,6 +290,10 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
             let bytes = vector.arguments[0];
             ack = Some(spliced.grant_early(&client, &mut server, bytes, now_ms));
         }
+        Operation::EndIfOver => {
+            is_active = spliced.end_if_over(&mut client, &mut server, now_ms).is_err();
+            out.result = u32::from(!is_active);
+        }
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
         Operation::End => {
@@ -317,7 +323,7 @@ fn both_translations_agree() {
     if let Err(error) = classifier.load() {
         return println!("skipped: {error}");
     }
-    let (mut ended, mut begun) = (0, 0);
+    let (mut ended, mut begun, mut over) = (0, 0, 0);
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -340,6 +346,13 @@ fn both_translations_agree() {
                 ),
                 _ => segment(random, received, acked, now_ms),
             };
+            if matches!(operation, Operation::EndIfOver) {
+                let splice = &mut vector.splice;
+                let (first, written) = (splice.first, splice.first.wrapping_add(splice.delta));
+                vector.client.sent_end = near(random, written);
+                splice.copied_end = first.wrapping_add(random.below(3u32));
+                vector.server.passed_end = near(random, splice.copied_end);
+            }
             if matches!(operation, Operation::End) {
                 let next = passed_end.wrapping_sub(vector.server.bypassed);
                 let written = sent_end.wrapping_sub(vector.client.bypassed);
@@ -356,6 +369,7 @@ fn both_translations_agree() {
             } else {
                 assert_eq!(found.splice.is_active, 0, "{operation:?} {vector:?}");
                 ended += 1;
+                over += u32::from(matches!(operation, Operation::EndIfOver));
             }
             if let Some(shown) = shown {
                 assert_eq!(Segment::from(found.segment), shown, "{operation:?} {vector:?}");
@@ -380,5 +394,8 @@ fn both_translations_agree() {
             }
         }
     });
-    assert!(ended > 20 && begun > 20, "{ended} ended, {begun} begun");
+    assert!(
+        ended - over > 20 && begun > 20 && over > 20,
+        "{ended} ended, {over} over, {begun} begun"
+    );
 }
