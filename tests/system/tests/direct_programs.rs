@@ -159,7 +159,7 @@ fn curl_is_served_directly() {
             .map(|(at, name)| format!(" -o {out}/{at} http://{host}/{name}"))
             .collect();
         let wanted = vec!["200"; names.len()].join("\n");
-        // The second run has connections to the server whose responses are limited.
+        // The later runs have connections to the server whose responses are limited.
         for _ in 0..3 {
             let curl = "curl -sS --max-time 30 -w '%{http_code}\\n'";
             assert_eq!(at_client(lab, &format!("{curl}{many}")), wanted);
