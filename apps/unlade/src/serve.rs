@@ -83,8 +83,8 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   requests_max = 4096             # 1 to 1048576, in work at one server
   idle_max = 256                  # 0 to 65536 idle connections of a thread to one server
   idle_timeout = \"30s\"
-  [pool.objects.direct_return]    # for servers whose hosts run `unlade agent`; off without it
-  key_file = \"rules.key\"          # required: 32 hexadecimal digits, the agents' key
+  [pool.objects.direct_return]    # responses bypass this process; off without it
+  key_file = \"rules.key\"          # example: 32 hexadecimal digits, of agents; default: no agents
   rules_port = 7901               # UDP, of the agents
   from_bytes = \"128KiB\"           # shorter responses are relayed
   early_from_bytes = \"64KiB\"      # expected to be as long: direct from the first byte on

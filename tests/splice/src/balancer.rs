@@ -6,7 +6,9 @@ use bytes::Bytes;
 use unlade_research_tcp::{Connection, Header, Range, SackBlocks, Time, Timestamps};
 use unlade_splice::head::fit;
 use unlade_splice::segment::{Range as Block, Timestamps as Values};
-use unlade_splice::{ClientFlow, Ended, Rule, Segment, ServerFlow, Splice, Start, Unfit};
+use unlade_splice::{
+    ClientFlow, Ended, FromServer, Rule, Segment, ServerFlow, Splice, Start, Unfit,
+};
 use unlade_testkit::Random;
 
 use crate::message::{HEAD_BYTES, REQUEST_BYTES, Request};
@@ -123,16 +125,20 @@ impl Front {
         segment: &Segment,
         payload: &[u8],
         now: Time,
-    ) -> Option<Segment> {
-        let splice = self.exchange.as_mut()?.splice.as_mut()?;
-        let shown = splice.receive_from_server(server, segment, now.ms())?;
-        if let Some(head) = fit(payload).filter(|_| segment.is_copy)
+    ) -> FromServer {
+        let exchange = self.exchange.as_mut();
+        let Some(splice) = exchange.and_then(|exchange| exchange.splice.as_mut()) else {
+            return FromServer::Dropped;
+        };
+        let came = splice.receive_from_server(&self.flow, server, segment, now.ms());
+        if matches!(came, FromServer::Socket(_))
+            && let Some(head) = fit(payload).filter(|_| segment.is_copy)
             && splice.copied_bytes() == head.head_bytes
             && splice.awaits_head()
         {
             splice.set_length(&self.flow, head.response_bytes());
         }
-        Some(shown)
+        came
     }
 
     /// Describes the request under way, for a failure.

@@ -22,14 +22,23 @@ pub struct Conditions {
     pub forged: u64,
     /// Segments that a socket of the balancer refuses, as for lack of memory.
     pub refused: u64,
+    /// Packets to a server's host before which it forgets its rule, as if its agent ended.
+    pub forgotten: u64,
     /// Delay of every packet, in microseconds.
     pub delay_us: u64,
 }
 
 impl Conditions {
     /// Lines that do nothing to packets.
-    pub const CLEAN: Conditions =
-        Conditions { lost: 0, doubled: 0, late: 0, forged: 0, refused: 0, delay_us: 300 };
+    pub const CLEAN: Conditions = Conditions {
+        lost: 0,
+        doubled: 0,
+        late: 0,
+        forged: 0,
+        refused: 0,
+        forgotten: 0,
+        delay_us: 300,
+    };
 }
 
 /// Destination of a packet.

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 use unlade_research_tcp::{Config, Connection, Header, Time, Transmit};
-use unlade_splice::{ClientFlow, Opened, Segment, Sent, ServerFlow, splice};
+use unlade_splice::{ClientFlow, FromServer, Opened, Segment, Sent, ServerFlow, splice};
 use unlade_testkit::Random;
 
 use crate::balancer::{Back, Balancer, Front, header_of, segment_of};
@@ -68,6 +68,8 @@ pub struct Outcome {
     pub untouched: u64,
     /// Splices that ended with the client's last acknowledgement.
     pub over: u64,
+    /// Segments of servers that the balancer has sent to clients.
+    pub forwarded: u64,
     /// Bytes that servers and the balancer sent again.
     pub retransmitted: u64,
     /// Virtual time, ms.
@@ -84,6 +86,7 @@ pub struct Simulation {
     now: Time,
     direct_segments: u64,
     copies: u64,
+    forwarded: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -167,6 +170,7 @@ impl Simulation {
             now,
             direct_segments: 0,
             copies: 0,
+            forwarded: 0,
             edges,
             scales,
             plan,
@@ -208,6 +212,7 @@ impl Simulation {
             copies: self.copies,
             untouched: self.balancer.untouched,
             over: self.balancer.over,
+            forwarded: self.forwarded,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -393,6 +398,13 @@ impl Simulation {
         client: usize,
     ) {
         self.direct_segments += 1;
+        self.check_room(shown, client);
+        let header = header_of(shown, &segment.header);
+        let mss = segment.mss_bytes;
+        self.cut(&Transmit { header, ..*segment }, payload, mss, To::Client(client));
+    }
+
+    fn check_room(&self, shown: &Segment, client: usize) {
         let beyond = shown.end().since(self.edges[client]);
         // A probe of the window has no bytes.
         assert!(
@@ -400,9 +412,6 @@ impl Simulation {
             "{beyond} bytes more than client {client} has room for: {shown:?} {}",
             self.state()
         );
-        let header = header_of(shown, &segment.header);
-        let mss = segment.mss_bytes;
-        self.cut(&Transmit { header, ..*segment }, payload, mss, To::Client(client));
     }
 
     /// Sends a segment as packets.
@@ -475,7 +484,13 @@ impl Simulation {
         };
         match to {
             To::Client(index) => give(&mut self.clients[index].socket, &header, payload),
-            To::Server(index) => give(&mut self.servers[index].socket, &header, payload),
+            To::Server(index) => {
+                let server = &mut self.servers[index];
+                if self.random.below(1000u64) < self.plan.conditions.forgotten {
+                    server.rule = None;
+                }
+                give(&mut server.socket, &header, payload);
+            }
             To::BalancerFromClient(index) => self.arrive_from_client(index, &header, payload),
             To::BalancerFromServer(index) => {
                 let Balancer { fronts, backs, .. } = &mut self.balancer;
@@ -483,13 +498,26 @@ impl Simulation {
                 let seen = segment_of(&header, payload.len() as u32);
                 let seen = Segment { is_copy, ..seen };
                 let front = back.client.map(|client| &mut fronts[client]);
-                let shown = match front.filter(|front| front.is_spliced()) {
+                let came = match front.filter(|front| front.is_spliced()) {
                     Some(front) => front.receive_from_server(&mut back.flow, &seen, &payload, now),
-                    None => splice::receive_from_server(&mut back.flow, &seen, now.ms()),
+                    None => match splice::receive_from_server(&mut back.flow, &seen, now.ms()) {
+                        Some(shown) => FromServer::Socket(shown),
+                        None => FromServer::Dropped,
+                    },
                 };
                 let is_refused = self.random.below(1000u64) < self.plan.conditions.refused;
-                if let Some(shown) = shown.filter(|_| !is_refused) {
-                    give(&mut back.socket, &header_of(&shown, &header), payload);
+                match came {
+                    FromServer::Socket(shown) if !is_refused => {
+                        give(&mut back.socket, &header_of(&shown, &header), payload);
+                    }
+                    FromServer::Socket(_) | FromServer::Dropped => {}
+                    FromServer::Client(shown) => {
+                        let client = back.client.expect("it is spliced");
+                        self.forwarded += 1;
+                        self.check_room(&shown, client);
+                        let packet = Packet::Segment(header_of(&shown, &header), payload);
+                        self.send(To::Client(client), packet);
+                    }
                 }
             }
         }

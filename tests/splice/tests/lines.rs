@@ -64,6 +64,7 @@ fn lost_doubled_and_late_packets_change_no_byte() {
             doubled: share(),
             late: 5 * share(),
             refused: share(),
+            forgotten: share() / 2,
             ..Conditions::CLEAN
         };
         let plan = plan(random, conditions);
@@ -78,11 +79,33 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.copies += outcome.copies;
         all.untouched += outcome.untouched;
         all.over += outcome.over;
+        all.forwarded += outcome.forwarded;
     });
     // The lines above show nothing if responses are only relayed, or if nothing was refused.
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
     assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
     assert!(all.copies > 0 && all.untouched > 0 && all.over > 0, "{all:?}");
+    assert!(all.forwarded > 0, "{all:?}");
+}
+
+#[test]
+fn responses_whose_hosts_forget_their_rules_stay_on_time() {
+    let mut all = Outcome::default();
+    cases(150, |random| {
+        // Without a loss: a response that waits would have the time of many retransmission timers.
+        let conditions = Conditions { forgotten: 100, ..Conditions::CLEAN };
+        let plan = Plan { read_every_us: 0, ..plan(random, conditions) };
+        let (clients, requests) = (plan.clients, plan.requests);
+        let outcome = Simulation::new(plan.clone(), random.clone()).run();
+        let relayed =
+            Simulation::new(Plan { splices: false, ..plan.clone() }, random.clone()).run();
+        assert_eq!(outcome.responses, clients * requests);
+        // A delayed acknowledgement, and a timer for each response.
+        let most_ms = 2 * relayed.took_ms + 300 * requests as u64;
+        assert!(outcome.took_ms <= most_ms, "{outcome:?} {relayed:?} {plan:?}");
+        all.forwarded += outcome.forwarded;
+    });
+    assert!(all.forwarded > 0, "{all:?}");
 }
 
 #[test]

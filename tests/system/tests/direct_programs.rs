@@ -122,8 +122,8 @@ fn apache_returns_directly_as_it_is() {
     });
 }
 
-/// Clients of a host that begins early if it can, and of one that begins late.
-const HOSTS: [&str; 2] = ["early.objects.lab", "late.objects.lab"];
+/// Hosts that begin early if they can, that begin late, and whose pool has no agents.
+const HOSTS: [&str; 3] = ["early.objects.lab", "late.objects.lab", "forward.objects.lab"];
 /// Objects that are compared by a client; the responses of most can be direct.
 const NAMES: &str = "1MiB 4KiB 256KiB 64KiB 256KiB set/05 1MiB 1KiB";
 

@@ -1,7 +1,7 @@
 //! Large responses go to the client directly, while both connections stay at the balancer; what does
 //! not fit is relayed and counted.
 
-use std::io::Write;
+use std::io::{Read, Write};
 
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::direct::{
@@ -15,6 +15,7 @@ const LATE: &str = "unlade_lb_direct_returns_total{begin=\"late\"}";
 const UNFIT: &str = "unlade_lb_direct_returns_unfit_total";
 const PROXIED: &str = "unlade_lb_fallbacks_total{reason=\"direct_return\"}";
 const BYTES: &str = "unlade_lb_direct_return_bytes_total";
+const FORWARDED: &str = "unlade_lb_direct_return_forwarded_bytes_total";
 
 /// Responses that were relayed for a reason.
 fn unfit(lab: &Lab, reason: &str) -> u64 {
@@ -169,26 +170,82 @@ fn a_connection_with_direct_responses_is_not_handed_over() {
 }
 
 #[test]
-fn without_an_agent_every_byte_still_comes() {
+fn without_an_agent_responses_pass_the_balancer_as_packets() {
     needs!("ip", "setsid", "kill");
     let _turn = turn();
     let lab = lab();
     let mut client = connect(&lab, 0);
     ask(&lab, &mut client, "1MiB");
-    lab.signal("s1-agent", "KILL");
+    assert_eq!(count(&lab, FORWARDED), 0, "{}", Metrics::read(&lab, "lb").noteworthy());
+    lab.end("s1-agent", "KILL");
     for object in ["256KiB", "64KiB", "256KiB"] {
         ask(&lab, &mut client, object);
     }
     ask(&lab, &mut connect(&lab, 0), "256KiB");
-    // So much comes here that the host cannot have taken the rule: no further splice begins.
+    // So much comes here that the host cannot have taken the rule.
     for _ in 0..2 {
         ask(&lab, &mut client, "1MiB");
     }
+    let log = || std::fs::read_to_string(lab.dir().join("logs/lb.log")).unwrap();
+    let warned = wait_for(PATIENCE, || log().matches("does not take rules").count() == 1);
+    assert!(warned, "{}", log());
+    // They do not begin early any more, but their packets still bypass the sockets.
+    let (early, late, bytes) = (count(&lab, EARLY), count(&lab, LATE), count(&lab, FORWARDED));
+    for _ in 0..3 {
+        ask(&lab, &mut client, "1MiB");
+    }
+    let counted = wait_for(PATIENCE, || {
+        count(&lab, LATE) >= late + 3 && count(&lab, FORWARDED) > bytes + (2 << 20)
+    });
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
+    assert_eq!(count(&lab, EARLY), early);
+    assert_eq!(log().matches("does not take rules").count(), 1);
+}
+
+#[test]
+fn without_agents_in_the_configuration_nothing_but_the_balancer_is_needed() {
+    needs!("ip", "setsid", "kill");
+    let _turn = turn();
+    let lab = lab();
+    lab.end("s1-agent", "TERM");
+    let mut client = connect(&lab, 0);
+    for object in ["1MiB", "4KiB", "256KiB", "1MiB", "64KiB", "1MiB"] {
+        ask_host(&lab, &mut client, "forward.objects.lab", object);
+    }
+    let bytes = (3 << 20) - (96 << 10);
+    let counted = wait_for(PATIENCE, || count(&lab, FORWARDED) >= bytes && count(&lab, LATE) >= 3);
+    assert!(counted, "{}", Metrics::read(&lab, "lb").noteworthy());
+    assert_eq!((count(&lab, BYTES), count(&lab, EARLY)), (0, 0));
     let log = std::fs::read_to_string(lab.dir().join("logs/lb.log")).unwrap();
-    assert_eq!(log.matches("does not take rules").count(), 1, "{log}");
-    let before = count(&lab, RETURNS);
-    ask(&lab, &mut client, "1MiB");
-    assert_eq!(count(&lab, RETURNS), before);
+    assert!(!log.contains("does not take rules"), "{log}");
+}
+
+#[test]
+fn an_agent_that_ends_within_a_response_costs_no_byte() {
+    needs!("ip", "setsid", "kill");
+    let _turn = turn();
+    let lab = lab();
+    for signal in ["KILL", "TERM", "KILL"] {
+        // The second one begins early.
+        for _ in 0..2 {
+            let mut client = connect(&lab, 16 << 10);
+            // It has read nothing else when the agent ends.
+            request(&mut client, HOST, "1MiB");
+            let head = receive_head(&mut client);
+            assert!(head.starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&head));
+            let mut rest = vec![0; 100 << 10];
+            client.read_exact(&mut rest).unwrap();
+            lab.end("s1-agent", signal);
+            let expected = std::fs::read(lab.dir().join("objects/1MiB")).unwrap();
+            rest.resize(expected.len(), 0);
+            client.read_exact(&mut rest[100 << 10..]).unwrap();
+            assert!(rest == expected, "other bytes after {signal}");
+            let restarted = lab.run("restart", &["s1-agent"]);
+            assert!(restarted.status.success(), "{}", said(&restarted));
+        }
+    }
+    let forwarded = wait_for(PATIENCE, || count(&lab, FORWARDED) > 1 << 20);
+    assert!(forwarded, "{}", Metrics::read(&lab, "lb").noteworthy());
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::helper::Helper;
 use super::window::{self, Asked};
 use crate::lab::node_command;
-use crate::lab::plan::{Front, HOST, Node, Plan};
+use crate::lab::plan::{Front, Node, Plan};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::process::Command;
@@ -12,6 +12,7 @@ use std::time::Duration;
 /// Load on the offloading balancer.
 #[derive(Debug, Clone)]
 pub struct Drive<'d> {
+    pub host: &'d str,
     pub tls: bool,
     pub paths: &'d [String],
     pub connections: u32,
@@ -26,7 +27,7 @@ impl Drive<'_> {
     /// Every body is checked.
     fn command(&self, plan: &Plan) -> Result<Command> {
         let exe = std::env::current_exe().context("where is this program?")?;
-        let url = window::url(Asked::Front(Front::Offload), HOST, self.tls);
+        let url = window::url(Asked::Front(Front::Offload), self.host, self.tls);
         let mut command = node_command(plan, Node::Client);
         command.arg(exe).args(["load", "--json", "--url", &url, "--verify", "all"]);
         for path in self.paths {

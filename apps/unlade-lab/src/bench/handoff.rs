@@ -9,8 +9,8 @@ use super::table;
 use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
 use crate::lab::plan::{
-    EARLY_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration, Spec,
-    policy_parser,
+    EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration,
+    Spec, policy_parser,
 };
 use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
-migration), by `unlade lb` with direct return of responses (splice-early, splice-late; plain HTTP), by `unlade \
-lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
+migration), by `unlade lb` with direct return of responses (splice-early, splice-late; splice-forward without \
+agents; plain HTTP), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
 a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \
@@ -125,13 +125,25 @@ enum Way {
     SpliceEarly,
     /// Direct return of the rest of a response (plain HTTP)
     SpliceLate,
+    /// The same without agents: the rest passes the balancer as packets (plain HTTP)
+    SpliceForward,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Migration, Way::SpliceEarly, Way::SpliceLate];
+    const ALL: [Way; 4] = [Way::Migration, Way::SpliceEarly, Way::SpliceLate, Way::SpliceForward];
 
     fn is_splice(self) -> bool {
-        matches!(self, Way::SpliceEarly | Way::SpliceLate)
+        self != Way::Migration
+    }
+
+    /// Host in the lab, and name in results.
+    fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Way::Migration => (HOST, "migration"),
+            Way::SpliceEarly => (EARLY_HOST, "splice-early"),
+            Way::SpliceLate => (LATE_HOST, "splice-late"),
+            Way::SpliceForward => (FORWARD_HOST, "splice-forward"),
+        }
     }
 }
 
@@ -147,10 +159,8 @@ fn parse_share(text: &str) -> Result<f64, String> {
 enum Mode {
     Offload(RequestsPerMigration),
     Auto,
-    /// The servers' hosts send a response to the client.
-    SpliceEarly,
-    /// The servers' hosts send the rest of a response to the client.
-    SpliceLate,
+    /// A response bypasses the balancer's sockets.
+    Splice(Way),
     Baseline(Front),
     /// No front at all: the ceiling.
     Direct,
@@ -160,9 +170,7 @@ impl Mode {
     fn asked(self) -> Asked {
         match self {
             Mode::Baseline(front) => Asked::Front(front),
-            Mode::Offload(_) | Mode::Auto | Mode::SpliceEarly | Mode::SpliceLate => {
-                Asked::Front(Front::Offload)
-            }
+            Mode::Offload(_) | Mode::Auto | Mode::Splice(_) => Asked::Front(Front::Offload),
             Mode::Direct => Asked::Servers,
         }
     }
@@ -171,8 +179,7 @@ impl Mode {
         match self {
             Mode::Offload(requests) => window::host_for(requests),
             Mode::Auto => "auto.objects.lab",
-            Mode::SpliceEarly => EARLY_HOST,
-            Mode::SpliceLate => LATE_HOST,
+            Mode::Splice(way) => way.names().0,
             Mode::Baseline(_) | Mode::Direct => HOST,
         }
     }
@@ -181,15 +188,14 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
-            Mode::SpliceEarly => "splice-early",
-            Mode::SpliceLate => "splice-late",
+            Mode::Splice(way) => way.names().1,
             other => other.asked().mode(),
         }
     }
 
     /// Returns true for the ways that are compared with proxies.
     fn is_ours(self) -> bool {
-        matches!(self, Mode::Offload(_) | Mode::SpliceEarly | Mode::SpliceLate)
+        matches!(self, Mode::Offload(_) | Mode::Splice(_))
     }
 
     /// Name in the table.
@@ -227,8 +233,8 @@ impl Case {
             map.insert("requests_per_migration".to_owned(), requests.to_json());
         }
         let way = match mode {
-            Some(Mode::Offload(_)) => Some("migration"),
-            Some(mode @ (Mode::SpliceEarly | Mode::SpliceLate)) => Some(mode.name()),
+            Some(Mode::Offload(_)) => Some(Way::Migration.names().1),
+            Some(mode @ Mode::Splice(_)) => Some(mode.name()),
             _ => None,
         };
         map.extend(way.map(|way| ("way".to_owned(), way.into())));
@@ -389,9 +395,8 @@ fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<
     if args.ways.contains(&Way::Migration) {
         modes.extend([Limited(1), Limited(8), Unlimited].map(Mode::Offload));
     }
-    for (way, mode) in [(Way::SpliceEarly, Mode::SpliceEarly), (Way::SpliceLate, Mode::SpliceLate)]
-    {
-        modes.extend((!tls && args.ways.contains(&way)).then_some(mode));
+    for way in Way::ALL.into_iter().filter(|way| way.is_splice()) {
+        modes.extend((!tls && args.ways.contains(&way)).then_some(Mode::Splice(way)));
     }
     modes.extend(args.auto.then_some(Mode::Auto));
     modes.extend([Front::Proxy, Front::Nginx, Front::Haproxy].map(Mode::Baseline));

@@ -99,7 +99,8 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
         for (host, name, settings) in DIRECT_HOSTS {
             text.push_str(&route(Some(host), name, OffloadMode::Off, None));
             text.push_str(&pool(plan, name));
-            let _ = writeln!(text, "direct_return = {{ key_file = {key}{settings} }}");
+            let settings = settings.replace("KEY", &key);
+            let _ = writeln!(text, "direct_return = {{ {settings} }}");
         }
     }
     text

@@ -28,18 +28,21 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
     ("auto.objects.lab", OffloadMode::Auto, RequestsPerMigration::Limited(8)),
     ("off.objects.lab", OffloadMode::Off, RequestsPerMigration::Limited(1)),
 ];
-/// Hosts whose responses the servers' hosts send to the client directly, in a lab with
-/// `--direct-return`: name, pool, settings of it beside the key. All that are expected to be of 1 KiB
-/// or more begin early at the second one, none at the third.
-pub const DIRECT_HOSTS: [(&str, &str, &str); 3] = [
-    ("direct.objects.lab", "direct", ""),
-    (EARLY_HOST, "early", ", early_from_bytes = \"1KiB\""),
-    (LATE_HOST, "late", ", early_from_bytes = \"1GiB\""),
+/// Hosts with direct return, in a lab with `--direct-return`: name, pool, settings. All responses that
+/// are expected to be of 1 KiB or more begin early at the second one, none at the third. The pool of the
+/// fourth has no agents.
+pub const DIRECT_HOSTS: [(&str, &str, &str); 4] = [
+    ("direct.objects.lab", "direct", "key_file = KEY"),
+    (EARLY_HOST, "early", "early_from_bytes = \"1KiB\", key_file = KEY"),
+    (LATE_HOST, "late", "early_from_bytes = \"1GiB\", key_file = KEY"),
+    (FORWARD_HOST, "forward", "early_from_bytes = \"1GiB\""),
 ];
 /// See [`DIRECT_HOSTS`].
 pub const EARLY_HOST: &str = "early.objects.lab";
 /// See [`DIRECT_HOSTS`].
 pub const LATE_HOST: &str = "late.objects.lab";
+/// See [`DIRECT_HOSTS`].
+pub const FORWARD_HOST: &str = "forward.objects.lab";
 /// The same service by IPv6 only.
 pub const HOST_V6: &str = "objects6.lab";
 /// Where a server proxies are told to go listens.
@@ -268,7 +271,8 @@ pub struct Spec {
     /// it, what `unlade lb` takes by itself
     #[arg(long, value_name = "N")]
     pub requests_per_migration: Option<RequestsPerMigration>,
-    /// Agents at the servers, which send large responses of direct.objects.lab to the client directly
+    /// Agents at the servers, which send large responses of direct.objects.lab to the client directly;
+    /// those of forward.objects.lab pass the balancer as packets
     #[arg(long)]
     #[serde(default)]
     pub direct_return: bool,

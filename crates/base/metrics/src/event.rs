@@ -135,9 +135,12 @@ events! {
     /// A response, or the rest of it, was sent to the client by its server's host
     DirectReturned(begin: Begin) => "unlade_lb_direct_returns",
         "Responses that went from the server's host to the client directly, from their first byte on or from a later one.";
-    /// Bytes of these responses that did not pass the balancer's sockets
+    /// Bytes of these responses that the server's host sent to the client
     DirectReturnBytes => "unlade_lb_direct_return_bytes",
-        "Bytes of these responses that did not pass the balancer's sockets.";
+        "Bytes of these responses that did not pass the balancer's host.";
+    /// Bytes of these responses that the balancer's kernel sent on, as packets
+    DirectReturnForwardedBytes => "unlade_lb_direct_return_forwarded_bytes",
+        "Bytes of these responses that passed the balancer's host as packets, because the server's host did not take a rule.";
     /// A response that could have been returned directly was relayed
     DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
         "Responses relayed in a pool with direct return although they were long enough.";

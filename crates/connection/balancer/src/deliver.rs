@@ -128,11 +128,12 @@ impl Delivery<'_> {
         let is_sent = self.direct.as_ref().is_some_and(|direct| direct.has_sent(head.head_bytes))
             && self.incoming.data().len() == head.head_bytes as usize;
         let mut outcome = Ok(0);
-        if is_sent {
-            self.worker.meter.add(Event::DirectReturned(Begin::Early));
-        } else {
+        if !is_sent {
             let came = relay_spliced(self.client, self.timeouts, &mut self.incoming, bytes);
             outcome = came.await;
+        }
+        if is_sent || outcome.as_ref().is_ok_and(|relayed| *relayed < bytes) {
+            self.worker.meter.add(Event::DirectReturned(Begin::Early));
         }
         let mut sent = 0;
         let outcome = match outcome {
@@ -359,7 +360,6 @@ impl Delivery<'_> {
                     let (client, incoming) = (&mut *self.client, &mut self.incoming);
                     let left = bytes - relayed;
                     relayed += relay_spliced(client, self.timeouts, incoming, left).await?;
-                    direct.judge(upstream, relayed);
                 }
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                 Ok(ReadEvent::ClientBusy) => {
@@ -375,9 +375,13 @@ impl Delivery<'_> {
         }
         *sent += bytes;
         let passed = bytes - relayed;
-        self.worker.backoffs.note(upstream.address, relayed > passed);
+        let forwarded = direct.forwarded_bytes().min(passed);
+        if direct.pool.has_agents() {
+            self.worker.backoffs.note(upstream.address, relayed + forwarded, bytes);
+        }
         self.client.add_sent_bytes(passed);
-        self.worker.meter.add_n(Event::DirectReturnBytes, passed);
+        self.worker.meter.add_n(Event::DirectReturnBytes, passed - forwarded);
+        self.worker.meter.add_n(Event::DirectReturnForwardedBytes, forwarded);
         Ok(())
     }
 

@@ -5,7 +5,8 @@
 //!  begin early   before the request, if a long response is expected: the server's host gets a rule,
 //!                looks at the head, and sends a copy of it here
 //!  or late       head and first bytes are relayed, until the server has used up what it was granted
-//!  direct        bytes ──► client; acknowledgements ──► server; what comes here is relayed
+//!  direct        bytes ──► client; acknowledgements ──► server; what comes here without a rule at
+//!                the server's host goes on to the client as packets
 //!  end           the client has acknowledged the last byte; both connections go on as before
 //! ```
 //! Connections without such a response have no part in it: a slot is opened by the first one.
@@ -20,10 +21,6 @@ use unlade_steering::splice::{ClientSlot, End, SpliceError};
 use crate::splices::{DirectPool, ServerEnd, Splices};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
-
-/// More bytes than can be under way come here although the server's host has a rule: it has no
-/// agent, or another key.
-const STRAY_BYTES_MAX: u64 = 256 << 10;
 
 /// The connections of a response that is to bypass this balancer's sockets.
 pub(crate) struct DirectReturn<'c> {
@@ -218,12 +215,8 @@ impl DirectReturn<'_> {
         }
     }
 
-    /// Relays the server's responses for a while if so many bytes came here during a splice that its
-    /// host cannot have taken the rule.
-    pub(crate) fn judge(&self, upstream: &Upstream, relayed_bytes: u64) {
-        let backoffs = &self.worker.backoffs;
-        if relayed_bytes > STRAY_BYTES_MAX && !backoffs.is_on(upstream.address) {
-            backoffs.begin(upstream.address);
-        }
+    /// Returns the bytes of the newest splice that came here and went to the client as packets.
+    pub(crate) fn forwarded_bytes(&self) -> u64 {
+        self.client.as_ref().map_or(0, |client| client.forwarded_bytes().into())
     }
 }

@@ -231,7 +231,6 @@ impl Exchange<'_> {
         self.pool.direct_return.is_some()
             && !self.client.is_tls()
             && self.client.peer().is_ipv6() == server.is_ipv6()
-            && !self.worker.backoffs.is_on(server)
             && self.worker.splices().is_some()
     }
 
@@ -348,6 +347,7 @@ impl Exchange<'_> {
         let Some((pool, splices)) = means else { return false };
         let path = splices.path(forward.path());
         if let Some(expected_bytes) = splices.early_bytes(pool, path)
+            && !self.worker.backoffs.is_on(upstream.address)
             && let Ok(request_bytes) = u32::try_from(forward.sent.len())
             && forward.has_plain_response()
             && !self.is_last

@@ -33,13 +33,16 @@ const PATHS_MAX: usize = 4096;
 const LIMIT_SLACK_BYTES: u64 = 2560;
 /// So many responses in sequence that came here although they were to be direct have one reason.
 const STRAYS_MAX: u32 = 4;
-/// Time without direct return after a server's host did not take a rule.
+/// More bytes than can be under way when a server's host takes a rule: it has no agent, or another key.
+const STRAY_BYTES_MAX: u64 = 256 << 10;
+/// Time without early beginnings after a server's host did not take a rule.
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Direct return of a pool.
 #[derive(Debug)]
 pub(crate) struct DirectPool {
-    secret: [u8; 16],
+    /// The agents' key; `None`: there are no agents.
+    secret: Option<[u8; 16]>,
     rules_port: u16,
     /// Responses of fewer bytes are relayed, unless they begin early.
     pub from_bytes: u64,
@@ -55,16 +58,22 @@ impl DirectPool {
     pub(crate) fn load(config: &DirectReturnConfig) -> Result<DirectPool, KeyFileError> {
         let DirectReturnConfig { key_file, rules_port, from_bytes, early_from_bytes } = config;
         Ok(DirectPool {
-            secret: read_key(key_file)?,
+            secret: key_file.as_deref().map(read_key).transpose()?,
             rules_port: *rules_port,
             from_bytes: from_bytes.bytes(),
             early_from_bytes: early_from_bytes.bytes(),
         })
     }
 
+    /// Returns true if the servers' hosts are to take rules.
+    pub(crate) fn has_agents(&self) -> bool {
+        self.secret.is_some()
+    }
+
     /// Returns the bytes of a response with its head that is to go to the client from its first byte
     /// on, if the path's last response had a length.
     fn early_bytes(&self, expected_bytes: Option<u64>) -> Option<u32> {
+        self.secret?;
         let bytes = expected_bytes.filter(|bytes| *bytes >= self.early_from_bytes)?;
         let bytes = u32::try_from(bytes.saturating_add(EXPECTED_HEAD_BYTES)).ok()?;
         (bytes <= LENGTH_BYTES_MAX).then_some(bytes)
@@ -286,9 +295,9 @@ impl Splices {
             IpAddr::V4(ip) => ip.octets()[3],
             IpAddr::V6(ip) => ip.octets()[15],
         };
-        let key = Key { number: number.into(), secret: pool.secret };
-        let key = (&key, self.next_counter());
-        self.programs.borrow_mut().begin(client, &end.slot, when, key)
+        let key = pool.secret.map(|secret| Key { number: number.into(), secret });
+        let agent = key.as_ref().map(|key| (key, self.next_counter()));
+        self.programs.borrow_mut().begin(client, &end.slot, when, agent)
     }
 
     /// Sends the acknowledgement that the server lacks; `is_forced`: also if none is known to be
@@ -326,7 +335,8 @@ pub(crate) struct Backoffs {
 }
 
 impl Backoffs {
-    /// Returns true if responses of the server are relayed for now.
+    /// Returns true if no response of the server begins early for now: its head and its first bytes
+    /// would wait for a window.
     pub(crate) fn is_on(&self, server: SocketAddr) -> bool {
         let mut until = self.until.borrow_mut();
         match until.get(&server) {
@@ -339,28 +349,32 @@ impl Backoffs {
         }
     }
 
-    /// Notes the end of a response. `is_stray`: most of it came here although it was to be direct.
-    pub(crate) fn note(&self, server: SocketAddr, is_stray: bool) {
+    /// Notes the end of a response of `bytes` bytes, of which `stray_bytes` came here although they were
+    /// to be direct.
+    pub(crate) fn note(&self, server: SocketAddr, stray_bytes: u64, bytes: u64) {
         let mut strays = self.strays.borrow_mut();
-        if !is_stray {
+        if 2 * stray_bytes <= bytes {
             strays.remove(&server);
             return;
         }
         let count = strays.entry(server).or_default();
-        *count += 1;
+        *count += if stray_bytes > STRAY_BYTES_MAX { STRAYS_MAX } else { 1 };
         if *count >= STRAYS_MAX {
             strays.remove(&server);
             drop(strays);
-            if !self.is_on(server) {
-                self.begin(server);
-            }
+            self.begin(server);
         }
     }
 
-    /// Relays the server's responses for a while.
-    pub(crate) fn begin(&self, server: SocketAddr) {
-        tracing::warn!(%server, "the server's host does not take rules: is `unlade agent` running there, with the same key?");
-        self.until.borrow_mut().insert(server, Instant::now() + BACKOFF);
+    fn begin(&self, server: SocketAddr) {
+        let end = Instant::now() + BACKOFF;
+        if self.until.borrow_mut().insert(server, end).is_none() {
+            tracing::warn!(
+                %server,
+                "the server's host does not take rules, so its responses pass through this host: is \
+                 `unlade agent` running there, with the same key?"
+            );
+        }
     }
 }
 
@@ -374,7 +388,7 @@ mod tests {
     #[test]
     fn a_short_response_of_a_known_path_comes_without_a_pause() {
         let pool = DirectPool {
-            secret: [0; 16],
+            secret: Some([0; 16]),
             rules_port: 1,
             from_bytes: 128 << 10,
             early_from_bytes: 16 << 10,
@@ -394,7 +408,8 @@ mod tests {
     #[test]
     fn a_response_begins_early_if_its_path_had_one_that_was_long_enough() {
         let (early_from_bytes, from_bytes) = (16 << 10, 128 << 10);
-        let pool = DirectPool { secret: [0; 16], rules_port: 1, from_bytes, early_from_bytes };
+        let pool =
+            DirectPool { secret: Some([0; 16]), rules_port: 1, from_bytes, early_from_bytes };
         let most = u64::from(LENGTH_BYTES_MAX) - EXPECTED_HEAD_BYTES;
         for bytes in [early_from_bytes, most] {
             let due = (bytes + EXPECTED_HEAD_BYTES) as u32;
@@ -403,17 +418,28 @@ mod tests {
         for bytes in [None, Some(0), Some(early_from_bytes - 1), Some(most + 1), Some(u64::MAX)] {
             assert_eq!(pool.early_bytes(bytes), None);
         }
+        let without_agents = DirectPool { secret: None, ..pool };
+        assert_eq!(without_agents.early_bytes(Some(early_from_bytes)), None);
     }
 
     #[test]
-    fn a_server_is_left_alone_after_strays_in_sequence() {
+    fn nothing_begins_early_after_strays_in_sequence() {
         let (backoffs, server) = (Backoffs::default(), "10.0.0.3:80".parse().unwrap());
         for _ in 0..10 {
-            (1..STRAYS_MAX).for_each(|_| backoffs.note(server, true));
-            backoffs.note(server, false);
+            (1..STRAYS_MAX).for_each(|_| backoffs.note(server, 51, 100));
+            backoffs.note(server, 50, 100);
         }
-        assert!(!backoffs.is_on(server), "one in between was direct");
-        (0..STRAYS_MAX).for_each(|_| backoffs.note(server, true));
+        assert!(!backoffs.is_on(server), "half of one in between was direct");
+        (0..STRAYS_MAX).for_each(|_| backoffs.note(server, 51, 100));
+        assert!(backoffs.is_on(server));
+    }
+
+    #[test]
+    fn a_long_stray_shows_at_once_that_there_is_no_agent() {
+        let (backoffs, server) = (Backoffs::default(), "10.0.0.3:80".parse().unwrap());
+        backoffs.note(server, STRAY_BYTES_MAX + 1, 4 * STRAY_BYTES_MAX);
+        assert!(!backoffs.is_on(server), "most of it was direct");
+        backoffs.note(server, STRAY_BYTES_MAX + 1, STRAY_BYTES_MAX + 1);
         assert!(backoffs.is_on(server));
     }
 

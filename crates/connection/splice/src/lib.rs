@@ -11,12 +11,13 @@
 //!    ▲                                                     └─► server (acknowledgements)
 //!    └──────── server's host: Rule::translate ◄── segments of the response
 //!                        │ all others
-//!                        └────► balancer: Splice::receive_from_server ──► server's socket (ServerFlow)
+//!                        └────► balancer: Splice::receive_from_server ─┬─► server's socket (ServerFlow)
+//!                                                                      └─► client (bytes of the splice)
 //! ```
 //!
 //! A byte of the response has a place in the client's stream, whichever way it takes: the numbers
-//! of the two connections differ by a constant. So a rule may come late or not at all, and bytes
-//! under way when it arrives are harmless: the balancer relays whatever reaches its socket.
+//! of the two connections differ by a constant. So a rule may come late, be forgotten, or not exist:
+//! the balancer sends segments of the response that come to it on to the client, as packets.
 //!
 //! 1. [`ClientFlow`] and [`ServerFlow`] are the state of the two connections; it outlives a
 //!    response;
@@ -95,4 +96,4 @@ pub use client::{ClientFlow, Opened};
 pub use pooled::ServerFlow;
 pub use rule::{HostRule, Rule, Sent};
 pub use segment::Segment;
-pub use splice::{Ended, Splice, Start, Unfit};
+pub use splice::{Ended, FromServer, Splice, Start, Unfit};

@@ -116,8 +116,12 @@ pub struct RawSplice {
     pub awaits_head: u32,
     /// Behind the bytes that came as copies.
     pub copied_end: u32,
+    /// The balancer's clock less the server's, ms.
+    pub clock_offset: u32,
+    /// Bytes that came and were sent to the client.
+    pub forwarded_bytes: u32,
     /// Zero.
-    pub reserved: [u32; 3],
+    pub reserved: u32,
 }
 
 /// `struct splice_segment`.
@@ -256,7 +260,9 @@ impl From<Splice> for RawSplice {
             owes_ack: splice.owes_ack.into(),
             awaits_head: splice.awaits_head.into(),
             copied_end: splice.copied_end.0,
-            reserved: [0; 3],
+            clock_offset: splice.clock_offset,
+            forwarded_bytes: splice.forwarded_bytes,
+            reserved: 0,
         }
     }
 }
@@ -271,6 +277,8 @@ impl From<RawSplice> for Option<Splice> {
             owes_ack: raw.owes_ack != 0,
             awaits_head: raw.awaits_head != 0,
             copied_end: SeqNumber(raw.copied_end),
+            clock_offset: raw.clock_offset,
+            forwarded_bytes: raw.forwarded_bytes,
         })
     }
 }

@@ -2,13 +2,18 @@
 
 use thiserror::Error;
 use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
 
 use crate::client::ClientFlow;
 use crate::clock::CLOCK_MARGIN_MS;
 use crate::pooled::{ServerFlow, Spliced};
 use crate::rule::Rule;
 pub use crate::segment::LENGTH_BYTES_MAX;
-use crate::segment::{Segment, earlier, later};
+use crate::segment::{Segment, Timestamps, earlier, is_plain, later};
+
+/// Bytes of the request that the server may not have acknowledged when it sends its response. More shows
+/// that the sender does not know the connection (RFC 5961 §5.2).
+const ACK_BEHIND_BYTES_MAX: u32 = 1 << 16;
 
 /// The reason why a response goes through the sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -57,6 +62,22 @@ pub struct Splice {
     /// The server's number behind the bytes from the first on that came here as copies: the client
     /// has been sent them by the server's host.
     pub(crate) copied_end: SeqNumber,
+    /// The balancer's clock in the client's connection less the server's clock, ms; 0: timestamps are
+    /// not used.
+    pub(crate) clock_offset: u32,
+    /// Bytes that came here and were sent to the client.
+    pub(crate) forwarded_bytes: u32,
+}
+
+/// Where a segment of a server goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FromServer {
+    /// Nowhere.
+    Dropped,
+    /// To the server's socket.
+    Socket(Segment),
+    /// To the client: its host has not sent it there, since it has no rule (yet, or any more).
+    Client(Segment),
 }
 
 /// Segments for a client's segment.
@@ -138,6 +159,8 @@ impl Splice {
             owes_ack: !is_early,
             awaits_head,
             copied_end: first,
+            clock_offset: clock.unwrap_or_default().0,
+            forwarded_bytes: 0,
         };
         Ok((splice, rule))
     }
@@ -299,25 +322,95 @@ impl Splice {
         client.for_client(segment, true, now_ms)
     }
 
-    /// Translates a segment that the server has sent to the balancer; `None`: it is dropped.
+    /// Translates a segment that the server has sent to the balancer.
     pub fn receive_from_server(
         &mut self,
+        client: &ClientFlow,
         server: &mut ServerFlow,
         segment: &Segment,
         now_ms: u64,
-    ) -> Option<Segment> {
+    ) -> FromServer {
         let is_old = self.is_complete && segment.payload_bytes > 0;
         if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
-            return None;
+            return FromServer::Dropped;
         }
-        let passed = server.for_socket(segment, true, now_ms)?;
+        if self.is_cut(server, segment) {
+            // A FIN would wait in the socket for bytes that went to the client; a reset is exact (RFC 5961
+            // §3.2).
+            let flags = TcpFlags::RST | TcpFlags::ACK;
+            return FromServer::Socket(Segment { seq: server.socket_next(), flags, ..*segment });
+        }
+        if self.is_for_client(client, server, segment) {
+            return FromServer::Client(self.forward(client, server, segment));
+        }
+        let Some(passed) = server.for_socket(segment, true, now_ms) else {
+            return FromServer::Dropped;
+        };
         if segment.is_copy
             && !self.copied_end.before(segment.seq)
             && !server.passed_end.before(segment.end())
         {
             self.copied_end = later(self.copied_end, segment.end());
         }
-        Some(passed)
+        FromServer::Socket(passed)
+    }
+
+    /// Returns true if the server ends its connection before the end of the response, of which its socket
+    /// has sent more than came here.
+    fn is_cut(&self, server: &ServerFlow, segment: &Segment) -> bool {
+        let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
+        segment.has_any(TcpFlags::FIN)
+            && segment.has_any(TcpFlags::ACK)
+            && !segment.has_any(TcpFlags::SYN | TcpFlags::RST)
+            && !segment.seq.before(self.first)
+            && server.passed_end.before(segment.end())
+            && segment.end().before(end)
+            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
+    }
+
+    /// Returns true if the segment has bytes of the response that the client can have as they are.
+    fn is_for_client(&self, client: &ClientFlow, server: &ServerFlow, segment: &Segment) -> bool {
+        let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
+        let flags = TcpFlags(segment.flags.0 & !TcpFlags::FIN.0);
+        segment.payload_bytes > 0
+            && !segment.is_copy
+            && segment.sack.is_empty()
+            && is_plain(flags)
+            && !segment.seq.before(self.first)
+            && server.passed_end.before(segment.end())
+            && !end.before(segment.end())
+            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
+            && (segment.timestamps.is_some() || !client.clock.is_used())
+    }
+
+    /// Makes a segment of the server the client's, as its host does with a [`Rule`].
+    fn forward(
+        &mut self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        segment: &Segment,
+    ) -> Segment {
+        server.clock.received(segment.timestamps);
+        self.forwarded_bytes = self.forwarded_bytes.wrapping_add(segment.payload_bytes);
+        Segment {
+            seq: segment.seq + self.delta,
+            ack: client.received,
+            window: client.window,
+            // The server sends it again, when the socket can take it.
+            flags: TcpFlags(segment.flags.0 & !TcpFlags::FIN.0),
+            timestamps: segment.timestamps.filter(|_| client.clock.is_used()).map(|own| {
+                Timestamps {
+                    value: own.value.wrapping_add(self.clock_offset),
+                    echo: client.clock.peer(),
+                }
+            }),
+            ..*segment
+        }
+    }
+
+    /// Returns the number of bytes that came here and were sent to the client.
+    pub fn forwarded_bytes(&self) -> u32 {
+        self.forwarded_bytes
     }
 
     /// Translates a segment of the server's socket.

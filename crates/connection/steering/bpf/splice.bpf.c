@@ -2,7 +2,8 @@
 /* The translation of connections at a balancer.
  *
  *   link ingress: of a client ──► for its socket, and for the server: an acknowledgement
- *                 of a server ──► for its socket
+ *                 of a server ──► for its socket, or for the client: bytes of a splice that the
+ *                                 server's host has not sent there
  *   link egress:  of a socket ──► for its peer
  *   control:      begin and end of a splice, by the balancer's process
  *
@@ -116,6 +117,7 @@ enum splice_count {
 	SPLICE_CORRUPT,  /* wrong checksums */
 	SPLICE_UNSENT,   /* acknowledgements that could not be sent */
 	SPLICE_CLOSED,   /* splices that ended with the client's last acknowledgement */
+	SPLICE_FORWARDED, /* segments of servers that were sent to clients */
 	SPLICE_COUNTS,
 };
 
@@ -184,14 +186,15 @@ static __always_inline void addresses_to(const struct flow_key *key, __u8 *to)
 	__builtin_memcpy(to + 16, key->client, 16);
 }
 
-/* Makes the packet a segment for the slot's remote host. */
-static __always_inline int write_ack(struct __sk_buff *skb, struct segment *packet,
-				     struct splice_work *work, const struct splice_head *to)
+/* Makes the packet a segment for the slot's remote host: the acknowledgement, or the segment. */
+static __always_inline int write_to(struct __sk_buff *skb, struct segment *packet,
+				    struct splice_work *work, int is_ack,
+				    const struct splice_head *to)
 {
 	__u8 addresses[32];
 
 	addresses_to(&to->key, addresses);
-	compose(work, 1, to->key.service_port, to->key.client_port);
+	compose(work, is_ack, to->key.service_port, to->key.client_port);
 	return bpf_skb_store_bytes(skb, 0, to->mac, sizeof(to->mac), 0) ||
 	       readdress(skb, packet->at, packet->key.family, packet->key.client, addresses) ||
 	       write_header(skb, packet->at, work);
@@ -278,7 +281,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 		return pass(skb, packet, work);
 	__u32 ifindex = server->head.ifindex;
 
-	if (write_ack(skb, packet, work, &server->head))
+	if (write_to(skb, packet, work, 1, &server->head))
 		return SHOT;
 	count(SPLICE_ACKS);
 	skb->mark = MARK;
@@ -318,7 +321,7 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	struct splice_lock *lock;
 	__u32 peer, number, response = 0, seq = work->segment.seq;
 	__u64 now_ms = time_ms();
-	int is_passed = 0, is_lost = 1;
+	int ways = 0, is_lost = 1;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -343,12 +346,14 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		client = bpf_map_lookup_elem(&splice_clients, &peer);
 		bpf_spin_lock(&lock->lock);
 		if (slot->head.peer == NONE) {
-			is_passed = server_for_socket(&slot->flow, 0, &work->segment, now_ms);
+			ways = server_for_socket(&slot->flow, 0, &work->segment, now_ms) ?
+				       SPLICE_TO_SOCKET :
+				       0;
 			is_lost = 0;
 		} else if (client && slot->head.peer == peer) {
-			is_passed = splice_receive_from_server(&slot->flow, &client->splice,
-							       &work->segment, now_ms);
-			if (is_passed && response && client->splice.awaits_head &&
+			ways = splice_receive_from_server(&client->flow, &slot->flow,
+							  &client->splice, &work->segment, now_ms);
+			if (ways && response && client->splice.awaits_head &&
 			    seq == client->splice.first)
 				splice_set_length(&client->flow, &client->splice, response);
 			is_lost = 0;
@@ -356,11 +361,21 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		bpf_spin_unlock(&lock->lock);
 	}
 	learn(skb, &slot->head);
-	if (!is_passed) {
-		count(SPLICE_DROPPED);
-		return SHOT;
+	if (ways == SPLICE_TO_CLIENT && client) {
+		/* Its host has no rule. The client's checks the payload. */
+		if (write_to(skb, packet, work, 0, &client->head))
+			return SHOT;
+		count(SPLICE_FORWARDED);
+		skb->mark = MARK;
+		/* Nothing came from the client since the slot is open: the kernel knows the way. */
+		if (!client->head.ifindex)
+			return bpf_redirect_neigh(skb->ifindex, 0, 0, 0);
+		return bpf_redirect(client->head.ifindex, 0);
 	}
-	return pass(skb, packet, work);
+	if (ways == SPLICE_TO_SOCKET)
+		return pass(skb, packet, work);
+	count(SPLICE_DROPPED);
+	return SHOT;
 }
 
 /* Returns true if no connection with a slot has the packet's ports. */

@@ -12,6 +12,7 @@
 #define LENGTH_BYTES_MAX (1u << 30)
 #define EDGE_BYTES_MAX (1 << 30)
 #define CLOCK_MARGIN_MS 4
+#define ACK_BEHIND_BYTES_MAX (1u << 16)
 
 /* The layouts are pinned in src/raw.rs of the crate. */
 struct splice_clock {
@@ -65,7 +66,9 @@ struct splice_state {
 	__u32 owes_ack;
 	__u32 awaits_head;
 	__u32 copied_end;
-	__u32 reserved[3];
+	__u32 clock_offset;
+	__u32 forwarded_bytes;
+	__u32 reserved;
 };
 
 struct splice_segment {
@@ -129,6 +132,7 @@ enum splice_way {
 	SPLICE_TO_SOCKET = 1,
 	SPLICE_TO_SERVER = 2,
 	SPLICE_KEPT = 4, /* noted, until the head is known */
+	SPLICE_TO_CLIENT = 8,
 };
 
 /* Outcome of the end. */
@@ -575,8 +579,60 @@ static __always_inline void splice_grant_early(const struct splice_client *clien
 	server_ack(server, splice->first, window, ack, now_ms);
 }
 
-/* A segment of the server during a splice. Returns 0 if it is dropped. */
-static __always_inline int splice_receive_from_server(struct splice_server *server,
+/* Returns true if the segment has bytes of the response that the client's host can have as they are. */
+static __always_inline int splice_is_for_client(const struct splice_client *client,
+						const struct splice_server *server,
+						const struct splice_state *splice,
+						const struct splice_segment *segment)
+{
+	__u32 seq = segment->seq, end = seq + segment->payload_bytes;
+
+	return splice->has_end && !splice->awaits_head && segment->payload_bytes &&
+	       !segment->is_copy && !segment->sack_count &&
+	       is_plain(segment->flags & ~TCP_FIN) && !before(seq, splice->first) &&
+	       before(server->passed_end, end) && !before(splice->end, end) &&
+	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX &&
+	       (segment->has_timestamps || !client->clock.is_used);
+}
+
+/* Makes a segment of the server the client's, as its host does with a rule. */
+static __always_inline void splice_forward(const struct splice_client *client,
+					   struct splice_server *server,
+					   struct splice_state *splice,
+					   struct splice_segment *segment)
+{
+	clock_note(&server->clock, segment);
+	splice->forwarded_bytes += segment->payload_bytes;
+	segment->seq += splice->delta;
+	segment->ack = client->received;
+	segment->window = client->window;
+	/* The server sends it again, when the socket can take it. */
+	segment->flags &= ~TCP_FIN;
+	segment->has_timestamps = !!client->clock.is_used;
+	if (!segment->has_timestamps)
+		return;
+	segment->value += splice->clock_offset;
+	segment->echo = client->clock.peer;
+}
+
+/* Returns true if the server ends its connection before the end of the response, of which its socket has sent
+ * more than came here. */
+static __always_inline int splice_is_cut(const struct splice_server *server,
+					 const struct splice_state *splice,
+					 const struct splice_segment *segment)
+{
+	__u32 end = segment->seq + segment->payload_bytes;
+
+	return splice->has_end && !splice->awaits_head &&
+	       (segment->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == (TCP_FIN | TCP_ACK) &&
+	       !before(segment->seq, splice->first) && before(server->passed_end, end) &&
+	       before(end, splice->end) &&
+	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX;
+}
+
+/* A segment of the server during a splice. Returns enum splice_way; 0: it is dropped. */
+static __always_inline int splice_receive_from_server(const struct splice_client *client,
+						      struct splice_server *server,
 						      struct splice_state *splice,
 						      struct splice_segment *segment, __u64 now_ms)
 {
@@ -585,12 +641,23 @@ static __always_inline int splice_receive_from_server(struct splice_server *serv
 	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
 	    before(seq, splice->end))
 		return 0;
+	if (splice_is_cut(server, splice, segment)) {
+		/* A FIN would wait in the socket for bytes that went to the client; a reset is exact (RFC 5961
+		 * §3.2). */
+		segment->flags = TCP_RST | TCP_ACK;
+		segment->seq = server->passed_end - server->bypassed;
+		return SPLICE_TO_SOCKET;
+	}
+	if (splice_is_for_client(client, server, splice, segment)) {
+		splice_forward(client, server, splice, segment);
+		return SPLICE_TO_CLIENT;
+	}
 	if (!server_for_socket(server, 1, segment, now_ms))
 		return 0;
 	if (segment->is_copy && !before(splice->copied_end, seq) &&
 	    !before(server->passed_end, end))
 		splice->copied_end = later(splice->copied_end, end);
-	return 1;
+	return SPLICE_TO_SOCKET;
 }
 
 /* Returns enum splice_unfit; nothing has changed but for SPLICE_FIT. */
@@ -636,6 +703,8 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	splice->owes_ack = !is_early;
 	splice->awaits_head = start->awaits_head;
 	splice->copied_end = first;
+	splice->clock_offset = rule->clock_offset;
+	splice->forwarded_bytes = 0;
 	rule->awaits_head = start->awaits_head;
 	rule->first = first;
 	rule->end = splice->end;

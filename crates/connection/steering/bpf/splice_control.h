@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Requests of the balancer's process, which runs this program on a frame (BPF_PROG_TEST_RUN). The frame is
- * an acknowledgement to the server, without numbers; the program sends it if one is due. For a beginning it
- * is a datagram to the server's host without a rule, which the program writes. Numbers of the sockets are
+ * an acknowledgement to the server, without numbers; the program sends it if one is due. For a beginning
+ * with an agent it is a datagram to the server's host without a rule, which the program writes. Numbers of the sockets are
  * read from the kernel, so the process need not know them. */
 #pragma once
 
@@ -91,7 +91,7 @@ struct splice_request {
 	__u32 awaits_head;   /* the server's host looks at the head */
 	__u32 expected_bytes;
 	__u32 unsent_bytes;  /* of the request */
-	__u32 reserved;
+	__u32 has_agent;     /* the server's host takes a rule */
 	struct splice_rule rule;
 	__u64 secret[2];     /* of the datagram's key */
 	__u64 counter;       /* of the datagram */
@@ -379,6 +379,12 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 	bpf_spin_unlock(&lock->lock);
 	if (unfit != SPLICE_FIT)
 		return CONTROL_UNFIT + unfit;
+	if (!request->has_agent) {
+		if (!is_owed || !send_ack(skb, work, &s->head))
+			return CONTROL_DONE;
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
 	write_datagram(&work->datagram, request, &c->head, &s->head, is_owed ? &work->ack : 0);
 	if (send_datagram(skb, request, &work->datagram, &s->head)) {
 		count(SPLICE_UNSENT);

@@ -65,7 +65,8 @@ static __always_inline void run(struct vector *v)
 		v->result = server_for_socket(&v->server, 0, &v->segment, v->now_ms);
 		break;
 	case SPLICE_RECEIVE_FROM_SERVER:
-		v->result = splice_receive_from_server(&v->server, &v->splice, &v->segment, v->now_ms);
+		v->result = splice_receive_from_server(&v->client, &v->server, &v->splice,
+						       &v->segment, v->now_ms);
 		break;
 	case SEND_TO_SERVER:
 		splice_send_to_server(&v->client, &v->server, &v->splice, &v->segment, v->now_ms);

@@ -85,7 +85,7 @@ struct RawRequest {
     awaits_head: AtomicU32,
     expected_bytes: AtomicU32,
     unsent_bytes: AtomicU32,
-    reserved: AtomicU32,
+    has_agent: AtomicU32,
     rule: [AtomicU32; 12],
     secret: [AtomicU64; 2],
     counter: AtomicU64,
@@ -108,6 +108,7 @@ const IS_COMPLETE: usize = 5;
 const OWES_ACK: usize = 6;
 const AWAITS_HEAD: usize = 7;
 const COPIED_END: usize = 8;
+const FORWARDED_BYTES: usize = 10;
 
 /// `enum splice_operation` of bpf/splice_control.h.
 #[derive(Clone, Copy)]
@@ -147,6 +148,8 @@ pub struct SpliceCounts {
     pub unsent: u64,
     /// Splices, not segments: those that ended with the client's last acknowledgement.
     pub over: u64,
+    /// Segments of servers that were sent to clients: their hosts have not done that.
+    pub forwarded: u64,
 }
 
 /// The reason why a splice does not begin, or does not go on.
@@ -425,6 +428,7 @@ impl Splicing {
             corrupt: get(3)?,
             unsent: get(4)?,
             over: get(5)?,
+            forwarded: get(6)?,
         })
     }
 }
@@ -475,8 +479,8 @@ impl SpliceWorker {
     /// the client directly, behind all bytes that it has written to the client's socket.
     ///
     /// The server's host gets the rule in a datagram of this key and number; a late one has the
-    /// client's window with it. If it is lost, the bytes come to the server's socket, after
-    /// [`SpliceWorker::settle`] has sent a late one's window again.
+    /// client's window with it. If it is lost, the bytes come here, and go to the client as packets,
+    /// after [`SpliceWorker::settle`] has sent a late one's window again. Without an agent all of them do.
     ///
     /// # Errors
     /// [`SpliceError::Unfit`], and others; no splice has begun.
@@ -485,7 +489,7 @@ impl SpliceWorker {
         client: &ClientSlot,
         server: &ServerSlot,
         when: When,
-        (key, counter): (&Key, u64),
+        agent: Option<(&Key, u64)>,
     ) -> Result<(), SpliceError> {
         let request = self.request();
         let (expected, length, unsent_bytes) = match when {
@@ -498,16 +502,19 @@ impl SpliceWorker {
         request.is_ordered.store(length.is_some().into(), Ordering::Relaxed);
         request.awaits_head.store(expected.is_some().into(), Ordering::Relaxed);
         request.expected_bytes.store(expected.unwrap_or_default(), Ordering::Relaxed);
-        let (low, high) = key.secret.split_at(8);
-        for (word, bytes) in request.secret.iter().zip([low, high]) {
-            let bytes = bytes.first_chunk().copied().unwrap_or_default();
-            word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+        request.has_agent.store(agent.is_some().into(), Ordering::Relaxed);
+        if let Some((key, counter)) = agent {
+            let (low, high) = key.secret.split_at(8);
+            for (word, bytes) in request.secret.iter().zip([low, high]) {
+                let bytes = bytes.first_chunk().copied().unwrap_or_default();
+                word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            }
+            request.counter.store(counter, Ordering::Relaxed);
+            request.key.store(key.number, Ordering::Relaxed);
+            request.udp_sum.store(server.rule.sum, Ordering::Relaxed);
         }
-        request.counter.store(counter, Ordering::Relaxed);
-        request.key.store(key.number, Ordering::Relaxed);
-        request.udp_sum.store(server.rule.sum, Ordering::Relaxed);
-        let (client, frame) = (client.index, &server.rule.frame);
-        self.run(Operation::Begin, client, server.index, length, frame).map(drop)
+        let frame = if agent.is_some() { &server.rule.frame } else { &server.frame };
+        self.run(Operation::Begin, client.index, server.index, length, frame).map(drop)
     }
 
     /// Changes the limit of [`SpliceWorker::open_server`]. Without one, the server is told of the
@@ -674,6 +681,12 @@ impl ClientSlot {
         let splice = &self.shared.client(self.index).splice;
         let [end, first] = [COPIED_END, FIRST].map(|at| splice[at].load(Ordering::Acquire));
         end.wrapping_sub(first)
+    }
+
+    /// Returns the bytes of the newest splice that came here and went to the client as packets: the
+    /// server's host had no rule. Bytes that were sent again count again.
+    pub fn forwarded_bytes(&self) -> u32 {
+        self.shared.client(self.index).splice[FORWARDED_BYTES].load(Ordering::Acquire)
     }
 
     /// Returns true if [`SpliceWorker::set_length`] has something to do for a splice that began early.

@@ -3,11 +3,11 @@
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use unlade_net::SeqNumber;
+use unlade_net::packet::TcpFlags;
 use unlade_splice::raw::{
     RawClient, RawClock, RawRule, RawSegment, RawServer, RawSplice, RawStart, unfit,
 };
-use unlade_splice::splice;
-use unlade_splice::{ClientFlow, Rule, Segment, ServerFlow, Splice, Start};
+use unlade_splice::{ClientFlow, FromServer, Rule, Segment, ServerFlow, Splice, Start, splice};
 use unlade_testkit::{Random, cases};
 
 use crate::load::program;
@@ -18,6 +18,7 @@ const PROGRAM: &str = "splice_vector";
 const ETHERNET_BYTES: usize = 14;
 const TO_SOCKET: u32 = 1;
 const TO_SERVER: u32 = 2;
+const TO_CLIENT: u32 = 8;
 
 /// `enum operation` of bpf/splice_vector.bpf.c.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +198,9 @@ fn any(random: &mut Random) -> Vector {
         owes_ack: random.below(2u32),
         awaits_head: random.below(2u32) * (1 - has_end),
         copied_end: near(random, first),
-        reserved: [0; 3],
+        clock_offset: near(random, 0),
+        forwarded_bytes: random.below(u32::MAX),
+        reserved: 0,
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
@@ -269,8 +272,12 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
             out.result = shown.is_some().into();
         }
         Operation::SpliceReceiveFromServer => {
-            shown = spliced.receive_from_server(&mut server, &segment, now_ms);
-            out.result = shown.is_some().into();
+            let came = spliced.receive_from_server(&client, &mut server, &segment, now_ms);
+            (shown, out.result) = match came {
+                FromServer::Dropped => (None, 0),
+                FromServer::Socket(shown) => (Some(shown), TO_SOCKET),
+                FromServer::Client(shown) => (Some(shown), TO_CLIENT),
+            };
         }
         Operation::SendToServer => {
             shown = Some(spliced.send_to_server(&client, &mut server, &segment, now_ms));
@@ -323,7 +330,7 @@ fn both_translations_agree() {
     if let Err(error) = classifier.load() {
         return println!("skipped: {error}");
     }
-    let (mut ended, mut begun, mut over) = (0, 0, 0);
+    let (mut ended, mut begun, mut over, mut forwarded, mut cut) = (0, 0, 0, 0, 0);
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -346,12 +353,24 @@ fn both_translations_agree() {
                 ),
                 _ => segment(random, received, acked, now_ms),
             };
+            if matches!(operation, Operation::SpliceReceiveFromServer) && is_from_client {
+                let (splice, segment) = (&mut vector.splice, &mut vector.segment);
+                (splice.has_end, splice.awaits_head) = (1, 0);
+                splice.first = segment.seq.wrapping_sub(random.below(3u32));
+                splice.end = near(random, segment.seq.wrapping_add(segment.payload_bytes));
+                vector.server.passed_end = near(random, segment.seq);
+                segment.ack = request_end.wrapping_sub(random.below(90_000u32));
+                (segment.payload_bytes, segment.is_copy) = (1 + random.below(9_000u32), 0);
+                segment.sack_count *= random.below(2u32);
+            }
             if matches!(operation, Operation::EndIfOver) {
                 let splice = &mut vector.splice;
                 let (first, written) = (splice.first, splice.first.wrapping_add(splice.delta));
                 vector.client.sent_end = near(random, written);
                 splice.copied_end = first.wrapping_add(random.below(3u32));
                 vector.server.passed_end = near(random, splice.copied_end);
+                vector.server.acked = near(random, splice.end);
+                splice.is_complete |= random.below(2u32);
             }
             if matches!(operation, Operation::End) {
                 let next = passed_end.wrapping_sub(vector.server.bypassed);
@@ -370,6 +389,12 @@ fn both_translations_agree() {
                 assert_eq!(found.splice.is_active, 0, "{operation:?} {vector:?}");
                 ended += 1;
                 over += u32::from(matches!(operation, Operation::EndIfOver));
+            }
+            if matches!(operation, Operation::SpliceReceiveFromServer) {
+                forwarded += u32::from(expected.result == TO_CLIENT);
+                let is_reset = |segment: Segment| segment.has_any(TcpFlags::RST);
+                let was_reset = is_reset(Segment::from(vector.segment));
+                cut += u32::from(shown.is_some_and(is_reset) && !was_reset);
             }
             if let Some(shown) = shown {
                 assert_eq!(Segment::from(found.segment), shown, "{operation:?} {vector:?}");
@@ -395,7 +420,7 @@ fn both_translations_agree() {
         }
     });
     assert!(
-        ended - over > 20 && begun > 20 && over > 20,
-        "{ended} ended, {over} over, {begun} begun"
+        ended - over > 20 && begun > 20 && over > 20 && forwarded > 20 && cut > 5,
+        "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut"
     );
 }

@@ -51,6 +51,8 @@ struct Plan {
     /// The longest responses are of so many bits. Without offloads, the kernel queues at most 1000
     /// packets of a link.
     length_bits: u32,
+    /// The server's host takes rules.
+    has_agent: bool,
 }
 
 const IPV6: [&str; 3] = ["fd09:2::7", "fd09:2::1", "fd09:2::3"];
@@ -212,6 +214,7 @@ fn to_server_line(mut server: &TcpStream, line: &str) {
 /// connection.
 struct Balancer {
     worker: SpliceWorker,
+    has_agent: bool,
     counter: u64,
     spliced: usize,
     /// Of them, those whose server's host sent the head.
@@ -253,8 +256,8 @@ impl Balancer {
     fn begin(&mut self, exchange: &Exchange<'_>, when: When) -> bool {
         let client_slot = exchange.slot.as_ref().expect("it is open");
         self.counter += 1;
-        let key = (&KEY, self.counter);
-        match self.worker.begin(client_slot, exchange.server_slot, when, key) {
+        let agent = self.has_agent.then_some((&KEY, self.counter));
+        match self.worker.begin(client_slot, exchange.server_slot, when, agent) {
             Ok(()) => true,
             Err(SpliceError::Unfit(_)) => false,
             Err(error) => panic!("{error}"),
@@ -378,7 +381,8 @@ impl Balancer {
                     server_slot: &server_slot,
                     bytes: response(numbers[0], numbers[1]).len(),
                 };
-                self.pass(&line, numbers[0] % 2 == 1, &mut exchange);
+                let is_early = self.has_agent && numbers[0] % 2 == 1;
+                self.pass(&line, is_early, &mut exchange);
             }
             assert_eq!(retransmitted(&client), 0);
         }
@@ -423,6 +427,7 @@ fn responses_are_spliced(plan: Plan) {
         server.set_nodelay(true).expect("an option");
         let mut balancer = Balancer {
             worker: splicing.worker().expect("the first"),
+            has_agent: plan.has_agent,
             counter: 0,
             spliced: 0,
             early: 0,
@@ -439,8 +444,12 @@ fn responses_are_spliced(plan: Plan) {
             balancer.relayed,
             direct.counts().unwrap()
         );
-        assert!(balancer.early > 20 && balancer.spliced > balancer.early + 5, "{}", balancer.early);
-        assert!(counts.acks > 20 && counts.over > 2 && bytes > 1 << 20, "{counts:?}");
+        assert!(counts.acks > 20 && balancer.spliced > balancer.early + 5, "{counts:?}");
+        if plan.has_agent {
+            assert!(balancer.early > 20 && counts.over > 2 && bytes > 1 << 20, "{counts:?}");
+        } else {
+            assert!(counts.forwarded > 100 && bytes == 0, "{counts:?}");
+        }
         assert_eq!((counts.refused, counts.corrupt, counts.unsent), (0, 0, 0), "{counts:?}");
         drop(ended);
     };
@@ -461,17 +470,34 @@ fn responses_are_spliced(plan: Plan) {
     in_namespaces(plan, programs);
 }
 
+const USUAL: Plan = Plan { addresses: IPV4, offloads: true, length_bits: 22, has_agent: true };
+
 #[test]
 fn responses_of_any_length_go_to_the_client_directly() {
-    responses_are_spliced(Plan { addresses: IPV4, offloads: true, length_bits: 22 });
+    responses_are_spliced(USUAL);
 }
 
 #[test]
 fn over_ipv6_it_is_the_same() {
-    responses_are_spliced(Plan { addresses: IPV6, offloads: true, length_bits: 22 });
+    responses_are_spliced(Plan { addresses: IPV6, ..USUAL });
 }
 
 #[test]
 fn without_offloads_it_is_the_same() {
-    responses_are_spliced(Plan { addresses: IPV4, offloads: false, length_bits: 19 });
+    responses_are_spliced(Plan { offloads: false, length_bits: 19, ..USUAL });
+}
+
+#[test]
+fn without_an_agent_packets_pass_the_balancer() {
+    responses_are_spliced(Plan { has_agent: false, ..USUAL });
+}
+
+#[test]
+fn without_an_agent_packets_pass_the_balancer_over_ipv6() {
+    responses_are_spliced(Plan { addresses: IPV6, has_agent: false, ..USUAL });
+}
+
+#[test]
+fn without_an_agent_and_offloads_packets_pass_the_balancer() {
+    responses_are_spliced(Plan { offloads: false, length_bits: 19, has_agent: false, ..USUAL });
 }

@@ -16,7 +16,9 @@ use crate::bench::record::Sink;
 use crate::bench::stages::{Stages, TOTAL, Times, paired_ratio};
 use crate::lab::node_command;
 use crate::lab::objects::single_name;
-use crate::lab::plan::{Front, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec};
+use crate::lab::plan::{
+    Front, HOST, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec,
+};
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -157,6 +159,7 @@ impl Case {
 
     fn drive<'d>(&self, paths: &'d [String], seed: u64) -> Drive<'d> {
         Drive {
+            host: HOST,
             tls: self.tls,
             paths,
             connections: 1,

@@ -7,7 +7,7 @@ use crate::bench::orderly;
 use crate::bench::record::Sink;
 use crate::bench::stages::TOTAL;
 use crate::bench::tcp::Census;
-use crate::lab::plan::{Plan, Spec};
+use crate::lab::plan::{HOST, Plan, Spec};
 use anyhow::Result;
 use serde_json::Map;
 use unlade_command::output::line;
@@ -53,6 +53,7 @@ impl Pipelined<'_> {
 
     fn measure(&self, plan: &Plan, sink: &mut Sink, tls: bool, orderly: bool) -> Result<()> {
         let drive = Drive {
+            host: HOST,
             tls,
             paths: self.paths,
             connections: CONNECTIONS,

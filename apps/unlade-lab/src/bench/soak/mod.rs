@@ -1,6 +1,6 @@
-//! `unlade-lab bench soak`: very many migrations, every byte checked. On a good link nothing may be
-//! retransmitted, reset or damaged; on a bad one no byte may differ and nothing may hang.
-//! Afterwards nothing may be left: see [`leftovers`]. What counts as a failure is in [`verdict`].
+//! `unlade-lab bench soak`: very many migrations or direct responses, every byte checked. On a good
+//! link nothing may be retransmitted, reset or damaged; on a bad one no byte may differ and nothing may
+//! hang. Afterwards nothing may be left: see [`leftovers`]. What counts as a failure is in [`verdict`].
 
 mod leftovers;
 mod verdict;
@@ -15,12 +15,13 @@ use super::tcp::Census;
 use crate::lab::node_command;
 use crate::lab::objects;
 use crate::lab::plan::{
-    Front, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec, Toggle,
+    EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, Node, ObjectTree, OffloadMode, Plan,
+    RequestsPerMigration, Spec, Toggle,
 };
 use crate::load::parse_duration;
 use crate::scrape;
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use leftovers::Sockets;
 use serde_json::{Map, Value};
@@ -28,26 +29,30 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use unlade_command::output::line;
-use verdict::Outcome;
+use verdict::{Goal, Outcome};
 
 /// Largest object that is asked for: larger ones only make the run longer.
 const OBJECT_BYTES_MAX: u64 = 256 << 10;
+/// Smallest object that is asked for with direct return. Shorter responses are relayed.
+const DIRECT_OBJECT_BYTES_MIN: u64 = 1 << 10;
+/// The same where no response begins early.
+const LATE_OBJECT_BYTES_MIN: u64 = 128 << 10;
+/// Largest object with direct return.
+const DIRECT_OBJECT_BYTES_MAX: u64 = 1 << 20;
 /// Requests before anything is counted.
 const WARMUP_REQUESTS: u64 = 200;
 /// How often the balancer is asked how many connections it has moved.
 const POLL: Duration = Duration::from_millis(200);
-/// Without a migration for so long the run has failed.
+/// Without one more of what is counted for so long the run has failed.
 const STALL: Duration = Duration::from_secs(60);
 /// A connection without progress for so long hangs. On a bad link several retransmissions of one
 /// segment may be lost in a row, and each waits twice as long as the one before.
 const HANG: Duration = Duration::from_secs(30);
-/// The balancer's count of migrations.
-const MIGRATIONS: &str = "unlade_lb_migrations_completed_total";
-
 const LONG_ABOUT: &str = "\
 Makes the balancer and its servers pass connections around, a migration for every request, with \
 pipelined requests for objects of mixed sizes, until so many migrations are done; the SHA-256 of \
-every body is checked. Runs in two labs, with transmit offloads on and off, unless --offloads \
+every body is checked. With --direct-return no connection moves: the servers' hosts send responses \
+to the client directly, until so many are done. Runs in two labs, with transmit offloads on and off, unless --offloads \
 says which.
 
 Without --loss, --reorder and --duplicate the links are good, and the run fails when any \
@@ -66,16 +71,51 @@ const AFTER_HELP: &str = "\
 Examples:
   unlade-lab bench soak --migrations 100000
   unlade-lab bench soak --migrations 20000 --tls --loss 1% --reorder 1%
+  unlade-lab bench soak --direct-return early --responses 1000000
 
 Exit status: 0 when nothing was wrong, 1 otherwise.";
 
-/// Move connections very many times and check every byte
+/// When responses become direct.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Begin {
+    /// From their first byte on
+    Early,
+    /// Behind their first bytes
+    Late,
+    /// Behind their first bytes, and by way of the balancer, as packets: the pool has no agents
+    Forward,
+}
+
+impl Begin {
+    fn host(self) -> &'static str {
+        match self {
+            Begin::Early => EARLY_HOST,
+            Begin::Late => LATE_HOST,
+            Begin::Forward => FORWARD_HOST,
+        }
+    }
+
+    fn object_bytes_min(self) -> u64 {
+        match self {
+            Begin::Early => DIRECT_OBJECT_BYTES_MIN,
+            Begin::Late | Begin::Forward => LATE_OBJECT_BYTES_MIN,
+        }
+    }
+}
+
+/// Move connections, or return responses directly, very many times and check every byte
 #[derive(Debug, Args)]
 #[command(long_about = LONG_ABOUT, after_long_help = AFTER_HELP)]
 pub struct SoakArgs {
     /// Migrations in each lab
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     migrations: u64,
+    /// Direct return instead of migrations: responses become direct early, or late
+    #[arg(long, value_enum, value_name = "WHEN", conflicts_with_all = ["migrations", "tls"])]
+    direct_return: Option<Begin>,
+    /// Direct responses in each lab
+    #[arg(long, default_value_t = 100_000, requires = "direct_return", value_parser = clap::value_parser!(u64).range(1..))]
+    responses: u64,
     /// HTTPS instead of plain HTTP
     #[arg(long)]
     tls: bool,
@@ -127,8 +167,30 @@ impl SoakArgs {
         self.loss == 0.0 && self.reorder == 0.0 && self.duplicate == 0.0
     }
 
+    fn goal(&self) -> Goal {
+        match self.direct_return {
+            Some(_) => Goal::Responses(self.responses),
+            None => Goal::Migrations(self.migrations),
+        }
+    }
+
+    fn host(&self) -> &'static str {
+        self.direct_return.map_or(HOST, Begin::host)
+    }
+
+    /// Returns true for an object that is asked for.
+    fn wants(&self, object_bytes: u64) -> bool {
+        match self.direct_return {
+            Some(begin) => {
+                (begin.object_bytes_min()..=DIRECT_OBJECT_BYTES_MAX).contains(&object_bytes)
+            }
+            None => object_bytes <= OBJECT_BYTES_MAX,
+        }
+    }
+
     fn spec(&self, offloads: Toggle) -> Spec {
         Spec {
+            direct_return: self.direct_return.is_some(),
             servers: self.servers,
             tls: self.tls,
             objects: ObjectTree::Small,
@@ -144,7 +206,8 @@ impl SoakArgs {
         let value = serde_json::json!({
             "tls": self.tls, "offloads": offloads, "servers": self.servers,
             "connections": self.connections, "pipeline": self.pipeline,
-            "requests_per_migration": 1, "loss_ratio": self.loss,
+            "direct_return": self.direct_return.map(|begin| format!("{begin:?}").to_lowercase()),
+            "requests_per_migration": self.direct_return.is_none().then_some(1), "loss_ratio": self.loss,
             "reorder_ratio": self.reorder, "duplicate_ratio": self.duplicate,
             "one_processor": self.is_orderly(),
         });
@@ -177,7 +240,7 @@ pub fn run(args: &SoakArgs) -> Result<ExitCode> {
         let transmit = if offloads == Toggle::On { "on" } else { "off" };
         line(format_args!("\n{scheme}, transmit offloads {transmit}"))?;
         outcome.rows().iter().try_for_each(line)?;
-        let problems = outcome.problems(args.is_lossless(), args.migrations);
+        let problems = outcome.problems(args.is_lossless());
         for problem in &problems {
             line(format_args!("  WRONG: {problem}"))?;
         }
@@ -191,10 +254,11 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
     let plan = lab.state.plan();
     let paths: Vec<String> = objects::list(plan.spec.objects)
         .into_iter()
-        .filter(|(_, bytes)| *bytes <= OBJECT_BYTES_MAX)
+        .filter(|(_, bytes)| args.wants(*bytes))
         .map(|(name, _)| format!("/{name}"))
         .collect();
     let drive = Drive {
+        host: args.host(),
         tls: args.tls,
         paths: &paths,
         connections: args.connections,
@@ -213,7 +277,7 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
     let counted = Census::take(&plan)?;
     let begin = Instant::now();
     let mut load = drive.start(&plan)?;
-    let end = wait(&plan, args.migrations, || load.has_ended())?;
+    let end = wait(&plan, args.goal(), || load.has_ended())?;
     let elapsed = begin.elapsed();
     // Before the load ends: what the end of a connection does is not what is tested.
     let counted = Census::take(&plan)?.since(&counted);
@@ -224,7 +288,8 @@ fn soak(args: &SoakArgs, lab: &LabGuard) -> Result<Outcome> {
     };
     let leftovers = leftovers::settle(&lab.state, Some(&sockets))?;
     Ok(Outcome {
-        migrations: end.migrations,
+        goal: args.goal(),
+        done: end.done,
         stalled: end.stalled,
         elapsed,
         load,
@@ -254,19 +319,20 @@ fn impair(args: &SoakArgs, plan: &Plan) -> Result<Option<Helper>> {
 
 /// How waiting ended.
 struct End {
-    migrations: u64,
+    done: u64,
     stalled: bool,
 }
 
-/// Waits until the balancer has moved `wanted` more connections than now, or moves none any
-/// more, or `has_ended` returns true.
-fn wait(plan: &Plan, wanted: u64, mut has_ended: impl FnMut() -> bool) -> Result<End> {
+/// Waits until the balancer has done as much more than now as the goal says, or does nothing any more,
+/// or `has_ended` returns true.
+fn wait(plan: &Plan, goal: Goal, mut has_ended: impl FnMut() -> bool) -> Result<End> {
     let count = || -> Result<u64> {
-        Ok(scrape::sum(&scrape::get(plan, Node::Lb, "/metrics")?, MIGRATIONS))
+        Ok(scrape::sum(&scrape::get(plan, Node::Lb, "/metrics")?, goal.counter()))
     };
+    let wanted = goal.count();
     let progress = ProgressBar::new(wanted);
-    let style = "soak [{bar:30}] {pos}/{len} migrations, {per_sec}, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(style) {
+    let style = format!("soak [{{bar:30}}] {{pos}}/{{len}} {goal}, {{per_sec}}, {{eta}} left");
+    if let Ok(style) = ProgressStyle::with_template(&style) {
         progress.set_style(style);
     }
     let first = count()?;
@@ -278,11 +344,11 @@ fn wait(plan: &Plan, wanted: u64, mut has_ended: impl FnMut() -> bool) -> Result
         if now > last {
             (last, moved) = (now, Instant::now());
         }
-        let migrations = now.saturating_sub(first);
+        let done = now.saturating_sub(first);
         let stalled = moved.elapsed() >= STALL;
-        if migrations >= wanted || stalled || has_ended() {
+        if done >= wanted || stalled || has_ended() {
             progress.finish_and_clear();
-            return Ok(End { migrations, stalled });
+            return Ok(End { done, stalled });
         }
     }
 }
@@ -315,5 +381,18 @@ mod tests {
         assert_eq!(fields["offloads"], "off");
         assert_eq!((&fields["tls"], &fields["loss_ratio"]), (&true.into(), &0.01.into()));
         assert_eq!(args.spec(Toggle::Off).offloads, Toggle::Off);
+    }
+
+    #[test]
+    fn direct_return_has_its_host_and_objects_that_are_returned_directly() {
+        let args = Line::parse_from(["soak", "--direct-return", "late", "--responses", "7"]).args;
+        assert_eq!((args.host(), args.goal()), (LATE_HOST, Goal::Responses(7)));
+        assert!(args.spec(Toggle::On).direct_return);
+        assert_eq!(args.fields(Toggle::On)["direct_return"], "late");
+        let wanted = [1 << 10, 128 << 10, 1 << 20, 16 << 20].map(|bytes| args.wants(bytes));
+        assert_eq!(wanted, [false, true, true, false]);
+        for words in [&["--responses", "7"][..], &["--direct-return", "late", "--tls"]] {
+            assert!(Line::try_parse_from(["soak"].iter().chain(words)).is_err(), "{words:?}");
+        }
     }
 }

@@ -4,13 +4,58 @@ use super::super::drive::{example, number};
 use super::super::tcp::Census;
 use super::leftovers::Leftovers;
 use serde_json::{Map, Value};
+use std::fmt;
 use std::time::Duration;
+
+/// A number of actions of the balancer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    Migrations(u64),
+    /// Direct ones.
+    Responses(u64),
+}
+
+impl Goal {
+    pub fn count(self) -> u64 {
+        match self {
+            Goal::Migrations(count) | Goal::Responses(count) => count,
+        }
+    }
+
+    /// The balancer's metric.
+    pub fn counter(self) -> &'static str {
+        match self {
+            Goal::Migrations(_) => "unlade_lb_migrations_completed_total",
+            Goal::Responses(_) => "unlade_lb_direct_returns_total",
+        }
+    }
+
+    /// The field of results.
+    fn field(self) -> &'static str {
+        match self {
+            Goal::Migrations(_) => "migrations",
+            Goal::Responses(_) => "direct_responses",
+        }
+    }
+}
+
+/// Prints the actions without their number.
+impl fmt::Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Goal::Migrations(_) => "migrations",
+            Goal::Responses(_) => "direct responses",
+        })
+    }
+}
 
 /// Results of one run of a lab.
 #[derive(Debug)]
 pub struct Outcome {
-    pub migrations: u64,
-    /// There was no migration for too long.
+    pub goal: Goal,
+    /// The number of them that the balancer counted.
+    pub done: u64,
+    /// There was none for too long.
     pub stalled: bool,
     pub elapsed: Duration,
     /// The load's figures.
@@ -24,7 +69,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Everything that should not have been; a good link may show less than a bad one.
-    pub fn problems(&self, lossless: bool, wanted: u64) -> Vec<String> {
+    pub fn problems(&self, lossless: bool) -> Vec<String> {
         let mut problems = Vec::new();
         let load = |name: &str| number(&self.load, name);
         if load("mismatches") > 0 {
@@ -42,10 +87,11 @@ impl Outcome {
             problems.push(format!("{unchecked} bodies were not checked"));
         }
         if self.stalled {
-            problems.push("migrations stopped".to_owned());
+            problems.push(format!("{} stopped", self.goal));
         }
-        if self.migrations < wanted {
-            problems.push(format!("{} of {wanted} migrations", self.migrations));
+        let (done, wanted) = (self.done, self.goal.count());
+        if done < wanted {
+            problems.push(format!("{done} of {wanted} {}", self.goal));
         }
         self.link_problems(lossless, &mut problems);
         let left = self.leftovers;
@@ -85,9 +131,10 @@ impl Outcome {
     pub fn metrics(&self, problems: &[String]) -> Map<String, Value> {
         let total = self.counted.total();
         let seconds = self.elapsed.as_secs_f64().max(1e-9);
+        let field = self.goal.field();
         let value = serde_json::json!({
-            "migrations": self.migrations,
-            "migrations_per_s": self.migrations as f64 / seconds,
+            field: self.done,
+            format!("{field}_per_s"): self.done as f64 / seconds,
             "elapsed_s": seconds,
             "requests": number(&self.load, "requests"),
             "verified": number(&self.load, "verified"),
@@ -117,10 +164,11 @@ impl Outcome {
         let load = |name: &str| number(&self.load, name);
         let mut rows = vec![
             format!(
-                "  {} migrations in {:.1} s ({:.0}/s)",
-                self.migrations,
+                "  {} {} in {:.1} s ({:.0}/s)",
+                self.done,
+                self.goal,
                 self.elapsed.as_secs_f64(),
-                self.migrations as f64 / self.elapsed.as_secs_f64().max(1e-9)
+                self.done as f64 / self.elapsed.as_secs_f64().max(1e-9)
             ),
             format!(
                 "  {} requests on {} connections, {} bodies checked: {} mismatches, {} errors, \
@@ -170,7 +218,8 @@ mod tests {
 
     fn outcome() -> Outcome {
         Outcome {
-            migrations: 1000,
+            goal: Goal::Migrations(1000),
+            done: 1000,
             stalled: false,
             elapsed: Duration::from_secs(2),
             load: serde_json::json!({
@@ -189,11 +238,14 @@ mod tests {
     #[test]
     fn a_good_run_has_no_problems() {
         let outcome = outcome();
-        assert_eq!(outcome.problems(true, 1000), Vec::<String>::new());
+        assert_eq!(outcome.problems(true), Vec::<String>::new());
         let metrics = outcome.metrics(&[]);
         assert_eq!(metrics["migrations_per_s"], 500.0);
         assert_eq!(metrics["sent_segments"], 10);
         assert_eq!(outcome.rows().len(), 6);
+        let outcome = Outcome { goal: Goal::Responses(1001), ..outcome };
+        assert_eq!(outcome.problems(true), ["1000 of 1001 direct responses"]);
+        assert_eq!(outcome.metrics(&[])["direct_responses"], 1000);
     }
 
     #[test]
@@ -201,15 +253,15 @@ mod tests {
         let mut outcome = outcome();
         outcome.counted.0[1].1.retransmitted_segments = 3;
         outcome.counted.0[0].1.sent_resets = 1;
-        let problems = outcome.problems(true, 1000);
+        let problems = outcome.problems(true);
         assert_eq!(problems, ["1 resets sent by client", "3 segments retransmitted by s1"]);
-        assert!(outcome.problems(false, 1000).is_empty());
+        assert!(outcome.problems(false).is_empty());
     }
 
     #[test]
     fn everything_else_is_wrong_always() {
         let wrong: [fn(&mut Outcome); 10] = [
-            |o| o.migrations = 999,
+            |o| o.done = 999,
             |o| o.stalled = true,
             |o| o.load["mismatches"] = 1.into(),
             |o| o.load["timeouts"] = 1.into(),
@@ -223,7 +275,7 @@ mod tests {
         for (number, spoil) in wrong.into_iter().enumerate() {
             let mut outcome = outcome();
             spoil(&mut outcome);
-            assert_eq!(outcome.problems(false, 1000).len(), 1, "{number}: {outcome:?}");
+            assert_eq!(outcome.problems(false).len(), 1, "{number}: {outcome:?}");
         }
     }
 
@@ -233,7 +285,7 @@ mod tests {
         outcome.load["mismatches"] = 2.into();
         outcome.load["errors"] = 2.into();
         outcome.load["example_error"] = "wrong SHA-256 of the body of /x".into();
-        let problems = outcome.problems(false, 1000);
+        let problems = outcome.problems(false);
         assert_eq!(problems, ["2 wrong bodies: wrong SHA-256 of the body of /x"]);
     }
 }

@@ -5,13 +5,15 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use unlade_config::ByteSize;
 
-/// `[pool.NAME.direct_return]`: the rest of a large response goes from the server's host to the
-/// client directly.
+/// `[pool.NAME.direct_return]`: the rest of a large response goes to the client past the sockets of the
+/// balancer: from the server's host if it has an agent, otherwise as packets that the balancer's kernel
+/// sends on.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DirectReturnConfig {
-    /// File with the key of the servers' agents, 32 hexadecimal digits.
-    pub key_file: PathBuf,
+    /// File with the key of the servers' agents, 32 hexadecimal digits. `None`: there are no agents.
+    #[serde(default)]
+    pub key_file: Option<PathBuf>,
     /// UDP port of the agents.
     #[serde(default = "rules_port_default")]
     pub rules_port: u16,
@@ -20,7 +22,7 @@ pub struct DirectReturnConfig {
     #[serde(default = "from_bytes_default")]
     pub from_bytes: ByteSize,
     /// If the last response for a path had as many bytes, the next one goes to the client directly
-    /// from its first byte on. Its head is then the server's, unchanged.
+    /// from its first byte on. Its head is then the server's, unchanged. Needs agents.
     #[serde(default = "early_from_bytes_default")]
     pub early_from_bytes: ByteSize,
 }
