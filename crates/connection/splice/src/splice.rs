@@ -217,6 +217,11 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Arrived {
+        // A reset for bytes that came after the client's end. The socket judges its number, which is not
+        // translated.
+        if segment.has_any(TcpFlags::RST) && !segment.has_any(TcpFlags::ACK) {
+            return Arrived { socket: Some(*segment), server: None };
+        }
         // What acknowledges bytes of another host is hidden from the socket, so it must be judged
         // here.
         if !client.is_acceptable(segment) {

@@ -517,6 +517,10 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	__u32 direct = splice->first + splice->delta, sent_end = client->sent_end, number;
 	int is_newest, ways, is_ack = is_pure_ack(segment);
 
+	/* A reset for bytes that came after the client's end. The socket judges its number, which is not
+	 * translated. */
+	if ((segment->flags & (TCP_RST | TCP_ACK)) == TCP_RST)
+		return SPLICE_TO_SOCKET;
 	if (!client_accepts(client, segment))
 		return 0;
 	is_newest = client_note(client, segment);

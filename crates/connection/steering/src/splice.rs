@@ -343,6 +343,12 @@ impl Shared {
         let Table { flows, clients, servers } = &mut *table;
         let slots = if is_server { servers } else { clients };
         if self.has_bypassed(index, is_server) {
+            // Another connection can have the same addresses soon.
+            self.head(index, is_server).peer.store(NONE, Ordering::SeqCst);
+            match is_server {
+                true => self.server(index).flow[SERVER_LIMIT].store(0, Ordering::SeqCst),
+                false => self.client(index).splice[IS_ACTIVE].store(0, Ordering::SeqCst),
+            }
             slots.ended.push_back((Instant::now(), *flow, index));
             return;
         }

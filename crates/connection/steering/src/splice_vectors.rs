@@ -123,7 +123,7 @@ fn clock(random: &mut Random, now_ms: u64) -> RawClock {
 }
 
 fn segment(random: &mut Random, seq: u32, ack: u32, now_ms: u64) -> RawSegment {
-    const FLAGS: [u32; 8] = [0x10, 0x10, 0x10, 0x18, 0x11, 0x14, 0x12, 0x00];
+    const FLAGS: [u32; 9] = [0x10, 0x10, 0x10, 0x18, 0x11, 0x14, 0x12, 0x04, 0x00];
     let mut sack = [[0; 2]; 4];
     let count = if random.below(3u32) == 0 { random.below(5u32) } else { 0 };
     let seq = near(random, seq);
