@@ -509,7 +509,7 @@ fn the_gauges_of_the_leak_check_are_above_zero_while_clients_are_there() {
     assert!(left.is_empty(), "left over: {left:?}");
 }
 
-/// What is struck.
+/// A kind of load, and its faults.
 struct Case {
     /// Of `unlade-lab up`.
     option: &'static str,

@@ -53,7 +53,7 @@
 //! 5. Proxied: `head` rewrites the request, `upstream` provides a connection to the server, `proxy`
 //!    sends the request and waits (`upload` for the body), `deliver` sends the response: from a
 //!    buffer, or by splice(2) where the body is large and neither side has TLS, or only its first
-//!    part, where `direct_return` lets the rest go from the server's host to the client. A server that
+//!    part, where `direct_return` lets the rest bypass the sockets. A server that
 //!    changes the protocol ends HTTP on the connection: `upgrade` decides which changes pass,
 //!    `tunnel` moves the bytes from there on.
 //! 6. The next request of the connection follows, or `connection` returns the outcome: a server has

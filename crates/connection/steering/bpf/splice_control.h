@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR MIT */
 /* Requests of the balancer's process, which runs this program on a frame (BPF_PROG_TEST_RUN). The frame is
  * an acknowledgement to the server, without numbers; the program sends it if one is due. For a beginning
- * with an agent it is a datagram to the server's host without a rule, which the program writes. Numbers of the sockets are
- * read from the kernel, so the process need not know them. */
+ * with an agent it is a datagram to the server's host without a rule, which the program writes. Numbers of
+ * the sockets are read from the kernel, so the process need not know them. */
 #pragma once
 
 #include "datagram.h"
