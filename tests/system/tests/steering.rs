@@ -50,6 +50,29 @@ for n in range(int(requests)):
     assert body == whole, "other bytes"
 "#;
 
+/// Uses one port for one connection after the other. Each is reset after a response.
+const PORT: &str = r#"
+import socket, struct, sys
+address, host, rounds = sys.argv[1:]
+family = socket.AF_INET6 if ":" in address else socket.AF_INET
+port = 0
+for n in range(int(rounds)):
+    s = socket.socket(family, socket.SOCK_STREAM)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("", port))
+    s.settimeout(30)
+    s.connect((address, 80))
+    port = s.getsockname()[1]
+    s.sendall(f"GET /4KiB HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+    answer = b""
+    while len(answer.partition(b"\r\n\r\n")[2]) < 4096:
+        got = s.recv(65536)
+        assert got, "the end"
+        answer += got
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+"#;
+
 fn lab() -> Lab {
     let lab = Lab::up(&["--servers", "1", "--objects", "small", "--fronts", "offload"]);
     lab.wait_channels();
@@ -113,6 +136,24 @@ fn local_ip(to: SocketAddr) -> IpAddr {
     let socket = UdpSocket::bind(any).unwrap();
     socket.connect(to).unwrap();
     socket.local_addr().unwrap().ip()
+}
+
+/// The server's host has no socket any more when the SYN arrives, and the balancer does not know yet.
+#[test]
+fn a_port_that_is_used_again_at_once_is_not_refused() {
+    needs!("ip", "setsid", "curl", "python3");
+    let _turn = turn();
+    let lab = lab();
+    for address in lab.virtual_ips().map(|ip| ip.to_string()) {
+        let output = Command::new("ip")
+            .args(["netns", "exec", &namespace(&lab, "client"), "python3", "-c", PORT])
+            .args([&address, OFFLOADED, "6"])
+            .output()
+            .expect("ip runs");
+        assert!(output.status.success(), "{address}: {}", said(&output));
+    }
+    let metrics = Metrics::read(&lab, "lb");
+    assert!(metrics.get("unlade_delayed_syns_total") > 0, "{}", metrics.noteworthy());
 }
 
 #[test]

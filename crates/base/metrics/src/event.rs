@@ -245,6 +245,9 @@ events! {
     /// An ICMP error was about a segment that is not in flight
     IcmpRefused => "unlade_refused_icmp_errors",
         "ICMP errors dropped because the segment that they are about is not in flight.";
+    /// The first SYN of a new connection was dropped: the last one of the client's port has an owner
+    SynDelayed => "unlade_delayed_syns",
+        "SYNs dropped once because the last connection of the client's port was still at a server.";
     /// A reset was sent to a client
     ResetSent => "unlade_resets_sent",
         "Resets sent to clients.";

@@ -48,6 +48,8 @@ struct flow_entry {
 	__u64 packets;    /* redirected */
 	__u64 bytes;
 	struct tracked_state tracked;
+	__u32 syn;        /* sequence number of the newest SYN that was delayed */
+	__u32 has_syn;
 };
 
 /* The name of a flow of IPv4, in packet order. Its lookup takes 10 ns less than that of a `flow_key`. */
@@ -98,6 +100,7 @@ enum count {
 	COUNT_EXTENSIONS,      /* dropped: too many IPv6 extension headers */
 	COUNT_ERRORS,          /* ICMP errors sent to the owner */
 	COUNT_ERRORS_REFUSED,  /* ICMP errors about a segment that is not in flight */
+	COUNT_SYNS,            /* dropped once: new connections while their port's last one has an owner */
 	COUNTS,
 };
 

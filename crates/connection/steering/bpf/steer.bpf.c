@@ -18,6 +18,10 @@
  * error.h.
  * A frame that has been redirected HOPS_MAX times is dropped.
  *
+ * A SYN for a flow with another owner is dropped once. The client sends it again after a second: the owner has
+ * told by then that the last connection is over, or still has it, and takes the SYN for a challenge (RFC 5961
+ * §4). An owner without a socket would refuse the connection.
+ *
  * A frame that arrives while older ones of its flow wait is held behind them, in every state. A
  * flow's frames therefore reach the new owner in the order of their arrival.
  */
@@ -58,11 +62,10 @@ static __always_inline int parsed(struct __sk_buff *skb, struct segment *segment
 	return parse((void *)(long)skb->data, (void *)(long)skb->data_end, segment);
 }
 
-/* True for a new connection from a client port whose last connection is over. */
-static __always_inline int is_new_connection(struct __sk_buff *skb, const struct segment *segment)
+/* True for a SYN of a new connection, from a client port that had another one. */
+static __always_inline int is_new_connection(const struct segment *segment)
 {
-	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
-	       is_intact_skb(skb, segment);
+	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
 static __always_inline int steer_segment(struct __sk_buff *skb, const struct segment *segment,
@@ -71,10 +74,18 @@ static __always_inline int steer_segment(struct __sk_buff *skb, const struct seg
 	__u32 state = state_of(entry);
 	int theirs;
 
-	if (state == FLOW_LINGER && is_new_connection(skb, segment)) {
-		entry->tracked.known = 0;
-		__sync_val_compare_and_swap(&entry->state, FLOW_LINGER, FLOW_LOCAL);
-		return NEXT;
+	if (state != FLOW_LOCAL && is_new_connection(segment) && is_intact_skb(skb, segment)) {
+		if (state == FLOW_LINGER) {
+			entry->tracked.known = 0;
+			__sync_val_compare_and_swap(&entry->state, FLOW_LINGER, FLOW_LOCAL);
+			return NEXT;
+		}
+		if (!entry->has_syn || entry->syn != segment->seq) {
+			entry->syn = segment->seq;
+			entry->has_syn = 1;
+			count(COUNT_SYNS);
+			return SHOT;
+		}
 	}
 	note(skb, segment, entry);
 	if (state == FLOW_HOLD || entry->held != entry->replayed ||
@@ -148,7 +159,7 @@ int link_xdp(struct xdp_md *frame)
 	void *data = (void *)(long)frame->data, *end = (void *)(long)frame->data_end;
 	struct segment segment;
 
-	if (parse(data, end, &segment) != PACKET_WHOLE)
+	if (parse(data, end, &segment) != PACKET_WHOLE || is_new_connection(&segment))
 		return XDP_PASS;
 	struct flow_entry *entry = entry_of(&segment.key);
 	if (!entry)

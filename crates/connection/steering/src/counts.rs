@@ -24,6 +24,8 @@ pub struct Counts {
     pub errors_redirected: u64,
     /// ICMP errors dropped because the quoted segment is not in flight.
     pub errors_refused: u64,
+    /// SYNs dropped once because the last connection of the client's port has an owner.
+    pub syns_delayed: u64,
 }
 
 impl Counts {
@@ -36,6 +38,7 @@ impl Counts {
             (Event::ExtensionsExceeded, self.extensions_dropped),
             (Event::IcmpRedirected, self.errors_redirected),
             (Event::IcmpRefused, self.errors_refused),
+            (Event::SynDelayed, self.syns_delayed),
         ] {
             meter.add_n(event, count);
         }
@@ -66,7 +69,7 @@ impl ReportedPackets {
 }
 
 /// Number of entries of the map.
-const COUNTS: usize = 6;
+const COUNTS: usize = 7;
 
 /// The map, and the values at the last call of `take`.
 pub(crate) struct Counters {
@@ -96,8 +99,8 @@ impl Counters {
             *news = now.wrapping_sub(*taken);
             *taken = now;
         }
-        let [corrupt, hops_exceeded, fragments_dropped, extensions_dropped, redirected, refused] =
-            news;
+        let [corrupt, hops_exceeded, fragments_dropped, extensions_dropped, rest @ ..] = news;
+        let [redirected, refused, syns_delayed] = rest;
         Ok(Counts {
             corrupt,
             hops_exceeded,
@@ -105,6 +108,7 @@ impl Counters {
             extensions_dropped,
             errors_redirected: redirected,
             errors_refused: refused,
+            syns_delayed,
         })
     }
 }

@@ -468,6 +468,32 @@ fn a_lingering_flow_that_its_owner_sends_back_is_the_stacks() {
     }
 }
 
+/// The owner refuses a connection of which it has no socket, until it has told of the last one's end.
+#[test]
+fn a_new_connection_for_another_owner_is_delayed_once() {
+    for flow in flows() {
+        let Some((mut bench, flow_entry)) = host(&flow) else { return };
+        for (round, state) in
+            [FlowState::Redirect, FlowState::Offered, FlowState::Hold].into_iter().enumerate()
+        {
+            set_state(&flow_entry, state, SERVER);
+            let later = if state == FlowState::Redirect { Fate::Redirected } else { Fate::Held };
+            for seq in [SeqNumber(round as u32), SeqNumber(7 + round as u32)] {
+                let syn = SegmentFields { seq, flags: TcpFlags::SYN, ..nothing_new() };
+                let mut run = |entry| bench.run(entry, &mut frame(flow, &syn, &[]));
+                assert_eq!(run(Entry::Xdp), Fate::Passed, "tc decides");
+                assert_eq!(run(Entry::Link), Fate::Dropped, "{state:?}");
+                assert_eq!(run(Entry::Xdp), Fate::Passed);
+                assert_eq!(run(Entry::Link), later, "{state:?}, sent again");
+            }
+            assert_eq!(bench.counts().syns_delayed, 2);
+            flow_entry.local();
+            flow_entry.count_replayed(u32::MAX);
+        }
+        assert_eq!(bench.meter.value(Event::SynDelayed), 6);
+    }
+}
+
 #[test]
 fn a_redirected_packet_is_whole() {
     for flow in flows() {

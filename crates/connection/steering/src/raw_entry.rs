@@ -54,8 +54,10 @@ pub(crate) struct RawFlowEntry {
     pub(crate) packets: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) tracked: RawTrackedState,
+    syn: AtomicU32,
+    has_syn: AtomicU32,
 }
-const _: () = assert!(size_of::<RawFlowEntry>() == 80 && align_of::<RawFlowEntry>() == 8);
+const _: () = assert!(size_of::<RawFlowEntry>() == 88 && align_of::<RawFlowEntry>() == 8);
 const _: () = assert!(core::mem::offset_of!(RawFlowEntry, packets) == 32);
 const _: () = assert!(core::mem::offset_of!(RawFlowEntry, tracked) == 48);
 
@@ -146,6 +148,7 @@ impl RawFlowEntry {
         self.replayed.store(0, Ordering::Relaxed);
         self.packets.store(0, Ordering::Relaxed);
         self.bytes.store(0, Ordering::Relaxed);
+        self.has_syn.store(0, Ordering::Relaxed);
     }
 
     /// Returns the number of redirected packets and bytes.
