@@ -52,6 +52,8 @@ struct Exchange {
     held: Option<Vec<u8>>,
     /// The splice has ended before the program looked.
     is_over: bool,
+    /// The head is judged here.
+    is_judged_here: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,6 +141,20 @@ impl Front {
             splice.set_length(&self.flow, head.response_bytes());
         }
         came
+    }
+
+    /// Takes a fit head that is judged here: returns the segment for the client, and the one for the
+    /// socket, with its bytes of the payload.
+    pub fn receive_head(
+        &mut self,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        payload: &[u8],
+        now: Time,
+    ) -> Option<(Segment, Segment)> {
+        let splice = self.exchange.as_mut()?.splice.as_mut()?;
+        let head = fit(payload)?;
+        splice.receive_head(&self.flow, server, segment, head, now.ms())
     }
 
     /// Describes the request under way, for a failure.
@@ -240,8 +256,16 @@ impl Balancer {
             1 => Way::Early,
             _ => Way::Late(random.below(u64::from(request.response_bytes()) + 1) as u32),
         };
-        let exchange =
-            Exchange { request, back, relayed: 0, way, splice: None, held: None, is_over: false };
+        let exchange = Exchange {
+            request,
+            back,
+            relayed: 0,
+            way,
+            splice: None,
+            held: None,
+            is_over: false,
+            is_judged_here: way == Way::Early && random.below(2u32) == 0,
+        };
         self.fronts[client].exchange = Some(exchange);
         // Half of the servers that are spliced have a limit: late, they wait for the beginning.
         let is_limited = way != Way::Relay && random.below(2u32) == 0;
@@ -278,11 +302,11 @@ impl Balancer {
         match self.begin_splice(client, 0, segment_bytes, None, now) {
             Err(Unfit::Granted) => return,
             Err(_) if is_limited => {
-                let flow = &mut self.backs[back].flow;
+                let Back { socket, flow, .. } = &mut self.backs[back];
                 if self.rules_sent.is_multiple_of(2) {
                     flow.limit(0)
                 } else {
-                    flow.extend(left)
+                    flow.extend(socket.read_at(), left)
                 }
                 let room = flow.room(now.ms());
                 self.acks.push((back, room));
@@ -321,6 +345,7 @@ impl Balancer {
                 Some(_) => None,
             },
             expected_bytes,
+            is_judged_here: exchange.is_judged_here,
         };
         match Splice::begin(flow, server, start, now.ms()) {
             Ok((mut splice, mut rule)) => {
@@ -334,12 +359,15 @@ impl Balancer {
                     rule.end = None;
                 }
                 let grant = expected_bytes
+                    .filter(|_| !exchange.is_judged_here)
                     .map(|bytes| splice.grant_early(flow, server, bytes, now.ms()))
                     .map(|grant| Segment { seq: start.request_end, ..grant });
                 exchange.splice = Some(splice);
                 self.spliced += 1;
                 self.rules_sent += 1;
-                self.rules.push((self.rules_sent, exchange.back, client, rule, grant));
+                if !exchange.is_judged_here {
+                    self.rules.push((self.rules_sent, exchange.back, client, rule, grant));
+                }
                 Ok(())
             }
             Err(reason) => {
@@ -402,7 +430,7 @@ impl Balancer {
             exchange.splice = None;
             let left = exchange.request.response_bytes() - exchange.relayed;
             if back.flow.is_limited() {
-                back.flow.extend(left);
+                back.flow.extend(back.socket.read_at(), left);
             }
             self.acks.push((exchange.back, back.flow.room(now.ms())));
         }

@@ -70,6 +70,8 @@ pub struct Outcome {
     pub over: u64,
     /// Segments of servers that the balancer has sent to clients.
     pub forwarded: u64,
+    /// Those with a head that the balancer has judged.
+    pub heads: u64,
     /// Bytes that servers and the balancer sent again.
     pub retransmitted: u64,
     /// Virtual time, ms.
@@ -87,6 +89,7 @@ pub struct Simulation {
     direct_segments: u64,
     copies: u64,
     forwarded: u64,
+    heads: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -171,6 +174,7 @@ impl Simulation {
             direct_segments: 0,
             copies: 0,
             forwarded: 0,
+            heads: 0,
             edges,
             scales,
             plan,
@@ -213,6 +217,7 @@ impl Simulation {
             untouched: self.balancer.untouched,
             over: self.balancer.over,
             forwarded: self.forwarded,
+            heads: self.heads,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -497,7 +502,20 @@ impl Simulation {
                 let back = &mut backs[index];
                 let seen = segment_of(&header, payload.len() as u32);
                 let seen = Segment { is_copy, ..seen };
-                let front = back.client.map(|client| &mut fronts[client]);
+                let mut front = back.client.map(|client| &mut fronts[client]);
+                if let Some(front) = &mut front
+                    && let Some((shown, copy)) =
+                        front.receive_head(&mut back.flow, &seen, &payload, now)
+                {
+                    let head = payload.slice(..copy.payload_bytes as usize);
+                    give(&mut back.socket, &header_of(&copy, &header), head);
+                    let client = back.client.expect("it is spliced");
+                    self.heads += 1;
+                    self.check_room(&shown, client);
+                    let packet = Packet::Segment(header_of(&shown, &header), payload);
+                    self.send(To::Client(client), packet);
+                    return;
+                }
                 let came = match front.filter(|front| front.is_spliced()) {
                     Some(front) => front.receive_from_server(&mut back.flow, &seen, &payload, now),
                     None => match splice::receive_from_server(&mut back.flow, &seen, now.ms()) {

@@ -80,12 +80,13 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.untouched += outcome.untouched;
         all.over += outcome.over;
         all.forwarded += outcome.forwarded;
+        all.heads += outcome.heads;
     });
     // The lines above show nothing if responses are only relayed, or if nothing was refused.
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
     assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
     assert!(all.copies > 0 && all.untouched > 0 && all.over > 0, "{all:?}");
-    assert!(all.forwarded > 0, "{all:?}");
+    assert!(all.forwarded > 0 && all.heads > 0, "{all:?}");
 }
 
 #[test]
@@ -104,6 +105,7 @@ fn responses_whose_hosts_forget_their_rules_stay_on_time() {
         let most_ms = 2 * relayed.took_ms + 300 * requests as u64;
         assert!(outcome.took_ms <= most_ms, "{outcome:?} {relayed:?} {plan:?}");
         all.forwarded += outcome.forwarded;
+        all.heads += outcome.heads;
     });
     assert!(all.forwarded > 0, "{all:?}");
 }

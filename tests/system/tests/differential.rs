@@ -334,11 +334,11 @@ fn returned_directly_or_proxied_is_the_same_to_a_client() {
     let _turn = turn();
     let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 3);
     println!("seed {seed}, {count} sessions");
-    // Late, early where a path is asked for again, and without agents.
+    // Late, early where a path is asked for again, and so without agents.
     for (host, begin) in [
         ("late.objects.lab", "late"),
         ("early.objects.lab", "early"),
-        ("forward.objects.lab", "late"),
+        ("forward.objects.lab", "early"),
     ] {
         returned_directly(host, begin, (seed, count / 2));
     }

@@ -90,6 +90,8 @@ struct Shared {
     /// Of half of the connections.
     tls: Option<Arc<rustls::ClientConfig>>,
     hosts: Vec<String>,
+    /// See [`Case`].
+    leaves_percent: u64,
     objects: BTreeMap<&'static str, Vec<u8>>,
     /// Even without a fault, odd from a fault until recovery.
     phase: AtomicU64,
@@ -109,6 +111,7 @@ impl Shared {
             addresses: lab.virtual_ips(),
             tls: case.has_tls.then(|| tls_config(&lab.dir().join("pki/ca.crt"), TlsVersions::Both)),
             hosts: case.hosts.clone(),
+            leaves_percent: case.leaves_percent,
             objects: OBJECTS.map(content).into(),
             phase: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -180,6 +183,9 @@ impl Shared {
             }
             // If sending fails, reading returns the reason.
             let _ = client.send(text.as_bytes());
+            if random.percent(self.leaves_percent) {
+                return (requests, End::Open);
+            }
             for name in names {
                 let response = match client.response(false) {
                     Ok(response) => response,
@@ -518,6 +524,8 @@ struct Case {
     blows: Blows,
     /// A connection may end by a fault.
     may_end: bool,
+    /// Percentage of the requests whose client leaves without the response.
+    leaves_percent: u64,
     /// The balancer's counter that moves without a fault.
     works: &'static str,
 }
@@ -532,6 +540,7 @@ fn whoever_dies_no_connection_hangs_and_nothing_leaks() {
         hosts: hosts(),
         blows: BLOWS,
         may_end: true,
+        leaves_percent: 0,
         works: "unlade_lb_migrations_completed_total",
     });
 }
@@ -543,13 +552,31 @@ fn agents_that_die_end_no_connection_and_leave_nothing() {
     run_rounds(&Case {
         option: "--direct-return",
         has_tls: false,
-        hosts: ["early", "late", "direct", "forward"]
-            .map(|name| format!("{name}.objects.lab"))
-            .to_vec(),
+        hosts: direct_hosts(),
         blows: AGENT_BLOWS,
         may_end: false,
+        leaves_percent: 0,
         works: "unlade_lb_direct_returns_total",
     });
+}
+
+#[test]
+fn whoever_dies_or_leaves_during_direct_return_no_connection_hangs() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    run_rounds(&Case {
+        option: "--direct-return",
+        has_tls: false,
+        hosts: direct_hosts(),
+        blows: BLOWS,
+        may_end: true,
+        leaves_percent: 3,
+        works: "unlade_lb_direct_returns_total",
+    });
+}
+
+fn direct_hosts() -> Vec<String> {
+    ["early", "late", "direct", "forward"].map(|name| format!("{name}.objects.lab")).to_vec()
 }
 
 /// Runs the rounds of a case.

@@ -35,7 +35,7 @@ pub const DIRECT_HOSTS: [(&str, &str, &str); 4] = [
     ("direct.objects.lab", "direct", "key_file = KEY"),
     (EARLY_HOST, "early", "early_from_bytes = \"1KiB\", key_file = KEY"),
     (LATE_HOST, "late", "early_from_bytes = \"1GiB\", key_file = KEY"),
-    (FORWARD_HOST, "forward", "early_from_bytes = \"1GiB\""),
+    (FORWARD_HOST, "forward", "early_from_bytes = \"1KiB\""),
 ];
 /// See [`DIRECT_HOSTS`].
 pub const EARLY_HOST: &str = "early.objects.lab";

@@ -145,6 +145,9 @@ async fn act(worker: &Rc<Worker>, outcome: Outcome) {
         // If it comes back, it passes `resume`.
         Outcome::HandedOver => {}
         Outcome::Close(Finished { mut stream, timeouts, mut state }, how) => {
+            if state.has_slot() {
+                closing::may_linger(stream.tcp());
+            }
             let timer = &mut state.timer;
             closing::close(&mut stream, how, timer, &timeouts, &worker.meter).await;
             state.count_traffic(&stream);

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use tokio::net::TcpStream;
 use tokio::time::Instant;
 use unlade_metrics::{Event, Meter, StatusClass};
 use unlade_runtime::Stream;
@@ -70,6 +71,13 @@ pub(crate) async fn close(
             let _ = stream.tcp().set_zero_linger();
         }
     }
+}
+
+/// Lets the kernel send what a socket has been given after its close. That of a connection with direct
+/// return resets it, unless the end is in order: the peer of a process that was killed is told so.
+pub(crate) fn may_linger(tcp: &TcpStream) {
+    // It fails for no socket.
+    let _ = rustix::net::sockopt::set_socket_linger(tcp, None);
 }
 
 /// Ends the sending direction. The close_notify for a client that reads slowly waits behind the

@@ -503,6 +503,11 @@ impl ConnectionState {
         (self.counted_in, self.counted_out) = (received, sent);
     }
 
+    /// Returns true if a response has bypassed this balancer's sockets, or was to.
+    pub(crate) fn has_slot(&self) -> bool {
+        self.direct.is_some()
+    }
+
     /// Counts the end of the connection.
     pub(crate) fn end(self) {
         self.worker.meter.add(Event::ConnectionClosed);

@@ -376,7 +376,7 @@ impl Delivery<'_> {
         *sent += bytes;
         let passed = bytes - relayed;
         let forwarded = direct.forwarded_bytes().min(passed);
-        if direct.pool.has_agents() {
+        if direct.secret(upstream).is_some() {
             self.worker.backoffs.note(upstream.address, relayed + forwarded, bytes);
         }
         self.client.add_sent_bytes(passed);

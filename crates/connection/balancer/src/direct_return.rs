@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  begin early   before the request, if a long response is expected: the server's host gets a rule,
-//!                looks at the head, and sends a copy of it here
+//!                looks at the head, and sends a copy of it here; without an agent, the program here
+//!                does that
 //!  or late       head and first bytes are relayed, until the server has used up what it was granted
 //!  direct        bytes ──► client; acknowledgements ──► server; what comes here without a rule at
 //!                the server's host goes on to the client as packets
@@ -79,6 +80,11 @@ impl DirectReturn<'_> {
         bytes >= self.pool.from_bytes
     }
 
+    /// Returns the key of the server's agent; `None`: its host gets no rules.
+    pub(crate) fn secret(&self, upstream: &Upstream) -> Option<[u8; 16]> {
+        self.pool.secret.filter(|_| !self.worker.backoffs.is_on(upstream.address))
+    }
+
     /// Opens the slots of both connections.
     pub(crate) fn open(&mut self, client: &Stream, upstream: &mut Upstream) -> bool {
         match self.open_slots(client, upstream) {
@@ -95,6 +101,8 @@ impl DirectReturn<'_> {
         if self.client.is_none() {
             let flow = FlowKey::new(client.peer(), client.local());
             *self.client = Some(self.splices.open_client(&flow)?);
+            // Also if this process is killed within a response: see [`closing::may_linger`].
+            let _ = client.tcp().set_zero_linger();
         }
         // Without a limit the server sends as much as the socket has room for.
         match upstream.end.as_ref().is_some_and(ServerEnd::is_limited) {
@@ -112,10 +120,9 @@ impl DirectReturn<'_> {
         bytes: (u32, u32),
     ) -> bool {
         let opened = self.open_slots(client, upstream);
+        let secret = self.secret(upstream);
         let begun = match (&*self.client, &mut upstream.end, opened) {
-            (Some(slot), Some(end), Ok(())) => {
-                self.splices.begin_early(slot, end, bytes, self.pool)
-            }
+            (Some(slot), Some(end), Ok(())) => self.splices.begin_early(slot, end, bytes, secret),
             (_, _, opened) => opened.and(Err(SpliceError::Closed)),
         };
         if let Err(error) = &begun {
@@ -170,7 +177,7 @@ impl DirectReturn<'_> {
         if !end.is_used_up(came_bytes) {
             return Begun::Later;
         }
-        match self.splices.begin(client, end, rest_bytes, self.pool) {
+        match self.splices.begin(client, end, rest_bytes, self.secret(upstream)) {
             Ok(bytes) => {
                 self.worker.meter.add(Event::DirectReturned(Begin::Late));
                 Begun::Direct(bytes)

@@ -347,7 +347,6 @@ impl Exchange<'_> {
         let Some((pool, splices)) = means else { return false };
         let path = splices.path(forward.path());
         if let Some(expected_bytes) = splices.early_bytes(pool, path)
-            && !self.worker.backoffs.is_on(upstream.address)
             && let Ok(request_bytes) = u32::try_from(forward.sent.len())
             && forward.has_plain_response()
             && !self.is_last

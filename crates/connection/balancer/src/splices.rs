@@ -35,14 +35,14 @@ const LIMIT_SLACK_BYTES: u64 = 2560;
 const STRAYS_MAX: u32 = 4;
 /// More bytes than can be under way when a server's host takes a rule: it has no agent, or another key.
 const STRAY_BYTES_MAX: u64 = 256 << 10;
-/// Time without early beginnings after a server's host did not take a rule.
+/// Time without rules for a server's host that did not take one.
 const BACKOFF: Duration = Duration::from_secs(30);
 
 /// Direct return of a pool.
 #[derive(Debug)]
 pub(crate) struct DirectPool {
     /// The agents' key; `None`: there are no agents.
-    secret: Option<[u8; 16]>,
+    pub secret: Option<[u8; 16]>,
     rules_port: u16,
     /// Responses of fewer bytes are relayed, unless they begin early.
     pub from_bytes: u64,
@@ -65,15 +65,9 @@ impl DirectPool {
         })
     }
 
-    /// Returns true if the servers' hosts are to take rules.
-    pub(crate) fn has_agents(&self) -> bool {
-        self.secret.is_some()
-    }
-
     /// Returns the bytes of a response with its head that is to go to the client from its first byte
     /// on, if the path's last response had a length.
     fn early_bytes(&self, expected_bytes: Option<u64>) -> Option<u32> {
-        self.secret?;
         let bytes = expected_bytes.filter(|bytes| *bytes >= self.early_from_bytes)?;
         let bytes = u32::try_from(bytes.saturating_add(EXPECTED_HEAD_BYTES)).ok()?;
         (bytes <= LENGTH_BYTES_MAX).then_some(bytes)
@@ -249,14 +243,14 @@ impl Splices {
         client: &ClientSlot,
         end: &mut ServerEnd,
         (request_bytes, expected_bytes): (u32, u32),
-        pool: &DirectPool,
+        secret: Option<[u8; 16]>,
     ) -> Result<(), SpliceError> {
         if end.limit_bytes > 0 {
             // Of the next response, whatever this one is.
             end.slot.set_limit(LARGE_LIMIT_BYTES);
             end.limit_bytes = LARGE_LIMIT_BYTES;
         }
-        self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, pool)
+        self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, secret)
     }
 
     /// Notes the length of a response that began early, with its head.
@@ -276,10 +270,10 @@ impl Splices {
         client: &ClientSlot,
         end: &ServerEnd,
         rest_bytes: u64,
-        pool: &DirectPool,
+        secret: Option<[u8; 16]>,
     ) -> Result<u64, SpliceError> {
         let bytes = u32::try_from(rest_bytes).unwrap_or(u32::MAX).min(LENGTH_BYTES_MAX);
-        self.begin_when(client, end, When::Late(bytes), pool)?;
+        self.begin_when(client, end, When::Late(bytes), secret)?;
         Ok(bytes.into())
     }
 
@@ -288,14 +282,14 @@ impl Splices {
         client: &ClientSlot,
         end: &ServerEnd,
         when: When,
-        pool: &DirectPool,
+        secret: Option<[u8; 16]>,
     ) -> Result<(), SpliceError> {
         // Keys of one pool differ by the balancer that uses them.
         let number = match end.slot.flow().client.ip() {
             IpAddr::V4(ip) => ip.octets()[3],
             IpAddr::V6(ip) => ip.octets()[15],
         };
-        let key = pool.secret.map(|secret| Key { number: number.into(), secret });
+        let key = secret.map(|secret| Key { number: number.into(), secret });
         let agent = key.as_ref().map(|key| (key, self.next_counter()));
         self.programs.borrow_mut().begin(client, &end.slot, when, agent)
     }
@@ -326,55 +320,59 @@ impl Splices {
     }
 }
 
-/// Servers whose hosts do not take rules.
+/// Servers whose hosts may take no rules.
 #[derive(Debug, Default)]
-pub(crate) struct Backoffs {
-    until: RefCell<HashMap<SocketAddr, Instant>>,
+pub(crate) struct Backoffs(RefCell<HashMap<SocketAddr, Strays>>);
+
+#[derive(Debug)]
+enum Strays {
     /// Responses in sequence of which most came here although they were to be direct.
-    strays: RefCell<HashMap<SocketAddr, u32>>,
+    Some(u32),
+    /// The host gets no rules until then.
+    Until(Instant),
 }
 
 impl Backoffs {
-    /// Returns true if no response of the server begins early for now: its head and its first bytes
-    /// would wait for a window.
+    /// Returns true if the server's host gets no rules for now: the first bytes of a response would wait
+    /// for a window that it does not give.
     pub(crate) fn is_on(&self, server: SocketAddr) -> bool {
-        let mut until = self.until.borrow_mut();
-        match until.get(&server) {
-            Some(end) if *end > Instant::now() => true,
-            Some(_) => {
-                until.remove(&server);
+        let mut all = self.0.borrow_mut();
+        match all.get(&server) {
+            Some(Strays::Until(end)) if *end > Instant::now() => true,
+            Some(Strays::Until(_)) => {
+                all.remove(&server);
                 false
             }
-            None => false,
+            _ => false,
         }
     }
 
     /// Notes the end of a response of `bytes` bytes, of which `stray_bytes` came here although they were
     /// to be direct.
     pub(crate) fn note(&self, server: SocketAddr, stray_bytes: u64, bytes: u64) {
-        let mut strays = self.strays.borrow_mut();
-        if 2 * stray_bytes <= bytes {
-            strays.remove(&server);
+        if self.is_on(server) {
             return;
         }
-        let count = strays.entry(server).or_default();
-        *count += if stray_bytes > STRAY_BYTES_MAX { STRAYS_MAX } else { 1 };
-        if *count >= STRAYS_MAX {
-            strays.remove(&server);
-            drop(strays);
-            self.begin(server);
+        let mut all = self.0.borrow_mut();
+        if 2 * stray_bytes <= bytes {
+            all.remove(&server);
+            return;
         }
-    }
-
-    fn begin(&self, server: SocketAddr) {
-        let end = Instant::now() + BACKOFF;
-        if self.until.borrow_mut().insert(server, end).is_none() {
-            tracing::warn!(
-                %server,
-                "the server's host does not take rules, so its responses pass through this host: is \
-                 `unlade agent` running there, with the same key?"
-            );
+        let before = match all.get(&server) {
+            Some(Strays::Some(count)) => *count,
+            _ => 0,
+        };
+        let count = before + if stray_bytes > STRAY_BYTES_MAX { STRAYS_MAX } else { 1 };
+        if count < STRAYS_MAX {
+            all.insert(server, Strays::Some(count));
+            return;
         }
+        all.insert(server, Strays::Until(Instant::now() + BACKOFF));
+        tracing::warn!(
+            %server,
+            "the server's host does not take rules, so its responses pass through this host: is \
+             `unlade agent` running there, with the same key?"
+        );
     }
 }
 
@@ -418,8 +416,6 @@ mod tests {
         for bytes in [None, Some(0), Some(early_from_bytes - 1), Some(most + 1), Some(u64::MAX)] {
             assert_eq!(pool.early_bytes(bytes), None);
         }
-        let without_agents = DirectPool { secret: None, ..pool };
-        assert_eq!(without_agents.early_bytes(Some(early_from_bytes)), None);
     }
 
     #[test]

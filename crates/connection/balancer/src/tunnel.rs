@@ -24,6 +24,7 @@ use unlade_runtime::Stream;
 use unlade_runtime::stream::Parts;
 use unlade_tls::RecordLayer;
 
+use crate::closing;
 use crate::config::Timeouts;
 use crate::server::InFlight;
 use crate::timer::{Elapsed, Timer};
@@ -73,6 +74,8 @@ pub(crate) async fn run(
     worker.meter.gauge_add(Gauge::OpenTunnels, 1);
     let Upgraded { upstream, behind, in_flight } = upgraded;
     let mut tunnel = Tunnel::new(worker, stream.into_parts(), upstream.tcp, &behind);
+    closing::may_linger(&tunnel.client);
+    closing::may_linger(&tunnel.server);
     let ended = tunnel.watch(timer, timeouts.tunnel_idle).await;
     match ended {
         Ended::Both => {}

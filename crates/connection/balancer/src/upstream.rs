@@ -63,6 +63,8 @@ impl Upstream {
         let local = self.tcp.local_addr().map_err(|_| SpliceError::Closed)?;
         let flow = FlowKey::new(local, self.address);
         self.end = Some(splices.open_server(&flow, pool, path)?);
+        // Also if this process is killed within a response: its host sends to the client.
+        let _ = self.tcp.set_zero_linger();
         Ok(())
     }
 }

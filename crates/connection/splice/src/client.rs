@@ -160,7 +160,7 @@ impl ClientFlow {
             timestamps: self.clock.sent(segment.timestamps, now_ms),
             ..*segment
         };
-        if !segment.flags.contains(TcpFlags::SYN) {
+        if segment.flags.contains(TcpFlags::ACK) && !segment.flags.contains(TcpFlags::SYN) {
             self.received = later(self.received, segment.ack);
             self.window = segment.window;
         }
@@ -168,6 +168,11 @@ impl ClientFlow {
         if segment.payload_bytes > 0 {
             // The socket has refused the acknowledgement of a byte that it sends again.
             self.socket_acked = earlier(self.socket_acked, shown.seq);
+        }
+        if segment.has_any(TcpFlags::RST) {
+            // A reset is exact, or the client ignores it (RFC 5961 §3.2). The client may have bytes of
+            // another host behind those of the socket.
+            shown.seq = later(shown.seq, self.acked);
         }
         if is_spliced && segment.is_pure_ack() {
             // The client has more than the socket has sent, and ignores old numbers. It accepts one

@@ -59,6 +59,7 @@
 //!     segment_bytes: 0,
 //!     length_bytes: Some(500),
 //!     expected_bytes: None,
+//!     is_judged_here: false,
 //! };
 //! let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 0)?;
 //!

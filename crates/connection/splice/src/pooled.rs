@@ -101,10 +101,11 @@ impl ServerFlow {
         self.limit_bytes > 0
     }
 
-    /// Lets the server send `bytes` more bytes, the rest of a response that is relayed, and as many
-    /// behind them as after any other response.
-    pub fn extend(&mut self, bytes: u32) {
-        self.limit_end = self.passed_end + bytes + self.limit_bytes;
+    /// Lets the server send `bytes` bytes behind those that the application has taken from the socket,
+    /// the rest of a response that is relayed, and as many behind them as after any other response.
+    /// `next` is the socket's number of the next one that it takes.
+    pub fn extend(&mut self, next: SeqNumber, bytes: u32) {
+        self.limit_end = next + self.bypassed + bytes + self.limit_bytes;
     }
 
     /// Returns the acknowledgement that tells the server of the socket's room after the limit has

@@ -120,8 +120,8 @@ pub struct RawSplice {
     pub clock_offset: u32,
     /// Bytes that came and were sent to the client.
     pub forwarded_bytes: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// Bytes that are expected of a response whose head is judged at the balancer.
+    pub early_bytes: u32,
 }
 
 /// `struct splice_segment`.
@@ -262,7 +262,7 @@ impl From<Splice> for RawSplice {
             copied_end: splice.copied_end.0,
             clock_offset: splice.clock_offset,
             forwarded_bytes: splice.forwarded_bytes,
-            reserved: 0,
+            early_bytes: splice.early_bytes,
         }
     }
 }
@@ -279,6 +279,7 @@ impl From<RawSplice> for Option<Splice> {
             copied_end: SeqNumber(raw.copied_end),
             clock_offset: raw.clock_offset,
             forwarded_bytes: raw.forwarded_bytes,
+            early_bytes: raw.early_bytes,
         })
     }
 }
@@ -351,6 +352,10 @@ pub struct RawStart {
     pub expected_bytes: u32,
     /// As in [`Start`].
     pub received: u32,
+    /// 1: the head is judged at the balancer.
+    pub is_judged_here: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `struct splice_rule`.
@@ -383,7 +388,7 @@ pub struct RawRule {
     pub reserved: u32,
 }
 
-const _: () = assert!(size_of::<RawStart>() == 40 && size_of::<RawRule>() == 48);
+const _: () = assert!(size_of::<RawStart>() == 48 && size_of::<RawRule>() == 48);
 
 impl From<Start> for RawStart {
     fn from(start: Start) -> RawStart {
@@ -398,6 +403,8 @@ impl From<Start> for RawStart {
             awaits_head: start.expected_bytes.is_some().into(),
             expected_bytes: start.expected_bytes.unwrap_or_default(),
             received: start.received.0,
+            is_judged_here: start.is_judged_here.into(),
+            reserved: 0,
         }
     }
 }

@@ -6,6 +6,7 @@ use unlade_net::packet::TcpFlags;
 
 use crate::client::ClientFlow;
 use crate::clock::CLOCK_MARGIN_MS;
+use crate::head::Head;
 use crate::pooled::{ServerFlow, Spliced};
 use crate::rule::Rule;
 pub use crate::segment::LENGTH_BYTES_MAX;
@@ -67,6 +68,9 @@ pub struct Splice {
     pub(crate) clock_offset: u32,
     /// Bytes that came here and were sent to the client.
     pub(crate) forwarded_bytes: u32,
+    /// Bytes that are expected of a response whose head is judged here ([`Splice::receive_head`]); 0:
+    /// the server's host judges it, or it was relayed.
+    pub(crate) early_bytes: u32,
 }
 
 /// Where a segment of a server goes.
@@ -161,6 +165,7 @@ impl Splice {
             copied_end: first,
             clock_offset: clock.unwrap_or_default().0,
             forwarded_bytes: 0,
+            early_bytes: at.expected_bytes.filter(|_| at.is_judged_here).unwrap_or_default(),
         };
         Ok((splice, rule))
     }
@@ -290,11 +295,12 @@ impl Splice {
         }
         if self.awaits_head {
             // If the head is not fit, all of it comes to the socket. With a limit it is little, so that
-            // the first segment is short. The server's host grants the rest.
+            // the first segment is short: the server's host grants the rest. If the head is judged here,
+            // it is what is expected, since what is granted beyond the response stays for the next one.
             let edge = earlier(edge, server.socket_edge);
-            return match server.limit_bytes {
-                0 => edge,
-                bytes => earlier(edge, self.first + bytes),
+            return match (server.limit_bytes, self.early_bytes) {
+                (0, _) => edge,
+                (limit_bytes, bytes) => earlier(edge, self.first + bytes + limit_bytes),
             };
         }
         // A window cannot become smaller again: the next response has the limit.
@@ -339,14 +345,14 @@ impl Splice {
         if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
             return FromServer::Dropped;
         }
-        if self.is_cut(server, segment) {
-            // A FIN would wait in the socket for bytes that went to the client; a reset is exact (RFC 5961
-            // §3.2).
-            let flags = TcpFlags::RST | TcpFlags::ACK;
-            return FromServer::Socket(Segment { seq: server.socket_next(), flags, ..*segment });
-        }
-        if self.is_for_client(client, server, segment) {
-            return FromServer::Client(self.forward(client, server, segment));
+        if self.is_past_socket(server, segment) {
+            if segment.payload_bytes == 0 && segment.has_any(TcpFlags::FIN) {
+                // Behind what the socket has, it would wait there for bytes that went to the client.
+                return FromServer::Socket(Segment { seq: server.socket_next(), ..*segment });
+            }
+            if self.is_for_client(client, segment) {
+                return FromServer::Client(self.forward(client, server, segment));
+            }
         }
         let Some(passed) = server.for_socket(segment, true, now_ms) else {
             return FromServer::Dropped;
@@ -360,31 +366,56 @@ impl Splice {
         FromServer::Socket(passed)
     }
 
-    /// Returns true if the server ends its connection before the end of the response, of which its socket
-    /// has sent more than came here.
-    fn is_cut(&self, server: &ServerFlow, segment: &Segment) -> bool {
+    /// Takes the first segment of a response whose head is judged here, with a fit head at its start.
+    /// Returns the segment for the client, and a copy of the head for the socket, whose application so
+    /// learns of the response. `None`: the segment is one for [`Splice::receive_from_server`].
+    pub fn receive_head(
+        &mut self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        head: Head,
+        now_ms: u64,
+    ) -> Option<(Segment, Segment)> {
+        let is_first = self.awaits_head
+            && self.early_bytes > 0
+            && segment.seq == self.first
+            && server.passed_end == self.first
+            && (head.head_bytes..=head.response_bytes()).contains(&segment.payload_bytes)
+            && is_plain(TcpFlags(segment.flags.0 & !TcpFlags::FIN.0))
+            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
+            && !server.socket_edge.before(segment.end());
+        if !is_first || !self.is_for_client(client, segment) {
+            return None;
+        }
+        let flags = TcpFlags(segment.flags.0 & !TcpFlags::FIN.0);
+        let copy = Segment { payload_bytes: head.head_bytes, flags, ..*segment };
+        let copy = server.for_socket(&copy, true, now_ms)?;
+        self.copied_end = self.first + head.head_bytes;
+        self.set_length(client, head.response_bytes());
+        Some((self.forward(client, server, segment), copy))
+    }
+
+    /// Returns true if the segment is of the response, and ends behind what the socket has of it.
+    fn is_past_socket(&self, server: &ServerFlow, segment: &Segment) -> bool {
         let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
-        segment.has_any(TcpFlags::FIN)
-            && segment.has_any(TcpFlags::ACK)
-            && !segment.has_any(TcpFlags::SYN | TcpFlags::RST)
+        let is_last_fin = segment.payload_bytes == 0 && segment.seq == end;
+        // The client gets the head from here as well, again if it has lost it.
+        let is_copied_here = self.early_bytes > 0 && self.first.before(self.copied_end);
+        let passed_end = if is_copied_here { self.first } else { server.passed_end };
+        is_plain(TcpFlags(segment.flags.0 & !TcpFlags::FIN.0))
             && !segment.seq.before(self.first)
-            && server.passed_end.before(segment.end())
-            && segment.end().before(end)
+            && passed_end.before(segment.end())
+            && !end.before(segment.end())
+            && !is_last_fin
             && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
     }
 
-    /// Returns true if the segment has bytes of the response that the client can have as they are.
-    fn is_for_client(&self, client: &ClientFlow, server: &ServerFlow, segment: &Segment) -> bool {
-        let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
-        let flags = TcpFlags(segment.flags.0 & !TcpFlags::FIN.0);
+    /// Returns true if the segment has bytes that the client can have as they are.
+    fn is_for_client(&self, client: &ClientFlow, segment: &Segment) -> bool {
         segment.payload_bytes > 0
             && !segment.is_copy
             && segment.sack.is_empty()
-            && is_plain(flags)
-            && !segment.seq.before(self.first)
-            && server.passed_end.before(segment.end())
-            && !end.before(segment.end())
-            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
             && (segment.timestamps.is_some() || !client.clock.is_used())
     }
 
@@ -527,6 +558,8 @@ pub struct Start {
     /// The response has not begun: bytes that are expected, head included. The server's host looks
     /// at its head, and sends it to the client only if it is fit ([`crate::head::fit`]).
     pub expected_bytes: Option<u32>,
+    /// The server's host takes no rule: the balancer looks at that head when it comes.
+    pub is_judged_here: bool,
 }
 
 /// Translates a segment of a client without a splice for its socket.

@@ -26,6 +26,7 @@
 
 #include "checksum.h"
 #include "datagram.h"
+#include "cut.h"
 #include "response_head.h"
 #include "skb.h"
 
@@ -249,37 +250,17 @@ static __always_inline void send_grant(struct __sk_buff *skb)
 /* Cuts a copy, and tells the balancer by the urgent pointer, which means nothing without its flag. */
 static __always_inline int cut_copy(struct __sk_buff *skb)
 {
-	__u32 kept = skb->mark & ~COPY_MARK_MASK, cut;
-	__be16 urgent = bpf_htons(1), length, was;
+	__u32 kept = skb->mark & ~COPY_MARK_MASK;
+	__be16 urgent = bpf_htons(1);
 	struct segment segment;
 	__u16 check;
 
 	skb->mark = 0;
-	if (parsed(skb, &segment) != PACKET_WHOLE)
+	if (parsed(skb, &segment) != PACKET_WHOLE || cut_payload(skb, &segment, kept))
 		return SHOT;
-	cut = segment.payload > kept ? segment.payload - kept : 0;
-	segment.bytes -= cut;
 	check = fold(pseudo_header(&segment));
-	if (cut && bpf_skb_change_tail(skb, segment.at + segment.bytes, 0))
-		return SHOT;
-	if (bpf_skb_store_bytes(skb, segment.at + 16, &check, sizeof(check), 0) ||
-	    bpf_skb_store_bytes(skb, segment.at + 18, &urgent, sizeof(urgent), 0))
-		return SHOT;
-	if (segment.key.family == 4) {
-		__u32 at = sizeof(struct ethhdr) + __builtin_offsetof(struct iphdr, tot_len);
-
-		length = bpf_htons(segment.at - sizeof(struct ethhdr) + segment.bytes);
-		if (bpf_skb_load_bytes(skb, at, &was, sizeof(was)) ||
-		    bpf_l3_csum_replace(skb, sizeof(struct ethhdr) + 10, was, length, 2) ||
-		    bpf_skb_store_bytes(skb, at, &length, sizeof(length), 0))
-			return SHOT;
-		return NEXT;
-	}
-	length = bpf_htons(segment.at - sizeof(struct ethhdr) - sizeof(struct ipv6hdr) +
-			   segment.bytes);
-	return bpf_skb_store_bytes(skb, sizeof(struct ethhdr) +
-					__builtin_offsetof(struct ipv6hdr, payload_len),
-				   &length, sizeof(length), 0) ?
+	return bpf_skb_store_bytes(skb, segment.at + 16, &check, sizeof(check), 0) ||
+			       bpf_skb_store_bytes(skb, segment.at + 18, &urgent, sizeof(urgent), 0) ?
 		       SHOT :
 		       NEXT;
 }

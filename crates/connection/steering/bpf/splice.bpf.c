@@ -3,7 +3,8 @@
  *
  *   link ingress: of a client ──► for its socket, and for the server: an acknowledgement
  *                 of a server ──► for its socket, or for the client: bytes of a splice that the
- *                                 server's host has not sent there
+ *                                 server's host has not sent there; a head that is judged here: for
+ *                                 both
  *   link egress:  of a socket ──► for its peer
  *   control:      begin and end of a splice, by the balancer's process
  *
@@ -17,6 +18,7 @@
 #include <bpf/bpf_core_read.h>
 
 #include "checksum.h"
+#include "cut.h"
 #include "response_head.h"
 #include "splice_packet.h"
 
@@ -313,13 +315,66 @@ static __always_inline __u32 response_of_copy(struct __sk_buff *skb, const struc
 	return head->head_bytes + head->body_bytes;
 }
 
+/* Reads the head at the start of a response that is judged here. Returns its state if it is fit. */
+static __always_inline const struct head_work *judged(struct __sk_buff *skb,
+						      const struct segment *packet)
+{
+	__u32 only = 0, count = packet->payload, at = packet->at + packet->bytes - count;
+	struct head_work *head = bpf_map_lookup_elem(&head_works, &only);
+
+	if (!head || !count)
+		return 0;
+	if (count > HEAD_BYTES_MAX)
+		count = HEAD_BYTES_MAX;
+	if (bpf_skb_load_bytes(skb, at, head->bytes, count) || !is_fit(head, count))
+		return 0;
+	return head;
+}
+
+/* Sends the client the segment, and gives the socket its head: the copy that `work->ack` describes. */
+static __always_inline int send_head(struct __sk_buff *skb, struct segment *packet,
+				     struct splice_work *work, const struct splice_head *server,
+				     const struct splice_head *client)
+{
+	int is_partial = is_pending(packet, fold(pseudo_header(packet)));
+	__u32 pseudo;
+	__u16 check = 0;
+
+	if (write_to(skb, packet, work, 0, client))
+		return SHOT;
+	skb->mark = MARK;
+	/* A lost one is sent again: the server gets the client's acknowledgements. */
+	if (bpf_clone_redirect(skb, client->ifindex, 0))
+		count(SPLICE_UNSENT);
+	else
+		count(SPLICE_FORWARDED);
+	skb->mark = 0;
+	if (restore(skb, packet, work, server, client))
+		return SHOT;
+	compose(work, 1, packet->key.client_port, packet->key.service_port);
+	if (write_header(skb, packet->at, work) || cut_payload(skb, packet, work->ack.payload_bytes))
+		return SHOT;
+	pseudo = fold(pseudo_header(packet));
+	if (is_partial) {
+		check = pseudo;
+		return bpf_skb_store_bytes(skb, packet->at + 16, &check, sizeof(check), 0) ? SHOT : NEXT;
+	}
+	if (bpf_skb_store_bytes(skb, packet->at + 16, &check, sizeof(check), BPF_F_RECOMPUTE_CSUM))
+		return SHOT;
+	check = ~skb_sum(skb, packet->at, packet->bytes, pseudo);
+	return bpf_skb_store_bytes(skb, packet->at + 16, &check, sizeof(check), BPF_F_RECOMPUTE_CSUM) ?
+		       SHOT :
+		       NEXT;
+}
+
 static __always_inline int from_server(struct __sk_buff *skb, struct segment *packet,
 				       struct splice_work *work, __u32 index)
 {
 	struct splice_server_slot *slot = bpf_map_lookup_elem(&splice_servers, &index);
 	struct splice_client_slot *client;
 	struct splice_lock *lock;
-	__u32 peer, number, response = 0, seq = work->segment.seq;
+	__u32 peer, number, response = 0, head_bytes = 0, seq = work->segment.seq;
+	const struct head_work *head;
 	__u64 now_ms = time_ms();
 	int ways = 0, is_lost = 1;
 
@@ -330,13 +385,27 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		count(SPLICE_CORRUPT);
 		return NEXT;
 	}
-	/* That of a copy costs more: the response's length is read from it. */
-	if (work->segment.is_copy && !is_intact_skb(skb, packet)) {
+	peer = *(volatile __u32 *)&slot->head.peer;
+	client = bpf_map_lookup_elem(&splice_clients, &peer);
+	/* That is decided under the lock. The way to the client is known but for its first response. */
+	int may_begin = client && packet->payload && client->splice.awaits_head &&
+			client->splice.early_bytes && client->splice.first == seq &&
+			client->head.ifindex;
+
+	/* A wrong one of a head costs more: the response's length is read from it. */
+	if ((work->segment.is_copy || may_begin) && !is_intact_skb(skb, packet)) {
 		count(SPLICE_CORRUPT);
 		return NEXT;
 	}
-	if (work->segment.is_copy)
+	if (work->segment.is_copy) {
 		response = response_of_copy(skb, packet, work);
+	} else if (may_begin) {
+		head = judged(skb, packet);
+		if (head) {
+			head_bytes = head->head_bytes;
+			response = head_bytes + head->body_bytes;
+		}
+	}
 	number = slot->head.lock;
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
@@ -351,16 +420,25 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 				       0;
 			is_lost = 0;
 		} else if (client && slot->head.peer == peer) {
-			ways = splice_receive_from_server(&client->flow, &slot->flow,
-							  &client->splice, &work->segment, now_ms);
-			if (ways && response && client->splice.awaits_head &&
-			    seq == client->splice.first)
+			if (head_bytes &&
+			    splice_receive_head(&client->flow, &slot->flow, &client->splice,
+						&work->segment, &work->ack, head_bytes, response,
+						now_ms))
+				ways = SPLICE_TO_CLIENT | SPLICE_TO_SOCKET;
+			else
+				ways = splice_receive_from_server(&client->flow, &slot->flow,
+								  &client->splice,
+								  &work->segment, now_ms);
+			if (ways == SPLICE_TO_SOCKET && response && !head_bytes &&
+			    client->splice.awaits_head && seq == client->splice.first)
 				splice_set_length(&client->flow, &client->splice, response);
 			is_lost = 0;
 		}
 		bpf_spin_unlock(&lock->lock);
 	}
 	learn(skb, &slot->head);
+	if (ways == (SPLICE_TO_CLIENT | SPLICE_TO_SOCKET) && client)
+		return send_head(skb, packet, work, &slot->head, &client->head);
 	if (ways == SPLICE_TO_CLIENT && client) {
 		/* Its host has no rule. The client's checks the payload. */
 		if (write_to(skb, packet, work, 0, &client->head))

@@ -6,141 +6,7 @@
 #include <linux/types.h>
 
 #include "skb.h"
-
-#define SACK_BLOCKS_MAX 4
-/* src/splice.rs, src/pooled.rs, src/clock.rs of the crate. */
-#define LENGTH_BYTES_MAX (1u << 30)
-#define EDGE_BYTES_MAX (1 << 30)
-#define CLOCK_MARGIN_MS 4
-#define ACK_BEHIND_BYTES_MAX (1u << 16)
-
-/* The layouts are pinned in src/raw.rs of the crate. */
-struct splice_clock {
-	__u32 is_used;
-	__u32 shift;
-	__u32 echoed;
-	__u32 peer;
-	__u32 value;
-	__u32 reserved;
-	__u64 at_ms;
-};
-
-struct splice_client {
-	__u32 bypassed;
-	__u32 sent_end;
-	__u32 acked;
-	__u32 socket_acked;
-	__u32 window_bytes;
-	__u32 window_max_bytes;
-	__u32 scale;
-	__u32 receive_max_bytes;
-	__u32 received;
-	__u32 window;
-	struct splice_clock clock;
-};
-
-struct splice_server {
-	__u32 bypassed;
-	__u32 passed_end;
-	__u32 acked;
-	__u32 granted;
-	__u32 socket_edge;
-	__u32 request_end;
-	__u32 scale;
-	__u32 peer_seen;
-	__u32 peer_value;
-	__u32 limit_bytes;
-	__u32 limit_end;
-	__u32 told;
-	__u64 peer_at_ms;
-	struct splice_clock clock;
-};
-
-struct splice_state {
-	__u32 is_active;
-	__u32 first;
-	__u32 end;
-	__u32 has_end;
-	__u32 delta;
-	__u32 is_complete;
-	__u32 owes_ack;
-	__u32 awaits_head;
-	__u32 copied_end;
-	__u32 clock_offset;
-	__u32 forwarded_bytes;
-	__u32 reserved;
-};
-
-struct splice_segment {
-	__u32 seq;
-	__u32 ack;
-	__u32 flags;
-	__u32 window;
-	__u32 payload_bytes;
-	__u32 has_timestamps;
-	__u32 value;
-	__u32 echo;
-	__u32 sack_count;
-	__u32 sack[SACK_BLOCKS_MAX][2];
-	__u32 is_copy;
-};
-
-/* `Start` of the crate. */
-struct splice_start {
-	__u32 next;
-	__u32 socket_next;
-	__u32 written_end;
-	__u32 request_end;
-	__u32 has_length;
-	__u32 length_bytes;
-	__u32 segment_bytes;
-	__u32 awaits_head;
-	__u32 expected_bytes;
-	__u32 received;
-};
-
-/* `Rule` of the crate, without what the caller knows. */
-struct splice_rule {
-	__u32 first;
-	__u32 end;
-	__u32 has_end;
-	__u32 request_end;
-	__u32 delta;
-	__u32 ack;
-	__u32 window;
-	__u32 has_clock;
-	__u32 clock_offset;
-	__u32 echo;
-	__u32 awaits_head;
-	__u32 reserved;
-};
-
-/* `Unfit` of the crate. */
-enum splice_unfit {
-	SPLICE_FIT,
-	SPLICE_WINDOW,
-	SPLICE_GRANTED,
-	SPLICE_TIMESTAMPS,
-	SPLICE_GAP,
-	SPLICE_OVER,
-	SPLICE_LONG,
-	SPLICE_SEGMENTS, /* decided in splice_control.h */
-};
-
-/* Where a segment goes. */
-enum splice_way {
-	SPLICE_TO_SOCKET = 1,
-	SPLICE_TO_SERVER = 2,
-	SPLICE_KEPT = 4, /* noted, until the head is known */
-	SPLICE_TO_CLIENT = 8,
-};
-
-/* Outcome of the end. */
-enum splice_ended {
-	SPLICE_NOT_ENDED,
-	SPLICE_ENDED,
-	SPLICE_ENDED_OWING, /* an acknowledgement */
-};
+#include "splice_types.h"
 
 static __always_inline __u32 later(__u32 a, __u32 b)
 {
@@ -303,13 +169,16 @@ static __always_inline void splice_send_to_client(struct splice_client *client, 
 {
 	segment->seq += client->bypassed;
 	clock_sent(&client->clock, segment, now_ms);
-	if (!(segment->flags & TCP_SYN)) {
+	if ((segment->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK) {
 		client->received = later(client->received, segment->ack);
 		client->window = segment->window;
 	}
 	client->sent_end = later(client->sent_end, segment->seq + segment->payload_bytes);
 	if (segment->payload_bytes)
 		client->socket_acked = earlier(client->socket_acked, segment->seq);
+	/* A reset is exact, or the client ignores it (RFC 5961 §3.2). */
+	if (segment->flags & TCP_RST)
+		segment->seq = later(segment->seq, client->acked);
 	if (!is_spliced || !is_pure_ack(segment))
 		return;
 	segment->seq = later(segment->seq,
@@ -385,10 +254,13 @@ static __always_inline __u32 splice_edge(const struct splice_client *client,
 	if (!splice_is_ahead(client, splice))
 		return earlier(edge, server->granted);
 	/* If the head is not fit, all of it comes to the socket. With a limit it is little, so that the first
-	 * segment is short. The server's host grants the rest. */
+	 * segment is short: the server's host grants the rest. If the head is judged here, it is what is
+	 * expected, since what is granted beyond the response stays for the next one. */
 	if (splice->awaits_head) {
 		edge = earlier(edge, server->socket_edge);
-		return server->limit_bytes ? earlier(edge, splice->first + server->limit_bytes) : edge;
+		return server->limit_bytes ? earlier(edge, splice->first + splice->early_bytes +
+								   server->limit_bytes) :
+					     edge;
 	}
 	/* A window cannot become smaller again: the next response has the limit. */
 	if (splice->has_end && server->limit_bytes)
@@ -452,10 +324,10 @@ static __always_inline void server_ack(const struct splice_server *server, __u32
 	segment->echo = server->clock.is_used ? server->clock.peer : 0;
 }
 
-/* Lets the server send the rest of a response that is relayed. */
-static __always_inline void server_extend(struct splice_server *server, __u32 bytes)
+/* Lets the server send the rest of a response that is relayed, from the socket's number `next` on. */
+static __always_inline void server_extend(struct splice_server *server, __u32 next, __u32 bytes)
 {
-	server->limit_end = server->passed_end + bytes + server->limit_bytes;
+	server->limit_end = next + server->bypassed + bytes + server->limit_bytes;
 }
 
 /* Makes the acknowledgement that tells the server of the socket's room after the limit has ended or was
@@ -583,19 +455,27 @@ static __always_inline void splice_grant_early(const struct splice_client *clien
 	server_ack(server, splice->first, window, ack, now_ms);
 }
 
-/* Returns true if the segment has bytes of the response that the client's host can have as they are. */
-static __always_inline int splice_is_for_client(const struct splice_client *client,
-						const struct splice_server *server,
-						const struct splice_state *splice,
-						const struct splice_segment *segment)
+/* Returns true if the segment is of the response, and ends behind what the socket has of it. */
+static __always_inline int splice_is_past_socket(const struct splice_server *server,
+						 const struct splice_state *splice,
+						 const struct splice_segment *segment)
 {
 	__u32 seq = segment->seq, end = seq + segment->payload_bytes;
+	/* The client gets the head from here as well, again if it has lost it. */
+	int is_copied_here = splice->early_bytes && before(splice->first, splice->copied_end);
+	__u32 passed_end = is_copied_here ? splice->first : server->passed_end;
 
-	return splice->has_end && !splice->awaits_head && segment->payload_bytes &&
-	       !segment->is_copy && !segment->sack_count &&
-	       is_plain(segment->flags & ~TCP_FIN) && !before(seq, splice->first) &&
-	       before(server->passed_end, end) && !before(splice->end, end) &&
-	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX &&
+	return splice->has_end && !splice->awaits_head && is_plain(segment->flags & ~TCP_FIN) &&
+	       !before(seq, splice->first) && before(passed_end, end) &&
+	       !before(splice->end, end) && (segment->payload_bytes || seq != splice->end) &&
+	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX;
+}
+
+/* Returns true if the segment has bytes that the client's host can have as they are. */
+static __always_inline int splice_is_for_client(const struct splice_client *client,
+						const struct splice_segment *segment)
+{
+	return segment->payload_bytes && !segment->is_copy && !segment->sack_count &&
 	       (segment->has_timestamps || !client->clock.is_used);
 }
 
@@ -619,19 +499,44 @@ static __always_inline void splice_forward(const struct splice_client *client,
 	segment->echo = client->clock.peer;
 }
 
-/* Returns true if the server ends its connection before the end of the response, of which its socket has sent
- * more than came here. */
-static __always_inline int splice_is_cut(const struct splice_server *server,
-					 const struct splice_state *splice,
-					 const struct splice_segment *segment)
+static __always_inline void splice_set_length(const struct splice_client *client,
+					      struct splice_state *splice, __u32 length_bytes)
 {
-	__u32 end = segment->seq + segment->payload_bytes;
+	splice->end = splice->first + length_bytes;
+	splice->has_end = 1;
+	/* Without a copy, the server's host has granted nothing. */
+	splice->owes_ack |= splice->awaits_head && splice->copied_end == splice->first;
+	splice->awaits_head = 0;
+	splice_note_end(client, splice);
+}
 
-	return splice->has_end && !splice->awaits_head &&
-	       (segment->flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_ACK)) == (TCP_FIN | TCP_ACK) &&
-	       !before(segment->seq, splice->first) && before(server->passed_end, end) &&
-	       before(end, splice->end) &&
-	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX;
+/* Takes the first segment of a response whose head is judged here, with a fit head of so many bytes at its
+ * start: it becomes the client's, and `copy` a copy of the head for the socket. Returns 0 for another segment. */
+static __always_inline int splice_receive_head(const struct splice_client *client,
+					       struct splice_server *server,
+					       struct splice_state *splice,
+					       struct splice_segment *segment,
+					       struct splice_segment *copy, __u32 head_bytes,
+					       __u32 response_bytes, __u64 now_ms)
+{
+	__u32 bytes = segment->payload_bytes;
+
+	if (!splice->awaits_head || !splice->early_bytes || segment->seq != splice->first ||
+	    server->passed_end != splice->first || bytes < head_bytes || bytes > response_bytes ||
+	    !is_plain(segment->flags & ~TCP_FIN) ||
+	    server->request_end - segment->ack > ACK_BEHIND_BYTES_MAX ||
+	    before(server->socket_edge, segment->seq + bytes) ||
+	    !splice_is_for_client(client, segment))
+		return 0;
+	*copy = *segment;
+	copy->payload_bytes = head_bytes;
+	copy->flags &= ~TCP_FIN;
+	if (!server_for_socket(server, 1, copy, now_ms))
+		return 0;
+	splice->copied_end = splice->first + head_bytes;
+	splice_set_length(client, splice, response_bytes);
+	splice_forward(client, server, splice, segment);
+	return 1;
 }
 
 /* A segment of the server during a splice. Returns enum splice_way; 0: it is dropped. */
@@ -645,16 +550,16 @@ static __always_inline int splice_receive_from_server(const struct splice_client
 	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
 	    before(seq, splice->end))
 		return 0;
-	if (splice_is_cut(server, splice, segment)) {
-		/* A FIN would wait in the socket for bytes that went to the client; a reset is exact (RFC 5961
-		 * §3.2). */
-		segment->flags = TCP_RST | TCP_ACK;
-		segment->seq = server->passed_end - server->bypassed;
-		return SPLICE_TO_SOCKET;
-	}
-	if (splice_is_for_client(client, server, splice, segment)) {
-		splice_forward(client, server, splice, segment);
-		return SPLICE_TO_CLIENT;
+	if (splice_is_past_socket(server, splice, segment)) {
+		if (!segment->payload_bytes && segment->flags & TCP_FIN) {
+			/* Behind what the socket has, it would wait there for bytes that went to the client. */
+			segment->seq = server->passed_end - server->bypassed;
+			return SPLICE_TO_SOCKET;
+		}
+		if (splice_is_for_client(client, segment)) {
+			splice_forward(client, server, splice, segment);
+			return SPLICE_TO_CLIENT;
+		}
 	}
 	if (!server_for_socket(server, 1, segment, now_ms))
 		return 0;
@@ -709,6 +614,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	splice->copied_end = first;
 	splice->clock_offset = rule->clock_offset;
 	splice->forwarded_bytes = 0;
+	splice->early_bytes = start->awaits_head && start->is_judged_here ? start->expected_bytes : 0;
 	rule->awaits_head = start->awaits_head;
 	rule->first = first;
 	rule->end = splice->end;
@@ -718,17 +624,6 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	rule->ack = later(client->received, start->received);
 	rule->window = client->window;
 	return SPLICE_FIT;
-}
-
-static __always_inline void splice_set_length(const struct splice_client *client,
-					      struct splice_state *splice, __u32 length_bytes)
-{
-	splice->end = splice->first + length_bytes;
-	splice->has_end = 1;
-	/* Without a copy, the server's host has granted nothing. */
-	splice->owes_ack |= splice->awaits_head && splice->copied_end == splice->first;
-	splice->awaits_head = 0;
-	splice_note_end(client, splice);
 }
 
 /* Returns enum splice_ended; `ack` is for the server if it is owed one. */

@@ -63,7 +63,7 @@ enum splice_operation {
 	CONTROL_SETTLE, /* sends the acknowledgement that is owed */
 	CONTROL_END,
 	CONTROL_ABORT,  /* ends a splice whose connections are closed, or of which no byte was direct */
-	CONTROL_EXTEND, /* lets the server send `length_bytes` more than the limit */
+	CONTROL_EXTEND, /* lets the server send `length_bytes` behind what was read, and the limit */
 	CONTROL_LIMIT,  /* sets the limit, and tells the server of the room if there is none */
 };
 
@@ -347,6 +347,7 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 		.awaits_head = request->awaits_head,
 		.expected_bytes = request->expected_bytes,
 		.received = client->rcv_nxt,
+		.is_judged_here = !request->has_agent,
 	};
 	__u64 now_ms = time_ms();
 	__u32 unfit;
@@ -367,7 +368,7 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 	if (unfit == SPLICE_FIT) {
 		c->head.peer = request->server;
 		s->head.peer = request->client;
-		if (start.awaits_head) {
+		if (start.awaits_head && request->has_agent) {
 			splice_grant_early(&c->flow, &s->flow, &c->splice, start.expected_bytes,
 					   &work->ack, now_ms);
 			is_owed = 1;
@@ -478,20 +479,24 @@ static __always_inline __u32 run_limit(struct __sk_buff *skb, const struct splic
 {
 	__u32 server = request->server, number;
 	struct splice_server_slot *s = bpf_map_lookup_elem(&splice_servers, &server);
+	int is_extended = request->operation == CONTROL_EXTEND, is_told = 0, is_more;
+	struct socket_state socket;
 	struct splice_lock *lock;
 	__u64 now_ms = time_ms();
-	int is_told = 0, is_more;
 
 	if (!s || !s->head.is_open)
 		return CONTROL_NOT_OPEN;
+	__builtin_memset(&socket, 0, sizeof(socket));
+	if (is_extended && !find_socket(skb, &s->head.key, &socket))
+		return CONTROL_NO_SOCKET;
 	number = s->head.lock;
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return CONTROL_NOT_OPEN;
-	is_more = request->operation == CONTROL_EXTEND || !request->limit_bytes;
+	is_more = is_extended || !request->limit_bytes;
 	bpf_spin_lock(&lock->lock);
-	if (request->operation == CONTROL_EXTEND) {
-		server_extend(&s->flow, request->length_bytes);
+	if (is_extended) {
+		server_extend(&s->flow, socket.copied_seq, request->length_bytes);
 	} else {
 		s->flow.limit_bytes = request->limit_bytes;
 		s->flow.limit_end = s->flow.passed_end + request->limit_bytes;

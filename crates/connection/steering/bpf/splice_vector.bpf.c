@@ -22,6 +22,7 @@ enum operation {
 	EXTEND,
 	GRANT_EARLY,
 	END_IF_OVER,
+	RECEIVE_HEAD,
 };
 
 struct vector {
@@ -82,7 +83,7 @@ static __always_inline void run(struct vector *v)
 		splice_set_length(&v->client, &v->splice, v->arguments[0]);
 		break;
 	case EXTEND:
-		server_extend(&v->server, v->arguments[0]);
+		server_extend(&v->server, v->arguments[1], v->arguments[0]);
 		break;
 	case GRANT_EARLY:
 		splice_grant_early(&v->client, &v->server, &v->splice, v->arguments[0], &v->ack,
@@ -90,6 +91,10 @@ static __always_inline void run(struct vector *v)
 		break;
 	case END_IF_OVER:
 		v->result = splice_end_if_over(&v->client, &v->server, &v->splice, &v->ack, v->now_ms);
+		break;
+	case RECEIVE_HEAD:
+		v->result = splice_receive_head(&v->client, &v->server, &v->splice, &v->segment,
+						&v->ack, v->arguments[0], v->arguments[1], v->now_ms);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

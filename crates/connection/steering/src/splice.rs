@@ -97,6 +97,7 @@ const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() =
 const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
+const SENT_END: usize = 1;
 const ACKED: usize = 2;
 const SERVER_HAS_CLOCK: usize = 14;
 const SERVER_LIMIT: usize = 9;
@@ -263,14 +264,21 @@ impl Shared {
         if is_server { &self.server(index).head } else { &self.client(index).head }
     }
 
-    /// Returns true if the connection of the slot bypassed bytes or time.
+    /// Returns true if the connection of the slot bypassed bytes or time, or its client has bytes of
+    /// another host that the socket does not know of.
     fn has_bypassed(&self, index: u32, is_server: bool) -> bool {
+        let is_ahead = || {
+            let [acked, sent_end] =
+                [ACKED, SENT_END].map(|at| self.client(index).flow[at].load(Ordering::Relaxed));
+            sent_end.wrapping_sub(acked) > u32::MAX / 2
+        };
         let (flow, shift): (&[AtomicU32], usize) = if is_server {
             (&self.server(index).flow, SERVER_SHIFT)
         } else {
             (&self.client(index).flow, CLIENT_SHIFT)
         };
         [BYPASSED, shift].iter().any(|at| flow[*at].load(Ordering::Relaxed) != 0)
+            || (!is_server && is_ahead())
     }
 
     /// Returns a slot: that of earlier connections of the same addresses, or a free one.
@@ -533,8 +541,8 @@ impl SpliceWorker {
         self.run(Operation::Limit, NONE, server.index, None, &server.frame).map(drop)
     }
 
-    /// Lets a server with a limit send `rest_bytes` more bytes: the rest of a response that is
-    /// relayed.
+    /// Lets a server with a limit send `rest_bytes` bytes, from the next one on that the process reads:
+    /// the rest of a response that is relayed.
     ///
     /// # Errors
     /// [`SpliceError`]

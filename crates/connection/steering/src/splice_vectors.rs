@@ -4,6 +4,7 @@ use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
+use unlade_splice::head::Head;
 use unlade_splice::raw::{
     RawClient, RawClock, RawRule, RawSegment, RawServer, RawSplice, RawStart, unfit,
 };
@@ -38,9 +39,10 @@ enum Operation {
     Extend,
     GrantEarly,
     EndIfOver,
+    ReceiveHead,
 }
 
-const OPERATIONS: [Operation; 14] = [
+const OPERATIONS: [Operation; 15] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -55,6 +57,7 @@ const OPERATIONS: [Operation; 14] = [
     Operation::Extend,
     Operation::GrantEarly,
     Operation::EndIfOver,
+    Operation::ReceiveHead,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -76,7 +79,7 @@ struct Vector {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 48 + 72 + 72 + 40 + 48 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 48 + 72 + 72 + 48 + 48 + 16);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -200,7 +203,7 @@ fn any(random: &mut Random) -> Vector {
         copied_end: near(random, first),
         clock_offset: near(random, 0),
         forwarded_bytes: random.below(u32::MAX),
-        reserved: 0,
+        early_bytes: random.below(2u32) * random.below(90_000u32),
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
@@ -225,6 +228,8 @@ fn any(random: &mut Random) -> Vector {
             awaits_head: is_awaited,
             expected_bytes: is_awaited * near(random, longest),
             received: near(random, client.received),
+            is_judged_here: random.below(2u32),
+            reserved: 0,
         },
         ..Vector::default()
     }
@@ -240,6 +245,7 @@ fn start_of(raw: &RawStart) -> Start {
         length_bytes: (raw.has_length != 0).then_some(raw.length_bytes),
         segment_bytes: raw.segment_bytes,
         expected_bytes: (raw.awaits_head != 0).then_some(raw.expected_bytes),
+        is_judged_here: raw.is_judged_here != 0,
     }
 }
 
@@ -292,7 +298,7 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
                 spliced = begun;
             }
         }
-        Operation::Extend => server.extend(vector.arguments[0]),
+        Operation::Extend => server.extend(SeqNumber(vector.arguments[1]), vector.arguments[0]),
         Operation::GrantEarly => {
             let bytes = vector.arguments[0];
             ack = Some(spliced.grant_early(&client, &mut server, bytes, now_ms));
@@ -300,6 +306,13 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
         Operation::EndIfOver => {
             is_active = spliced.end_if_over(&mut client, &mut server, now_ms).is_err();
             out.result = u32::from(!is_active);
+        }
+        Operation::ReceiveHead => {
+            let [head_bytes, response_bytes] = vector.arguments;
+            let head = Head { head_bytes, body_bytes: response_bytes - head_bytes };
+            let taken = spliced.receive_head(&client, &mut server, &segment, head, now_ms);
+            (shown, ack) = taken.unzip();
+            out.result = shown.is_some().into();
         }
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
@@ -330,7 +343,8 @@ fn both_translations_agree() {
     if let Err(error) = classifier.load() {
         return println!("skipped: {error}");
     }
-    let (mut ended, mut begun, mut over, mut forwarded, mut cut) = (0, 0, 0, 0, 0);
+    let (mut ended, mut begun, mut over) = (0, 0, 0);
+    let (mut forwarded, mut cut, mut heads) = (0, 0, 0);
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -357,11 +371,30 @@ fn both_translations_agree() {
                 let (splice, segment) = (&mut vector.splice, &mut vector.segment);
                 (splice.has_end, splice.awaits_head) = (1, 0);
                 splice.first = segment.seq.wrapping_sub(random.below(3u32));
-                splice.end = near(random, segment.seq.wrapping_add(segment.payload_bytes));
                 vector.server.passed_end = near(random, segment.seq);
                 segment.ack = request_end.wrapping_sub(random.below(90_000u32));
-                (segment.payload_bytes, segment.is_copy) = (1 + random.below(9_000u32), 0);
-                segment.sack_count *= random.below(2u32);
+                segment.is_copy = 0;
+                // Bytes, or the end of the connection within the response.
+                if random.below(3u32) == 0 {
+                    (segment.payload_bytes, segment.flags) = (0, 0x11);
+                } else {
+                    segment.payload_bytes = 1 + random.below(9_000u32);
+                    segment.sack_count *= random.below(2u32);
+                }
+                splice.end = near(random, segment.seq.wrapping_add(segment.payload_bytes));
+            }
+            if matches!(operation, Operation::ReceiveHead) {
+                let (splice, segment) = (&mut vector.splice, &mut vector.segment);
+                (splice.has_end, splice.end, splice.awaits_head) = (0, 0, 1);
+                segment.seq = splice.first.wrapping_add(random.below(9u32) / 8);
+                vector.server.passed_end = segment.seq.wrapping_add(random.below(9u32) / 8);
+                vector.server.socket_edge = vector.server.passed_end.wrapping_add(30_000);
+                segment.ack = request_end.wrapping_sub(random.below(70_000u32));
+                (segment.is_copy, segment.sack_count) =
+                    (0, segment.sack_count * random.below(2u32));
+                let head_bytes = 1 + random.below(1024u32);
+                segment.payload_bytes = head_bytes * random.below(2u32) + random.below(9_000u32);
+                vector.arguments = [head_bytes, head_bytes + random.below(9_000u32)];
             }
             if matches!(operation, Operation::EndIfOver) {
                 let splice = &mut vector.splice;
@@ -376,8 +409,8 @@ fn both_translations_agree() {
                 let next = passed_end.wrapping_sub(vector.server.bypassed);
                 let written = sent_end.wrapping_sub(vector.client.bypassed);
                 vector.arguments = [near(random, next), near(random, written)];
-            } else if is_from_client {
-                vector.arguments = [random.below(1u32 << 30), 0];
+            } else if is_from_client && !matches!(operation, Operation::ReceiveHead) {
+                vector.arguments = [random.below(1u32 << 30), near(random, passed_end)];
             }
             let (expected, shown, ack) = model(operation, &vector);
             let found = run(&mut ebpf, &vector);
@@ -392,10 +425,14 @@ fn both_translations_agree() {
             }
             if matches!(operation, Operation::SpliceReceiveFromServer) {
                 forwarded += u32::from(expected.result == TO_CLIENT);
-                let is_reset = |segment: Segment| segment.has_any(TcpFlags::RST);
-                let was_reset = is_reset(Segment::from(vector.segment));
-                cut += u32::from(shown.is_some_and(is_reset) && !was_reset);
+                let is_cut = |shown: Segment| {
+                    let next = vector.server.passed_end.wrapping_sub(vector.server.bypassed);
+                    let moved = vector.segment.seq.wrapping_sub(vector.server.bypassed);
+                    shown.has_any(TcpFlags::FIN) && shown.seq.0 == next && moved != next
+                };
+                cut += u32::from(shown.is_some_and(is_cut));
             }
+            heads += u32::from(matches!(operation, Operation::ReceiveHead) && shown.is_some());
             if let Some(shown) = shown {
                 assert_eq!(Segment::from(found.segment), shown, "{operation:?} {vector:?}");
             }
@@ -420,7 +457,7 @@ fn both_translations_agree() {
         }
     });
     assert!(
-        ended - over > 20 && begun > 20 && over > 20 && forwarded > 20 && cut > 5,
-        "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut"
+        ended - over > 20 && begun > 20 && over > 20 && forwarded > 20 && cut > 5 && heads > 20,
+        "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut, {heads} heads"
     );
 }

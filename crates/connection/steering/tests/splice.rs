@@ -8,6 +8,7 @@ use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use rustix::net::sockopt::set_socket_linger;
 use rustix::thread::{
     CpuSet, UnshareFlags, gettid, sched_getcpu, sched_setaffinity, unshare_unsafe,
 };
@@ -206,6 +207,15 @@ fn retransmitted(stream: &TcpStream) -> u32 {
     u32::from_ne_bytes(info[100..104].try_into().expect("four bytes"))
 }
 
+/// Bytes in the send queue of a socket.
+fn unacknowledged_bytes(stream: &TcpStream) -> i32 {
+    let mut bytes = 0;
+    // SAFETY: the request writes one int.
+    let status = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
+    assert_eq!(status, 0);
+    bytes
+}
+
 fn to_server_line(mut server: &TcpStream, line: &str) {
     server.write_all(format!("{line}\n").as_bytes()).expect("the server reads");
 }
@@ -259,7 +269,12 @@ impl Balancer {
         let agent = self.has_agent.then_some((&KEY, self.counter));
         match self.worker.begin(client_slot, exchange.server_slot, when, agent) {
             Ok(()) => true,
-            Err(SpliceError::Unfit(_)) => false,
+            Err(SpliceError::Unfit(reason)) => {
+                if self.counter < 30 {
+                    println!("{when:?}: {reason}");
+                }
+                false
+            }
             Err(error) => panic!("{error}"),
         }
     }
@@ -381,7 +396,7 @@ impl Balancer {
                     server_slot: &server_slot,
                     bytes: response(numbers[0], numbers[1]).len(),
                 };
-                let is_early = self.has_agent && numbers[0] % 2 == 1;
+                let is_early = numbers[0] % 2 == 1;
                 self.pass(&line, is_early, &mut exchange);
             }
             assert_eq!(retransmitted(&client), 0);
@@ -445,8 +460,9 @@ fn responses_are_spliced(plan: Plan) {
             direct.counts().unwrap()
         );
         assert!(counts.acks > 20 && balancer.spliced > balancer.early + 5, "{counts:?}");
+        assert!(balancer.early > 20 && counts.over > 2, "{counts:?}");
         if plan.has_agent {
-            assert!(balancer.early > 20 && counts.over > 2 && bytes > 1 << 20, "{counts:?}");
+            assert!(bytes > 1 << 20, "{counts:?}");
         } else {
             assert!(counts.forwarded > 100 && bytes == 0, "{counts:?}");
         }
@@ -468,6 +484,155 @@ fn responses_are_spliced(plan: Plan) {
     let programs: [Box<dyn FnOnce() + Send>; 3] =
         [Box::new(client), Box::new(balancer), Box::new(server)];
     in_namespaces(plan, programs);
+}
+
+/// The cause of an end within a response.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// The balancer gives up.
+    Balancer,
+    /// The server closes, with a FIN.
+    Server,
+}
+
+/// The response that ends early, and the part of it that its server sends.
+const BROKEN_BYTES: usize = 400_000;
+const SENT_BYTES: usize = 250_000;
+
+/// Relays the start of a response of `BROKEN_BYTES` bytes, and lets its rest be direct.
+fn begin_broken(balancer: &mut Balancer, exchange: &Exchange<'_>) {
+    let (mut client, deadline, mut relayed) = (exchange.client, Instant::now() + PATIENCE, 0);
+    loop {
+        assert!(Instant::now() < deadline, "{relayed} bytes");
+        let bytes = Balancer::read_some(exchange.server, 16 << 10);
+        client.write_all(&bytes).expect("the client reads");
+        relayed += bytes.len();
+        let left = (BROKEN_BYTES - relayed) as u32;
+        if relayed > 0 && balancer.begin(exchange, When::Late(left)) {
+            return;
+        }
+    }
+}
+
+/// A response ends early, after the client has acknowledged all that was sent of it: nothing is under way
+/// that would show it the end.
+fn both_connections_end(cause: Cause, plan: Plan, complete: usize) {
+    let (share, shared): (Sender<DirectReturn>, Receiver<_>) = channel();
+    let (listening, listens) = channel::<()>();
+    let client = move || {
+        listens.recv().expect("the balancer starts");
+        let mut stream = TcpStream::connect(plan.address(1, 80)).expect("the balancer listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        for _ in 0..complete {
+            stream.write_all(b"2 100000\n").expect("the balancer reads");
+            stream.read_exact(&mut vec![0; 100_000]).expect("a whole response");
+        }
+        stream.write_all(b"2 400000\n").expect("the balancer reads");
+        stream.read_exact(&mut vec![0; SENT_BYTES]).expect("a part of a response");
+        let end = stream.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    };
+    let balancer = move || {
+        let _direct = shared.recv().expect("the server starts");
+        let splicing = Splicing::open("near", 8, 8).expect("the programs load");
+        let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
+        let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
+        server.set_nodelay(true).expect("an option");
+        let mut balancer = Balancer {
+            worker: splicing.worker().expect("the first"),
+            has_agent: plan.has_agent,
+            counter: 0,
+            spliced: 0,
+            early: 0,
+            relayed: 0,
+        };
+        listening.send(()).expect("the client waits");
+        let (client, _) = listener.accept().expect("a client");
+        let [near, far] = [server.local_addr(), server.peer_addr()].map(|a| a.expect("an address"));
+        let flow = FlowKey::new(near, far);
+        let server_slot = balancer.worker.open_server(&flow, LIMIT_BYTES, RULES).expect("a slot");
+        let mut slot = None;
+        balancer.open_client(&client, &mut slot);
+        let before = slot.as_ref().expect("it is open").acknowledged();
+        let mut lines = BufReader::new(client.try_clone().expect("a descriptor")).lines();
+        let mut exchange = Exchange {
+            client: &client,
+            server: &server,
+            slot: &mut slot,
+            server_slot: &server_slot,
+            bytes: 100_000,
+        };
+        for _ in 0..complete {
+            let line = lines.next().expect("a request").expect("a line");
+            balancer.pass(&line, false, &mut exchange);
+        }
+        let line = lines.next().expect("a request").expect("a line");
+        to_server_line(&server, &line);
+        server.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
+        begin_broken(&mut balancer, &exchange);
+        let due = before.wrapping_add((complete * 100_000 + SENT_BYTES) as u32);
+        let deadline = Instant::now() + PATIENCE;
+        let client_slot = slot.as_ref().expect("it is open");
+        while client_slot.acknowledged() != due {
+            assert!(Instant::now() < deadline, "{} of {due}", client_slot.acknowledged());
+            std::thread::yield_now();
+        }
+        if cause == Cause::Server {
+            server.set_read_timeout(Some(PATIENCE)).expect("a time");
+            assert_eq!((&server).read(&mut [0]).expect("the server's end"), 0);
+        }
+        balancer.worker.abort(client_slot, &server_slot).expect("the slots are open");
+        // In this order, since a process may end in any.
+        drop((slot, server_slot));
+        for socket in [&client, &server] {
+            set_socket_linger(socket, Some(Duration::ZERO)).expect("an option");
+        }
+        drop((lines, client, server));
+    };
+    let server = move || {
+        let listener = TcpListener::bind(plan.address(2, 8080)).expect("a free port");
+        let mut direct = DirectReturn::open("near", RULES, 8).expect("the programs load");
+        direct.set_key(&KEY).expect("a key");
+        share.send(direct).expect("the balancer waits");
+        let (mut stream, _) = listener.accept().expect("the balancer");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+        let mut lines = BufReader::new(stream.try_clone().expect("a descriptor"));
+        let mut line = String::new();
+        for _ in 0..complete {
+            lines.read_line(&mut line).expect("a request");
+            stream.write_all(&response(2, 100_000)).expect("the balancer reads");
+        }
+        lines.read_line(&mut line).expect("a request");
+        stream.write_all(&response(2, BROKEN_BYTES)[..SENT_BYTES]).expect("the client reads");
+        if cause == Cause::Server {
+            // With the last bytes, the FIN would reach the balancer when it is sent again.
+            let deadline = Instant::now() + PATIENCE;
+            while unacknowledged_bytes(&stream) > 0 {
+                assert!(Instant::now() < deadline, "the client acknowledges");
+                std::thread::yield_now();
+            }
+            stream.shutdown(std::net::Shutdown::Write).expect("it is open");
+        }
+        let end = stream.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(end, Err(ErrorKind::ConnectionReset));
+    };
+    let programs: [Box<dyn FnOnce() + Send>; 3] =
+        [Box::new(client), Box::new(balancer), Box::new(server)];
+    in_namespaces(plan, programs);
+}
+
+#[test]
+fn a_splice_that_is_given_up_ends_both_connections() {
+    for (has_agent, complete) in [(true, 0), (true, 1), (false, 0), (false, 2)] {
+        both_connections_end(Cause::Balancer, Plan { has_agent, ..USUAL }, complete);
+    }
+}
+
+#[test]
+fn a_server_that_ends_within_a_response_ends_the_clients_connection() {
+    for (has_agent, complete) in [(true, 0), (true, 1), (false, 0), (false, 2)] {
+        both_connections_end(Cause::Server, Plan { has_agent, ..USUAL }, complete);
+    }
 }
 
 const USUAL: Plan = Plan { addresses: IPV4, offloads: true, length_bits: 22, has_agent: true };
