@@ -562,7 +562,7 @@ impl Simulation {
                 over = front.end_if_over(server, now);
                 arrived.socket
             }
-            None => Some(splice::receive_from_client(&mut front.flow, &seen)),
+            None => splice::receive_from_client(&mut front.flow, &seen).socket,
         };
         if let Some(shown) = shown {
             let mut pieces = if payload.is_empty() { Vec::new() } else { vec![payload] };

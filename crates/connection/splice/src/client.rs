@@ -4,7 +4,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
 use crate::clock::{CLOCK_MARGIN_MS, Clock};
-use crate::segment::{Segment, earlier, later};
+use crate::segment::{Sack, Segment, earlier, later};
 
 /// Largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
@@ -37,6 +37,8 @@ pub struct ClientFlow {
     pub(crate) received: SeqNumber,
     /// The newest window field of the socket.
     pub(crate) window: u16,
+    /// The socket has reset the connection.
+    pub(crate) is_reset: bool,
     pub(crate) clock: Clock,
 }
 
@@ -74,6 +76,7 @@ impl ClientFlow {
             receive_max_bytes: u32::from(u16::MAX) << receive_scale,
             received,
             window: u16::try_from(receive_bytes >> receive_scale).unwrap_or(u16::MAX),
+            is_reset: false,
             clock: Clock::default(),
         }
     }
@@ -105,6 +108,21 @@ impl ClientFlow {
             && is_near(segment.seq)
             && is_near(segment.end())
             && acked.unsigned_abs() <= self.window_max_bytes
+    }
+
+    /// Returns a reset for a segment that comes after the socket's own, which was not exact for a client
+    /// with newer bytes. The socket may be on its way out, and say nothing. A SYN begins another
+    /// connection.
+    pub(crate) fn reset_again(&mut self, segment: &Segment) -> Option<Segment> {
+        self.is_reset &= !segment.flags.contains(TcpFlags::SYN);
+        (self.is_reset && segment.is_pure_ack()).then(|| Segment {
+            seq: segment.ack,
+            ack: SeqNumber(0),
+            flags: TcpFlags::RST,
+            window: 0,
+            sack: Sack::default(),
+            ..*segment
+        })
     }
 
     /// Notes an acceptable segment of the client. Returns false if its acknowledgement is not the
@@ -173,6 +191,7 @@ impl ClientFlow {
             // A reset is exact, or the client ignores it (RFC 5961 §3.2). The client may have bytes of
             // another host behind those of the socket.
             shown.seq = later(shown.seq, self.acked);
+            self.is_reset = true;
         }
         if is_spliced && segment.is_pure_ack() {
             // The client has more than the socket has sent, and ignores old numbers. It accepts one

@@ -56,6 +56,10 @@ pub struct RawClient {
     pub received: u32,
     /// The window field.
     pub window: u32,
+    /// 1: the socket has reset the connection.
+    pub is_reset: u32,
+    /// Zero.
+    pub reserved: u32,
     /// Timestamps that the peer sees.
     pub clock: RawClock,
 }
@@ -152,7 +156,7 @@ pub struct RawSegment {
     pub is_copy: u32,
 }
 
-const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 72);
+const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 80);
 const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 48);
 const _: () = assert!(size_of::<RawSegment>() == 72);
 
@@ -183,6 +187,8 @@ impl From<ClientFlow> for RawClient {
             receive_max_bytes: flow.receive_max_bytes,
             received: flow.received.0,
             window: flow.window.into(),
+            is_reset: flow.is_reset.into(),
+            reserved: 0,
             clock: flow.clock.into(),
         }
     }
@@ -201,6 +207,7 @@ impl From<RawClient> for ClientFlow {
             receive_max_bytes: raw.receive_max_bytes,
             received: SeqNumber(raw.received),
             window: raw.window as u16,
+            is_reset: raw.is_reset != 0,
             clock: raw.clock.into(),
         }
     }

@@ -91,6 +91,8 @@ pub struct Arrived {
     pub socket: Option<Segment>,
     /// For the server.
     pub server: Option<Segment>,
+    /// For the client: a reset.
+    pub client: Option<Segment>,
 }
 
 impl Splice {
@@ -225,7 +227,10 @@ impl Splice {
         // A reset for bytes that came after the client's end. The socket judges its number, which is not
         // translated.
         if segment.has_any(TcpFlags::RST) && !segment.has_any(TcpFlags::ACK) {
-            return Arrived { socket: Some(*segment), server: None };
+            return Arrived { socket: Some(*segment), ..Arrived::default() };
+        }
+        if let Some(reset) = client.reset_again(segment) {
+            return Arrived { client: Some(reset), ..Arrived::default() };
         }
         // What acknowledges bytes of another host is hidden from the socket, so it must be judged
         // here.
@@ -250,17 +255,18 @@ impl Splice {
         let is_news = !segment.ack.before(direct) || !sack.is_empty();
         if !segment.is_pure_ack() {
             self.owes_ack |= server.acked.before(ack);
-            return Arrived { socket, server: None };
+            return Arrived { socket, ..Arrived::default() };
         }
         if !is_news || !is_newest {
-            return Arrived { socket, server: None };
+            return Arrived { socket, ..Arrived::default() };
         }
         if self.awaits_head {
             self.owes_ack = true;
-            return Arrived { socket, server: None };
+            return Arrived { socket, ..Arrived::default() };
         }
         self.owes_ack = false;
-        Arrived { socket, server: Some(self.ack_for(client, server, ack, sack, now_ms)) }
+        let server = Some(self.ack_for(client, server, ack, sack, now_ms));
+        Arrived { socket, server, client: None }
     }
 
     /// Returns the acknowledgement that the server lacks, if there is one: it came with bytes of the
@@ -562,8 +568,15 @@ pub struct Start {
     pub is_judged_here: bool,
 }
 
-/// Translates a segment of a client without a splice for its socket.
-pub fn receive_from_client(client: &mut ClientFlow, segment: &Segment) -> Segment {
+/// Translates a segment of a client without a splice, for its socket or, with a reset, for the client.
+pub fn receive_from_client(client: &mut ClientFlow, segment: &Segment) -> Arrived {
+    match client.reset_again(segment) {
+        Some(reset) => Arrived { client: Some(reset), ..Arrived::default() },
+        None => Arrived { socket: Some(for_socket(client, segment)), ..Arrived::default() },
+    }
+}
+
+fn for_socket(client: &mut ClientFlow, segment: &Segment) -> Segment {
     if !client.is_acceptable(segment) {
         return client.unchecked_for_socket(segment);
     }

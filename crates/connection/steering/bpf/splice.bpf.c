@@ -253,7 +253,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 		server = bpf_map_lookup_elem(&splice_servers, &peer);
 		bpf_spin_lock(&lock->lock);
 		if (!slot->splice.is_active) {
-			client_receive(&slot->flow, &work->segment);
+			ways = client_receive(&slot->flow, &work->segment);
 			is_lost = 0;
 		} else if (server && slot->head.peer == peer) {
 			ways = splice_receive_from_client(&slot->flow, &server->flow,
@@ -279,6 +279,12 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	}
 	if (ways == SPLICE_KEPT)
 		return SHOT;
+	if (ways == SPLICE_TO_CLIENT) {
+		if (write_to(skb, packet, work, 0, &slot->head))
+			return SHOT;
+		skb->mark = MARK;
+		return bpf_redirect(slot->head.ifindex, 0);
+	}
 	if (!(ways & SPLICE_TO_SERVER) || !server)
 		return pass(skb, packet, work);
 	__u32 ifindex = server->head.ifindex;

@@ -177,8 +177,10 @@ static __always_inline void splice_send_to_client(struct splice_client *client, 
 	if (segment->payload_bytes)
 		client->socket_acked = earlier(client->socket_acked, segment->seq);
 	/* A reset is exact, or the client ignores it (RFC 5961 §3.2). */
-	if (segment->flags & TCP_RST)
+	if (segment->flags & TCP_RST) {
 		segment->seq = later(segment->seq, client->acked);
+		client->is_reset = 1;
+	}
 	if (!is_spliced || !is_pure_ack(segment))
 		return;
 	segment->seq = later(segment->seq,
@@ -363,19 +365,40 @@ static __always_inline void splice_note_end(const struct splice_client *client,
 		splice->is_complete = 1;
 }
 
-/* A segment of the client, without a splice. */
-static __always_inline void client_receive(struct splice_client *client,
-					   struct splice_segment *segment)
+/* Makes a segment that comes after the socket's reset another one, for the client: the socket's was not exact for
+ * a client with newer bytes, and the socket may be on its way out, and say nothing. A SYN begins another
+ * connection. Returns 0 for another segment. */
+static __always_inline int client_reset_again(struct splice_client *client,
+					      struct splice_segment *segment)
 {
+	if (segment->flags & TCP_SYN)
+		client->is_reset = 0;
+	if (!client->is_reset || !is_pure_ack(segment))
+		return 0;
+	segment->seq = segment->ack;
+	segment->ack = 0;
+	segment->flags = TCP_RST;
+	segment->window = 0;
+	segment->sack_count = 0;
+	return 1;
+}
+
+/* A segment of the client, without a splice. Returns enum splice_way. */
+static __always_inline int client_receive(struct splice_client *client,
+					  struct splice_segment *segment)
+{
+	if (client_reset_again(client, segment))
+		return SPLICE_TO_CLIENT;
 	if (!client_accepts(client, segment)) {
 		client_unchecked(client, segment);
-		return;
+		return SPLICE_TO_SOCKET;
 	}
 	client_note(client, segment);
 	if (before(client->sent_end, segment->ack))
 		client_unchecked(client, segment);
 	else
 		client_for_socket(client, segment);
+	return SPLICE_TO_SOCKET;
 }
 
 /* A segment of the client during a splice: `segment` becomes the one for the socket, `ack` the one
@@ -393,6 +416,8 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	 * translated. */
 	if ((segment->flags & (TCP_RST | TCP_ACK)) == TCP_RST)
 		return SPLICE_TO_SOCKET;
+	if (client_reset_again(client, segment))
+		return SPLICE_TO_CLIENT;
 	if (!client_accepts(client, segment))
 		return 0;
 	is_newest = client_note(client, segment);

@@ -189,6 +189,7 @@ static __always_inline void open_client(struct splice_client *flow,
 	flow->receive_max_bytes = 0xffffu << (socket->rcv_wscale & 15);
 	flow->received = socket->rcv_nxt;
 	flow->window = socket->rcv_wnd >> (socket->rcv_wscale & 15);
+	flow->is_reset = 0;
 	open_clock(&flow->clock, socket, now_ms);
 }
 

@@ -33,6 +33,8 @@ struct splice_client {
 	__u32 receive_max_bytes;
 	__u32 received;
 	__u32 window;
+	__u32 is_reset;
+	__u32 reserved;
 	struct splice_clock clock;
 };
 

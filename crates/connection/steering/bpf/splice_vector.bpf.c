@@ -52,12 +52,12 @@ static __always_inline void run(struct vector *v)
 {
 	switch (v->operation) {
 	case CLIENT_RECEIVE:
-		client_receive(&v->client, &v->segment);
+		v->result = client_receive(&v->client, &v->segment);
 		break;
 	case SPLICE_RECEIVE_FROM_CLIENT:
 		v->result = splice_receive_from_client(&v->client, &v->server, &v->splice, &v->segment,
 						       &v->ack, v->now_ms) &
-			    (SPLICE_TO_SOCKET | SPLICE_TO_SERVER);
+			    (SPLICE_TO_SOCKET | SPLICE_TO_SERVER | SPLICE_TO_CLIENT);
 		break;
 	case SEND_TO_CLIENT:
 		splice_send_to_client(&v->client, v->splice.is_active, &v->segment, v->now_ms);

@@ -56,7 +56,7 @@ struct RawHead {
 #[derive(Debug)]
 struct RawClientSlot {
     head: RawHead,
-    flow: [AtomicU32; 18],
+    flow: [AtomicU32; 20],
     splice: [AtomicU32; 12],
 }
 
@@ -93,7 +93,7 @@ struct RawRequest {
     udp_sum: AtomicU32,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 192);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 200);
 const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
@@ -101,7 +101,7 @@ const SENT_END: usize = 1;
 const ACKED: usize = 2;
 const SERVER_HAS_CLOCK: usize = 14;
 const SERVER_LIMIT: usize = 9;
-const CLIENT_SHIFT: usize = 11;
+const CLIENT_SHIFT: usize = 13;
 const SERVER_SHIFT: usize = 15;
 const IS_ACTIVE: usize = 0;
 const FIRST: usize = 1;

@@ -79,7 +79,7 @@ struct Vector {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 72 + 88 + 48 + 72 + 72 + 48 + 48 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 80 + 88 + 48 + 72 + 72 + 48 + 48 + 16);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -170,6 +170,8 @@ fn any(random: &mut Random) -> Vector {
         receive_max_bytes: random.below(400_000u32),
         received: near(random, theirs),
         window: random.below(0x1_0000u32),
+        is_reset: random.below(4u32) / 3,
+        reserved: 0,
         clock: clock(random, now_ms),
     };
     let server = RawServer {
@@ -262,12 +264,16 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
     let (mut shown, mut ack) = (None, None);
     match operation {
         Operation::ClientReceive => {
-            shown = Some(splice::receive_from_client(&mut client, &segment));
+            let arrived = splice::receive_from_client(&mut client, &segment);
+            out.result = TO_SOCKET * u32::from(arrived.socket.is_some());
+            out.result |= TO_CLIENT * u32::from(arrived.client.is_some());
+            shown = arrived.socket.or(arrived.client);
         }
         Operation::SpliceReceiveFromClient => {
             let arrived = spliced.receive_from_client(&mut client, &mut server, &segment, now_ms);
-            (shown, ack) = (arrived.socket, arrived.server);
-            out.result = TO_SOCKET * u32::from(shown.is_some());
+            (shown, ack) = (arrived.socket.or(arrived.client), arrived.server);
+            out.result = TO_SOCKET * u32::from(arrived.socket.is_some());
+            out.result |= TO_CLIENT * u32::from(arrived.client.is_some());
             out.result |= TO_SERVER * u32::from(ack.is_some());
         }
         Operation::SendToClient => {
