@@ -126,6 +126,10 @@ pub struct RawSplice {
     pub forwarded_bytes: u32,
     /// Bytes that are expected of a response whose head is judged at the balancer.
     pub early_bytes: u32,
+    /// The acknowledgement in direct segments.
+    pub rule_ack: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `struct splice_segment`.
@@ -157,7 +161,7 @@ pub struct RawSegment {
 }
 
 const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 80);
-const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 48);
+const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 56);
 const _: () = assert!(size_of::<RawSegment>() == 72);
 
 impl From<Clock> for RawClock {
@@ -270,6 +274,8 @@ impl From<Splice> for RawSplice {
             clock_offset: splice.clock_offset,
             forwarded_bytes: splice.forwarded_bytes,
             early_bytes: splice.early_bytes,
+            rule_ack: splice.rule_ack.0,
+            reserved: 0,
         }
     }
 }
@@ -287,6 +293,7 @@ impl From<RawSplice> for Option<Splice> {
             clock_offset: raw.clock_offset,
             forwarded_bytes: raw.forwarded_bytes,
             early_bytes: raw.early_bytes,
+            rule_ack: SeqNumber(raw.rule_ack),
         })
     }
 }

@@ -71,6 +71,8 @@ pub struct Splice {
     /// Bytes that are expected of a response whose head is judged here ([`Splice::receive_head`]); 0:
     /// the server's host judges it, or it was relayed.
     pub(crate) early_bytes: u32,
+    /// The acknowledgement in direct segments.
+    pub(crate) rule_ack: SeqNumber,
 }
 
 /// Where a segment of a server goes.
@@ -168,6 +170,7 @@ impl Splice {
             clock_offset: clock.unwrap_or_default().0,
             forwarded_bytes: 0,
             early_bytes: at.expected_bytes.filter(|_| at.is_judged_here).unwrap_or_default(),
+            rule_ack: rule.ack,
         };
         Ok((splice, rule))
     }
@@ -224,10 +227,13 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Arrived {
-        // A reset for bytes that came after the client's end. The socket judges its number, which is not
-        // translated.
-        if segment.has_any(TcpFlags::RST) && !segment.has_any(TcpFlags::ACK) {
-            return Arrived { socket: Some(*segment), ..Arrived::default() };
+        // A reset for bytes that came after the client's end, or the SYN of another connection. The socket
+        // judges its number, which is not translated. That of a reset is what the bytes acknowledged: the
+        // socket may have more, at least the client's FIN.
+        if segment.has_any(TcpFlags::RST | TcpFlags::SYN) && !segment.has_any(TcpFlags::ACK) {
+            let is_exact = segment.has_any(TcpFlags::RST) && segment.seq == self.rule_ack;
+            let seq = if is_exact { client.received } else { segment.seq };
+            return Arrived { socket: Some(Segment { seq, ..*segment }), ..Arrived::default() };
         }
         if let Some(reset) = client.reset_again(segment) {
             return Arrived { client: Some(reset), ..Arrived::default() };

@@ -412,10 +412,14 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	__u32 direct = splice->first + splice->delta, sent_end = client->sent_end, number;
 	int is_newest, ways, is_ack = is_pure_ack(segment);
 
-	/* A reset for bytes that came after the client's end. The socket judges its number, which is not
-	 * translated. */
-	if ((segment->flags & (TCP_RST | TCP_ACK)) == TCP_RST)
+	/* A reset for bytes that came after the client's end, or the SYN of another connection. The socket
+	 * judges its number, which is not translated. That of a reset is what the bytes acknowledged: the
+	 * socket may have more, at least the client's FIN. */
+	if (segment->flags & (TCP_RST | TCP_SYN) && !(segment->flags & TCP_ACK)) {
+		if (segment->flags & TCP_RST && segment->seq == splice->rule_ack)
+			segment->seq = client->received;
 		return SPLICE_TO_SOCKET;
+	}
 	if (client_reset_again(client, segment))
 		return SPLICE_TO_CLIENT;
 	if (!client_accepts(client, segment))
@@ -648,6 +652,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	rule->delta = delta;
 	rule->ack = later(client->received, start->received);
 	rule->window = client->window;
+	splice->rule_ack = rule->ack;
 	return SPLICE_FIT;
 }
 

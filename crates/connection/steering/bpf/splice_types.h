@@ -68,6 +68,8 @@ struct splice_state {
 	__u32 clock_offset;
 	__u32 forwarded_bytes;
 	__u32 early_bytes;
+	__u32 rule_ack;
+	__u32 reserved;
 };
 
 struct splice_segment {

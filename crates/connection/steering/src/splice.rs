@@ -57,7 +57,7 @@ struct RawHead {
 struct RawClientSlot {
     head: RawHead,
     flow: [AtomicU32; 20],
-    splice: [AtomicU32; 12],
+    splice: [AtomicU32; 14],
 }
 
 /// `struct splice_server_slot`: the flow is a `RawServer`.
@@ -93,7 +93,7 @@ struct RawRequest {
     udp_sum: AtomicU32,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 200);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 208);
 const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;

@@ -79,7 +79,7 @@ struct Vector {
     reserved: u32,
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 80 + 88 + 48 + 72 + 72 + 48 + 48 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 80 + 88 + 56 + 72 + 72 + 48 + 48 + 16);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -126,7 +126,7 @@ fn clock(random: &mut Random, now_ms: u64) -> RawClock {
 }
 
 fn segment(random: &mut Random, seq: u32, ack: u32, now_ms: u64) -> RawSegment {
-    const FLAGS: [u32; 9] = [0x10, 0x10, 0x10, 0x18, 0x11, 0x14, 0x12, 0x04, 0x00];
+    const FLAGS: [u32; 10] = [0x10, 0x10, 0x10, 0x18, 0x11, 0x14, 0x12, 0x04, 0x02, 0x00];
     let mut sack = [[0; 2]; 4];
     let count = if random.below(3u32) == 0 { random.below(5u32) } else { 0 };
     let seq = near(random, seq);
@@ -206,6 +206,8 @@ fn any(random: &mut Random) -> Vector {
         clock_offset: near(random, 0),
         forwarded_bytes: random.below(u32::MAX),
         early_bytes: random.below(2u32) * random.below(90_000u32),
+        rule_ack: near(random, theirs),
+        reserved: 0,
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
@@ -373,6 +375,12 @@ fn both_translations_agree() {
                 ),
                 _ => segment(random, received, acked, now_ms),
             };
+            if matches!(operation, Operation::SpliceReceiveFromClient)
+                && vector.segment.flags == 0x04
+                && is_from_client
+            {
+                vector.segment.seq = vector.splice.rule_ack;
+            }
             if matches!(operation, Operation::SpliceReceiveFromServer) && is_from_client {
                 let (splice, segment) = (&mut vector.splice, &mut vector.segment);
                 (splice.has_end, splice.awaits_head) = (1, 0);
