@@ -73,6 +73,15 @@ pub(crate) async fn close(
     }
 }
 
+/// Returns true if both directions of a connection have ended, or it was reset.
+pub(crate) fn is_gone(tcp: &TcpStream) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut seen = [PollFd::new(tcp, PollFlags::empty())];
+    // Also if nothing else is asked for, poll(2) tells these two.
+    poll(&mut seen, Some(&Timespec::default())).is_ok()
+        && seen[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
+}
+
 /// Lets the kernel send what a socket has been given after its close. That of a connection with direct
 /// return resets it, unless the end is in order: the peer of a process that was killed is told so.
 pub(crate) fn may_linger(tcp: &TcpStream) {

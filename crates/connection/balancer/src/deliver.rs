@@ -13,6 +13,7 @@ use unlade_steering::splice::End;
 
 use crate::body::Body;
 use crate::buffer::PipeLease;
+use crate::closing;
 use crate::config::Timeouts;
 use crate::direct_return::{Begun, DirectReturn, Judged};
 use crate::exchange::Failed;
@@ -339,6 +340,9 @@ impl Delivery<'_> {
             match self.timer.until(Instant::now() + pause, seen).await {
                 Err(Elapsed) => {
                     pause = (pause * 2).min(PAUSE_MAX);
+                    if !watches && closing::is_gone(self.client.tcp()) {
+                        return Err(Failed::Client);
+                    }
                     let newest = direct.acknowledged();
                     if newest == begun && relayed == 0 && !is_repeated {
                         // The datagram with the rule and the window may be lost.
