@@ -128,8 +128,8 @@ pub struct RawSplice {
     pub early_bytes: u32,
     /// The acknowledgement in direct segments.
     pub rule_ack: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: the server has ended its connection.
+    pub has_fin: u32,
 }
 
 /// `struct splice_segment`.
@@ -275,7 +275,7 @@ impl From<Splice> for RawSplice {
             forwarded_bytes: splice.forwarded_bytes,
             early_bytes: splice.early_bytes,
             rule_ack: splice.rule_ack.0,
-            reserved: 0,
+            has_fin: splice.has_fin.into(),
         }
     }
 }
@@ -294,6 +294,7 @@ impl From<RawSplice> for Option<Splice> {
             forwarded_bytes: raw.forwarded_bytes,
             early_bytes: raw.early_bytes,
             rule_ack: SeqNumber(raw.rule_ack),
+            has_fin: raw.has_fin != 0,
         })
     }
 }

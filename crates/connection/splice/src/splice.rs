@@ -73,6 +73,8 @@ pub struct Splice {
     pub(crate) early_bytes: u32,
     /// The acknowledgement in direct segments.
     pub(crate) rule_ack: SeqNumber,
+    /// The server has ended its connection; the socket may not know it yet.
+    pub(crate) has_fin: bool,
 }
 
 /// Where a segment of a server goes.
@@ -171,6 +173,7 @@ impl Splice {
             forwarded_bytes: 0,
             early_bytes: at.expected_bytes.filter(|_| at.is_judged_here).unwrap_or_default(),
             rule_ack: rule.ack,
+            has_fin: false,
         };
         Ok((splice, rule))
     }
@@ -357,6 +360,9 @@ impl Splice {
         if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
             return FromServer::Dropped;
         }
+        self.has_fin |= segment.has_any(TcpFlags::FIN)
+            && !segment.seq.before(self.first)
+            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX;
         if self.is_past_socket(server, segment) {
             if segment.payload_bytes == 0 && segment.has_any(TcpFlags::FIN) {
                 // Behind what the socket has, it would wait there for bytes that went to the client.
@@ -502,7 +508,7 @@ impl Splice {
         }
         // A socket can refuse a segment that it was given (RFC 7323 §5.3, memory). The server will
         // not send these bytes again, so the socket's later numbers are unknown.
-        let is_reusable = socket_next == server.socket_next();
+        let is_reusable = socket_next == server.socket_next() && !self.has_fin;
         let is_owed = server.acked.before(end);
         let owed = is_owed
             .then(|| self.ack_for(client, server, end, crate::segment::Sack::default(), now_ms));
@@ -532,7 +538,7 @@ impl Splice {
         let has_copies_only =
             self.first.before(self.copied_end) && server.passed_end == self.copied_end;
         let is_silent = client.sent_end == self.first + self.delta;
-        if !has_copies_only || !is_silent || server.acked.before(end) {
+        if !has_copies_only || !is_silent || self.has_fin || server.acked.before(end) {
             return Err(self);
         }
         let (socket_next, written_end) = (server.socket_next(), client.sent_end - client.bypassed);

@@ -579,6 +579,9 @@ static __always_inline int splice_receive_from_server(const struct splice_client
 	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
 	    before(seq, splice->end))
 		return 0;
+	if (segment->flags & TCP_FIN && !before(seq, splice->first) &&
+	    server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX)
+		splice->has_fin = 1;
 	if (splice_is_past_socket(server, splice, segment)) {
 		if (!segment->payload_bytes && segment->flags & TCP_FIN) {
 			/* Behind what the socket has, it would wait there for bytes that went to the client. */
@@ -653,6 +656,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	rule->ack = later(client->received, start->received);
 	rule->window = client->window;
 	splice->rule_ack = rule->ack;
+	splice->has_fin = 0;
 	return SPLICE_FIT;
 }
 
@@ -669,7 +673,7 @@ static __always_inline int splice_end(struct splice_client *client, struct splic
 	if (!splice->is_active || !splice->has_end || !splice->is_complete ||
 	    written != client->sent_end)
 		return SPLICE_NOT_ENDED;
-	*is_reusable = socket_next == server->passed_end - server->bypassed;
+	*is_reusable = socket_next == server->passed_end - server->bypassed && !splice->has_fin;
 	owes = before(server->acked, end);
 	if (owes) {
 		ack->sack_count = 0;
@@ -695,7 +699,7 @@ static __always_inline int splice_end_if_over(struct splice_client *client,
 
 	if (!before(splice->first, splice->copied_end) ||
 	    server->passed_end != splice->copied_end ||
-	    client->sent_end != splice->first + splice->delta ||
+	    client->sent_end != splice->first + splice->delta || splice->has_fin ||
 	    before(server->acked, splice->end))
 		return 0;
 	return splice_end(client, server, splice, server->passed_end - server->bypassed,

@@ -69,7 +69,7 @@ struct splice_state {
 	__u32 forwarded_bytes;
 	__u32 early_bytes;
 	__u32 rule_ack;
-	__u32 reserved;
+	__u32 has_fin;
 };
 
 struct splice_segment {

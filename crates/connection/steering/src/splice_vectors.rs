@@ -207,7 +207,7 @@ fn any(random: &mut Random) -> Vector {
         forwarded_bytes: random.below(u32::MAX),
         early_bytes: random.below(2u32) * random.below(90_000u32),
         rule_ack: near(random, theirs),
-        reserved: 0,
+        has_fin: random.below(8u32) / 7,
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;

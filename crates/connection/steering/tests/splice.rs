@@ -460,7 +460,9 @@ fn responses_are_spliced(plan: Plan) {
             direct.counts().unwrap()
         );
         assert!(counts.acks > 20 && balancer.spliced > balancer.early + 5, "{counts:?}");
-        assert!(balancer.early > 20 && counts.over > 2, "{counts:?}");
+        // Of the responses with a head, those that the balancer is too late for are not counted.
+        assert!(balancer.early > 5, "{counts:?}");
+        assert!(counts.over > 0 || !plan.offloads, "{counts:?}");
         if plan.has_agent {
             assert!(bytes > 1 << 20, "{counts:?}");
         } else {
