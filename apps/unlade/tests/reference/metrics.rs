@@ -62,6 +62,7 @@ const PRODUCTS: &[Product] = &[
             "unlade_dropped_",
             "unlade_extension_",
             "unlade_refused_icmp_",
+            "unlade_delayed_",
             "unlade_resets_",
             "unlade_flow_",
         ],
