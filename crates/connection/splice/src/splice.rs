@@ -410,6 +410,7 @@ impl Splice {
         let copy = Segment { payload_bytes: head.head_bytes, flags, ..*segment };
         let copy = server.for_socket(&copy, true, now_ms)?;
         self.copied_end = self.first + head.head_bytes;
+        self.has_fin |= segment.has_any(TcpFlags::FIN);
         self.set_length(client, head.response_bytes());
         Some((self.forward(client, server, segment), copy))
     }

@@ -563,6 +563,8 @@ static __always_inline int splice_receive_head(const struct splice_client *clien
 	if (!server_for_socket(server, 1, copy, now_ms))
 		return 0;
 	splice->copied_end = splice->first + head_bytes;
+	if (segment->flags & TCP_FIN)
+		splice->has_fin = 1;
 	splice_set_length(client, splice, response_bytes);
 	splice_forward(client, server, splice, segment);
 	return 1;
