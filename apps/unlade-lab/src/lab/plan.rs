@@ -29,8 +29,8 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
     ("off.objects.lab", OffloadMode::Off, RequestsPerMigration::Limited(1)),
 ];
 /// Hosts with direct return, in a lab with `--direct-return`: name, pool, settings. All responses that
-/// are expected to be of 1 KiB or more begin early at the second one, none at the third. The pool of the
-/// fourth has no agents.
+/// are expected to be of 1 KiB or more begin early at the second and the fourth, none at the third. The
+/// pool of the fourth has no agents.
 pub const DIRECT_HOSTS: [(&str, &str, &str); 4] = [
     ("direct.objects.lab", "direct", "key_file = KEY"),
     (EARLY_HOST, "early", "early_from_bytes = \"1KiB\", key_file = KEY"),

@@ -234,6 +234,7 @@ impl Splice {
         // judges its number, which is not translated. That of a reset is what the bytes acknowledged: the
         // socket may have more, at least the client's FIN.
         if segment.has_any(TcpFlags::RST | TcpFlags::SYN) && !segment.has_any(TcpFlags::ACK) {
+            client.is_reset &= !segment.has_any(TcpFlags::SYN);
             let is_exact = segment.has_any(TcpFlags::RST) && segment.seq == self.rule_ack;
             let seq = if is_exact { client.received } else { segment.seq };
             return Arrived { socket: Some(Segment { seq, ..*segment }), ..Arrived::default() };

@@ -416,6 +416,8 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	 * judges its number, which is not translated. That of a reset is what the bytes acknowledged: the
 	 * socket may have more, at least the client's FIN. */
 	if (segment->flags & (TCP_RST | TCP_SYN) && !(segment->flags & TCP_ACK)) {
+		if (segment->flags & TCP_SYN)
+			client->is_reset = 0;
 		if (segment->flags & TCP_RST && segment->seq == splice->rule_ack)
 			segment->seq = client->received;
 		return SPLICE_TO_SOCKET;

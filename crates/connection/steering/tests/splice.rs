@@ -243,6 +243,10 @@ struct Exchange<'e> {
 }
 
 impl Balancer {
+    fn new(worker: SpliceWorker, has_agent: bool) -> Balancer {
+        Balancer { worker, has_agent, counter: 0, spliced: 0, early: 0, relayed: 0 }
+    }
+
     /// Returns the bytes that the socket has, at most `bytes`; none if it has none.
     fn read_some(mut from: &TcpStream, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0; bytes];
@@ -440,14 +444,7 @@ fn responses_are_spliced(plan: Plan) {
         let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
         let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
         server.set_nodelay(true).expect("an option");
-        let mut balancer = Balancer {
-            worker: splicing.worker().expect("the first"),
-            has_agent: plan.has_agent,
-            counter: 0,
-            spliced: 0,
-            early: 0,
-            relayed: 0,
-        };
+        let mut balancer = Balancer::new(splicing.worker().expect("the first"), plan.has_agent);
         listening.send(()).expect("the client waits");
         balancer.run(&listener, &server, CLIENTS);
         let counts = splicing.counts().expect("counts");
@@ -540,14 +537,7 @@ fn both_connections_end(cause: Cause, plan: Plan, complete: usize) {
         let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
         let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
         server.set_nodelay(true).expect("an option");
-        let mut balancer = Balancer {
-            worker: splicing.worker().expect("the first"),
-            has_agent: plan.has_agent,
-            counter: 0,
-            spliced: 0,
-            early: 0,
-            relayed: 0,
-        };
+        let mut balancer = Balancer::new(splicing.worker().expect("the first"), plan.has_agent);
         listening.send(()).expect("the client waits");
         let (client, _) = listener.accept().expect("a client");
         let [near, far] = [server.local_addr(), server.peer_addr()].map(|a| a.expect("an address"));

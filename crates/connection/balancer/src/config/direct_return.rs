@@ -22,7 +22,7 @@ pub struct DirectReturnConfig {
     #[serde(default = "from_bytes_default")]
     pub from_bytes: ByteSize,
     /// If the last response for a path had as many bytes, the next one goes to the client directly
-    /// from its first byte on. Its head is then the server's, unchanged. Needs agents.
+    /// from its first byte on. Its head is then the server's, unchanged.
     #[serde(default = "early_from_bytes_default")]
     pub early_from_bytes: ByteSize,
 }
