@@ -10,7 +10,8 @@
 //! 3. [`BodyFraming`] says where the body ends, and [`ChunkedScanner`] finds the end of a chunked
 //!    one;
 //! 4. [`HeadError`] is a refusal: [`HeadError::reason`] for a counter, [`HeadError::status`] for
-//!    the answer.
+//!    the answer;
+//! 5. [`forward`] writes the heads of messages that pass through, and follows their bodies.
 //!
 //! ```
 //! use unlade_http::{BodyFraming, HeadLimits, Method, RequestHead};
@@ -35,14 +36,15 @@
 //! # Limits
 //! The parser is strict wherever leniency lets two parties disagree (request smuggling): line ends
 //! are CRLF only, a length is stated once, the only transfer coding is `chunked`, a host is stated
-//! once. Heads have at most [`HEAD_BYTES_CEILING`] bytes. No HTTP/2, no writing of messages. No
-//! I/O, no thread, no `unsafe`, no copy of the text.
+//! once. Heads have at most [`HEAD_BYTES_CEILING`] bytes. No HTTP/2; messages are written only if they
+//! pass through. No I/O, no thread, no `unsafe`; parsing does not copy the text.
 #![forbid(unsafe_code)]
 
 mod authority;
 mod chunked;
 mod error;
 mod fields;
+pub mod forward;
 pub mod percent;
 mod request;
 mod response;

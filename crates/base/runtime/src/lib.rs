@@ -18,6 +18,7 @@
 //! - [`identity`]: a certificate and its key, from files;
 //! - [`handshake`]: from an accepted socket to an established TLS connection;
 //! - [`stream`]: a client connection, plain or TLS, with records that a device may take over;
+//!   [`peer`]: notices that its peer has sent something or is gone;
 //! - [`descriptors`]: file descriptors passed to another process;
 //! - [`limits`]: resource limits of the process;
 //! - [`system`]: errors that stop a command; [`restart`]: pauses before a restart.
@@ -62,6 +63,7 @@ pub mod limits;
 pub mod listen;
 pub mod logs;
 mod offloaded;
+pub mod peer;
 pub mod restart;
 mod stall;
 pub mod stream;

@@ -5,19 +5,18 @@ use std::io;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use unlade_http::forward::{self, Body, ResponseTerms};
 use unlade_http::{BodyFraming, ResponseHead};
 use unlade_metrics::{Begin, Event};
 use unlade_runtime::Stream;
 use unlade_splice::head::Head;
 use unlade_steering::splice::End;
 
-use crate::body::Body;
 use crate::buffer::PipeLease;
 use crate::closing;
 use crate::config::Timeouts;
 use crate::direct_return::{Begun, DirectReturn, Judged};
 use crate::exchange::Failed;
-use crate::head::{self, ResponseTerms};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::splice::{self, Turn};
 use crate::timer::{Elapsed, Timer};
@@ -195,7 +194,7 @@ impl Delivery<'_> {
         sent: &mut u64,
     ) -> Result<(), Failed> {
         let mut out = Vec::with_capacity(head.head_bytes() + 128);
-        head::response(head, self.incoming.data(), terms, &mut out);
+        forward::response(head, self.incoming.data(), terms, &mut out);
         let behind = self.incoming.data().get(head.head_bytes()..).unwrap_or_default();
         let taken = body.advance(behind).map_err(Failed::Malformed)?;
         if !self.incoming.replace_front(head.head_bytes(), &out) {
@@ -220,7 +219,7 @@ impl Delivery<'_> {
         sent: &mut u64,
     ) -> Result<(), Failed> {
         let mut out = Vec::new();
-        head::response(head, self.incoming.data(), terms, &mut out);
+        forward::response(head, self.incoming.data(), terms, &mut out);
         let head_bytes = out.len();
         self.incoming.consume(head.head_bytes());
         let data = self.incoming.data();

@@ -3,13 +3,12 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::net::RecvFlags;
-use tokio::io::{AsyncRead, Interest, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 use unlade_runtime::Stream;
+use unlade_runtime::peer::{self, PeerEvent};
 
 use crate::buffer::{Buffer, Buffers};
 
@@ -110,7 +109,10 @@ impl Incoming {
                 return Poll::Ready(ReadEvent::Read(read));
             }
             match client {
-                Some(client) => poll_client(client, context),
+                Some(client) => peer::poll_event(client.tcp(), context).map(|event| match event {
+                    PeerEvent::Sent => ReadEvent::ClientBusy,
+                    PeerEvent::Gone => ReadEvent::ClientGone,
+                }),
                 None => Poll::Pending,
             }
         })
@@ -148,28 +150,6 @@ impl Incoming {
         ready!(polled)?;
         self.ended |= count == 0;
         Poll::Ready(Ok(count))
-    }
-}
-
-/// Becomes ready once the client has sent something or has closed.
-fn poll_client(client: &Stream, context: &mut Context<'_>) -> Poll<ReadEvent> {
-    let tcp = client.tcp();
-    loop {
-        if ready!(tcp.poll_read_ready(context)).is_err() {
-            return Poll::Ready(ReadEvent::ClientGone);
-        }
-        let peeked = tcp.try_io(Interest::READABLE, || {
-            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            rustix::net::recv(tcp.as_fd(), &mut [0u8; 1][..], flags)
-                .map(|(_, count)| count)
-                .map_err(io::Error::from)
-        });
-        match peeked {
-            // The data that made the socket readable has been read since.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(_) => return Poll::Ready(ReadEvent::ClientBusy),
-            Err(_) => return Poll::Ready(ReadEvent::ClientGone),
-        }
     }
 }
 

@@ -50,7 +50,7 @@
 //! 4. `offload` decides: hand the connection over, or proxy. A connection that cannot be handed
 //!    over, or comes back unmoved, is proxied; the reason is counted. `auto` learns the costs of
 //!    both.
-//! 5. Proxied: `head` rewrites the request, `upstream` provides a connection to the server, `proxy`
+//! 5. Proxied: `unlade_http::forward` rewrites heads, `upstream` connects to the server, `proxy`
 //!    sends the request and waits (`upload` for the body), `deliver` sends the response: from a
 //!    buffer, or by splice(2) where the body is large and neither side has TLS, or only its first
 //!    part, where `direct_return` lets the rest bypass the sockets. A server that
@@ -77,7 +77,6 @@ mod accept;
 mod actions;
 mod auto;
 mod bodies;
-mod body;
 mod buffer;
 mod busy;
 mod channel;
@@ -93,7 +92,6 @@ mod flows;
 mod frames;
 mod freeze;
 mod handover;
-mod head;
 mod health;
 mod idle_time;
 mod incoming;

@@ -13,17 +13,16 @@ use std::io;
 use std::net::SocketAddr;
 
 use tokio::time::Instant;
+use unlade_http::forward::{self, Body, ClientOrigin, ResponseTerms};
 use unlade_http::{HeadError, HeadLimits, Method, RequestHead, ResponseHead};
 use unlade_metrics::{Event, Stage, UpstreamFailure};
 use unlade_runtime::Stream;
 use unlade_steering::splice::ClientSlot;
 
-use crate::body::Body;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
 use crate::direct_return::DirectReturn;
 use crate::exchange::{Done, Ended, Failed};
-use crate::head::{self, ClientOrigin, ResponseTerms};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::Pool;
 use crate::respond::Refusal;
@@ -101,7 +100,7 @@ impl<'b> Forward<'b> {
             authority: &authority,
             upgrade: upgrade.as_deref(),
         };
-        head::request(request, input, &origin, out);
+        forward::request(request, input, &origin, out);
         let mut rest = Body::new(request.framing());
         let behind = input.get(request.head_bytes()..).unwrap_or_default();
         let taken = rest.advance(behind)?;
@@ -506,7 +505,7 @@ impl Exchange<'_> {
         if !http10 {
             let mut out = Vec::new();
             let terms = ResponseTerms { http10, keep_alive: true };
-            head::response(head, incoming.data(), terms, &mut out);
+            forward::response(head, incoming.data(), terms, &mut out);
             let sending = self.client.write_all(&out, false);
             match self.timer.limit(self.timeouts.body_stall, sending).await {
                 Ok(Ok(())) => {}
@@ -531,7 +530,7 @@ impl Exchange<'_> {
             return self.give_up(Failed::Malformed(HeadError::BadStatusLine));
         };
         let mut out = Vec::with_capacity(head.head_bytes() + 64);
-        head::switching(&head, data, protocol, &mut out);
+        forward::switching(&head, data, protocol, &mut out);
         let behind = data.get(head.head_bytes()..).unwrap_or_default().to_vec();
         let mut upstream = upstream;
         self.lift_limit(&mut upstream);

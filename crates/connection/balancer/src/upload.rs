@@ -3,10 +3,10 @@
 
 use tokio::net::TcpStream;
 use unlade_http::HeadError;
+use unlade_http::forward::Body;
 use unlade_metrics::Event;
 use unlade_runtime::Stream;
 
-use crate::body::Body;
 use crate::buffer::PipeLease;
 use crate::splice::{self, Turn};
 use crate::upstream;

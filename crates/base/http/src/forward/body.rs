@@ -1,10 +1,10 @@
 //! Finds the end of a body that passes through.
 
-use unlade_http::{BodyFraming, ChunkedScanner, HeadError};
+use crate::{BodyFraming, ChunkedScanner, HeadError};
 
 /// The remaining part of a body.
 #[derive(Debug)]
-pub(crate) enum Body {
+pub enum Body {
     /// This number of bytes.
     Length(u64),
     /// Chunks.
@@ -17,7 +17,7 @@ pub(crate) enum Body {
 
 impl Body {
     /// Creates the state at the start of a body.
-    pub(crate) fn new(framing: BodyFraming) -> Body {
+    pub fn new(framing: BodyFraming) -> Body {
         match framing {
             BodyFraming::None | BodyFraming::Length(0) => Body::Done,
             BodyFraming::Length(bytes) => Body::Length(bytes),
@@ -27,12 +27,12 @@ impl Body {
     }
 
     /// Returns true if the whole body has passed.
-    pub(crate) fn is_done(&self) -> bool {
+    pub fn is_done(&self) -> bool {
         matches!(self, Body::Done)
     }
 
     /// Returns the number of bytes that may pass without inspection.
-    pub(crate) fn blind_bytes(&self) -> u64 {
+    pub fn blind_bytes(&self) -> u64 {
         match self {
             Body::Length(left) => *left,
             Body::Chunked(scanner) => scanner.data_bytes_due(),
@@ -42,7 +42,7 @@ impl Body {
     }
 
     /// Records that bytes of [`Body::blind_bytes`] passed without inspection.
-    pub(crate) fn skip(&mut self, bytes: u64) {
+    pub fn skip(&mut self, bytes: u64) {
         match self {
             Body::Length(left) => {
                 *left = left.saturating_sub(bytes);
@@ -61,7 +61,7 @@ impl Body {
     ///
     /// # Errors
     /// Malformed chunks.
-    pub(crate) fn advance(&mut self, input: &[u8]) -> Result<usize, HeadError> {
+    pub fn advance(&mut self, input: &[u8]) -> Result<usize, HeadError> {
         self.advance_with(input, |_| {})
     }
 
@@ -69,7 +69,7 @@ impl Body {
     ///
     /// # Errors
     /// Malformed chunks.
-    pub(crate) fn advance_with(
+    pub fn advance_with(
         &mut self,
         input: &[u8],
         mut data: impl FnMut(&[u8]),

@@ -5,31 +5,26 @@
 
 use std::io::Write as _;
 
-use unlade_http::{BodyFraming, RequestHead, ResponseHead};
+use crate::{BodyFraming, RequestHead, ResponseHead};
 
 /// Properties of the client that a request carries to the server.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ClientOrigin<'a> {
+pub struct ClientOrigin<'a> {
     /// The client's address as text.
     pub client: &'a str,
     /// It came over TLS.
     pub tls: bool,
     /// Replaces the host in a request of HTTP/1.0 without one.
     pub authority: &'a str,
-    /// The protocols that the connection may change to (see [`crate::upgrade`]).
+    /// The protocols that the connection may change to, as the value of Upgrade.
     pub upgrade: Option<&'a str>,
 }
 
 /// Appends the head for the server.
 ///
 /// X-Forwarded-For has the client's address appended to its present value. X-Forwarded-Proto and
-/// X-Forwarded-Host are set by this balancer: values from the client are dropped.
-pub(crate) fn request(
-    head: &RequestHead,
-    buf: &[u8],
-    origin: &ClientOrigin<'_>,
-    out: &mut Vec<u8>,
-) {
+/// X-Forwarded-Host are set here: values from the client are dropped.
+pub fn request(head: &RequestHead, buf: &[u8], origin: &ClientOrigin<'_>, out: &mut Vec<u8>) {
     let host = head.host(buf).filter(|host| !host.is_empty()).unwrap_or(origin.authority);
     for part in [head.method_text(buf), " ", head.target(buf), " HTTP/1.1\r\nHost: ", host] {
         out.extend_from_slice(part.as_bytes());
@@ -68,7 +63,7 @@ fn upgrade(protocols: &str, out: &mut Vec<u8>) {
 }
 
 /// Appends the head of a 101 for the client, the last message of HTTP on the connection.
-pub(crate) fn switching(head: &ResponseHead, buf: &[u8], protocol: &str, out: &mut Vec<u8>) {
+pub fn switching(head: &ResponseHead, buf: &[u8], protocol: &str, out: &mut Vec<u8>) {
     status_line(buf, out);
     for (name, value) in head.end_to_end_headers(buf) {
         // RFC 9110 §8.6: a 1xx has no length.
@@ -103,7 +98,7 @@ fn is_forwarded_for(name: &str) -> bool {
 
 /// Properties of the client's connection after a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct ResponseTerms {
+pub struct ResponseTerms {
     /// The client uses HTTP/1.0: no chunks, and a connection persists only if both sides ask for
     /// it.
     pub http10: bool,
@@ -112,7 +107,7 @@ pub(crate) struct ResponseTerms {
 }
 
 /// Appends the head for the client.
-pub(crate) fn response(head: &ResponseHead, buf: &[u8], terms: ResponseTerms, out: &mut Vec<u8>) {
+pub fn response(head: &ResponseHead, buf: &[u8], terms: ResponseTerms, out: &mut Vec<u8>) {
     status_line(buf, out);
     // RFC 9110 §8.6: neither 1xx nor 204 has a length; a server's length is dropped.
     let lengthless = matches!(head.status(), 100..=199 | 204);
@@ -163,7 +158,7 @@ fn framing(framing: BodyFraming, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
-    use unlade_http::{HeadLimits, Method};
+    use crate::{HeadLimits, Method};
 
     use super::*;
 
