@@ -4,7 +4,7 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
     Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, StatusClass, Trigger, Unfit, UpstreamFailure,
+    ResponseReason, RuleResult, SidecarFailure, StatusClass, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -339,13 +339,13 @@ events! {
     /// A keep-alive connection was silent for too long
     BackendIdleTimeout => "unlade_backend_idle_timeouts",
         "Connections closed because no further request came.";
-    /// The object server answered a request
+    /// The server answered a request
     ObjectRequest(class: FinalClass) => "unlade_backend_requests",
-        "Requests answered by the object server, by class.";
-    /// A request's head or chunked body was refused by the object server
+        "Requests answered by the object server, or through the sidecar, by class.";
+    /// A request's head or chunked body was refused by the server
     ObjectHeadRefused(reason: RequestHeadReason) => "unlade_backend_heads_refused",
-        "Request heads and chunked bodies refused by the object server, by reason.";
-    /// Bytes sent by the object server on adopted connections
+        "Request heads refused, and chunked bodies refused by the object server, by reason.";
+    /// Bytes sent on adopted connections
     ObjectBytesDirect => "unlade_backend_direct_bytes",
         "Bytes sent directly to clients on adopted connections.";
     /// Bytes sent by the object server on its own connections
@@ -354,6 +354,26 @@ events! {
     /// Bytes of objects received
     ObjectBytesStored => "unlade_backend_stored_bytes",
         "Bytes of objects received and stored.";
+
+    // The sidecar of a local server.
+    /// A connection to the local server was established
+    SidecarConnected => "unlade_sidecar_connects",
+        "Connections established to the local server.";
+    /// A connection to the local server was used again
+    SidecarReused => "unlade_sidecar_reuses",
+        "Requests sent on a pooled connection to the local server.";
+    /// A request was sent again because a connection that was used again was closed
+    SidecarRetried => "unlade_sidecar_retries",
+        "Requests sent again because the local server had closed a kept connection.";
+    /// The local server could not answer a request
+    SidecarFailed(reason: SidecarFailure) => "unlade_sidecar_failures",
+        "Requests that the local server did not answer completely, by reason.";
+    /// A client left before its response was complete
+    SidecarAbandoned => "unlade_sidecar_abandoned",
+        "Requests given up at the local server because the client had left.";
+    /// The chunked body of a request was malformed
+    SidecarBodyRefused => "unlade_sidecar_bodies_refused",
+        "Requests whose chunked body was malformed: refused, or ended.";
 
     // The agent at a server's host.
     /// A datagram with a rule arrived

@@ -60,6 +60,12 @@ gauges! {
     /// Connections that the server accepted itself
     BackendConnections => "unlade_backend_open_connections",
         "Connections accepted directly that are open.";
+    /// Kept connections to the local server
+    SidecarIdle => "unlade_sidecar_idle_connections",
+        "Pooled connections to the local server.";
+    /// Connections to the local server in use
+    SidecarBusy => "unlade_sidecar_busy_connections",
+        "Connections to the local server that carry a request, or belong to one client.";
     /// Connections with an entry at the agent
     AgentConnections => "unlade_agent_connections",
         "Connections of balancers to which rules have come, and that are not idle.";

@@ -228,6 +228,24 @@ labels! {
 }
 
 labels! {
+    /// The reason why a local server did not answer a request completely.
+    SidecarFailure: "reason" {
+        /// The connection could not be established.
+        Connect => "connect",
+        /// It could not be established in time.
+        ConnectTimeout => "connect_timeout",
+        /// The head of the answer did not come in time.
+        ResponseTimeout => "response_timeout",
+        /// The connection ended before the answer did.
+        Closed => "closed",
+        /// The answer was malformed.
+        BadResponse => "bad_response",
+        /// The local server neither read nor sent a byte of a body in time.
+        Stalled => "stalled",
+    }
+}
+
+labels! {
     /// The result of a health check.
     Health: "to" {
         /// The server answers.

@@ -41,8 +41,8 @@ pub use gauge::Gauge;
 pub use label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
     Mode, OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
-    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult, StatusClass,
-    Trigger, Unfit, UpstreamFailure,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
+    SidecarFailure, StatusClass, Trigger, Unfit, UpstreamFailure,
 };
 pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};

@@ -22,6 +22,8 @@ pub enum Role {
     Backend,
     /// Those of the agent at a server's host.
     Agent,
+    /// Those of an agent with a sidecar: of the agent, of the sidecar, and those of a server.
+    Sidecar,
     /// Those of the I/O worker of a tenant's functions.
     Worker,
     /// Those of the gateway of functions.
@@ -34,11 +36,26 @@ impl Role {
         match self {
             Role::Any => true,
             Role::Balancer => {
-                !starts(&["unlade_backend_", "unlade_agent_", "unlade_hostio_", "unlade_fn_"])
+                const OTHERS: [&str; 5] = [
+                    "unlade_backend_",
+                    "unlade_sidecar_",
+                    "unlade_agent_",
+                    "unlade_hostio_",
+                    "unlade_fn_",
+                ];
+                !starts(&OTHERS)
             }
             Role::Backend => {
-                !starts(&["unlade_lb_", "unlade_agent_", "unlade_hostio_", "unlade_fn_"])
+                const OTHERS: [&str; 5] = [
+                    "unlade_lb_",
+                    "unlade_sidecar_",
+                    "unlade_agent_",
+                    "unlade_hostio_",
+                    "unlade_fn_",
+                ];
+                !starts(&OTHERS)
             }
+            Role::Sidecar => !starts(&["unlade_lb_", "unlade_hostio_", "unlade_fn_"]),
             Role::Agent => starts(&["unlade_agent_"]),
             Role::Worker => starts(&["unlade_hostio_"]),
             Role::Gateway => starts(&["unlade_fn_"]),

@@ -1,13 +1,15 @@
-//! The object server on adopted connections: serves requests until one belongs to another server.
+//! The service on adopted connections: serves requests until one belongs to another server.
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use unlade_handoff_protocol::frame::{CloseReason, ReturnReason};
 use unlade_http::RequestHead;
+use unlade_metrics::Event;
 
 use crate::agent::Agent;
 use crate::context::Context;
+use crate::listener::{Handoff, HandoffError};
 use crate::release::{GivenBack, Lease};
 use crate::serve::{self, Next};
 use crate::session::{ConnectionOrigin, Session};
@@ -19,6 +21,45 @@ enum Step {
     GiveBack(ReturnReason),
     Refuse(Next),
     Close(CloseReason),
+}
+
+/// Starts adopting connections as worker `worker` on the current thread, and serves each. Returns the
+/// agent.
+///
+/// # Errors
+/// [`HandoffError`].
+pub(crate) fn start(
+    handoff: &Handoff,
+    worker: usize,
+    context: &Rc<Context>,
+) -> Result<Rc<Agent>, HandoffError> {
+    let mut listener = handoff.listen(worker)?;
+    let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(context));
+    tokio::task::spawn_local(async move {
+        loop {
+            let lease = listener.accept_lease().await;
+            let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(&context));
+            tokio::task::spawn_local(serve_adopted(lease, agent, context));
+        }
+    });
+    Ok(agent)
+}
+
+/// Guard that counts and logs the remaining connections if a drain is cut short.
+pub(crate) struct Unfinished {
+    pub(crate) context: Rc<Context>,
+    pub(crate) agent: Option<Rc<Agent>>,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let adopted = self.agent.as_ref().map_or(0, |agent| agent.live());
+        let connections = self.context.gate.sessions().max(adopted);
+        if connections > 0 {
+            self.context.meter.add_n(Event::DrainDropped, connections as u64);
+            tracing::warn!(connections, adopted, "dropped, because the drain took too long");
+        }
+    }
 }
 
 /// Serves one adopted connection until it ends or is given back.

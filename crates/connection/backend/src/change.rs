@@ -8,6 +8,7 @@ use crate::body::{Body, BodyError};
 use crate::condition::{Conditions, Verdict};
 use crate::exchange::{Exchange, ServeError, Served, object_status};
 use crate::name::ObjectName;
+use crate::objects::Objects;
 use crate::reply;
 use crate::session::Session;
 use crate::store::{Object, ObjectError};
@@ -35,8 +36,9 @@ pub(crate) async fn put(
     session: &mut Session,
     head: &RequestHead,
     mut exchange: Exchange,
+    objects: &Objects,
 ) -> Result<Served, ServeError> {
-    let read = read_put(session, head, stream.input());
+    let read = read_put(session, objects, head, stream.input());
     stream.consume(head.head_bytes());
     let (wanted, mut body) = match read {
         Ok(read) => read,
@@ -45,7 +47,7 @@ pub(crate) async fn put(
     if head.expects_continue() && stream.input().is_empty() && !body.ended() {
         transfer::send(stream, session, reply::CONTINUE, false).await?;
     }
-    let mut upload = match Upload::begin(&session.context().store) {
+    let mut upload = match Upload::begin(&objects.store) {
         Ok(upload) => upload,
         Err(error) => {
             let status = object_status(&error);
@@ -79,9 +81,13 @@ pub(crate) async fn put(
 }
 
 /// Performs the checks that need no body. The error is the response's status.
-fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(PutTarget, Body), u16> {
-    let context = session.context();
-    if !context.writable() {
+fn read_put(
+    session: &Session,
+    objects: &Objects,
+    head: &RequestHead,
+    input: &[u8],
+) -> Result<(PutTarget, Body), u16> {
+    if !objects.writable() {
         return Err(405);
     }
     let name = ObjectName::from_path(head.path(input)).map_err(|error| error.status())?;
@@ -96,10 +102,11 @@ fn read_put(session: &Session, head: &RequestHead, input: &[u8]) -> Result<(PutT
     if matches!(head.framing(), BodyFraming::None) {
         return Err(411);
     }
-    let body = Body::new(head.framing(), context.limits().object_bytes_max).map_err(|_| 413u16)?;
+    let body = Body::new(head.framing(), session.context().limits().object_bytes_max)
+        .map_err(|_| 413u16)?;
     let conditions = Conditions::read(head.headers(input));
     if conditions != Conditions::default() {
-        let current = context.object(head.path(input)).ok();
+        let current = objects.get(head.path(input)).ok();
         let validators = current.as_ref().map(|entry| Object::validators(&entry.object));
         match conditions.evaluate(validators, false) {
             Verdict::Proceed => {}
@@ -126,18 +133,18 @@ pub(crate) async fn delete(
     session: &mut Session,
     head: &RequestHead,
     mut exchange: Exchange,
+    objects: &Objects,
 ) -> Result<Served, ServeError> {
-    let writable = session.context().writable();
     let name = ObjectName::from_path(head.path(stream.input()));
     let conditions = Conditions::read(head.headers(stream.input()));
     stream.consume(head.head_bytes());
     exchange.discard_body(stream, session).await?;
     let name = match name {
-        _ if !writable => return exchange.refuse(stream, session, 405).await,
+        _ if !objects.writable() => return exchange.refuse(stream, session, 405).await,
         Ok(name) => name,
         Err(error) => return exchange.refuse(stream, session, error.status()).await,
     };
-    let store = session.context().store.clone();
+    let store = objects.store.clone();
     match on_disk(move || store.delete(&name, &conditions)).await {
         Ok(()) => exchange.answer_empty(stream, session, 204, None).await,
         Err(error) => {

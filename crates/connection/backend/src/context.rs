@@ -1,25 +1,33 @@
 //! State that the connections of one worker share.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use unlade_metrics::Meter;
 use unlade_tls::device::Device;
 
-use crate::cache::{LookupError, OpenFiles, OpenObject};
 use crate::clock::Clock;
 use crate::config::{BackendConfig, Limits};
 use crate::drain::Gate;
+use crate::objects::Objects;
 use crate::store::Store;
+use crate::upstream::pool::Upstreams;
 
-/// State of one worker. Only the store, the meter and the device are shared between threads.
+/// The component that answers requests.
+#[derive(Clone, Debug)]
+pub enum Service {
+    /// The object server of this process.
+    Objects(Rc<Objects>),
+    /// A local server, to which requests are forwarded.
+    Upstream(Rc<Upstreams>),
+}
+
+/// State of one worker. Only the meter, the device and the store are shared between threads.
 #[derive(Debug)]
 pub struct Context {
-    /// The objects.
-    pub store: Arc<Store>,
     /// The counters.
     pub meter: Arc<Meter>,
     /// Drain state of the worker.
@@ -27,14 +35,13 @@ pub struct Context {
     /// The clock of Date fields.
     pub clock: Clock,
     limits: Cell<Limits>,
-    files: RefCell<OpenFiles>,
-    writable: bool,
+    service: Service,
     device: Option<Arc<dyn Device>>,
     ended: Notify,
 }
 
 impl Context {
-    /// Creates the state of a worker without connections.
+    /// Creates the state of a worker of the object server, without connections.
     pub fn new(config: &BackendConfig, store: Arc<Store>, meter: Arc<Meter>) -> Rc<Context> {
         Context::with_device(config, store, meter, None)
     }
@@ -46,14 +53,24 @@ impl Context {
         meter: Arc<Meter>,
         device: Option<Arc<dyn Device>>,
     ) -> Rc<Context> {
+        let objects = Objects::new(store, config.open_files_max, config.writable);
+        let service = Service::Objects(Rc::new(objects));
+        Context::with_service(config.limits(), service, meter, device)
+    }
+
+    /// Creates the state of a worker of any service, without connections.
+    pub fn with_service(
+        limits: Limits,
+        service: Service,
+        meter: Arc<Meter>,
+        device: Option<Arc<dyn Device>>,
+    ) -> Rc<Context> {
         Rc::new(Context {
-            store,
             meter,
             gate: Gate::default(),
             clock: Clock::default(),
-            limits: Cell::new(config.limits()),
-            files: RefCell::new(OpenFiles::new(config.open_files_max)),
-            writable: config.writable,
+            limits: Cell::new(limits),
+            service,
             device,
             ended: Notify::new(),
         })
@@ -74,22 +91,23 @@ impl Context {
         self.device.clone()
     }
 
+    /// Returns the component that answers requests.
+    pub fn service(&self) -> &Service {
+        &self.service
+    }
+
     /// Returns true if objects may be changed.
     pub fn writable(&self) -> bool {
-        self.writable
+        matches!(&self.service, Service::Objects(objects) if objects.writable())
     }
 
-    /// Returns the object that a request's path names.
-    ///
-    /// # Errors
-    /// The path is not a valid name, or the store has no such object.
-    pub fn object(&self, path: &str) -> Result<Rc<OpenObject>, LookupError> {
-        self.files.borrow_mut().get(&self.store, path, Instant::now())
-    }
-
-    /// Closes objects last checked at least `older_than` ago.
-    pub fn expire_files(&self, older_than: Duration) {
-        self.files.borrow_mut().expire(Instant::now(), older_than);
+    /// Closes objects last checked at least `older_than` ago, and idle connections to a local server
+    /// whose time is over. To be called from time to time.
+    pub fn expire(&self, older_than: Duration) {
+        match &self.service {
+            Service::Objects(objects) => objects.expire(older_than),
+            Service::Upstream(upstreams) => upstreams.sweep(tokio::time::Instant::now()),
+        }
     }
 
     /// Waits until the worker has no connection left.

@@ -14,6 +14,7 @@ use crate::reply::{self, Persistence};
 use crate::session::Session;
 use crate::store::ObjectError;
 use crate::transfer::{self, SendError};
+use crate::upstream::failure::Failed;
 
 /// Largest unwanted request body that is read and discarded to keep the connection.
 const DISCARD_BYTES_MAX: u64 = 64 * 1024;
@@ -43,6 +44,9 @@ pub enum ServeError {
     /// Sending a response failed.
     #[error(transparent)]
     Send(#[from] SendError),
+    /// Forwarding to a local server failed within the response, or the client left.
+    #[error(transparent)]
+    Upstream(#[from] Failed),
 }
 
 /// Properties of a request that its response depends on.

@@ -9,6 +9,7 @@ use crate::cache::OpenObject;
 use crate::condition::{self, Conditions, Verdict};
 use crate::context::Context;
 use crate::exchange::{Exchange, ServeError, Served, status_of};
+use crate::objects::Objects;
 use crate::range::{self, Selection};
 use crate::reply;
 use crate::session::Session;
@@ -29,8 +30,8 @@ enum Answer {
 }
 
 /// Selects the response from the head and the store.
-fn decide(context: &Context, head: &RequestHead, input: &[u8]) -> Answer {
-    let entry = match context.object(head.path(input)) {
+fn decide(context: &Context, objects: &Objects, head: &RequestHead, input: &[u8]) -> Answer {
+    let entry = match objects.get(head.path(input)) {
         Ok(entry) => entry,
         Err(error) => return Answer::Refused(status_of(&error)),
     };
@@ -68,8 +69,9 @@ pub(crate) async fn serve(
     session: &mut Session,
     head: &RequestHead,
     mut exchange: Exchange,
+    objects: &Objects,
 ) -> Result<Served, ServeError> {
-    let answer = decide(session.context(), head, stream.input());
+    let answer = decide(session.context(), objects, head, stream.input());
     stream.consume(head.head_bytes());
     exchange.discard_body(stream, session).await?;
     let mut out = std::mem::take(&mut session.out);

@@ -1,9 +1,11 @@
-//! `unlade backend`: a fast object server that also answers on connections that it adopts; and the
-//! listener with which any other server adopts them.
+//! `unlade backend`: a fast object server that also answers on connections that it adopts; the sidecar
+//! of `unlade agent`, which adopts them beside any local server; and the listener with which a server
+//! in Rust adopts them itself.
 //!
 //! Use [`HandoffListener`] in your own server: it yields the client connections that a balancer
 //! hands over, each at a request, as a [`HandoffStream`] with the client's address, TLS included.
-//! Use [`Server`] for objects as files of a directory over HTTP/1.1 and HTTPS.
+//! Use [`Server`] for objects as files of a directory over HTTP/1.1 and HTTPS. Use [`Sidecar`] to
+//! forward the requests of adopted connections to a local server as it is.
 //!
 //! A server that adopts connections (it needs root, and a balancer; `docs/adoption.md` has the
 //! set-up):
@@ -48,14 +50,15 @@
 //! - GET and HEAD: [`condition`], [`range`], [`cache`] and [`store`] select the response, [`reply`]
 //!   writes the head, [`transfer`] sends head and file;
 //! - PUT and DELETE: [`body`] reads the body, [`upload`] makes it durable, [`store`] applies the
-//!   change.
+//!   change;
+//! - in a [`sidecar`]: [`upstream`] forwards the request and relays the response.
 //!
 //! [`listener`] yields the connections that balancers hand over: other servers get them as a
 //! [`HandoffStream`] ([`connection`]), this one as a [`release::Lease`] that [`adopted`] serves.
 //! [`agent`] implements the control protocol; `unread` moves input that exceeds a snapshot.
 //!
-//! Other modules: [`name`] (object names), [`session`] (deadlines of a connection), [`drain`],
-//! [`context`] (state of a worker), [`clock`], [`config`].
+//! Other modules: [`objects`] (state of the object server), [`name`] (object names), [`session`]
+//! (deadlines of a connection), [`drain`], [`context`] (state of a worker), [`clock`], [`config`].
 //!
 //! # Limits
 //! A thread for each core, each with its connections; futures are not [`Send`]. Adoption needs
@@ -81,6 +84,7 @@ mod get;
 mod greet;
 pub mod listener;
 pub mod name;
+pub mod objects;
 pub mod range;
 pub mod release;
 pub mod reply;
@@ -89,17 +93,21 @@ mod run;
 mod scopes;
 pub mod serve;
 pub mod session;
+pub mod sidecar;
 mod signals;
 pub mod store;
 mod tls;
 pub mod transfer;
 mod unread;
 pub mod upload;
+pub mod upstream;
 
 pub use config::{BackendConfig, ConfigError};
 pub use connection::HandoffStream;
 pub use context::Context;
 pub use listener::{Handoff, HandoffConfig, HandoffError, HandoffListener};
 pub use run::{BackendError, Server, run, run_with};
+pub use sidecar::Sidecar;
 pub use unlade_channel::trust::TrustFiles;
 pub use unlade_runtime::identity::IdentityError as TlsError;
+pub use upstream::config::SidecarConfig;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
-use unlade_metrics::{Event, Meter, Role};
+use unlade_metrics::{Meter, Role};
 use unlade_runtime::admin;
 use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
 use unlade_runtime::identity::{Identity, IdentityError};
@@ -20,8 +20,7 @@ use unlade_tls::device::Device;
 use unlade_channel::trust::TrustFiles;
 
 use crate::accept::{self, ConnectionLimit, Listener};
-use crate::adopted;
-use crate::agent::Agent;
+use crate::adopted::{self, Unfinished};
 use crate::config::{AgentConfig, BackendConfig, ConfigError, NicConfig};
 use crate::context::Context;
 use crate::listener::{Handoff, HandoffConfig, HandoffError};
@@ -123,24 +122,6 @@ fn handoff_config(config: &BackendConfig, agent: &AgentConfig) -> HandoffConfig 
         lease: config.lease,
         write_timeout: config.write_timeout,
     }
-}
-
-/// Starts adopting and serving connections on the current thread. Returns the agent.
-fn adopt(
-    handoff: &Handoff,
-    info: WorkerInfo,
-    context: &Rc<Context>,
-) -> Result<Rc<Agent>, BackendError> {
-    let mut listener = handoff.listen(info.index)?;
-    let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(context));
-    tokio::task::spawn_local(async move {
-        loop {
-            let lease = listener.accept_lease().await;
-            let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(&context));
-            tokio::task::spawn_local(adopted::serve_adopted(lease, agent, context));
-        }
-    });
-    Ok(agent)
 }
 
 impl Server {
@@ -341,7 +322,7 @@ async fn worker(
         Context::with_device(&watch.config(), shared.store, shared.meter, shared.device.clone());
     let (Some(http), https) = shared.listeners.take()? else { return Ok(()) };
     let agent = match &shared.handoff {
-        Some(handoff) => Some(adopt(handoff, info, &context)?),
+        Some(handoff) => Some(adopted::start(handoff, info.index, &context)?),
         None => None,
     };
     tracing::debug!(worker = info.index, "worker ready");
@@ -369,23 +350,6 @@ async fn worker(
     Ok(())
 }
 
-/// Guard that counts and logs the remaining connections if a drain is cut short.
-struct Unfinished {
-    context: Rc<Context>,
-    agent: Option<Rc<Agent>>,
-}
-
-impl Drop for Unfinished {
-    fn drop(&mut self) {
-        let adopted = self.agent.as_ref().map_or(0, |agent| agent.live());
-        let connections = self.context.gate.sessions().max(adopted);
-        if connections > 0 {
-            self.context.meter.add_n(Event::DrainDropped, connections as u64);
-            tracing::warn!(connections, adopted, "dropped, because the drain took too long");
-        }
-    }
-}
-
 async fn accept_tls(
     listener: Option<&Listener>,
     context: &Rc<Context>,
@@ -410,7 +374,7 @@ async fn tend(
                 context.reload(&config);
                 connection_limit.set_most(config.connections_max);
             }
-            _ = expire.tick() => context.expire_files(EXPIRE_EVERY),
+            _ = expire.tick() => context.expire(EXPIRE_EVERY),
         }
     }
 }

@@ -12,11 +12,13 @@ use unlade_metrics::{Event, FinalClass, Stage};
 use unlade_runtime::Stream;
 
 use crate::body::BodyError;
-use crate::context::Context;
+use crate::context::{Context, Service};
 use crate::exchange::Exchange;
+use crate::objects::Objects;
 use crate::session::{ConnectionOrigin, Interrupted, OnDrain, Session};
 use crate::transfer::{self, SendError};
-use crate::{change, get};
+use crate::upstream::failure::Failed;
+use crate::{change, get, upstream};
 
 pub use crate::exchange::{ServeError, Served};
 
@@ -104,11 +106,30 @@ pub async fn serve_head(
         tokio::task::yield_now().await;
     }
     let started = Instant::now();
-    let exchange = Exchange::new(&head);
-    let served = match head.method() {
-        Method::Get | Method::Head => get::serve(stream, session, &head, exchange).await,
-        Method::Put => change::put(stream, session, &head, exchange).await,
-        Method::Delete => change::delete(stream, session, &head, exchange).await,
+    let service = session.context().service().clone();
+    let served = match &service {
+        Service::Objects(objects) => serve_object(stream, session, &head, objects).await,
+        Service::Upstream(upstreams) => {
+            upstream::serve::serve(stream, session, &head, upstreams).await
+        }
+    }?;
+    count(session, &served);
+    session.context().meter.record(Stage::RequestServed, started.elapsed());
+    Ok(served)
+}
+
+/// Serves a request for an object.
+async fn serve_object(
+    stream: &mut Stream,
+    session: &mut Session,
+    head: &RequestHead,
+    objects: &Objects,
+) -> Result<Served, ServeError> {
+    let exchange = Exchange::new(head);
+    match head.method() {
+        Method::Get | Method::Head => get::serve(stream, session, head, exchange, objects).await,
+        Method::Put => change::put(stream, session, head, exchange, objects).await,
+        Method::Delete => change::delete(stream, session, head, exchange, objects).await,
         method => {
             stream.consume(head.head_bytes());
             let mut exchange = exchange;
@@ -119,10 +140,7 @@ pub async fn serve_head(
                 _ => exchange.refuse(stream, session, 405).await,
             }
         }
-    }?;
-    count(session, &served);
-    session.context().meter.record(Stage::RequestServed, started.elapsed());
-    Ok(served)
+    }
 }
 
 /// Sends the error response that `next` requires, if any (408, or a 4xx for an invalid head). The
@@ -205,9 +223,9 @@ fn count(session: &mut Session, served: &Served) {
 /// Counts a connection that was dropped within a request or a response.
 pub fn count_failure(context: &Context, error: &ServeError) {
     context.meter.add(match error {
-        ServeError::Body(BodyError::Stalled) | ServeError::Send(SendError::Stalled) => {
-            Event::BackendStalled
-        }
+        ServeError::Body(BodyError::Stalled)
+        | ServeError::Send(SendError::Stalled)
+        | ServeError::Upstream(Failed::ClientStalled) => Event::BackendStalled,
         _ => Event::BackendBroken,
     });
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use crate::context::Context;
+use crate::upstream::pool::Upstream;
 
 /// Reason why an operation was interrupted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +55,8 @@ pub struct Session {
     pub(crate) out: Vec<u8>,
     /// Number of requests served since the task last yielded to others.
     pub(crate) in_a_row: u32,
+    /// The connection to the local server that serves this client only.
+    pub(crate) upstream: Option<Upstream>,
     origin: ConnectionOrigin,
     served: u64,
 }
@@ -64,7 +67,7 @@ impl Session {
         let place = context.gate.enter();
         let timer = Box::pin(tokio::time::sleep(context.limits().idle_timeout));
         let (context, out) = (context.clone(), Vec::new());
-        Session { context, place, timer, out, in_a_row: 0, origin, served: 0 }
+        Session { context, place, timer, out, in_a_row: 0, upstream: None, origin, served: 0 }
     }
 
     /// Returns the worker's context.

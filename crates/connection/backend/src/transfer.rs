@@ -15,7 +15,7 @@ use crate::session::{OnDrain, Session};
 /// Maximum number of bytes of one sendfile(2).
 const SENDFILE_BYTES_MAX: u64 = 1024 * 1024;
 /// Number of bytes that one connection sends before its task yields to others.
-const TURN_BYTES_MAX: u64 = 4 * 1024 * 1024;
+pub(crate) const TURN_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Number of bytes of a TLS response that are encrypted and sent in one call.
 const SEALED_SLICE_BYTES: u64 = 256 * 1024;
 /// Maximum number of input bytes discarded after the last response, before the socket is closed.
