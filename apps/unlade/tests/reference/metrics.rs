@@ -41,18 +41,23 @@ const PRODUCTS: &[Product] = &[
         prefixes: &["unlade_agent_"],
     },
     Product {
+        title: "Sidecar",
+        served_by: "`unlade agent` with `[sidecar]`, with those of the backend.",
+        prefixes: &["unlade_sidecar_"],
+    },
+    Product {
         title: "Durations of requests and migrations",
-        served_by: "`unlade lb` and `unlade backend`.",
+        served_by: "`unlade lb`, `unlade backend`, and `unlade agent` with `[sidecar]`.",
         prefixes: &["unlade_migration_", "unlade_service_"],
     },
     Product {
         title: "Control channels",
-        served_by: "`unlade lb` and `unlade backend`.",
+        served_by: "`unlade lb`, `unlade backend`, and `unlade agent` with `[sidecar]`.",
         prefixes: &["unlade_channel", "unlade_untrusted_", "unlade_frames_"],
     },
     Product {
         title: "Steering",
-        served_by: "`unlade lb` and `unlade backend`.",
+        served_by: "`unlade lb`, `unlade backend`, and `unlade agent` with `[sidecar]`.",
         prefixes: &[
             "unlade_held_",
             "unlade_replayed_",

@@ -1,154 +1,153 @@
-//! Start, sweeps, SIGHUP and end of the agent.
+//! Start, SIGHUP and end of the agent.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::time::Duration;
 
+use unlade_backend::Sidecar;
 use unlade_metrics::{Meter, Role};
 use unlade_runtime::admin::{self, AdminError, AdminServer, Answer, Health, Routes};
-use unlade_runtime::{Control, Phase, Watch, WorkersConfig, ticker};
-use unlade_steering::SteerError;
-use unlade_steering::direct::DirectReturn;
+use unlade_runtime::{Control, Ended, Phase, Watch, WorkerInfo, WorkersConfig};
 
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, DirectConfig};
+use crate::direct::Direct;
 use crate::error::AgentError;
-use crate::report::Reported;
 use crate::secret::Secret;
 
-/// Number of sweeps in the time after which an entry is idle.
-const SWEEPS: u32 = 4;
-/// Nothing is drained; this limits the end of the thread.
+/// Without a sidecar nothing is drained; this limits the end of the thread.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The attached programs and the counts that the meter has.
-#[derive(Debug)]
-struct Attached {
-    direct: DirectReturn,
-    reported: Reported,
+/// The tasks of an agent.
+#[derive(Clone, Debug)]
+struct Tasks {
+    direct: Option<Arc<Direct>>,
+    sidecar: Option<Sidecar>,
+    /// Time after which an entry of direct return is idle.
+    idle: Duration,
 }
 
-/// State of the agent, shared with the thread of the admin endpoint.
-#[derive(Debug)]
-struct Agent {
-    interface: String,
-    attached: Mutex<Attached>,
-    meter: Arc<Meter>,
-}
-
-/// Reads the key file of a configuration.
+/// Checks the configuration, and reads its files.
 ///
 /// # Errors
-/// Those of [`Secret::read`].
+/// Those of [`AgentConfig::check`], of [`Secret::read`], and of [`Sidecar::check`].
 pub fn check(config: &AgentConfig) -> Result<(), AgentError> {
-    Secret::read(&config.key_file).map(drop)
+    config.check()?;
+    read_secret(config.direct()?.as_ref())?;
+    if let Some(sidecar) = &config.sidecar {
+        Sidecar::check(sidecar)?;
+    }
+    Ok(())
 }
 
-/// Runs the agent until SIGTERM or SIGINT. SIGHUP reads the key file again.
+/// Runs the agent until SIGTERM or SIGINT. SIGHUP reads the key file, and the certificates of the
+/// sidecar, again.
 ///
 /// # Errors
-/// The key file, the interface or the admin address; later, the error that ended the agent.
+/// The configuration, the key file, the interface, the sidecar or the admin address; later, the
+/// error that ended the agent.
 pub fn run(config: &AgentConfig) -> Result<(), AgentError> {
-    let control = Control::new(Secret::read(&config.key_file)?);
-    let agent = Arc::new(Agent::open(config, *control.config())?);
-    let admin = start_admin(config, &control, &agent)?;
-    tracing::info!(interface = %config.interface, port = config.rules_port, "taking rules");
+    config.check()?;
+    let direct = config.direct()?;
+    let control = Control::new(read_secret(direct.as_ref())?);
+    let role = if config.sidecar.is_some() { Role::Sidecar } else { Role::Agent };
+    let meter = Arc::new(Meter::for_role(role));
+    let tasks = open(config, direct.as_ref(), *control.config(), &meter)?;
+    let admin = start_admin(config, &control, &tasks, meter)?;
     let workers = WorkersConfig {
         name: "agent",
-        threads: 1,
+        threads: config.sidecar.as_ref().map_or(1, |sidecar| sidecar.workers),
         pin: false,
-        drain_timeout: DRAIN_TIMEOUT,
+        drain_timeout: config.sidecar.as_ref().map_or(DRAIN_TIMEOUT, |s| s.drain_timeout),
         signals: true,
     };
-    let reload = || Secret::read(&config.key_file);
-    let (shared, idle) = (Arc::clone(&agent), config.idle);
-    let main = move |_, watch| tend(Arc::clone(&shared), idle, watch);
-    unlade_runtime::run_workers(&workers, &control, reload, main)?;
+    let reloaded = tasks.clone();
+    let reload = move || {
+        let secret = read_secret(direct.as_ref())?;
+        if let Some(sidecar) = &reloaded.sidecar {
+            sidecar.reload_trust()?;
+        }
+        Ok::<_, AgentError>(secret)
+    };
+    let shared = tasks.clone();
+    let main = move |info, watch| work(shared.clone(), info, watch);
+    let ended = unlade_runtime::run_workers(&workers, &control, reload, main)?;
     drop(admin);
-    agent.report()
+    if ended == Ended::Dropped {
+        tracing::warn!("stopped with requests in flight");
+    }
+    tasks.report()
 }
 
-impl Agent {
-    fn open(config: &AgentConfig, secret: Secret) -> Result<Agent, AgentError> {
-        let interface = config.interface.clone();
-        let direct = DirectReturn::open(&interface, config.rules_port, config.flows_max)
-            .map_err(|error| steer(&interface, error))?;
-        let attached = Mutex::new(Attached { direct, reported: Reported::default() });
-        let meter = Arc::new(Meter::for_role(Role::Agent));
-        let agent = Agent { interface, attached, meter };
-        // An earlier agent's entries are gone: without a floor, its datagrams would be new again.
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let floor = since.saturating_sub(config.idle).as_nanos() as u64;
-        agent.change(|attached| {
-            secret.keys().try_for_each(|key| attached.direct.raise_floor(key.number, floor))
-        })?;
-        agent.set_secret(secret)?;
-        Ok(agent)
-    }
+/// Reads the key file of direct return.
+fn read_secret(direct: Option<&DirectConfig>) -> Result<Option<Secret>, AgentError> {
+    direct.map(|direct| Secret::read(&direct.key_file)).transpose()
+}
 
-    fn lock(&self) -> MutexGuard<'_, Attached> {
-        // A panic leaves the programs and the counts consistent: every change is one system call.
-        self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+fn open(
+    config: &AgentConfig,
+    direct: Option<&DirectConfig>,
+    secret: Option<Secret>,
+    meter: &Arc<Meter>,
+) -> Result<Tasks, AgentError> {
+    let attached = match direct.zip(secret) {
+        Some((direct, secret)) => Some(Direct::open(direct, secret, Arc::clone(meter))?),
+        None => None,
+    };
+    let sidecar = match &config.sidecar {
+        Some(sidecar) => Some(Sidecar::open(sidecar, Arc::clone(meter))?),
+        None => None,
+    };
+    if let Some(direct) = direct {
+        tracing::info!(interface = %direct.interface, port = direct.rules_port, "taking rules");
     }
+    Ok(Tasks { direct: attached.map(Arc::new), sidecar, idle: config.idle })
+}
 
-    fn change(
-        &self,
-        change: impl FnOnce(&mut Attached) -> Result<(), SteerError>,
-    ) -> Result<(), AgentError> {
-        change(&mut self.lock()).map_err(|error| steer(&self.interface, error))
-    }
-
-    fn set_secret(&self, secret: Secret) -> Result<(), AgentError> {
-        self.change(|attached| secret.keys().try_for_each(|key| attached.direct.set_key(&key)))
-    }
-
-    fn sweep(&self, idle: Duration) -> Result<(), AgentError> {
-        self.change(|attached| attached.direct.sweep(idle))
-    }
-
+impl Tasks {
+    /// Adds the counts of the programs to the meter.
     fn report(&self) -> Result<(), AgentError> {
-        self.change(|Attached { direct, reported }| reported.add_to(&self.meter, direct))
+        self.direct.as_ref().map_or(Ok(()), |direct| direct.report())
     }
 }
 
-fn steer(interface: &str, error: SteerError) -> AgentError {
-    AgentError::Steer { interface: interface.to_owned(), source: Box::new(error) }
+/// Runs one worker: each serves adopted connections, and the first one tends direct return.
+async fn work(
+    tasks: Tasks,
+    info: WorkerInfo,
+    watch: Watch<Option<Secret>>,
+) -> Result<(), AgentError> {
+    let mut drain = watch.clone();
+    let serve = async {
+        match &tasks.sidecar {
+            Some(sidecar) => {
+                let draining = drain.reached(Phase::Draining);
+                sidecar.serve(info.index, draining).await.map_err(AgentError::from)
+            }
+            None => Ok(()),
+        }
+    };
+    let tend = async {
+        match &tasks.direct {
+            Some(direct) if info.index == 0 => direct.tend(tasks.idle, watch).await,
+            _ => Ok(()),
+        }
+    };
+    tokio::try_join!(serve, tend).map(|_| ())
 }
 
 fn start_admin(
     config: &AgentConfig,
-    control: &Control<Secret>,
-    agent: &Arc<Agent>,
+    control: &Control<Option<Secret>>,
+    tasks: &Tasks,
+    meter: Arc<Meter>,
 ) -> Result<Option<AdminServer>, AdminError> {
     let Some(address) = config.admin else { return Ok(None) };
     let watch = control.watch();
     let health = move || Health::from(watch.phase());
-    let meter = Arc::clone(&agent.meter);
-    let agent = Arc::clone(agent);
-    let figures = move |_: Option<&str>| match agent.report() {
-        Ok(()) => {
-            Answer { content_type: admin::METRICS_TYPE, ..Answer::text(agent.meter.render()) }
-        }
+    let (tasks, rendered) = (tasks.clone(), Arc::clone(&meter));
+    let figures = move |_: Option<&str>| match tasks.report() {
+        Ok(()) => Answer { content_type: admin::METRICS_TYPE, ..Answer::text(rendered.render()) },
         Err(error) => Answer::text(format!("{error}\n")).with_status(500),
     };
     let routes = Routes::new(meter, health, "unlade agent", env!("CARGO_PKG_VERSION"));
     admin::start(address, routes.route("/metrics", figures)).map(Some)
-}
-
-/// Removes idle entries and applies new secrets, until the end.
-async fn tend(
-    agent: Arc<Agent>,
-    idle: Duration,
-    mut watch: Watch<Secret>,
-) -> Result<(), AgentError> {
-    let mut drain = watch.clone();
-    let mut sweeps = ticker::every(idle / SWEEPS);
-    loop {
-        tokio::select! {
-            () = drain.reached(Phase::Draining) => return Ok(()),
-            secret = watch.reloaded() => {
-                agent.set_secret(*secret)?;
-                tracing::info!("the key file is read again");
-            }
-            _ = sweeps.tick() => agent.sweep(idle)?,
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The error of the agent.
 
+use unlade_backend::sidecar::SidecarError;
 use unlade_config::{KeyFileError, SettingsError};
 use unlade_runtime::WorkersError;
 use unlade_runtime::admin::AdminError;
@@ -32,6 +33,24 @@ pub enum AgentError {
         /// The cause.
         source: Box<SteerError>,
     },
+    /// The sidecar.
+    #[error(transparent)]
+    Sidecar(#[from] SidecarError),
+    /// A key that is needed without the sidecar, or beside another one.
+    #[error(
+        "the key `{key}` is missing: direct return needs `interface` and `key_file`; \
+         add it, or the table [sidecar] instead of both"
+    )]
+    Missing {
+        /// The key.
+        key: &'static str,
+    },
+    /// The command line names a local server, and nothing says how to adopt connections.
+    #[error(
+        "--upstream needs the table [sidecar] in the configuration, with `address`, `certificate`, \
+         `key` and `ca` of the control channel"
+    )]
+    NoSidecar,
     /// The admin endpoint.
     #[error(transparent)]
     Admin(#[from] AdminError),
