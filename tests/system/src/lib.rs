@@ -23,7 +23,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -181,6 +181,11 @@ impl Program {
     /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.0.id()
+    }
+
+    /// Returns the status of the program if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
     }
 }
 
