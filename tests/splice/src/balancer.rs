@@ -50,6 +50,8 @@ struct Exchange {
     splice: Option<Splice>,
     /// Bytes of the response that the client may have from the server's host.
     held: Option<Vec<u8>>,
+    /// The head went past the sockets.
+    has_passed: bool,
     /// The splice has ended before the program looked.
     is_over: bool,
     /// The head is judged here.
@@ -91,6 +93,8 @@ pub struct Balancer {
     pub untouched: u64,
     /// Splices that ended with the client's last acknowledgement.
     pub over: u64,
+    /// Responses that ended before the server had acknowledged the request to the balancer's socket.
+    pub unacknowledged: u64,
 }
 
 impl Front {
@@ -110,6 +114,7 @@ impl Front {
         let exchange = self.exchange.as_mut()?;
         let before = self.flow.sent_end();
         exchange.splice?.end_if_over(&mut self.flow, server, now.ms()).ok()?;
+        exchange.has_passed |= exchange.splice?.head().is_some();
         (exchange.splice, exchange.is_over) = (None, true);
         Some(self.flow.sent_end().0.wrapping_sub(before.0))
     }
@@ -119,8 +124,8 @@ impl Front {
         self.exchange.as_ref().is_some_and(|exchange| exchange.splice.is_some())
     }
 
-    /// Translates a segment of a server during the splice. If it is a copy of a head, the length of the
-    /// response is known at once.
+    /// Translates a segment of a server during the splice. If it is the head of an early response, or a
+    /// copy of it, the length of the response is known at once.
     pub fn receive_from_server(
         &mut self,
         server: &mut ServerFlow,
@@ -132,29 +137,10 @@ impl Front {
         let Some(splice) = exchange.and_then(|exchange| exchange.splice.as_mut()) else {
             return FromServer::Dropped;
         };
-        let came = splice.receive_from_server(&self.flow, server, segment, now.ms());
-        if matches!(came, FromServer::Socket(_))
-            && let Some(head) = fit(payload).filter(|_| segment.is_copy)
-            && splice.copied_bytes() == head.head_bytes
-            && splice.awaits_head()
-        {
-            splice.set_length(&self.flow, head.response_bytes());
-        }
-        came
-    }
-
-    /// Takes a fit head that is judged here: returns the segment for the client, and the one for the
-    /// socket, with its bytes of the payload.
-    pub fn receive_head(
-        &mut self,
-        server: &mut ServerFlow,
-        segment: &Segment,
-        payload: &[u8],
-        now: Time,
-    ) -> Option<(Segment, Segment)> {
-        let splice = self.exchange.as_mut()?.splice.as_mut()?;
-        let head = fit(payload)?;
-        splice.receive_head(&self.flow, server, segment, head, now.ms())
+        let (flow, now_ms) = (&self.flow, now.ms());
+        fit(payload)
+            .and_then(|head| splice.receive_head(flow, server, segment, head, now_ms))
+            .unwrap_or_else(|| splice.receive_from_server(flow, server, segment, now_ms))
     }
 
     /// Describes the request under way, for a failure.
@@ -208,6 +194,7 @@ impl Balancer {
             bypassed_bytes: 0,
             untouched: 0,
             over: 0,
+            unacknowledged: 0,
         }
     }
 
@@ -233,6 +220,7 @@ impl Balancer {
         if front.exchange.is_none() && !self.begin_request(client, now, random) {
             return false;
         }
+        self.settle(client, now);
         self.relay(client, now);
         self.begin_late(client, now);
         self.finish(client, now)
@@ -263,6 +251,7 @@ impl Balancer {
             way,
             splice: None,
             held: None,
+            has_passed: false,
             is_over: false,
             is_judged_here: way == Way::Early && random.below(2u32) == 0,
         };
@@ -377,6 +366,17 @@ impl Balancer {
         }
     }
 
+    /// Sends the acknowledgement that was kept until the head is known.
+    fn settle(&mut self, client: usize, now: Time) {
+        let Front { flow, exchange: Some(exchange), .. } = &mut self.fronts[client] else { return };
+        let Some(splice) = exchange.splice.as_mut().filter(|splice| splice.head().is_some()) else {
+            return;
+        };
+        (exchange.has_passed, exchange.held) = (true, None);
+        let owed = splice.owed_ack(flow, &mut self.backs[exchange.back].flow, now.ms());
+        self.acks.extend(owed.map(|ack| (exchange.back, ack)));
+    }
+
     fn relay(&mut self, client: usize, now: Time) {
         let front = &mut self.fronts[client];
         let Some(exchange) = &mut front.exchange else { return };
@@ -419,14 +419,13 @@ impl Balancer {
         assert_eq!(head.is_none(), exchange.request.id.is_multiple_of(4));
         if let Some(head) = head {
             assert_eq!(head.response_bytes(), exchange.request.response_bytes());
-            splice.set_length(flow, head.response_bytes());
+            if splice.awaits_head() {
+                splice.set_length(flow, head.response_bytes());
+            }
             let owed = splice.owed_ack(flow, &mut back.flow, now.ms());
             self.acks.extend(owed.map(|ack| (exchange.back, ack)));
-            if splice.copied_bytes() >= head.head_bytes && held.len() == HEAD_BYTES {
-                return;
-            }
         } else {
-            assert_eq!(splice.copied_bytes(), 0, "the server's host comes to the same conclusion");
+            assert_eq!(splice.head(), None, "the server's host comes to the same conclusion");
             exchange.splice = None;
             let left = exchange.request.response_bytes() - exchange.relayed;
             if back.flow.is_limited() {
@@ -444,11 +443,9 @@ impl Balancer {
         let Some(exchange) = &mut front.exchange else { return false };
         let back = &mut self.backs[exchange.back];
         if exchange.is_over {
-            while back.socket.read().is_some() {}
-            // The socket may have refused the copies.
-            let is_reusable = back.socket.read_at() == back.flow.socket_next();
+            assert_eq!(back.socket.read_at(), back.flow.socket_next(), "it was given nothing");
             self.over += 1;
-            self.release(client, is_reusable);
+            self.release(client, true);
             return true;
         }
         let Some(splice) = exchange.splice else {
@@ -486,8 +483,10 @@ impl Balancer {
     fn release(&mut self, client: usize, is_reusable: bool) {
         let Some(exchange) = self.fronts[client].exchange.take() else { return };
         let back = &mut self.backs[exchange.back];
+        let is_acknowledged = back.socket.acknowledged() == back.socket.send_end();
+        self.unacknowledged += u64::from(!is_acknowledged);
         back.client = None;
-        self.untouched += u64::from(exchange.held.is_some());
+        self.untouched += u64::from(exchange.has_passed);
         if !is_reusable {
             back.is_closed = true;
             back.socket.abort();

@@ -55,6 +55,12 @@ impl Request {
         head
     }
 
+    /// Returns the length of the first segment of a response that comes in parts, bytes: one of three
+    /// servers' programs writes the head in two.
+    pub fn first_part_bytes(self) -> Option<u32> {
+        self.id.is_multiple_of(3).then_some(HEAD_BYTES as u32 / 2)
+    }
+
     /// Returns a byte of the response.
     pub fn response_byte(self, offset: u32) -> u8 {
         match HEAD.get(offset as usize) {

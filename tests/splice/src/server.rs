@@ -26,7 +26,7 @@ impl Server {
         Server { socket, input: Vec::new(), response: None, rule: None, sent_end }
     }
 
-    /// Reads and writes.
+    /// Reads and writes. The second part of a head waits for the next turn.
     pub fn run(&mut self) {
         while let Some((_, bytes)) = self.socket.read() {
             self.input.extend_from_slice(&bytes);
@@ -39,7 +39,8 @@ impl Server {
                 self.response = Some((request, 0));
             }
             let Some((request, at)) = &mut self.response else { return };
-            let left = request.response_bytes() - *at;
+            let first = request.first_part_bytes().filter(|first| *at < *first);
+            let left = first.unwrap_or(request.response_bytes()) - *at;
             let count = left.min(self.socket.send_room_bytes()).min(64 << 10);
             if count == 0 || self.socket.send_room_pieces() == 0 {
                 return;
@@ -51,6 +52,8 @@ impl Server {
             *at += count;
             if *at == request.response_bytes() {
                 self.response = None;
+            } else if first == Some(*at) {
+                return;
             }
         }
     }

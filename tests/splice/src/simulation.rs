@@ -64,14 +64,18 @@ pub struct Outcome {
     pub direct_segments: u64,
     /// Copies of heads that a server's host has sent to the balancer.
     pub copies: u64,
-    /// Responses whose head came as a copy, and to which the balancer added nothing.
+    /// Responses whose head went past the balancer's sockets.
     pub untouched: u64,
     /// Splices that ended with the client's last acknowledgement.
     pub over: u64,
     /// Segments of servers that the balancer has sent to clients.
     pub forwarded: u64,
-    /// Those with a head that the balancer has judged.
+    /// Those that made a response's head known.
     pub heads: u64,
+    /// Copies that made a response's head known.
+    pub noted: u64,
+    /// Responses that ended before the server had acknowledged the request to the balancer's socket.
+    pub unacknowledged: u64,
     /// Bytes that servers and the balancer sent again.
     pub retransmitted: u64,
     /// Virtual time, ms.
@@ -90,6 +94,7 @@ pub struct Simulation {
     copies: u64,
     forwarded: u64,
     heads: u64,
+    noted: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -175,6 +180,7 @@ impl Simulation {
             copies: 0,
             forwarded: 0,
             heads: 0,
+            noted: 0,
             edges,
             scales,
             plan,
@@ -206,6 +212,7 @@ impl Simulation {
     fn outcome(&self, start: Time) -> Outcome {
         let sockets = self.servers.iter().map(|server| &server.socket);
         let sockets = sockets.chain(self.balancer.fronts.iter().map(|front| &front.socket));
+        let sockets = sockets.chain(self.balancer.backs.iter().map(|back| &back.socket));
         Outcome {
             responses: self.clients.iter().map(|client| client.complete).sum(),
             spliced: self.balancer.spliced,
@@ -216,8 +223,10 @@ impl Simulation {
             copies: self.copies,
             untouched: self.balancer.untouched,
             over: self.balancer.over,
+            unacknowledged: self.balancer.unacknowledged,
             forwarded: self.forwarded,
             heads: self.heads,
+            noted: self.noted,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -502,20 +511,7 @@ impl Simulation {
                 let back = &mut backs[index];
                 let seen = segment_of(&header, payload.len() as u32);
                 let seen = Segment { is_copy, ..seen };
-                let mut front = back.client.map(|client| &mut fronts[client]);
-                if let Some(front) = &mut front
-                    && let Some((shown, copy)) =
-                        front.receive_head(&mut back.flow, &seen, &payload, now)
-                {
-                    let head = payload.slice(..copy.payload_bytes as usize);
-                    give(&mut back.socket, &header_of(&copy, &header), head);
-                    let client = back.client.expect("it is spliced");
-                    self.heads += 1;
-                    self.check_room(&shown, client);
-                    let packet = Packet::Segment(header_of(&shown, &header), payload);
-                    self.send(To::Client(client), packet);
-                    return;
-                }
+                let front = back.client.map(|client| &mut fronts[client]);
                 let came = match front.filter(|front| front.is_spliced()) {
                     Some(front) => front.receive_from_server(&mut back.flow, &seen, &payload, now),
                     None => match splice::receive_from_server(&mut back.flow, &seen, now.ms()) {
@@ -529,6 +525,17 @@ impl Simulation {
                         give(&mut back.socket, &header_of(&shown, &header), payload);
                     }
                     FromServer::Socket(_) | FromServer::Dropped => {}
+                    FromServer::Head { client, socket } => {
+                        if !is_refused {
+                            give(&mut back.socket, &header_of(&socket, &header), Bytes::new());
+                        }
+                        let Some(shown) = client else { return self.noted += 1 };
+                        let client = back.client.expect("it is spliced");
+                        (self.forwarded, self.heads) = (self.forwarded + 1, self.heads + 1);
+                        self.check_room(&shown, client);
+                        let packet = Packet::Segment(header_of(&shown, &header), payload);
+                        self.send(To::Client(client), packet);
+                    }
                     FromServer::Client(shown) => {
                         let client = back.client.expect("it is spliced");
                         self.forwarded += 1;

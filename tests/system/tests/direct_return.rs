@@ -2,6 +2,8 @@
 //! not fit is relayed and counted.
 
 use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
 
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::direct::{
@@ -9,6 +11,10 @@ use system_tests::direct::{
     receive_head, request,
 };
 use system_tests::{Lab, needs, said, turn};
+use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions};
+use unlade_net::{FlowKey, SeqNumber};
+use unlade_steering::impair::{ImpairConfig, Impairment};
+use unlade_testkit::line::{Chance, Chances};
 
 const EARLY: &str = "unlade_lb_direct_returns_total{begin=\"early\"}";
 const LATE: &str = "unlade_lb_direct_returns_total{begin=\"late\"}";
@@ -266,6 +272,81 @@ fn short_responses_show_that_there_is_no_agent() {
         ask(&lab, &mut client, "256KiB");
     }
     assert_eq!(warnings(), 1, "{}", log());
+}
+
+/// Sends two acknowledgements half of the sequence space apart in the name of a client, of which one is
+/// ahead of the true one at least; then both with a wrong checksum.
+fn forge(lab: &Lab, client: &TcpStream) {
+    let [v4, _] = lab.virtual_ips();
+    let flow = FlowKey::new(client.local_addr().unwrap(), SocketAddr::new(v4, 80));
+    let send = || {
+        lab.enter("client");
+        for damage in [0, 0x55] {
+            for ack in [0, 1 << 31] {
+                let segment = Segment {
+                    flow,
+                    direction: Direction::ToService,
+                    seq: SeqNumber(0),
+                    ack: SeqNumber(ack),
+                    flags: TcpFlags::ACK,
+                    window: 0,
+                    options: TcpOptions::default(),
+                    payload: &[],
+                };
+                let mut packet = segment.ip_packet().unwrap();
+                let checksum_at = packet.len() - 4;
+                packet[checksum_at] ^= damage;
+                unlade_sys::raw::send_packet(&packet, flow.service.ip()).unwrap();
+            }
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(send).join().unwrap());
+}
+
+/// Requests an object so often, while each second packet of the server's link comes twice.
+fn ask_with_duplicates(lab: &Lab, client: &mut TcpStream, object: &str, times: u32) {
+    let config = ImpairConfig {
+        interface: "s1".to_owned(),
+        chances: Chances { duplicate: Chance::of(0.5), ..Chances::default() },
+        delay_max: Duration::ZERO,
+        seed: unlade_testkit::seed(),
+    };
+    let run = || {
+        lab.enter("sw");
+        let _link = Impairment::open(&config).unwrap();
+        for _ in 0..times {
+            ask(lab, client, object);
+        }
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap());
+}
+
+#[test]
+fn segments_that_no_socket_gets_are_counted() {
+    needs!("ip", "setsid", "kill");
+    let _turn = turn();
+    let lab = lab();
+    let mut client = connect(&lab, 0);
+    for _ in 0..3 {
+        ask(&lab, &mut client, "256KiB");
+    }
+    // A response waits for this client to read. Only during one the programs judge all segments.
+    ask(&lab, &mut client, "1MiB");
+    let mut slow = connect(&lab, 64 << 10);
+    request(&mut slow, HOST, "1MiB");
+    receive_head(&mut slow);
+    forge(&lab, &slow);
+    slow.read_exact(&mut vec![0; 1 << 20]).unwrap();
+    // A copy of a head is one of these packets.
+    ask_with_duplicates(&lab, &mut client, "256KiB", 20);
+    lab.end("s1-agent", "KILL");
+    ask(&lab, &mut client, "256KiB");
+    for treatment in ["acknowledged", "forwarded", "dropped", "refused", "corrupt"] {
+        let sample = format!("unlade_lb_direct_return_segments_total{{treatment=\"{treatment}\"}}");
+        let is_counted = wait_for(PATIENCE, || count(&lab, &sample) > 0);
+        assert!(is_counted, "{sample}: {}", Metrics::read(&lab, "lb").noteworthy());
+    }
+    ask(&lab, &mut client, "256KiB");
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
     Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, SidecarFailure, StatusClass, Trigger, Unfit, UpstreamFailure,
+    ResponseReason, RuleResult, SidecarFailure, StatusClass, Treatment, Trigger, Unfit,
+    UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -141,6 +142,9 @@ events! {
     /// Bytes of these responses that the balancer's kernel sent on, as packets
     DirectReturnForwardedBytes => "unlade_lb_direct_return_forwarded_bytes",
         "Bytes of these responses that passed the balancer's host as packets, because the server's host did not take a rule.";
+    /// A program of the balancer treated a segment of a connection with direct responses
+    DirectReturnSegments(treatment: Treatment) => "unlade_lb_direct_return_segments",
+        "Segments of connections with direct responses that no socket got as they came, by what became of them.";
     /// A response that could have been returned directly was relayed
     DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
         "Responses relayed in a pool with direct return although they were long enough.";

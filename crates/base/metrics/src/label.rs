@@ -97,6 +97,22 @@ labels! {
 }
 
 labels! {
+    /// The treatment of a segment of a connection with direct responses, by the balancer's programs.
+    Treatment: "treatment" {
+        /// An acknowledgement of a client went to the server.
+        Acknowledged => "acknowledged",
+        /// A segment of a server went to the client.
+        Forwarded => "forwarded",
+        /// No socket may see it, or it could not be sent.
+        Dropped => "dropped",
+        /// A segment that claims to be a client's does not belong to the connection.
+        Refused => "refused",
+        /// Its checksum is wrong.
+        Corrupt => "corrupt",
+    }
+}
+
+labels! {
     /// The component that made a copy between a function's memory and the worker's.
     CopyBy: "by" {
         /// The worker's thread, synchronously.

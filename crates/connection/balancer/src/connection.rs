@@ -394,7 +394,7 @@ impl ConnectionState {
                 let tls = stream.is_tls();
                 let response_bytes = done.response_bytes;
                 self.worker.offload.learn_proxied(key, tls, response_bytes, busy);
-                let took = start.elapsed();
+                let took = start.elapsed().saturating_sub(done.age);
                 self.paced = Some(PacedRequest { route: route.index, response_bytes, start, took });
             }
             done
@@ -441,14 +441,16 @@ impl ConnectionState {
                 Next::Close(Close::Refused { refusal, head_only: done.head_only })
             }
         };
+        let now = Instant::now();
+        let end = now.checked_sub(done.age).unwrap_or(now);
         let meter = &self.worker.meter;
         if !is_refused && done.status != 0 {
             meter.add(Event::Request(Mode::Proxy));
             meter.add(Event::Response(StatusClass::of(done.status)));
-            meter.record(Stage::RequestProxy, start.elapsed());
+            meter.record(Stage::RequestProxy, end.saturating_duration_since(start));
         }
         self.count_traffic(stream);
-        (self.quiet, self.idle_before) = (Instant::now(), Duration::ZERO);
+        (self.quiet, self.idle_before) = (end, Duration::ZERO);
         next
     }
 

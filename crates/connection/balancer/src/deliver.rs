@@ -15,7 +15,7 @@ use unlade_steering::splice::End;
 use crate::buffer::PipeLease;
 use crate::closing;
 use crate::config::Timeouts;
-use crate::direct_return::{Begun, DirectReturn, Judged};
+use crate::direct_return::{Begun, DirectReturn, Judged, Looks};
 use crate::exchange::Failed;
 use crate::incoming::{Incoming, ReadEvent};
 use crate::splice::{self, Turn};
@@ -23,11 +23,6 @@ use crate::timer::{Elapsed, Timer};
 use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
 use crate::worker::Worker;
-
-/// Shortest and longest time between two looks at a response that goes to the client directly: its
-/// end causes no event here unless the client sends another request.
-const PAUSE_MIN: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_millis(64);
 
 /// A response that is being sent.
 pub(crate) struct Delivery<'c> {
@@ -47,6 +42,8 @@ pub(crate) struct Delivery<'c> {
     pub incoming: Incoming,
     /// Number of the bytes of the response that came, while the response can be returned directly.
     pub came_bytes: u64,
+    /// Time since the end of the response, if it is seen later.
+    pub age: Duration,
 }
 
 /// The result of a delivery.
@@ -59,6 +56,8 @@ pub(crate) struct Delivered {
     pub upstream: Option<Upstream>,
     /// Bytes of the body sent, framing included.
     pub response_bytes: u64,
+    /// Time since the end of the response, if it is seen later.
+    pub age: Duration,
 }
 
 impl Delivery<'_> {
@@ -75,8 +74,7 @@ impl Delivery<'_> {
             Some(Judged::Fit(known)) => return self.run_early(known, upstream).await,
             Some(Judged::Unfit) => is_extended = true,
             Some(Judged::Broken) => {
-                let outcome = Err(Failed::Server);
-                return Delivered { outcome, begun: true, upstream: None, response_bytes: 0 };
+                return self.broken(Failed::Server);
             }
         }
         let mut body = Body::new(head.framing());
@@ -98,7 +96,14 @@ impl Delivery<'_> {
         }
         let whole =
             outcome.is_ok() && !surplus && !self.upload.is_abandoned() && !upstream.is_broken;
-        Delivered { outcome, begun, upstream: whole.then_some(upstream), response_bytes: sent }
+        let upstream = whole.then_some(upstream);
+        Delivered { outcome, begun, upstream, response_bytes: sent, age: self.age }
+    }
+
+    /// Returns the result of a response that broke with its first bytes.
+    fn broken(&self, failed: Failed) -> Delivered {
+        let outcome = Err(failed);
+        Delivered { outcome, begun: true, upstream: None, response_bytes: 0, age: self.age }
     }
 
     /// Decides about a response whose splice began early.
@@ -121,33 +126,47 @@ impl Delivery<'_> {
         Some(judged)
     }
 
-    /// Lets a response go to the client from its first byte on. The head goes as it is, if the client
-    /// has not got it already.
-    async fn run_early(mut self, head: Head, mut upstream: Upstream) -> Delivered {
+    /// Follows a response that goes to the client from its first byte on. Its head went past the sockets.
+    pub(crate) async fn run_passed(self, head: Head, upstream: Upstream) -> Delivered {
+        if let Some(direct) = &self.direct {
+            direct.splices.note_length(direct.path, head.body_bytes.into());
+            direct.settle(&upstream, false);
+        }
+        self.worker.meter.add(Event::DirectReturned(Begin::Early));
+        self.follow_early(head, upstream, 0).await
+    }
+
+    /// Relays the first bytes of a response that began early, whose head came to the socket. It goes as
+    /// it is.
+    async fn run_early(mut self, head: Head, upstream: Upstream) -> Delivered {
         let bytes = u64::from(head.response_bytes());
-        let is_sent = self.direct.as_ref().is_some_and(|direct| direct.has_sent(head.head_bytes))
-            && self.incoming.data().len() == head.head_bytes as usize;
-        let mut outcome = Ok(0);
-        if !is_sent {
-            let came = relay_spliced(self.client, self.timeouts, &mut self.incoming, bytes);
-            outcome = came.await;
+        let came = relay_spliced(self.client, self.timeouts, &mut self.incoming, bytes).await;
+        match came {
+            Ok(relayed) => {
+                if relayed < bytes {
+                    self.worker.meter.add(Event::DirectReturned(Begin::Early));
+                }
+                self.follow_early(head, upstream, relayed).await
+            }
+            Err(failed) => {
+                self.direct.iter().for_each(|direct| direct.abort(&upstream));
+                self.broken(failed)
+            }
         }
-        if is_sent || outcome.as_ref().is_ok_and(|relayed| *relayed < bytes) {
-            self.worker.meter.add(Event::DirectReturned(Begin::Early));
-        }
+    }
+
+    /// Waits for the end of a response that began early, of which so many bytes were relayed.
+    async fn follow_early(mut self, head: Head, mut upstream: Upstream, relayed: u64) -> Delivered {
         let mut sent = 0;
-        let outcome = match outcome {
-            Ok(relayed) => self.await_end(&mut upstream, bytes, relayed, &mut sent).await,
-            Err(failed) => Err(failed),
-        };
+        let bytes = u64::from(head.response_bytes());
+        let outcome = self.await_end(&mut upstream, bytes, relayed, &mut sent).await;
         if outcome.is_err() {
             self.direct.iter().for_each(|direct| direct.abort(&upstream));
         }
-        self.incoming.clear();
         let is_whole = outcome.is_ok() && !upstream.is_broken;
         let response_bytes = sent.saturating_sub(head.head_bytes.into());
         let upstream = is_whole.then_some(upstream);
-        Delivered { outcome, begun: true, upstream, response_bytes }
+        Delivered { outcome, begun: true, upstream, response_bytes, age: self.age }
     }
 
     /// Decides whether a rest of the response can go to the client directly. A server that is to be
@@ -306,8 +325,7 @@ impl Delivery<'_> {
     }
 
     /// Waits until the client has acknowledged the `bytes` bytes of a splice, and relays what comes
-    /// here meanwhile; `relayed` bytes were before. Bytes in the buffer are copies: they are relayed
-    /// if others come.
+    /// here meanwhile; `relayed` bytes were before.
     async fn await_end(
         &mut self,
         upstream: &mut Upstream,
@@ -316,14 +334,14 @@ impl Delivery<'_> {
         sent: &mut u64,
     ) -> Result<(), Failed> {
         let Some(direct) = &self.direct else { return Ok(()) };
-        let (mut relayed, mut pause, mut watches) = (relayed, PAUSE_MIN, true);
-        let mut taken_bytes = self.incoming.data().len();
+        let mut looks = if direct.is_early { Looks::late() } else { Looks::soon() };
+        let (mut relayed, mut watches) = (relayed, true);
         // The request had the window with it if the splice began before.
         let (begun, mut is_repeated) = (direct.acknowledged(), direct.is_early);
         let (mut acknowledged, mut since) = (begun, Instant::now());
         loop {
             let is_complete = direct.is_complete();
-            if is_complete && let Some(end) = direct.end(upstream, taken_bytes as u32) {
+            if is_complete && let Some(end) = direct.end(upstream) {
                 match end {
                     End::NotYet => {}
                     End::Reusable => break,
@@ -336,9 +354,9 @@ impl Delivery<'_> {
             let watched = watches.then_some(&*self.client);
             let seen =
                 self.incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
-            match self.timer.until(Instant::now() + pause, seen).await {
+            match self.timer.until(looks.next(), seen).await {
                 Err(Elapsed) => {
-                    pause = (pause * 2).min(PAUSE_MAX);
+                    looks.looked();
                     if !watches && closing::is_gone(self.client.tcp()) {
                         return Err(Failed::Client);
                     }
@@ -347,6 +365,8 @@ impl Delivery<'_> {
                         // The datagram with the rule and the window may be lost.
                         is_repeated = true;
                         direct.settle(upstream, true);
+                    } else {
+                        direct.settle(upstream, false);
                     }
                     if newest != acknowledged {
                         (acknowledged, since) = (newest, Instant::now());
@@ -355,10 +375,7 @@ impl Delivery<'_> {
                     }
                 }
                 // The client has them already if it has acknowledged everything.
-                Ok(ReadEvent::Read(Ok(count @ 1..))) if is_complete => {
-                    taken_bytes += count;
-                    self.incoming.clear();
-                }
+                Ok(ReadEvent::Read(Ok(1..))) if is_complete => self.incoming.clear(),
                 Ok(ReadEvent::Read(Ok(1..))) => {
                     let (client, incoming) = (&mut *self.client, &mut self.incoming);
                     let left = bytes - relayed;
@@ -368,7 +385,7 @@ impl Delivery<'_> {
                 Ok(ReadEvent::ClientBusy) => {
                     // Its acknowledgement may have come with its next request; END sends the last
                     // one.
-                    watches = false;
+                    (watches, looks) = (false, Looks::soon());
                     if !direct.is_complete() {
                         direct.settle(upstream, false);
                     }
@@ -376,6 +393,7 @@ impl Delivery<'_> {
                 Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
             }
         }
+        self.age = direct.end_age();
         *sent += bytes;
         let passed = bytes - relayed;
         let forwarded = direct.forwarded_bytes().min(passed);

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  begin early   before the request, if a long response is expected: the server's host gets a rule,
-//!                looks at the head, and sends a copy of it here; without an agent, the program here
-//!                does that
+//!                and looks at the head; without an agent, the program here does that. The process
+//!                learns of a fit head by the slot, and reads any other one from the socket
 //!  or late       head and first bytes are relayed, until the server has used up what it was granted
 //!  direct        bytes ──► client; acknowledgements ──► server; what comes here without a rule at
 //!                the server's host goes on to the client as packets
@@ -12,6 +12,9 @@
 //! ```
 //! Connections without such a response have no part in it: a slot is opened by the first one.
 
+use std::time::Duration;
+
+use tokio::time::Instant;
 use unlade_metrics::{self as metrics, Begin, Event};
 use unlade_net::FlowKey;
 use unlade_runtime::Stream;
@@ -41,9 +44,10 @@ pub(crate) struct DirectReturn<'c> {
     pub is_early: bool,
 }
 
-/// The conclusion from the head of a response whose splice began early.
+/// The conclusion from the head of a response whose splice began early, and whose first bytes came to the
+/// socket.
 pub(crate) enum Judged {
-    /// The client has got the head, or gets it as it is, and the rest takes the direct way.
+    /// The head goes on as it is, and the rest takes the direct way.
     Fit(Head),
     /// No byte was direct. The response is relayed from its first byte on.
     Unfit,
@@ -71,6 +75,37 @@ fn reason(error: &SpliceError) -> metrics::Unfit {
         | SpliceError::Closed
         | SpliceError::Steer(_)
         | SpliceError::Run(_) => metrics::Unfit::Failed,
+    }
+}
+
+/// Times between two looks at a response that causes no event here: it goes to the client directly, and
+/// its end is seen with the client's next request only.
+pub(crate) struct Looks {
+    pause: Duration,
+}
+
+impl Looks {
+    const PAUSE_MIN: Duration = Duration::from_millis(1);
+    const PAUSE_MAX: Duration = Duration::from_millis(64);
+
+    /// The first one is after a millisecond.
+    pub(crate) fn soon() -> Looks {
+        Looks { pause: Self::PAUSE_MIN }
+    }
+
+    /// The first one is later than most responses take.
+    pub(crate) fn late() -> Looks {
+        Looks { pause: 4 * Self::PAUSE_MIN }
+    }
+
+    /// Returns the time of the next one.
+    pub(crate) fn next(&self) -> Instant {
+        Instant::now() + self.pause
+    }
+
+    /// Doubles the time between two.
+    pub(crate) fn looked(&mut self) {
+        self.pause = (self.pause * 2).min(Self::PAUSE_MAX);
     }
 }
 
@@ -130,11 +165,17 @@ impl DirectReturn<'_> {
             tracing::debug!(%error, client = %client.peer(), "no early direct return");
         }
         self.is_early = begun.is_ok();
+        if self.is_early {
+            // Segments of the response acknowledge the client's next request; the socket need not do it
+            // first. The kernel forgets the setting when nothing follows in time. Failing costs a packet.
+            let _ = rustix::net::sockopt::set_tcp_quickack(client.tcp(), false);
+        }
         self.is_early
     }
 
     /// Decides about the response that begins with `data`, its head, whose body has `body_bytes`
-    /// bytes if it has a length. The server's host comes to the same conclusion.
+    /// bytes if it has a length. The server's host comes to the same conclusion if all of it was in one
+    /// segment.
     pub(crate) fn judge_head(
         &mut self,
         upstream: &mut Upstream,
@@ -146,21 +187,13 @@ impl DirectReturn<'_> {
         };
         let head = fit(data).filter(|head| Some(u64::from(head.body_bytes)) == body_bytes);
         if let Some(head) = head {
-            if client.is_length_due() {
-                self.splices.set_length(client, end, head.response_bytes());
-            }
+            self.splices.set_length(client, end, head.response_bytes());
             return Judged::Fit(head);
         }
-        let is_direct = client.copied_bytes() > 0;
+        let is_direct = client.is_ahead();
         self.cancel(upstream);
         self.worker.meter.add(Event::DirectReturnUnfit(metrics::Unfit::Head));
         if is_direct { Judged::Broken } else { Judged::Unfit }
-    }
-
-    /// Returns true if the client has been sent so many bytes from the first one on by the server's
-    /// host.
-    pub(crate) fn has_sent(&self, bytes: u32) -> bool {
-        self.client.as_ref().is_some_and(|client| client.copied_bytes() >= bytes)
     }
 
     /// Ends a splice of which no byte was direct.
@@ -194,7 +227,9 @@ impl DirectReturn<'_> {
     /// Sends the acknowledgement that the server lacks; `is_forced`: also if none is known to be
     /// lacking.
     pub(crate) fn settle(&self, upstream: &Upstream, is_forced: bool) {
-        if let (Some(client), Some(end)) = (&*self.client, &upstream.end) {
+        if let (Some(client), Some(end)) = (&*self.client, &upstream.end)
+            && (is_forced || client.owes_ack())
+        {
             self.splices.settle(client, end, is_forced);
         }
     }
@@ -209,10 +244,15 @@ impl DirectReturn<'_> {
         self.client.as_ref().map_or(0, ClientSlot::acknowledged)
     }
 
-    /// Ends a splice that is complete, of which so many bytes were taken from the server's socket.
-    pub(crate) fn end(&self, upstream: &Upstream, taken_bytes: u32) -> Option<End> {
+    /// Returns the time since the client has acknowledged the last byte.
+    pub(crate) fn end_age(&self) -> Duration {
+        self.client.as_ref().map(ClientSlot::end_age).unwrap_or_default()
+    }
+
+    /// Ends a splice that is complete.
+    pub(crate) fn end(&self, upstream: &Upstream) -> Option<End> {
         let (client, end) = (self.client.as_ref()?, upstream.end.as_ref()?);
-        self.splices.end(client, end, taken_bytes)
+        self.splices.end(client, end)
     }
 
     /// Gives up a splice; both connections are closed afterwards.

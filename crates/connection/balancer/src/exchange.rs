@@ -1,5 +1,7 @@
 //! The results of an exchange of one request and its response, and the causes of failure.
 
+use std::time::Duration;
+
 use unlade_http::HeadError;
 
 use crate::respond::Refusal;
@@ -33,19 +35,35 @@ pub(crate) struct Done {
     pub unread: bool,
     /// The request was HEAD.
     pub head_only: bool,
+    /// Time since the client has had the whole response, if the end is seen later.
+    pub age: Duration,
 }
 
 impl Done {
     /// Creates the result of a request for which nothing was sent to the client.
     pub(crate) fn refused(refusal: Refusal) -> Done {
         let ended = Ended::Refused(refusal);
-        Done { ended, status: 0, response_bytes: 0, unread: true, head_only: false }
+        Done {
+            ended,
+            status: 0,
+            response_bytes: 0,
+            unread: true,
+            head_only: false,
+            age: Duration::ZERO,
+        }
     }
 
     /// Creates the result of a request whose client is gone, or gets no complete response.
     pub(crate) fn aborted() -> Done {
         let ended = Ended::Abort;
-        Done { ended, status: 0, response_bytes: 0, unread: true, head_only: false }
+        Done {
+            ended,
+            status: 0,
+            response_bytes: 0,
+            unread: true,
+            head_only: false,
+            age: Duration::ZERO,
+        }
     }
 }
 

@@ -112,6 +112,7 @@ mod respond;
 mod route;
 mod run;
 mod scopes;
+mod segments_report;
 mod server;
 mod splice;
 mod splices;

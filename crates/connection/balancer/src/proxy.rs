@@ -11,17 +11,20 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use unlade_http::forward::{self, Body, ClientOrigin, ResponseTerms};
 use unlade_http::{HeadError, HeadLimits, Method, RequestHead, ResponseHead};
 use unlade_metrics::{Event, Stage, UpstreamFailure};
 use unlade_runtime::Stream;
+use unlade_splice::head::Head;
 use unlade_steering::splice::ClientSlot;
 
+use crate::closing;
 use crate::config::Timeouts;
 use crate::deliver::{Delivered, Delivery};
-use crate::direct_return::DirectReturn;
+use crate::direct_return::{DirectReturn, Looks};
 use crate::exchange::{Done, Ended, Failed};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::Pool;
@@ -293,9 +296,25 @@ impl Exchange<'_> {
         let recent = (!self.client.is_tls()).then_some(&self.worker.recent_bodies);
         let first_read_bytes = self.worker.plan().config.body.first_read_bytes(recent);
         let mut incoming = Incoming::new(first_read_bytes);
-        let awaited =
-            self.await_head(forward, &mut upstream, &mut upload, &mut incoming, &mut is_early);
-        match awaited.await {
+        let passed = match is_early {
+            true => self.await_passed(&mut upstream, &mut incoming).await,
+            false => Ok(None),
+        };
+        let awaited = match passed {
+            Ok(Some(head)) => {
+                let age = self.direct.as_ref().map(ClientSlot::head_age).unwrap_or_default();
+                let after = start.elapsed().saturating_sub(age);
+                self.worker.meter.record(Stage::UpstreamResponse, after);
+                server.set_silent(false);
+                return Attempt::Over(self.deliver_passed(forward, head, upstream, upload).await);
+            }
+            Ok(None) => {
+                let upload = &mut upload;
+                self.await_head(forward, &mut upstream, upload, &mut incoming, &mut is_early).await
+            }
+            Err(failed) => Err(failed),
+        };
+        match awaited {
             Ok(head) => {
                 self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
                 server.set_silent(false);
@@ -391,6 +410,40 @@ impl Exchange<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Waits for the head of a response that began early. `None`: it came to the socket, at least in part.
+    async fn await_passed(
+        &mut self,
+        upstream: &mut Upstream,
+        incoming: &mut Incoming,
+    ) -> Result<Option<Head>, Failed> {
+        let deadline = Instant::now() + self.timeouts.upstream_response;
+        let (mut looks, mut watches) = (Looks::late(), true);
+        loop {
+            let head = self.direct.as_ref().and_then(ClientSlot::head);
+            if head.is_some() {
+                return Ok(head);
+            }
+            let watched = watches.then_some(&*self.client);
+            let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+            match self.timer.until(deadline.min(looks.next()), seen).await {
+                Err(Elapsed) if !watches && closing::is_gone(self.client.tcp()) => {
+                    return Err(Failed::Client);
+                }
+                Err(Elapsed) if Instant::now() >= deadline => return Err(Failed::Slow),
+                Err(Elapsed) => looks.looked(),
+                Ok(ReadEvent::Read(Ok(1..))) => return Ok(None),
+                Ok(ReadEvent::Read(_)) => {
+                    // A whole response may have come before the end.
+                    let head = self.direct.as_ref().and_then(ClientSlot::head);
+                    return if head.is_some() { Ok(head) } else { Err(Failed::Server) };
+                }
+                // The client has the response before this program knows of it.
+                Ok(ReadEvent::ClientBusy) => (watches, looks) = (false, Looks::soon()),
+                Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
+            }
+        }
     }
 
     /// Waits for the head of the final response; meanwhile sends the rest of the request and
@@ -540,7 +593,8 @@ impl Exchange<'_> {
         }
         let upgraded = Box::new(Upgraded { upstream, behind, in_flight: None });
         let (ended, status) = (Ended::Upgraded(upgraded), head.status());
-        Done { ended, status, response_bytes: 0, unread: false, head_only: false }
+        let age = Duration::ZERO;
+        Done { ended, status, response_bytes: 0, unread: false, head_only: false, age }
     }
 
     async fn deliver(
@@ -560,27 +614,64 @@ impl Exchange<'_> {
             && !unread
             && !chunks_removed
             && head.framing() != unlade_http::BodyFraming::UntilClose
-            && !self.is_last
-            && !self.worker.is_draining();
+            && self.may_go_on();
         let terms = ResponseTerms { http10: forward.http10, keep_alive };
-        let status = head.status();
-        let reusable = head.keep_alive();
+        let (status, reusable) = (head.status(), head.keep_alive());
         let is_possible = self.may_return_directly(upstream.address);
-        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
-        if is_early && means.is_none() {
+        let mut delivery = self.delivery(upload, incoming);
+        if is_early && delivery.direct.is_none() {
             // A new configuration has no direct return: nothing can follow the bytes that were.
             return Done::aborted();
         }
+        if let Some(direct) = &mut delivery.direct {
+            direct.path = if is_possible { direct.splices.path(forward.path()) } else { 0 };
+            direct.is_over = !is_possible || !keep_alive || !reusable;
+            direct.is_early = is_early;
+        }
+        let delivered = delivery.run(&head, terms, upstream).await;
+        let reuse = reusable && !unread;
+        // A client that asked for the close sends no more; if the close is ours, it may be
+        // sending.
+        let unread = unread || (!keep_alive && forward.keep_alive);
+        self.finish(delivered, status, Going { keep_alive, reuse, unread })
+    }
+
+    /// Follows a response whose head went past the sockets.
+    async fn deliver_passed(
+        &mut self,
+        forward: &Forward<'_>,
+        head: Head,
+        upstream: Upstream,
+        upload: Upload,
+    ) -> Done {
+        let keep_alive = self.may_go_on();
+        let mut delivery = self.delivery(upload, Incoming::new(usize::MAX));
+        let Some(direct) = &mut delivery.direct else { return Done::aborted() };
+        direct.path = direct.splices.path(forward.path());
+        direct.is_early = true;
+        let delivered = delivery.run_passed(head, upstream).await;
+        let going = Going { keep_alive, reuse: true, unread: !keep_alive };
+        self.finish(delivered, head.status, going)
+    }
+
+    /// Returns true if the client's connection may go on after this request.
+    fn may_go_on(&self) -> bool {
+        !self.is_last && !self.worker.is_draining()
+    }
+
+    /// Returns the delivery of a response that is relayed unless its `direct` says otherwise.
+    fn delivery(&mut self, upload: Upload, incoming: Incoming) -> Delivery<'_> {
+        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
         let direct = means.map(|(pool, splices)| DirectReturn {
             worker: self.worker,
             splices,
             pool,
             client: &mut *self.direct,
-            path: if is_possible { splices.path(forward.path()) } else { 0 },
-            is_over: !is_possible || !keep_alive || !reusable,
-            is_early,
+            path: 0,
+            is_over: false,
+            is_early: false,
         });
-        let delivery = Delivery {
+        Delivery {
             worker: self.worker,
             direct,
             client: self.client,
@@ -589,23 +680,24 @@ impl Exchange<'_> {
             upload,
             incoming,
             came_bytes: 0,
-        };
-        let Delivered { outcome, begun, upstream, response_bytes } =
-            delivery.run(&head, terms, upstream).await;
+            age: Duration::ZERO,
+        }
+    }
+
+    /// Ends a request whose response was delivered, as far as it was.
+    fn finish(&mut self, delivered: Delivered, status: u16, going: Going) -> Done {
+        let Delivered { outcome, begun, upstream, response_bytes, age } = delivered;
         self.worker.recent_bodies.note(response_bytes);
         let ended = match outcome {
-            Ok(()) if keep_alive => Ended::KeepAlive,
+            Ok(()) if going.keep_alive => Ended::KeepAlive,
             Ok(()) => Ended::Close,
             Err(failed) if !begun => return self.give_up(failed),
             Err(failed) => return self.break_off(failed, status, response_bytes),
         };
-        if let Some(upstream) = upstream.filter(|_| reusable && !unread) {
+        if let Some(upstream) = upstream.filter(|_| going.reuse) {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
         }
-        // A client that asked for the close sends no more; if the close is ours, it may be
-        // sending.
-        let unread = unread || (!keep_alive && forward.keep_alive);
-        Done { ended, status, response_bytes, unread, head_only: false }
+        Done { ended, status, response_bytes, unread: going.unread, head_only: false, age }
     }
 
     /// Ends a request before anything was sent to the client.
@@ -648,6 +740,16 @@ impl Exchange<'_> {
         }
         Done { status, response_bytes, ..Done::aborted() }
     }
+}
+
+/// What follows a response.
+struct Going {
+    /// The client's connection goes on.
+    keep_alive: bool,
+    /// The server's connection takes another request, if the response left it so.
+    reuse: bool,
+    /// The client may be sending bytes that nobody reads.
+    unread: bool,
 }
 
 /// The head of a response, and the bytes that came with it.

@@ -22,6 +22,7 @@ use crate::health;
 use crate::machine::{Machine, open_splicing};
 use crate::migration_manager::MigrationManager;
 use crate::plan::{Plan, PlanError};
+use crate::segments_report::SegmentsReport;
 use crate::server::KnownServers;
 use crate::worker::{SharedState, Worker};
 
@@ -237,6 +238,7 @@ async fn serve(
     if is_first {
         checks.start(&worker);
     }
+    let mut segments = SegmentsReport::default();
     let mut sweep = unlade_runtime::ticker::every(SWEEP_INTERVAL);
     let mut phases = watch.clone();
     let mut draining = std::pin::pin!(phases.reached(Phase::Draining));
@@ -253,7 +255,12 @@ async fn serve(
                     checks.start(&worker);
                 }
             }
-            _ = sweep.tick() => worker.upstreams.sweep(Instant::now()),
+            _ = sweep.tick() => {
+                worker.upstreams.sweep(Instant::now());
+                if is_first {
+                    segments.report(&worker);
+                }
+            }
         }
     }
     // This comes first: connections that come home from now on stay.

@@ -253,7 +253,7 @@ impl Splices {
         self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, secret)
     }
 
-    /// Notes the length of a response that began early, with its head.
+    /// Notes the length of a response that began early, with its head, which came to the socket.
     pub(crate) fn set_length(&self, client: &ClientSlot, end: &ServerEnd, bytes: u32) {
         if let Err(error) = self.programs.borrow_mut().set_length(client, &end.slot, bytes) {
             tracing::debug!(%error, "the length of a response");
@@ -302,15 +302,9 @@ impl Splices {
         }
     }
 
-    /// Ends a splice that is complete, of which so many bytes were taken from the server's socket.
-    /// `None`: a connection is closed.
-    pub(crate) fn end(
-        &self,
-        client: &ClientSlot,
-        end: &ServerEnd,
-        taken_bytes: u32,
-    ) -> Option<End> {
-        self.programs.borrow_mut().end(client, &end.slot, taken_bytes).ok()
+    /// Ends a splice that is complete. `None`: a connection is closed.
+    pub(crate) fn end(&self, client: &ClientSlot, end: &ServerEnd) -> Option<End> {
+        self.programs.borrow_mut().end(client, &end.slot).ok()
     }
 
     /// Gives up a splice; both connections are closed afterwards, unless no byte was direct.

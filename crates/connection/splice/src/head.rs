@@ -17,6 +17,8 @@ const STATUS_BYTES: usize = 13;
 /// A head that is fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
+    /// 200 or 206.
+    pub status: u16,
     /// Bytes of the head, with the empty line.
     pub head_bytes: u32,
     /// Bytes of the body.
@@ -72,7 +74,9 @@ pub fn fit(bytes: &[u8]) -> Option<Head> {
     }
     let (head_bytes, body_bytes) = (end as u32 + 4, body_bytes?);
     let is_short = u64::from(head_bytes) + body_bytes <= u64::from(LENGTH_BYTES_MAX);
-    is_short.then_some(Head { head_bytes, body_bytes: body_bytes as u32 })
+    let is_part = status.starts_with(b"HTTP/1.1 206");
+    let status = if is_part { 206 } else { 200 };
+    is_short.then_some(Head { status, head_bytes, body_bytes: body_bytes as u32 })
 }
 
 /// Lines, without the ends of lines.
@@ -125,6 +129,8 @@ mod tests {
         let part = "HTTP/1.1 206 Partial Content\r\nconnection:Keep-Alive\r\ncontent-length:\t 7\r\n\
                     Content-Range: bytes 1-7/9\r\nEmpty:";
         assert_eq!(body(part), Some(7));
+        let whole = format!("{part}\r\n\r\n");
+        assert_eq!(fit(whole.as_bytes()).map(|head| head.status), Some(206));
         assert_eq!(body("HTTP/1.1 200 OK\r\nContent-Length: 0"), Some(0));
     }
 
@@ -174,7 +180,7 @@ mod tests {
             format!("{start}{fill}\r\n\r\n").into_bytes()
         };
         let longest = filled(HEAD_BYTES_MAX);
-        let head = Head { head_bytes: HEAD_BYTES_MAX as u32, body_bytes: 5 };
+        let head = Head { status: 200, head_bytes: HEAD_BYTES_MAX as u32, body_bytes: 5 };
         assert_eq!(fit(&longest), Some(head));
         assert_eq!(fit(&filled(HEAD_BYTES_MAX + 1)), None);
         (0..longest.len()).for_each(|count| assert_eq!(fit(&longest[..count]), None));

@@ -48,8 +48,6 @@ pub(crate) struct Spliced {
     pub edge: SeqNumber,
     /// The client's newest acknowledgement.
     pub acked: SeqNumber,
-    /// The socket's acknowledgement does not count.
-    pub is_copied: bool,
 }
 
 impl ServerFlow {
@@ -205,8 +203,8 @@ impl ServerFlow {
         if is_new && spliced.is_none() {
             self.limit_end = self.passed_end + self.limit_bytes;
         }
-        if let Some(Spliced { edge, acked, is_copied }) = spliced {
-            shown.ack = if is_copied { acked } else { later(shown.ack, acked) };
+        if let Some(Spliced { edge, acked }) = spliced {
+            shown.ack = later(shown.ack, acked);
             shown.window = self.window_to(edge, shown.ack);
         } else if self.limit_bytes > 0 && !segment.flags.contains(TcpFlags::SYN) {
             shown.window = shown.window.min(self.window_to(self.limit_end, shown.ack));

@@ -7,6 +7,7 @@ use unlade_net::packet::TcpFlags;
 
 use crate::client::ClientFlow;
 use crate::clock::{Clock, PeerClock};
+use crate::head::Head;
 use crate::pooled::ServerFlow;
 use crate::rule::Rule;
 use crate::segment::{Range, SACK_BLOCKS_MAX, Sack, Segment, Timestamps};
@@ -118,8 +119,8 @@ pub struct RawSplice {
     pub owes_ack: u32,
     /// 1: the head is not known yet.
     pub awaits_head: u32,
-    /// Behind the bytes that came as copies.
-    pub copied_end: u32,
+    /// Bytes of the head that went past the sockets; 0: there is none.
+    pub head_bytes: u32,
     /// The balancer's clock less the server's, ms.
     pub clock_offset: u32,
     /// Bytes that came and were sent to the client.
@@ -130,6 +131,10 @@ pub struct RawSplice {
     pub rule_ack: u32,
     /// 1: the server has ended its connection.
     pub has_fin: u32,
+    /// Status in the head.
+    pub status: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 /// `struct splice_segment`.
@@ -161,7 +166,7 @@ pub struct RawSegment {
 }
 
 const _: () = assert!(size_of::<RawClock>() == 32 && size_of::<RawClient>() == 80);
-const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 56);
+const _: () = assert!(size_of::<RawServer>() == 88 && size_of::<RawSplice>() == 64);
 const _: () = assert!(size_of::<RawSegment>() == 72);
 
 impl From<Clock> for RawClock {
@@ -270,12 +275,14 @@ impl From<Splice> for RawSplice {
             is_complete: splice.is_complete.into(),
             owes_ack: splice.owes_ack.into(),
             awaits_head: splice.awaits_head.into(),
-            copied_end: splice.copied_end.0,
+            head_bytes: splice.head.map_or(0, |head| head.head_bytes),
             clock_offset: splice.clock_offset,
             forwarded_bytes: splice.forwarded_bytes,
             early_bytes: splice.early_bytes,
             rule_ack: splice.rule_ack.0,
             has_fin: splice.has_fin.into(),
+            status: splice.head.map_or(0, |head| head.status.into()),
+            reserved: 0,
         }
     }
 }
@@ -289,13 +296,23 @@ impl From<RawSplice> for Option<Splice> {
             is_complete: raw.is_complete != 0,
             owes_ack: raw.owes_ack != 0,
             awaits_head: raw.awaits_head != 0,
-            copied_end: SeqNumber(raw.copied_end),
+            head: (raw.head_bytes != 0).then(|| raw_head(&raw)),
             clock_offset: raw.clock_offset,
             forwarded_bytes: raw.forwarded_bytes,
             early_bytes: raw.early_bytes,
             rule_ack: SeqNumber(raw.rule_ack),
             has_fin: raw.has_fin != 0,
         })
+    }
+}
+
+/// Returns the head of a splice that has one: the response ends behind its body.
+fn raw_head(raw: &RawSplice) -> Head {
+    let response_bytes = raw.end.wrapping_sub(raw.first);
+    Head {
+        status: raw.status as u16,
+        head_bytes: raw.head_bytes,
+        body_bytes: response_bytes.wrapping_sub(raw.head_bytes),
     }
 }
 

@@ -60,16 +60,16 @@ pub struct Splice {
     /// The response's head is not known yet. Nothing is acknowledged meanwhile: the server would
     /// forget bytes that the balancer may not have seen.
     pub(crate) awaits_head: bool,
-    /// The server's number behind the bytes from the first on that came here as copies: the client
-    /// has been sent them by the server's host.
-    pub(crate) copied_end: SeqNumber,
+    /// The response's head, if it was awaited and a program has read it: the client gets it past the
+    /// sockets, and their application learns of it here.
+    pub(crate) head: Option<Head>,
     /// The balancer's clock in the client's connection less the server's clock, ms; 0: timestamps are
     /// not used.
     pub(crate) clock_offset: u32,
     /// Bytes that came here and were sent to the client.
     pub(crate) forwarded_bytes: u32,
-    /// Bytes that are expected of a response whose head is judged here ([`Splice::receive_head`]); 0:
-    /// the server's host judges it, or it was relayed.
+    /// Bytes that the request grants of an early response, since no host grants them behind its head; 0:
+    /// the server's host does, or the head was relayed.
     pub(crate) early_bytes: u32,
     /// The acknowledgement in direct segments.
     pub(crate) rule_ack: SeqNumber,
@@ -86,6 +86,13 @@ pub enum FromServer {
     Socket(Segment),
     /// To the client: its host has not sent it there, since it has no rule (yet, or any more).
     Client(Segment),
+    /// The head of an early response.
+    Head {
+        /// To the client, unless its host has sent it there.
+        client: Option<Segment>,
+        /// To the server's socket, without the payload: it acknowledges the request.
+        socket: Segment,
+    },
 }
 
 /// Segments for a client's segment.
@@ -168,7 +175,7 @@ impl Splice {
             // A late rule finds a server that waits for a window: the next acknowledgement has it.
             owes_ack: !is_early,
             awaits_head,
-            copied_end: first,
+            head: None,
             clock_offset: clock.unwrap_or_default().0,
             forwarded_bytes: 0,
             early_bytes: at.expected_bytes.filter(|_| at.is_judged_here).unwrap_or_default(),
@@ -181,10 +188,14 @@ impl Splice {
     /// Sets the response's end, `length_bytes` behind the first byte of the splice. Its head is
     /// known from here on; [`Splice::owed_ack`] has what was kept from the server meanwhile.
     pub fn set_length(&mut self, client: &ClientFlow, length_bytes: u32) {
+        self.learn_length(client, length_bytes, false);
+    }
+
+    /// `is_granted`: the server may send the response already.
+    fn learn_length(&mut self, client: &ClientFlow, length_bytes: u32, is_granted: bool) {
         let end = self.first + length_bytes;
         self.end = Some(end);
-        // Without a copy, the server's host has granted nothing.
-        self.owes_ack |= self.awaits_head && self.copied_bytes() == 0;
+        self.owes_ack |= self.awaits_head && !is_granted;
         self.awaits_head = false;
         self.is_complete |= !client.acked.before(end + self.delta);
     }
@@ -211,10 +222,9 @@ impl Splice {
         self.awaits_head
     }
 
-    /// Returns the number of bytes, from the first one of the splice on, that came here as copies:
-    /// the server's host has sent them to the client.
-    pub fn copied_bytes(&self) -> u32 {
-        self.copied_end.0.wrapping_sub(self.first.0)
+    /// Returns the head that went past the sockets: see [`Splice::receive_head`].
+    pub fn head(&self) -> Option<Head> {
+        self.head
     }
 
     /// Returns true if the client has acknowledged the whole response.
@@ -361,6 +371,12 @@ impl Splice {
         if is_old && self.end.is_some_and(|end| segment.seq.before(end)) {
             return FromServer::Dropped;
         }
+        // The client has been sent the bytes of a copy. Only a socket that was given the beginning of the
+        // head has to have the rest.
+        let is_copied = segment.is_copy && segment.payload_bytes > 0;
+        if is_copied && !self.awaits_head && !segment.seq.before(self.first) {
+            return FromServer::Dropped;
+        }
         self.has_fin |= segment.has_any(TcpFlags::FIN)
             && !segment.seq.before(self.first)
             && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX;
@@ -373,21 +389,15 @@ impl Splice {
                 return FromServer::Client(self.forward(client, server, segment));
             }
         }
-        let Some(passed) = server.for_socket(segment, true, now_ms) else {
-            return FromServer::Dropped;
-        };
-        if segment.is_copy
-            && !self.copied_end.before(segment.seq)
-            && !server.passed_end.before(segment.end())
-        {
-            self.copied_end = later(self.copied_end, segment.end());
+        match server.for_socket(segment, true, now_ms) {
+            Some(passed) => FromServer::Socket(passed),
+            None => FromServer::Dropped,
         }
-        FromServer::Socket(passed)
     }
 
-    /// Takes the first segment of a response whose head is judged here, with a fit head at its start.
-    /// Returns the segment for the client, and a copy of the head for the socket, whose application so
-    /// learns of the response. `None`: the segment is one for [`Splice::receive_from_server`].
+    /// Takes the first segment of a response that began early, with a fit head at its start, or the copy
+    /// of that head from the server's host. The payload is not for the socket: its application learns of the
+    /// response by [`Splice::head`]. `None`: the segment is one for [`Splice::receive_from_server`].
     pub fn receive_head(
         &mut self,
         client: &ClientFlow,
@@ -395,37 +405,45 @@ impl Splice {
         segment: &Segment,
         head: Head,
         now_ms: u64,
-    ) -> Option<(Segment, Segment)> {
+    ) -> Option<FromServer> {
+        let has_head = match segment.is_copy {
+            true => segment.payload_bytes == head.head_bytes,
+            false => {
+                (head.head_bytes..=head.response_bytes()).contains(&segment.payload_bytes)
+                    && self.is_for_client(client, segment)
+            }
+        };
+        if !has_head {
+            return None;
+        }
         let is_first = self.awaits_head
-            && self.early_bytes > 0
             && segment.seq == self.first
             && server.passed_end == self.first
-            && (head.head_bytes..=head.response_bytes()).contains(&segment.payload_bytes)
             && is_plain(TcpFlags(segment.flags.0 & !TcpFlags::FIN.0))
             && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
             && !server.socket_edge.before(segment.end());
-        if !is_first || !self.is_for_client(client, segment) {
+        if !is_first {
             return None;
         }
         let flags = TcpFlags(segment.flags.0 & !TcpFlags::FIN.0);
-        let copy = Segment { payload_bytes: head.head_bytes, flags, ..*segment };
-        let copy = server.for_socket(&copy, true, now_ms)?;
-        self.copied_end = self.first + head.head_bytes;
+        let ack = Segment { payload_bytes: 0, is_copy: false, flags, ..*segment };
+        let socket = server.for_socket(&ack, true, now_ms)?;
+        self.head = Some(head);
         self.has_fin |= segment.has_any(TcpFlags::FIN);
-        self.set_length(client, head.response_bytes());
-        Some((self.forward(client, server, segment), copy))
+        // The server's host has granted the rest behind a copied head; the request all of it otherwise.
+        let is_granted = segment.is_copy || self.early_bytes > 0;
+        self.learn_length(client, head.response_bytes(), is_granted);
+        let shown = (!segment.is_copy).then(|| self.forward(client, server, segment));
+        Some(FromServer::Head { client: shown, socket })
     }
 
     /// Returns true if the segment is of the response, and ends behind what the socket has of it.
     fn is_past_socket(&self, server: &ServerFlow, segment: &Segment) -> bool {
         let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
         let is_last_fin = segment.payload_bytes == 0 && segment.seq == end;
-        // The client gets the head from here as well, again if it has lost it.
-        let is_copied_here = self.early_bytes > 0 && self.first.before(self.copied_end);
-        let passed_end = if is_copied_here { self.first } else { server.passed_end };
         is_plain(TcpFlags(segment.flags.0 & !TcpFlags::FIN.0))
             && !segment.seq.before(self.first)
-            && passed_end.before(segment.end())
+            && server.passed_end.before(segment.end())
             && !end.before(segment.end())
             && !is_last_fin
             && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
@@ -482,9 +500,7 @@ impl Splice {
         let acked = later(self.first, client.acked - self.delta);
         let acked = earlier(acked, self.end.unwrap_or(acked));
         let acked = if self.awaits_head { self.first } else { acked };
-        // The socket has copies, and the client may lack the originals.
-        let is_copied = self.first.before(self.copied_end);
-        server.for_server(segment, Some(Spliced { edge, acked, is_copied }), now_ms)
+        server.for_server(segment, Some(Spliced { edge, acked }), now_ms)
     }
 
     /// Ends a complete splice: both sockets skip the bytes that bypassed them. The application has
@@ -524,9 +540,8 @@ impl Splice {
     }
 
     /// Ends a splice without the sockets, if nothing else is left to do: the client has acknowledged
-    /// everything, the server has got that acknowledgement, and the sockets had nothing of the
-    /// response but copies. The server's connection can take another request when the application
-    /// has taken them.
+    /// everything, the server has got that acknowledgement, and the server's socket was given nothing
+    /// since the beginning. Its connection can take another request.
     ///
     /// # Errors
     /// The splice, if it has to go on, or to end with [`Splice::end`].
@@ -537,10 +552,9 @@ impl Splice {
         now_ms: u64,
     ) -> Result<(), Splice> {
         let Some(end) = self.end.filter(|_| self.is_complete) else { return Err(self) };
-        let has_copies_only =
-            self.first.before(self.copied_end) && server.passed_end == self.copied_end;
         let is_silent = client.sent_end == self.first + self.delta;
-        if !has_copies_only || !is_silent || self.has_fin || server.acked.before(end) {
+        if server.passed_end != self.first || !is_silent || self.has_fin || server.acked.before(end)
+        {
             return Err(self);
         }
         let (socket_next, written_end) = (server.socket_next(), client.sent_end - client.bypassed);

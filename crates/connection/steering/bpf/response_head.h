@@ -47,6 +47,8 @@ struct head_work {
 	__u32 has_length;
 	__u32 result;
 	__u32 head_bytes;
+	__u32 at;  /* the next byte */
+	__u32 end; /* behind the last one */
 };
 
 struct {
@@ -198,11 +200,32 @@ struct head_context {
 	struct head_work *work;
 };
 
+/* The same character in each of eight bytes. */
+#define EIGHT(c) (0x0101010101010101ull * (c))
+
+/* Returns true if the eight bytes are of a value: ' ' to '~'. */
+static __always_inline int are_of_value(__u64 bytes)
+{
+	__u64 is_low = ~(bytes + EIGHT(0x80 - ' ')), is_high = bytes + EIGHT(0x80 - 0x7f);
+
+	return !((bytes | is_low | is_high) & EIGHT(0x80));
+}
+
 static long head_next(__u32 index, struct head_context *context)
 {
 	struct head_work *work = context->work;
+	__u32 at = work->at & (HEAD_BYTES_MAX - 1);
 
-	if (!head_byte(work, HEAD_STATUS_BYTES + index))
+	if (work->at >= work->end)
+		return 1;
+	if (work->state == HEAD_VALUE && work->field == FIELD_OTHER &&
+	    at + 8 <= HEAD_BYTES_MAX && at + 8 <= work->end &&
+	    are_of_value(*(const __u64 *)(work->bytes + at))) {
+		work->at = at + 8;
+		return 0;
+	}
+	work->at = at + 1;
+	if (!head_byte(work, at))
 		work->result = HEAD_UNFIT;
 	return work->result != HEAD_OPEN;
 }
@@ -225,6 +248,8 @@ static __always_inline int is_fit(struct head_work *work, __u32 count)
 	work->has_length = 0;
 	work->body_bytes = 0;
 	work->result = HEAD_OPEN;
+	work->at = HEAD_STATUS_BYTES;
+	work->end = count;
 	bpf_loop(count - HEAD_STATUS_BYTES, head_next, &context, 0);
 	return work->result == HEAD_FIT;
 }

@@ -3,8 +3,7 @@
  *
  *   link ingress: of a client ──► for its socket, and for the server: an acknowledgement
  *                 of a server ──► for its socket, or for the client: bytes of a splice that the
- *                                 server's host has not sent there; a head that is judged here: for
- *                                 both
+ *                                 server's host has not sent there
  *   link egress:  of a socket ──► for its peer
  *   control:      begin and end of a splice, by the balancer's process
  *
@@ -25,6 +24,7 @@
 /* Marks packets of these programs, so that they pass the link's egress unchanged. */
 #define MARK 0x756e6c64
 #define NONE 0xffffffff
+#define NS_PER_MS 1000000
 
 struct splice_lock {
 	struct bpf_spin_lock lock;
@@ -54,6 +54,8 @@ struct splice_client_slot {
 	struct splice_head head;
 	struct splice_client flow;
 	struct splice_state splice;
+	__u64 head_ns; /* time of the splice's head */
+	__u64 end_ns;  /* time of the acknowledgement of its last byte */
 };
 
 struct splice_server_slot {
@@ -140,7 +142,7 @@ static __always_inline void count(__u32 what)
 
 static __always_inline __u64 time_ms(void)
 {
-	return bpf_ktime_get_ns() / 1000000;
+	return bpf_ktime_get_ns() / NS_PER_MS;
 }
 
 static __always_inline struct splice_work *packet_work(void)
@@ -234,7 +236,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	struct splice_server_slot *server = 0;
 	struct splice_lock *lock;
 	__u32 peer, number;
-	__u64 now_ms = time_ms();
+	__u64 now_ns = bpf_ktime_get_ns(), now_ms = now_ns / NS_PER_MS;
 	int ways = SPLICE_TO_SOCKET, is_lost = 1, is_over = 0;
 
 	if (!slot || !slot->head.is_open)
@@ -256,6 +258,9 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 			ways = client_receive(&slot->flow, &work->segment);
 			is_lost = 0;
 		} else if (server && slot->head.peer == peer) {
+			/* The process reads it behind `is_complete`. */
+			if (!slot->splice.is_complete)
+				slot->end_ns = now_ns;
 			ways = splice_receive_from_client(&slot->flow, &server->flow,
 							  &slot->splice, &work->segment,
 							  &work->ack, now_ms);
@@ -305,25 +310,9 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	return write_header(skb, packet->at, work) ? SHOT : NEXT;
 }
 
-/* Returns the bytes of the response whose whole head is the payload of a copy; 0 for another segment. Its host
- * has found the head fit, and this host comes to the same conclusion. */
-static __always_inline __u32 response_of_copy(struct __sk_buff *skb, const struct segment *packet,
-					      const struct splice_work *work)
-{
-	__u32 only = 0, count = packet->payload, at = packet->at + packet->bytes - count;
-	struct head_work *head = bpf_map_lookup_elem(&head_works, &only);
-
-	if (!head || !work->segment.is_copy || !count || count > HEAD_BYTES_MAX)
-		return 0;
-	if (bpf_skb_load_bytes(skb, at, head->bytes, count) || !is_fit(head, count) ||
-	    head->head_bytes != count)
-		return 0;
-	return head->head_bytes + head->body_bytes;
-}
-
-/* Reads the head at the start of a response that is judged here. Returns its state if it is fit. */
-static __always_inline const struct head_work *judged(struct __sk_buff *skb,
-						      const struct segment *packet)
+/* Reads the head at the start of a segment. Returns 0 if it is not fit. */
+static __always_inline int read_head(struct __sk_buff *skb, const struct segment *packet,
+				     struct splice_fit *fit)
 {
 	__u32 only = 0, count = packet->payload, at = packet->at + packet->bytes - count;
 	struct head_work *head = bpf_map_lookup_elem(&head_works, &only);
@@ -334,31 +323,22 @@ static __always_inline const struct head_work *judged(struct __sk_buff *skb,
 		count = HEAD_BYTES_MAX;
 	if (bpf_skb_load_bytes(skb, at, head->bytes, count) || !is_fit(head, count))
 		return 0;
-	return head;
+	fit->head_bytes = head->head_bytes;
+	fit->response_bytes = head->head_bytes + head->body_bytes;
+	fit->status = head->bytes[11] == '6' ? 206 : 200;
+	return 1;
 }
 
-/* Sends the client the segment, and gives the socket its head: the copy that `work->ack` describes. */
-static __always_inline int send_head(struct __sk_buff *skb, struct segment *packet,
-				     struct splice_work *work, const struct splice_head *server,
-				     const struct splice_head *client)
+/* Gives the socket the acknowledgement `work->ack` in place of the segment with a head. */
+static __always_inline int pass_ack(struct __sk_buff *skb, struct segment *packet,
+				    struct splice_work *work)
 {
 	int is_partial = is_pending(packet, fold(pseudo_header(packet)));
 	__u32 pseudo;
 	__u16 check = 0;
 
-	if (write_to(skb, packet, work, 0, client))
-		return SHOT;
-	skb->mark = MARK;
-	/* A lost one is sent again: the server gets the client's acknowledgements. */
-	if (bpf_clone_redirect(skb, client->ifindex, 0))
-		count(SPLICE_UNSENT);
-	else
-		count(SPLICE_FORWARDED);
-	skb->mark = 0;
-	if (restore(skb, packet, work, server, client))
-		return SHOT;
 	compose(work, 1, packet->key.client_port, packet->key.service_port);
-	if (write_header(skb, packet->at, work) || cut_payload(skb, packet, work->ack.payload_bytes))
+	if (write_header(skb, packet->at, work) || cut_payload(skb, packet, 0))
 		return SHOT;
 	pseudo = fold(pseudo_header(packet));
 	if (is_partial) {
@@ -373,16 +353,33 @@ static __always_inline int send_head(struct __sk_buff *skb, struct segment *pack
 		       NEXT;
 }
 
+/* Sends the client the segment with a head, and gives the socket the acknowledgement in it. */
+static __always_inline int send_head(struct __sk_buff *skb, struct segment *packet,
+				     struct splice_work *work, const struct splice_head *server,
+				     const struct splice_head *client)
+{
+	if (write_to(skb, packet, work, 0, client))
+		return SHOT;
+	skb->mark = MARK;
+	/* A lost one is sent again: the server gets the client's acknowledgements. */
+	if (bpf_clone_redirect(skb, client->ifindex, 0))
+		count(SPLICE_UNSENT);
+	else
+		count(SPLICE_FORWARDED);
+	skb->mark = 0;
+	return restore(skb, packet, work, server, client) ? SHOT : pass_ack(skb, packet, work);
+}
+
 static __always_inline int from_server(struct __sk_buff *skb, struct segment *packet,
 				       struct splice_work *work, __u32 index)
 {
 	struct splice_server_slot *slot = bpf_map_lookup_elem(&splice_servers, &index);
 	struct splice_client_slot *client;
 	struct splice_lock *lock;
-	__u32 peer, number, response = 0, head_bytes = 0, seq = work->segment.seq;
-	const struct head_work *head;
-	__u64 now_ms = time_ms();
-	int ways = 0, is_lost = 1;
+	struct splice_fit fit = {};
+	__u64 now_ns = bpf_ktime_get_ns(), now_ms = now_ns / NS_PER_MS;
+	__u32 peer, number;
+	int ways = 0, is_lost = 1, has_head = 0, is_head = 0;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -393,24 +390,16 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	}
 	peer = *(volatile __u32 *)&slot->head.peer;
 	client = bpf_map_lookup_elem(&splice_clients, &peer);
-	/* That is decided under the lock. The way to the client is known but for its first response. */
-	int may_begin = client && packet->payload && client->splice.awaits_head &&
-			client->splice.early_bytes && client->splice.first == seq &&
-			client->head.ifindex;
-
-	/* A wrong one of a head costs more: the response's length is read from it. */
-	if ((work->segment.is_copy || may_begin) && !is_intact_skb(skb, packet)) {
-		count(SPLICE_CORRUPT);
-		return NEXT;
-	}
-	if (work->segment.is_copy) {
-		response = response_of_copy(skb, packet, work);
-	} else if (may_begin) {
-		head = judged(skb, packet);
-		if (head) {
-			head_bytes = head->head_bytes;
-			response = head_bytes + head->body_bytes;
+	/* That is decided under the lock. */
+	if (client && packet->payload && client->splice.awaits_head &&
+	    client->splice.first == work->segment.seq &&
+	    (work->segment.is_copy || client->head.ifindex)) {
+		/* A wrong one of a head costs more: the response's length is read from it. */
+		if (!is_intact_skb(skb, packet)) {
+			count(SPLICE_CORRUPT);
+			return NEXT;
 		}
+		has_head = read_head(skb, packet, &fit);
 	}
 	number = slot->head.lock;
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
@@ -426,25 +415,28 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 				       0;
 			is_lost = 0;
 		} else if (client && slot->head.peer == peer) {
-			if (head_bytes &&
-			    splice_receive_head(&client->flow, &slot->flow, &client->splice,
-						&work->segment, &work->ack, head_bytes, response,
-						now_ms))
-				ways = SPLICE_TO_CLIENT | SPLICE_TO_SOCKET;
-			else
+			ways = 0;
+			if (has_head && client->splice.awaits_head) {
+				client->head_ns = now_ns;
+				client->end_ns = now_ns;
+				ways = splice_receive_head(&client->flow, &slot->flow,
+							   &client->splice, &work->segment,
+							   &work->ack, &fit, now_ms);
+				is_head = ways;
+			}
+			if (!ways)
 				ways = splice_receive_from_server(&client->flow, &slot->flow,
 								  &client->splice,
 								  &work->segment, now_ms);
-			if (ways == SPLICE_TO_SOCKET && response && !head_bytes &&
-			    client->splice.awaits_head && seq == client->splice.first)
-				splice_set_length(&client->flow, &client->splice, response);
 			is_lost = 0;
 		}
 		bpf_spin_unlock(&lock->lock);
 	}
 	learn(skb, &slot->head);
-	if (ways == (SPLICE_TO_CLIENT | SPLICE_TO_SOCKET) && client)
-		return send_head(skb, packet, work, &slot->head, &client->head);
+	if (is_head && client)
+		return is_head & SPLICE_TO_CLIENT ?
+			       send_head(skb, packet, work, &slot->head, &client->head) :
+			       pass_ack(skb, packet, work);
 	if (ways == SPLICE_TO_CLIENT && client) {
 		/* Its host has no rule. The client's checks the payload. */
 		if (write_to(skb, packet, work, 0, &client->head))

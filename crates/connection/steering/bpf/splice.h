@@ -189,6 +189,17 @@ static __always_inline void splice_send_to_client(struct splice_client *client, 
 		segment->value += 2 * CLOCK_MARGIN_MS;
 }
 
+static __always_inline void server_note_clocks(struct splice_server *server,
+					       const struct splice_segment *segment, __u64 now_ms)
+{
+	if (!segment->has_timestamps)
+		return;
+	server->peer_seen = 1;
+	server->peer_value = segment->value;
+	server->peer_at_ms = now_ms;
+	clock_note(&server->clock, segment);
+}
+
 /* A segment of the server. Returns 0 if it is dropped. */
 static __always_inline int server_for_socket(struct splice_server *server, int is_spliced,
 					     struct splice_segment *segment, __u64 now_ms)
@@ -197,12 +208,8 @@ static __always_inline int server_for_socket(struct splice_server *server, int i
 	int is_known = !before(server->socket_edge, end) &&
 		       (__s32)(segment->seq - server->passed_end) >= -EDGE_BYTES_MAX;
 
-	if (is_known && segment->has_timestamps) {
-		server->peer_seen = 1;
-		server->peer_value = segment->value;
-		server->peer_at_ms = now_ms;
-		clock_note(&server->clock, segment);
-	}
+	if (is_known)
+		server_note_clocks(server, segment, now_ms);
 	if (is_spliced && before(server->passed_end, segment->seq)) {
 		if (segment->flags & TCP_RST)
 			segment->seq = server->passed_end;
@@ -294,11 +301,7 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 			acked = earlier(acked, splice->end);
 		if (splice->awaits_head)
 			acked = splice->first;
-		/* The socket has copies, and the client may lack the originals. */
-		if (before(splice->first, splice->copied_end))
-			segment->ack = acked;
-		else
-			segment->ack = later(segment->ack, acked);
+		segment->ack = later(segment->ack, acked);
 		segment->window = server_window_to(server, splice_edge(client, server, splice),
 						   segment->ack);
 	} else if (server->limit_bytes && !(segment->flags & TCP_SYN)) {
@@ -492,12 +495,9 @@ static __always_inline int splice_is_past_socket(const struct splice_server *ser
 						 const struct splice_segment *segment)
 {
 	__u32 seq = segment->seq, end = seq + segment->payload_bytes;
-	/* The client gets the head from here as well, again if it has lost it. */
-	int is_copied_here = splice->early_bytes && before(splice->first, splice->copied_end);
-	__u32 passed_end = is_copied_here ? splice->first : server->passed_end;
 
 	return splice->has_end && !splice->awaits_head && is_plain(segment->flags & ~TCP_FIN) &&
-	       !before(seq, splice->first) && before(passed_end, end) &&
+	       !before(seq, splice->first) && before(server->passed_end, end) &&
 	       !before(splice->end, end) && (segment->payload_bytes || seq != splice->end) &&
 	       server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX;
 }
@@ -530,46 +530,65 @@ static __always_inline void splice_forward(const struct splice_client *client,
 	segment->echo = client->clock.peer;
 }
 
-static __always_inline void splice_set_length(const struct splice_client *client,
-					      struct splice_state *splice, __u32 length_bytes)
+/* `is_granted`: the server may send the response already. */
+static __always_inline void splice_learn_length(const struct splice_client *client,
+						struct splice_state *splice, __u32 length_bytes,
+						int is_granted)
 {
 	splice->end = splice->first + length_bytes;
 	splice->has_end = 1;
-	/* Without a copy, the server's host has granted nothing. */
-	splice->owes_ack |= splice->awaits_head && splice->copied_end == splice->first;
+	splice->owes_ack |= splice->awaits_head && !is_granted;
+	/* The process reads the head and the end as soon as the head is not awaited. */
+	asm volatile("" ::: "memory");
 	splice->awaits_head = 0;
 	splice_note_end(client, splice);
 }
 
-/* Takes the first segment of a response whose head is judged here, with a fit head of so many bytes at its
- * start: it becomes the client's, and `copy` a copy of the head for the socket. Returns 0 for another segment. */
+static __always_inline void splice_set_length(const struct splice_client *client,
+					      struct splice_state *splice, __u32 length_bytes)
+{
+	splice_learn_length(client, splice, length_bytes, 0);
+}
+
+/* Takes the first segment of a response, with a fit head at its start, or the copy of that head. The segment
+ * becomes the client's, unless it is a copy; `ack` becomes the socket's, without the payload. Returns a set of
+ * enum splice_way; 0: it is another segment. */
 static __always_inline int splice_receive_head(const struct splice_client *client,
 					       struct splice_server *server,
 					       struct splice_state *splice,
 					       struct splice_segment *segment,
-					       struct splice_segment *copy, __u32 head_bytes,
-					       __u32 response_bytes, __u64 now_ms)
+					       struct splice_segment *ack,
+					       const struct splice_fit *head, __u64 now_ms)
 {
 	__u32 bytes = segment->payload_bytes;
+	int is_copy = segment->is_copy;
 
-	if (!splice->awaits_head || !splice->early_bytes || segment->seq != splice->first ||
-	    server->passed_end != splice->first || bytes < head_bytes || bytes > response_bytes ||
-	    !is_plain(segment->flags & ~TCP_FIN) ||
+	if (is_copy && bytes != head->head_bytes)
+		return 0;
+	if (!is_copy && (bytes < head->head_bytes || bytes > head->response_bytes ||
+			 !splice_is_for_client(client, segment)))
+		return 0;
+	if (!splice->awaits_head || segment->seq != splice->first ||
+	    server->passed_end != splice->first || !is_plain(segment->flags & ~TCP_FIN) ||
 	    server->request_end - segment->ack > ACK_BEHIND_BYTES_MAX ||
-	    before(server->socket_edge, segment->seq + bytes) ||
-	    !splice_is_for_client(client, segment))
+	    before(server->socket_edge, segment->seq + bytes))
 		return 0;
-	*copy = *segment;
-	copy->payload_bytes = head_bytes;
-	copy->flags &= ~TCP_FIN;
-	if (!server_for_socket(server, 1, copy, now_ms))
+	*ack = *segment;
+	ack->payload_bytes = 0;
+	ack->is_copy = 0;
+	ack->flags &= ~TCP_FIN;
+	if (!server_for_socket(server, 1, ack, now_ms))
 		return 0;
-	splice->copied_end = splice->first + head_bytes;
+	splice->head_bytes = head->head_bytes;
+	splice->status = head->status;
 	if (segment->flags & TCP_FIN)
 		splice->has_fin = 1;
-	splice_set_length(client, splice, response_bytes);
+	/* The server's host has granted the rest behind a copied head; the request all of it otherwise. */
+	splice_learn_length(client, splice, head->response_bytes, is_copy || splice->early_bytes);
+	if (is_copy)
+		return SPLICE_TO_SOCKET;
 	splice_forward(client, server, splice, segment);
-	return 1;
+	return SPLICE_TO_CLIENT | SPLICE_TO_SOCKET;
 }
 
 /* A segment of the server during a splice. Returns enum splice_way; 0: it is dropped. */
@@ -578,10 +597,16 @@ static __always_inline int splice_receive_from_server(const struct splice_client
 						      struct splice_state *splice,
 						      struct splice_segment *segment, __u64 now_ms)
 {
-	__u32 seq = segment->seq, end = seq + segment->payload_bytes;
+	__u32 seq = segment->seq;
 
 	if (splice->is_complete && segment->payload_bytes && splice->has_end &&
 	    before(seq, splice->end))
+		return 0;
+	/* The client has been sent the bytes of a copy. Only a socket that was given the beginning of the
+	 * head has to have the rest.
+	 */
+	if (segment->is_copy && segment->payload_bytes && !splice->awaits_head &&
+	    !before(seq, splice->first))
 		return 0;
 	if (segment->flags & TCP_FIN && !before(seq, splice->first) &&
 	    server->request_end - segment->ack <= ACK_BEHIND_BYTES_MAX)
@@ -597,12 +622,7 @@ static __always_inline int splice_receive_from_server(const struct splice_client
 			return SPLICE_TO_CLIENT;
 		}
 	}
-	if (!server_for_socket(server, 1, segment, now_ms))
-		return 0;
-	if (segment->is_copy && !before(splice->copied_end, seq) &&
-	    !before(server->passed_end, end))
-		splice->copied_end = later(splice->copied_end, end);
-	return SPLICE_TO_SOCKET;
+	return server_for_socket(server, 1, segment, now_ms) ? SPLICE_TO_SOCKET : 0;
 }
 
 /* Returns enum splice_unfit; nothing has changed but for SPLICE_FIT. */
@@ -647,7 +667,8 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	splice->is_complete = 0;
 	splice->owes_ack = !is_early;
 	splice->awaits_head = start->awaits_head;
-	splice->copied_end = first;
+	splice->head_bytes = 0;
+	splice->status = 0;
 	splice->clock_offset = rule->clock_offset;
 	splice->forwarded_bytes = 0;
 	splice->early_bytes = start->awaits_head && start->is_judged_here ? start->expected_bytes : 0;
@@ -693,7 +714,7 @@ static __always_inline int splice_end(struct splice_client *client, struct splic
 	return owes ? SPLICE_ENDED_OWING : SPLICE_ENDED;
 }
 
-/* Returns 1 if the splice has ended: nothing else was left to do, and the sockets had nothing but copies. */
+/* Returns 1 if the splice has ended: nothing else was left to do, and the server's socket was given nothing. */
 static __always_inline int splice_end_if_over(struct splice_client *client,
 					      struct splice_server *server,
 					      struct splice_state *splice,
@@ -701,8 +722,7 @@ static __always_inline int splice_end_if_over(struct splice_client *client,
 {
 	int is_reusable;
 
-	if (!before(splice->first, splice->copied_end) ||
-	    server->passed_end != splice->copied_end ||
+	if (server->passed_end != splice->first ||
 	    client->sent_end != splice->first + splice->delta || splice->has_fin ||
 	    before(server->acked, splice->end))
 		return 0;

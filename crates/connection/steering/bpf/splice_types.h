@@ -64,12 +64,21 @@ struct splice_state {
 	__u32 is_complete;
 	__u32 owes_ack;
 	__u32 awaits_head;
-	__u32 copied_end;
+	__u32 head_bytes;
 	__u32 clock_offset;
 	__u32 forwarded_bytes;
 	__u32 early_bytes;
 	__u32 rule_ack;
 	__u32 has_fin;
+	__u32 status;
+	__u32 reserved;
+};
+
+/* `Head` of the crate. */
+struct splice_fit {
+	__u32 head_bytes;
+	__u32 response_bytes;
+	__u32 status;
 };
 
 struct splice_segment {
@@ -134,7 +143,7 @@ enum splice_unfit {
 enum splice_way {
 	SPLICE_TO_SOCKET = 1,
 	SPLICE_TO_SERVER = 2,
-	SPLICE_KEPT = 4, /* noted, until the head is known */
+	SPLICE_KEPT = 4, /* nowhere: what it tells is noted */
 	SPLICE_TO_CLIENT = 8,
 };
 

@@ -38,7 +38,7 @@ struct vector {
 	struct splice_rule rule;
 	__u32 arguments[2];
 	__u32 is_reusable;
-	__u32 reserved;
+	struct splice_fit head;
 };
 
 struct {
@@ -94,7 +94,7 @@ static __always_inline void run(struct vector *v)
 		break;
 	case RECEIVE_HEAD:
 		v->result = splice_receive_head(&v->client, &v->server, &v->splice, &v->segment,
-						&v->ack, v->arguments[0], v->arguments[1], v->now_ms);
+						&v->ack, &v->head, v->now_ms);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

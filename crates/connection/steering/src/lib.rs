@@ -84,6 +84,7 @@ pub mod load;
 mod program_tests;
 mod raw_entry;
 pub mod splice;
+mod splice_counts;
 mod splice_frames;
 #[cfg(test)]
 mod splice_vectors;

@@ -16,11 +16,13 @@ use thiserror::Error;
 use unlade_net::FlowKey;
 use unlade_splice::Unfit;
 use unlade_splice::datagram::Key;
+use unlade_splice::head::Head;
 use unlade_splice::raw::unfit;
 
 use crate::error::SteerError;
 use crate::load::{attach_classifier, map_array, program, take};
 use crate::raw_entry::SharedArray;
+pub use crate::splice_counts::SpliceCounts;
 use crate::splice_frames::{BLANK, RuleFrame, ack_frame, rule_frame};
 use crate::table::RawKey;
 
@@ -57,7 +59,9 @@ struct RawHead {
 struct RawClientSlot {
     head: RawHead,
     flow: [AtomicU32; 20],
-    splice: [AtomicU32; 14],
+    splice: [AtomicU32; 16],
+    head_ns: AtomicU64,
+    end_ns: AtomicU64,
 }
 
 /// `struct splice_server_slot`: the flow is a `RawServer`.
@@ -93,7 +97,7 @@ struct RawRequest {
     udp_sum: AtomicU32,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 208);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 232);
 const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
@@ -105,11 +109,13 @@ const CLIENT_SHIFT: usize = 13;
 const SERVER_SHIFT: usize = 15;
 const IS_ACTIVE: usize = 0;
 const FIRST: usize = 1;
+const END: usize = 2;
 const IS_COMPLETE: usize = 5;
 const OWES_ACK: usize = 6;
 const AWAITS_HEAD: usize = 7;
-const COPIED_END: usize = 8;
+const HEAD_BYTES: usize = 8;
 const FORWARDED_BYTES: usize = 10;
+const STATUS: usize = 14;
 
 /// `enum splice_operation` of bpf/splice_control.h.
 #[derive(Clone, Copy)]
@@ -134,25 +140,6 @@ const BUSY: u32 = 3;
 const OWING: u32 = 4;
 const UNFIT: u32 = 5;
 
-/// Segments since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpliceCounts {
-    /// Acknowledgements of clients that went to servers.
-    pub acks: u64,
-    /// Segments that a socket must not see: of bytes that bypass it.
-    pub dropped: u64,
-    /// Segments of clients that a TCP would refuse.
-    pub refused: u64,
-    /// Wrong checksums.
-    pub corrupt: u64,
-    /// Acknowledgements that could not be sent.
-    pub unsent: u64,
-    /// Splices, not segments: those that ended with the client's last acknowledgement.
-    pub over: u64,
-    /// Segments of servers that were sent to clients: their hosts have not done that.
-    pub forwarded: u64,
-}
-
 /// The reason why a splice does not begin, or does not go on.
 #[derive(Debug, Error)]
 pub enum SpliceError {
@@ -173,8 +160,9 @@ pub enum SpliceError {
 /// The beginning of a splice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The request is not sent yet. The server's host sends the response to the client if its head is
-    /// fit ([`unlade_splice::head::fit`]), and a copy of the head to the server's socket.
+    /// The request is not sent yet. If the response's head is fit ([`unlade_splice::head::fit`]), the
+    /// client gets all of it past the sockets, and the process learns of it by [`ClientSlot::head`].
+    /// Otherwise it comes to the server's socket.
     Early {
         /// Bytes of the request.
         request_bytes: u32,
@@ -267,18 +255,20 @@ impl Shared {
     /// Returns true if the connection of the slot bypassed bytes or time, or its client has bytes of
     /// another host that the socket does not know of.
     fn has_bypassed(&self, index: u32, is_server: bool) -> bool {
-        let is_ahead = || {
-            let [acked, sent_end] =
-                [ACKED, SENT_END].map(|at| self.client(index).flow[at].load(Ordering::Relaxed));
-            sent_end.wrapping_sub(acked) > u32::MAX / 2
-        };
         let (flow, shift): (&[AtomicU32], usize) = if is_server {
             (&self.server(index).flow, SERVER_SHIFT)
         } else {
             (&self.client(index).flow, CLIENT_SHIFT)
         };
         [BYPASSED, shift].iter().any(|at| flow[*at].load(Ordering::Relaxed) != 0)
-            || (!is_server && is_ahead())
+            || (!is_server && self.is_ahead(index))
+    }
+
+    /// Returns true if the client has acknowledged bytes that its socket has not sent.
+    fn is_ahead(&self, index: u32) -> bool {
+        let flow = &self.client(index).flow;
+        let [acked, sent_end] = [ACKED, SENT_END].map(|at| flow[at].load(Ordering::Relaxed));
+        sent_end.wrapping_sub(acked) > u32::MAX / 2
     }
 
     /// Returns a slot: that of earlier connections of the same addresses, or a free one.
@@ -431,19 +421,7 @@ impl Splicing {
     /// # Errors
     /// [`SteerError::Map`]
     pub fn counts(&self) -> Result<SpliceCounts, SteerError> {
-        let get = |number: u32| {
-            let values = self.shared.counts.get(&number, 0).map_err(SteerError::Map)?;
-            Ok::<u64, SteerError>(values.iter().sum())
-        };
-        Ok(SpliceCounts {
-            acks: get(0)?,
-            dropped: get(1)?,
-            refused: get(2)?,
-            corrupt: get(3)?,
-            unsent: get(4)?,
-            over: get(5)?,
-            forwarded: get(6)?,
-        })
+        SpliceCounts::read(&self.shared.counts)
     }
 }
 
@@ -550,9 +528,9 @@ impl SpliceWorker {
         self.run(Operation::Extend, NONE, server.index, Some(rest_bytes), &server.frame).map(drop)
     }
 
-    /// Sets the response's length, from the first byte of the splice on: the head of an early one is
-    /// known now. The server gets the acknowledgement that was kept until then. Not needed if the
-    /// program has seen the head in a copy, and nothing was kept ([`ClientSlot::is_length_due`]).
+    /// Sets the response's length, from the first byte of the splice on: the head of an early one came
+    /// to the socket, and is fit although the program has not found it so, because it came in parts. The
+    /// server gets the acknowledgement that was kept until then.
     ///
     /// # Errors
     /// [`SpliceError`]
@@ -583,30 +561,19 @@ impl SpliceWorker {
         self.run(Operation::Settle, client.index, server.index, None, &server.frame).map(drop)
     }
 
-    /// Ends a complete splice. The process has read all bytes that came to the server's socket:
-    /// `taken_bytes` of the response since the splice began. If these were copies only, the program has
-    /// ended the splice, and nothing is run.
+    /// Ends a complete splice. The process has read all bytes that came to the server's socket. If there
+    /// were none, the program has ended the splice, and nothing is run.
     ///
     /// # Errors
     /// [`SpliceError`]
-    pub fn end(
-        &mut self,
-        client: &ClientSlot,
-        server: &ServerSlot,
-        taken_bytes: u32,
-    ) -> Result<End, SpliceError> {
-        let ended = |client: &ClientSlot| match client.copied_bytes() == taken_bytes {
-            true => End::Reusable,
-            // The socket gets the rest now, or has refused it.
-            false => End::NotYet,
-        };
+    pub fn end(&mut self, client: &ClientSlot, server: &ServerSlot) -> Result<End, SpliceError> {
         if client.has_ended() {
-            return Ok(ended(client));
+            return Ok(End::Reusable);
         }
         let result = self.run(Operation::End, client.index, server.index, None, &server.frame)?;
         let is_reusable = self.request().is_reusable.load(Ordering::Relaxed) != 0;
         Ok(match result {
-            BUSY if client.has_ended() => ended(client),
+            BUSY if client.has_ended() => End::Reusable,
             BUSY => End::NotYet,
             _ if is_reusable => End::Reusable,
             _ => End::CloseServer,
@@ -689,25 +656,44 @@ impl ClientSlot {
         self.is_complete() && splice[IS_ACTIVE].load(Ordering::Acquire) == 0
     }
 
-    /// Returns the number of bytes from the first one of the splice on that came here as copies: the
-    /// server's host has sent them to the client.
-    pub fn copied_bytes(&self) -> u32 {
+    /// Returns the head of a response that began early, if a program has read it: the client gets it past
+    /// the sockets.
+    pub fn head(&self) -> Option<Head> {
         let splice = &self.shared.client(self.index).splice;
-        let [end, first] = [COPIED_END, FIRST].map(|at| splice[at].load(Ordering::Acquire));
-        end.wrapping_sub(first)
+        let get = |at: usize| splice[at].load(Ordering::Acquire);
+        if get(AWAITS_HEAD) != 0 || get(HEAD_BYTES) == 0 {
+            return None;
+        }
+        let (response_bytes, head_bytes) = (get(END).wrapping_sub(get(FIRST)), get(HEAD_BYTES));
+        let body_bytes = response_bytes.wrapping_sub(head_bytes);
+        Some(Head { status: get(STATUS) as u16, head_bytes, body_bytes })
+    }
+
+    /// Returns the time for which the head of [`ClientSlot::head`] has been known.
+    pub fn head_age(&self) -> Duration {
+        since(&self.shared.client(self.index).head_ns)
+    }
+
+    /// Returns the time since the splice is complete.
+    pub fn end_age(&self) -> Duration {
+        since(&self.shared.client(self.index).end_ns)
+    }
+
+    /// Returns true if the client has acknowledged bytes that the socket has not sent: it got them from
+    /// another host.
+    pub fn is_ahead(&self) -> bool {
+        self.shared.is_ahead(self.index)
+    }
+
+    /// Returns true if the server lacks an acknowledgement that [`SpliceWorker::settle`] sends.
+    pub fn owes_ack(&self) -> bool {
+        self.shared.client(self.index).splice[OWES_ACK].load(Ordering::Relaxed) != 0
     }
 
     /// Returns the bytes of the newest splice that came here and went to the client as packets: the
     /// server's host had no rule. Bytes that were sent again count again.
     pub fn forwarded_bytes(&self) -> u32 {
         self.shared.client(self.index).splice[FORWARDED_BYTES].load(Ordering::Acquire)
-    }
-
-    /// Returns true if [`SpliceWorker::set_length`] has something to do for a splice that began early.
-    pub fn is_length_due(&self) -> bool {
-        let splice = &self.shared.client(self.index).splice;
-        // Nothing is kept once the head is known.
-        [AWAITS_HEAD, OWES_ACK].iter().any(|at| splice[*at].load(Ordering::Acquire) != 0)
     }
 
     /// Returns the client's newest acknowledgement.
@@ -719,6 +705,13 @@ impl ClientSlot {
     pub fn flow(&self) -> &FlowKey {
         &self.flow
     }
+}
+
+/// Returns the time since a point of the clock of bpf_ktime_get_ns.
+fn since(at_ns: &AtomicU64) -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    now.saturating_sub(Duration::from_nanos(at_ns.load(Ordering::Relaxed)))
 }
 
 impl Drop for ClientSlot {

@@ -76,10 +76,11 @@ struct Vector {
     rule: RawRule,
     arguments: [u32; 2],
     is_reusable: u32,
-    reserved: u32,
+    /// `struct splice_fit`: bytes of the head, of the response, status.
+    head: [u32; 3],
 }
 
-const _: () = assert!(size_of::<Vector>() == 16 + 80 + 88 + 56 + 72 + 72 + 48 + 48 + 16);
+const _: () = assert!(size_of::<Vector>() == 16 + 80 + 88 + 64 + 72 + 72 + 48 + 48 + 24);
 
 /// Returns the vector as the program has left it.
 fn run(ebpf: &mut Ebpf, vector: &Vector) -> Vector {
@@ -202,12 +203,14 @@ fn any(random: &mut Random) -> Vector {
         is_complete: random.below(2u32),
         owes_ack: random.below(2u32),
         awaits_head: random.below(2u32) * (1 - has_end),
-        copied_end: near(random, first),
+        head_bytes: 0,
         clock_offset: near(random, 0),
         forwarded_bytes: random.below(u32::MAX),
         early_bytes: random.below(2u32) * random.below(90_000u32),
         rule_ack: near(random, theirs),
         has_fin: random.below(8u32) / 7,
+        status: 0,
+        reserved: 0,
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
@@ -291,6 +294,7 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
                 FromServer::Dropped => (None, 0),
                 FromServer::Socket(shown) => (Some(shown), TO_SOCKET),
                 FromServer::Client(shown) => (Some(shown), TO_CLIENT),
+                FromServer::Head { .. } => panic!("{came:?}"),
             };
         }
         Operation::SendToServer => {
@@ -316,11 +320,18 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
             out.result = u32::from(!is_active);
         }
         Operation::ReceiveHead => {
-            let [head_bytes, response_bytes] = vector.arguments;
-            let head = Head { head_bytes, body_bytes: response_bytes - head_bytes };
+            let [head_bytes, response_bytes, status] = vector.head;
+            let body_bytes = response_bytes - head_bytes;
+            let head = Head { status: status as u16, head_bytes, body_bytes };
             let taken = spliced.receive_head(&client, &mut server, &segment, head, now_ms);
-            (shown, ack) = taken.unzip();
-            out.result = shown.is_some().into();
+            match taken {
+                Some(FromServer::Head { client, socket }) => {
+                    out.result = TO_SOCKET | if client.is_some() { TO_CLIENT } else { 0 };
+                    (shown, ack) = (client, Some(socket));
+                }
+                Some(other) => panic!("{other:?}"),
+                None => {}
+            }
         }
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
@@ -352,7 +363,7 @@ fn both_translations_agree() {
         return println!("skipped: {error}");
     }
     let (mut ended, mut begun, mut over) = (0, 0, 0);
-    let (mut forwarded, mut cut, mut heads) = (0, 0, 0);
+    let (mut forwarded, mut cut, mut heads, mut copies) = (0, 0, 0, 0);
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -404,18 +415,20 @@ fn both_translations_agree() {
                 vector.server.passed_end = segment.seq.wrapping_add(random.below(9u32) / 8);
                 vector.server.socket_edge = vector.server.passed_end.wrapping_add(30_000);
                 segment.ack = request_end.wrapping_sub(random.below(70_000u32));
-                (segment.is_copy, segment.sack_count) =
-                    (0, segment.sack_count * random.below(2u32));
+                segment.sack_count *= random.below(2u32);
                 let head_bytes = 1 + random.below(1024u32);
-                segment.payload_bytes = head_bytes * random.below(2u32) + random.below(9_000u32);
-                vector.arguments = [head_bytes, head_bytes + random.below(9_000u32)];
+                segment.payload_bytes = match segment.is_copy {
+                    0 => head_bytes * random.below(2u32) + random.below(9_000u32),
+                    _ => head_bytes + random.below(9u32) / 8,
+                };
+                let status = 200 + 6 * random.below(2u32);
+                vector.head = [head_bytes, head_bytes + random.below(9_000u32), status];
             }
             if matches!(operation, Operation::EndIfOver) {
                 let splice = &mut vector.splice;
                 let (first, written) = (splice.first, splice.first.wrapping_add(splice.delta));
                 vector.client.sent_end = near(random, written);
-                splice.copied_end = first.wrapping_add(random.below(3u32));
-                vector.server.passed_end = near(random, splice.copied_end);
+                vector.server.passed_end = near(random, first);
                 vector.server.acked = near(random, splice.end);
                 splice.is_complete |= random.below(2u32);
             }
@@ -423,7 +436,7 @@ fn both_translations_agree() {
                 let next = passed_end.wrapping_sub(vector.server.bypassed);
                 let written = sent_end.wrapping_sub(vector.client.bypassed);
                 vector.arguments = [near(random, next), near(random, written)];
-            } else if is_from_client && !matches!(operation, Operation::ReceiveHead) {
+            } else if is_from_client {
                 vector.arguments = [random.below(1u32 << 30), near(random, passed_end)];
             }
             let (expected, shown, ack) = model(operation, &vector);
@@ -446,7 +459,10 @@ fn both_translations_agree() {
                 };
                 cut += u32::from(shown.is_some_and(is_cut));
             }
-            heads += u32::from(matches!(operation, Operation::ReceiveHead) && shown.is_some());
+            if matches!(operation, Operation::ReceiveHead) {
+                heads += u32::from(expected.result & TO_CLIENT != 0);
+                copies += u32::from(expected.result == TO_SOCKET);
+            }
             if let Some(shown) = shown {
                 assert_eq!(Segment::from(found.segment), shown, "{operation:?} {vector:?}");
             }
@@ -474,4 +490,5 @@ fn both_translations_agree() {
         ended - over > 20 && begun > 20 && over > 20 && forwarded > 20 && cut > 5 && heads > 20,
         "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut, {heads} heads"
     );
+    assert!(copies > 20, "{copies} copies");
 }

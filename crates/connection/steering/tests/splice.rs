@@ -227,7 +227,7 @@ struct Balancer {
     has_agent: bool,
     counter: u64,
     spliced: usize,
-    /// Of them, those whose server's host sent the head.
+    /// Of them, those whose head went past the sockets.
     early: usize,
     relayed: usize,
 }
@@ -291,7 +291,7 @@ impl Balancer {
         }
         let slot = exchange.slot.as_ref().expect("it is open");
         let Some(head) = fit(held) else {
-            assert_eq!(slot.copied_bytes(), 0);
+            assert!(!slot.is_ahead());
             self.worker.abort(slot, exchange.server_slot).expect("the slots are open");
             let left = exchange.bytes - held.len();
             self.worker.extend(exchange.server_slot, left as u32).expect("a slot");
@@ -299,13 +299,7 @@ impl Balancer {
         };
         assert_eq!(head.response_bytes() as usize, exchange.bytes);
         let (server_slot, bytes) = (exchange.server_slot, head.response_bytes());
-        if slot.is_length_due() {
-            self.worker.set_length(slot, server_slot, bytes).expect("the slots are open");
-        }
-        if slot.copied_bytes() >= head.head_bytes && held.len() == head.head_bytes as usize {
-            self.early += 1;
-            return (true, Vec::new());
-        }
+        self.worker.set_length(slot, server_slot, bytes).expect("the slots are open");
         (true, std::mem::take(held))
     }
 
@@ -354,23 +348,22 @@ impl Balancer {
             self.open_client(client, exchange.slot);
             is_spliced = self.begin(exchange, When::Late(left as u32));
         }
-        let (slot, mut taken_bytes) = (&*exchange.slot, relayed);
+        let slot = &*exchange.slot;
         if !is_spliced {
             self.relayed += 1;
             return;
         }
         self.spliced += 1;
+        if is_early && let Some(head) = slot.as_ref().and_then(ClientSlot::head) {
+            assert_eq!(head.response_bytes() as usize, bytes);
+            assert_eq!((head.status, relayed), (200, 0));
+            self.early += 1;
+        }
         loop {
             assert!(Instant::now() < deadline, "the splice does not end");
-            loop {
-                let more = Self::read_some(server, 65536).len();
-                taken_bytes += more;
-                if more == 0 {
-                    break;
-                }
-            }
+            while !Self::read_some(server, 65536).is_empty() {}
             let client_slot = slot.as_ref().expect("it is open");
-            let end = self.worker.end(client_slot, server_slot, taken_bytes as u32);
+            let end = self.worker.end(client_slot, server_slot);
             match end.expect("the slots are open") {
                 End::NotYet => std::thread::yield_now(),
                 End::Reusable => return,
