@@ -57,6 +57,29 @@ fn a_tiny_handoff_bench_has_every_field() {
 }
 
 #[test]
+fn a_tiny_handoff_bench_has_nginx_behind() {
+    needs!("ip", "setsid", "nginx");
+    let _turn = turn();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("handoff.jsonl");
+    let file_text = file.display().to_string();
+    let tiny = ["--window", "500ms", "--rounds", "1", "--sizes", "1MiB", "--servers", "2"];
+    let args = ["bench", "handoff", "--quick", "--only", "unshaped", "--behind", "nginx"];
+    let output = run(args.iter().chain(&["--json", &file_text]).chain(&tiny));
+    assert!(output.status.success(), "{}", said(&output));
+    let records = records(&file);
+    assert!(records.iter().all(|record| record["case"]["behind"] == "nginx"));
+    for tls in [false, true] {
+        let of_way = |r: &&Value| {
+            r["mode"] == "offload" && r["case"]["tls"] == tls && r["case"]["way"] == "migration"
+        };
+        let of_way = records.iter().find(of_way).expect("a record");
+        assert!(of_way["metrics"]["throughput_bytes_per_s"].as_f64().unwrap() > 0.0);
+        assert_eq!(of_way["metrics"]["mismatches"], 0);
+    }
+}
+
+#[test]
 fn a_tiny_handoff_bench_limits_the_balancers() {
     needs!("ip", "setsid");
     let _turn = turn();

@@ -82,6 +82,29 @@ fn up_returns_when_the_balancers_have_their_servers() {
 }
 
 #[test]
+fn nginx_is_behind_with_sidecars_and_direct_return() {
+    needs!("ip", "setsid", "curl", "nginx");
+    let servers = ["--servers", "2", "--objects", "small", "--tls", "--behind", "nginx"];
+    let lab = Lab::up(&[&servers[..], &["--offload", "always", "--direct-return"]].concat());
+    let ca = lab.dir().join("pki/ca.crt").display().to_string();
+    let fetch = |url: &str| {
+        let curl = ["curl", "-sS", "--fail", "-D", "-", "-o", "/dev/null", "--cacert", &ca, url];
+        let head = lab.exec_text("client", &curl).to_lowercase();
+        assert!(head.contains("server: nginx"), "{url}: {head}");
+    };
+    for url in ["http://one.objects.lab/64KiB", "https://one.objects.lab/1MiB"] {
+        fetch(url);
+    }
+    // The first response of a connection to a server can come whole before there is a limit.
+    for _ in 0..6 {
+        fetch("http://direct.objects.lab/1MiB");
+    }
+    let metrics = Metrics::read(&lab, "lb");
+    assert_eq!(metrics.get("unlade_lb_migrations_completed_total"), 2, "{}", metrics.noteworthy());
+    assert!(metrics.get("unlade_lb_direct_returns_total") > 0, "{}", metrics.noteworthy());
+}
+
+#[test]
 fn two_labs_coexist() {
     needs!("ip", "setsid", "curl");
     let labs = [0, 1].map(|_| Lab::up(&["--servers", "1", "--objects", "small"]));

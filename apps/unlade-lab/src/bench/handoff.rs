@@ -10,7 +10,7 @@ use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
 use crate::lab::plan::{
     EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration,
-    Spec, policy_parser,
+    ServerKind, Spec, policy_parser,
 };
 use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
@@ -57,6 +57,9 @@ pub struct HandoffArgs {
     /// Servers behind the balancer
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
+    /// The servers
+    #[arg(long, value_enum, default_value_t = ServerKind::Backend)]
+    behind: ServerKind,
     /// Only one of the settings
     #[arg(long, value_enum)]
     only: Option<Shaping>,
@@ -217,6 +220,7 @@ struct Case {
     /// The part of a processor that a balancer has, in that setting.
     lb_cpu: f64,
     servers: u16,
+    behind: ServerKind,
 }
 
 impl Case {
@@ -226,6 +230,9 @@ impl Case {
         map.insert("tls".to_owned(), self.tls.into());
         map.insert("shaped".to_owned(), (self.shaping == Shaping::Shaped).into());
         map.insert("servers".to_owned(), self.servers.into());
+        if self.behind == ServerKind::Nginx {
+            map.insert("behind".to_owned(), "nginx".into());
+        }
         if self.shaping == Shaping::Limited {
             map.insert("lb_cpu_limit".to_owned(), self.lb_cpu.into());
         }
@@ -317,6 +324,7 @@ pub fn run(args: &HandoffArgs) -> Result<()> {
     for &shaping in shapings {
         let spec = Spec {
             servers: args.servers,
+            behind: args.behind,
             tls: true,
             rate: (shaping == Shaping::Shaped).then_some(args.rate),
             offload: OffloadMode::Always,
@@ -366,12 +374,15 @@ fn run_block(
         Shaping::Limited => format!("each balancer with {} of a processor", args.lb_cpu),
     };
     let scheme = if tls { "HTTPS" } else { "HTTP" };
-    line(format_args!("\n{scheme}, {links}, {} servers", args.servers))?;
+    let kind = if args.behind == ServerKind::Nginx { " (nginx)" } else { "" };
+    line(format_args!("\n{scheme}, {links}, {} servers{kind}", args.servers))?;
     let labels: Vec<String> = modes.iter().map(|mode| mode.label()).collect();
     line(table::header(&labels))?;
     let mut ratios: Vec<(Mode, u64, Ratio)> = Vec::new();
+    let (lb_cpu, servers, behind) = (args.lb_cpu, args.servers, args.behind);
+    let case = Case { object_bytes: 0, tls, shaping, lb_cpu, servers, behind };
     for &object_bytes in &effort.sizes {
-        let case = Case { object_bytes, tls, shaping, lb_cpu: args.lb_cpu, servers: args.servers };
+        let case = Case { object_bytes, ..case };
         let samples = run_case(args, effort, state, &modes, case)?;
         let figures: Vec<Figures> = samples.iter().map(|samples| Figures::of(samples)).collect();
         for (mode, figures) in modes.iter().zip(&figures) {
@@ -384,8 +395,6 @@ fn run_block(
             line(row)?;
         }
     }
-    let (lb_cpu, servers) = (args.lb_cpu, args.servers);
-    let case = Case { object_bytes: 0, tls, shaping, lb_cpu, servers };
     write_break_even(&modes, &ratios, case, sink)
 }
 
@@ -558,7 +567,9 @@ mod tests {
     #[test]
     fn cases_carry_the_promised_fields() {
         let shaping = Shaping::Shaped;
-        let case = Case { object_bytes: 4096, tls: true, shaping, lb_cpu: 0.25, servers: 4 };
+        let behind = ServerKind::Backend;
+        let case =
+            Case { object_bytes: 4096, tls: true, shaping, lb_cpu: 0.25, servers: 4, behind };
         let fields = case.fields(Some(Mode::Offload(RequestsPerMigration::Unlimited)));
         let expected = serde_json::json!({
             "object_bytes": 4096, "tls": true, "shaped": true, "servers": 4,
@@ -566,6 +577,9 @@ mod tests {
         });
         assert_eq!(Value::Object(fields), expected);
         assert!(case.fields(Some(Mode::Auto)).get("requests_per_migration").is_none());
+        assert!(case.fields(None).get("behind").is_none());
+        let case = Case { behind: ServerKind::Nginx, ..case };
+        assert_eq!(case.fields(None).get("behind"), Some(&"nginx".into()));
         let limited = Case { shaping: Shaping::Limited, ..case }.fields(None);
         assert_eq!(limited.get("lb_cpu_limit"), Some(&0.25.into()));
     }

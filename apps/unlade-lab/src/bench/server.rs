@@ -6,16 +6,17 @@ use super::guard::LabGuard;
 use super::record::Sink;
 use super::table;
 use super::window::{self, Asked, STATIC_HTTP_PORT, STATIC_PROCESS, Sample, Window};
+use crate::lab::config;
 use crate::lab::plan::{HOST, Node, Spec};
 use crate::lab::process::{self, log_tail};
 use crate::lab::state::State;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde_json::{Map, Value};
+use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use unlade_command::output::line;
-use unlade_command::tools::find_program;
 
 /// Longest wait for nginx to listen.
 const START_WAIT: Duration = Duration::from_secs(10);
@@ -52,11 +53,10 @@ pub struct ServerArgs {
 /// # Errors
 /// nginx is not installed, the lab does not come up, or bytes are wrong.
 pub fn run(args: &ServerArgs) -> Result<()> {
-    let nginx = find_program("nginx").context("nginx is not installed; scripts/setup does that")?;
     let mut sink = Sink::new("server", args.json.as_deref(), args.seed)?;
     let spec = Spec { servers: 1, fronts: Vec::new(), ..Spec::default() };
     let mut lab = LabGuard::up("server", spec)?;
-    start_nginx(&mut lab.state, &nginx.display().to_string())?;
+    start_nginx(&mut lab.state)?;
     let modes = [Asked::Servers, Asked::Static];
     let labels = ["backend", "nginx"].map(str::to_owned);
     line(format_args!("\nHTTP, one worker each, {} connections", args.connections))?;
@@ -105,32 +105,14 @@ fn case(object: &str) -> Map<String, Value> {
     Map::from_iter([("object".to_owned(), object.into()), ("tls".to_owned(), false.into())])
 }
 
-/// Starts nginx beside the object server, with what makes it fast: sendfile, files kept open.
-fn start_nginx(state: &mut State, program: &str) -> Result<()> {
+/// Starts nginx beside the object server.
+fn start_nginx(state: &mut State) -> Result<()> {
     let plan = state.plan();
     let node = plan.servers().next().unwrap_or(Node::Client);
-    let (address, dir) = (plan.address_v4(node), plan.dir());
-    let temporary = dir.join("static");
-    std::fs::create_dir_all(&temporary)?;
-    let (temporary, objects) = (temporary.display(), plan.objects_dir());
-    let log = plan.log_file(STATIC_PROCESS);
-    let text = format!(
-        "daemon off;\nuser root;\nworker_processes 1;\npid {dir}/static.pid;\n\
-         error_log {log} warn;\nworker_rlimit_nofile 16384;\n\
-         events {{ worker_connections 8192; multi_accept on; }}\n\
-         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  tcp_nodelay on;\n  \
-         keepalive_requests 100000000;\n  open_file_cache max=1024;\n  \
-         open_file_cache_valid 60s;\n  client_body_temp_path {temporary}/b;\n  \
-         proxy_temp_path {temporary}/p;\n  fastcgi_temp_path {temporary}/f;\n  \
-         uwsgi_temp_path {temporary}/u;\n  scgi_temp_path {temporary}/s;\n  \
-         server {{ listen {address}:{STATIC_HTTP_PORT} backlog=4096; root {objects}; }}\n}}\n",
-        dir = dir.display(),
-        log = log.display(),
-        objects = objects.display(),
-    );
-    let config = plan.config_file("static.conf");
-    std::fs::write(&config, text).with_context(|| format!("writing {}", config.display()))?;
-    let command = [program, "-c", &config.display().to_string()].map(str::to_owned);
+    let (address, log) = (plan.address_v4(node), plan.log_file(STATIC_PROCESS));
+    let listen = SocketAddrV4::new(address, STATIC_HTTP_PORT);
+    config::create_static(&plan, STATIC_PROCESS, listen)?;
+    let command = config::static_command(&plan, STATIC_PROCESS)?;
     let namespace = plan.namespace(node);
     state.processes.push(process::start(&namespace, STATIC_PROCESS, &command, &log)?);
     // The command that removes the lab must know of it.

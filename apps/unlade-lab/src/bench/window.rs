@@ -96,7 +96,8 @@ pub fn meter(state: &State, asked: Asked) -> Result<Meter> {
     };
     let names: Vec<String> = match asked {
         Asked::Static => vec![STATIC_PROCESS.to_owned()],
-        _ => state.plan().servers().map(|node| node.to_string()).collect(),
+        // An agent works for its server.
+        _ => state.plan().servers().flat_map(|n| [n.to_string(), format!("{n}-agent")]).collect(),
     };
     let servers: Vec<u32> =
         names.iter().filter_map(|name| Some(state.process(name)?.identity.pid)).collect();

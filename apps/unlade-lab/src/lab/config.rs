@@ -4,12 +4,14 @@ use super::plan::{
     ADMIN_PORT, AGENT_ADMIN_PORT, DIRECT_HOSTS, FIXED_HOSTS, Front, Node, OffloadMode,
     PROXY_ADMIN_PORT, Plan,
 };
-use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT};
+use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT, ServerKind};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
+use std::net::SocketAddrV4;
 use std::path::Path;
 use unlade_balancer::PolicyConfig;
+use unlade_command::tools::find_program;
 
 use super::pki::RULES_KEY;
 
@@ -30,8 +32,16 @@ pub fn create(plan: &Plan) -> Result<()> {
         write(&file, &balancer(plan, front))?;
     }
     for node in plan.servers() {
-        write(&plan.config_file(&format!("{node}.toml")), &backend(plan, node))?;
-        write(&plan.config_file(&agent_file(node)), &agent(plan))?;
+        match plan.spec.behind {
+            ServerKind::Backend => {
+                write(&plan.config_file(&format!("{node}.toml")), &backend(plan, node))?;
+            }
+            ServerKind::Nginx => {
+                let address = SocketAddrV4::new(plan.address_v4(node), SERVER_HTTP_PORT);
+                create_static(plan, &node.to_string(), address)?;
+            }
+        }
+        write(&plan.config_file(&agent_file(node)), &agent(plan, node))?;
     }
     write(&plan.config_file("nginx.conf"), &nginx(plan))?;
     write(&plan.config_file("haproxy.cfg"), &haproxy(plan))
@@ -43,11 +53,58 @@ pub fn agent_file(node: Node) -> String {
 }
 
 /// `agent.toml` of a server's host.
-pub fn agent(plan: &Plan) -> String {
-    format!(
-        "admin = \"127.0.0.1:{AGENT_ADMIN_PORT}\"\ninterface = \"eth0\"\nkey_file = {}\n",
-        quoted(&plan.pki(RULES_KEY))
-    )
+pub fn agent(plan: &Plan, node: Node) -> String {
+    let mut text = format!("admin = \"127.0.0.1:{AGENT_ADMIN_PORT}\"\n");
+    if plan.spec.direct_return || !plan.has_sidecars() {
+        let key = quoted(&plan.pki(RULES_KEY));
+        let _ = writeln!(text, "interface = \"eth0\"\nkey_file = {key}");
+    }
+    if plan.has_sidecars() {
+        let address = plan.address_v4(node);
+        let [ca, certificate, key] = identity(plan, node);
+        let _ = writeln!(text, "\n[sidecar]\nupstream = \"http://{address}:{SERVER_HTTP_PORT}\"");
+        let _ = writeln!(text, "address = \"{address}:{SERVER_AGENT_PORT}\"");
+        let _ = writeln!(text, "ca = {ca}\ncertificate = {certificate}\nkey = {key}");
+    }
+    text
+}
+
+/// Writes the configuration of nginx as a server of the lab's objects, as fast as it can be told to be:
+/// sendfile, files kept open. `name` is that of its process.
+///
+/// # Errors
+/// A file cannot be written.
+pub fn create_static(plan: &Plan, name: &str, address: SocketAddrV4) -> Result<()> {
+    let temporary = plan.dir().join(format!("{name}.temporary"));
+    fs::create_dir_all(&temporary).with_context(|| format!("creating {}", temporary.display()))?;
+    let text = format!(
+        "daemon off;\nuser root;\nworker_processes {workers};\npid {temporary}/pid;\n\
+         error_log {log} warn;\nworker_rlimit_nofile 16384;\n\
+         events {{ worker_connections 8192; multi_accept on; }}\n\
+         http {{\n  access_log off;\n  sendfile on;\n  tcp_nopush on;\n  tcp_nodelay on;\n  \
+         keepalive_requests 100000000;\n  keepalive_timeout 600s;\n  open_file_cache max=1024;\n  \
+         open_file_cache_valid 60s;\n  client_body_temp_path {temporary}/b;\n  \
+         proxy_temp_path {temporary}/p;\n  fastcgi_temp_path {temporary}/f;\n  \
+         uwsgi_temp_path {temporary}/u;\n  scgi_temp_path {temporary}/s;\n  \
+         server {{ listen {address} backlog=4096; root {objects}; }}\n}}\n",
+        workers = plan.spec.server_workers,
+        temporary = temporary.display(),
+        log = plan.log_file(name).display(),
+        objects = plan.objects_dir().display(),
+    );
+    write(&plan.config_file(&format!("{name}.conf")), &text)
+}
+
+/// Returns the command of the server that [`create_static`] configures.
+///
+/// # Errors
+/// nginx is not installed.
+pub fn static_command(plan: &Plan, name: &str) -> Result<Vec<String>> {
+    let program =
+        find_program("nginx").context("nginx is not installed; scripts/setup does that")?;
+    let log = plan.log_file(name).display().to_string();
+    let file = plan.config_file(&format!("{name}.conf")).display().to_string();
+    Ok(vec![program.display().to_string(), "-e".to_owned(), log, "-c".to_owned(), file])
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -206,6 +206,17 @@ pub enum OffloadMode {
     Off,
 }
 
+/// The program that answers at a server's host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerKind {
+    /// `unlade backend`
+    #[default]
+    Backend,
+    /// nginx, with a sidecar that adopts connections for it
+    Nginx,
+}
+
 /// Requests that a server answers before a connection that it took over goes home.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -258,6 +269,10 @@ pub struct Spec {
     /// Shape the client's link too
     #[arg(long, value_name = "RATE")]
     pub client_rate: Option<Rate>,
+    /// The servers
+    #[arg(long, value_enum, default_value_t = ServerKind::Backend)]
+    #[serde(default)]
+    pub behind: ServerKind,
     /// Objects that the servers hold
     #[arg(long, value_enum, default_value_t = ObjectTree::Default)]
     pub objects: ObjectTree,
@@ -301,6 +316,7 @@ impl Default for Spec {
             tls: false,
             rate: None,
             client_rate: None,
+            behind: ServerKind::Backend,
             objects: ObjectTree::Default,
             offloads: Toggle::On,
             offload: OffloadMode::Auto,
@@ -378,6 +394,11 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns true if an agent at each server's host adopts connections for the server.
+    pub fn has_sidecars(&self) -> bool {
+        self.spec.behind != ServerKind::Backend && self.spec.fronts.contains(&Front::Offload)
+    }
+
     /// Every node that is not the switch.
     pub fn nodes(&self) -> impl Iterator<Item = Node> {
         [Node::Client, Node::Lb].into_iter().chain(self.servers())

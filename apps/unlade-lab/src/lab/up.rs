@@ -5,7 +5,9 @@ use super::namespace::name_files_dir;
 use super::plan::{
     ADMIN_PORT, AGENT_ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT,
 };
-use super::plan::{DIRECT_HOSTS, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, Spec};
+use super::plan::{
+    DIRECT_HOSTS, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, ServerKind, Spec,
+};
 use super::process::{Process, log_tail, start};
 use super::state::{self, State};
 use super::{config, down, interrupt, network, objects, pki};
@@ -159,26 +161,7 @@ fn services(plan: &Plan) -> Result<Vec<Service>> {
         vec![unlade.clone(), command.to_owned(), "--config".to_owned(), file]
     };
     let mut services = Vec::new();
-    for node in plan.servers() {
-        let ip = IpAddr::V4(plan.address_v4(node));
-        let mut ports = vec![SERVER_HTTP_PORT];
-        // Without a balancer that hands over, the agent is not needed.
-        ports.extend(plan.spec.fronts.contains(&Front::Offload).then_some(SERVER_AGENT_PORT));
-        services.push(Service {
-            name: node.to_string(),
-            node,
-            command: ours("backend", &format!("{node}.toml")),
-            ports: ports.into_iter().map(|port| SocketAddr::new(ip, port)).collect(),
-        });
-    }
-    for node in plan.servers().filter(|_| plan.spec.direct_return) {
-        services.push(Service {
-            name: format!("{node}-agent"),
-            node,
-            command: ours("agent", &config::agent_file(node)),
-            ports: vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), AGENT_ADMIN_PORT)],
-        });
-    }
+    services.extend(server_services(plan, &ours)?);
     for front in Front::ALL.into_iter().filter(|front| plan.spec.fronts.contains(front)) {
         let name = front.process();
         let command = match front {
@@ -190,6 +173,38 @@ fn services(plan: &Plan) -> Result<Vec<Service>> {
         };
         let ports = plan.front_addresses(front);
         services.push(Service { name: name.to_owned(), node: Node::Lb, command, ports });
+    }
+    Ok(services)
+}
+
+/// The servers, and the agents at their hosts. `ours` is a command of the product with a file.
+fn server_services(plan: &Plan, ours: &dyn Fn(&str, &str) -> Vec<String>) -> Result<Vec<Service>> {
+    let mut services = Vec::new();
+    // Without a balancer that hands over, nothing has to adopt connections.
+    let is_adopting = plan.spec.fronts.contains(&Front::Offload);
+    for node in plan.servers() {
+        let ip = IpAddr::V4(plan.address_v4(node));
+        let (http, adoption) =
+            (SocketAddr::new(ip, SERVER_HTTP_PORT), SocketAddr::new(ip, SERVER_AGENT_PORT));
+        let name = node.to_string();
+        let (command, ports) = match plan.spec.behind {
+            ServerKind::Backend => {
+                let ports = [http].into_iter().chain(is_adopting.then_some(adoption));
+                (ours("backend", &format!("{node}.toml")), ports.collect())
+            }
+            ServerKind::Nginx => (config::static_command(plan, &name)?, vec![http]),
+        };
+        services.push(Service { name, node, command, ports });
+        if plan.spec.direct_return || plan.has_sidecars() {
+            let admin = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), AGENT_ADMIN_PORT);
+            let ports = [admin].into_iter().chain(plan.has_sidecars().then_some(adoption));
+            services.push(Service {
+                name: format!("{node}-agent"),
+                node,
+                command: ours("agent", &config::agent_file(node)),
+                ports: ports.collect(),
+            });
+        }
     }
     Ok(services)
 }
