@@ -3,7 +3,7 @@
 use super::figures::Figures;
 
 const NAME_CHARS: usize = 24;
-const CELL_CHARS: usize = 12;
+const CELL_CHARS: usize = 15;
 
 /// The line above the rows.
 pub fn header(modes: &[String]) -> String {

@@ -1,6 +1,7 @@
 //! A client connection: serves its requests in order until one side ends it.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -378,29 +379,31 @@ impl ConnectionState {
             direct: &mut self.direct,
             is_last: self.is_ambiguous,
         };
-        let running = async {
-            match forward {
-                Ok(forward) => exchange.run(forward, server, placed.in_flight, start).await,
-                Err(error) => {
-                    exchange.worker.meter.add(Event::HeadRefused(error.reason().into()));
-                    let why = "the request's body is malformed";
-                    Done::refused(Refusal::new(error.status(), why))
+        let (done, busy) = {
+            // In one place: the future is large, and every move of it is a copy.
+            let running = pin!(async {
+                match forward {
+                    Ok(forward) => exchange.run(forward, server, placed.in_flight, start).await,
+                    Err(error) => {
+                        exchange.worker.meter.add(Event::HeadRefused(error.reason().into()));
+                        let why = "the request's body is malformed";
+                        Done::refused(Refusal::new(error.status(), why))
+                    }
                 }
+            });
+            match route.offload {
+                OffloadMode::Auto => busy::measured(running).await,
+                _ => (running.await, Duration::ZERO),
             }
         };
-        let done = if route.offload == OffloadMode::Auto {
-            let (done, busy) = busy::measured(running).await;
-            if !matches!(done.ended, Ended::Refused(_) | Ended::Abort) {
-                let tls = stream.is_tls();
-                let response_bytes = done.response_bytes;
-                self.worker.offload.learn_proxied(key, tls, response_bytes, busy);
-                let took = start.elapsed().saturating_sub(done.age);
-                self.paced = Some(PacedRequest { route: route.index, response_bytes, start, took });
-            }
-            done
-        } else {
-            running.await
-        };
+        if route.offload == OffloadMode::Auto
+            && !matches!(done.ended, Ended::Refused(_) | Ended::Abort)
+        {
+            let response_bytes = done.response_bytes;
+            self.worker.offload.learn_proxied(key, stream.is_tls(), response_bytes, busy);
+            let took = start.elapsed().saturating_sub(done.age);
+            self.paced = Some(PacedRequest { route: route.index, response_bytes, start, took });
+        }
         if scratch.capacity() <= SCRATCH_BYTES_MAX {
             self.scratch = scratch;
         }

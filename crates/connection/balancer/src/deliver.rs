@@ -63,7 +63,7 @@ pub(crate) struct Delivered {
 impl Delivery<'_> {
     /// Sends the response that begins with `head`.
     pub(crate) async fn run(
-        mut self,
+        &mut self,
         head: &ResponseHead,
         terms: ResponseTerms,
         mut upstream: Upstream,
@@ -71,7 +71,7 @@ impl Delivery<'_> {
         let mut is_extended = false;
         match self.judge_early(head, &mut upstream) {
             None => {}
-            Some(Judged::Fit(known)) => return self.run_early(known, upstream).await,
+            Some(Judged::Fit(known)) => return Box::pin(self.run_early(known, upstream)).await,
             Some(Judged::Unfit) => is_extended = true,
             Some(Judged::Broken) => {
                 return self.broken(Failed::Server);
@@ -127,7 +127,7 @@ impl Delivery<'_> {
     }
 
     /// Follows a response that goes to the client from its first byte on. Its head went past the sockets.
-    pub(crate) async fn run_passed(self, head: Head, upstream: Upstream) -> Delivered {
+    pub(crate) async fn run_passed(&mut self, head: Head, upstream: Upstream) -> Delivered {
         if let Some(direct) = &self.direct {
             direct.splices.note_length(direct.path, head.body_bytes.into());
             direct.settle(&upstream, false);
@@ -138,7 +138,7 @@ impl Delivery<'_> {
 
     /// Relays the first bytes of a response that began early, whose head came to the socket. It goes as
     /// it is.
-    async fn run_early(mut self, head: Head, upstream: Upstream) -> Delivered {
+    async fn run_early(&mut self, head: Head, upstream: Upstream) -> Delivered {
         let bytes = u64::from(head.response_bytes());
         let came = relay_spliced(self.client, self.timeouts, &mut self.incoming, bytes).await;
         match came {
@@ -156,7 +156,12 @@ impl Delivery<'_> {
     }
 
     /// Waits for the end of a response that began early, of which so many bytes were relayed.
-    async fn follow_early(mut self, head: Head, mut upstream: Upstream, relayed: u64) -> Delivered {
+    async fn follow_early(
+        &mut self,
+        head: Head,
+        mut upstream: Upstream,
+        relayed: u64,
+    ) -> Delivered {
         let mut sent = 0;
         let bytes = u64::from(head.response_bytes());
         let outcome = self.await_end(&mut upstream, bytes, relayed, &mut sent).await;
@@ -259,10 +264,11 @@ impl Delivery<'_> {
         sent: &mut u64,
     ) -> Result<(), Failed> {
         if body.is_done() {
-            return self.upload_only(upstream).await;
+            // These two are rare, and their futures large: each level above has room for them.
+            return Box::pin(self.upload_only(upstream)).await;
         }
         if !self.upload.is_done() {
-            return self.both_ways(upstream, body, decode, sent).await;
+            return Box::pin(self.both_ways(upstream, body, decode, sent)).await;
         }
         if let (Body::Length(_), Some(direct)) = (&*body, &mut self.direct)
             && !direct.is_over
@@ -379,7 +385,8 @@ impl Delivery<'_> {
                 Ok(ReadEvent::Read(Ok(1..))) => {
                     let (client, incoming) = (&mut *self.client, &mut self.incoming);
                     let left = bytes - relayed;
-                    relayed += relay_spliced(client, self.timeouts, incoming, left).await?;
+                    let relaying = relay_spliced(client, self.timeouts, incoming, left);
+                    relayed += Box::pin(relaying).await?;
                 }
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                 Ok(ReadEvent::ClientBusy) => {

@@ -165,11 +165,6 @@ impl DirectReturn<'_> {
             tracing::debug!(%error, client = %client.peer(), "no early direct return");
         }
         self.is_early = begun.is_ok();
-        if self.is_early {
-            // Segments of the response acknowledge the client's next request; the socket need not do it
-            // first. The kernel forgets the setting when nothing follows in time. Failing costs a packet.
-            let _ = rustix::net::sockopt::set_tcp_quickack(client.tcp(), false);
-        }
         self.is_early
     }
 

@@ -30,6 +30,7 @@ use crate::incoming::{Incoming, ReadEvent};
 use crate::pool::Pool;
 use crate::respond::Refusal;
 use crate::server::{InFlight, Server};
+use crate::splices::{Beginning, ServerEnd};
 use crate::timer::{Elapsed, Timer};
 use crate::tunnel::Upgraded;
 use crate::upgrade;
@@ -281,7 +282,9 @@ impl Exchange<'_> {
         // Body bytes that are taken from the client from now on have no other copy.
         let replayable =
             upstream.reused && forward.rest.is_done() && forward.method.is_idempotent();
-        if let Err(ended) = self.send(forward.sent, &upstream).await {
+        let sent = self.send(forward.sent, &upstream).await;
+        is_early = is_early && self.is_early_still(&upstream, sent.is_ok());
+        if let Err(ended) = sent {
             match ended {
                 // Bytes that the client got directly cannot be sent again.
                 Some(_) if replayable && !is_early => return Attempt::Stale,
@@ -310,6 +313,7 @@ impl Exchange<'_> {
             }
             Ok(None) => {
                 let upload = &mut upload;
+                is_early = is_early && self.is_early_still(&upstream, true);
                 self.await_head(forward, &mut upstream, upload, &mut incoming, &mut is_early).await
             }
             Err(failed) => Err(failed),
@@ -319,7 +323,8 @@ impl Exchange<'_> {
                 self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
                 server.set_silent(false);
                 if head.status() == 101 {
-                    return Attempt::Over(self.switch(forward, head, upstream, incoming).await);
+                    let switching = Box::pin(self.switch(forward, head, upstream, incoming));
+                    return Attempt::Over(switching.await);
                 }
                 let arrived = Arrived { head, incoming, is_early };
                 Attempt::Over(self.deliver(forward, arrived, upstream, upload).await)
@@ -386,6 +391,24 @@ impl Exchange<'_> {
         if let Err(error) = upstream.limit(splices, pool, path) {
             tracing::debug!(%error, server = %upstream.address, "no direct return");
         }
+        false
+    }
+
+    /// Returns false if a splice that was to begin early has not begun, and will not. `is_sent`: the
+    /// request was.
+    fn is_early_still(&self, upstream: &Upstream, is_sent: bool) -> bool {
+        let beginning = || upstream.end.as_ref().map(ServerEnd::beginning);
+        let refusal = match beginning() {
+            Some(Beginning::Refused(error)) => error,
+            Some(Beginning::Awaited) if !is_sent => {
+                self.cancel_early(upstream);
+                // It may have begun in between.
+                return matches!(beginning(), Some(Beginning::Begun));
+            }
+            _ => return true,
+        };
+        // The response can begin late: a reason is counted there.
+        tracing::debug!(error = %refusal, client = %self.client.peer(), "no early direct return");
         false
     }
 
@@ -473,7 +496,7 @@ impl Exchange<'_> {
                         self.cancel_early(upstream);
                         self.lift_limit(upstream);
                     }
-                    self.pass_interim(&head, forward.http10, incoming).await?;
+                    Box::pin(self.pass_interim(&head, forward.http10, incoming)).await?;
                     continue;
                 }
                 // The request did not offer another protocol.
@@ -497,7 +520,7 @@ impl Exchange<'_> {
                 }
                 continue;
             }
-            self.upload_or_read(forward, upstream, upload, incoming).await?;
+            Box::pin(self.upload_or_read(forward, upstream, upload, incoming)).await?;
         }
     }
 

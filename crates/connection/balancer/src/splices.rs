@@ -92,12 +92,36 @@ pub(crate) struct ServerEnd {
     slot: ServerSlot,
     /// 0: there is no limit.
     limit_bytes: u32,
+    /// The splice of the newest request begins when that leaves the socket.
+    is_wish: bool,
+}
+
+/// The state of a splice that began early, after its request was written.
+pub(crate) enum Beginning {
+    /// It has begun.
+    Begun,
+    /// It has not: no byte of the request has left the socket.
+    Awaited,
+    /// It will not: the response comes to the socket.
+    Refused(SpliceError),
 }
 
 impl ServerEnd {
     /// Returns true if the server may send little before a splice begins.
     pub(crate) fn is_limited(&self) -> bool {
         self.limit_bytes > 0
+    }
+
+    /// Returns the state of a splice that began early.
+    pub(crate) fn beginning(&self) -> Beginning {
+        if !self.is_wish {
+            return Beginning::Begun;
+        }
+        match self.slot.wished() {
+            Some(Ok(())) => Beginning::Begun,
+            None => Beginning::Awaited,
+            Some(Err(error)) => Beginning::Refused(error),
+        }
     }
 
     /// Returns true if the server may send a response of so many bytes.
@@ -191,7 +215,7 @@ impl Splices {
         let limit_bytes = pool.limit_bytes(self.lengths.expected(path));
         let mut programs = self.programs.borrow_mut();
         let slot = programs.open_server(flow, limit_bytes, pool.rules_port)?;
-        Ok(ServerEnd { slot, limit_bytes })
+        Ok(ServerEnd { slot, limit_bytes, is_wish: false })
     }
 
     /// Limits what a server may send after the next request, which is for a path.
@@ -234,7 +258,8 @@ impl Splices {
     }
 
     /// Begins a splice before a request of so many bytes is sent, for which as many of a response are
-    /// expected.
+    /// expected. Without an agent it begins when the request leaves the socket:
+    /// [`ServerEnd::beginning`].
     ///
     /// # Errors
     /// As those of [`SpliceWorker::begin`].
@@ -249,6 +274,11 @@ impl Splices {
             // Of the next response, whatever this one is.
             end.slot.set_limit(LARGE_LIMIT_BYTES);
             end.limit_bytes = LARGE_LIMIT_BYTES;
+        }
+        end.is_wish = secret.is_none();
+        if end.is_wish {
+            end.slot.wish(client, request_bytes, expected_bytes);
+            return Ok(());
         }
         self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, secret)
     }

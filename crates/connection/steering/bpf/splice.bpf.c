@@ -58,9 +58,26 @@ struct splice_client_slot {
 	__u64 end_ns;  /* time of the acknowledgement of its last byte */
 };
 
+/* Outcomes of a wish. */
+enum wish_state {
+	WISH_NONE,
+	WISH_MADE,
+	WISH_BEGUN,
+	WISH_UNFIT, /* plus enum splice_unfit; SPLICE_FIT: a connection is closed */
+};
+
+/* A splice that is to begin with the next HTTP request. The process writes it, `state` last. */
+struct splice_wish {
+	__u32 state;
+	__u32 client; /* slot */
+	__u32 request_bytes;
+	__u32 expected_bytes;
+};
+
 struct splice_server_slot {
 	struct splice_head head;
 	struct splice_server flow;
+	struct splice_wish wish;
 };
 
 struct {
@@ -526,6 +543,8 @@ static __always_inline int to_client(struct __sk_buff *skb, struct segment *pack
 	return pass(skb, packet, work);
 }
 
+#include "splice_begin.h"
+
 static __always_inline int to_server(struct __sk_buff *skb, struct segment *packet,
 				     struct splice_work *work, __u32 index)
 {
@@ -542,6 +561,10 @@ static __always_inline int to_server(struct __sk_buff *skb, struct segment *pack
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return NEXT;
+	/* New bytes, and no request is under way. */
+	if (*(volatile __u32 *)&slot->wish.state == WISH_MADE && work->segment.payload_bytes &&
+	    work->segment.seq == slot->flow.request_end && slot->head.peer == NONE)
+		begin_with_request(skb, slot, index, work);
 	work->none.is_active = 0;
 	for (int i = 0; i < 2 && is_lost; i++) {
 		peer = *(volatile __u32 *)&slot->head.peer;

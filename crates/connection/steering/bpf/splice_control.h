@@ -6,54 +6,7 @@
 #pragma once
 
 #include "datagram.h"
-
-/* The parts of the kernel's sockets that are read; offsets are found at load. */
-#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
-struct tcp_options_received {
-	__u32 ts_recent;
-	__u32 rcv_tsecr;
-	__u16 saw_tstamp : 1, tstamp_ok : 1, dsack : 1, wscale_ok : 1, sack_ok : 3, smc_ok : 1,
-		snd_wscale : 4, rcv_wscale : 4;
-};
-
-struct tcp_sock {
-	__u32 rcv_nxt;
-	__u32 copied_seq;
-	__u32 rcv_wup;
-	__u32 snd_nxt;
-	__u32 snd_una;
-	__u32 snd_wnd;
-	__u32 rcv_wnd;
-	__u32 write_seq;
-	__u32 mss_cache;
-	__u16 advmss;
-	__u32 tsoffset;
-	struct tcp_options_received rx_opt;
-};
-#pragma clang attribute pop
-
-#define TCP_ESTABLISHED 1
-#define TCP_CLOSE_WAIT 8
-
-/* The numbers of a socket. */
-struct socket_state {
-	__u32 rcv_nxt;
-	__u32 copied_seq;
-	__u32 rcv_wup;
-	__u32 snd_nxt;
-	__u32 snd_una;
-	__u32 snd_wnd;
-	__u32 rcv_wnd;
-	__u32 write_seq;
-	__u32 mss_cache;
-	__u32 advmss;
-	__u32 tsoffset;
-	__u32 ts_recent;
-	__u32 rcv_tsecr;
-	__u32 has_timestamps;
-	__u32 snd_wscale;
-	__u32 rcv_wscale;
-};
+#include "splice_begin.h"
 
 enum splice_operation {
 	CONTROL_OPEN_CLIENT,
@@ -106,61 +59,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct splice_request);
 } splice_requests SEC(".maps");
-
-/* Returns 0 if there is no such socket. */
-static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_key *key,
-				       struct socket_state *state)
-{
-	struct bpf_sock_tuple tuple;
-	struct bpf_sock *sk;
-	struct tcp_sock *tcp;
-	__u32 bytes;
-	int is_found = 0;
-
-	__builtin_memset(&tuple, 0, sizeof(tuple));
-	if (key->family == 4) {
-		bytes = sizeof(tuple.ipv4);
-		__builtin_memcpy(&tuple.ipv4.saddr, key->client, 4);
-		__builtin_memcpy(&tuple.ipv4.daddr, key->service, 4);
-		tuple.ipv4.sport = key->client_port;
-		tuple.ipv4.dport = key->service_port;
-	} else {
-		bytes = sizeof(tuple.ipv6);
-		__builtin_memcpy(tuple.ipv6.saddr, key->client, 16);
-		__builtin_memcpy(tuple.ipv6.daddr, key->service, 16);
-		tuple.ipv6.sport = key->client_port;
-		tuple.ipv6.dport = key->service_port;
-	}
-	sk = bytes == sizeof(tuple.ipv4) ?
-		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0) :
-		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
-	if (!sk)
-		return 0;
-	tcp = (sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT) ?
-		      bpf_skc_to_tcp_sock(sk) :
-		      0;
-	if (tcp) {
-		state->rcv_nxt = tcp->rcv_nxt;
-		state->copied_seq = tcp->copied_seq;
-		state->rcv_wup = tcp->rcv_wup;
-		state->snd_nxt = tcp->snd_nxt;
-		state->snd_una = tcp->snd_una;
-		state->snd_wnd = tcp->snd_wnd;
-		state->rcv_wnd = tcp->rcv_wnd;
-		state->write_seq = tcp->write_seq;
-		state->mss_cache = tcp->mss_cache;
-		state->advmss = tcp->advmss;
-		state->tsoffset = tcp->tsoffset;
-		state->ts_recent = tcp->rx_opt.ts_recent;
-		state->rcv_tsecr = tcp->rx_opt.rcv_tsecr;
-		state->has_timestamps = BPF_CORE_READ_BITFIELD(tcp, rx_opt.tstamp_ok);
-		state->snd_wscale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.snd_wscale);
-		state->rcv_wscale = BPF_CORE_READ_BITFIELD(tcp, rx_opt.rcv_wscale);
-		is_found = 1;
-	}
-	bpf_sk_release(sk);
-	return is_found;
-}
 
 static __always_inline void open_clock(struct splice_clock *clock, const struct socket_state *socket,
 				       __u64 now_ms)
@@ -337,9 +235,6 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 				       const struct socket_state *server)
 {
 	struct splice_start start = {
-		.next = server->copied_seq,
-		.socket_next = server->rcv_nxt,
-		.written_end = client->write_seq,
 		.request_end = server->write_seq + request->unsent_bytes,
 		.has_length = request->has_length,
 		.length_bytes = request->length_bytes,
@@ -347,28 +242,18 @@ static __always_inline __u32 run_begin(struct __sk_buff *skb, struct splice_requ
 		.segment_bytes = request->is_ordered ? server->advmss : 0,
 		.awaits_head = request->awaits_head,
 		.expected_bytes = request->expected_bytes,
-		.received = client->rcv_nxt,
 		.is_judged_here = !request->has_agent,
 	};
 	__u64 now_ms = time_ms();
-	__u32 unfit;
+	__u32 unfit = are_sockets_fit(s, client, server);
 	int is_owed = 0;
 
-	if (client->mss_cache < server->advmss)
-		return CONTROL_UNFIT + SPLICE_SEGMENTS;
-	/* Nothing came since the slot was opened, so the way to the server is not known. More will come: the
-	 * server was not limited before. */
-	if (!s->head.ifindex)
-		return CONTROL_UNFIT + SPLICE_GRANTED;
+	if (unfit != SPLICE_FIT)
+		return CONTROL_UNFIT + unfit;
+	start_from(&start, client, server);
 	bpf_spin_lock(&lock->lock);
-	/* An acknowledgement without timestamps has no room for them. */
-	if (s->flow.clock.is_used && !c->flow.clock.is_used)
-		unfit = SPLICE_TIMESTAMPS;
-	else
-		unfit = splice_begin(&c->flow, &s->flow, &start, &c->splice, &request->rule, now_ms);
+	unfit = join(c, request->client, s, request->server, &start, &request->rule, now_ms);
 	if (unfit == SPLICE_FIT) {
-		c->head.peer = request->server;
-		s->head.peer = request->client;
 		if (start.awaits_head && request->has_agent) {
 			splice_grant_early(&c->flow, &s->flow, &c->splice, start.expected_bytes,
 					   &work->ack, now_ms);
@@ -471,6 +356,8 @@ static __always_inline __u32 run_abort(struct splice_client_slot *c, struct spli
 	c->splice.is_active = 0;
 	c->head.peer = NONE;
 	s->head.peer = NONE;
+	if (s->wish.state == WISH_MADE)
+		s->wish.state = WISH_NONE;
 	bpf_spin_unlock(&lock->lock);
 	return CONTROL_DONE;
 }

@@ -4,6 +4,7 @@
 
 #include "datagram.h"
 #include "splice.h"
+#include "splice_socket.h"
 
 #define HEADER_BYTES_MAX 60
 /* A power of two, so that a mask bounds an offset. */
@@ -20,6 +21,10 @@ struct splice_work {
 	struct splice_client nobody;  /* not read without a splice */
 	struct splice_state none;     /* no splice */
 	struct rule_datagram datagram;
+	struct socket_state ours;     /* of a beginning splice: the client's, */
+	struct socket_state theirs;   /* the server's */
+	struct splice_start start;
+	struct splice_rule rule;
 	__u32 bytes;                  /* of the TCP header */
 	__u32 timestamps_at;          /* offset of the value; 0: there are none */
 	__u32 sack_at;                /* offset of the option; 0: there is none */

@@ -70,6 +70,17 @@ struct RawClientSlot {
 struct RawServerSlot {
     head: RawHead,
     flow: [AtomicU32; 22],
+    wish: RawWish,
+}
+
+/// `struct splice_wish`.
+#[repr(C)]
+#[derive(Debug)]
+struct RawWish {
+    state: AtomicU32,
+    client: AtomicU32,
+    request_bytes: AtomicU32,
+    expected_bytes: AtomicU32,
 }
 
 /// `struct splice_request` of bpf/splice_control.h.
@@ -98,7 +109,7 @@ struct RawRequest {
 }
 
 const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 232);
-const _: () = assert!(size_of::<RawServerSlot>() == 160 && size_of::<RawRequest>() == 136);
+const _: () = assert!(size_of::<RawServerSlot>() == 176 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 const BYPASSED: usize = 0;
 const SENT_END: usize = 1;
@@ -139,6 +150,12 @@ const NOT_OPEN: u32 = 2;
 const BUSY: u32 = 3;
 const OWING: u32 = 4;
 const UNFIT: u32 = 5;
+
+/// `enum wish_state` of bpf/splice.bpf.c.
+const WISH_NONE: u32 = 0;
+const WISH_MADE: u32 = 1;
+const WISH_BEGUN: u32 = 2;
+const WISH_UNFIT: u32 = 3;
 
 /// The reason why a splice does not begin, or does not go on.
 #[derive(Debug, Error)]
@@ -329,6 +346,7 @@ impl Shared {
         };
         if is_server {
             clear(&self.server(index).flow);
+            self.server(index).wish.state.store(WISH_NONE, Ordering::Relaxed);
         } else {
             let slot = self.client(index);
             clear(&slot.flow);
@@ -344,7 +362,10 @@ impl Shared {
             // Another connection can have the same addresses soon.
             self.head(index, is_server).peer.store(NONE, Ordering::SeqCst);
             match is_server {
-                true => self.server(index).flow[SERVER_LIMIT].store(0, Ordering::SeqCst),
+                true => {
+                    self.server(index).wish.state.store(WISH_NONE, Ordering::SeqCst);
+                    self.server(index).flow[SERVER_LIMIT].store(0, Ordering::SeqCst);
+                }
                 false => self.client(index).splice[IS_ACTIVE].store(0, Ordering::SeqCst),
             }
             slots.ended.push_back((Instant::now(), *flow, index));
@@ -742,6 +763,26 @@ impl ServerSlot {
     pub fn set_limit(&self, limit_bytes: u32) {
         let limit = &self.shared.server(self.index).flow[SERVER_LIMIT];
         limit.store(limit_bytes, Ordering::Relaxed);
+    }
+
+    /// Begins a splice when the next request leaves the socket, without an agent: as
+    /// [`SpliceWorker::begin`] with [`When::Early`], but without a system call. Both slots are of one
+    /// worker. [`ServerSlot::wished`] tells the outcome, [`SpliceWorker::abort`] takes the wish back.
+    pub fn wish(&self, client: &ClientSlot, request_bytes: u32, expected_bytes: u32) {
+        let wish = &self.shared.server(self.index).wish;
+        wish.client.store(client.index, Ordering::Relaxed);
+        wish.request_bytes.store(request_bytes, Ordering::Relaxed);
+        wish.expected_bytes.store(expected_bytes, Ordering::Relaxed);
+        wish.state.store(WISH_MADE, Ordering::Release);
+    }
+
+    /// Returns the outcome of [`ServerSlot::wish`]; `None`: no byte of the request has left yet.
+    pub fn wished(&self) -> Option<Result<(), SpliceError>> {
+        match self.shared.server(self.index).wish.state.load(Ordering::Acquire) {
+            WISH_NONE | WISH_MADE => None,
+            WISH_BEGUN => Some(Ok(())),
+            code => Some(Err(unfit(code - WISH_UNFIT).map_or(SpliceError::Closed, Into::into))),
+        }
     }
 }
 

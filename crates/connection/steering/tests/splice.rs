@@ -311,10 +311,26 @@ impl Balancer {
         if is_early {
             self.open_client(client, exchange.slot);
             let (request_bytes, expected_bytes) = (line.len() as u32 + 1, bytes as u32);
-            is_spliced = self.begin(exchange, When::Early { request_bytes, expected_bytes });
+            if self.has_agent {
+                is_spliced = self.begin(exchange, When::Early { request_bytes, expected_bytes });
+                to_server_line(server, line);
+            } else {
+                let slot = exchange.slot.as_ref().expect("it is open");
+                server_slot.wish(slot, request_bytes, expected_bytes);
+                assert!(server_slot.wished().is_none());
+                let is_taken_back = bytes % 8 == 7;
+                if is_taken_back {
+                    self.worker.abort(slot, server_slot).expect("the slots are open");
+                }
+                to_server_line(server, line);
+                let wished = server_slot.wished();
+                assert_eq!(wished.is_none(), is_taken_back, "the request has left");
+                is_spliced = wished.is_some_and(|begun| begun.is_ok());
+            }
             held = is_spliced.then(Vec::new);
+        } else {
+            to_server_line(server, line);
         }
-        to_server_line(server, line);
         let deadline = Instant::now() + PATIENCE;
         server.set_read_timeout(Some(Duration::from_millis(1))).expect("a time");
         let is_complete =
