@@ -15,6 +15,8 @@ use crate::message::{HEAD_BYTES, REQUEST_BYTES, Request};
 
 /// Bytes that a server with a limit may send before a splice begins.
 const LIMIT_BYTES: u32 = 16 << 10;
+/// Time after which an acknowledgement is kept no longer.
+const LOOK_MS: u64 = 4;
 
 /// A client's connection.
 pub struct Front {
@@ -26,6 +28,8 @@ pub struct Front {
     /// Bytes for the client that the socket had no room for.
     output: VecDeque<Bytes>,
     exchange: Option<Exchange>,
+    /// Time since which an acknowledgement for the client is kept.
+    pub keeps_since: Option<Time>,
 }
 
 /// A connection to a server.
@@ -100,7 +104,14 @@ pub struct Balancer {
 impl Front {
     /// Creates a client's connection.
     pub fn new(socket: Connection<Bytes>, flow: ClientFlow) -> Front {
-        Front { socket, flow, input: Vec::new(), output: VecDeque::new(), exchange: None }
+        Front {
+            socket,
+            flow,
+            input: Vec::new(),
+            output: VecDeque::new(),
+            exchange: None,
+            keeps_since: None,
+        }
     }
 
     /// Returns the splice, if there is one, with its server's connection.
@@ -117,6 +128,18 @@ impl Front {
         exchange.has_passed |= exchange.splice?.head().is_some();
         (exchange.splice, exchange.is_over) = (None, true);
         Some(self.flow.sent_end().0.wrapping_sub(before.0))
+    }
+
+    /// Returns the time at which an acknowledgement that is kept has to be sent.
+    pub fn looks_at(&self) -> Option<Time> {
+        let since = self.keeps_since.filter(|_| self.flow.is_ack_kept())?;
+        Some(Time::from_ms(since.ms() + LOOK_MS))
+    }
+
+    /// Returns the acknowledgement that was kept for long enough.
+    pub fn due_ack(&mut self, now: Time) -> Option<Segment> {
+        self.looks_at().filter(|at| *at <= now)?;
+        self.flow.kept_ack(now.ms())
     }
 
     /// Returns true if there is a splice.
@@ -487,6 +510,9 @@ impl Balancer {
         self.unacknowledged += u64::from(!is_acknowledged);
         back.client = None;
         self.untouched += u64::from(exchange.has_passed);
+        if exchange.has_passed && exchange.request.id.is_multiple_of(2) {
+            self.fronts[client].flow.hold();
+        }
         if !is_reusable {
             back.is_closed = true;
             back.socket.abort();

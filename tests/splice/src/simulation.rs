@@ -74,6 +74,8 @@ pub struct Outcome {
     pub heads: u64,
     /// Copies that made a response's head known.
     pub noted: u64,
+    /// Acknowledgements that were kept.
+    pub kept: u64,
     /// Responses that ended before the server had acknowledged the request to the balancer's socket.
     pub unacknowledged: u64,
     /// Bytes that servers and the balancer sent again.
@@ -95,6 +97,7 @@ pub struct Simulation {
     forwarded: u64,
     heads: u64,
     noted: u64,
+    kept: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -150,7 +153,8 @@ impl Simulation {
                 receive_bytes: u32::from(syn_ack.window),
                 receive_scale: syn_ack.window_scale.unwrap_or(0),
             });
-            splice::send_to_client(&mut flow, &segment_of(&syn_ack, 0), now.ms());
+            let shown = splice::send_to_client(&mut flow, &segment_of(&syn_ack, 0), now.ms());
+            assert!(shown.is_some(), "nothing is held");
             fronts.push(Front::new(far, flow));
             let mut request = |random: &mut Random| {
                 id += 1;
@@ -181,6 +185,7 @@ impl Simulation {
             forwarded: 0,
             heads: 0,
             noted: 0,
+            kept: 0,
             edges,
             scales,
             plan,
@@ -211,6 +216,7 @@ impl Simulation {
 
     fn outcome(&self, start: Time) -> Outcome {
         let sockets = self.servers.iter().map(|server| &server.socket);
+        let sockets = sockets.chain(self.clients.iter().map(|client| &client.socket));
         let sockets = sockets.chain(self.balancer.fronts.iter().map(|front| &front.socket));
         let sockets = sockets.chain(self.balancer.backs.iter().map(|back| &back.socket));
         Outcome {
@@ -227,6 +233,7 @@ impl Simulation {
             forwarded: self.forwarded,
             heads: self.heads,
             noted: self.noted,
+            kept: self.kept,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -280,7 +287,8 @@ impl Simulation {
             .chain(self.balancer.backs.iter().map(|back| &back.socket));
         let timers = sockets.filter_map(Connection::poll_timeout);
         let readers = self.clients.iter().filter_map(Client::wakes_at);
-        let next = timers.chain(readers).chain(self.lines.next_at()).min();
+        let looks = self.balancer.fronts.iter().filter_map(Front::looks_at);
+        let next = timers.chain(readers).chain(looks).chain(self.lines.next_at()).min();
         let Some(next) = next else { panic!("nothing is due: {}", self.state()) };
         self.now = self.now.max(next);
         let now = self.now;
@@ -339,9 +347,18 @@ impl Simulation {
                 Some(splice) => splice.send_to_client(&mut front.flow, &seen, now.ms()),
                 None => splice::send_to_client(&mut front.flow, &seen, now.ms()),
             };
+            let Some(shown) = shown else {
+                front.keeps_since = Some(now);
+                self.kept += 1;
+                continue;
+            };
             let header = header_of(&shown, &segment.header);
             let mss = segment.mss_bytes;
             self.cut(&Transmit { header, ..segment }, payload, mss, To::Client(index));
+        }
+        if let Some(ack) = self.balancer.fronts[index].due_ack(now) {
+            let header = header_of(&ack, &Header::default());
+            self.send(To::Client(index), Packet::Segment(header, Bytes::new()));
         }
     }
 

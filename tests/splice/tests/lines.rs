@@ -85,12 +85,13 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.forwarded += outcome.forwarded;
         all.heads += outcome.heads;
         all.noted += outcome.noted;
+        all.kept += outcome.kept;
     });
     // The lines above show nothing if responses are only relayed, or if nothing was refused.
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
     assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
     assert!(all.copies > 0 && all.untouched > 0 && all.over > 0, "{all:?}");
-    assert!(all.forwarded > 0 && all.heads > 0 && all.noted > 0, "{all:?}");
+    assert!(all.forwarded > 0 && all.heads > 0 && all.noted > 0 && all.kept > 0, "{all:?}");
 }
 
 #[test]

@@ -225,7 +225,11 @@ impl ConnectionState {
     ) -> Result<RequestHead, Close> {
         let mut deadline = None;
         loop {
-            match RequestHead::parse(stream.input(), &plan.head_limits) {
+            let parsed = RequestHead::parse(stream.input(), &plan.head_limits);
+            if !stream.input().is_empty() {
+                self.end_hold(matches!(parsed, Ok(None)));
+            }
+            match parsed {
                 Ok(Some(head)) => return Ok(head),
                 Ok(None) => {}
                 Err(error) => {
@@ -272,6 +276,17 @@ impl ConnectionState {
                     return Err(Close::Now);
                 }
             }
+        }
+    }
+
+    /// Lets acknowledgements go to the client again, after the first read of a request. `is_partial`: the
+    /// client may send the rest only when it has one.
+    fn end_hold(&self, is_partial: bool) {
+        if let (Some(client), Some(splices)) = (&self.direct, self.worker.splices())
+            && client.end_hold()
+            && is_partial
+        {
+            splices.acknowledge(client);
         }
     }
 

@@ -133,7 +133,13 @@ impl Delivery<'_> {
             direct.settle(&upstream, false);
         }
         self.worker.meter.add(Event::DirectReturned(Begin::Early));
-        self.follow_early(head, upstream, 0).await
+        let delivered = self.follow_early(head, upstream, 0).await;
+        if delivered.outcome.is_ok()
+            && let Some(direct) = &self.direct
+        {
+            direct.expect_another();
+        }
+        delivered
     }
 
     /// Relays the first bytes of a response that began early, whose head came to the socket. It goes as

@@ -229,6 +229,12 @@ impl DirectReturn<'_> {
         }
     }
 
+    /// Lets the response to the client's next request acknowledge that request: it may well go past the
+    /// sockets, too.
+    pub(crate) fn expect_another(&self) {
+        self.client.iter().for_each(ClientSlot::hold);
+    }
+
     /// Returns true if the client has acknowledged the last byte.
     pub(crate) fn is_complete(&self) -> bool {
         self.client.as_ref().is_some_and(ClientSlot::is_complete)

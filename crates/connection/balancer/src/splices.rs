@@ -332,6 +332,13 @@ impl Splices {
         }
     }
 
+    /// Sends the client an acknowledgement that was kept.
+    pub(crate) fn acknowledge(&self, client: &ClientSlot) {
+        if let Err(error) = self.programs.borrow_mut().acknowledge(client) {
+            tracing::debug!(%error, "acknowledging a request");
+        }
+    }
+
     /// Ends a splice that is complete. `None`: a connection is closed.
     pub(crate) fn end(&self, client: &ClientSlot, end: &ServerEnd) -> Option<End> {
         self.programs.borrow_mut().end(client, &end.slot).ok()

@@ -4,7 +4,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
 use crate::clock::{CLOCK_MARGIN_MS, Clock};
-use crate::segment::{Sack, Segment, earlier, later};
+use crate::segment::{Sack, Segment, Timestamps, earlier, later};
 
 /// Largest window scale (RFC 7323 §2.3).
 const SCALE_MAX: u8 = 14;
@@ -39,7 +39,21 @@ pub struct ClientFlow {
     pub(crate) window: u16,
     /// The socket has reset the connection.
     pub(crate) is_reset: bool,
+    pub(crate) hold: Hold,
     pub(crate) clock: Clock,
+}
+
+/// An acknowledgement without bytes that need not go to the client, because a response that goes past the
+/// socket will have it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It goes.
+    #[default]
+    Off,
+    /// The next one is kept.
+    Armed,
+    /// One is kept: the client lacks it until a later segment goes.
+    Kept,
 }
 
 /// The agreement of a client's handshake.
@@ -77,6 +91,7 @@ impl ClientFlow {
             received,
             window: u16::try_from(receive_bytes >> receive_scale).unwrap_or(u16::MAX),
             is_reset: false,
+            hold: Hold::Off,
             clock: Clock::default(),
         }
     }
@@ -165,14 +180,51 @@ impl ClientFlow {
         seen
     }
 
-    /// Returns a segment of the socket for the client. `is_spliced`: another host may send for the
-    /// socket, ahead of it.
+    /// Lets the next acknowledgement of the socket be kept: a response that goes past the socket is
+    /// expected for the request that it acknowledges. If none follows soon,
+    /// [`ClientFlow::kept_ack`] has to be sent.
+    pub fn hold(&mut self) {
+        self.hold = Hold::Armed;
+    }
+
+    /// Returns true if an acknowledgement is kept.
+    pub fn is_ack_kept(&self) -> bool {
+        self.hold == Hold::Kept
+    }
+
+    /// Returns the acknowledgement that is kept, if one is.
+    pub fn kept_ack(&mut self, now_ms: u64) -> Option<Segment> {
+        let is_kept = std::mem::take(&mut self.hold) == Hold::Kept;
+        is_kept.then(|| Segment {
+            seq: later(self.sent_end, self.acked),
+            ack: self.received,
+            flags: TcpFlags::ACK,
+            window: self.window,
+            timestamps: self
+                .clock
+                .is_used()
+                .then(|| Timestamps { value: self.clock.now(now_ms), echo: self.clock.peer() }),
+            ..Segment::default()
+        })
+    }
+
+    /// Returns a segment of the socket for the client; `None`: it is kept ([`ClientFlow::hold`]).
+    /// `is_spliced`: another host may send for the socket, ahead of it.
     pub(crate) fn for_client(
         &mut self,
         segment: &Segment,
         is_spliced: bool,
         now_ms: u64,
-    ) -> Segment {
+    ) -> Option<Segment> {
+        let is_ack = segment.is_pure_ack();
+        let is_news =
+            is_ack && segment.sack.blocks().is_empty() && self.received.before(segment.ack);
+        let is_kept = self.hold == Hold::Armed && is_news && !is_spliced;
+        self.hold = match self.hold {
+            Hold::Armed if is_kept => Hold::Kept,
+            Hold::Kept => Hold::Off,
+            hold => hold,
+        };
         let mut shown = Segment {
             seq: segment.seq + self.bypassed,
             timestamps: self.clock.sent(segment.timestamps, now_ms),
@@ -193,7 +245,7 @@ impl ClientFlow {
             shown.seq = later(shown.seq, self.acked);
             self.is_reset = true;
         }
-        if is_spliced && segment.is_pure_ack() {
+        if is_spliced && is_ack {
             // The client has more than the socket has sent, and ignores old numbers. It accepts one
             // within its window (RFC 9293 §3.10.7.4).
             let last = if self.window_bytes > 0 { self.edge() - 1 } else { self.acked };
@@ -205,6 +257,6 @@ impl ClientFlow {
                 timestamps.value = timestamps.value.wrapping_add(2 * CLOCK_MARGIN_MS);
             }
         }
-        shown
+        (!is_kept).then_some(shown)
     }
 }

@@ -5,7 +5,7 @@
 use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
-use crate::client::ClientFlow;
+use crate::client::{ClientFlow, Hold};
 use crate::clock::{Clock, PeerClock};
 use crate::head::Head;
 use crate::pooled::ServerFlow;
@@ -59,8 +59,8 @@ pub struct RawClient {
     pub window: u32,
     /// 1: the socket has reset the connection.
     pub is_reset: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: the socket's next acknowledgement is kept; 2: one is.
+    pub hold: u32,
     /// Timestamps that the peer sees.
     pub clock: RawClock,
 }
@@ -197,7 +197,7 @@ impl From<ClientFlow> for RawClient {
             received: flow.received.0,
             window: flow.window.into(),
             is_reset: flow.is_reset.into(),
-            reserved: 0,
+            hold: flow.hold as u32,
             clock: flow.clock.into(),
         }
     }
@@ -217,6 +217,11 @@ impl From<RawClient> for ClientFlow {
             received: SeqNumber(raw.received),
             window: raw.window as u16,
             is_reset: raw.is_reset != 0,
+            hold: match raw.hold {
+                1 => Hold::Armed,
+                2 => Hold::Kept,
+                _ => Hold::Off,
+            },
             clock: raw.clock.into(),
         }
     }

@@ -349,13 +349,13 @@ impl Splice {
         Segment { sack, ..server.ack(ack, window, now_ms) }
     }
 
-    /// Translates a segment of the client's socket.
+    /// Translates a segment of the client's socket. None is kept during a splice.
     pub fn send_to_client(
         &self,
         client: &mut ClientFlow,
         segment: &Segment,
         now_ms: u64,
-    ) -> Segment {
+    ) -> Option<Segment> {
         client.for_client(segment, true, now_ms)
     }
 
@@ -468,7 +468,8 @@ impl Splice {
         self.forwarded_bytes = self.forwarded_bytes.wrapping_add(segment.payload_bytes);
         Segment {
             seq: segment.seq + self.delta,
-            ack: client.received,
+            // The socket had the whole request, and may not have acknowledged it yet.
+            ack: later(client.received, self.rule_ack),
             window: client.window,
             // The server sends it again, when the socket can take it.
             flags: TcpFlags(segment.flags.0 & !TcpFlags::FIN.0),
@@ -615,8 +616,9 @@ fn for_socket(client: &mut ClientFlow, segment: &Segment) -> Segment {
     client.for_socket(segment)
 }
 
-/// Translates a segment of a client's socket without a splice.
-pub fn send_to_client(client: &mut ClientFlow, segment: &Segment, now_ms: u64) -> Segment {
+/// Translates a segment of a client's socket without a splice. `None`: it is an acknowledgement that is kept
+/// ([`ClientFlow::hold`]).
+pub fn send_to_client(client: &mut ClientFlow, segment: &Segment, now_ms: u64) -> Option<Segment> {
     client.for_client(segment, false, now_ms)
 }
 

@@ -530,6 +530,7 @@ static __always_inline int to_client(struct __sk_buff *skb, struct segment *pack
 	struct splice_lock *lock;
 	__u64 now_ms = time_ms();
 	__u32 number;
+	int goes;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -538,9 +539,11 @@ static __always_inline int to_client(struct __sk_buff *skb, struct segment *pack
 	if (!lock)
 		return NEXT;
 	bpf_spin_lock(&lock->lock);
-	splice_send_to_client(&slot->flow, slot->splice.is_active, &work->segment, now_ms);
+	goes = splice_send_to_client(&slot->flow, slot->splice.is_active, &work->segment, now_ms);
 	bpf_spin_unlock(&lock->lock);
-	return pass(skb, packet, work);
+	/* No device has this number: the packet ends, and unlike with SHOT, the socket takes that for no sign
+	 * of congestion. */
+	return goes ? pass(skb, packet, work) : bpf_redirect(0, 0);
 }
 
 #include "splice_begin.h"

@@ -163,10 +163,18 @@ static __always_inline void client_unchecked(const struct splice_client *client,
 	segment->echo -= client->clock.shift;
 }
 
-/* A segment of the client's socket. */
-static __always_inline void splice_send_to_client(struct splice_client *client, int is_spliced,
-						  struct splice_segment *segment, __u64 now_ms)
+/* A segment of the client's socket. Returns 0 if it is kept. */
+static __always_inline int splice_send_to_client(struct splice_client *client, int is_spliced,
+						 struct splice_segment *segment, __u64 now_ms)
 {
+	int is_ack = is_pure_ack(segment);
+	int is_kept = client->hold == HOLD_ARMED && is_ack && !segment->sack_count &&
+		      before(client->received, segment->ack) && !is_spliced;
+
+	if (is_kept)
+		client->hold = HOLD_KEPT;
+	else if (client->hold == HOLD_KEPT)
+		client->hold = HOLD_OFF;
 	segment->seq += client->bypassed;
 	clock_sent(&client->clock, segment, now_ms);
 	if ((segment->flags & (TCP_ACK | TCP_SYN)) == TCP_ACK) {
@@ -181,12 +189,35 @@ static __always_inline void splice_send_to_client(struct splice_client *client, 
 		segment->seq = later(segment->seq, client->acked);
 		client->is_reset = 1;
 	}
-	if (!is_spliced || !is_pure_ack(segment))
-		return;
+	if (!is_spliced || !is_ack)
+		return !is_kept;
 	segment->seq = later(segment->seq,
 			     client->window_bytes ? client_edge(client) - 1 : client->acked);
 	if (segment->has_timestamps)
 		segment->value += 2 * CLOCK_MARGIN_MS;
+	return 1;
+}
+
+/* Makes the acknowledgement for the client that is kept. Returns 0 if none is. */
+static __always_inline int client_kept_ack(struct splice_client *client,
+					   struct splice_segment *segment, __u64 now_ms)
+{
+	int is_kept = client->hold == HOLD_KEPT;
+
+	client->hold = HOLD_OFF;
+	if (!is_kept)
+		return 0;
+	segment->seq = later(client->sent_end, client->acked);
+	segment->ack = client->received;
+	segment->flags = TCP_ACK;
+	segment->window = client->window;
+	segment->payload_bytes = 0;
+	segment->sack_count = 0;
+	segment->is_copy = 0;
+	segment->has_timestamps = client->clock.is_used;
+	segment->value = client->clock.is_used ? clock_now(&client->clock, now_ms) : 0;
+	segment->echo = client->clock.is_used ? client->clock.peer : 0;
+	return 1;
 }
 
 static __always_inline void server_note_clocks(struct splice_server *server,
@@ -519,7 +550,8 @@ static __always_inline void splice_forward(const struct splice_client *client,
 	clock_note(&server->clock, segment);
 	splice->forwarded_bytes += segment->payload_bytes;
 	segment->seq += splice->delta;
-	segment->ack = client->received;
+	/* The socket had the whole request, and may not have acknowledged it yet. */
+	segment->ack = later(client->received, splice->rule_ack);
 	segment->window = client->window;
 	/* The server sends it again, when the socket can take it. */
 	segment->flags &= ~TCP_FIN;

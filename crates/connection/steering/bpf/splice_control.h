@@ -17,6 +17,7 @@ enum splice_operation {
 	CONTROL_END,
 	CONTROL_ABORT,  /* ends a splice whose connections are closed, or of which no byte was direct */
 	CONTROL_EXTEND, /* lets the server send `length_bytes` behind what was read, and the limit */
+	CONTROL_ACK,    /* sends the client the acknowledgement that is kept */
 	CONTROL_LIMIT,  /* sets the limit, and tells the server of the room if there is none */
 };
 
@@ -88,6 +89,7 @@ static __always_inline void open_client(struct splice_client *flow,
 	flow->received = socket->rcv_nxt;
 	flow->window = socket->rcv_wnd >> (socket->rcv_wscale & 15);
 	flow->is_reset = 0;
+	flow->hold = HOLD_OFF;
 	open_clock(&flow->clock, socket, now_ms);
 }
 
@@ -401,6 +403,31 @@ static __always_inline __u32 run_limit(struct __sk_buff *skb, const struct splic
 	return CONTROL_DONE;
 }
 
+static __always_inline __u32 run_ack(struct __sk_buff *skb, const struct splice_request *request,
+				     struct splice_work *work)
+{
+	__u32 client = request->client, number;
+	struct splice_client_slot *c = bpf_map_lookup_elem(&splice_clients, &client);
+	struct splice_lock *lock;
+	__u64 now_ms = time_ms();
+	int is_kept;
+
+	if (!c || !c->head.is_open)
+		return CONTROL_NOT_OPEN;
+	number = c->head.lock;
+	lock = bpf_map_lookup_elem(&splice_locks, &number);
+	if (!lock)
+		return CONTROL_NOT_OPEN;
+	bpf_spin_lock(&lock->lock);
+	is_kept = client_kept_ack(&c->flow, &work->ack, now_ms);
+	bpf_spin_unlock(&lock->lock);
+	if (is_kept && send_ack(skb, work, &c->head)) {
+		count(SPLICE_UNSENT);
+		return CONTROL_OWING;
+	}
+	return CONTROL_DONE;
+}
+
 static __always_inline __u32 run_pair(struct __sk_buff *skb, struct splice_request *request,
 				      struct splice_work *work)
 {
@@ -447,6 +474,8 @@ int splice_control(struct __sk_buff *skb)
 		request->result = run_open(skb, request);
 	else if (request->operation == CONTROL_LIMIT || request->operation == CONTROL_EXTEND)
 		request->result = run_limit(skb, request, work);
+	else if (request->operation == CONTROL_ACK)
+		request->result = run_ack(skb, request, work);
 	else
 		request->result = run_pair(skb, request, work);
 	return request->result;

@@ -34,8 +34,15 @@ struct splice_client {
 	__u32 received;
 	__u32 window;
 	__u32 is_reset;
-	__u32 reserved;
+	__u32 hold; /* enum splice_hold */
 	struct splice_clock clock;
+};
+
+/* `Hold` of the crate. */
+enum splice_hold {
+	HOLD_OFF,
+	HOLD_ARMED,
+	HOLD_KEPT,
 };
 
 struct splice_server {

@@ -23,6 +23,8 @@ enum operation {
 	GRANT_EARLY,
 	END_IF_OVER,
 	RECEIVE_HEAD,
+	SEND_TO_CLIENT_ALONE,
+	KEPT_ACK,
 };
 
 struct vector {
@@ -60,7 +62,13 @@ static __always_inline void run(struct vector *v)
 			    (SPLICE_TO_SOCKET | SPLICE_TO_SERVER | SPLICE_TO_CLIENT);
 		break;
 	case SEND_TO_CLIENT:
-		splice_send_to_client(&v->client, v->splice.is_active, &v->segment, v->now_ms);
+		v->result = splice_send_to_client(&v->client, 1, &v->segment, v->now_ms);
+		break;
+	case SEND_TO_CLIENT_ALONE:
+		v->result = splice_send_to_client(&v->client, 0, &v->segment, v->now_ms);
+		break;
+	case KEPT_ACK:
+		v->result = client_kept_ack(&v->client, &v->ack, v->now_ms);
 		break;
 	case SERVER_FOR_SOCKET:
 		v->result = server_for_socket(&v->server, 0, &v->segment, v->now_ms);

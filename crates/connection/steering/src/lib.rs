@@ -86,6 +86,7 @@ mod raw_entry;
 pub mod splice;
 mod splice_counts;
 mod splice_frames;
+mod splice_memory;
 #[cfg(test)]
 mod splice_vectors;
 pub mod stats;

@@ -3,15 +3,13 @@
 //! A *slot* is the state of one connection in memory that the programs share. A connection that never
 //! takes part in a splice has none, and its packets pass unchanged.
 
-use std::collections::{HashMap as StdHashMap, VecDeque};
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use aya::maps::{HashMap, MapData, PerCpuArray};
+use aya::maps::{HashMap, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
-use aya::{Btf, Ebpf, EbpfLoader};
+use aya::{Btf, EbpfLoader};
 use thiserror::Error;
 use unlade_net::FlowKey;
 use unlade_splice::Unfit;
@@ -21,113 +19,22 @@ use unlade_splice::raw::unfit;
 
 use crate::error::SteerError;
 use crate::load::{attach_classifier, map_array, program, take};
-use crate::raw_entry::SharedArray;
 pub use crate::splice_counts::SpliceCounts;
 use crate::splice_frames::{BLANK, RuleFrame, ack_frame, rule_frame};
-use crate::table::RawKey;
+pub use crate::splice_memory::WORKERS_MAX;
+use crate::splice_memory::{
+    ACKED, AWAITS_HEAD, CLIENT_HAS_CLOCK, END, FIRST, FORWARDED_BYTES, HEAD_BYTES, HOLD,
+    HOLD_ARMED, HOLD_KEPT, HOLD_OFF, IS_ACTIVE, IS_COMPLETE, NONE, OWES_ACK, RawRequest,
+    SERVER_HAS_CLOCK, SERVER_LIMIT, STATUS, Shared, Slots, Table, WISH_BEGUN, WISH_MADE, WISH_NONE,
+    WISH_UNFIT,
+};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/splice.bpf.o"));
 const INGRESS: &str = "splice_ingress";
 const EGRESS: &str = "splice_egress";
 const CONTROL: &str = "splice_control";
-/// Most workers: `LOCKS_MAX` of bpf/splice.bpf.c.
-pub const WORKERS_MAX: u32 = 256;
 /// Elements of `splice_ports` in bpf/splice.bpf.c.
 const PORTS: u32 = 1 << 16;
-/// `NONE` of bpf/splice.bpf.c.
-const NONE: u32 = u32::MAX;
-/// Time for which the addresses of a closed connection keep its state: segments of its end are
-/// translated, and TIME-WAIT is over (RFC 9293 §3.6.1; Linux waits for 60 s).
-const LINGER: Duration = Duration::from_secs(61);
-
-/// `struct splice_head` of bpf/splice.bpf.c.
-#[repr(C)]
-#[derive(Debug)]
-struct RawHead {
-    key: [AtomicU32; 10],
-    lock: AtomicU32,
-    is_open: AtomicU32,
-    peer: AtomicU32,
-    ifindex: AtomicU32,
-    mac: [AtomicU8; 12],
-    reserved: AtomicU32,
-}
-
-/// `struct splice_client_slot`: the flow is a `RawClient`, the splice a `RawSplice`.
-#[repr(C)]
-#[derive(Debug)]
-struct RawClientSlot {
-    head: RawHead,
-    flow: [AtomicU32; 20],
-    splice: [AtomicU32; 16],
-    head_ns: AtomicU64,
-    end_ns: AtomicU64,
-}
-
-/// `struct splice_server_slot`: the flow is a `RawServer`.
-#[repr(C)]
-#[derive(Debug)]
-struct RawServerSlot {
-    head: RawHead,
-    flow: [AtomicU32; 22],
-    wish: RawWish,
-}
-
-/// `struct splice_wish`.
-#[repr(C)]
-#[derive(Debug)]
-struct RawWish {
-    state: AtomicU32,
-    client: AtomicU32,
-    request_bytes: AtomicU32,
-    expected_bytes: AtomicU32,
-}
-
-/// `struct splice_request` of bpf/splice_control.h.
-#[repr(C)]
-#[derive(Debug)]
-struct RawRequest {
-    operation: AtomicU32,
-    result: AtomicU32,
-    client: AtomicU32,
-    server: AtomicU32,
-    has_length: AtomicU32,
-    length_bytes: AtomicU32,
-    is_reusable: AtomicU32,
-    limit_bytes: AtomicU32,
-    is_ordered: AtomicU32,
-    is_forced: AtomicU32,
-    awaits_head: AtomicU32,
-    expected_bytes: AtomicU32,
-    unsent_bytes: AtomicU32,
-    has_agent: AtomicU32,
-    rule: [AtomicU32; 12],
-    secret: [AtomicU64; 2],
-    counter: AtomicU64,
-    key: AtomicU32,
-    udp_sum: AtomicU32,
-}
-
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 232);
-const _: () = assert!(size_of::<RawServerSlot>() == 176 && size_of::<RawRequest>() == 136);
-/// Words of `flow` and `splice` that the process reads.
-const BYPASSED: usize = 0;
-const SENT_END: usize = 1;
-const ACKED: usize = 2;
-const SERVER_HAS_CLOCK: usize = 14;
-const SERVER_LIMIT: usize = 9;
-const CLIENT_SHIFT: usize = 13;
-const SERVER_SHIFT: usize = 15;
-const IS_ACTIVE: usize = 0;
-const FIRST: usize = 1;
-const END: usize = 2;
-const IS_COMPLETE: usize = 5;
-const OWES_ACK: usize = 6;
-const AWAITS_HEAD: usize = 7;
-const HEAD_BYTES: usize = 8;
-const FORWARDED_BYTES: usize = 10;
-const STATUS: usize = 14;
-
 /// `enum splice_operation` of bpf/splice_control.h.
 #[derive(Clone, Copy)]
 #[repr(u32)]
@@ -140,6 +47,7 @@ enum Operation {
     End,
     Abort,
     Extend,
+    Ack,
     Limit,
 }
 
@@ -150,12 +58,6 @@ const NOT_OPEN: u32 = 2;
 const BUSY: u32 = 3;
 const OWING: u32 = 4;
 const UNFIT: u32 = 5;
-
-/// `enum wish_state` of bpf/splice.bpf.c.
-const WISH_NONE: u32 = 0;
-const WISH_MADE: u32 = 1;
-const WISH_BEGUN: u32 = 2;
-const WISH_UNFIT: u32 = 3;
 
 /// The reason why a splice does not begin, or does not go on.
 #[derive(Debug, Error)]
@@ -200,182 +102,6 @@ pub enum End {
     Reusable,
     /// The client's can; the server's has to be closed, because its socket refused bytes.
     CloseServer,
-}
-
-#[derive(Debug)]
-struct Table {
-    flows: HashMap<MapData, RawKey, u32>,
-    clients: Slots,
-    servers: Slots,
-}
-
-/// Numbers of the slots of one kind.
-#[derive(Debug)]
-struct Slots {
-    free: Vec<u32>,
-    /// Slots of connections that are open, and of those that have ended.
-    current: StdHashMap<FlowKey, u32>,
-    ended: VecDeque<(Instant, FlowKey, u32)>,
-}
-
-impl Slots {
-    fn new(count: u32) -> Slots {
-        let free = (0..count).rev().collect();
-        Slots { free, current: StdHashMap::new(), ended: VecDeque::new() }
-    }
-}
-
-struct Shared {
-    ebpf: Ebpf,
-    clients: SharedArray<RawClientSlot>,
-    servers: SharedArray<RawServerSlot>,
-    requests: SharedArray<RawRequest>,
-    ports: SharedArray<AtomicU64>,
-    table: Mutex<Table>,
-    workers: [AtomicBool; WORKERS_MAX as usize],
-    counts: PerCpuArray<MapData, u64>,
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("table", &self.table).finish_non_exhaustive()
-    }
-}
-
-/// Returns the key of a connection's packets that arrive.
-fn arriving(flow: &FlowKey, is_server: bool) -> RawKey {
-    if is_server {
-        RawKey::from(&FlowKey::new(flow.service, flow.client))
-    } else {
-        RawKey::from(flow)
-    }
-}
-
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Table> {
-        // A panic leaves the table consistent, since every change is one insertion or removal.
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn client(&self, index: u32) -> &RawClientSlot {
-        self.clients.get(index).expect("numbers come from acquire")
-    }
-
-    fn server(&self, index: u32) -> &RawServerSlot {
-        self.servers.get(index).expect("numbers come from acquire")
-    }
-
-    fn head(&self, index: u32, is_server: bool) -> &RawHead {
-        if is_server { &self.server(index).head } else { &self.client(index).head }
-    }
-
-    /// Returns true if the connection of the slot bypassed bytes or time, or its client has bytes of
-    /// another host that the socket does not know of.
-    fn has_bypassed(&self, index: u32, is_server: bool) -> bool {
-        let (flow, shift): (&[AtomicU32], usize) = if is_server {
-            (&self.server(index).flow, SERVER_SHIFT)
-        } else {
-            (&self.client(index).flow, CLIENT_SHIFT)
-        };
-        [BYPASSED, shift].iter().any(|at| flow[*at].load(Ordering::Relaxed) != 0)
-            || (!is_server && self.is_ahead(index))
-    }
-
-    /// Returns true if the client has acknowledged bytes that its socket has not sent.
-    fn is_ahead(&self, index: u32) -> bool {
-        let flow = &self.client(index).flow;
-        let [acked, sent_end] = [ACKED, SENT_END].map(|at| flow[at].load(Ordering::Relaxed));
-        sent_end.wrapping_sub(acked) > u32::MAX / 2
-    }
-
-    /// Returns a slot: that of earlier connections of the same addresses, or a free one.
-    fn acquire(&self, flow: &FlowKey, is_server: bool, worker: u32) -> Result<u32, SteerError> {
-        let mut table = self.lock();
-        let now = Instant::now();
-        let Table { flows, clients, servers } = &mut *table;
-        let slots = if is_server { servers } else { clients };
-        while let Some((since, _, _)) = slots.ended.front()
-            && (now.duration_since(*since) > LINGER || slots.free.is_empty())
-        {
-            let (_, flow, index) = slots.ended.pop_front().expect("it has a front");
-            if slots.current.get(&flow) == Some(&index) {
-                slots.current.remove(&flow);
-                self.remove(flows, &flow, is_server);
-                slots.free.push(index);
-            }
-        }
-        if let Some(index) = slots.current.get(flow).copied() {
-            slots.ended.retain(|(_, _, ended)| *ended != index);
-            self.head(index, is_server).lock.store(worker, Ordering::SeqCst);
-            return Ok(index);
-        }
-        let index = slots.free.pop().ok_or(SteerError::TableFull)?;
-        self.reset(index, is_server, &arriving(flow, is_server), worker);
-        let value = index << 1 | u32::from(is_server);
-        if let Err(error) = flows.insert(arriving(flow, is_server), value, 0) {
-            slots.free.push(index);
-            return Err(SteerError::Map(error));
-        }
-        self.connections_of(flow).fetch_add(1, Ordering::SeqCst);
-        slots.current.insert(*flow, index);
-        Ok(index)
-    }
-
-    /// Returns the number of connections with the ports of this one, or with others that are not
-    /// told apart: an element of `splice_ports` in bpf/splice.bpf.c.
-    fn connections_of(&self, flow: &FlowKey) -> &AtomicU64 {
-        let ports = flow.client.port().to_be() ^ flow.service.port().to_be();
-        self.ports.get(ports.into()).expect("there is one for each number of 16 bits")
-    }
-
-    fn remove(&self, flows: &mut HashMap<MapData, RawKey, u32>, flow: &FlowKey, is_server: bool) {
-        // An absent key is not an error here.
-        let _ = flows.remove(&arriving(flow, is_server));
-        self.connections_of(flow).fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn reset(&self, index: u32, is_server: bool, key: &RawKey, worker: u32) {
-        let head = self.head(index, is_server);
-        head.is_open.store(0, Ordering::SeqCst);
-        head.key.iter().zip(key.words()).for_each(|(to, word)| to.store(word, Ordering::Relaxed));
-        head.lock.store(worker, Ordering::Relaxed);
-        head.peer.store(NONE, Ordering::Relaxed);
-        head.ifindex.store(0, Ordering::Relaxed);
-        let clear = |words: &[AtomicU32]| {
-            words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        };
-        if is_server {
-            clear(&self.server(index).flow);
-            self.server(index).wish.state.store(WISH_NONE, Ordering::Relaxed);
-        } else {
-            let slot = self.client(index);
-            clear(&slot.flow);
-            clear(&slot.splice);
-        }
-    }
-
-    fn release(&self, flow: &FlowKey, index: u32, is_server: bool) {
-        let mut table = self.lock();
-        let Table { flows, clients, servers } = &mut *table;
-        let slots = if is_server { servers } else { clients };
-        if self.has_bypassed(index, is_server) {
-            // Another connection can have the same addresses soon.
-            self.head(index, is_server).peer.store(NONE, Ordering::SeqCst);
-            match is_server {
-                true => {
-                    self.server(index).wish.state.store(WISH_NONE, Ordering::SeqCst);
-                    self.server(index).flow[SERVER_LIMIT].store(0, Ordering::SeqCst);
-                }
-                false => self.client(index).splice[IS_ACTIVE].store(0, Ordering::SeqCst),
-            }
-            slots.ended.push_back((Instant::now(), *flow, index));
-            return;
-        }
-        self.head(index, is_server).is_open.store(0, Ordering::SeqCst);
-        slots.current.remove(flow);
-        self.remove(flows, flow, is_server);
-        slots.free.push(index);
-    }
 }
 
 /// The programs at a balancer's link; dropping the last reference detaches them.
@@ -460,8 +186,11 @@ impl SpliceWorker {
     /// [`SpliceError`]
     pub fn open_client(&mut self, flow: &FlowKey) -> Result<ClientSlot, SpliceError> {
         let index = self.shared.acquire(flow, false, self.number)?;
-        let slot = ClientSlot { shared: Arc::clone(&self.shared), index, flow: *flow };
+        let (shared, frame) = (Arc::clone(&self.shared), Vec::new());
+        let mut slot = ClientSlot { shared, index, flow: *flow, frame };
         self.run(Operation::OpenClient, index, NONE, None, &BLANK)?;
+        let has_clock = self.shared.client(index).flow[CLIENT_HAS_CLOCK].load(Ordering::Relaxed);
+        slot.frame = ack_frame(&FlowKey::new(flow.service, flow.client), has_clock != 0);
         Ok(slot)
     }
 
@@ -610,6 +339,14 @@ impl SpliceWorker {
         self.run(Operation::Abort, client.index, server.index, None, &server.frame).map(drop)
     }
 
+    /// Sends the client the acknowledgement that is kept ([`ClientSlot::hold`]), if one is.
+    ///
+    /// # Errors
+    /// [`SpliceError`]
+    pub fn acknowledge(&mut self, client: &ClientSlot) -> Result<(), SpliceError> {
+        self.run(Operation::Ack, client.index, NONE, None, &client.frame).map(drop)
+    }
+
     fn request(&self) -> &RawRequest {
         self.shared.requests.get(self.number).expect("numbers are below WORKERS_MAX")
     }
@@ -663,6 +400,8 @@ pub struct ClientSlot {
     shared: Arc<Shared>,
     index: u32,
     flow: FlowKey,
+    /// An acknowledgement without numbers.
+    frame: Vec<u8>,
 }
 
 impl ClientSlot {
@@ -709,6 +448,27 @@ impl ClientSlot {
     /// Returns true if the server lacks an acknowledgement that [`SpliceWorker::settle`] sends.
     pub fn owes_ack(&self) -> bool {
         self.shared.client(self.index).splice[OWES_ACK].load(Ordering::Relaxed) != 0
+    }
+
+    /// Keeps the acknowledgement that the kernel sends when the next request is read: the first segment of a
+    /// response that goes to the client past the sockets will acknowledge the request. For a response
+    /// that does not come soon, [`SpliceWorker::acknowledge`] sends it.
+    pub fn hold(&self) {
+        self.shared.client(self.index).flow[HOLD].store(HOLD_ARMED, Ordering::Release);
+    }
+
+    /// Ends [`ClientSlot::hold`] after a read. Returns true if an acknowledgement is kept.
+    pub fn end_hold(&self) -> bool {
+        let hold = &self.shared.client(self.index).flow[HOLD];
+        // If the program keeps one at this moment, it stays kept.
+        let order = Ordering::AcqRel;
+        let found = hold.compare_exchange(HOLD_ARMED, HOLD_OFF, order, Ordering::Acquire);
+        found == Err(HOLD_KEPT)
+    }
+
+    /// Returns true if an acknowledgement is kept.
+    pub fn is_ack_kept(&self) -> bool {
+        self.shared.client(self.index).flow[HOLD].load(Ordering::Acquire) == HOLD_KEPT
     }
 
     /// Returns the bytes of the newest splice that came here and went to the client as packets: the

@@ -40,9 +40,11 @@ enum Operation {
     GrantEarly,
     EndIfOver,
     ReceiveHead,
+    SendToClientAlone,
+    KeptAck,
 }
 
-const OPERATIONS: [Operation; 15] = [
+const OPERATIONS: [Operation; 17] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -58,6 +60,8 @@ const OPERATIONS: [Operation; 15] = [
     Operation::GrantEarly,
     Operation::EndIfOver,
     Operation::ReceiveHead,
+    Operation::SendToClientAlone,
+    Operation::KeptAck,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -172,7 +176,7 @@ fn any(random: &mut Random) -> Vector {
         received: near(random, theirs),
         window: random.below(0x1_0000u32),
         is_reset: random.below(4u32) / 3,
-        reserved: 0,
+        hold: random.below(3u32),
         clock: clock(random, now_ms),
     };
     let server = RawServer {
@@ -282,7 +286,16 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
             out.result |= TO_SERVER * u32::from(ack.is_some());
         }
         Operation::SendToClient => {
-            shown = Some(spliced.send_to_client(&mut client, &segment, now_ms));
+            shown = spliced.send_to_client(&mut client, &segment, now_ms);
+            out.result = shown.is_some().into();
+        }
+        Operation::SendToClientAlone => {
+            shown = splice::send_to_client(&mut client, &segment, now_ms);
+            out.result = shown.is_some().into();
+        }
+        Operation::KeptAck => {
+            ack = client.kept_ack(now_ms);
+            out.result = ack.is_some().into();
         }
         Operation::ServerForSocket => {
             shown = splice::receive_from_server(&mut server, &segment, now_ms);
@@ -363,7 +376,7 @@ fn both_translations_agree() {
         return println!("skipped: {error}");
     }
     let (mut ended, mut begun, mut over) = (0, 0, 0);
-    let (mut forwarded, mut cut, mut heads, mut copies) = (0, 0, 0, 0);
+    let (mut forwarded, mut cut, mut heads, mut copies, mut kept) = (0, 0, 0, 0, 0);
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -372,7 +385,7 @@ fn both_translations_agree() {
             let RawServer { passed_end, request_end, .. } = vector.server;
             let (now_ms, is_from_client) = (vector.now_ms, random.below(2u32) == 0);
             vector.segment = match operation {
-                Operation::SendToClient => {
+                Operation::SendToClient | Operation::SendToClientAlone => {
                     segment(random, sent_end.wrapping_sub(vector.client.bypassed), received, now_ms)
                 }
                 Operation::ServerForSocket | Operation::SpliceReceiveFromServer => {
@@ -459,6 +472,9 @@ fn both_translations_agree() {
                 };
                 cut += u32::from(shown.is_some_and(is_cut));
             }
+            if matches!(operation, Operation::SendToClientAlone) {
+                kept += u32::from(expected.result == 0);
+            }
             if matches!(operation, Operation::ReceiveHead) {
                 heads += u32::from(expected.result & TO_CLIENT != 0);
                 copies += u32::from(expected.result == TO_SOCKET);
@@ -490,5 +506,5 @@ fn both_translations_agree() {
         ended - over > 20 && begun > 20 && over > 20 && forwarded > 20 && cut > 5 && heads > 20,
         "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut, {heads} heads"
     );
-    assert!(copies > 20, "{copies} copies");
+    assert!(copies > 20 && kept > 20, "{copies} copies, {kept} kept");
 }

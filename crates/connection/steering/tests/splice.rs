@@ -230,6 +230,8 @@ struct Balancer {
     /// Of them, those whose head went past the sockets.
     early: usize,
     relayed: usize,
+    /// Requests whose acknowledgement was kept.
+    kept: usize,
 }
 
 /// A request under way.
@@ -244,7 +246,7 @@ struct Exchange<'e> {
 
 impl Balancer {
     fn new(worker: SpliceWorker, has_agent: bool) -> Balancer {
-        Balancer { worker, has_agent, counter: 0, spliced: 0, early: 0, relayed: 0 }
+        Balancer { worker, has_agent, counter: 0, spliced: 0, early: 0, relayed: 0, kept: 0 }
     }
 
     /// Returns the bytes that the socket has, at most `bytes`; none if it has none.
@@ -308,6 +310,14 @@ impl Balancer {
         let Exchange { client, server, server_slot, bytes, .. } = *exchange;
         let (mut to_client, mut from_server) = (client, server);
         let (mut relayed, mut is_spliced, mut is_over, mut held) = (0, false, false, None);
+        if let Some(slot) = &*exchange.slot
+            && slot.end_hold()
+        {
+            self.kept += 1;
+            if !is_early {
+                self.worker.acknowledge(slot).expect("the slot is open");
+            }
+        }
         if is_early {
             self.open_client(client, exchange.slot);
             let (request_bytes, expected_bytes) = (line.len() as u32 + 1, bytes as u32);
@@ -374,6 +384,7 @@ impl Balancer {
             assert_eq!(head.response_bytes() as usize, bytes);
             assert_eq!((head.status, relayed), (200, 0));
             self.early += 1;
+            slot.iter().for_each(ClientSlot::hold);
         }
         loop {
             assert!(Instant::now() < deadline, "the splice does not end");
@@ -459,13 +470,15 @@ fn responses_are_spliced(plan: Plan) {
         let counts = splicing.counts().expect("counts");
         let SentDirectly { segments, bytes } = direct.sent_directly().expect("counts");
         println!(
-            "{} spliced, {} of them early, {} relayed, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
+            "{} spliced, {} of them early, {} relayed, {} kept, {counts:?}, {:?}, {segments} segments, {bytes} bytes",
             balancer.spliced,
             balancer.early,
             balancer.relayed,
+            balancer.kept,
             direct.counts().unwrap()
         );
         assert!(counts.acks > 20 && balancer.spliced > balancer.early + 5, "{counts:?}");
+        assert!(balancer.kept > 5, "{} kept", balancer.kept);
         // Of the responses with a head, those that the balancer is too late for are not counted.
         assert!(balancer.early > 5, "{counts:?}");
         assert!(counts.over > 0 || !plan.offloads, "{counts:?}");
@@ -634,6 +647,64 @@ fn a_server_that_ends_within_a_response_ends_the_clients_connection() {
     for (has_agent, complete) in [(true, 0), (true, 1), (false, 0), (false, 2)] {
         both_connections_end(Cause::Server, Plan { has_agent, ..USUAL }, complete);
     }
+}
+
+#[test]
+fn an_acknowledgement_is_kept_until_it_is_sent() {
+    let (hold, is_held) = channel::<()>();
+    let (keep, is_kept) = channel::<()>();
+    let (see, is_seen) = channel::<()>();
+    let client = move || {
+        is_held.recv().expect("the balancer listens");
+        let mut stream = TcpStream::connect(USUAL.address(1, 80)).expect("the balancer listens");
+        let acknowledged = |stream: &TcpStream| {
+            let deadline = Instant::now() + PATIENCE;
+            while unacknowledged_bytes(stream) > 0 {
+                assert!(Instant::now() < deadline, "an acknowledgement comes");
+                std::thread::yield_now();
+            }
+        };
+        is_held.recv().expect("the balancer holds");
+        stream.write_all(b"1").expect("room");
+        is_kept.recv().expect("the balancer keeps it");
+        assert_eq!(unacknowledged_bytes(&stream), 1);
+        see.send(()).expect("the balancer waits");
+        acknowledged(&stream);
+        is_held.recv().expect("the balancer has ended the hold");
+        stream.write_all(b"2").expect("room");
+        acknowledged(&stream);
+        assert_eq!(retransmitted(&stream), 0);
+    };
+    let balancer = move || {
+        let splicing = Splicing::open("near", 8, 8).expect("the programs load");
+        let mut worker = splicing.worker().expect("the first");
+        let listener = TcpListener::bind(USUAL.address(1, 80)).expect("a free port");
+        hold.send(()).expect("the client waits");
+        let (mut stream, from) = listener.accept().expect("a client");
+        let flow = FlowKey::new(from, stream.local_addr().expect("an address"));
+        let slot = worker.open_client(&flow).expect("a slot");
+        slot.hold();
+        hold.send(()).expect("the client waits");
+        stream.read_exact(&mut [0]).expect("a byte");
+        let deadline = Instant::now() + PATIENCE;
+        while !slot.is_ack_kept() {
+            assert!(Instant::now() < deadline, "the kernel acknowledges");
+            std::thread::yield_now();
+        }
+        keep.send(()).expect("the client waits");
+        is_seen.recv().expect("the client has none");
+        assert!(slot.end_hold());
+        worker.acknowledge(&slot).expect("the slot is open");
+        assert!(!slot.is_ack_kept());
+        slot.hold();
+        assert!(!slot.end_hold());
+        hold.send(()).expect("the client waits");
+        stream.read_exact(&mut [0]).expect("a byte");
+        assert_eq!(stream.read(&mut [0]).expect("an end"), 0);
+    };
+    let programs: [Box<dyn FnOnce() + Send>; 3] =
+        [Box::new(client), Box::new(balancer), Box::new(|| {})];
+    in_namespaces(USUAL, programs);
 }
 
 const USUAL: Plan = Plan { addresses: IPV4, offloads: true, length_bits: 22, has_agent: true };
