@@ -42,28 +42,17 @@ pub(crate) struct Done {
 impl Done {
     /// Creates the result of a request for which nothing was sent to the client.
     pub(crate) fn refused(refusal: Refusal) -> Done {
-        let ended = Ended::Refused(refusal);
-        Done {
-            ended,
-            status: 0,
-            response_bytes: 0,
-            unread: true,
-            head_only: false,
-            age: Duration::ZERO,
-        }
+        Done::without_response(Ended::Refused(refusal))
     }
 
     /// Creates the result of a request whose client is gone, or gets no complete response.
     pub(crate) fn aborted() -> Done {
-        let ended = Ended::Abort;
-        Done {
-            ended,
-            status: 0,
-            response_bytes: 0,
-            unread: true,
-            head_only: false,
-            age: Duration::ZERO,
-        }
+        Done::without_response(Ended::Abort)
+    }
+
+    fn without_response(ended: Ended) -> Done {
+        let (status, response_bytes, age) = (0, 0, Duration::ZERO);
+        Done { ended, status, response_bytes, unread: true, head_only: false, age }
     }
 }
 

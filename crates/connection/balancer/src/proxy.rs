@@ -646,7 +646,7 @@ impl Exchange<'_> {
     }
 }
 
-/// What follows a response.
+/// The use of both connections after a response.
 struct Going {
     /// The client's connection goes on.
     keep_alive: bool,

@@ -252,7 +252,7 @@ impl Splice {
         if let Some(reset) = client.reset_again(segment) {
             return Arrived { client: Some(reset), ..Arrived::default() };
         }
-        // What acknowledges bytes of another host is hidden from the socket, so it must be judged
+        // An acknowledgement of another host's bytes is hidden from the socket, so it must be judged
         // here.
         if !client.is_acceptable(segment) {
             return Arrived::default();
