@@ -355,7 +355,7 @@ static __always_inline int pass_ack(struct __sk_buff *skb, struct segment *packe
 	__u16 check = 0;
 
 	compose(work, 1, packet->key.client_port, packet->key.service_port);
-	if (write_header(skb, packet->at, work) || cut_payload(skb, packet, 0))
+	if (write_header(skb, packet->at, work) || shorten_payload(skb, packet, 0))
 		return SHOT;
 	pseudo = fold(pseudo_header(packet));
 	if (is_partial) {
