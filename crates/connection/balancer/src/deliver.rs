@@ -364,9 +364,11 @@ impl Delivery<'_> {
                 }
             }
             let watched = watches.then_some(&*self.client);
-            let seen =
-                self.incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+            let buffers = &self.worker.buffers;
+            let is_over = || !is_complete && direct.is_complete();
+            let seen = self.incoming.fill_watching(&mut upstream.tcp, buffers, watched, is_over);
             match self.timer.until(looks.next(), seen).await {
+                Ok(ReadEvent::Over) => {}
                 Err(Elapsed) => {
                     looks.looked();
                     if !watches && closing::is_gone(self.client.tcp()) {

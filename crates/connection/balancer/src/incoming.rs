@@ -31,6 +31,8 @@ pub(crate) struct Incoming {
 pub(crate) enum ReadEvent {
     /// The server sent this many bytes; 0 is its end.
     Read(io::Result<usize>),
+    /// `is_over` is true.
+    Over,
     /// The client sent something, or ended its direction: it need not be watched further.
     ClientBusy,
     /// The client has reset the connection.
@@ -97,14 +99,19 @@ impl Incoming {
         poll_fn(|context| self.poll_fill(reader, buffers, context)).await
     }
 
-    /// As [`Incoming::fill`], and watches the client meanwhile.
+    /// As [`Incoming::fill`], and watches the client meanwhile. `is_over` is asked first, whenever the task
+    /// wakes up.
     pub(crate) async fn fill_watching<R: AsyncRead + Unpin>(
         &mut self,
         reader: &mut R,
         buffers: &Buffers,
         client: Option<&Stream>,
+        is_over: impl Fn() -> bool,
     ) -> ReadEvent {
         poll_fn(|context| {
+            if is_over() {
+                return Poll::Ready(ReadEvent::Over);
+            }
             if let Poll::Ready(read) = self.poll_fill(reader, buffers, context) {
                 return Poll::Ready(ReadEvent::Read(read));
             }

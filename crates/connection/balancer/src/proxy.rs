@@ -416,10 +416,11 @@ impl Exchange<'_> {
                 let after = self.timeouts.upstream_response;
                 let deadline = *deadline.get_or_insert_with(|| Instant::now() + after);
                 let watched = watch_client.then_some(&*self.client);
-                let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+                let buffers = &self.worker.buffers;
+                let seen = incoming.fill_watching(&mut upstream.tcp, buffers, watched, || false);
                 match self.timer.until(deadline, seen).await {
                     Err(Elapsed) => return Err(Failed::Slow),
-                    Ok(ReadEvent::Read(Ok(1..))) => {}
+                    Ok(ReadEvent::Read(Ok(1..)) | ReadEvent::Over) => {}
                     Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                     Ok(ReadEvent::ClientBusy) => watch_client = false,
                     Ok(ReadEvent::ClientGone) => return Err(Failed::Client),

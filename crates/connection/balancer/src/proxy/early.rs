@@ -113,8 +113,12 @@ impl Exchange<'_> {
                 return Ok(head);
             }
             let watched = watches.then_some(&*self.client);
-            let seen = incoming.fill_watching(&mut upstream.tcp, &self.worker.buffers, watched);
+            let (direct, buffers) = (&*self.direct, &self.worker.buffers);
+            // The client's next request wakes this task, and is read by the next one.
+            let is_over = || direct.as_ref().and_then(ClientSlot::head).is_some();
+            let seen = incoming.fill_watching(&mut upstream.tcp, buffers, watched, is_over);
             match self.timer.until(deadline.min(looks.next()), seen).await {
+                Ok(ReadEvent::Over) => {}
                 Err(Elapsed) if !watches && closing::is_gone(self.client.tcp()) => {
                     return Err(Failed::Client);
                 }
