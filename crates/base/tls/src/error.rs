@@ -17,8 +17,8 @@ pub enum Fault {
     Internal,
 }
 
-/// An error of the record layer. All but [`RecordError::OutputPending`] and
-/// [`RecordError::BufferLength`] end the connection.
+/// An error of the record layer. All but [`RecordError::OutputPending`],
+/// [`RecordError::BufferLength`] and [`RecordError::Delegated`] end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RecordError {
     /// A snapshot that cannot be restored.
@@ -63,6 +63,9 @@ pub enum RecordError {
     /// close_notify or a fatal alert was sent; nothing may follow.
     #[error("the sending side is closed; send nothing more")]
     Closed,
+    /// Another machine seals the next records; this one may not.
+    #[error("the next records are sealed by another machine; wait until it has")]
+    Delegated,
     /// Control records must be sent first: `take_output`, send, and call again.
     #[error("control records are due first; take the output, send it and call again")]
     OutputPending,
@@ -74,6 +77,12 @@ pub enum RecordError {
         /// Length needed, bytes.
         needed: usize,
     },
+    /// No header of the next piece of a response, or a changed one.
+    #[error("no header of a piece of a response, or somebody has changed it; reset the connection")]
+    Piece,
+    /// The system has no random bytes.
+    #[error("the system has no random bytes")]
+    Random,
     /// The AEAD failed to seal, which happens only beyond its length limits.
     #[error("the AEAD refused to seal a record; close the connection")]
     Seal,
@@ -84,8 +93,10 @@ impl RecordError {
     pub fn fault(&self) -> Fault {
         match self {
             Self::Snapshot(_) => Fault::Snapshot,
-            Self::Closed | Self::OutputPending | Self::BufferLength { .. } => Fault::Caller,
-            Self::Exhausted { .. } | Self::Seal => Fault::Internal,
+            Self::Closed | Self::Delegated | Self::OutputPending | Self::BufferLength { .. } => {
+                Fault::Caller
+            }
+            Self::Exhausted { .. } | Self::Seal | Self::Random => Fault::Internal,
             _ => Fault::Peer,
         }
     }
@@ -104,8 +115,11 @@ impl RecordError {
             Self::AlertReceived(_) => "alert_received",
             Self::Exhausted { .. } => "key_exhausted",
             Self::Closed => "closed",
+            Self::Delegated => "delegated",
             Self::OutputPending => "output_pending",
             Self::BufferLength { .. } => "buffer_length",
+            Self::Piece => "piece",
+            Self::Random => "random",
             Self::Seal => "seal",
         }
     }

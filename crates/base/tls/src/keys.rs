@@ -30,6 +30,14 @@ impl Keys {
         if secrets.traffic_secret.len() != suite.secret_bytes {
             return Err(RecordError::Snapshot("traffic secret of the wrong length"));
         }
+        Keys::of_one_generation(suite, secrets)
+    }
+
+    /// As [`Keys::new`], also without a traffic secret: then there is no next generation.
+    pub(crate) fn of_one_generation(
+        suite: &'static Suite,
+        secrets: DirectionSecrets,
+    ) -> Result<Keys, RecordError> {
         if secrets.sequence >= SEQUENCE_MAX {
             return Err(RecordError::Snapshot("sequence number about to wrap"));
         }
@@ -57,6 +65,11 @@ impl Keys {
         // `Keys::new` and the record limits keep the number below the wrap. Saturating prevents a
         // mistake elsewhere from repeating a nonce: the limit then stays reached.
         self.secrets.sequence = self.secrets.sequence.saturating_add(1);
+    }
+
+    /// Advances past records that were sealed elsewhere.
+    pub(crate) fn skip(&mut self, records: u64) {
+        self.secrets.sequence = self.secrets.sequence.saturating_add(records);
     }
 
     /// The keys as a device takes them; `None` if no device supports the suite.

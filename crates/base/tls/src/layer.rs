@@ -1,9 +1,11 @@
 //! Both directions of an established connection, and the snapshot of their state.
 
 use unlade_net::state::TlsSnapshot;
+use zeroize::Zeroizing;
 
 use crate::control::{self, Alert, Message, Side};
 use crate::deframe;
+use crate::delegation::Delegation;
 use crate::device_keys;
 use crate::error::RecordError;
 use crate::keys::Keys;
@@ -49,6 +51,8 @@ pub struct RecordLayer {
     counters: Counters,
     close_received: bool,
     write_closed: bool,
+    /// Another machine seals the next records.
+    delegated: bool,
     failed: Option<RecordError>,
 }
 
@@ -121,6 +125,7 @@ impl RecordLayer {
             counters: Counters::default(),
             close_received: false,
             write_closed: false,
+            delegated: false,
             failed: None,
         })
     }
@@ -150,6 +155,7 @@ impl RecordLayer {
         self.failed.is_none()
             && !self.close_received
             && !self.write_closed
+            && !self.delegated
             && !self.output_pending()
     }
 
@@ -544,6 +550,7 @@ impl RecordLayer {
     pub fn output_pending(&self) -> bool {
         let owed = &self.owed;
         !self.write_closed
+            && !self.delegated
             && (owed.key_update
                 || owed.no_renegotiation
                 || owed.fatal_alert.is_some()
@@ -614,6 +621,32 @@ impl RecordLayer {
         }
     }
 
+    /// Delegates the sealing of the next records, at most `records_max`. From here on this layer seals
+    /// nothing, and no alert either, until [`RecordLayer::resume`]. `None`: something else has to be
+    /// sent before, nothing may be sent, or the key would be exhausted.
+    pub fn delegate(&mut self, records_max: u64) -> Option<Delegation> {
+        let (suite, secrets) = (self.write.suite(), self.write.secrets());
+        let is_usable = self.writable().is_ok()
+            && !self.output_pending()
+            && !self.write.leaves_sealing()
+            && secrets.sequence.saturating_add(records_max) <= suite.records_soft;
+        let delegation = is_usable.then(|| Delegation {
+            suite,
+            key: Zeroizing::new(secrets.key.clone()),
+            iv: secrets.iv,
+            sequence: secrets.sequence,
+        });
+        self.delegated |= delegation.is_some();
+        delegation
+    }
+
+    /// Seals again, after another machine has sealed `records` records ([`RecordLayer::delegate`]). The
+    /// number has to be right: a smaller one repeats nonces, and the peer fails at any wrong one.
+    pub fn resume(&mut self, records: u64) {
+        self.delegated = false;
+        self.write.skip(records);
+    }
+
     /// Returns true if a TLS 1.2 key has been used for so long that the connection should be
     /// closed after the current response. TLS 1.3 changes its key instead.
     pub fn wants_close(&self) -> bool {
@@ -622,7 +655,13 @@ impl RecordLayer {
     }
 
     fn writable(&self) -> Result<(), RecordError> {
-        if self.write_closed || self.failed.is_some() { Err(RecordError::Closed) } else { Ok(()) }
+        match self {
+            RecordLayer { delegated: true, .. } => Err(RecordError::Delegated),
+            RecordLayer { write_closed: true, .. } | RecordLayer { failed: Some(_), .. } => {
+                Err(RecordError::Closed)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn key_update_due(&self) -> bool {
