@@ -22,6 +22,8 @@ mod nvme;
 mod pdus;
 #[path = "../../tests/fuzz/src/presume.rs"]
 mod presume;
+#[path = "../../tests/fuzz/src/sealing.rs"]
+mod sealing;
 #[path = "../../tests/fuzz/src/seeds.rs"]
 mod seeds;
 #[path = "../../tests/fuzz/src/splice.rs"]
@@ -91,6 +93,7 @@ fn seeds_pass_the_first_check() {
                 || unlade_net::packet::classify_ip(content).is_some()
         }
         "tcp_header" => unlade_research_tcp::Header::decode(content).is_some(),
+        "sealing" => sealing::is_accepted(content),
         "splice_datagram" => unlade_splice::datagram::decode(content, &splice::KEY).is_ok(),
         "splice_head" => unlade_splice::head::fit(content).is_some(),
         "copyd_message" => {

@@ -69,6 +69,7 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   servers = [\"10.0.0.21\", \"10.0.0.22:8081\"]  # required: 1 to 256, with or without a port
   http_port = 8080                # example; of the servers without a port of their own
   agent_port = 7900               # example; nothing is handed over without it
+  sealing = false                 # or true: agents seal responses for clients with TLS
   [pool.objects.trust]            # mutual TLS with the agents; offload requires it
   ca = \"pool-ca.crt\"              # required, as are the other two
   certificate = \"lb.crt\"

@@ -12,6 +12,7 @@ mod nvme;
 mod pdus;
 mod chunks;
 mod presume;
+pub mod sealing;
 pub mod seeds;
 pub mod splice;
 mod storage;

@@ -8,8 +8,8 @@ use unlade_copy_adapters::ParcelWriter;
 use unlade_copy_adapters::parcel::Value;
 use unlade_copy_service::daemon::message::{Class, Limits, Refusal, Reply, Request};
 use unlade_handoff_protocol::frame::{
-    CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, RefuseReason, ReturnReason, Scope,
-    Terms, Usage,
+    CloseReason, ConnectionId, Epoch, Frame, PROTOCOL_VERSION, RefuseReason, ReturnReason,
+    SEALING_VERSION, Scope, Terms, Usage,
 };
 use unlade_handoff_protocol::snapshot::Snapshot;
 use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions};
@@ -62,6 +62,9 @@ pub fn all() -> Vec<Seed> {
     }
     for (name, script) in SCRIPTS {
         add("record", name, script.to_vec());
+    }
+    for (name, content) in super::sealing::seeds() {
+        add("sealing", name, content);
     }
     for (name, content) in super::splice::seeds() {
         add("splice_datagram", name, content);
@@ -425,6 +428,16 @@ fn frames() -> Vec<(&'static str, Frame)> {
         ("ping", Frame::Ping(7)),
         ("pong", Frame::Pong(7)),
         ("drain", Frame::Drain),
+        ("sealing", Frame::Sealing { version: SEALING_VERSION, key: vec![7; 32].into() }),
+        (
+            "seal",
+            Frame::Seal {
+                client: "192.0.2.1:40000".parse().expect("an address"),
+                service: "10.0.0.1:443".parse().expect("an address"),
+                delegation: vec![3; 40].into(),
+                request: b"GET / HTTP/1.1\r\n\r\n".to_vec().into(),
+            },
+        ),
     ]
 }
 

@@ -41,6 +41,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("chunked", chunked),
     ("packet", packet),
     ("record", record),
+    ("sealing", crate::sealing::sealing),
     ("splice_datagram", crate::splice::splice_datagram),
     ("splice_head", crate::splice::splice_head),
     ("copyd_message", copyd_message),

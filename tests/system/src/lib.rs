@@ -13,6 +13,7 @@ pub mod functions;
 pub mod play;
 pub mod pool;
 pub mod session;
+pub mod site;
 pub mod variables;
 pub mod vm;
 

@@ -9,7 +9,7 @@ use unlade_handoff_protocol::frame::{Frame, PROTOCOL_VERSION};
 use crate::Lab;
 
 /// Returns the files of a member's identity: `s1`, `lb`, or a name that the test has issued.
-fn trust(lab: &Lab, member: &str) -> TrustFiles {
+pub fn trust(lab: &Lab, member: &str) -> TrustFiles {
     let pki = lab.dir().join("pki");
     let file = |end: &str| pki.join(format!("{member}.{end}"));
     TrustFiles { ca: pki.join("pool-ca.crt"), certificate: file("crt"), key: file("key") }

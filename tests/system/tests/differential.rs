@@ -344,6 +344,25 @@ fn returned_directly_or_proxied_is_the_same_to_a_client() {
     }
 }
 
+/// Responses to clients with TLS are sealed at the servers' hosts.
+#[test]
+fn sealed_at_the_server_or_proxied_is_the_same_to_a_client() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 4);
+    println!("seed {seed}, {count} sessions");
+    let lab = Lab::up(&["--tls", "--objects", "small", "--fronts", "offload,proxy"]);
+    let stage = Stage { host: Some("sealed.objects.lab"), ..Stage::new(&lab) };
+    let failures = play_all(&lab, &stage, (seed, count), Manners::Any);
+    report(&lab, &stage, seed, &failures, Manners::Any);
+    let metrics = Metrics::read(&lab, "lb");
+    let responses = metrics.get("unlade_lb_sealed_responses_total");
+    println!("{responses} responses; {}", metrics.noteworthy());
+    assert!(responses as usize > count / 4, "{responses} responses in {count} sessions");
+    let refused = metrics.get("unlade_lb_sealed_responses_declined_total{reason=\"agent\"}");
+    assert_eq!(refused, 0, "{}", metrics.noteworthy());
+}
+
 /// Plays sessions with a host that returns directly, in a lab of its own: sessions create objects.
 fn returned_directly(host: &'static str, begin: &str, (seed, count): (u64, usize)) {
     let args = ["--tls", "--objects", "small", "--fronts", "offload,proxy", "--direct-return"];

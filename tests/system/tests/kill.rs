@@ -415,7 +415,11 @@ fn descriptor_counts(lab: &Lab) -> BTreeMap<String, BTreeMap<String, usize>> {
     let explained = |name: &str| match name {
         "lb" => Metrics::read(lab, name).get("unlade_lb_upstream_idle_connections"),
         agent if agent.ends_with("-agent") => 0,
-        server => Metrics::read(lab, server).get("unlade_backend_open_connections"),
+        server => {
+            let metrics = Metrics::read(lab, server);
+            metrics.get("unlade_backend_open_connections")
+                + metrics.get("unlade_backend_sealing_connections")
+        }
     };
     let count = |(name, pid): (String, u64)| {
         let mut kinds = descriptors(pid);
@@ -572,6 +576,21 @@ fn whoever_dies_or_leaves_during_direct_return_no_connection_hangs() {
         may_end: true,
         leaves_percent: 3,
         works: "unlade_lb_direct_returns_total",
+    });
+}
+
+#[test]
+fn whoever_dies_or_leaves_during_sealed_responses_no_connection_hangs() {
+    needs!("ip", "setsid", "curl");
+    let _turn = turn();
+    run_rounds(&Case {
+        option: "--tls",
+        has_tls: true,
+        hosts: vec!["sealed.objects.lab".to_owned()],
+        blows: BLOWS,
+        may_end: true,
+        leaves_percent: 3,
+        works: "unlade_lb_sealed_responses_total",
     });
 }
 

@@ -4,246 +4,15 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
-use system_tests::client::{Client, Response, Target, TlsVersions, tls_config};
+use system_tests::client::{Client, Response};
 use system_tests::counters::{Metrics, wait_for};
-use system_tests::{Lab, Program, needs, pool, said, turn, unlade};
+use system_tests::site::{LONG, LONG_BYTES, PATHS, PATIENCE, Site, Way, fetch};
+use system_tests::{needs, said, turn};
 
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The host whose connections stay at a server for all of their requests.
 const HOST: &str = "unlimited.objects.lab";
-/// An object that is longer than all buffers on the way.
-const LONG: &str = "20MiB";
-const LONG_BYTES: usize = 20 << 20;
-/// Paths of responses with a length, without a body, and in chunks.
-const PATHS: [&str; 9] =
-    ["1KiB", "set/00", "20MiB", "4KiB", "gzip/256KiB", "missing", "1MiB", "gzip/1KiB", "set/05"];
-
-/// The way from the sidecar to the local server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Tcp,
-    Unix,
-    ProxyProtocol,
-}
-
-/// A lab whose server is nginx with a sidecar. Programs end before the lab.
-struct Site {
-    agent: Option<Program>,
-    local: Option<Program>,
-    _front: Program,
-    lab: Lab,
-}
-
-impl Site {
-    fn new() -> Site {
-        let lab =
-            Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
-        let long: Vec<u8> = (0..LONG_BYTES).map(|at| (at / 3 + at / 1021) as u8).collect();
-        fs::write(lab.dir().join("objects").join(LONG), long).unwrap();
-        fs::create_dir(lab.dir().join("uploads")).unwrap();
-        lab.end("s1", "TERM");
-        let front = nginx(&lab, "front", "listen 8080; listen [::]:8080;");
-        let mut site = Site { agent: None, local: None, _front: front, lab };
-        site.start_local();
-        site
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.lab.dir().join("app.sock")
-    }
-
-    /// Starts the local server.
-    fn start_local(&mut self) {
-        // A killed nginx leaves its socket.
-        let _ = fs::remove_file(self.socket());
-        let unix = format!("listen unix:{};", self.socket().display());
-        let tcp = "listen 127.0.0.1:8081; listen 127.0.0.1:8082 proxy_protocol;";
-        self.local = Some(nginx(&self.lab, "local", &format!("{tcp} {unix}")));
-        let answers = || {
-            let curl = ["curl", "-sf", "-o", "/dev/null", "http://127.0.0.1:8081/1KiB"];
-            self.lab.exec("s1", &curl).status.success()
-        };
-        assert!(wait_for(PATIENCE, answers), "nginx does not answer");
-    }
-
-    /// Starts an agent with a sidecar, in place of an earlier one.
-    fn start_agent(&mut self, way: Way) {
-        self.agent = None;
-        let file = self.lab.dir().join("config/sidecar.toml");
-        let pki = |file: &str| self.lab.dir().join("pki").join(file).display().to_string();
-        let mut text = format!(
-            "admin = \"127.0.0.1:9900\"\n[sidecar]\naddress = \"{}\"\nca = {:?}\n\
-             certificate = {:?}\nkey = {:?}\nworkers = 2\n",
-            pool::agent(&self.lab, "s1"),
-            pki("pool-ca.crt"),
-            pki("s1.crt"),
-            pki("s1.key"),
-        );
-        let mut arguments = vec!["agent".to_owned(), "--config".to_owned()];
-        arguments.push(file.display().to_string());
-        match way {
-            Way::Tcp => {
-                arguments.extend(["--upstream", "http://127.0.0.1:8081"].map(str::to_owned))
-            }
-            Way::Unix => {
-                let address = format!("unix:{}", self.socket().display());
-                arguments.extend(["--upstream".to_owned(), address]);
-            }
-            Way::ProxyProtocol => {
-                text.push_str("upstream = \"http://localhost:8082\"\nproxy_protocol = true\n");
-            }
-        }
-        fs::write(&file, text).unwrap();
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        self.agent = Some(self.lab.start("s1", unlade(), &arguments));
-        let serves = || Metrics::read(&self.lab, "s1").is_there();
-        assert!(wait_for(PATIENCE, serves), "the agent does not serve");
-        self.lab.wait_channels();
-    }
-
-    /// Ends the agent in order.
-    fn end_agent(&mut self) {
-        let mut agent = self.agent.take().unwrap();
-        let pid = Pid::from_raw(i32::try_from(agent.id()).unwrap()).unwrap();
-        kill_process(pid, Signal::TERM).unwrap();
-        let mut status = None;
-        let ended = wait_for(PATIENCE, || {
-            status = agent.ended();
-            status.is_some()
-        });
-        assert!(ended && status.unwrap().success(), "{status:?}");
-    }
-
-    /// Runs a function in the client's network.
-    fn at_client<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|scope| {
-            let within = || {
-                self.lab.enter("client");
-                function()
-            };
-            let thread = scope.spawn(within);
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    fn connect(&self, tls: bool) -> Client {
-        let [v4, _] = self.lab.virtual_ips();
-        let config = || tls_config(&self.lab.dir().join("pki/ca.crt"), TlsVersions::Both);
-        let target = Target {
-            address: (v4, if tls { 443 } else { 80 }).into(),
-            tls: tls.then(|| (config(), HOST.to_owned())),
-            receive_buffer_bytes: None,
-            patience: PATIENCE,
-        };
-        self.at_client(|| Client::connect(&target)).unwrap()
-    }
-
-    fn sidecar(&self, metric: &str) -> u64 {
-        Metrics::read(&self.lab, "s1").get(metric)
-    }
-
-    /// The lines of the local server's log: port, address, X-Forwarded-For, address of the PROXY
-    /// protocol, method, path, status.
-    fn log(&self) -> Vec<[String; 7]> {
-        let text = fs::read_to_string(self.lab.dir().join("logs/local-access.log")).unwrap();
-        text.lines()
-            .map(|line| {
-                let words: Vec<String> = line.split('|').map(str::to_owned).collect();
-                words.try_into().unwrap_or_else(|words| panic!("{words:?}"))
-            })
-            .collect()
-    }
-}
-
-/// Starts nginx with a server that listens as told.
-fn nginx(lab: &Lab, name: &str, listen: &str) -> Program {
-    let dir = lab.dir();
-    let file = dir.join(format!("config/{name}.conf"));
-    let text = format!(
-        "daemon off;\nmaster_process off;\nuser root;\npid {dir}/{name}.pid;\nevents {{}}\n\
-         http {{\n  log_format ways '$server_port|$remote_addr|$http_x_forwarded_for|\
-         $proxy_protocol_addr|$request_method|$uri|$status';\n  \
-         access_log {dir}/logs/{name}-access.log ways;\n  client_max_body_size 0;\n  \
-         client_body_temp_path {dir}/{name}-body;\n  gzip_types *;\n  gzip_min_length 1;\n  \
-         server {{\n    {listen}\n    add_header X-Way {name} always;\n    root {dir}/objects;\n    \
-         location /gzip/ {{ alias {dir}/objects/; gzip on; }}\n    \
-         location /slow/ {{ alias {dir}/objects/; limit_rate 4k; }}\n    \
-         location /uploads/ {{ root {dir}; dav_methods PUT; }}\n  }}\n}}\n",
-        dir = dir.display(),
-    );
-    fs::write(&file, text).unwrap();
-    let error_log = dir.join(format!("logs/{name}.log")).display().to_string();
-    lab.start("s1", Path::new("nginx"), &["-c", &file.display().to_string(), "-e", &error_log])
-}
-
-/// Responses of one run of curl: heads as sorted lines, and bodies.
-#[derive(Debug, PartialEq, Eq)]
-struct Fetched {
-    heads: Vec<Vec<String>>,
-    bodies: Vec<Option<Vec<u8>>>,
-    /// The client's address.
-    from: String,
-}
-
-impl Fetched {
-    /// The values of X-Way.
-    fn ways(&self) -> BTreeSet<&str> {
-        let lines = self.heads.iter().flatten();
-        lines.filter_map(|line| line.strip_prefix("x-way: ")).collect()
-    }
-
-    /// The heads without the lines that depend on time and way.
-    fn lasting_heads(&self) -> Vec<Vec<&str>> {
-        let lasts = |line: &&str| {
-            !["date: ", "x-way: ", "connection: "].iter().any(|begin| line.starts_with(begin))
-        };
-        self.heads
-            .iter()
-            .map(|head| head.iter().map(String::as_str).filter(lasts).collect())
-            .collect()
-    }
-}
-
-/// Fetches all paths by one run of curl.
-fn fetch(lab: &Lab, node: &str, base: &str, options: &[&str]) -> Fetched {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str| directory.path().join(name).display().to_string();
-    let outputs: Vec<String> = (0..PATHS.len()).map(|at| file(&at.to_string())).collect();
-    let urls: Vec<String> = PATHS.iter().map(|path| format!("{base}/{path}")).collect();
-    let heads = file("heads");
-    let mut curl = vec!["curl", "-sS", "--max-time", "60", "-D", &heads, "-w", "%{local_ip}\\n"];
-    curl.extend(["-H", "Accept-Encoding: gzip"]);
-    curl.extend(options);
-    for (url, output) in urls.iter().zip(&outputs) {
-        curl.extend(["-o", output, url]);
-    }
-    let output = lab.exec(node, &curl);
-    assert!(output.status.success(), "{base} {options:?}: {}", said(&output));
-    let text = fs::read_to_string(&heads).unwrap();
-    let heads: Vec<Vec<String>> = text
-        .split_terminator("\r\n\r\n")
-        .map(|head| {
-            let mut lines: Vec<String> = head.split("\r\n").map(str::to_owned).collect();
-            for line in &mut lines {
-                if let Some((name, value)) = line.split_once(": ") {
-                    *line = format!("{}: {value}", name.to_ascii_lowercase());
-                }
-            }
-            lines.sort();
-            lines
-        })
-        .collect();
-    assert_eq!(heads.len(), PATHS.len(), "{text}");
-    let from =
-        String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned();
-    Fetched { heads, bodies: outputs.iter().map(|output| fs::read(output).ok()).collect(), from }
-}
-
 /// Compares the responses to a client with those of the server, until all have come through the
 /// sidecar. Returns the client's addresses.
 fn assert_same(site: &Site, host: &str, options: &[&str]) -> BTreeSet<String> {
@@ -390,7 +159,7 @@ fn a_server_that_is_down_costs_the_client_a_response_and_no_connection() {
     for way in [Way::Tcp, Way::Unix] {
         site.start_agent(way);
         for tls in [false, true] {
-            let mut client = site.connect(tls);
+            let mut client = site.connect(HOST, tls);
             let served = wait_for(PATIENCE, || {
                 let response = ask(&site, &mut client, "64KiB");
                 assert_eq!(response.status(), 200, "{response:?}");
@@ -430,7 +199,7 @@ fn a_client_that_aborts_ends_its_request_at_nginx() {
     for tls in [false, true] {
         let before = site.sidecar(abandoned);
         let counted = wait_for(PATIENCE, || {
-            let mut client = site.connect(tls);
+            let mut client = site.connect(HOST, tls);
             ask(&site, &mut client, "1KiB");
             let request = format!("GET /slow/1MiB HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
             site.at_client(|| {
@@ -455,7 +224,8 @@ fn an_agent_that_ends_gives_its_connections_back() {
     let _turn = turn();
     let mut site = Site::new();
     site.start_agent(Way::Unix);
-    let mut clients: Vec<Client> = [false, true, false, true].map(|tls| site.connect(tls)).into();
+    let mut clients: Vec<Client> =
+        [false, true, false, true].map(|tls| site.connect(HOST, tls)).into();
     let away = wait_for(PATIENCE, || {
         let responses = clients.iter_mut().map(|client| ask(&site, client, "64KiB"));
         let all: Vec<bool> = responses.map(|response| is_sidecars(&response)).collect();

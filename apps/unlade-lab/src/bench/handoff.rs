@@ -10,7 +10,7 @@ use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
 use crate::lab::plan::{
     EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration,
-    ServerKind, Spec, policy_parser,
+    SEALED_HOST, ServerKind, Spec, policy_parser,
 };
 use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
 migration), by `unlade lb` with direct return of responses (splice-early, splice-late; splice-forward without \
-agents; plain HTTP), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
+agents; plain HTTP), by `unlade lb` with responses sealed at the servers' hosts (sealed; HTTPS), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
 a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \
@@ -130,13 +130,25 @@ enum Way {
     SpliceLate,
     /// The same without agents: the rest passes the balancer as packets (plain HTTP)
     SpliceForward,
+    /// The connection stays, and the server's host seals the response (HTTPS)
+    Sealed,
 }
 
 impl Way {
-    const ALL: [Way; 4] = [Way::Migration, Way::SpliceEarly, Way::SpliceLate, Way::SpliceForward];
+    const ALL: [Way; 5] =
+        [Way::Migration, Way::SpliceEarly, Way::SpliceLate, Way::SpliceForward, Way::Sealed];
 
     fn is_splice(self) -> bool {
-        self != Way::Migration
+        matches!(self, Way::SpliceEarly | Way::SpliceLate | Way::SpliceForward)
+    }
+
+    /// Returns true if responses over TLS, or plain ones, can take it.
+    fn is_for(self, tls: bool) -> bool {
+        match self {
+            Way::Migration => true,
+            Way::SpliceEarly | Way::SpliceLate | Way::SpliceForward => !tls,
+            Way::Sealed => tls,
+        }
     }
 
     /// Host in the lab, and name in results.
@@ -146,6 +158,7 @@ impl Way {
             Way::SpliceEarly => (EARLY_HOST, "splice-early"),
             Way::SpliceLate => (LATE_HOST, "splice-late"),
             Way::SpliceForward => (FORWARD_HOST, "splice-forward"),
+            Way::Sealed => (SEALED_HOST, "sealed"),
         }
     }
 }
@@ -162,8 +175,8 @@ fn parse_share(text: &str) -> Result<f64, String> {
 enum Mode {
     Offload(RequestsPerMigration),
     Auto,
-    /// A response bypasses the balancer's sockets.
-    Splice(Way),
+    /// The connection stays, and the response does not take the usual way.
+    Response(Way),
     Baseline(Front),
     /// No front at all: the ceiling.
     Direct,
@@ -173,7 +186,7 @@ impl Mode {
     fn asked(self) -> Asked {
         match self {
             Mode::Baseline(front) => Asked::Front(front),
-            Mode::Offload(_) | Mode::Auto | Mode::Splice(_) => Asked::Front(Front::Offload),
+            Mode::Offload(_) | Mode::Auto | Mode::Response(_) => Asked::Front(Front::Offload),
             Mode::Direct => Asked::Servers,
         }
     }
@@ -182,7 +195,7 @@ impl Mode {
         match self {
             Mode::Offload(requests) => window::host_for(requests),
             Mode::Auto => "auto.objects.lab",
-            Mode::Splice(way) => way.names().0,
+            Mode::Response(way) => way.names().0,
             Mode::Baseline(_) | Mode::Direct => HOST,
         }
     }
@@ -191,14 +204,14 @@ impl Mode {
     fn name(self) -> &'static str {
         match self {
             Mode::Auto => "auto",
-            Mode::Splice(way) => way.names().1,
+            Mode::Response(way) => way.names().1,
             other => other.asked().mode(),
         }
     }
 
     /// Returns true for the ways that are compared with proxies.
     fn is_ours(self) -> bool {
-        matches!(self, Mode::Offload(_) | Mode::Splice(_))
+        matches!(self, Mode::Offload(_) | Mode::Response(_))
     }
 
     /// Name in the table.
@@ -241,7 +254,7 @@ impl Case {
         }
         let way = match mode {
             Some(Mode::Offload(_)) => Some(Way::Migration.names().1),
-            Some(mode @ Mode::Splice(_)) => Some(mode.name()),
+            Some(mode @ Mode::Response(_)) => Some(mode.name()),
             _ => None,
         };
         map.extend(way.map(|way| ("way".to_owned(), way.into())));
@@ -404,8 +417,8 @@ fn modes(args: &HandoffArgs, state: &State, shaping: Shaping, tls: bool) -> Vec<
     if args.ways.contains(&Way::Migration) {
         modes.extend([Limited(1), Limited(8), Unlimited].map(Mode::Offload));
     }
-    for way in Way::ALL.into_iter().filter(|way| way.is_splice()) {
-        modes.extend((!tls && args.ways.contains(&way)).then_some(Mode::Splice(way)));
+    for way in Way::ALL.into_iter().filter(|way| *way != Way::Migration && way.is_for(tls)) {
+        modes.extend(args.ways.contains(&way).then_some(Mode::Response(way)));
     }
     modes.extend(args.auto.then_some(Mode::Auto));
     modes.extend([Front::Proxy, Front::Nginx, Front::Haproxy].map(Mode::Baseline));

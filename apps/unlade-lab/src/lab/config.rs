@@ -4,7 +4,9 @@ use super::plan::{
     ADMIN_PORT, AGENT_ADMIN_PORT, DIRECT_HOSTS, FIXED_HOSTS, Front, Node, OffloadMode,
     PROXY_ADMIN_PORT, Plan,
 };
-use super::plan::{RequestsPerMigration, SERVER_AGENT_PORT, SERVER_HTTP_PORT, ServerKind};
+use super::plan::{
+    RequestsPerMigration, SEALED_HOST, SERVER_AGENT_PORT, SERVER_HTTP_PORT, ServerKind,
+};
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
@@ -151,6 +153,11 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
         }
     }
     text.push_str(&pool(plan, "objects"));
+    if front == Front::Offload {
+        text.push_str(&route(Some(SEALED_HOST), "sealed", OffloadMode::Off, None));
+        text.push_str(&pool(plan, "sealed"));
+        text.push_str("sealing = true\n");
+    }
     if front == Front::Offload && plan.spec.direct_return {
         let key = quoted(&plan.pki(RULES_KEY));
         for (host, name, settings) in DIRECT_HOSTS {

@@ -1,7 +1,7 @@
 //! The lab's own certificates: one authority that clients trust (it signs `objects.lab`), one
 //! that the balancer and the servers trust among themselves. ECDSA P-256, PEM files.
 
-use super::plan::{DIRECT_HOSTS, FIXED_HOSTS, HOST, HOST_V6, Node, Plan};
+use super::plan::{DIRECT_HOSTS, FIXED_HOSTS, HOST, HOST_V6, Node, Plan, SEALED_HOST};
 use anyhow::{Context, Result};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -32,6 +32,7 @@ pub fn create(plan: &Plan) -> Result<()> {
     let mut names = vec![HOST, HOST_V6];
     names.extend(FIXED_HOSTS.map(|(host, ..)| host));
     names.extend(DIRECT_HOSTS.map(|(host, ..)| host));
+    names.push(SEALED_HOST);
     let (certificate, key) = issue(&public, HOST, &names, &ips, &server)?;
     write(&plan.pki("objects.crt"), &certificate, 0o644)?;
     write(&plan.pki("objects.key"), &key, 0o600)?;

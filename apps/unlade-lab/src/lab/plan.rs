@@ -43,6 +43,8 @@ pub const EARLY_HOST: &str = "early.objects.lab";
 pub const LATE_HOST: &str = "late.objects.lab";
 /// See [`DIRECT_HOSTS`].
 pub const FORWARD_HOST: &str = "forward.objects.lab";
+/// A host whose pool has sealing: its agents seal responses to clients with TLS.
+pub const SEALED_HOST: &str = "sealed.objects.lab";
 /// The same service by IPv6 only.
 pub const HOST_V6: &str = "objects6.lab";
 /// Where a server proxies are told to go listens.

@@ -6,7 +6,8 @@ use super::plan::{
     ADMIN_PORT, AGENT_ADMIN_PORT, PROXY_ADMIN_PORT, SERVER_AGENT_PORT, SERVER_HTTP_PORT, STATE_ROOT,
 };
 use super::plan::{
-    DIRECT_HOSTS, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, ServerKind, Spec,
+    DIRECT_HOSTS, FIXED_HOSTS, Front, HOST, HOST_V6, LabName, Node, Plan, SEALED_HOST, ServerKind,
+    Spec,
 };
 use super::process::{Process, log_tail, start};
 use super::state::{self, State};
@@ -135,6 +136,7 @@ fn name_files(plan: &Plan) -> Result<()> {
     for (host, ..) in DIRECT_HOSTS {
         hosts.push_str(&format!("{} {host}\n", plan.virtual_v4()));
     }
+    hosts.push_str(&format!("{} {SEALED_HOST}\n", plan.virtual_v4()));
     for node in plan.nodes() {
         hosts.push_str(&format!("{} {node}.lab\n", plan.address_v4(node)));
     }

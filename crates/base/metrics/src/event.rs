@@ -4,8 +4,8 @@ use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
     Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, SidecarFailure, StatusClass, Treatment, Trigger, Unfit,
-    UpstreamFailure,
+    ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger,
+    Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -148,6 +148,14 @@ events! {
     /// A response that could have been returned directly was relayed
     DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
         "Responses relayed in a pool with direct return although they were long enough.";
+
+    // Responses that servers' agents seal.
+    /// A response to a client with TLS was sealed at the server's host
+    Sealed => "unlade_lb_sealed_responses",
+        "Responses to clients with TLS that the server's agent sealed with their keys.";
+    /// A response could not be sealed at the server's host
+    SealingDeclined(reason: SealingRefusal) => "unlade_lb_sealed_responses_declined",
+        "Responses that the server's agent was to seal and did not, by reason.";
 
     // Connections that have changed their protocol.
     /// A connection changed its protocol
@@ -355,6 +363,9 @@ events! {
     /// Bytes sent by the object server on its own connections
     ObjectBytesOrdinary => "unlade_backend_ordinary_bytes",
         "Bytes sent on connections that were accepted directly.";
+    /// A response was sealed with the keys of a balancer's client
+    BackendSealed => "unlade_backend_sealed_responses",
+        "Responses sealed for clients whose connections stay at their balancer.";
     /// Bytes of objects received
     ObjectBytesStored => "unlade_backend_stored_bytes",
         "Bytes of objects received and stored.";

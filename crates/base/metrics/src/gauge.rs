@@ -57,6 +57,9 @@ gauges! {
     /// Adopted connections that the server owns
     AdoptedConnections => "unlade_backend_adopted_connections",
         "Adopted connections that the server owns.";
+    /// Connections of balancers for whose clients responses are sealed
+    SealingConnections => "unlade_backend_sealing_connections",
+        "Connections of balancers on which responses are sealed for their clients.";
     /// Connections that the server accepted itself
     BackendConnections => "unlade_backend_open_connections",
         "Connections accepted directly that are open.";

@@ -113,6 +113,18 @@ labels! {
 }
 
 labels! {
+    /// Reason why the server's agent did not seal a response.
+    SealingRefusal: "reason" {
+        /// It cannot be reached, or one side does not trust the other. The response was proxied.
+        Agent => "agent",
+        /// The client has ended its direction, or the connection's key is used up. The response was proxied.
+        Connection => "connection",
+        /// It ended, or sent something else. The client's connection was reset.
+        Broken => "broken",
+    }
+}
+
+labels! {
     /// The component that made a copy between a function's memory and the worker's.
     CopyBy: "by" {
         /// The worker's thread, synchronously.

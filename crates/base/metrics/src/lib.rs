@@ -42,7 +42,7 @@ pub use label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
     Mode, OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS,
     RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
-    SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};

@@ -65,6 +65,7 @@ pub mod logs;
 mod offloaded;
 pub mod peer;
 pub mod restart;
+mod sealing;
 mod stall;
 pub mod stream;
 pub mod system;

@@ -16,10 +16,13 @@ use tokio::net::TcpStream;
 use unlade_net::FlowKey;
 use unlade_sys::repair;
 use unlade_tls::RecordLayer;
+use unlade_tls::delegation::{Delegation, Sealer};
 use unlade_tls::device::{Begin, Device, Offer, Refused};
+use unlade_tls::piece::{PieceEnd, PieceProof};
 
 pub use crate::offloaded::TakeBack;
 use crate::offloaded::{OffloadedStream, Transport};
+use crate::sealing::Sealing;
 use crate::stall;
 
 /// Buffer size of a read from a TLS transport.
@@ -48,6 +51,8 @@ pub struct Stream {
     record: Option<Box<RecordLayer>>,
     /// The device's state, if a device has taken the records over.
     offloaded: Option<Box<OffloadedStream>>,
+    /// In place of a record layer: one response is sealed for another machine's client.
+    sealing: Option<Box<Sealing>>,
     /// Plaintext read and not consumed is `input[start..]`.
     input: Vec<u8>,
     start: usize,
@@ -112,6 +117,7 @@ impl Stream {
             tcp: parts.tcp,
             record: parts.record,
             offloaded: None,
+            sealing: None,
             input: parts.input,
             start: 0,
             sealed: Vec::new(),
@@ -121,6 +127,72 @@ impl Stream {
             sent_bytes: 0,
             stall_limit: None,
         }
+    }
+
+    /// Wraps a connection to a balancer for one request of its client, of which all is in `input`; the response
+    /// is sealed for the client, and goes to the balancer in pieces. `spare` is memory for that.
+    /// [`Stream::finish_sealing`] gives the parts back.
+    pub fn sealing(
+        (tcp, proof, mut spare): (TcpStream, PieceProof, Vec<u8>),
+        sealer: Sealer,
+        input: Vec<u8>,
+        (client, service): (SocketAddr, SocketAddr),
+    ) -> Stream {
+        let parts = Parts { tcp, record: None, input, ended: false };
+        let mut stream = Stream::with_addresses(parts, client, service);
+        spare.clear();
+        stream.sealing = Some(Box::new(Sealing::new(sealer, proof)));
+        (stream.sealed, stream.ended) = (spare, true);
+        stream
+    }
+
+    /// Announces the whole rest of the response, which has `content_bytes` bytes, not 0. It goes in full
+    /// records, of which the balancer knows the number before the first byte. Does nothing unless the
+    /// response is sealed for another machine's client.
+    pub fn announce(&mut self, content_bytes: u64, end: PieceEnd) {
+        if let Some(sealing) = &mut self.sealing {
+            sealing.announce(content_bytes, end, &mut self.sealed);
+        }
+    }
+
+    /// Ends a response that is sealed for another machine's client. `end` counts unless the response was
+    /// announced.
+    ///
+    /// # Errors
+    /// The socket's; or the response is shorter than announced.
+    pub async fn finish_sealing(
+        mut self,
+        end: PieceEnd,
+    ) -> io::Result<(TcpStream, PieceProof, Vec<u8>)> {
+        let Some(sealing) = self.sealing.take() else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let proof = sealing.finish(end, &mut self.sealed)?;
+        write_transport(&self.tcp, self.stall_limit, &self.sealed, false).await?;
+        Ok((self.tcp, proof, self.sealed))
+    }
+
+    /// Delegates the sealing of the next records, at most `records_max`, and lets sealed bytes pass: reading
+    /// and writing are of the transport until [`Stream::end_delegation`]. `None`: another record has to be
+    /// sent before, or the connection has none.
+    pub fn begin_delegation(&mut self, records_max: u64) -> Option<(Delegation, Box<RecordLayer>)> {
+        let is_suited = self.offloaded.is_none() && !self.has_ended();
+        let mut record = self.record.take_if(|_| is_suited)?;
+        let delegation = record.delegate(records_max);
+        match delegation {
+            Some(delegation) => Some((delegation, record)),
+            None => {
+                self.record = Some(record);
+                None
+            }
+        }
+    }
+
+    /// Ends the delegation: another machine has sealed so many records, or an unknown number, and then nothing
+    /// can be sent any more.
+    pub fn end_delegation(&mut self, mut record: Box<RecordLayer>, records: Option<u64>) {
+        records.into_iter().for_each(|records| record.resume(records));
+        self.record = Some(record);
     }
 
     /// Takes the connection apart. Each call writes the sealed output that it produces, so nothing
@@ -258,9 +330,9 @@ impl Stream {
         self.local
     }
 
-    /// Returns true if there is a TLS record layer.
+    /// Returns true if there is a TLS record layer, here or at another machine.
     pub fn is_tls(&self) -> bool {
-        self.record.is_some()
+        self.record.is_some() || self.sealing.is_some()
     }
 
     /// The kernel's socket. Read or write it directly only if [`Self::is_tls`] is false and
@@ -441,6 +513,13 @@ impl Stream {
     /// The socket's.
     pub async fn write_all(&mut self, bytes: &[u8], more: bool) -> io::Result<()> {
         let is_offloaded = self.is_offloaded();
+        if let Some(sealing) = &mut self.sealing {
+            sealing.seal(bytes, &mut self.sealed)?;
+            write_transport(&self.tcp, self.stall_limit, &self.sealed, more).await?;
+            self.sealed.clear();
+            self.sent_bytes += bytes.len() as u64;
+            return Ok(());
+        }
         match self.record.as_deref_mut() {
             None => write_transport(&self.tcp, self.stall_limit, bytes, more).await?,
             Some(_) if is_offloaded => {
@@ -469,11 +548,25 @@ impl Stream {
     /// # Errors
     /// The socket's or the file's; `UnexpectedEof` where the file is shorter than announced.
     pub async fn send_file(&mut self, file: &File, offset: u64, bytes: u64) -> io::Result<()> {
-        match self.record.is_some() {
-            false => self.send_file_plain(file, offset, bytes).await?,
-            true => self.send_file_tls(file, offset, bytes).await?,
+        match (&self.sealing, &self.record) {
+            (Some(_), _) => return self.send_file_sealing(file, offset, bytes).await,
+            (None, Some(_)) => self.send_file_tls(file, offset, bytes).await?,
+            (None, None) => self.send_file_plain(file, offset, bytes).await?,
         }
         self.sent_bytes += bytes;
+        Ok(())
+    }
+
+    async fn send_file_sealing(&mut self, file: &File, at: u64, bytes: u64) -> io::Result<()> {
+        let end = at + bytes;
+        let mut at = at;
+        let mut buffer = vec![0; FILE_CHUNK_BYTES.min(bytes as usize)];
+        while at < end {
+            let chunk = (end - at).min(FILE_CHUNK_BYTES as u64) as usize;
+            std::os::unix::fs::FileExt::read_exact_at(file, &mut buffer[..chunk], at)?;
+            at += chunk as u64;
+            self.write_all(&buffer[..chunk], at < end).await?;
+        }
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use crate::agent::Agent;
 use crate::context::Context;
 use crate::listener::{Handoff, HandoffError};
 use crate::release::{GivenBack, Lease};
+use crate::sealing;
 use crate::serve::{self, Next};
 use crate::session::{ConnectionOrigin, Session};
 use crate::transfer;
@@ -35,6 +36,9 @@ pub(crate) fn start(
 ) -> Result<Rc<Agent>, HandoffError> {
     let mut listener = handoff.listen(worker)?;
     let (agent, context) = (Rc::clone(listener.agent()), Rc::clone(context));
+    if let Some(channels) = listener.take_sealing() {
+        tokio::task::spawn_local(sealing::serve(channels, Rc::clone(&context)));
+    }
     tokio::task::spawn_local(async move {
         loop {
             let lease = listener.accept_lease().await;

@@ -18,7 +18,7 @@ use unlade_channel::channel::{Channel, ChannelError, DetachedChannel, LateFrames
 use unlade_channel::role::PeerIdentity;
 use unlade_channel::trust::ServerTrust;
 use unlade_handoff_protocol::frame::{
-    CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage,
+    ClientBytes, CloseReason, ConnectionId, Frame, PROTOCOL_VERSION, ReturnReason, Terms, Usage,
 };
 use unlade_metrics::{Event, GaugeGuard, Meter};
 use unlade_migration::Millis;
@@ -76,11 +76,26 @@ pub struct Greeted {
     pub(crate) lease_ms: u32,
 }
 
-/// Senders of authenticated channels, one for each worker.
-pub type Inboxes = Vec<mpsc::Sender<Greeted>>;
+/// A connection of a balancer that has said what it is for.
+pub enum Arrival {
+    /// A control channel.
+    Handoff(Greeted),
+    /// A connection on which responses are sealed.
+    Sealing(SealingArrival),
+}
+
+/// A connection on which responses are sealed, after its first frame.
+pub struct SealingArrival {
+    pub(crate) channel: DetachedChannel,
+    /// Key of the proofs in the headers of pieces.
+    pub(crate) key: ClientBytes,
+}
+
+/// Senders of authenticated connections, one for each worker.
+pub type Inboxes = Vec<mpsc::Sender<Arrival>>;
 
 /// Creates one inbox for each worker.
-pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Greeted>>) {
+pub fn inboxes(workers: usize) -> (Inboxes, Vec<mpsc::Receiver<Arrival>>) {
     (0..workers).map(|_| mpsc::channel(GREETED_MAX)).unzip()
 }
 
@@ -139,6 +154,14 @@ pub(crate) struct AdoptedConn {
     pub(crate) owned: GaugeGuard,
 }
 
+/// What an agent has for its server.
+pub(crate) struct Queues {
+    /// Adopted, live connections.
+    pub(crate) adopted: mpsc::UnboundedReceiver<AdoptedConn>,
+    /// Connections on which responses are sealed.
+    pub(crate) sealing: mpsc::UnboundedReceiver<SealingArrival>,
+}
+
 /// The agent of one worker.
 #[derive(Debug)]
 pub struct Agent {
@@ -161,12 +184,13 @@ pub struct Agent {
     returned_by_flow: RefCell<HashMap<FlowKey, (Rc<Peer>, ConnectionId)>>,
     given_back: Notify,
     pub(crate) accepted: mpsc::UnboundedSender<AdoptedConn>,
+    sealing: mpsc::UnboundedSender<SealingArrival>,
     origin: Instant,
     draining: Cell<bool>,
 }
 
 impl Agent {
-    /// Creates an agent and the queue of its adopted, live connections.
+    /// Creates an agent, and the queues of its connections.
     ///
     /// # Errors
     /// The kernel refuses a packet socket (CAP_NET_RAW).
@@ -176,8 +200,9 @@ impl Agent {
         meter: Arc<Meter>,
         limits: AgentLimits,
         (rings, trusted): (Rings, Trusted),
-    ) -> io::Result<(Rc<Agent>, mpsc::UnboundedReceiver<AdoptedConn>)> {
-        let (accepted, queue) = mpsc::unbounded_channel();
+    ) -> io::Result<(Rc<Agent>, Queues)> {
+        let (accepted, adopted) = mpsc::unbounded_channel();
+        let (sealing, channels) = mpsc::unbounded_channel();
         let link = steering.link().clone();
         let agent = Agent {
             frames: FrameSocket::open(&link)?,
@@ -193,10 +218,11 @@ impl Agent {
             returned_by_flow: RefCell::default(),
             given_back: Notify::new(),
             accepted,
+            sealing,
             origin: Instant::now(),
             draining: Cell::new(false),
         };
-        Ok((Rc::new(agent), queue))
+        Ok((Rc::new(agent), Queues { adopted, sealing: channels }))
     }
 
     pub(crate) fn now(&self) -> Millis {
@@ -204,14 +230,16 @@ impl Agent {
     }
 
     /// Serves incoming channels and timers until the task is dropped.
-    pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Greeted>) {
+    pub async fn run(self: Rc<Agent>, mut inbox: mpsc::Receiver<Arrival>) {
         let mut tick = unlade_runtime::ticker::every(unlade_runtime::ticker::TICK);
         loop {
             tokio::select! {
-                greeted = inbox.recv() => match greeted {
-                    Some(greeted) => {
+                arrival = inbox.recv() => match arrival {
+                    Some(Arrival::Handoff(greeted)) => {
                         tokio::task::spawn_local(Rc::clone(&self).serve(greeted));
                     }
+                    // Without a receiver the connection is closed.
+                    Some(Arrival::Sealing(arrival)) => drop(self.sealing.send(arrival)),
                     None => std::future::pending().await,
                 },
                 _ = tick.tick() => self.tick(),

@@ -18,7 +18,7 @@ use unlade_channel::channel::{Channel, ChannelError};
 use unlade_handoff_protocol::frame::Frame;
 use unlade_metrics::{Event, Meter};
 
-use crate::agent::{Greeted, Inboxes, Trusted};
+use crate::agent::{Arrival, Greeted, Inboxes, SealingArrival, Trusted};
 
 /// Maximum number of connections that have not authenticated.
 const GREETINGS_MAX: usize = 256;
@@ -131,11 +131,16 @@ pub(crate) async fn greet(
         let (inboxes, meter) = (Rc::clone(&inboxes), Arc::clone(&meter));
         let task = tokio::task::spawn_local(async move {
             match greet_one(tcp, tls).await {
-                Ok(greeted) => {
+                Ok(arrival) => {
                     place.greeter.greetings.borrow_mut().note_balancer(peer.ip());
+                    let turn = place.number;
                     drop(place);
-                    let worker = (greeted.instance % inboxes.len() as u64) as usize;
-                    let _ = inboxes[worker].send(greeted).await;
+                    let number = match &arrival {
+                        Arrival::Handoff(greeted) => greeted.instance,
+                        Arrival::Sealing(_) => turn,
+                    };
+                    let worker = (number % inboxes.len() as u64) as usize;
+                    let _ = inboxes[worker].send(arrival).await;
                 }
                 Err(error) => {
                     let untrusted = error.is_untrusted();
@@ -151,13 +156,17 @@ pub(crate) async fn greet(
 async fn greet_one(
     tcp: TcpStream,
     tls: Arc<rustls::ServerConfig>,
-) -> Result<Greeted, ChannelError> {
+) -> Result<Arrival, ChannelError> {
     let mut channel = Channel::accept(tcp, tls).await?;
     let identity = channel.peer_identity();
     let identity = identity.ok_or(ChannelError::Protocol("a peer without a certificate"))?;
     match channel.receive().await? {
         Frame::Hello { instance, name, mac, lease_ms, .. } => {
-            Ok(Greeted { channel: channel.detach()?, identity, instance, name, mac, lease_ms })
+            let channel = channel.detach()?;
+            Ok(Arrival::Handoff(Greeted { channel, identity, instance, name, mac, lease_ms }))
+        }
+        Frame::Sealing { key, .. } => {
+            Ok(Arrival::Sealing(SealingArrival { channel: channel.detach()?, key }))
         }
         _ => Err(ChannelError::Protocol("the first frame is not HELLO")),
     }
@@ -182,6 +191,7 @@ mod tests {
     use unlade_metrics::Role;
 
     use super::*;
+    use crate::agent::Greeted;
 
     fn address(last: u8) -> IpAddr {
         Ipv4Addr::new(10, 0, 0, last).into()
@@ -268,7 +278,7 @@ mod tests {
     async fn greeter(
         pool: &Pool,
         balancers: &[&str],
-    ) -> (SocketAddr, Receiver<Greeted>, Arc<Meter>) {
+    ) -> (SocketAddr, Receiver<Arrival>, Arc<Meter>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let balancers = Balancers::named(balancers).unwrap();
@@ -290,6 +300,14 @@ mod tests {
         Ok(channel)
     }
 
+    /// Returns the next channel.
+    async fn greeted(inbox: &mut Receiver<Arrival>) -> Greeted {
+        match inbox.recv().await.unwrap() {
+            Arrival::Handoff(greeted) => greeted,
+            Arrival::Sealing(_) => panic!("a connection for sealing"),
+        }
+    }
+
     fn run(test: impl Future<Output = ()>) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         LocalSet::new().block_on(&runtime, test);
@@ -309,7 +327,7 @@ mod tests {
             }
             let files = pool.member("lb", Some(BALANCER_ROLE));
             let _channel = connect(to, &files).await.unwrap();
-            let greeted = inbox.recv().await.unwrap();
+            let greeted = greeted(&mut inbox).await;
             assert_eq!((greeted.instance, greeted.name.as_str()), (7, "lb"));
             assert!(meter.value(Event::GreetingEvicted) > 0);
         });
@@ -330,12 +348,12 @@ mod tests {
             }
             assert_eq!(meter.value(Event::PeerUntrusted), 2);
             let _channel = connect(to, &pool.member("lb", Some(BALANCER_ROLE))).await.unwrap();
-            let first = inbox.recv().await.unwrap();
+            let first = greeted(&mut inbox).await;
             // A renewed certificate is the same peer; another name is another peer.
             let _again = connect(to, &pool.member("lb", Some(BALANCER_ROLE))).await.unwrap();
-            assert!(inbox.recv().await.unwrap().identity == first.identity);
+            assert!(greeted(&mut inbox).await.identity == first.identity);
             let _other = connect(to, &pool.member("lb2", Some(BALANCER_ROLE))).await.unwrap();
-            assert!(inbox.recv().await.unwrap().identity != first.identity);
+            assert!(greeted(&mut inbox).await.identity != first.identity);
         });
     }
 
@@ -345,7 +363,7 @@ mod tests {
             let pool = Pool::new();
             let (to, mut inbox, meter) = greeter(&pool, &["lb.lab"]).await;
             let _channel = connect(to, &pool.member("lb", None)).await.unwrap();
-            inbox.recv().await.unwrap();
+            greeted(&mut inbox).await;
             let told = match connect(to, &pool.member("lb2", Some(BALANCER_ROLE))).await {
                 Ok(mut channel) => channel.receive().await.map(drop),
                 Err(error) => Err(error),

@@ -91,6 +91,7 @@ pub mod reply;
 mod returned;
 mod run;
 mod scopes;
+mod sealing;
 pub mod serve;
 pub mod session;
 pub mod sidecar;

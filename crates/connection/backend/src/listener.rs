@@ -22,7 +22,9 @@ use unlade_steering::load::{Hook, SteeringConfig};
 use unlade_steering::{SteerError, Steering, Windows};
 use unlade_sys::link::Link;
 
-use crate::agent::{self, AdoptedConn, Agent, AgentLimits, Greeted, Inboxes};
+use crate::agent::{
+    self, AdoptedConn, Agent, AgentLimits, Arrival, Inboxes, Queues, SealingArrival,
+};
 use crate::connection::HandoffStream;
 use crate::greet;
 use crate::release::Lease;
@@ -106,7 +108,7 @@ pub struct Handoff {
     steering: Arc<Steering>,
     windows: Option<Arc<Windows>>,
     senders: Inboxes,
-    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Greeted>>>>>,
+    receivers: Arc<Mutex<Vec<Option<mpsc::Receiver<Arrival>>>>>,
     limits: AgentLimits,
     rings: Rings,
     meter: Arc<Meter>,
@@ -198,7 +200,7 @@ impl Handoff {
         let trusted = self.trusted.subscribe();
         let (windows, limits) = (self.windows.clone(), self.limits.clone());
         let shared = (self.rings.clone(), trusted);
-        let (agent, adopted) =
+        let (agent, Queues { adopted, sealing }) =
             Agent::new(steering, windows, meter, limits, shared).map_err(HandoffError::Packets)?;
         let mut tasks = vec![spawn_local(Rc::clone(&agent).run(receiver))];
         let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -207,17 +209,23 @@ impl Handoff {
             let (trusted, meter) = (self.trusted.subscribe(), Arc::clone(&self.meter));
             tasks.push(spawn_local(greet::greet(listener, trusted, self.senders.clone(), meter)));
         }
-        Ok(HandoffListener { agent, adopted, tasks })
+        Ok(HandoffListener { agent, adopted, sealing: Some(sealing), tasks })
     }
 }
 
 /// Listener of the connections that balancers hand over to one worker. Dropping it closes the
 /// worker's channels; the balancers then recover the connections that they can.
-#[derive(Debug)]
 pub struct HandoffListener {
     agent: Rc<Agent>,
     adopted: mpsc::UnboundedReceiver<AdoptedConn>,
+    sealing: Option<mpsc::UnboundedReceiver<SealingArrival>>,
     tasks: Vec<JoinHandle<()>>,
+}
+
+impl fmt::Debug for HandoffListener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HandoffListener").field("agent", &self.agent).finish_non_exhaustive()
+    }
 }
 
 impl HandoffListener {
@@ -233,6 +241,8 @@ impl HandoffListener {
 
     /// Waits for the next live connection, whose input begins with a request.
     pub async fn accept(&mut self) -> HandoffStream {
+        // Nobody takes these: they are closed.
+        self.sealing = None;
         let lease = self.accept_lease().await;
         HandoffStream::new(lease, Rc::clone(&self.agent))
     }
@@ -243,6 +253,11 @@ impl HandoffListener {
             // The agent owns the sender and lives as long as this value.
             None => std::future::pending().await,
         }
+    }
+
+    /// Returns the queue of the connections on which responses are to be sealed, at the first call.
+    pub(crate) fn take_sealing(&mut self) -> Option<mpsc::UnboundedReceiver<SealingArrival>> {
+        self.sealing.take()
     }
 
     /// Returns the worker's agent, for example for the number of its adopted connections.

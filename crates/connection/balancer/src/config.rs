@@ -201,6 +201,10 @@ pub struct PoolConfig {
     /// Direct return of responses, for servers whose hosts run `unlade agent`.
     #[serde(default)]
     pub direct_return: Option<DirectReturnConfig>,
+    /// The servers' agents seal responses to clients with TLS, so that their bytes pass this balancer as they
+    /// are. Needs `agent_port` and `trust`.
+    #[serde(default)]
+    pub sealing: bool,
 }
 
 /// The address of a server, with or without a port of its own.
@@ -745,6 +749,11 @@ impl PoolConfig {
         }
         if self.agent_port == Some(0) {
             return problem(format!("{place}.agent_port"), "is zero; give the agents' port");
+        }
+        if self.sealing && (self.agent_port.is_none() || self.trust.is_none()) {
+            let what = "needs agent_port and trust = { ca, certificate, key }: the clients' keys go to \
+                        the agents, under mutual TLS only; set both, or remove it";
+            return problem(format!("{place}.sealing"), what);
         }
         let health = &self.health;
         within(&format!("{place}.health.rise"), health.rise as usize, 1, 1000)?;

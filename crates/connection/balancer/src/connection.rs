@@ -382,6 +382,7 @@ impl ConnectionState {
             server: placed.in_flight.server().address,
             body_bytes_max: plan.body_bytes_max,
             upgrades: &route.upgrade,
+            may_seal: pool.sealing,
         };
         let forward = Forward::prepare(stream, &head, forwarding, &mut scratch);
         drop(head);

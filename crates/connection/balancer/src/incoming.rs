@@ -67,6 +67,14 @@ impl Incoming {
         self.start = (self.start + bytes).min(self.end);
     }
 
+    /// Moves the unconsumed bytes to the front, so that as many as possible fit behind them.
+    pub(crate) fn make_room(&mut self) {
+        if let Some(buffer) = &mut self.buffer {
+            buffer.copy_within(self.start..self.end, HEADROOM_BYTES);
+            (self.start, self.end) = (HEADROOM_BYTES, HEADROOM_BYTES + self.end - self.start);
+        }
+    }
+
     /// Drops everything, and returns the buffer to the worker.
     pub(crate) fn clear(&mut self) {
         self.buffer = None;

@@ -24,6 +24,8 @@ pub(crate) struct Pool {
     pub trust: Option<Arc<Membership>>,
     /// Direct return of responses, in a pool that has it.
     pub direct_return: Option<DirectPool>,
+    /// Agents seal responses to clients with TLS.
+    pub sealing: bool,
     policy: Policy,
 }
 
@@ -52,6 +54,7 @@ impl Pool {
             upstream: config.upstream.clone(),
             trust,
             direct_return,
+            sealing: config.sealing,
             policy: Policy::new(config.policy, &names),
         }
     }

@@ -10,6 +10,7 @@
 //! closed, is sent again if that cannot carry it out twice.
 
 mod early;
+mod sealed;
 
 use std::io;
 use std::net::SocketAddr;
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use unlade_http::forward::{self, Body, ClientOrigin, ResponseTerms};
-use unlade_http::{HeadError, HeadLimits, Method, RequestHead, ResponseHead};
+use unlade_http::{BodyFraming, HeadError, HeadLimits, Method, RequestHead, ResponseHead};
 use unlade_metrics::{Event, Stage, UpstreamFailure};
 use unlade_runtime::Stream;
 use unlade_steering::splice::ClientSlot;
@@ -65,6 +66,9 @@ pub(crate) struct Forward<'b> {
     awaits_continue: bool,
     /// The protocols that are offered to the server.
     upgrade: Option<String>,
+    /// The request as the client has sent it, if it has no body and the response may be sealed at the
+    /// server's host.
+    original: Vec<u8>,
 }
 
 /// Parameters of forwarding a request.
@@ -78,6 +82,8 @@ pub(crate) struct Forwarding<'a> {
     pub body_bytes_max: u64,
     /// Protocols that the connection may change to.
     pub upgrades: &'a [String],
+    /// The response may be sealed at the server's host.
+    pub may_seal: bool,
 }
 
 impl<'b> Forward<'b> {
@@ -104,6 +110,11 @@ impl<'b> Forward<'b> {
             upgrade: upgrade.as_deref(),
         };
         forward::request(request, input, &origin, out);
+        let is_bodiless = matches!(request.framing(), BodyFraming::None | BodyFraming::Length(0));
+        let original = match how.may_seal && is_bodiless && client.is_tls() {
+            true => input.get(..request.head_bytes()).unwrap_or_default().to_vec(),
+            false => Vec::new(),
+        };
         let mut rest = Body::new(request.framing());
         let behind = input.get(request.head_bytes()..).unwrap_or_default();
         let taken = rest.advance(behind)?;
@@ -118,6 +129,7 @@ impl<'b> Forward<'b> {
             keep_alive: request.keep_alive(),
             awaits_continue: request.expects_continue(),
             upgrade,
+            original,
         })
     }
 
@@ -190,6 +202,9 @@ impl Exchange<'_> {
         mut in_flight: InFlight,
         start: Instant,
     ) -> Done {
+        if let Some(done) = self.run_sealed(&forward, in_flight.server(), start).await {
+            return done;
+        }
         let mut failed = Vec::new();
         let mut pooled = self.pooled(&in_flight);
         loop {

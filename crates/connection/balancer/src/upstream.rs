@@ -10,6 +10,9 @@ use std::sync::Arc;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
+use unlade_channel::channel::ChannelError;
+use unlade_channel::sealing::SealingSender;
+use unlade_channel::trust::{Membership, server_name};
 use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Stage};
 use unlade_net::FlowKey;
 use unlade_steering::splice::SpliceError;
@@ -31,6 +34,8 @@ pub(crate) struct Upstream {
     pub reused: bool,
     /// Its slot, from the first request on whose response could bypass this balancer's sockets.
     pub end: Option<ServerEnd>,
+    /// Encrypts what is written, if an agent seals responses on the connection.
+    pub sealing: Option<Box<SealingSender>>,
     /// It must not be used again.
     pub is_broken: bool,
     /// Counts the connection as busy until it is idle or closed.
@@ -91,6 +96,7 @@ pub(crate) async fn write(tcp: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
 struct Idle {
     tcp: TcpStream,
     end: Option<ServerEnd>,
+    sealing: Option<Box<SealingSender>>,
     until: Instant,
 }
 
@@ -116,7 +122,7 @@ impl Upstreams {
     pub(crate) fn take(&self, address: SocketAddr, is_limited: bool) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&(address, is_limited))?;
-        while let Some(Idle { tcp, end, .. }) = list.pop() {
+        while let Some(Idle { tcp, end, sealing, .. }) = list.pop() {
             self.count.set(self.count.get().saturating_sub(1));
             // No system call if the runtime has seen nothing arrive. Anything that arrived is the
             // end, or bytes without a request.
@@ -130,6 +136,7 @@ impl Upstreams {
                         address,
                         reused: true,
                         end,
+                        sealing,
                         is_broken: false,
                         _busy,
                     });
@@ -154,7 +161,8 @@ impl Upstreams {
         let list = idle.entry((upstream.address, is_limited)).or_default();
         if list.len() < config.idle_max {
             let until = now + config.idle_timeout;
-            list.push(Idle { tcp: upstream.tcp, end: upstream.end, until });
+            let Upstream { tcp, end, sealing, .. } = upstream;
+            list.push(Idle { tcp, end, sealing, until });
             self.count.set(self.count.get() + 1);
         }
     }
@@ -183,14 +191,34 @@ impl Upstreams {
         tcp.set_nodelay(true)?;
         self.meter.add(Event::UpstreamConnected);
         self.meter.record(Stage::UpstreamConnect, start.elapsed());
-        Ok(Upstream {
-            tcp,
-            address,
-            reused: false,
-            end: None,
-            is_broken: false,
-            _busy: self.busy(),
-        })
+        Ok(self.fresh(tcp, address, None))
+    }
+
+    fn fresh(
+        &self,
+        tcp: TcpStream,
+        address: SocketAddr,
+        sealing: Option<Box<SealingSender>>,
+    ) -> Upstream {
+        let (_busy, end) = (self.busy(), None);
+        Upstream { tcp, address, reused: false, end, sealing, is_broken: false, _busy }
+    }
+
+    /// Opens a connection to an agent that seals responses on it.
+    ///
+    /// # Errors
+    /// The agent does not answer, is not trusted, or does not trust this balancer.
+    pub(crate) async fn connect_sealing(
+        &self,
+        agent: SocketAddr,
+        trust: &Membership,
+    ) -> Result<Upstream, ChannelError> {
+        let start = Instant::now();
+        let (name, config) = (server_name(agent.ip()), Arc::clone(&trust.client));
+        let (tcp, sealing) = SealingSender::connect(agent, name, config).await?;
+        self.meter.add(Event::UpstreamConnected);
+        self.meter.record(Stage::UpstreamConnect, start.elapsed());
+        Ok(self.fresh(tcp, agent, Some(Box::new(sealing))))
     }
 }
 

@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     pub offload: Offload,
     /// Servers whose hosts do not take rules.
     pub backoffs: Backoffs,
+    /// Agents that do not seal responses.
+    pub sealing_backoffs: Backoffs,
     splices: OnceCell<Option<Splices>>,
     /// Counts and logs requests that are proxied although their route offloads.
     pub fallbacks: Fallbacks,
@@ -95,6 +97,7 @@ impl Worker {
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
             backoffs: Backoffs::default(),
+            sealing_backoffs: Backoffs::default(),
             splices: OnceCell::new(),
             fallbacks: Fallbacks::default(),
             recent_bodies: RecentBodies::default(),

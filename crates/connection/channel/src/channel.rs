@@ -35,7 +35,7 @@ pub const OUTBOX_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes in an outbox above which snapshots wait until some have left.
 pub const OUTBOX_BYTES_CROWDED: usize = 16 * 1024 * 1024;
 /// Plaintext read from TLS per call.
-const READ_BYTES: usize = 64 * 1024;
+pub(crate) const READ_BYTES: usize = 64 * 1024;
 /// A peer that sends nothing for this long is pinged; after the same time again it counts as gone.
 pub const QUIET_MAX: Duration = Duration::from_millis(1000);
 
@@ -328,6 +328,10 @@ impl Channel {
         Ok(DetachedChannel { tcp: tcp.into_std()?, tls, deframer, peer })
     }
 
+    pub(crate) fn into_parts(self) -> (TcpStream, Connection, Deframer) {
+        (self.tcp, self.tls, self.deframer)
+    }
+
     /// Returns the certificates of the peer, its own first.
     pub fn peer_certificates(&self) -> Vec<CertificateDer<'static>> {
         self.tls.peer_certificates().unwrap_or_default().to_vec()
@@ -566,7 +570,7 @@ impl DetachedChannel {
 
 /// The socket as rustls needs it. A short read shows the runtime that there is no more data, which
 /// saves one more read.
-struct Transport<'a>(&'a TcpStream);
+pub(crate) struct Transport<'a>(pub(crate) &'a TcpStream);
 
 impl Read for Transport<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

@@ -7,7 +7,8 @@
 //! 1. [`trust`]: mutual TLS: the files and the members of a pool;
 //! 2. [`role`]: the members that may act as a balancer;
 //! 3. [`channel`]: frames over the connection, both ways; an [`channel::Outbox`] for other tasks of
-//!    the thread.
+//!    the thread;
+//! 4. [`sealing`]: frames in one direction, records for clients in the other.
 //!
 //! ```
 //! use rcgen::{CertificateParams, KeyPair, SanType};
@@ -54,4 +55,5 @@
 
 pub mod channel;
 pub mod role;
+pub mod sealing;
 pub mod trust;

@@ -16,6 +16,8 @@
 //! ```
 
 use crate::snapshot::{EncodedSnapshot, SNAPSHOT_BYTES_MAX};
+use std::net::SocketAddr;
+
 use unlade_bytes::{DecodeError, Frames, Reader, Write};
 use zeroize::Zeroizing;
 
@@ -30,6 +32,14 @@ pub const FRAME_BYTES_MAX: usize = SNAPSHOT_BYTES_MAX + 4096;
 pub const UNREAD_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Most bytes in one UNREAD frame.
 pub const UNREAD_PIECE_BYTES_MAX: usize = 1024 * 1024;
+/// Version of the messages about records that a server seals for a balancer.
+pub const SEALING_VERSION: u16 = 1;
+/// Most bytes of the key of a connection.
+pub const SEALING_KEY_BYTES_MAX: usize = 64;
+/// Most bytes of a delegation.
+pub const DELEGATION_BYTES_MAX: usize = 128;
+/// Most bytes of a request whose response a server seals.
+pub const SEALED_REQUEST_BYTES_MAX: usize = 128 * 1024;
 /// Longest host or path prefix in a scope, bytes.
 pub const TEXT_BYTES_MAX: usize = 1024;
 /// Most entries of a list in a frame.
@@ -310,6 +320,25 @@ pub enum Frame {
     Pong(u64),
     /// Server: it drains and accepts no more offers.
     Drain,
+    /// Balancer, in place of HELLO: this connection has [`Frame::Seal`] in one direction only, and headers and
+    /// records for clients, without frames and without this connection's TLS, in the other.
+    Sealing {
+        /// [`SEALING_VERSION`] of the sender.
+        version: u16,
+        /// Key of the proofs in the headers.
+        key: ClientBytes,
+    },
+    /// Balancer: answer this request of a client, and seal the response with the client's keys.
+    Seal {
+        /// The client.
+        client: SocketAddr,
+        /// The address that it has connected to.
+        service: SocketAddr,
+        /// Encoded delegation of the records: version, suite, number of the next record, IV, key.
+        delegation: ClientBytes,
+        /// The request, head and body, as the client has sent it.
+        request: ClientBytes,
+    },
 }
 
 /// Type bytes of frames.
@@ -328,12 +357,21 @@ mod kind {
     pub(super) const PONG: u8 = 16;
     pub(super) const DRAIN: u8 = 17;
     pub(super) const UNREAD: u8 = 18;
+    pub(super) const SEALING: u8 = 19;
+    pub(super) const SEAL: u8 = 20;
 }
 
 impl Frame {
     /// Returns true if the frame contains secrets or may contain them.
     pub fn has_snapshot(&self) -> bool {
-        matches!(self, Frame::Offer { .. } | Frame::Return { .. } | Frame::Unread { .. })
+        matches!(
+            self,
+            Frame::Offer { .. }
+                | Frame::Return { .. }
+                | Frame::Unread { .. }
+                | Frame::Sealing { .. }
+                | Frame::Seal { .. }
+        )
     }
 
     /// Appends the frame, header included, to `out`.
@@ -362,6 +400,8 @@ impl Frame {
             Frame::Ping(_) => kind::PING,
             Frame::Pong(_) => kind::PONG,
             Frame::Drain => kind::DRAIN,
+            Frame::Sealing { .. } => kind::SEALING,
+            Frame::Seal { .. } => kind::SEAL,
         }
     }
 
@@ -421,6 +461,16 @@ impl Frame {
             }
             Frame::Ping(nonce) | Frame::Pong(nonce) => out.put_u64(*nonce),
             Frame::Drain => {}
+            Frame::Sealing { version, key } => {
+                out.put_u16(*version);
+                out.put_blob(key);
+            }
+            Frame::Seal { client, service, delegation, request } => {
+                out.put_address(*client);
+                out.put_address(*service);
+                out.put_blob(delegation);
+                out.put_blob(request);
+            }
         }
     }
 
@@ -460,6 +510,15 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         kind::PING => return Ok(Frame::Ping(reader.u64()?)),
         kind::PONG => return Ok(Frame::Pong(reader.u64()?)),
         kind::DRAIN => return Ok(Frame::Drain),
+        kind::SEALING => {
+            let version = reader.u16()?;
+            if version != SEALING_VERSION {
+                return Err(DecodeError::Version(version));
+            }
+            let key = reader.blob("key", SEALING_KEY_BYTES_MAX)?.to_vec().into();
+            return Ok(Frame::Sealing { version, key });
+        }
+        kind::SEAL => return decode_seal(reader),
         _ => {}
     }
     let (id, epoch) = (ConnectionId(reader.u64()?), Epoch(reader.u32()?));
@@ -497,6 +556,13 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
             return Err(DecodeError::Undefined { what: "frame type", value: other.into() });
         }
     })
+}
+
+fn decode_seal(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
+    let (client, service) = (reader.address()?, reader.address()?);
+    let delegation = reader.blob("delegation", DELEGATION_BYTES_MAX)?.to_vec().into();
+    let request = reader.blob("request", SEALED_REQUEST_BYTES_MAX)?.to_vec().into();
+    Ok(Frame::Seal { client, service, delegation, request })
 }
 
 fn decode_owned(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
@@ -630,6 +696,8 @@ mod tests {
         let id = || any::<u64>().prop_map(ConnectionId);
         let epoch = || any::<u32>().prop_map(Epoch);
         let blob = proptest::collection::vec(any::<u8>(), 0..300);
+        let sealed = proptest::collection::vec(any::<u8>(), 0..DELEGATION_BYTES_MAX);
+        let request = proptest::collection::vec(any::<u8>(), 0..300);
         let text = "[a-z/.]{0,20}";
         let terms = (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(a, b, c)| Terms {
             scope: a,
@@ -682,6 +750,18 @@ mod tests {
             any::<u64>().prop_map(Frame::Ping),
             any::<u64>().prop_map(Frame::Pong),
             Just(Frame::Drain),
+            any::<[u8; 32]>().prop_map(|key| Frame::Sealing {
+                version: SEALING_VERSION,
+                key: key.to_vec().into()
+            }),
+            (any::<[u8; 4]>(), any::<[u8; 16]>(), any::<u16>(), sealed, request).prop_map(
+                |(client, service, port, delegation, request)| Frame::Seal {
+                    client: (client, port).into(),
+                    service: (service, !port).into(),
+                    delegation: delegation.into(),
+                    request: request.into(),
+                }
+            ),
         ]
     }
 

@@ -39,6 +39,15 @@ impl Response {
         }
     }
 
+    /// Returns the length of the rest of the body, if it is known before it.
+    pub(crate) fn left_bytes(&self) -> Option<u64> {
+        match self.body {
+            Body::Length(bytes) => Some(bytes),
+            Body::Done => Some(0),
+            _ => None,
+        }
+    }
+
     /// Appends the head for the client; `received` begins with the head.
     pub(crate) fn head(
         &self,

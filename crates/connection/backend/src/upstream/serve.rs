@@ -10,6 +10,7 @@ use unlade_http::{HeadError, Method, RequestHead, ResponseHead};
 use unlade_metrics::{Event, Stage};
 use unlade_runtime::Stream;
 use unlade_runtime::peer::{self, PeerEvent};
+use unlade_tls::piece::PieceEnd;
 
 use super::failure::{Failed, Refusal};
 use super::pool::{Upstream, Upstreams};
@@ -138,10 +139,11 @@ async fn refuse(
     let date = session.context().clock.now().1;
     let head_only = method == Method::Head;
     let body_bytes = response::refuse(refusal, &date, persistence, head_only, &mut out);
+    let keep_alive = persistence != Persistence::Close;
+    client.announce(out.len() as u64, PieceEnd { status: refusal.status, keep_alive });
     let sent = transfer::send(client, session, &out, false).await;
     session.out = out;
     sent?;
-    let keep_alive = persistence != Persistence::Close;
     Ok(Served { keep_alive, method, status: refusal.status, body_bytes })
 }
 
@@ -340,7 +342,7 @@ impl Forwarding<'_> {
         if !http10 {
             let mut out = Vec::new();
             response::interim(head, received.data(), &mut out);
-            self.write(&out).await?;
+            self.write(&out, false).await?;
         }
         received.consume(head.head_bytes());
         Ok(())
@@ -364,11 +366,15 @@ impl Forwarding<'_> {
         response.head(head, received.data(), request.http10, &mut out);
         received.consume(head.head_bytes());
         let head_bytes = out.len() as u64;
+        if let Some(body_bytes) = response.left_bytes() {
+            let end = PieceEnd { status: response.status, keep_alive: response.keep_alive };
+            self.client.announce(head_bytes + body_bytes, end);
+        }
         let taken = response.take(received.data(), &mut out).map_err(Failed::BadResponse)?;
         received.consume(taken);
         let (mut sent_bytes, mut turn_bytes) = (out.len() as u64, 0);
         let begun = |failed| Stopped { failed, begun: true };
-        self.write(&out).await.map_err(begun)?;
+        self.write(&out, false).await.map_err(begun)?;
         while !(response.is_done() && upload.is_done()) {
             let limit = self.body_timeout();
             let read = match (response.is_done(), upload.is_done()) {
@@ -398,7 +404,7 @@ impl Forwarding<'_> {
                 false => &out,
             };
             sent_bytes += piece.len() as u64;
-            self.write(piece).await.map_err(begun)?;
+            self.write(piece, false).await.map_err(begun)?;
             received.consume(taken);
             turn_bytes += taken as u64;
             if turn_bytes >= TURN_BYTES_MAX {
@@ -441,9 +447,10 @@ impl Forwarding<'_> {
         }
     }
 
-    /// Writes to the client as long as it makes progress.
-    async fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
-        if bytes.is_empty() {
+    /// Writes to the client as long as it makes progress. `has_sealed`: bytes that are sealed already are
+    /// before these.
+    async fn write(&mut self, bytes: &[u8], has_sealed: bool) -> Result<(), Failed> {
+        if bytes.is_empty() && !has_sealed {
             return Ok(());
         }
         self.client.set_stall_limit(self.session.context().limits().write_timeout);

@@ -1,0 +1,186 @@
+//! A TLS client's request whose response is sealed at the server's host, with the client's keys.
+//!
+//! ```text
+//!  SEAL: the request, a delegation of the next records ──► the server's agent
+//!  header of a piece: number of records, of bytes ◄───────┤
+//!  records ──► the client, as they are ◄──────────────────┘
+//!  after the last piece, the next record is sealed here again
+//! ```
+//! From the delegation on nothing else can be sent to the client: a failure resets its connection.
+
+use tokio::time::Instant;
+use unlade_handoff_protocol::frame::{Frame, SEALED_REQUEST_BYTES_MAX};
+use unlade_http::forward::Body;
+use unlade_metrics::{Event, SealingRefusal, Stage};
+use unlade_tls::piece::{PIECE_HEADER_BYTES, Piece, PieceEnd};
+
+use super::{Exchange, Forward, Going};
+use crate::deliver::Delivered;
+use crate::exchange::{Done, Ended, Failed};
+use crate::incoming::{Incoming, ReadEvent};
+use crate::server::Server;
+use crate::timer::Elapsed;
+use crate::upload::Upload;
+use crate::upstream::Upstream;
+
+/// Most records of a response: 64 GiB.
+const RECORDS_MAX: u64 = 1 << 22;
+
+/// A response, as far as it has come.
+#[derive(Default)]
+struct Passed {
+    records: u64,
+    /// Bytes of records.
+    sealed_bytes: u64,
+}
+
+impl Exchange<'_> {
+    /// Lets the server's agent answer the request and seal the response. `None`: nothing has happened, the
+    /// request is to be proxied.
+    pub(super) async fn run_sealed(
+        &mut self,
+        forward: &Forward<'_>,
+        server: &Server,
+        start: Instant,
+    ) -> Option<Done> {
+        let agent = server.agent?;
+        let is_suited = self.pool.sealing
+            && !forward.original.is_empty()
+            && forward.original.len() <= SEALED_REQUEST_BYTES_MAX
+            && forward.upgrade.is_none()
+            && !forward.awaits_continue
+            && self.may_go_on();
+        if !is_suited || self.worker.sealing_backoffs.is_on(agent) {
+            return None;
+        }
+        let decline = |why| {
+            self.worker.meter.add(Event::SealingDeclined(why));
+            None
+        };
+        let mut upstream = match self.worker.upstreams.take(agent, false) {
+            Some(upstream) => upstream,
+            None => {
+                let trust = self.pool.trust.as_ref()?;
+                let connecting = self.worker.upstreams.connect_sealing(agent, trust);
+                match self.timer.limit(self.timeouts.upstream_connect, connecting).await {
+                    Ok(Ok(upstream)) => upstream,
+                    Ok(Err(error)) => {
+                        tracing::debug!(%agent, %error, "no sealing");
+                        self.worker.sealing_backoffs.begin(agent);
+                        return decline(SealingRefusal::Agent);
+                    }
+                    Err(Elapsed) => {
+                        self.worker.sealing_backoffs.begin(agent);
+                        return decline(SealingRefusal::Agent);
+                    }
+                }
+            }
+        };
+        let Some((delegation, record)) = self.client.begin_delegation(RECORDS_MAX) else {
+            self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
+            return decline(SealingRefusal::Connection);
+        };
+        let mut message = Vec::new();
+        let frame = Frame::Seal {
+            client: self.client.peer(),
+            service: self.client.local(),
+            delegation: delegation.to_bytes().to_vec().into(),
+            request: forward.original.clone().into(),
+        };
+        let encrypted =
+            upstream.sealing.as_mut().map(|sealing| sealing.encrypt(&frame, &mut message));
+        if !matches!(encrypted, Some(Ok(()))) {
+            // Nothing has left.
+            self.client.end_delegation(record, Some(0));
+            return decline(SealingRefusal::Agent);
+        }
+        let mut passed = Passed::default();
+        let outcome = self.pass_sealed(&message, &mut upstream, &mut passed, start).await;
+        let Passed { records, sealed_bytes } = passed;
+        let content_bytes = delegation.content_bytes(sealed_bytes, records).unwrap_or_default();
+        let (event, done) = match outcome {
+            Ok(PieceEnd { status, keep_alive }) => {
+                self.client.end_delegation(record, Some(records));
+                let keep_alive = keep_alive && self.may_go_on();
+                let upstream = Some(upstream);
+                let age = std::time::Duration::ZERO;
+                let outcome = Ok(());
+                let response_bytes = content_bytes;
+                let delivered = Delivered { outcome, begun: true, upstream, response_bytes, age };
+                let going = Going { keep_alive, reuse: true, unread: !keep_alive };
+                (Event::Sealed, self.finish(delivered, status, going))
+            }
+            Err(failed) => {
+                tracing::debug!(?failed, client = %self.client.peer(), "a sealed response");
+                self.client.end_delegation(record, None);
+                let done = self.break_off(failed, 0, content_bytes);
+                let event = Event::SealingDeclined(SealingRefusal::Broken);
+                // Nothing can tell the client.
+                (event, Done { ended: Ended::Abort, ..done })
+            }
+        };
+        self.worker.meter.add(event);
+        Some(done)
+    }
+
+    /// Sends the request, and passes the pieces of the response on.
+    async fn pass_sealed(
+        &mut self,
+        message: &[u8],
+        upstream: &mut Upstream,
+        passed: &mut Passed,
+        start: Instant,
+    ) -> Result<PieceEnd, Failed> {
+        self.send(message, upstream).await.map_err(|_| Failed::Server)?;
+        let (mut incoming, mut is_first) = (Incoming::new(usize::MAX), true);
+        loop {
+            let piece = self.await_piece(upstream, &mut incoming, is_first).await?;
+            if std::mem::take(&mut is_first) {
+                self.worker.meter.record(Stage::UpstreamResponse, start.elapsed());
+            }
+            passed.records = passed.records.saturating_add(piece.records);
+            passed.sealed_bytes = passed.sealed_bytes.saturating_add(piece.bytes);
+            if passed.records > RECORDS_MAX {
+                return Err(Failed::Server);
+            }
+            let mut delivery = self.delivery(Upload::new(Body::Done, 0), incoming);
+            delivery.run_sealed(piece.bytes, upstream).await?;
+            incoming = delivery.incoming;
+            match piece.end {
+                Some(end) if incoming.data().is_empty() => return Ok(end),
+                Some(_) => return Err(Failed::Server),
+                None => {}
+            }
+        }
+    }
+
+    /// Waits for the header of the next piece, and takes it out of `incoming`.
+    async fn await_piece(
+        &mut self,
+        upstream: &mut Upstream,
+        incoming: &mut Incoming,
+        is_first: bool,
+    ) -> Result<Piece, Failed> {
+        let limit =
+            if is_first { self.timeouts.upstream_response } else { self.timeouts.body_stall };
+        let deadline = Instant::now() + limit;
+        let mut watches = true;
+        loop {
+            let sealing = upstream.sealing.as_mut().ok_or(Failed::Server)?;
+            if let Some(piece) = sealing.read(incoming.data()).map_err(|_| Failed::Server)? {
+                incoming.consume(PIECE_HEADER_BYTES);
+                return Ok(piece);
+            }
+            incoming.make_room();
+            let (buffers, watched) = (&self.worker.buffers, watches.then_some(&*self.client));
+            let seen = incoming.fill_watching(&mut upstream.tcp, buffers, watched, || false);
+            match self.timer.until(deadline, seen).await {
+                Err(Elapsed) => return Err(Failed::Slow),
+                Ok(ReadEvent::Read(Ok(1..)) | ReadEvent::Over) => {}
+                Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
+                Ok(ReadEvent::ClientBusy) => watches = false,
+                Ok(ReadEvent::ClientGone) => return Err(Failed::Client),
+            }
+        }
+    }
+}
