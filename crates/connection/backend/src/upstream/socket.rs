@@ -2,6 +2,7 @@
 
 use std::io;
 
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
 use super::address::UpstreamAddress;
@@ -47,10 +48,24 @@ impl Socket {
     /// # Errors
     /// `WouldBlock` if there is nothing; the socket's.
     pub(crate) fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
-        match self {
+        let read = match self {
             Socket::Tcp(tcp) => tcp.try_read(into),
             Socket::Unix(unix) => unix.try_read(into),
+        };
+        if matches!(read, Ok(count) if count > 0 && count < into.len()) {
+            self.expect_more();
         }
+        read
+    }
+
+    /// Notes that the kernel has no more bytes: the next look costs no system call, until it has told of more.
+    fn expect_more(&self) {
+        let nothing = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        // The error is that of the closure.
+        let _ = match self {
+            Socket::Tcp(tcp) => tcp.try_io(Interest::READABLE, nothing),
+            Socket::Unix(unix) => unix.try_io(Interest::READABLE, nothing),
+        };
     }
 
     /// Writes as many of `bytes` as the socket accepts; waits until it accepts some.
