@@ -432,6 +432,7 @@ fn frames() -> Vec<(&'static str, Frame)> {
         (
             "seal",
             Frame::Seal {
+                is_apart: true,
                 client: "192.0.2.1:40000".parse().expect("an address"),
                 service: "10.0.0.1:443".parse().expect("an address"),
                 delegation: vec![3; 40].into(),

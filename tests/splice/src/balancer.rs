@@ -11,7 +11,7 @@ use unlade_splice::{
 };
 use unlade_testkit::Random;
 
-use crate::message::{HEAD_BYTES, REQUEST_BYTES, Request};
+use crate::message::{HEAD_BYTES, HEADER_BYTES, REQUEST_BYTES, Request, is_header};
 
 /// Bytes that a server with a limit may send before a splice begins.
 const LIMIT_BYTES: u32 = 16 << 10;
@@ -60,6 +60,18 @@ struct Exchange {
     is_over: bool,
     /// The head is judged here.
     is_judged_here: bool,
+    /// Bytes of the header that were not read; 0 without one.
+    header_left: u32,
+}
+
+impl Exchange {
+    /// Returns true if a program has read the head, or the header.
+    fn is_known(&self) -> bool {
+        let is_known = |splice: &Splice| {
+            splice.head().is_some() || (self.request.is_sealed && !splice.awaits_head())
+        };
+        self.way == Way::Early && self.splice.as_ref().is_some_and(is_known)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +109,8 @@ pub struct Balancer {
     pub untouched: u64,
     /// Splices that ended with the client's last acknowledgement.
     pub over: u64,
+    /// Those of sealed responses.
+    pub sealed: u64,
     /// Responses that ended before the server had acknowledged the request to the balancer's socket.
     pub unacknowledged: u64,
 }
@@ -125,7 +139,7 @@ impl Front {
         let exchange = self.exchange.as_mut()?;
         let before = self.flow.sent_end();
         exchange.splice?.end_if_over(&mut self.flow, server, now.ms()).ok()?;
-        exchange.has_passed |= exchange.splice?.head().is_some();
+        exchange.has_passed |= exchange.is_known();
         (exchange.splice, exchange.is_over) = (None, true);
         Some(self.flow.sent_end().0.wrapping_sub(before.0))
     }
@@ -156,11 +170,19 @@ impl Front {
         payload: &[u8],
         now: Time,
     ) -> FromServer {
-        let exchange = self.exchange.as_mut();
-        let Some(splice) = exchange.and_then(|exchange| exchange.splice.as_mut()) else {
-            return FromServer::Dropped;
-        };
+        let Some(exchange) = self.exchange.as_mut() else { return FromServer::Dropped };
+        let Some(splice) = exchange.splice.as_mut() else { return FromServer::Dropped };
         let (flow, now_ms) = (&self.flow, now.ms());
+        if exchange.request.is_sealed {
+            let bytes = exchange.request.response_bytes();
+            let taken = is_header(payload)
+                .then(|| splice.receive_header(flow, server, segment, bytes, now_ms))
+                .flatten();
+            return taken.map_or_else(
+                || splice.receive_from_server(flow, server, segment, now_ms),
+                FromServer::Socket,
+            );
+        }
         fit(payload)
             .and_then(|head| splice.receive_head(flow, server, segment, head, now_ms))
             .unwrap_or_else(|| splice.receive_from_server(flow, server, segment, now_ms))
@@ -217,6 +239,7 @@ impl Balancer {
             bypassed_bytes: 0,
             untouched: 0,
             over: 0,
+            sealed: 0,
             unacknowledged: 0,
         }
     }
@@ -267,6 +290,9 @@ impl Balancer {
             1 => Way::Early,
             _ => Way::Late(random.below(u64::from(request.response_bytes()) + 1) as u32),
         };
+        // One of three servers that are spliced seals.
+        let is_sealed = way != Way::Relay && random.below(3u32) == 0;
+        let request = Request { is_sealed, ..request };
         let exchange = Exchange {
             request,
             back,
@@ -276,7 +302,8 @@ impl Balancer {
             held: None,
             has_passed: false,
             is_over: false,
-            is_judged_here: way == Way::Early && random.below(2u32) == 0,
+            is_judged_here: way == Way::Early && (is_sealed || random.below(2u32) == 0),
+            header_left: if is_sealed { HEADER_BYTES } else { 0 },
         };
         self.fronts[client].exchange = Some(exchange);
         // Half of the servers that are spliced have a limit: late, they wait for the beginning.
@@ -284,12 +311,12 @@ impl Balancer {
         self.backs[back].flow.limit(if is_limited { LIMIT_BYTES } else { 0 });
         if way == Way::Early {
             let expected = match random.below(3u64) {
-                0 => request.response_bytes(),
+                0 => request.written_bytes(),
                 _ => 1 + random.below(100_000u64) as u32,
             };
             let begun = self.begin_splice(client, REQUEST_BYTES as u32, 0, Some(expected), now);
             match (begun, &mut self.fronts[client].exchange) {
-                (Ok(()), Some(exchange)) => exchange.held = Some(Vec::new()),
+                (Ok(()), Some(exchange)) => exchange.held = (!is_sealed).then(Vec::new),
                 // It is relayed.
                 _ => self.backs[back].flow.limit(0),
             }
@@ -307,7 +334,7 @@ impl Balancer {
         let is_limited = self.backs[back].flow.is_limited();
         // A server with a limit sends no more, wherever the splice was to begin.
         let is_due = exchange.relayed >= if is_limited { 1 } else { from.max(1) };
-        if exchange.splice.is_some() || !is_due {
+        if exchange.splice.is_some() || !is_due || exchange.header_left > 0 {
             return;
         }
         let segment_bytes = if is_limited { self.segment_bytes } else { 0 };
@@ -358,6 +385,7 @@ impl Balancer {
             },
             expected_bytes,
             is_judged_here: exchange.is_judged_here,
+            is_sealed: exchange.request.is_sealed,
         };
         match Splice::begin(flow, server, start, now.ms()) {
             Ok((mut splice, mut rule)) => {
@@ -392,9 +420,8 @@ impl Balancer {
     /// Sends the acknowledgement that was kept until the head is known.
     fn settle(&mut self, client: usize, now: Time) {
         let Front { flow, exchange: Some(exchange), .. } = &mut self.fronts[client] else { return };
-        let Some(splice) = exchange.splice.as_mut().filter(|splice| splice.head().is_some()) else {
-            return;
-        };
+        let is_known = exchange.is_known();
+        let Some(splice) = exchange.splice.as_mut().filter(|_| is_known) else { return };
         (exchange.has_passed, exchange.held) = (true, None);
         let owed = splice.owed_ack(flow, &mut self.backs[exchange.back].flow, now.ms());
         self.acks.extend(owed.map(|ack| (exchange.back, ack)));
@@ -412,13 +439,23 @@ impl Balancer {
         if front.output.is_empty()
             && let Some((_, bytes)) = self.backs[exchange.back].socket.read()
         {
+            let (count, left) = (bytes.len() as u32, exchange.header_left);
+            let bytes = bytes.slice(left.min(count) as usize..);
+            exchange.header_left = left - left.min(count);
+            if left > 0 && exchange.header_left == 0 {
+                self.judge_header(client, now);
+            }
+            let Front { output, exchange: Some(exchange), .. } = &mut self.fronts[client] else {
+                return;
+            };
             exchange.relayed += bytes.len() as u32;
             assert!(
                 exchange.relayed <= exchange.request.response_bytes(),
                 "more than the response"
             );
             match &mut exchange.held {
-                None => front.output.push_back(bytes),
+                None if bytes.is_empty() => {}
+                None => output.push_back(bytes),
                 Some(held) => {
                     held.extend_from_slice(&bytes);
                     self.judge(client, now);
@@ -426,6 +463,20 @@ impl Balancer {
             }
             self.relay(client, now);
         }
+    }
+
+    /// Decides about records behind a header: they are direct, or the splice is given up.
+    fn judge_header(&mut self, client: usize, now: Time) {
+        let Front { exchange: Some(exchange), .. } = &mut self.fronts[client] else { return };
+        if exchange.way != Way::Early || exchange.is_known() || exchange.splice.is_none() {
+            return;
+        }
+        exchange.splice = None;
+        let back = &mut self.backs[exchange.back];
+        if back.flow.is_limited() {
+            back.flow.extend(back.socket.read_at(), exchange.request.response_bytes());
+        }
+        self.acks.push((exchange.back, back.flow.room(now.ms())));
     }
 
     /// Decides about bytes that the client may have from the server's host.
@@ -466,9 +517,13 @@ impl Balancer {
         let Some(exchange) = &mut front.exchange else { return false };
         let back = &mut self.backs[exchange.back];
         if exchange.is_over {
-            assert_eq!(back.socket.read_at(), back.flow.socket_next(), "it was given nothing");
+            while back.socket.read().is_some() {}
+            // It was given nothing, or a header, which it can refuse.
+            let is_reusable = back.socket.read_at() == back.flow.socket_next();
+            assert!(is_reusable || exchange.request.is_sealed);
             self.over += 1;
-            self.release(client, true);
+            self.sealed += u64::from(exchange.request.is_sealed);
+            self.release(client, is_reusable);
             return true;
         }
         let Some(splice) = exchange.splice else {

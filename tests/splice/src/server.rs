@@ -40,17 +40,17 @@ impl Server {
             }
             let Some((request, at)) = &mut self.response else { return };
             let first = request.first_part_bytes().filter(|first| *at < *first);
-            let left = first.unwrap_or(request.response_bytes()) - *at;
+            let left = first.unwrap_or(request.written_bytes()) - *at;
             let count = left.min(self.socket.send_room_bytes()).min(64 << 10);
             if count == 0 || self.socket.send_room_pieces() == 0 {
                 return;
             }
-            let piece: Bytes = (*at..*at + count).map(|at| request.response_byte(at)).collect();
+            let piece: Bytes = (*at..*at + count).map(|at| request.written_byte(at)).collect();
             if self.socket.send(piece).is_err() {
                 return;
             }
             *at += count;
-            if *at == request.response_bytes() {
+            if *at == request.written_bytes() {
                 self.response = None;
             } else if first == Some(*at) {
                 return;

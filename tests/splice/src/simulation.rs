@@ -68,6 +68,8 @@ pub struct Outcome {
     pub untouched: u64,
     /// Splices that ended with the client's last acknowledgement.
     pub over: u64,
+    /// Those of sealed responses.
+    pub sealed: u64,
     /// Segments of servers that the balancer has sent to clients.
     pub forwarded: u64,
     /// Those that made a response's head known.
@@ -160,7 +162,7 @@ impl Simulation {
                 id += 1;
                 let most = 1 + random.below(plan.body_bytes_max);
                 let body_bytes = random.below(most) as u32;
-                Request { id, body_bytes }
+                Request { id, body_bytes, is_sealed: false }
             };
             let todo: VecDeque<Request> =
                 (0..plan.requests).map(|_| request(&mut random)).collect();
@@ -229,6 +231,7 @@ impl Simulation {
             copies: self.copies,
             untouched: self.balancer.untouched,
             over: self.balancer.over,
+            sealed: self.balancer.sealed,
             unacknowledged: self.balancer.unacknowledged,
             forwarded: self.forwarded,
             heads: self.heads,

@@ -82,6 +82,7 @@ fn lost_doubled_and_late_packets_change_no_byte() {
         all.copies += outcome.copies;
         all.untouched += outcome.untouched;
         all.over += outcome.over;
+        all.sealed += outcome.sealed;
         all.forwarded += outcome.forwarded;
         all.heads += outcome.heads;
         all.noted += outcome.noted;
@@ -91,6 +92,7 @@ fn lost_doubled_and_late_packets_change_no_byte() {
     assert!(all.spliced > 0 && all.bypassed_bytes > 0 && all.direct_segments > 0, "{all:?}");
     assert!(all.closed > 0 && all.unfit > 0, "{all:?}");
     assert!(all.copies > 0 && all.untouched > 0 && all.over > 0, "{all:?}");
+    assert!(all.sealed > 0, "{all:?}");
     assert!(all.forwarded > 0 && all.heads > 0 && all.noted > 0 && all.kept > 0, "{all:?}");
 }
 

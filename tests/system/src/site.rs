@@ -51,8 +51,16 @@ impl Site {
     /// A program does not start.
     #[allow(clippy::new_without_default, reason = "it starts programs")]
     pub fn new() -> Site {
-        let lab =
-            Lab::up(&["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"]);
+        Site::with(&[])
+    }
+
+    /// As [`Site::new`], in a lab with more options.
+    ///
+    /// # Panics
+    /// As [`Site::new`].
+    pub fn with(more: &[&str]) -> Site {
+        let options = ["--tls", "--servers", "1", "--objects", "small", "--fronts", "offload"];
+        let lab = Lab::up(&[&options[..], more].concat());
         let long: Vec<u8> = (0..LONG_BYTES).map(|at| (at / 3 + at / 1021) as u8).collect();
         fs::write(lab.dir().join("objects").join(LONG), long).unwrap();
         fs::create_dir(lab.dir().join("uploads")).unwrap();

@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use rustls::ClientConnection;
 use system_tests::client::{Client, End, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, wait_for};
-use system_tests::site::{PATHS, PATIENCE, Site, Way, fetch};
+use system_tests::site::{LONG, PATHS, PATIENCE, Site, Way, fetch};
 use system_tests::{Lab, needs, pool, turn};
 use tokio::io::AsyncWriteExt;
 use unlade_channel::channel::Channel;
@@ -21,6 +21,8 @@ use unlade_tls::piece::{Piece, PieceEnd};
 
 /// The host whose pool has sealing.
 const HOST: &str = "sealed.objects.lab";
+/// Hosts whose pools have it, also with direct return: without rules at the server's host, and with them.
+const HOSTS: [&str; 3] = [HOST, "forward.objects.lab", "late.objects.lab"];
 /// Where a test's own server listens, at the server's host.
 const OWN_SERVER: &str = "127.0.0.1:8083";
 const SEALED: &str = "unlade_lb_sealed_responses_total";
@@ -44,7 +46,7 @@ fn assert_none_declined(lab: &Lab) {
 fn responses_are_those_of_nginx_and_its_log_has_the_client() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     for way in [Way::Tcp, Way::Unix, Way::ProxyProtocol] {
         site.start_agent(way);
         let (lab, ca) = (&site.lab, site.lab.dir().join("pki/ca.crt").display().to_string());
@@ -200,7 +202,12 @@ fn framed(path: &str, tcp: &mut TcpStream) -> bool {
 }
 
 /// Runs curl at the client; returns its exit status, what it says for `-w`, and the bodies.
-fn curl(lab: &Lab, paths: &[String], options: &[&str]) -> (Option<i32>, String, Vec<Vec<u8>>) {
+fn curl(
+    lab: &Lab,
+    host: &str,
+    paths: &[String],
+    options: &[&str],
+) -> (Option<i32>, String, Vec<Vec<u8>>) {
     let directory = tempfile::tempdir().unwrap();
     let ca = lab.dir().join("pki/ca.crt").display().to_string();
     let mut curl = vec!["curl", "-sS", "--max-time", "60", "--cacert", &ca];
@@ -209,7 +216,7 @@ fn curl(lab: &Lab, paths: &[String], options: &[&str]) -> (Option<i32>, String, 
     let outputs: Vec<String> = (0..paths.len())
         .map(|at| directory.path().join(at.to_string()).display().to_string())
         .collect();
-    let urls: Vec<String> = paths.iter().map(|path| format!("https://{HOST}/{path}")).collect();
+    let urls: Vec<String> = paths.iter().map(|path| format!("https://{host}/{path}")).collect();
     for (url, output) in urls.iter().zip(&outputs) {
         curl.extend(["-o", output, url]);
     }
@@ -222,15 +229,16 @@ fn curl(lab: &Lab, paths: &[String], options: &[&str]) -> (Option<i32>, String, 
 fn every_framing_reaches_the_client_as_it_was_sent() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     let own = OwnServer::start(&site.lab, framed);
     site.start_agent_before(&format!("http://{}", own.address), "");
     let mut asked = 0;
-    for framing in ["length", "drop", "interim", "chunked", "until-close", "close"] {
+    let framings = ["length", "drop", "interim", "chunked", "until-close", "close"];
+    for (host, framing) in HOSTS.iter().flat_map(|host| framings.map(|framing| (host, framing))) {
         let paths = LENGTHS.map(|length| format!("{framing}/{length}"));
         for options in [&["--tlsv1.3"][..], &["--tls-max", "1.2"], &["--no-alpn", "--http1.0"]] {
-            let (status, told, bodies) = curl(&site.lab, &paths, options);
-            assert_eq!(status, Some(0), "{framing} {options:?}: {told}");
+            let (status, told, bodies) = curl(&site.lab, host, &paths, options);
+            assert_eq!(status, Some(0), "{host} {framing} {options:?}: {told}");
             for ((body, length), told) in bodies.iter().zip(LENGTHS).zip(told.lines()) {
                 assert!(*body == content(length), "{framing} {options:?}: {length}: other bytes");
                 assert!(told.starts_with("200 "), "{framing} {options:?}: {told}");
@@ -250,15 +258,18 @@ fn every_framing_reaches_the_client_as_it_was_sent() {
 fn a_response_that_breaks_does_not_look_complete() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     let own = OwnServer::start(&site.lab, framed);
     site.start_agent_before(&format!("http://{}", own.address), "");
     let mut broken = 0;
-    for framing in ["broken-length", "broken-chunked"] {
-        for length in [70_000, 3_000_000] {
+    for (host, framing) in
+        HOSTS.iter().flat_map(|host| ["broken-length", "broken-chunked"].map(|how| (host, how)))
+    {
+        // A path's second response is expected to be long.
+        for length in [70_000, 70_000, 3_000_000, 3_000_000] {
             let paths = [format!("{framing}/{length}")];
-            let (status, told, bodies) = curl(&site.lab, &paths, &[]);
-            assert_ne!(status, Some(0), "{framing}/{length}: {told}");
+            let (status, told, bodies) = curl(&site.lab, host, &paths, &[]);
+            assert_ne!(status, Some(0), "{host} {framing}/{length}: {told}");
             let whole = content(length);
             let is_prefix = bodies[0].len() < length && whole.starts_with(&bodies[0]);
             assert!(is_prefix, "{framing}/{length}: {} other bytes", bodies[0].len());
@@ -269,7 +280,7 @@ fn a_response_that_breaks_does_not_look_complete() {
     }
     // A response that has not begun is the agent's own.
     let paths = ["malformed/0", "length/10", "length/0"].map(str::to_owned);
-    let (status, told, _) = curl(&site.lab, &paths, &[]);
+    let (status, told, _) = curl(&site.lab, HOST, &paths, &[]);
     assert_eq!((status, told.as_str()), (Some(0), "502 1\n200 0\n200 0\n"));
     assert_eq!(declined(&site.lab, "broken"), broken);
 }
@@ -278,7 +289,7 @@ fn a_response_that_breaks_does_not_look_complete() {
 fn without_an_agent_responses_are_proxied() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     site.start_agent(Way::Tcp);
     let mut client = site.connect(HOST, true);
     assert_eq!(way_of(&site, &mut client), "local");
@@ -306,6 +317,51 @@ fn without_an_agent_responses_are_proxied() {
     assert_eq!(way_of(&site, &mut site.connect(HOST, true)), "front");
 }
 
+/// Responses that bypassed the balancer's sockets.
+fn returns(lab: &Lab, begin: &str) -> u64 {
+    count(lab, &format!("unlade_lb_direct_returns_total{{begin=\"{begin}\"}}"))
+}
+
+#[test]
+fn sealed_records_bypass_the_balancers_sockets() {
+    needs!("ip", "setsid", "kill", "curl", "nginx");
+    let _turn = turn();
+    let mut site = Site::with(&["--direct-return"]);
+    site.start_agent(Way::Tcp);
+    for (host, begin) in [("forward.objects.lab", "early"), ("late.objects.lab", "late")] {
+        let mut clients = [site.connect(host, true), site.connect(host, true)];
+        let (before, sealed) = (returns(&site.lab, begin), count(&site.lab, SEALED));
+        let objects = ["64KiB", "1MiB", "4KiB", "256KiB", LONG];
+        const ROUNDS: usize = 6;
+        for (round, name) in (0..ROUNDS).flat_map(|round| objects.map(|name| (round, name))) {
+            let whole = fs::read(site.lab.dir().join("objects").join(name)).unwrap();
+            for client in &mut clients {
+                // Some requests come together.
+                let together = 1 + round % 2;
+                let request = format!("GET /{name} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                site.at_client(|| {
+                    client.send(request.repeat(together).as_bytes()).unwrap();
+                    for _ in 0..together {
+                        let response = client.response(false).unwrap();
+                        assert!(response.body == whole, "{host} {round} {name}: {response:?}");
+                        assert_eq!(response.header("x-way"), Some("local"));
+                    }
+                });
+            }
+        }
+        let asked = (objects.len() * clients.len() * (ROUNDS + ROUNDS / 2)) as u64;
+        let lb = || Metrics::read(&site.lab, "lb").noteworthy();
+        // The end of a response that bypasses the sockets can be seen later.
+        let counted = wait_for(PATIENCE, || count(&site.lab, SEALED) == sealed + asked);
+        assert!(counted, "{host}: {} of {asked}: {}", count(&site.lab, SEALED) - sealed, lb());
+        // A path's first response is not expected, and late ones are longer than two of the objects.
+        let due = if begin == "early" { asked / 2 } else { asked / 3 };
+        let counted = wait_for(PATIENCE, || returns(&site.lab, begin) >= before + due);
+        assert!(counted, "{host}: {} of {asked}: {}", returns(&site.lab, begin) - before, lb());
+    }
+    assert_none_declined(&site.lab);
+}
+
 /// Asks for an object. Returns the way of the response.
 fn way_of(site: &Site, client: &mut Client) -> String {
     let request = format!("GET /64KiB HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
@@ -321,11 +377,11 @@ fn way_of(site: &Site, client: &mut Client) -> String {
 fn a_client_that_aborts_ends_its_request_at_nginx() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     site.start_agent(Way::Tcp);
-    for _ in 0..3 {
-        let mut client = site.connect(HOST, true);
-        let request = format!("GET /slow/1MiB HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+    for host in HOSTS.iter().cycle().take(6) {
+        let mut client = site.connect(host, true);
+        let request = format!("GET /slow/1MiB HTTP/1.1\r\nHost: {host}\r\n\r\n");
         site.at_client(|| client.send(request.as_bytes()).unwrap());
         assert!(wait_for(PATIENCE, || site.sidecar("unlade_sidecar_busy_connections") > 0));
         client.abort();
@@ -339,7 +395,7 @@ fn a_client_that_aborts_ends_its_request_at_nginx() {
 fn the_clients_own_messages_are_obeyed() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let mut site = Site::new();
+    let mut site = Site::with(&["--direct-return"]);
     site.start_agent(Way::Tcp);
     let [v4, _] = site.lab.virtual_ips();
     let ca = site.lab.dir().join("pki/ca.crt");
@@ -430,7 +486,7 @@ async fn lie(lab: &Lab, listener: &tokio::net::TcpListener, lie: Lie) {
 fn an_agent_that_lies_costs_its_clients_connection_only() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
     let _turn = turn();
-    let site = Site::new();
+    let site = Site::with(&["--direct-return"]);
     let address = pool::agent(&site.lab, "s1");
     let lies = [
         Lie::Nonsense,

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
 migration), by `unlade lb` with direct return of responses (splice-early, splice-late; splice-forward without \
-agents; plain HTTP), by `unlade lb` with responses sealed at the servers' hosts (sealed; HTTPS), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
+rules at the servers' hosts; over HTTPS with responses sealed there), by `unlade lb` with responses sealed at the servers' hosts (sealed; HTTPS), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
 a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \
@@ -126,9 +126,9 @@ enum Way {
     Migration,
     /// Direct return of a response from its first byte on (plain HTTP)
     SpliceEarly,
-    /// Direct return of the rest of a response (plain HTTP)
+    /// Direct return of the rest of a response; over HTTPS it is sealed at the server's host
     SpliceLate,
-    /// The same without agents: the rest passes the balancer as packets (plain HTTP)
+    /// The same without rules there: the rest passes the balancer as packets
     SpliceForward,
     /// The connection stays, and the server's host seals the response (HTTPS)
     Sealed,
@@ -145,8 +145,8 @@ impl Way {
     /// Returns true if responses over TLS, or plain ones, can take it.
     fn is_for(self, tls: bool) -> bool {
         match self {
-            Way::Migration => true,
-            Way::SpliceEarly | Way::SpliceLate | Way::SpliceForward => !tls,
+            Way::Migration | Way::SpliceLate | Way::SpliceForward => true,
+            Way::SpliceEarly => !tls,
             Way::Sealed => tls,
         }
     }

@@ -164,7 +164,7 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
             text.push_str(&route(Some(host), name, OffloadMode::Off, None));
             text.push_str(&pool(plan, name));
             let settings = settings.replace("KEY", &key);
-            let _ = writeln!(text, "direct_return = {{ {settings} }}");
+            let _ = writeln!(text, "sealing = true\ndirect_return = {{ {settings} }}");
         }
     }
     text

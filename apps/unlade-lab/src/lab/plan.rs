@@ -30,7 +30,8 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
 ];
 /// Hosts with direct return, in a lab with `--direct-return`: name, pool, settings. All responses that
 /// are expected to be of 1 KiB or more begin early at the second and the fourth, none at the third. The
-/// pool of the fourth has no agents.
+/// pool of the fourth has no agents. Over TLS, the servers' agents seal, and responses begin early at the
+/// fourth only.
 pub const DIRECT_HOSTS: [(&str, &str, &str); 4] = [
     ("direct.objects.lab", "direct", "key_file = KEY"),
     (EARLY_HOST, "early", "early_from_bytes = \"1KiB\", key_file = KEY"),

@@ -21,6 +21,8 @@ pub(crate) struct Sealing {
     pending: Vec<u8>,
     /// Nothing may follow the announced piece.
     is_last: bool,
+    /// The header of the announced piece is to be a segment of its own.
+    is_apart: bool,
 }
 
 impl std::fmt::Debug for Sealing {
@@ -30,14 +32,22 @@ impl std::fmt::Debug for Sealing {
 }
 
 impl Sealing {
-    pub(crate) fn new(sealer: Sealer, proof: PieceProof) -> Sealing {
-        Sealing { sealer, proof, due_bytes: 0, pending: Vec::new(), is_last: false }
+    /// `is_apart`: the header of a response that is announced is to be a segment of its own.
+    pub(crate) fn new(sealer: Sealer, proof: PieceProof, is_apart: bool) -> Sealing {
+        Sealing { sealer, proof, due_bytes: 0, pending: Vec::new(), is_last: false, is_apart }
     }
 
-    /// Announces the whole rest of the response, which has so many bytes.
-    pub(crate) fn announce(&mut self, content_bytes: u64, end: PieceEnd, out: &mut Vec<u8>) {
+    /// Announces the whole rest of the response, which has so many bytes. Returns true if the header is to be
+    /// sent before anything else, as a segment of its own.
+    pub(crate) fn announce(
+        &mut self,
+        content_bytes: u64,
+        end: PieceEnd,
+        out: &mut Vec<u8>,
+    ) -> bool {
         self.begin(content_bytes, Some(end), out);
         (self.due_bytes, self.is_last) = (content_bytes, true);
+        self.is_apart
     }
 
     fn begin(&mut self, content_bytes: u64, end: Option<PieceEnd>, out: &mut Vec<u8>) {
@@ -141,12 +151,12 @@ mod tests {
             let mut owner = RecordLayer::from_snapshot(&snapshot()).unwrap();
             let delegation = owner.delegate(1000).unwrap();
             let mut sealing =
-                Sealing::new(Sealer::new(&delegation).unwrap(), PieceProof::new(&KEY));
+                Sealing::new(Sealer::new(&delegation).unwrap(), PieceProof::new(&KEY), false);
             let mut out = Vec::new();
             for (at, part) in parts.iter().enumerate() {
                 if at == apart && is_announced {
                     let rest: usize = parts[at..].iter().map(Vec::len).sum();
-                    sealing.announce(rest as u64, END, &mut out);
+                    prop_assert!(!sealing.announce(rest as u64, END, &mut out));
                 }
                 sealing.seal(part, &mut out).unwrap();
             }
@@ -170,8 +180,8 @@ mod tests {
         let begun = || {
             let mut out = Vec::new();
             let mut sealing =
-                Sealing::new(Sealer::new(&delegation).unwrap(), PieceProof::new(&KEY));
-            sealing.announce(10, END, &mut out);
+                Sealing::new(Sealer::new(&delegation).unwrap(), PieceProof::new(&KEY), false);
+            assert!(!sealing.announce(10, END, &mut out));
             sealing.seal(b"123456789", &mut out).unwrap();
             (sealing, out)
         };

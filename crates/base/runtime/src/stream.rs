@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
+use rustix::net::SendFlags;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::TcpStream;
@@ -130,18 +131,20 @@ impl Stream {
     }
 
     /// Wraps a connection to a balancer for one request of its client, of which all is in `input`; the response
-    /// is sealed for the client, and goes to the balancer in pieces. `spare` is memory for that.
+    /// is sealed for the client, and goes to the balancer in pieces. `spare` is memory for that; `is_apart`:
+    /// the header of an announced response is to be a segment of its own.
     /// [`Stream::finish_sealing`] gives the parts back.
     pub fn sealing(
         (tcp, proof, mut spare): (TcpStream, PieceProof, Vec<u8>),
         sealer: Sealer,
         input: Vec<u8>,
         (client, service): (SocketAddr, SocketAddr),
+        is_apart: bool,
     ) -> Stream {
         let parts = Parts { tcp, record: None, input, ended: false };
         let mut stream = Stream::with_addresses(parts, client, service);
         spare.clear();
-        stream.sealing = Some(Box::new(Sealing::new(sealer, proof)));
+        stream.sealing = Some(Box::new(Sealing::new(sealer, proof, is_apart)));
         (stream.sealed, stream.ended) = (spare, true);
         stream
     }
@@ -149,10 +152,17 @@ impl Stream {
     /// Announces the whole rest of the response, which has `content_bytes` bytes, not 0. It goes in full
     /// records, of which the balancer knows the number before the first byte. Does nothing unless the
     /// response is sealed for another machine's client.
-    pub fn announce(&mut self, content_bytes: u64, end: PieceEnd) {
-        if let Some(sealing) = &mut self.sealing {
-            sealing.announce(content_bytes, end, &mut self.sealed);
+    ///
+    /// # Errors
+    /// The socket's.
+    pub async fn announce(&mut self, content_bytes: u64, end: PieceEnd) -> io::Result<()> {
+        let Some(sealing) = &mut self.sealing else { return Ok(()) };
+        if sealing.announce(content_bytes, end, &mut self.sealed) {
+            // The kernel appends nothing to it (MSG_EOR), also if it has to send it again.
+            write_flagged(&self.tcp, self.stall_limit, &self.sealed, SendFlags::EOR).await?;
+            self.sealed.clear();
         }
+        Ok(())
     }
 
     /// Ends a response that is sealed for another machine's client. `end` counts unless the response was
@@ -684,11 +694,20 @@ fn short_file() -> io::Error {
 async fn write_transport(
     tcp: &TcpStream,
     stall_limit: Option<Duration>,
-    mut bytes: &[u8],
+    bytes: &[u8],
     more: bool,
 ) -> io::Result<()> {
-    use rustix::net::SendFlags;
-    let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
+    let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+    write_flagged(tcp, stall_limit, bytes, flags).await
+}
+
+async fn write_flagged(
+    tcp: &TcpStream,
+    stall_limit: Option<Duration>,
+    mut bytes: &[u8],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let flags = flags | SendFlags::NOSIGNAL;
     while !bytes.is_empty() {
         let sent = tcp.try_io(Interest::WRITABLE, || {
             rustix::net::send(tcp.as_fd(), bytes, flags).map_err(io::Error::from)

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use unlade_http::{Method, RequestHead};
 use unlade_runtime::Stream;
+use unlade_tls::piece::PieceEnd;
 
 use crate::cache::OpenObject;
 use crate::condition::{self, Conditions, Verdict};
@@ -11,7 +12,7 @@ use crate::context::Context;
 use crate::exchange::{Exchange, ServeError, Served, status_of};
 use crate::objects::Objects;
 use crate::range::{self, Selection};
-use crate::reply;
+use crate::reply::{self, Persistence};
 use crate::session::Session;
 use crate::transfer;
 
@@ -106,13 +107,14 @@ pub(crate) async fn serve(
     let persistence = exchange.persistence(session.context());
     reply::finish(&mut out, &date, persistence);
     let body = body.filter(|(_, _, bytes)| exchange.method == Method::Get && *bytes > 0);
+    let body_bytes = body.map_or(0, |(.., bytes)| bytes);
+    let end = PieceEnd { status, keep_alive: persistence != Persistence::Close };
+    stream.announce(out.len() as u64 + body_bytes, end).await?;
     let sent = transfer::send(stream, session, &out, body.is_some()).await;
     session.out = out;
     sent?;
-    let mut body_bytes = 0;
     if let Some((entry, offset, bytes)) = body {
         transfer::send_file(stream, session, &entry.object.file, offset, bytes).await?;
-        body_bytes = bytes;
     }
     Ok(exchange.served(persistence, status, body_bytes))
 }

@@ -86,12 +86,13 @@ async fn serve_connection(
         let received = session.within(idle, OnDrain::GiveUp, receiver.receive(&tcp)).await;
         let Ok(received) = received else { return Ok(()) };
         let Some(frame) = received? else { return Ok(()) };
-        let Frame::Seal { client, service, delegation, request } = frame else {
+        let Frame::Seal { client, service, is_apart, delegation, request } = frame else {
             return Err(End::Frame);
         };
         let sealer = Sealer::new(&Delegation::from_bytes(&delegation)?)?;
         let parts = (tcp, proof, spares.take());
-        let mut stream = Stream::sealing(parts, sealer, request.to_vec(), (client, service));
+        let ends = (client, service);
+        let mut stream = Stream::sealing(parts, sealer, request.to_vec(), ends, is_apart);
         let end = answer(&mut stream, &mut session).await;
         if end.is_err() {
             // A response without an end must not look complete.

@@ -1,6 +1,8 @@
 //! Sends a response to the client: its head and the first part of the body in one write, then the
 //! rest.
 
+mod sealed;
+
 use std::io;
 use std::time::Duration;
 
@@ -104,41 +106,6 @@ impl Delivery<'_> {
     fn broken(&self, failed: Failed) -> Delivered {
         let outcome = Err(failed);
         Delivered { outcome, begun: true, upstream: None, response_bytes: 0, age: self.age }
-    }
-
-    /// Passes on `bytes` bytes of records as they are, of which the first may have come. What comes behind
-    /// them stays.
-    pub(crate) async fn run_sealed(
-        &mut self,
-        mut bytes: u64,
-        upstream: &mut Upstream,
-    ) -> Result<(), Failed> {
-        while bytes > 0 {
-            let came = self.incoming.data();
-            if !came.is_empty() {
-                let due = bytes.min(came.len() as u64) as usize;
-                write(self.client, self.timeouts, &came[..due], false).await?;
-                self.incoming.consume(due);
-                bytes -= due as u64;
-                continue;
-            }
-            if self.worker.plan().config.body.splices(bytes)
-                && let Ok(pipe) = self.worker.pipes.take()
-            {
-                let (mut body, mut sent) = (Body::Length(bytes), 0);
-                self.splice(upstream, pipe, &mut body, &mut sent).await?;
-                bytes = body.blind_bytes();
-                continue;
-            }
-            self.incoming.make_room();
-            let reading = self.incoming.fill(&mut upstream.tcp, &self.worker.buffers);
-            match self.timer.limit(self.timeouts.body_stall, reading).await {
-                Err(Elapsed) => return Err(Failed::Slow),
-                Ok(Ok(1..)) => {}
-                Ok(_) => return Err(Failed::Server),
-            }
-        }
-        Ok(())
     }
 
     /// Decides about a response whose splice began early.

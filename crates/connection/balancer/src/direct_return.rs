@@ -155,9 +155,12 @@ impl DirectReturn<'_> {
         bytes: (u32, u32),
     ) -> bool {
         let opened = self.open_slots(client, upstream);
+        let is_sealed = upstream.sealing.is_some();
         let secret = self.secret(upstream);
         let begun = match (&*self.client, &mut upstream.end, opened) {
-            (Some(slot), Some(end), Ok(())) => self.splices.begin_early(slot, end, bytes, secret),
+            (Some(slot), Some(end), Ok(())) => {
+                self.splices.begin_early(slot, end, bytes, secret, is_sealed)
+            }
             (_, _, opened) => opened.and(Err(SpliceError::Closed)),
         };
         if let Err(error) = &begun {
@@ -233,6 +236,11 @@ impl DirectReturn<'_> {
     /// sockets, too.
     pub(crate) fn expect_another(&self) {
         self.client.iter().for_each(ClientSlot::hold);
+    }
+
+    /// Returns true if the header of a sealed response has come, and its records are direct.
+    pub(crate) fn has_header(&self) -> bool {
+        self.client.as_ref().is_some_and(ClientSlot::has_header)
     }
 
     /// Returns true if the client has acknowledged the last byte.

@@ -244,9 +244,13 @@ impl Exchange<'_> {
 
     /// Returns true if responses of a server to this client can bypass the sockets.
     fn may_return_directly(&self, server: SocketAddr) -> bool {
+        !self.client.is_tls() && self.may_bypass(server)
+    }
+
+    /// As [`Exchange::may_return_directly`], for bytes that the client can have as they are.
+    fn may_bypass(&self, server: SocketAddr) -> bool {
         // A segment cannot change its family.
         self.pool.direct_return.is_some()
-            && !self.client.is_tls()
             && self.client.peer().is_ipv6() == server.is_ipv6()
             && self.worker.splices().is_some()
     }

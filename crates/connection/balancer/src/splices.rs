@@ -259,7 +259,7 @@ impl Splices {
 
     /// Begins a splice before a request of so many bytes is sent, for which as many of a response are
     /// expected. Without an agent it begins when the request leaves the socket:
-    /// [`ServerEnd::beginning`].
+    /// [`ServerEnd::beginning`]. `is_sealed`: the response begins with the header of a sealed one.
     ///
     /// # Errors
     /// As those of [`SpliceWorker::begin`].
@@ -269,6 +269,7 @@ impl Splices {
         end: &mut ServerEnd,
         (request_bytes, expected_bytes): (u32, u32),
         secret: Option<[u8; 16]>,
+        is_sealed: bool,
     ) -> Result<(), SpliceError> {
         if end.limit_bytes > 0 {
             // Of the next response, whatever this one is.
@@ -277,7 +278,7 @@ impl Splices {
         }
         end.is_wish = secret.is_none();
         if end.is_wish {
-            end.slot.wish(client, request_bytes, expected_bytes);
+            end.slot.wish(client, (request_bytes, expected_bytes), is_sealed);
             return Ok(());
         }
         self.begin_when(client, end, When::Early { request_bytes, expected_bytes }, secret)

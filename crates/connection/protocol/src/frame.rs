@@ -334,6 +334,8 @@ pub enum Frame {
         client: SocketAddr,
         /// The address that it has connected to.
         service: SocketAddr,
+        /// The header of a response of known length is to be a segment of its own.
+        is_apart: bool,
         /// Encoded delegation of the records: version, suite, number of the next record, IV, key.
         delegation: ClientBytes,
         /// The request, head and body, as the client has sent it.
@@ -465,9 +467,10 @@ impl Frame {
                 out.put_u16(*version);
                 out.put_blob(key);
             }
-            Frame::Seal { client, service, delegation, request } => {
+            Frame::Seal { client, service, is_apart, delegation, request } => {
                 out.put_address(*client);
                 out.put_address(*service);
+                out.put_u8((*is_apart).into());
                 out.put_blob(delegation);
                 out.put_blob(request);
             }
@@ -560,9 +563,10 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
 
 fn decode_seal(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
     let (client, service) = (reader.address()?, reader.address()?);
+    let is_apart = reader.bool("a header apart")?;
     let delegation = reader.blob("delegation", DELEGATION_BYTES_MAX)?.to_vec().into();
     let request = reader.blob("request", SEALED_REQUEST_BYTES_MAX)?.to_vec().into();
-    Ok(Frame::Seal { client, service, delegation, request })
+    Ok(Frame::Seal { client, service, is_apart, delegation, request })
 }
 
 fn decode_owned(reader: &mut Reader<'_>) -> Result<Frame, DecodeError> {
@@ -756,6 +760,7 @@ mod tests {
             }),
             (any::<[u8; 4]>(), any::<[u8; 16]>(), any::<u16>(), sealed, request).prop_map(
                 |(client, service, port, delegation, request)| Frame::Seal {
+                    is_apart: port % 2 == 1,
                     client: (client, port).into(),
                     service: (service, !port).into(),
                     delegation: delegation.into(),

@@ -60,6 +60,7 @@
 //!     length_bytes: Some(500),
 //!     expected_bytes: None,
 //!     is_judged_here: false,
+//!     is_sealed: false,
 //! };
 //! let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 0)?;
 //!

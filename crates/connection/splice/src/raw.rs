@@ -133,8 +133,8 @@ pub struct RawSplice {
     pub has_fin: u32,
     /// Status in the head.
     pub status: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: the head is the header of a sealed response.
+    pub is_sealed: u32,
 }
 
 /// `struct splice_segment`.
@@ -287,7 +287,7 @@ impl From<Splice> for RawSplice {
             rule_ack: splice.rule_ack.0,
             has_fin: splice.has_fin.into(),
             status: splice.head.map_or(0, |head| head.status.into()),
-            reserved: 0,
+            is_sealed: splice.is_sealed.into(),
         }
     }
 }
@@ -307,6 +307,7 @@ impl From<RawSplice> for Option<Splice> {
             early_bytes: raw.early_bytes,
             rule_ack: SeqNumber(raw.rule_ack),
             has_fin: raw.has_fin != 0,
+            is_sealed: raw.is_sealed != 0,
         })
     }
 }
@@ -391,8 +392,8 @@ pub struct RawStart {
     pub received: u32,
     /// 1: the head is judged at the balancer.
     pub is_judged_here: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// 1: the head is the header of a sealed response.
+    pub is_sealed: u32,
 }
 
 /// `struct splice_rule`.
@@ -441,7 +442,7 @@ impl From<Start> for RawStart {
             expected_bytes: start.expected_bytes.unwrap_or_default(),
             received: start.received.0,
             is_judged_here: start.is_judged_here.into(),
-            reserved: 0,
+            is_sealed: start.is_sealed.into(),
         }
     }
 }

@@ -75,6 +75,8 @@ pub struct Splice {
     pub(crate) rule_ack: SeqNumber,
     /// The server has ended its connection; the socket may not know it yet.
     pub(crate) has_fin: bool,
+    /// In place of the head there is the header of a sealed response.
+    pub(crate) is_sealed: bool,
 }
 
 /// Where a segment of a server goes.
@@ -181,6 +183,7 @@ impl Splice {
             early_bytes: at.expected_bytes.filter(|_| at.is_judged_here).unwrap_or_default(),
             rule_ack: rule.ack,
             has_fin: false,
+            is_sealed: awaits_head && at.is_sealed,
         };
         Ok((splice, rule))
     }
@@ -437,6 +440,36 @@ impl Splice {
         Some(FromServer::Head { client: shown, socket })
     }
 
+    /// Takes the header of a sealed response that began early: a segment of its own, which goes to the
+    /// server's socket. The `records_bytes` bytes behind it are the client's. Returns the segment for the
+    /// socket; `None`: the segment is one for [`Splice::receive_from_server`].
+    pub fn receive_header(
+        &mut self,
+        client: &ClientFlow,
+        server: &mut ServerFlow,
+        segment: &Segment,
+        records_bytes: u32,
+        now_ms: u64,
+    ) -> Option<Segment> {
+        let is_first = self.awaits_head
+            && self.is_sealed
+            && !segment.is_copy
+            && segment.payload_bytes > 0
+            && segment.seq == self.first
+            && server.passed_end == self.first
+            && is_plain(segment.flags)
+            && server.request_end.0.wrapping_sub(segment.ack.0) <= ACK_BEHIND_BYTES_MAX
+            && !server.socket_edge.before(segment.end());
+        if !is_first {
+            return None;
+        }
+        let socket = server.for_socket(segment, true, now_ms)?;
+        self.first = segment.end();
+        self.delta = self.delta.wrapping_sub(segment.payload_bytes);
+        self.learn_length(client, records_bytes, self.early_bytes > 0);
+        Some(socket)
+    }
+
     /// Returns true if the segment is of the response, and ends behind what the socket has of it.
     fn is_past_socket(&self, server: &ServerFlow, segment: &Segment) -> bool {
         let Some(end) = self.end.filter(|_| !self.awaits_head) else { return false };
@@ -537,6 +570,8 @@ impl Splice {
         client.clock.advance(2 * CLOCK_MARGIN_MS);
         server.bypassed = server.bypassed.wrapping_add(end.0.wrapping_sub(server.passed_end.0));
         server.passed_end = end;
+        // Until the next request, too: without a window the server could not even end its connection.
+        server.limit_end = end + server.limit_bytes;
         Ok(Ended { ack: owed, is_reusable })
     }
 
@@ -595,6 +630,8 @@ pub struct Start {
     pub expected_bytes: Option<u32>,
     /// The server's host takes no rule: the balancer looks at that head when it comes.
     pub is_judged_here: bool,
+    /// In place of a head, the response begins with the header of a sealed one.
+    pub is_sealed: bool,
 }
 
 /// Translates a segment of a client without a splice, for its socket or, with a reset, for the client.

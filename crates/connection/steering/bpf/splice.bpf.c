@@ -18,6 +18,7 @@
 
 #include "checksum.h"
 #include "cut.h"
+#include "piece.h"
 #include "response_head.h"
 #include "splice_packet.h"
 
@@ -72,6 +73,8 @@ struct splice_wish {
 	__u32 client; /* slot */
 	__u32 request_bytes;
 	__u32 expected_bytes;
+	__u32 is_sealed; /* the response has a header of piece.h in place of a head */
+	__u32 reserved;
 };
 
 struct splice_server_slot {
@@ -395,7 +398,7 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	struct splice_lock *lock;
 	struct splice_fit fit = {};
 	__u64 now_ns = bpf_ktime_get_ns(), now_ms = now_ns / NS_PER_MS;
-	__u32 peer, number;
+	__u32 peer, number, records_bytes = 0;
 	int ways = 0, is_lost = 1, has_head = 0, is_head = 0;
 
 	if (!slot || !slot->head.is_open)
@@ -410,13 +413,16 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 	/* That is decided under the lock. */
 	if (client && packet->payload && client->splice.awaits_head &&
 	    client->splice.first == work->segment.seq &&
-	    (work->segment.is_copy || client->head.ifindex)) {
+	    (work->segment.is_copy || client->head.ifindex || client->splice.is_sealed)) {
 		/* A wrong one of a head costs more: the response's length is read from it. */
 		if (!is_intact_skb(skb, packet)) {
 			count(SPLICE_CORRUPT);
 			return NEXT;
 		}
-		has_head = read_head(skb, packet, &fit);
+		if (client->splice.is_sealed)
+			records_bytes = read_piece(skb, packet);
+		else
+			has_head = read_head(skb, packet, &fit);
 	}
 	number = slot->head.lock;
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
@@ -440,6 +446,12 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 							   &client->splice, &work->segment,
 							   &work->ack, &fit, now_ms);
 				is_head = ways;
+			} else if (records_bytes && client->splice.awaits_head) {
+				client->head_ns = now_ns;
+				client->end_ns = now_ns;
+				ways = splice_receive_header(&client->flow, &slot->flow,
+							     &client->splice, &work->segment,
+							     records_bytes, now_ms);
 			}
 			if (!ways)
 				ways = splice_receive_from_server(&client->flow, &slot->flow,

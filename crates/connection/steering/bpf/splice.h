@@ -623,6 +623,30 @@ static __always_inline int splice_receive_head(const struct splice_client *clien
 	return SPLICE_TO_CLIENT | SPLICE_TO_SOCKET;
 }
 
+/* Takes the header of a sealed response, a segment of its own, which goes to the socket: the `records_bytes` bytes
+ * behind it are the client's. Returns 0 if it is another segment. */
+static __always_inline int splice_receive_header(const struct splice_client *client,
+						 struct splice_server *server,
+						 struct splice_state *splice,
+						 struct splice_segment *segment,
+						 __u32 records_bytes, __u64 now_ms)
+{
+	__u32 bytes = segment->payload_bytes;
+
+	if (!splice->awaits_head || !splice->is_sealed || segment->is_copy ||
+	    segment->seq != splice->first || server->passed_end != splice->first ||
+	    !is_plain(segment->flags) || !bytes ||
+	    server->request_end - segment->ack > ACK_BEHIND_BYTES_MAX ||
+	    before(server->socket_edge, segment->seq + bytes))
+		return 0;
+	if (!server_for_socket(server, 1, segment, now_ms))
+		return 0;
+	splice->first += bytes;
+	splice->delta -= bytes;
+	splice_learn_length(client, splice, records_bytes, splice->early_bytes);
+	return SPLICE_TO_SOCKET;
+}
+
 /* A segment of the server during a splice. Returns enum splice_way; 0: it is dropped. */
 static __always_inline int splice_receive_from_server(const struct splice_client *client,
 						      struct splice_server *server,
@@ -704,6 +728,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	splice->clock_offset = rule->clock_offset;
 	splice->forwarded_bytes = 0;
 	splice->early_bytes = start->awaits_head && start->is_judged_here ? start->expected_bytes : 0;
+	splice->is_sealed = start->awaits_head && start->is_sealed;
 	rule->awaits_head = start->awaits_head;
 	rule->first = first;
 	rule->end = splice->end;
@@ -742,6 +767,8 @@ static __always_inline int splice_end(struct splice_client *client, struct splic
 	client->clock.shift += 2 * CLOCK_MARGIN_MS;
 	server->bypassed += end - server->passed_end;
 	server->passed_end = end;
+	/* Until the next request, too: without a window the server could not even end its connection. */
+	server->limit_end = end + server->limit_bytes;
 	splice->is_active = 0;
 	return owes ? SPLICE_ENDED_OWING : SPLICE_ENDED;
 }

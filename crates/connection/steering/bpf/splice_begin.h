@@ -73,6 +73,7 @@ static __noinline int begin_with_request(struct __sk_buff *skb, struct splice_se
 	start->expected_bytes = s->wish.expected_bytes;
 	start->awaits_head = 1;
 	start->is_judged_here = 1;
+	start->is_sealed = s->wish.is_sealed;
 	unfit = are_sockets_fit(s, &work->ours, &work->theirs);
 	bpf_spin_lock(&lock->lock);
 	/* The process may have given up. */

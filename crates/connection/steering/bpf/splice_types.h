@@ -78,7 +78,7 @@ struct splice_state {
 	__u32 rule_ack;
 	__u32 has_fin;
 	__u32 status;
-	__u32 reserved;
+	__u32 is_sealed;
 };
 
 /* `Head` of the crate. */
@@ -115,7 +115,7 @@ struct splice_start {
 	__u32 expected_bytes;
 	__u32 received;
 	__u32 is_judged_here;
-	__u32 reserved;
+	__u32 is_sealed;
 };
 
 /* `Rule` of the crate, without what the caller knows. */

@@ -25,6 +25,7 @@ enum operation {
 	RECEIVE_HEAD,
 	SEND_TO_CLIENT_ALONE,
 	KEPT_ACK,
+	RECEIVE_HEADER,
 };
 
 struct vector {
@@ -103,6 +104,10 @@ static __always_inline void run(struct vector *v)
 	case RECEIVE_HEAD:
 		v->result = splice_receive_head(&v->client, &v->server, &v->splice, &v->segment,
 						&v->ack, &v->head, v->now_ms);
+		break;
+	case RECEIVE_HEADER:
+		v->result = splice_receive_header(&v->client, &v->server, &v->splice, &v->segment,
+						  v->arguments[0], v->now_ms);
 		break;
 	case ROOM:
 		server_room(&v->server, &v->ack, v->now_ms);

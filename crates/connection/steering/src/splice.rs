@@ -24,7 +24,7 @@ use crate::splice_frames::{BLANK, RuleFrame, ack_frame, rule_frame};
 pub use crate::splice_memory::WORKERS_MAX;
 use crate::splice_memory::{
     ACKED, AWAITS_HEAD, CLIENT_HAS_CLOCK, END, FIRST, FORWARDED_BYTES, HEAD_BYTES, HOLD,
-    HOLD_ARMED, HOLD_KEPT, HOLD_OFF, IS_ACTIVE, IS_COMPLETE, NONE, OWES_ACK, RawRequest,
+    HOLD_ARMED, HOLD_KEPT, HOLD_OFF, IS_ACTIVE, IS_COMPLETE, IS_SEALED, NONE, OWES_ACK, RawRequest,
     SERVER_HAS_CLOCK, SERVER_LIMIT, STATUS, Shared, Slots, Table, WISH_BEGUN, WISH_MADE, WISH_NONE,
     WISH_UNFIT,
 };
@@ -429,6 +429,14 @@ impl ClientSlot {
         Some(Head { status: get(STATUS) as u16, head_bytes, body_bytes })
     }
 
+    /// Returns true if the header of a sealed response has come, and the records behind it are the client's.
+    /// To be asked after the header was read from the server's socket.
+    pub fn has_header(&self) -> bool {
+        let splice = &self.shared.client(self.index).splice;
+        splice[AWAITS_HEAD].load(Ordering::Acquire) == 0
+            && splice[IS_SEALED].load(Ordering::Relaxed) != 0
+    }
+
     /// Returns the time for which the head of [`ClientSlot::head`] has been known.
     pub fn head_age(&self) -> Duration {
         since(&self.shared.client(self.index).head_ns)
@@ -528,8 +536,15 @@ impl ServerSlot {
     /// Begins a splice when the next request leaves the socket, without an agent: as
     /// [`SpliceWorker::begin`] with [`When::Early`], but without a system call. Both slots are of one
     /// worker. [`ServerSlot::wished`] tells the outcome, [`SpliceWorker::abort`] takes the wish back.
-    pub fn wish(&self, client: &ClientSlot, request_bytes: u32, expected_bytes: u32) {
+    /// `is_sealed`: in place of a head, the response begins with the header of a sealed one.
+    pub fn wish(
+        &self,
+        client: &ClientSlot,
+        (request_bytes, expected_bytes): (u32, u32),
+        is_sealed: bool,
+    ) {
         let wish = &self.shared.server(self.index).wish;
+        wish.is_sealed.store(is_sealed.into(), Ordering::Relaxed);
         wish.client.store(client.index, Ordering::Relaxed);
         wish.request_bytes.store(request_bytes, Ordering::Relaxed);
         wish.expected_bytes.store(expected_bytes, Ordering::Relaxed);

@@ -63,6 +63,8 @@ pub(crate) struct RawWish {
     pub(crate) client: AtomicU32,
     pub(crate) request_bytes: AtomicU32,
     pub(crate) expected_bytes: AtomicU32,
+    pub(crate) is_sealed: AtomicU32,
+    pub(crate) reserved: AtomicU32,
 }
 
 /// `struct splice_request` of bpf/splice_control.h.
@@ -91,7 +93,7 @@ pub(crate) struct RawRequest {
 }
 
 const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 232);
-const _: () = assert!(size_of::<RawServerSlot>() == 176 && size_of::<RawRequest>() == 136);
+const _: () = assert!(size_of::<RawServerSlot>() == 184 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 pub(crate) const BYPASSED: usize = 0;
 pub(crate) const SENT_END: usize = 1;
@@ -111,6 +113,7 @@ pub(crate) const AWAITS_HEAD: usize = 7;
 pub(crate) const HEAD_BYTES: usize = 8;
 pub(crate) const FORWARDED_BYTES: usize = 10;
 pub(crate) const STATUS: usize = 14;
+pub(crate) const IS_SEALED: usize = 15;
 
 /// `enum splice_hold` of bpf/splice_types.h.
 pub(crate) const HOLD_OFF: u32 = 0;

@@ -42,9 +42,10 @@ enum Operation {
     ReceiveHead,
     SendToClientAlone,
     KeptAck,
+    ReceiveHeader,
 }
 
-const OPERATIONS: [Operation; 17] = [
+const OPERATIONS: [Operation; 18] = [
     Operation::ClientReceive,
     Operation::SpliceReceiveFromClient,
     Operation::SendToClient,
@@ -62,6 +63,7 @@ const OPERATIONS: [Operation; 17] = [
     Operation::ReceiveHead,
     Operation::SendToClientAlone,
     Operation::KeptAck,
+    Operation::ReceiveHeader,
 ];
 
 /// `struct vector` of bpf/splice_vector.bpf.c.
@@ -214,7 +216,7 @@ fn any(random: &mut Random) -> Vector {
         rule_ack: near(random, theirs),
         has_fin: random.below(8u32) / 7,
         status: 0,
-        reserved: 0,
+        is_sealed: random.below(2u32),
     };
     let has_length = random.below(4u32).min(1);
     let longest = random.below(2u32) << 30;
@@ -240,7 +242,7 @@ fn any(random: &mut Random) -> Vector {
             expected_bytes: is_awaited * near(random, longest),
             received: near(random, client.received),
             is_judged_here: random.below(2u32),
-            reserved: 0,
+            is_sealed: random.below(2u32),
         },
         ..Vector::default()
     }
@@ -257,6 +259,7 @@ fn start_of(raw: &RawStart) -> Start {
         segment_bytes: raw.segment_bytes,
         expected_bytes: (raw.awaits_head != 0).then_some(raw.expected_bytes),
         is_judged_here: raw.is_judged_here != 0,
+        is_sealed: raw.is_sealed != 0,
     }
 }
 
@@ -346,6 +349,11 @@ fn model(operation: Operation, vector: &Vector) -> (Vector, Option<Segment>, Opt
                 None => {}
             }
         }
+        Operation::ReceiveHeader => {
+            let bytes = vector.arguments[0];
+            shown = spliced.receive_header(&client, &mut server, &segment, bytes, now_ms);
+            out.result = TO_SOCKET * u32::from(shown.is_some());
+        }
         Operation::Room => ack = Some(server.room(now_ms)),
         Operation::SetLength => spliced.set_length(&client, vector.arguments[0]),
         Operation::End => {
@@ -377,6 +385,7 @@ fn both_translations_agree() {
     }
     let (mut ended, mut begun, mut over) = (0, 0, 0);
     let (mut forwarded, mut cut, mut heads, mut copies, mut kept) = (0, 0, 0, 0, 0);
+    let mut headers = 0;
     cases(2000, |random| {
         for operation in OPERATIONS {
             let mut vector = any(random);
@@ -437,6 +446,16 @@ fn both_translations_agree() {
                 let status = 200 + 6 * random.below(2u32);
                 vector.head = [head_bytes, head_bytes + random.below(9_000u32), status];
             }
+            if matches!(operation, Operation::ReceiveHeader) {
+                let (splice, segment) = (&mut vector.splice, &mut vector.segment);
+                (splice.has_end, splice.end, splice.awaits_head) = (0, 0, 1);
+                segment.seq = splice.first.wrapping_add(random.below(9u32) / 8);
+                vector.server.passed_end = segment.seq.wrapping_add(random.below(9u32) / 8);
+                vector.server.socket_edge = vector.server.passed_end.wrapping_add(300);
+                segment.ack = request_end.wrapping_sub(random.below(70_000u32));
+                segment.payload_bytes = random.below(9u32) * 40;
+                vector.arguments = [1 + random.below(1u32 << 30), 0];
+            }
             if matches!(operation, Operation::EndIfOver) {
                 let splice = &mut vector.splice;
                 let (first, written) = (splice.first, splice.first.wrapping_add(splice.delta));
@@ -449,7 +468,7 @@ fn both_translations_agree() {
                 let next = passed_end.wrapping_sub(vector.server.bypassed);
                 let written = sent_end.wrapping_sub(vector.client.bypassed);
                 vector.arguments = [near(random, next), near(random, written)];
-            } else if is_from_client {
+            } else if is_from_client && !matches!(operation, Operation::ReceiveHeader) {
                 vector.arguments = [random.below(1u32 << 30), near(random, passed_end)];
             }
             let (expected, shown, ack) = model(operation, &vector);
@@ -474,6 +493,9 @@ fn both_translations_agree() {
             }
             if matches!(operation, Operation::SendToClientAlone) {
                 kept += u32::from(expected.result == 0);
+            }
+            if matches!(operation, Operation::ReceiveHeader) {
+                headers += expected.result;
             }
             if matches!(operation, Operation::ReceiveHead) {
                 heads += u32::from(expected.result & TO_CLIENT != 0);
@@ -507,4 +529,5 @@ fn both_translations_agree() {
         "{ended} ended, {over} over, {begun} begun, {forwarded} forwarded, {cut} cut, {heads} heads"
     );
     assert!(copies > 20 && kept > 20, "{copies} copies, {kept} kept");
+    assert!(headers > 20, "{headers} headers");
 }

@@ -326,7 +326,7 @@ impl Balancer {
                 to_server_line(server, line);
             } else {
                 let slot = exchange.slot.as_ref().expect("it is open");
-                server_slot.wish(slot, request_bytes, expected_bytes);
+                server_slot.wish(slot, (request_bytes, expected_bytes), false);
                 assert!(server_slot.wished().is_none());
                 let is_taken_back = bytes % 8 == 7;
                 if is_taken_back {

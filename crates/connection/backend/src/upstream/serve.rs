@@ -140,7 +140,7 @@ async fn refuse(
     let head_only = method == Method::Head;
     let body_bytes = response::refuse(refusal, &date, persistence, head_only, &mut out);
     let keep_alive = persistence != Persistence::Close;
-    client.announce(out.len() as u64, PieceEnd { status: refusal.status, keep_alive });
+    client.announce(out.len() as u64, PieceEnd { status: refusal.status, keep_alive }).await?;
     let sent = transfer::send(client, session, &out, false).await;
     session.out = out;
     sent?;
@@ -368,7 +368,8 @@ impl Forwarding<'_> {
         let head_bytes = out.len() as u64;
         if let Some(body_bytes) = response.left_bytes() {
             let end = PieceEnd { status: response.status, keep_alive: response.keep_alive };
-            self.client.announce(head_bytes + body_bytes, end);
+            let announced = self.client.announce(head_bytes + body_bytes, end).await;
+            announced.map_err(|_| Failed::ClientGone)?;
         }
         let taken = response.take(received.data(), &mut out).map_err(Failed::BadResponse)?;
         received.consume(taken);

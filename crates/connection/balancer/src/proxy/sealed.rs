@@ -8,14 +8,19 @@
 //! ```
 //! From the delegation on nothing else can be sent to the client: a failure resets its connection.
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use tokio::time::Instant;
 use unlade_handoff_protocol::frame::{Frame, SEALED_REQUEST_BYTES_MAX};
 use unlade_http::forward::Body;
 use unlade_metrics::{Event, SealingRefusal, Stage};
+use unlade_steering::splice::ClientSlot;
 use unlade_tls::piece::{PIECE_HEADER_BYTES, Piece, PieceEnd};
 
 use super::{Exchange, Forward, Going};
 use crate::deliver::Delivered;
+use crate::direct_return::{DirectReturn, Looks};
 use crate::exchange::{Done, Ended, Failed};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::server::Server;
@@ -32,6 +37,12 @@ struct Passed {
     records: u64,
     /// Bytes of records.
     sealed_bytes: u64,
+    /// Number of the request's path.
+    path: u64,
+    /// The records are to be direct from the first one on.
+    is_early: bool,
+    /// Time since the end of the response, if it is seen later.
+    age: Duration,
 }
 
 impl Exchange<'_> {
@@ -57,7 +68,9 @@ impl Exchange<'_> {
             self.worker.meter.add(Event::SealingDeclined(why));
             None
         };
-        let mut upstream = match self.worker.upstreams.take(agent, false) {
+        let expected = self.expected_sealed(forward, agent);
+        let is_limited = expected.is_some();
+        let mut upstream = match self.worker.upstreams.take(agent, is_limited) {
             Some(upstream) => upstream,
             None => {
                 let trust = self.pool.trust.as_ref()?;
@@ -84,6 +97,7 @@ impl Exchange<'_> {
         let frame = Frame::Seal {
             client: self.client.peer(),
             service: self.client.local(),
+            is_apart: expected.is_some_and(|(_, bytes)| bytes.is_some()),
             delegation: delegation.to_bytes().to_vec().into(),
             request: forward.original.clone().into(),
         };
@@ -95,15 +109,18 @@ impl Exchange<'_> {
             return decline(SealingRefusal::Agent);
         }
         let mut passed = Passed::default();
+        if let Some((path, bytes)) = expected {
+            passed.path = path;
+            passed.is_early = self.prepare_sealed(&mut upstream, path, bytes, message.len());
+        }
         let outcome = self.pass_sealed(&message, &mut upstream, &mut passed, start).await;
-        let Passed { records, sealed_bytes } = passed;
+        let Passed { records, sealed_bytes, age, is_early, .. } = passed;
         let content_bytes = delegation.content_bytes(sealed_bytes, records).unwrap_or_default();
         let (event, done) = match outcome {
             Ok(PieceEnd { status, keep_alive }) => {
                 self.client.end_delegation(record, Some(records));
                 let keep_alive = keep_alive && self.may_go_on();
-                let upstream = Some(upstream);
-                let age = std::time::Duration::ZERO;
+                let upstream = (!upstream.is_broken).then_some(upstream);
                 let outcome = Ok(());
                 let response_bytes = content_bytes;
                 let delivered = Delivered { outcome, begun: true, upstream, response_bytes, age };
@@ -112,6 +129,9 @@ impl Exchange<'_> {
             }
             Err(failed) => {
                 tracing::debug!(?failed, client = %self.client.peer(), "a sealed response");
+                if is_early {
+                    self.cancel_early(&upstream);
+                }
                 self.client.end_delegation(record, None);
                 let done = self.break_off(failed, 0, content_bytes);
                 let event = Event::SealingDeclined(SealingRefusal::Broken);
@@ -123,6 +143,54 @@ impl Exchange<'_> {
         Some(done)
     }
 
+    /// Returns the number of the request's path, and the bytes that are expected if the response is to go to
+    /// the client from its first record on. `None`: it passes this process.
+    fn expected_sealed(
+        &self,
+        forward: &Forward<'_>,
+        agent: SocketAddr,
+    ) -> Option<(u64, Option<u32>)> {
+        let pool = self.pool.direct_return.as_ref().filter(|_| self.may_bypass(agent))?;
+        let splices = self.worker.splices()?;
+        let path = splices.path(forward.path());
+        // With a key, the rest of a long response is direct from the server's host on.
+        let is_fit = pool.secret.is_none() && forward.has_plain_response();
+        Some((path, splices.early_bytes(pool, path).filter(|_| is_fit)))
+    }
+
+    /// Limits what the agent may send, or lets the records go to the client from the first one on. Returns
+    /// true for the latter.
+    fn prepare_sealed(
+        &mut self,
+        upstream: &mut Upstream,
+        path: u64,
+        expected_bytes: Option<u32>,
+        request_bytes: usize,
+    ) -> bool {
+        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
+        let Some((pool, splices)) = means else { return false };
+        if let Some(expected_bytes) = expected_bytes
+            && let Ok(request_bytes) = u32::try_from(request_bytes)
+        {
+            let mut direct = DirectReturn {
+                worker: self.worker,
+                splices,
+                pool,
+                client: &mut *self.direct,
+                path,
+                is_over: false,
+                is_early: false,
+            };
+            if direct.begin_early(self.client, upstream, (request_bytes, expected_bytes)) {
+                return true;
+            }
+        }
+        if let Err(error) = upstream.limit(splices, pool, path) {
+            tracing::debug!(%error, server = %upstream.address, "no direct return");
+        }
+        false
+    }
+
     /// Sends the request, and passes the pieces of the response on.
     async fn pass_sealed(
         &mut self,
@@ -131,7 +199,12 @@ impl Exchange<'_> {
         passed: &mut Passed,
         start: Instant,
     ) -> Result<PieceEnd, Failed> {
-        self.send(message, upstream).await.map_err(|_| Failed::Server)?;
+        let sent = self.send(message, upstream).await;
+        passed.is_early = passed.is_early && self.is_early_still(upstream, sent.is_ok());
+        if !passed.is_early {
+            self.acknowledge();
+        }
+        sent.map_err(|_| Failed::Server)?;
         let (mut incoming, mut is_first) = (Incoming::new(usize::MAX), true);
         loop {
             let piece = self.await_piece(upstream, &mut incoming, is_first).await?;
@@ -144,8 +217,13 @@ impl Exchange<'_> {
                 return Err(Failed::Server);
             }
             let mut delivery = self.delivery(Upload::new(Body::Done, 0), incoming);
-            delivery.run_sealed(piece.bytes, upstream).await?;
-            incoming = delivery.incoming;
+            if let Some(direct) = &mut delivery.direct {
+                (direct.path, direct.is_early) = (passed.path, passed.is_early);
+            }
+            let is_last = piece.end.is_some();
+            delivery.run_piece(piece.bytes, is_last, upstream).await?;
+            (incoming, passed.age) = (delivery.incoming, delivery.age);
+            passed.is_early = false;
             match piece.end {
                 Some(end) if incoming.data().is_empty() => return Ok(end),
                 Some(_) => return Err(Failed::Server),
@@ -164,7 +242,7 @@ impl Exchange<'_> {
         let limit =
             if is_first { self.timeouts.upstream_response } else { self.timeouts.body_stall };
         let deadline = Instant::now() + limit;
-        let mut watches = true;
+        let (mut looks, mut watches) = (Looks::late(), true);
         loop {
             let sealing = upstream.sealing.as_mut().ok_or(Failed::Server)?;
             if let Some(piece) = sealing.read(incoming.data()).map_err(|_| Failed::Server)? {
@@ -174,8 +252,15 @@ impl Exchange<'_> {
             incoming.make_room();
             let (buffers, watched) = (&self.worker.buffers, watches.then_some(&*self.client));
             let seen = incoming.fill_watching(&mut upstream.tcp, buffers, watched, || false);
-            match self.timer.until(deadline, seen).await {
-                Err(Elapsed) => return Err(Failed::Slow),
+            // The acknowledgement of the request may have been kept.
+            let is_held = self.direct.as_ref().is_some_and(ClientSlot::is_ack_kept);
+            let next = if is_held { deadline.min(looks.next()) } else { deadline };
+            match self.timer.until(next, seen).await {
+                Err(Elapsed) if Instant::now() >= deadline => return Err(Failed::Slow),
+                Err(Elapsed) => {
+                    looks.looked();
+                    self.acknowledge();
+                }
                 Ok(ReadEvent::Read(Ok(1..)) | ReadEvent::Over) => {}
                 Ok(ReadEvent::Read(_)) => return Err(Failed::Server),
                 Ok(ReadEvent::ClientBusy) => watches = false,
