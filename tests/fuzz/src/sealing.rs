@@ -1,6 +1,6 @@
 //! Delegations of records, and the headers of the pieces that are sealed with them.
 
-use unlade_tls::delegation::{Delegation, Sealer};
+use unlade_tls::delegation::{Delegation, Sealer, records_of};
 use unlade_tls::piece::{PIECE_HEADER_BYTES, Piece, PieceEnd, PieceProof};
 
 /// The key of the target and its seeds.
@@ -14,7 +14,8 @@ pub fn sealing(data: &[u8]) {
         let (content, mut out) = (&data[..data.len().min(20)], Vec::new());
         if sealer.seal(content, &mut out).is_ok() {
             assert_eq!(out.len() as u64, sealer.sealed_bytes(content.len() as u64));
-            let content_bytes = delegation.content_bytes(out.len() as u64, sealer.records());
+            let records = records_of(content.len() as u64);
+            let content_bytes = delegation.content_bytes(out.len() as u64, records);
             assert_eq!(content_bytes, Some(content.len() as u64));
         }
     }

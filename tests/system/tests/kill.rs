@@ -1,6 +1,6 @@
 //! Kills, stops and drains balancer and servers under load: every client connection continues with
 //! the right bytes or ends; none hangs for longer than a lease; no state is left over. The same with the
-//! agents of direct return: every connection continues.
+//! agents of direct return: every connection continues. The same with sealed responses.
 //!
 //! `UNLADE_KILL_ROUNDS` is the number of rounds, `UNLADE_SEED` selects times and faults,
 //! `UNLADE_BLOW` (0 to 11) selects one fault for all rounds.

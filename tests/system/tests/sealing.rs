@@ -437,7 +437,7 @@ fn the_clients_own_messages_are_obeyed() {
     assert_eq!(declined(&site.lab, "broken"), 0);
 }
 
-/// What an agent can do wrong.
+/// Wrong answers of an agent.
 #[derive(Debug, Clone, Copy)]
 enum Lie {
     Nonsense,

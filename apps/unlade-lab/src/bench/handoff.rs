@@ -27,9 +27,11 @@ use unlade_command::output::line;
 const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
-The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a \
-migration), by `unlade lb` with direct return of responses (splice-early, splice-late; splice-forward without \
-rules at the servers' hosts; over HTTPS with responses sealed there), by `unlade lb` with responses sealed at the servers' hosts (sealed; HTTPS), by `unlade lb` proxying, by nginx and by HAProxy, in one lab, interleaved in the same run. Shaped: every link \
+The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a migration); \
+with direct return of responses (splice-early, splice-late; splice-forward without rules at the \
+servers' hosts; over HTTPS the last two, of sealed responses); with responses sealed at the \
+servers' hosts (sealed; HTTPS); proxying; and by nginx and HAProxy: in one lab, interleaved in the \
+same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
 a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \

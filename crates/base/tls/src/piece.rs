@@ -1,4 +1,4 @@
-//! What the holder of a delegation says about the records that follow.
+//! Headers of the records that the holder of a delegation has sealed.
 //!
 //! ```text
 //!  0      4        6        8       16        24      40

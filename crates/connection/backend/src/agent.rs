@@ -154,7 +154,7 @@ pub(crate) struct AdoptedConn {
     pub(crate) owned: GaugeGuard,
 }
 
-/// What an agent has for its server.
+/// Queues of an agent, for its server.
 pub(crate) struct Queues {
     /// Adopted, live connections.
     pub(crate) adopted: mpsc::UnboundedReceiver<AdoptedConn>,
@@ -362,7 +362,7 @@ impl Agent {
             }
         };
         self.meter.add(Event::ChannelBroken);
-        if let ChannelError::Frame(_) | ChannelError::Protocol(_) = error {
+        if error.is_violation() {
             self.meter.add(Event::FrameRefused);
         }
         tracing::warn!(%name, %address, %error, "channel down");

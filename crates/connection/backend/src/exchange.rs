@@ -5,7 +5,6 @@ use std::io;
 
 use unlade_http::{BodyFraming, Method, RequestHead};
 use unlade_runtime::Stream;
-use unlade_tls::piece::PieceEnd;
 
 use crate::body::{Body, BodyError};
 use crate::cache::LookupError;
@@ -209,8 +208,7 @@ impl Exchange {
             out.push(b'\n');
             body_bytes = text.len() as u64 + 1;
         }
-        let end = PieceEnd { status, keep_alive: persistence != Persistence::Close };
-        stream.announce(out.len() as u64, end).await?;
+        stream.announce(out.len() as u64, persistence.end_of(status)).await?;
         let sent = transfer::send(stream, session, &out, false).await;
         session.out = out;
         sent?;

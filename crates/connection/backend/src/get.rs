@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use unlade_http::{Method, RequestHead};
 use unlade_runtime::Stream;
-use unlade_tls::piece::PieceEnd;
 
 use crate::cache::OpenObject;
 use crate::condition::{self, Conditions, Verdict};
@@ -12,7 +11,7 @@ use crate::context::Context;
 use crate::exchange::{Exchange, ServeError, Served, status_of};
 use crate::objects::Objects;
 use crate::range::{self, Selection};
-use crate::reply::{self, Persistence};
+use crate::reply;
 use crate::session::Session;
 use crate::transfer;
 
@@ -108,8 +107,7 @@ pub(crate) async fn serve(
     reply::finish(&mut out, &date, persistence);
     let body = body.filter(|(_, _, bytes)| exchange.method == Method::Get && *bytes > 0);
     let body_bytes = body.map_or(0, |(.., bytes)| bytes);
-    let end = PieceEnd { status, keep_alive: persistence != Persistence::Close };
-    stream.announce(out.len() as u64 + body_bytes, end).await?;
+    stream.announce(out.len() as u64 + body_bytes, persistence.end_of(status)).await?;
     let sent = transfer::send(stream, session, &out, body.is_some()).await;
     session.out = out;
     sent?;

@@ -1,5 +1,7 @@
 //! Response heads, written into a reused buffer.
 
+use unlade_tls::piece::PieceEnd;
+
 use crate::clock::{self, DATE_BYTES};
 use crate::name::ObjectName;
 use crate::store::Object;
@@ -23,6 +25,13 @@ pub enum Persistence {
     KeepSaid,
     /// The connection is closed.
     Close,
+}
+
+impl Persistence {
+    /// Returns the end of a response, for a balancer whose client it is sealed for.
+    pub fn end_of(self, status: u16) -> PieceEnd {
+        PieceEnd { status, keep_alive: self != Persistence::Close }
+    }
 }
 
 /// Writes the status line (RFC 9110 §15).

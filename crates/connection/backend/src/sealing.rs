@@ -63,6 +63,9 @@ pub(crate) async fn serve(
             if let Err(end) = serve_connection(arrival, &context, &spares).await {
                 match &end {
                     End::Response(error) => serve::count_failure(&context, error),
+                    // The balancer is gone.
+                    End::Io(_) => {}
+                    End::Channel(error) if !error.is_violation() => {}
                     _ => context.meter.add(Event::FrameRefused),
                 }
                 tracing::debug!(error = %end, "a connection for sealing has ended");
@@ -93,6 +96,7 @@ async fn serve_connection(
         let parts = (tcp, proof, spares.take());
         let ends = (client, service);
         let mut stream = Stream::sealing(parts, sealer, request.to_vec(), ends, is_apart);
+        stream.set_stall_limit(context.limits().write_timeout);
         let end = answer(&mut stream, &mut session).await;
         if end.is_err() {
             // A response without an end must not look complete.

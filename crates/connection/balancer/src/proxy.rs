@@ -202,7 +202,7 @@ impl Exchange<'_> {
         mut in_flight: InFlight,
         start: Instant,
     ) -> Done {
-        if let Some(done) = self.run_sealed(&forward, in_flight.server(), start).await {
+        if let Some(done) = self.run_sealed(&mut forward, in_flight.server(), start).await {
             return done;
         }
         let mut failed = Vec::new();

@@ -77,6 +77,11 @@ pub enum ChannelError {
 }
 
 impl ChannelError {
+    /// Returns true if the peer has sent something else than the protocol allows.
+    pub fn is_violation(&self) -> bool {
+        matches!(self, ChannelError::Frame(_) | ChannelError::Protocol(_))
+    }
+
     /// Returns true if the peer is not trusted, or its certificate is invalid.
     pub fn is_untrusted(&self) -> bool {
         matches!(self, ChannelError::Tls(_) | ChannelError::Role(_))

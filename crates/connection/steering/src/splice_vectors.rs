@@ -430,13 +430,16 @@ fn both_translations_agree() {
                 }
                 splice.end = near(random, segment.seq.wrapping_add(segment.payload_bytes));
             }
-            if matches!(operation, Operation::ReceiveHead) {
+            if matches!(operation, Operation::ReceiveHead | Operation::ReceiveHeader) {
                 let (splice, segment) = (&mut vector.splice, &mut vector.segment);
                 (splice.has_end, splice.end, splice.awaits_head) = (0, 0, 1);
                 segment.seq = splice.first.wrapping_add(random.below(9u32) / 8);
                 vector.server.passed_end = segment.seq.wrapping_add(random.below(9u32) / 8);
-                vector.server.socket_edge = vector.server.passed_end.wrapping_add(30_000);
                 segment.ack = request_end.wrapping_sub(random.below(70_000u32));
+            }
+            if matches!(operation, Operation::ReceiveHead) {
+                let segment = &mut vector.segment;
+                vector.server.socket_edge = vector.server.passed_end.wrapping_add(30_000);
                 segment.sack_count *= random.below(2u32);
                 let head_bytes = 1 + random.below(1024u32);
                 segment.payload_bytes = match segment.is_copy {
@@ -447,13 +450,8 @@ fn both_translations_agree() {
                 vector.head = [head_bytes, head_bytes + random.below(9_000u32), status];
             }
             if matches!(operation, Operation::ReceiveHeader) {
-                let (splice, segment) = (&mut vector.splice, &mut vector.segment);
-                (splice.has_end, splice.end, splice.awaits_head) = (0, 0, 1);
-                segment.seq = splice.first.wrapping_add(random.below(9u32) / 8);
-                vector.server.passed_end = segment.seq.wrapping_add(random.below(9u32) / 8);
                 vector.server.socket_edge = vector.server.passed_end.wrapping_add(300);
-                segment.ack = request_end.wrapping_sub(random.below(70_000u32));
-                segment.payload_bytes = random.below(9u32) * 40;
+                vector.segment.payload_bytes = random.below(9u32) * 40;
                 vector.arguments = [1 + random.below(1u32 << 30), 0];
             }
             if matches!(operation, Operation::EndIfOver) {

@@ -140,7 +140,7 @@ async fn refuse(
     let head_only = method == Method::Head;
     let body_bytes = response::refuse(refusal, &date, persistence, head_only, &mut out);
     let keep_alive = persistence != Persistence::Close;
-    client.announce(out.len() as u64, PieceEnd { status: refusal.status, keep_alive }).await?;
+    client.announce(out.len() as u64, persistence.end_of(refusal.status)).await?;
     let sent = transfer::send(client, session, &out, false).await;
     session.out = out;
     sent?;
@@ -342,7 +342,7 @@ impl Forwarding<'_> {
         if !http10 {
             let mut out = Vec::new();
             response::interim(head, received.data(), &mut out);
-            self.write(&out, false).await?;
+            self.write(&out).await?;
         }
         received.consume(head.head_bytes());
         Ok(())
@@ -375,7 +375,7 @@ impl Forwarding<'_> {
         received.consume(taken);
         let (mut sent_bytes, mut turn_bytes) = (out.len() as u64, 0);
         let begun = |failed| Stopped { failed, begun: true };
-        self.write(&out, false).await.map_err(begun)?;
+        self.write(&out).await.map_err(begun)?;
         while !(response.is_done() && upload.is_done()) {
             let limit = self.body_timeout();
             let read = match (response.is_done(), upload.is_done()) {
@@ -405,7 +405,7 @@ impl Forwarding<'_> {
                 false => &out,
             };
             sent_bytes += piece.len() as u64;
-            self.write(piece, false).await.map_err(begun)?;
+            self.write(piece).await.map_err(begun)?;
             received.consume(taken);
             turn_bytes += taken as u64;
             if turn_bytes >= TURN_BYTES_MAX {
@@ -448,10 +448,9 @@ impl Forwarding<'_> {
         }
     }
 
-    /// Writes to the client as long as it makes progress. `has_sealed`: bytes that are sealed already are
-    /// before these.
-    async fn write(&mut self, bytes: &[u8], has_sealed: bool) -> Result<(), Failed> {
-        if bytes.is_empty() && !has_sealed {
+    /// Writes to the client as long as it makes progress.
+    async fn write(&mut self, bytes: &[u8]) -> Result<(), Failed> {
+        if bytes.is_empty() {
             return Ok(());
         }
         self.client.set_stall_limit(self.session.context().limits().write_timeout);

@@ -16,7 +16,7 @@ use crate::upstream::Upstream;
 
 impl Delivery<'_> {
     /// Passes on `bytes` bytes of records, of which the first may have come. `is_last`: nothing follows them.
-    /// What comes behind them stays.
+    /// Bytes behind them stay.
     pub(crate) async fn run_piece(
         &mut self,
         bytes: u64,

@@ -37,11 +37,24 @@ impl Exchange<'_> {
         let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
         let Some((pool, splices)) = means else { return false };
         let path = splices.path(forward.path());
-        if let Some(expected_bytes) = splices.early_bytes(pool, path)
-            && let Ok(request_bytes) = u32::try_from(forward.sent.len())
-            && forward.has_plain_response()
-            && !self.is_last
-            && !self.worker.is_draining()
+        let is_fit = forward.has_plain_response() && self.may_go_on();
+        let expected_bytes = splices.early_bytes(pool, path).filter(|_| is_fit);
+        self.begin_or_limit(upstream, path, expected_bytes, forward.sent.len())
+    }
+
+    /// Begins a splice before a request of so many bytes, if bytes of the response are expected; returns
+    /// true then. Limits what the server may send otherwise.
+    pub(super) fn begin_or_limit(
+        &mut self,
+        upstream: &mut Upstream,
+        path: u64,
+        expected_bytes: Option<u32>,
+        request_bytes: usize,
+    ) -> bool {
+        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
+        let Some((pool, splices)) = means else { return false };
+        if let Some(expected_bytes) = expected_bytes
+            && let Ok(request_bytes) = u32::try_from(request_bytes)
         {
             let mut direct = DirectReturn {
                 worker: self.worker,

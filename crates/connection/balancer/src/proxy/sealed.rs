@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use unlade_channel::trust::Membership;
 use unlade_handoff_protocol::frame::{Frame, SEALED_REQUEST_BYTES_MAX};
 use unlade_http::forward::Body;
 use unlade_metrics::{Event, SealingRefusal, Stage};
@@ -20,7 +21,7 @@ use unlade_tls::piece::{PIECE_HEADER_BYTES, Piece, PieceEnd};
 
 use super::{Exchange, Forward, Going};
 use crate::deliver::Delivered;
-use crate::direct_return::{DirectReturn, Looks};
+use crate::direct_return::Looks;
 use crate::exchange::{Done, Ended, Failed};
 use crate::incoming::{Incoming, ReadEvent};
 use crate::server::Server;
@@ -50,7 +51,7 @@ impl Exchange<'_> {
     /// request is to be proxied.
     pub(super) async fn run_sealed(
         &mut self,
-        forward: &Forward<'_>,
+        forward: &mut Forward<'_>,
         server: &Server,
         start: Instant,
     ) -> Option<Done> {
@@ -70,24 +71,10 @@ impl Exchange<'_> {
         };
         let expected = self.expected_sealed(forward, agent);
         let is_limited = expected.is_some();
-        let mut upstream = match self.worker.upstreams.take(agent, is_limited) {
-            Some(upstream) => upstream,
-            None => {
-                let trust = self.pool.trust.as_ref()?;
-                let connecting = self.worker.upstreams.connect_sealing(agent, trust);
-                match self.timer.limit(self.timeouts.upstream_connect, connecting).await {
-                    Ok(Ok(upstream)) => upstream,
-                    Ok(Err(error)) => {
-                        tracing::debug!(%agent, %error, "no sealing");
-                        self.worker.sealing_backoffs.begin(agent);
-                        return decline(SealingRefusal::Agent);
-                    }
-                    Err(Elapsed) => {
-                        self.worker.sealing_backoffs.begin(agent);
-                        return decline(SealingRefusal::Agent);
-                    }
-                }
-            }
+        let trust = self.pool.trust.as_ref()?;
+        let Some(mut upstream) = self.sealing_upstream(agent, trust, is_limited).await else {
+            self.worker.sealing_backoffs.begin(agent);
+            return decline(SealingRefusal::Agent);
         };
         let Some((delegation, record)) = self.client.begin_delegation(RECORDS_MAX) else {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
@@ -99,7 +86,7 @@ impl Exchange<'_> {
             service: self.client.local(),
             is_apart: expected.is_some_and(|(_, bytes)| bytes.is_some()),
             delegation: delegation.to_bytes().to_vec().into(),
-            request: forward.original.clone().into(),
+            request: std::mem::take(&mut forward.original).into(),
         };
         let encrypted =
             upstream.sealing.as_mut().map(|sealing| sealing.encrypt(&frame, &mut message));
@@ -111,36 +98,69 @@ impl Exchange<'_> {
         let mut passed = Passed::default();
         if let Some((path, bytes)) = expected {
             passed.path = path;
-            passed.is_early = self.prepare_sealed(&mut upstream, path, bytes, message.len());
+            passed.is_early = self.begin_or_limit(&mut upstream, path, bytes, message.len());
         }
         let outcome = self.pass_sealed(&message, &mut upstream, &mut passed, start).await;
-        let Passed { records, sealed_bytes, age, is_early, .. } = passed;
-        let content_bytes = delegation.content_bytes(sealed_bytes, records).unwrap_or_default();
-        let (event, done) = match outcome {
+        let content_bytes = delegation.content_bytes(passed.sealed_bytes, passed.records);
+        let records = outcome.is_ok().then_some(passed.records);
+        self.client.end_delegation(record, records);
+        Some(self.end_sealed(outcome, upstream, &passed, content_bytes.unwrap_or_default()))
+    }
+
+    /// Returns a connection to the agent; `None`: it does not answer, or one side does not trust the other.
+    async fn sealing_upstream(
+        &mut self,
+        agent: SocketAddr,
+        trust: &Membership,
+        is_limited: bool,
+    ) -> Option<Upstream> {
+        let pooled = self.worker.upstreams.take(agent, is_limited);
+        if pooled.is_some() {
+            return pooled;
+        }
+        let connecting = self.worker.upstreams.connect_sealing(agent, trust);
+        match self.timer.limit(self.timeouts.upstream_connect, connecting).await {
+            Ok(Ok(upstream)) => Some(upstream),
+            Ok(Err(error)) => {
+                tracing::debug!(%agent, %error, "no sealing");
+                None
+            }
+            Err(Elapsed) => None,
+        }
+    }
+
+    /// Ends a request that the agent has got.
+    fn end_sealed(
+        &mut self,
+        outcome: Result<PieceEnd, Failed>,
+        upstream: Upstream,
+        passed: &Passed,
+        content_bytes: u64,
+    ) -> Done {
+        match outcome {
             Ok(PieceEnd { status, keep_alive }) => {
-                self.client.end_delegation(record, Some(records));
+                self.worker.meter.add(Event::Sealed);
                 let keep_alive = keep_alive && self.may_go_on();
-                let upstream = (!upstream.is_broken).then_some(upstream);
-                let outcome = Ok(());
-                let response_bytes = content_bytes;
-                let delivered = Delivered { outcome, begun: true, upstream, response_bytes, age };
+                let delivered = Delivered {
+                    outcome: Ok(()),
+                    begun: true,
+                    upstream: (!upstream.is_broken).then_some(upstream),
+                    response_bytes: content_bytes,
+                    age: passed.age,
+                };
                 let going = Going { keep_alive, reuse: true, unread: !keep_alive };
-                (Event::Sealed, self.finish(delivered, status, going))
+                self.finish(delivered, status, going)
             }
             Err(failed) => {
+                self.worker.meter.add(Event::SealingDeclined(SealingRefusal::Broken));
                 tracing::debug!(?failed, client = %self.client.peer(), "a sealed response");
-                if is_early {
+                if passed.is_early {
                     self.cancel_early(&upstream);
                 }
-                self.client.end_delegation(record, None);
-                let done = self.break_off(failed, 0, content_bytes);
-                let event = Event::SealingDeclined(SealingRefusal::Broken);
                 // Nothing can tell the client.
-                (event, Done { ended: Ended::Abort, ..done })
+                Done { ended: Ended::Abort, ..self.break_off(failed, 0, content_bytes) }
             }
-        };
-        self.worker.meter.add(event);
-        Some(done)
+        }
     }
 
     /// Returns the number of the request's path, and the bytes that are expected if the response is to go to
@@ -156,39 +176,6 @@ impl Exchange<'_> {
         // With a key, the rest of a long response is direct from the server's host on.
         let is_fit = pool.secret.is_none() && forward.has_plain_response();
         Some((path, splices.early_bytes(pool, path).filter(|_| is_fit)))
-    }
-
-    /// Limits what the agent may send, or lets the records go to the client from the first one on. Returns
-    /// true for the latter.
-    fn prepare_sealed(
-        &mut self,
-        upstream: &mut Upstream,
-        path: u64,
-        expected_bytes: Option<u32>,
-        request_bytes: usize,
-    ) -> bool {
-        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
-        let Some((pool, splices)) = means else { return false };
-        if let Some(expected_bytes) = expected_bytes
-            && let Ok(request_bytes) = u32::try_from(request_bytes)
-        {
-            let mut direct = DirectReturn {
-                worker: self.worker,
-                splices,
-                pool,
-                client: &mut *self.direct,
-                path,
-                is_over: false,
-                is_early: false,
-            };
-            if direct.begin_early(self.client, upstream, (request_bytes, expected_bytes)) {
-                return true;
-            }
-        }
-        if let Err(error) = upstream.limit(splices, pool, path) {
-            tracing::debug!(%error, server = %upstream.address, "no direct return");
-        }
-        false
     }
 
     /// Sends the request, and passes the pieces of the response on.
