@@ -12,6 +12,7 @@ pub mod direct;
 pub mod functions;
 pub mod play;
 pub mod pool;
+pub mod servers;
 pub mod session;
 pub mod site;
 pub mod variables;

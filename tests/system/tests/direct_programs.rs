@@ -1,36 +1,34 @@
 //! Servers and clients that nobody here wrote, as they are: responses of the servers go to the clients
 //! directly.
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Command;
 
 use system_tests::counters::{Metrics, wait_for};
-use system_tests::direct::{PATIENCE, RETURNS, ask, connect, count, lab};
+use system_tests::direct::{HOST, PATIENCE, RETURNS, connect, count, lab, receive, request};
+use system_tests::servers::{Server, go_program, minio, objects};
 use system_tests::{Lab, needs, said, text, turn};
 
 /// Puts another server in the place of the lab's, and asks for large and small objects.
-fn returns_of(program: &Path, arguments: &dyn Fn(&Lab) -> Vec<String>) {
+fn returns_of(server: Server) {
+    let _turn = turn();
     let lab = lab();
     lab.end("s1", "TERM");
-    let arguments = arguments(&lab);
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let _server = lab.start("s1", program, &arguments);
-    let url = format!("http://{}/1KiB", server_address(&lab));
+    let running = server.start(&lab, 8080);
+    let url = format!("http://{}/{}1KiB", server_address(&lab), running.prefix);
     let answers = || lab.exec("lb", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
-    assert!(wait_for(PATIENCE, answers), "{} does not answer at {url}", program.display());
+    assert!(wait_for(PATIENCE, answers), "{server:?} does not answer at {url}");
     let mut clients = [connect(&lab, 0), connect(&lab, 0)];
     const ROUNDS: u64 = 10;
     for _ in 0..ROUNDS {
         for object in ["1MiB", "4KiB", "1MiB", "256KiB", "64KiB", "1MiB", "1MiB"] {
             for client in &mut clients {
-                ask(&lab, client, object);
+                request(client, HOST, &format!("{}{object}", running.prefix));
+                receive(&lab, client, object);
             }
         }
     }
     let counted = wait_for(PATIENCE, || count(&lab, RETURNS) >= 6 * ROUNDS);
-    assert!(counted, "{}: {}", program.display(), Metrics::read(&lab, "lb").noteworthy());
+    assert!(counted, "{server:?}: {}", Metrics::read(&lab, "lb").noteworthy());
 }
 
 /// Returns the address of the lab's server.
@@ -40,86 +38,37 @@ fn server_address(lab: &Lab) -> String {
     format!("{}:8080", servers.split('"').nth(1).unwrap())
 }
 
-fn objects(lab: &Lab) -> String {
-    lab.dir().join("objects").display().to_string()
-}
-
 #[test]
 fn nginx_returns_directly_as_it_is() {
     needs!("ip", "setsid", "kill", "curl", "nginx");
-    let _turn = turn();
-    returns_of(Path::new("nginx"), &|lab| {
-        let (file, dir) = (lab.dir().join("config/stock.conf"), lab.dir());
-        let text = format!(
-            "daemon off;\nmaster_process off;\nuser root;\npid {dir}/stock.pid;\nevents {{}}\nhttp {{\n  \
-             access_log off;\n  sendfile on;\n  server {{ listen 8080; root {objects}; }}\n}}\n",
-            dir = dir.display(),
-            objects = objects(lab),
-        );
-        std::fs::write(&file, text).unwrap();
-        let error_log = dir.join("logs/stock.log").display().to_string();
-        vec!["-c".to_owned(), file.display().to_string(), "-e".to_owned(), error_log]
-    });
+    returns_of(Server::Nginx);
 }
 
 #[test]
 fn pythons_server_returns_directly_as_it_is() {
     needs!("ip", "setsid", "kill", "curl", "python3");
-    let _turn = turn();
-    returns_of(Path::new("python3"), &|lab| {
-        let fixed = ["-m", "http.server", "8080", "--protocol", "HTTP/1.1", "--directory"];
-        fixed.map(str::to_owned).into_iter().chain([objects(lab)]).collect()
-    });
-}
-
-/// Builds a Go program of this crate.
-fn go_program(source: &str, to: &Path) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
-    let mut build = Command::new("go");
-    build.args(["build", "-o"]).arg(to).arg(".").current_dir(source);
-    build.env("GOPROXY", "off").env("GOFLAGS", "-mod=mod").env("GOTOOLCHAIN", "local");
-    let built = build.env("CGO_ENABLED", "0").output().unwrap();
-    assert!(built.status.success(), "{}", said(&built));
+    returns_of(Server::Python);
 }
 
 #[test]
 fn a_server_in_go_returns_directly_as_it_is() {
     needs!("ip", "setsid", "kill", "curl", "go");
-    let _turn = turn();
-    let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("server");
-    go_program("servers/go", &program);
-    returns_of(&program, &|lab| vec![":8080".to_owned(), objects(lab)]);
+    returns_of(Server::Go);
 }
 
-/// Apache gives up root, so it gets objects that others can read. It closes a connection after a
-/// hundred responses.
 #[test]
 fn apache_returns_directly_as_it_is() {
     needs!("ip", "setsid", "kill", "curl", "apache2");
-    let _turn = turn();
-    let root = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(root.path(), Permissions::from_mode(0o755)).unwrap();
-    returns_of(Path::new("apache2"), &|lab| {
-        for object in ["1KiB", "4KiB", "64KiB", "256KiB", "1MiB"] {
-            let copied = root.path().join(object);
-            std::fs::copy(lab.dir().join("objects").join(object), &copied).unwrap();
-            std::fs::set_permissions(&copied, Permissions::from_mode(0o644)).unwrap();
-        }
-        let dir = lab.dir();
-        let (file, dir) = (dir.join("config/apache.conf"), dir.display());
-        let modules = "/usr/lib/apache2/modules";
-        let text = format!(
-            "LoadModule mpm_event_module {modules}/mod_mpm_event.so\n\
-             LoadModule authz_core_module {modules}/mod_authz_core.so\n\
-             ServerName one.objects.lab\nListen 8080\nUser www-data\nGroup www-data\n\
-             PidFile {dir}/apache.pid\nDefaultRuntimeDir {dir}\nErrorLog {dir}/logs/apache.log\n\
-             DocumentRoot {}\n",
-            root.path().display(),
-        );
-        std::fs::write(&file, text).unwrap();
-        vec!["-X".to_owned(), "-f".to_owned(), file.display().to_string()]
-    });
+    returns_of(Server::Apache);
+}
+
+#[test]
+fn minio_returns_directly_as_it_is() {
+    needs!("ip", "setsid", "kill", "curl");
+    match minio() {
+        Ok(_) => returns_of(Server::Minio),
+        Err(reason) => println!("skipped: {}: {reason}", module_path!()),
+    }
 }
 
 /// Hosts that begin early if they can, that begin late, and whose pool has no agents.

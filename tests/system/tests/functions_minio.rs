@@ -7,12 +7,10 @@ use std::process::{Child, Command, Stdio};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 use system_tests::functions::{Answer, Gateway, ask, invoke, signal, skip_reason, until};
+use system_tests::servers::minio;
 
 const KEY: &str = "testing";
 const SECRET: &str = "testing-secret";
-/// Path of the build of `scripts/setup --with-minio` (guest/python/tests/differential/minio.py).
-const CACHED: &str = "unlade/minio-v0.0.0-20260212201848-7aac2a2c5b7c/minio";
-
 /// Reads an object and writes it in upper case a given number of times.
 const UPPER: &str = r#"
 import boto3
@@ -29,21 +27,6 @@ def handler(event, context):
     listed = s3.list_objects_v2(Bucket="box", Prefix="out/").get("Contents", [])
     return {"bytes": len(body), "listed": [found["Key"] for found in listed]}
 "#;
-
-/// Finds MinIO; the error is the reason why there is none.
-fn program() -> Result<PathBuf, String> {
-    if let Some(named) = std::env::var_os("UNLADE_MINIO") {
-        return Ok(named.into());
-    }
-    let home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or(home);
-    let cached = cache.map(|cache| cache.join(CACHED)).filter(|path| path.is_file());
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let mut named = std::env::split_paths(&paths).map(|path| path.join("minio"));
-    cached.or_else(|| named.find(|path| path.is_file())).ok_or_else(|| {
-        "no minio: scripts/setup --with-minio builds it, or name one in UNLADE_MINIO".to_owned()
-    })
-}
 
 struct Minio {
     process: Child,
@@ -117,7 +100,7 @@ fn certify(directory: &Path) {
 
 macro_rules! minio_or_skip {
     () => {
-        match skip_reason().map_or_else(program, Err) {
+        match skip_reason().map_or_else(minio, Err) {
             Ok(program) => Minio::start(&program),
             Err(reason) => {
                 println!("skipped: {}: {reason}", module_path!());
