@@ -87,8 +87,8 @@ An lb.toml with every key: defaults, or examples where the comment says so:
   [pool.objects.direct_return]    # responses bypass this process; off without it
   key_file = \"rules.key\"          # example: 32 hexadecimal digits, of agents; default: no agents
   rules_port = 7901               # UDP, of the agents
-  from_bytes = \"128KiB\"           # shorter responses are relayed
-  early_from_bytes = \"64KiB\"      # expected to be as long: direct from the first byte on
+  from_bytes = \"128KiB\"           # example: shorter responses are relayed; default: it is learnt
+  early_from_bytes = \"64KiB\"      # example: expected to be as long: direct from the first byte on
   [offload]
   interface = \"eth0\"              # example; default: the one with the first listener's address
   journal = \"/run/unlade/lb\"      # example; default: a name in /run/unlade of the interface

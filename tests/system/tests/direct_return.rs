@@ -10,7 +10,7 @@ use system_tests::direct::{
     HOST, PATIENCE, RETURNS, ask, ask_host, connect, connect_with, count, lab, receive,
     receive_head, request,
 };
-use system_tests::{Lab, needs, said, turn};
+use system_tests::{Lab, needs, said, turn, unlade_lab};
 use unlade_net::packet::{Direction, Segment, TcpFlags, TcpOptions};
 use unlade_net::{FlowKey, SeqNumber};
 use unlade_steering::impair::{ImpairConfig, Impairment};
@@ -21,6 +21,7 @@ const LATE: &str = "unlade_lb_direct_returns_total{begin=\"late\"}";
 const UNFIT: &str = "unlade_lb_direct_returns_unfit_total";
 const PROXIED: &str = "unlade_lb_fallbacks_total{reason=\"direct_return\"}";
 const BYTES: &str = "unlade_lb_direct_return_bytes_total";
+const WAY_CHANGES: &str = "unlade_lb_direct_return_way_changes_total";
 const FORWARDED: &str = "unlade_lb_direct_return_forwarded_bytes_total";
 
 /// Responses that were relayed for a reason.
@@ -358,4 +359,25 @@ fn a_key_that_is_no_key_is_named() {
     let restarted = lab.run("restart", &["lb"]);
     let said = said(&restarted);
     assert!(!restarted.status.success() && said.contains("32 hexadecimal digits"), "{said}");
+}
+
+/// The pool's configuration has no sizes, so the balancer chooses. Each link of balancer and servers has the
+/// same rate: what the servers' hosts send does not need the balancer's.
+#[test]
+fn a_full_link_is_left_to_the_servers_hosts() {
+    needs!("ip", "setsid", "tc");
+    let _turn = turn();
+    let args = ["--servers", "4", "--objects", "small", "--fronts", "offload", "--rate", "40mbit"];
+    let lab = Lab::up(&[&args[..], &["--direct-return", "--offload", "off"]].concat());
+    let program = unlade_lab().display().to_string();
+    let url = "http://chosen.objects.lab";
+    let load = [&program, "load", "--url", url, "--path", "/64KiB", "--duration", "1s"];
+    let load = [&load[..], &["--connections", "32"]].concat();
+    let is_left = wait_for(PATIENCE, || {
+        let output = lab.exec("client", &load);
+        assert!(output.status.success(), "{}", said(&output));
+        count(&lab, WAY_CHANGES) > 0
+    });
+    assert!(is_left, "{}", Metrics::read(&lab, "lb").noteworthy());
+    assert!(count(&lab, FORWARDED) > 0 && count(&lab, BYTES) > 0);
 }

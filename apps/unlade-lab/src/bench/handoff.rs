@@ -9,8 +9,8 @@ use super::table;
 use super::window::{self, Asked, Sample, Window};
 use crate::lab::objects::single_name;
 use crate::lab::plan::{
-    EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate, RequestsPerMigration,
-    SEALED_HOST, ServerKind, Spec, policy_parser,
+    CHOSEN_HOST, EARLY_HOST, FORWARD_HOST, Front, HOST, LATE_HOST, OffloadMode, Rate,
+    RequestsPerMigration, SEALED_HOST, ServerKind, Spec, policy_parser,
 };
 use crate::lab::process::{Process, session_members};
 use crate::lab::state::State;
@@ -23,21 +23,24 @@ use std::time::Duration;
 use unlade_balancer::PolicyConfig;
 use unlade_command::output::line;
 
+/// Load before the windows of a mode that learns.
+const LEARNING: Duration = Duration::from_secs(8);
 /// Pause after a window: connections that were cut off are cleared away in it.
 const PAUSE: Duration = Duration::from_millis(60);
 
 const LONG_ABOUT: &str = "\
 The same work by `unlade lb` handing connections over (1, 8 and unlimited requests a migration); \
 with direct return of responses (splice-early, splice-late; splice-forward without rules at the \
-servers' hosts; over HTTPS the last two, of sealed responses); with responses sealed at the \
-servers' hosts (sealed; HTTPS); proxying; and by nginx and HAProxy: in one lab, interleaved in the \
+servers' hosts; splice-auto, where the balancer chooses; over HTTPS the last three, of sealed \
+responses); with responses sealed at the servers' hosts (sealed; HTTPS); proxying; and by nginx and HAProxy: in one lab, interleaved in the \
 same run. Shaped: every link \
 of balancer and servers has the same rate and the processors have time left. Unshaped: the \
 processors are the limit, for all parties together. Limited: each balancer has a control group with \
 a part of a processor (--lb-cpu), and the servers have what is left, as where a balancer has many \
 servers behind it. Work of the kernel in interrupts counts for nobody there.
 
-Balancer CPU is the time of its processes and of its BPF programs. Ratios are lines of their \
+With splice-auto, a case begins with eight seconds of load that are not measured, in which the balancer \
+learns. Balancer CPU is the time of its processes and of its BPF programs. Ratios are lines of their \
 own in the result file, with mode `ratio`.";
 
 const AFTER_HELP: &str = "\
@@ -132,22 +135,30 @@ enum Way {
     SpliceLate,
     /// The same without rules there: the rest passes the balancer as packets
     SpliceForward,
+    /// Direct return by the way that the balancer chooses
+    SpliceAuto,
     /// The connection stays, and the server's host seals the response (HTTPS)
     Sealed,
 }
 
 impl Way {
-    const ALL: [Way; 5] =
-        [Way::Migration, Way::SpliceEarly, Way::SpliceLate, Way::SpliceForward, Way::Sealed];
+    const ALL: [Way; 6] = [
+        Way::Migration,
+        Way::SpliceEarly,
+        Way::SpliceLate,
+        Way::SpliceForward,
+        Way::SpliceAuto,
+        Way::Sealed,
+    ];
 
     fn is_splice(self) -> bool {
-        matches!(self, Way::SpliceEarly | Way::SpliceLate | Way::SpliceForward)
+        !matches!(self, Way::Migration | Way::Sealed)
     }
 
     /// Returns true if responses over TLS, or plain ones, can take it.
     fn is_for(self, tls: bool) -> bool {
         match self {
-            Way::Migration | Way::SpliceLate | Way::SpliceForward => true,
+            Way::Migration | Way::SpliceLate | Way::SpliceForward | Way::SpliceAuto => true,
             Way::SpliceEarly => !tls,
             Way::Sealed => tls,
         }
@@ -160,6 +171,7 @@ impl Way {
             Way::SpliceEarly => (EARLY_HOST, "splice-early"),
             Way::SpliceLate => (LATE_HOST, "splice-late"),
             Way::SpliceForward => (FORWARD_HOST, "splice-forward"),
+            Way::SpliceAuto => (CHOSEN_HOST, "splice-auto"),
             Way::Sealed => (SEALED_HOST, "sealed"),
         }
     }
@@ -470,6 +482,10 @@ fn run_case(
                 verify_every: 64,
                 seed: args.seed.wrapping_add(u64::from(round)),
             };
+            if round == 0 && *mode == Mode::Response(Way::SpliceAuto) {
+                window::run(state, &Window { length: LEARNING * stretch, ..window.clone() })?;
+                std::thread::sleep(PAUSE);
+            }
             let sample = window::run(state, &window)?;
             if sample.mismatches > 0.0 {
                 bail!("{} delivered wrong bytes of {path}; the run ends here", mode.label());

@@ -30,13 +30,14 @@ pub const FIXED_HOSTS: [(&str, OffloadMode, RequestsPerMigration); 5] = [
 ];
 /// Hosts with direct return, in a lab with `--direct-return`: name, pool, settings. All responses that
 /// are expected to be of 1 KiB or more begin early at the second and the fourth, none at the third. The
-/// pool of the fourth has no agents. Over TLS, the servers' agents seal, and responses begin early at the
-/// fourth only.
-pub const DIRECT_HOSTS: [(&str, &str, &str); 4] = [
-    ("direct.objects.lab", "direct", "key_file = KEY"),
+/// pool of the fourth has no agents. At the last one the balancer chooses. Over TLS, the servers' agents
+/// seal, and responses begin early at the last two only.
+pub const DIRECT_HOSTS: [(&str, &str, &str); 5] = [
+    ("direct.objects.lab", "direct", "early_from_bytes = \"64KiB\", key_file = KEY"),
     (EARLY_HOST, "early", "early_from_bytes = \"1KiB\", key_file = KEY"),
     (LATE_HOST, "late", "early_from_bytes = \"1GiB\", key_file = KEY"),
     (FORWARD_HOST, "forward", "early_from_bytes = \"1KiB\""),
+    (CHOSEN_HOST, "chosen", "key_file = KEY"),
 ];
 /// See [`DIRECT_HOSTS`].
 pub const EARLY_HOST: &str = "early.objects.lab";
@@ -44,6 +45,8 @@ pub const EARLY_HOST: &str = "early.objects.lab";
 pub const LATE_HOST: &str = "late.objects.lab";
 /// See [`DIRECT_HOSTS`].
 pub const FORWARD_HOST: &str = "forward.objects.lab";
+/// See [`DIRECT_HOSTS`].
+pub const CHOSEN_HOST: &str = "chosen.objects.lab";
 /// A host whose pool has sealing: its agents seal responses to clients with TLS.
 pub const SEALED_HOST: &str = "sealed.objects.lab";
 /// The same service by IPv6 only.
@@ -290,7 +293,8 @@ pub struct Spec {
     #[arg(long, value_name = "N")]
     pub requests_per_migration: Option<RequestsPerMigration>,
     /// Agents at the servers, which send large responses of direct.objects.lab to the client directly;
-    /// those of forward.objects.lab pass the balancer as packets
+    /// those of forward.objects.lab pass the balancer as packets, and for chosen.objects.lab the balancer
+    /// chooses
     #[arg(long)]
     #[serde(default)]
     pub direct_return: bool,

@@ -145,6 +145,9 @@ events! {
     /// A program of the balancer treated a segment of a connection with direct responses
     DirectReturnSegments(treatment: Treatment) => "unlade_lb_direct_return_segments",
         "Segments of connections with direct responses that no socket got as they came, by what became of them.";
+    /// Responses of similar lengths take another way from now on
+    DirectReturnWayChanged => "unlade_lb_direct_return_way_changes",
+        "Changes of the way that responses of a pool take if its configuration has no sizes, by the times that they take.";
     /// A response that could have been returned directly was relayed
     DirectReturnUnfit(reason: Unfit) => "unlade_lb_direct_returns_unfit",
         "Responses relayed in a pool with direct return although they were long enough.";

@@ -393,6 +393,7 @@ impl ConnectionState {
             timeouts,
             pool: &pool,
             direct: &mut self.direct,
+            pick: None,
             is_last: self.is_ambiguous,
         };
         let (done, busy) = {

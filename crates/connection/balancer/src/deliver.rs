@@ -411,6 +411,9 @@ impl Delivery<'_> {
             }
         }
         self.age = direct.end_age();
+        if let Some(pick) = direct.pick {
+            direct.pool.learn(pick, self.age);
+        }
         *sent += bytes;
         let passed = bytes - relayed;
         let forwarded = direct.forwarded_bytes().min(passed);

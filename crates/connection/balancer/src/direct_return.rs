@@ -22,8 +22,10 @@ use unlade_splice::Unfit;
 use unlade_splice::head::{Head, fit};
 use unlade_steering::splice::{ClientSlot, End, SpliceError};
 
-use crate::splices::{DirectPool, ServerEnd, Splices};
+use crate::direct_pool::DirectPool;
+use crate::splices::{ServerEnd, Splices};
 use crate::upstream::Upstream;
+use crate::ways::{Pick, Way};
 use crate::worker::Worker;
 
 /// The connections of a response that is to bypass this balancer's sockets.
@@ -42,6 +44,10 @@ pub(crate) struct DirectReturn<'c> {
     pub is_over: bool,
     /// The splice has begun, before the request was sent.
     pub is_early: bool,
+    /// The way that was chosen before the request was sent.
+    pub pick: Option<Pick>,
+    /// The server's host gets no rule, even if it takes rules.
+    pub is_forwarded: bool,
 }
 
 /// The conclusion from the head of a response whose splice began early, and whose first bytes came to the
@@ -109,7 +115,27 @@ impl Looks {
     }
 }
 
-impl DirectReturn<'_> {
+impl<'c> DirectReturn<'c> {
+    /// Returns a response that bypasses nothing yet. `pick`: the way that was chosen for it.
+    pub(crate) fn new(
+        (worker, splices, pool): (&'c Worker, &'c Splices, &'c DirectPool),
+        client: &'c mut Option<ClientSlot>,
+        pick: Option<Pick>,
+    ) -> DirectReturn<'c> {
+        let is_forwarded = pick.is_some_and(|pick| pick.way == Way::Forward);
+        DirectReturn {
+            worker,
+            splices,
+            pool,
+            client,
+            path: 0,
+            is_over: false,
+            is_early: false,
+            pick,
+            is_forwarded,
+        }
+    }
+
     /// Returns true if a response of so many bytes may bypass the sockets.
     pub(crate) fn is_worth_it(&self, bytes: u64) -> bool {
         bytes >= self.pool.from_bytes
@@ -117,7 +143,8 @@ impl DirectReturn<'_> {
 
     /// Returns the key of the server's agent; `None`: its host gets no rules.
     pub(crate) fn secret(&self, upstream: &Upstream) -> Option<[u8; 16]> {
-        self.pool.secret.filter(|_| !self.worker.backoffs.is_on(upstream.address))
+        let secret = self.pool.secret.filter(|_| !self.is_forwarded);
+        secret.filter(|_| !self.worker.backoffs.is_on(upstream.address))
     }
 
     /// Opens the slots of both connections.
@@ -202,6 +229,10 @@ impl DirectReturn<'_> {
 
     /// Begins the direct return of the rest of a response, of which `came_bytes` came.
     pub(crate) fn begin(&mut self, upstream: &Upstream, came_bytes: u64, rest_bytes: u64) -> Begun {
+        if self.pick.is_none() {
+            let is_sealed = upstream.sealing.is_some();
+            self.is_forwarded = self.pool.is_forwarded(rest_bytes, is_sealed);
+        }
         let (Some(client), Some(end)) = (&*self.client, &upstream.end) else {
             return Begun::Relayed;
         };

@@ -85,6 +85,7 @@ mod closing;
 pub mod config;
 mod connection;
 mod deliver;
+mod direct_pool;
 mod direct_return;
 mod exchange;
 mod fallback;
@@ -122,6 +123,7 @@ mod tunnel;
 mod upgrade;
 mod upload;
 mod upstream;
+mod ways;
 mod worker;
 
 pub use config::{BalancerConfig, ConfigError};

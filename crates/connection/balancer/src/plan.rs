@@ -16,12 +16,12 @@ use crate::config::{
     BalancerConfig, ConfigError, DirectReturnConfig, ListenerConfig, PoolConfig, RouteConfig,
     Timeouts, TrustConfig,
 };
+use crate::direct_pool::DirectPool;
 use crate::machine::{Machine, open_splicing};
 use crate::policy::PolicyConfig;
 use crate::pool::Pool;
 use crate::route::RouteTable;
 use crate::server::{KnownServers, Server};
-use crate::splices::DirectPool;
 use crate::tls;
 
 /// A loaded configuration.

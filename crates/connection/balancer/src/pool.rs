@@ -5,9 +5,9 @@ use std::sync::Arc;
 use unlade_channel::trust::Membership;
 
 use crate::config::{HealthConfig, PoolConfig, UpstreamConfig};
+use crate::direct_pool::DirectPool;
 use crate::policy::{Candidates, Policy};
 use crate::server::{KnownServers, Server};
-use crate::splices::DirectPool;
 
 /// A pool of one configuration.
 #[derive(Debug)]

@@ -36,6 +36,7 @@ use crate::tunnel::Upgraded;
 use crate::upgrade;
 use crate::upload::{Upload, UploadError};
 use crate::upstream::Upstream;
+use crate::ways::Pick;
 use crate::worker::Worker;
 
 /// Limits of a server's heads: servers are trusted more than clients, but their heads are bounded.
@@ -167,6 +168,8 @@ pub(crate) struct Exchange<'c> {
     pub pool: &'c Pool,
     /// Slot of the client's connection, if it has one.
     pub direct: &'c mut Option<ClientSlot>,
+    /// The way that was chosen for the response.
+    pub pick: Option<Pick>,
     /// The connection ends with this request.
     pub is_last: bool,
 }
@@ -586,14 +589,8 @@ impl Exchange<'_> {
     /// Returns the delivery of a response that is relayed unless its `direct` says otherwise.
     fn delivery(&mut self, upload: Upload, incoming: Incoming) -> Delivery<'_> {
         let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
-        let direct = means.map(|(pool, splices)| DirectReturn {
-            worker: self.worker,
-            splices,
-            pool,
-            client: &mut *self.direct,
-            path: 0,
-            is_over: false,
-            is_early: false,
+        let direct = means.map(|(pool, splices)| {
+            DirectReturn::new((self.worker, splices, pool), &mut *self.direct, self.pick)
         });
         Delivery {
             worker: self.worker,

@@ -7,7 +7,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
-use unlade_config::{KeyFileError, read_key};
 use unlade_net::FlowKey;
 use unlade_splice::datagram::Key;
 use unlade_splice::splice::LENGTH_BYTES_MAX;
@@ -15,76 +14,16 @@ use unlade_steering::splice::{
     ClientSlot, End, ServerSlot, SpliceError, SpliceWorker, Splicing, When,
 };
 
-use crate::config::DirectReturnConfig;
+use crate::direct_pool::{DirectPool, LARGE_LIMIT_BYTES, fits, is_used_up};
 
-/// Bytes that a server may send after a request before a splice begins, besides those of a response
-/// that is to be relayed: its head, and what the server may leave unused.
-const LIMIT_HEAD_BYTES: u64 = 4 << 10;
-/// Most bytes of the limit if the length of the response is not known before: clients have at least
-/// as much room, if they are not small.
-const UNKNOWN_LIMIT_BYTES_MAX: u64 = 48 << 10;
-/// The limit if a response is expected that is long enough for a splice.
-const LARGE_LIMIT_BYTES: u32 = 4 << 10;
-/// Bytes of a head that are expected beside those of the body.
-const EXPECTED_HEAD_BYTES: u64 = 512;
 /// Paths whose responses are remembered: a power of two.
 const PATHS_MAX: usize = 4096;
-/// The part of the limit that a server may leave unused: a segment, and the granularity of windows.
-const LIMIT_SLACK_BYTES: u64 = 2560;
 /// So many responses in sequence that came here although they were to be direct have one reason.
 const STRAYS_MAX: u32 = 4;
 /// More bytes than can be under way when a server's host takes a rule: it has no agent, or another key.
 const STRAY_BYTES_MAX: u64 = 256 << 10;
 /// Time without rules for a server's host that did not take one.
 const BACKOFF: Duration = Duration::from_secs(30);
-
-/// Direct return of a pool.
-#[derive(Debug)]
-pub(crate) struct DirectPool {
-    /// The agents' key; `None`: there are no agents.
-    pub secret: Option<[u8; 16]>,
-    rules_port: u16,
-    /// Responses of fewer bytes are relayed, unless they begin early.
-    pub from_bytes: u64,
-    /// Responses of which as many bytes are expected begin early.
-    early_from_bytes: u64,
-}
-
-impl DirectPool {
-    /// Reads the key of a pool.
-    ///
-    /// # Errors
-    /// The file is unusable.
-    pub(crate) fn load(config: &DirectReturnConfig) -> Result<DirectPool, KeyFileError> {
-        let DirectReturnConfig { key_file, rules_port, from_bytes, early_from_bytes } = config;
-        Ok(DirectPool {
-            secret: key_file.as_deref().map(read_key).transpose()?,
-            rules_port: *rules_port,
-            from_bytes: from_bytes.bytes(),
-            early_from_bytes: early_from_bytes.bytes(),
-        })
-    }
-
-    /// Returns the bytes of a response with its head that is to go to the client from its first byte
-    /// on, if the path's last response had a length.
-    fn early_bytes(&self, expected_bytes: Option<u64>) -> Option<u32> {
-        let bytes = expected_bytes.filter(|bytes| *bytes >= self.early_from_bytes)?;
-        let bytes = u32::try_from(bytes.saturating_add(EXPECTED_HEAD_BYTES)).ok()?;
-        (bytes <= LENGTH_BYTES_MAX).then_some(bytes)
-    }
-
-    /// Returns the bytes that a server may send after a request before a splice begins, if the path's
-    /// last response had a length. A response that is too short for a splice comes without a pause.
-    fn limit_bytes(&self, expected_bytes: Option<u64>) -> u32 {
-        let bytes = match expected_bytes {
-            Some(bytes) if bytes >= self.from_bytes => return LARGE_LIMIT_BYTES,
-            Some(bytes) => bytes,
-            None => self.from_bytes.min(UNKNOWN_LIMIT_BYTES_MAX),
-        };
-        u32::try_from(bytes.saturating_add(LIMIT_HEAD_BYTES))
-            .map_or(LENGTH_BYTES_MAX, |b| b.min(LENGTH_BYTES_MAX))
-    }
-}
 
 /// The slot of a connection to a server.
 #[derive(Debug)]
@@ -131,13 +70,8 @@ impl ServerEnd {
 
     /// Returns true if so many bytes of a longer response came that the server may wait for more room.
     pub(crate) fn is_used_up(&self, came_bytes: u64) -> bool {
-        came_bytes + LIMIT_SLACK_BYTES >= u64::from(self.limit_bytes)
+        is_used_up(self.limit_bytes, came_bytes)
     }
-}
-
-/// Returns true if a server sends so many bytes by a limit, without waiting.
-fn fits(limit_bytes: u32, bytes: u64) -> bool {
-    bytes <= u64::from(limit_bytes).saturating_sub(LIMIT_SLACK_BYTES)
 }
 
 /// Lengths of recent responses by the path of the request. Two paths can have one place: the later
@@ -251,10 +185,9 @@ impl Splices {
         }
     }
 
-    /// Returns the bytes that are expected of a path's response, if it is to go to the client from its
-    /// first byte on.
-    pub(crate) fn early_bytes(&self, pool: &DirectPool, path: u64) -> Option<u32> {
-        pool.early_bytes(self.lengths.expected(path))
+    /// Returns the length of the last response for a path.
+    pub(crate) fn expected_bytes(&self, path: u64) -> Option<u64> {
+        self.lengths.expected(path)
     }
 
     /// Begins a splice before a request of so many bytes is sent, for which as many of a response are
@@ -416,44 +349,6 @@ impl Backoffs {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Usual heads are shorter.
-    const HEAD_BYTES: u64 = 1500;
-
-    #[test]
-    fn a_short_response_of_a_known_path_comes_without_a_pause() {
-        let pool = DirectPool {
-            secret: Some([0; 16]),
-            rules_port: 1,
-            from_bytes: 128 << 10,
-            early_from_bytes: 16 << 10,
-        };
-        for bytes in (0..pool.from_bytes).step_by(1000).chain([pool.from_bytes - 1]) {
-            let limit = pool.limit_bytes(Some(bytes));
-            assert!(fits(limit, HEAD_BYTES + bytes), "{bytes} bytes by {limit}");
-        }
-        for bytes in [pool.from_bytes, 1 << 30, u64::MAX] {
-            assert_eq!(pool.limit_bytes(Some(bytes)), LARGE_LIMIT_BYTES);
-        }
-        assert!(fits(pool.limit_bytes(None), HEAD_BYTES + UNKNOWN_LIMIT_BYTES_MAX));
-        let all = DirectPool { from_bytes: u64::MAX, ..pool };
-        assert_eq!(all.limit_bytes(Some(u64::MAX - 1)), LENGTH_BYTES_MAX);
-    }
-
-    #[test]
-    fn a_response_begins_early_if_its_path_had_one_that_was_long_enough() {
-        let (early_from_bytes, from_bytes) = (16 << 10, 128 << 10);
-        let pool =
-            DirectPool { secret: Some([0; 16]), rules_port: 1, from_bytes, early_from_bytes };
-        let most = u64::from(LENGTH_BYTES_MAX) - EXPECTED_HEAD_BYTES;
-        for bytes in [early_from_bytes, most] {
-            let due = (bytes + EXPECTED_HEAD_BYTES) as u32;
-            assert_eq!(pool.early_bytes(Some(bytes)), Some(due));
-        }
-        for bytes in [None, Some(0), Some(early_from_bytes - 1), Some(most + 1), Some(u64::MAX)] {
-            assert_eq!(pool.early_bytes(bytes), None);
-        }
-    }
 
     #[test]
     fn nothing_begins_early_after_strays_in_sequence() {

@@ -18,7 +18,8 @@ use unlade_net::FlowKey;
 use unlade_steering::splice::SpliceError;
 
 use crate::config::UpstreamConfig;
-use crate::splices::{DirectPool, ServerEnd, Splices};
+use crate::direct_pool::DirectPool;
+use crate::splices::{ServerEnd, Splices};
 
 /// Most idle connections that a worker keeps to all servers.
 const IDLE_MAX: usize = 8192;

@@ -57,6 +57,7 @@ struct splice_client_slot {
 	struct splice_state splice;
 	__u64 head_ns; /* time of the splice's head */
 	__u64 end_ns;  /* time of the acknowledgement of its last byte */
+	__u64 sent_ns; /* time of the client's newest segment with bytes */
 };
 
 /* Outcomes of a wish. */
@@ -269,6 +270,8 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	lock = bpf_map_lookup_elem(&splice_locks, &number);
 	if (!lock)
 		return NEXT;
+	if (packet->payload)
+		slot->sent_ns = now_ns;
 	/* Nothing can be looked up under a lock, so a splice may begin in between. */
 	for (int i = 0; i < 2 && is_lost; i++) {
 		peer = *(volatile __u32 *)&slot->head.peer;

@@ -191,6 +191,7 @@ impl SpliceWorker {
         self.run(Operation::OpenClient, index, NONE, None, &BLANK)?;
         let has_clock = self.shared.client(index).flow[CLIENT_HAS_CLOCK].load(Ordering::Relaxed);
         slot.frame = ack_frame(&FlowKey::new(flow.service, flow.client), has_clock != 0);
+        self.shared.client(index).sent_ns.store(now_ns(), Ordering::Relaxed);
         Ok(slot)
     }
 
@@ -442,6 +443,11 @@ impl ClientSlot {
         since(&self.shared.client(self.index).head_ns)
     }
 
+    /// Returns the time since the client's newest segment with bytes came, or since the slot was opened.
+    pub fn request_age(&self) -> Duration {
+        since(&self.shared.client(self.index).sent_ns)
+    }
+
     /// Returns the time since the splice is complete.
     pub fn end_age(&self) -> Duration {
         since(&self.shared.client(self.index).end_ns)
@@ -496,11 +502,15 @@ impl ClientSlot {
     }
 }
 
-/// Returns the time since a point of the clock of bpf_ktime_get_ns.
-fn since(at_ns: &AtomicU64) -> Duration {
+/// Returns the time by the clock of bpf_ktime_get_ns.
+fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
-    now.saturating_sub(Duration::from_nanos(at_ns.load(Ordering::Relaxed)))
+    (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)
+}
+
+/// Returns the time since a point of that clock.
+fn since(at_ns: &AtomicU64) -> Duration {
+    Duration::from_nanos(now_ns().saturating_sub(at_ns.load(Ordering::Relaxed)))
 }
 
 impl Drop for ClientSlot {

@@ -44,6 +44,7 @@ pub(crate) struct RawClientSlot {
     pub(crate) splice: [AtomicU32; 16],
     pub(crate) head_ns: AtomicU64,
     pub(crate) end_ns: AtomicU64,
+    pub(crate) sent_ns: AtomicU64,
 }
 
 /// `struct splice_server_slot`: the flow is a `RawServer`.
@@ -92,7 +93,7 @@ pub(crate) struct RawRequest {
     pub(crate) udp_sum: AtomicU32,
 }
 
-const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 232);
+const _: () = assert!(size_of::<RawHead>() == 72 && size_of::<RawClientSlot>() == 240);
 const _: () = assert!(size_of::<RawServerSlot>() == 184 && size_of::<RawRequest>() == 136);
 /// Words of `flow` and `splice` that the process reads.
 pub(crate) const BYPASSED: usize = 0;

@@ -18,21 +18,14 @@ pub struct DirectReturnConfig {
     #[serde(default = "rules_port_default")]
     pub rules_port: u16,
     /// Responses of fewer bytes are relayed. Of every other one 4 KiB are, and up to 52 KiB if the last
-    /// response for the path was short or is not known.
-    #[serde(default = "from_bytes_default")]
-    pub from_bytes: ByteSize,
+    /// response for the path was short or is not known. `None`, as the next one: the balancer chooses by
+    /// the times that responses take.
+    #[serde(default)]
+    pub from_bytes: Option<ByteSize>,
     /// If the last response for a path had as many bytes, the next one goes to the client directly
     /// from its first byte on. Its head is then the server's, unchanged.
-    #[serde(default = "early_from_bytes_default")]
-    pub early_from_bytes: ByteSize,
-}
-
-fn early_from_bytes_default() -> ByteSize {
-    ByteSize::kib(64)
-}
-
-fn from_bytes_default() -> ByteSize {
-    ByteSize::kib(128)
+    #[serde(default)]
+    pub early_from_bytes: Option<ByteSize>,
 }
 
 fn rules_port_default() -> u16 {

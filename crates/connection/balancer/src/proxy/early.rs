@@ -8,7 +8,10 @@
 //!  deliver_passed   the rest
 //! ```
 
+use std::net::SocketAddr;
+
 use tokio::time::Instant;
+use unlade_metrics::Event;
 use unlade_splice::head::Head;
 use unlade_steering::splice::ClientSlot;
 
@@ -34,12 +37,33 @@ impl Exchange<'_> {
         if !self.may_return_directly(upstream.address) {
             return false;
         }
-        let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
-        let Some((pool, splices)) = means else { return false };
+        let Some(splices) = self.worker.splices() else { return false };
         let path = splices.path(forward.path());
         let is_fit = forward.has_plain_response() && self.may_go_on();
-        let expected_bytes = splices.early_bytes(pool, path).filter(|_| is_fit);
+        let expected_bytes =
+            is_fit.then(|| self.plan_return(path, upstream.address, false)).flatten();
         self.begin_or_limit(upstream, path, expected_bytes, forward.sent.len())
+    }
+
+    /// Chooses the way of the response to a request for a path. Returns the bytes that are expected of it if
+    /// it is to go to the client from its first byte on.
+    pub(super) fn plan_return(
+        &mut self,
+        path: u64,
+        server: SocketAddr,
+        is_sealed: bool,
+    ) -> Option<u32> {
+        let (pool, splices) = self.pool.direct_return.as_ref().zip(self.worker.splices())?;
+        let has_agent = pool.secret.is_some() && !self.worker.backoffs.is_on(server);
+        // The request may have waited for this process: that is a part of the time it takes.
+        let waited = self.direct.as_ref().map(ClientSlot::request_age).unwrap_or_default();
+        let planned = pool.plan(splices.expected_bytes(path), is_sealed, has_agent, waited);
+        self.pick = planned.pick;
+        if let Some(change) = planned.change {
+            self.worker.meter.add(Event::DirectReturnWayChanged);
+            tracing::info!(pool = self.pool.name, "{change}");
+        }
+        planned.early_bytes
     }
 
     /// Begins a splice before a request of so many bytes, if bytes of the response are expected; returns
@@ -56,15 +80,8 @@ impl Exchange<'_> {
         if let Some(expected_bytes) = expected_bytes
             && let Ok(request_bytes) = u32::try_from(request_bytes)
         {
-            let mut direct = DirectReturn {
-                worker: self.worker,
-                splices,
-                pool,
-                client: &mut *self.direct,
-                path,
-                is_over: false,
-                is_early: false,
-            };
+            let means = (self.worker, splices, pool);
+            let mut direct = DirectReturn::new(means, &mut *self.direct, self.pick);
             if direct.begin_early(self.client, upstream, (request_bytes, expected_bytes)) {
                 return true;
             }

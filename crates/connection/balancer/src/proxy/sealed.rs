@@ -166,16 +166,16 @@ impl Exchange<'_> {
     /// Returns the number of the request's path, and the bytes that are expected if the response is to go to
     /// the client from its first record on. `None`: it passes this process.
     fn expected_sealed(
-        &self,
+        &mut self,
         forward: &Forward<'_>,
         agent: SocketAddr,
     ) -> Option<(u64, Option<u32>)> {
-        let pool = self.pool.direct_return.as_ref().filter(|_| self.may_bypass(agent))?;
-        let splices = self.worker.splices()?;
-        let path = splices.path(forward.path());
-        // With a key, the rest of a long response is direct from the server's host on.
-        let is_fit = pool.secret.is_none() && forward.has_plain_response();
-        Some((path, splices.early_bytes(pool, path).filter(|_| is_fit)))
+        if !self.may_bypass(agent) {
+            return None;
+        }
+        let path = self.worker.splices()?.path(forward.path());
+        let bytes = forward.has_plain_response().then(|| self.plan_return(path, agent, true));
+        Some((path, bytes.flatten()))
     }
 
     /// Sends the request, and passes the pieces of the response on.
