@@ -334,11 +334,12 @@ fn returned_directly_or_proxied_is_the_same_to_a_client() {
     let _turn = turn();
     let (seed, count) = (seed(), env_number("UNLADE_SESSIONS", 1500) / 3);
     println!("seed {seed}, {count} sessions");
-    // Late, early where a path is asked for again, and so without agents.
+    // Late, early where a path is asked for again, so without agents, and where the balancer chooses.
     for (host, begin) in [
         ("late.objects.lab", "late"),
         ("early.objects.lab", "early"),
         ("forward.objects.lab", "early"),
+        (CHOSEN, "early"),
     ] {
         returned_directly(host, begin, (seed, count / 2));
     }
@@ -369,12 +370,15 @@ fn returned_directly(host: &'static str, begin: &str, (seed, count): (u64, usize
     let lab = Lab::up(&args);
     let file = lab.dir().join("config/lb.toml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let from_bytes = format!("direct_return = {{ from_bytes = \"{DIRECT_BYTES_MIN}B\",");
-    let changed = text.replace("direct_return = {", &from_bytes);
-    assert_ne!(changed, text);
-    std::fs::write(&file, changed).unwrap();
-    let restarted = lab.run("restart", &["lb"]);
-    assert!(restarted.status.success(), "{}", said(&restarted));
+    // With a size, nothing is chosen.
+    if host != CHOSEN {
+        let from_bytes = format!("direct_return = {{ from_bytes = \"{DIRECT_BYTES_MIN}B\",");
+        let changed = text.replace("direct_return = {", &from_bytes);
+        assert_ne!(changed, text);
+        std::fs::write(&file, changed).unwrap();
+        let restarted = lab.run("restart", &["lb"]);
+        assert!(restarted.status.success(), "{}", said(&restarted));
+    }
     let mut stage = Stage { host: Some(host), ..Stage::new(&lab) };
     // Half of the lab's objects are shorter, and a response begins early from a path's second on.
     stage.objects.retain(|object| object.bytes.len() >= DIRECT_BYTES_MIN);
@@ -386,6 +390,9 @@ fn returned_directly(host: &'static str, begin: &str, (seed, count): (u64, usize
     println!("{host}: {responses} responses, {bytes} bytes; {}", metrics.noteworthy());
     assert!(responses as usize > count / 20, "{responses} responses in {count} sessions");
 }
+
+/// The host for which the balancer chooses the way of responses.
+const CHOSEN: &str = "chosen.objects.lab";
 
 /// The shortest retransmission timer of an orderly lab. It is longer than any pause of a busy
 /// machine and shorter than a session's deadline: a retransmission then repairs a real loss.
