@@ -188,7 +188,7 @@ fn fill_minio(lab: &Lab, port: u16) {
                 \"Action\":\"s3:GetObject\",\"Resource\":\"arn:aws:s3:::box/*\"}]}";
     fs::write(&policy, text).unwrap();
     let file = policy.display().to_string();
-    let url = format!("{base}?policy");
+    let url = format!("{base}?policy=");
     let allow = [&curl[..], &["-T", &file, &url]].concat();
     let allowed = lab.exec("s1", &allow);
     assert!(allowed.status.success(), "{}", said(&allowed));

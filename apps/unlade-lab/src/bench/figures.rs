@@ -14,6 +14,7 @@ pub struct Figures {
     /// None where no request ended within a window.
     pub latency_p50_us: Option<f64>,
     pub latency_p99_us: Option<f64>,
+    pub first_byte_p99_us: Option<f64>,
     /// The front's processes and BPF programs together.
     pub lb_cpu_ns_per_gib: f64,
     pub lb_bpf_ns_per_gib: f64,
@@ -56,6 +57,7 @@ impl Figures {
             requests_per_s: middle(|s| s.requests_per_s),
             latency_p50_us: latency(samples, |s| s.latency_p50_us),
             latency_p99_us: latency(samples, |s| s.latency_p99_us),
+            first_byte_p99_us: latency(samples, |s| s.first_byte_p99_us).filter(|us| *us > 0.0),
             lb_cpu_ns_per_gib: middle(|s| per_gib(lb_ns(s), s)),
             lb_bpf_ns_per_gib: middle(|s| per_gib(s.usage.bpf_ns as f64, s)),
             // By requests' worth of bytes: a window ends in the middle of some.
@@ -78,6 +80,7 @@ impl Figures {
             "requests_per_s": self.requests_per_s,
             "latency_p50_us": self.latency_p50_us,
             "latency_p99_us": self.latency_p99_us,
+            "first_byte_p99_us": self.first_byte_p99_us,
             "lb_cpu_ns_per_gib": self.lb_cpu_ns_per_gib,
             "lb_bpf_ns_per_gib": self.lb_bpf_ns_per_gib,
             "lb_cpu_ns_per_request": self.lb_cpu_ns_per_request,
@@ -124,6 +127,8 @@ pub struct Ratio {
     pub latency_p50_vs_best_proxy: Option<f64>,
     /// Of the ceiling: the servers with nothing in front.
     pub throughput_vs_direct: Option<f64>,
+    /// Time to the first byte, of that of the servers with nothing in front.
+    pub first_byte_p99_vs_direct: Option<f64>,
 }
 
 /// Compares; ratios are medians over rounds of the rounds' own ratios, so that a machine that
@@ -159,6 +164,7 @@ pub fn ratio(
             .zip(latency(best.1, |s| s.latency_p50_us))
             .map(|(ours, theirs)| ours / theirs.max(1e-9)),
         throughput_vs_direct: direct.map(|other| paired(other, |s| s.throughput_bytes_per_s)),
+        first_byte_p99_vs_direct: direct.map(|other| paired(other, |s| s.first_byte_p99_us)),
     })
 }
 
@@ -176,6 +182,7 @@ impl Ratio {
             ("lb_cpu_ratio_vs_haproxy", self.lb_cpu_vs_haproxy),
             ("lb_cpu_ratio_vs_proxy", self.lb_cpu_vs_proxy),
             ("throughput_ratio_vs_direct", self.throughput_vs_direct),
+            ("first_byte_p99_ratio_vs_direct", self.first_byte_p99_vs_direct),
         ] {
             if let Some(value) = value {
                 map.insert(key.to_owned(), value.into());

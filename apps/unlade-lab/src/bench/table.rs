@@ -23,6 +23,7 @@ pub fn rows(name: &str, figures: &[Figures]) -> Vec<String> {
         row("lb CPU ms/GiB", &|f| short(f.lb_cpu_ns_per_gib / 1e6)),
         row("p50 ms", &|f| latency(f.latency_p50_us)),
         row("p99 ms", &|f| latency(f.latency_p99_us)),
+        row("first byte p99 ms", &|f| latency(f.first_byte_p99_us)),
         row("machine busy %", &|f| short(f.machine_busy_ratio * 100.0)),
     ];
     if figures.iter().any(|figures| figures.errors > 0.0) {

@@ -61,6 +61,8 @@ pub struct Sample {
     pub requests_per_s: f64,
     pub latency_p50_us: f64,
     pub latency_p99_us: f64,
+    /// Time to the first byte of a response; 0 if the load does not tell it.
+    pub first_byte_p99_us: f64,
     pub body_bytes: f64,
     pub requests: f64,
     pub verified: f64,
@@ -175,6 +177,7 @@ fn sample(value: &Value, usage: Usage) -> Sample {
         requests_per_s: number("requests_per_s"),
         latency_p50_us: number("latency_p50_us"),
         latency_p99_us: number("latency_p99_us"),
+        first_byte_p99_us: number("first_byte_p99_us"),
         body_bytes: number("body_bytes"),
         requests: number("requests"),
         verified: number("verified"),

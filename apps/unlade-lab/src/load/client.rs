@@ -69,6 +69,7 @@ struct InFlight {
     target: usize,
     begun: Instant,
     verify: bool,
+    has_first_byte: bool,
 }
 
 /// Why a connection is at its end.
@@ -209,7 +210,12 @@ impl Client {
             let Some(what) = shared.targets.get(target) else { return };
             shared.requests.extend_from_slice(&what.request);
             let verify = what.sum.is_some() && shared.verify.wants(shared.sent);
-            self.in_flight.push_back(InFlight { target, begun: now, verify });
+            self.in_flight.push_back(InFlight {
+                target,
+                begun: now,
+                verify,
+                has_first_byte: false,
+            });
             self.begun += 1;
             shared.sent += 1;
             if let Some(budget) = &mut shared.budget {
@@ -361,10 +367,13 @@ impl Client {
     fn take_in(&mut self, shared: &mut Shared<'_>, bytes: &[u8], now: Instant) -> Result<(), End> {
         let mut input = bytes;
         while !input.is_empty() {
-            let verify = match self.in_flight.front() {
-                Some(first) => first.verify,
-                None => return Err(End::Malformed(Malformed::Unasked)),
+            let Some(first) = self.in_flight.front_mut() else {
+                return Err(End::Malformed(Malformed::Unasked));
             };
+            if !std::mem::replace(&mut first.has_first_byte, true) {
+                shared.outcome.first_byte(now.saturating_duration_since(first.begun));
+            }
+            let verify = first.verify;
             let before = self.reader.body_bytes;
             let finished = self.reader.read(&mut input, || verify).map_err(End::Malformed)?;
             shared.outcome.body_bytes += self.reader.body_bytes - before;

@@ -23,7 +23,10 @@ pub struct Outcome {
     pub timeouts: u64,
     pub connect_failures: u64,
     pub tls_failures: u64,
+    /// Time to the last byte of a response.
     pub latency_us: Histogram<u64>,
+    /// Time to its first byte.
+    pub first_byte_us: Histogram<u64>,
     /// One example of what went wrong.
     pub example: Option<String>,
 }
@@ -47,6 +50,7 @@ impl Outcome {
             timeouts: 0,
             connect_failures: 0,
             tls_failures: 0,
+            first_byte_us: latency_us.clone(),
             latency_us,
             example: None,
         }
@@ -56,6 +60,12 @@ impl Outcome {
     pub fn latency(&mut self, latency: Duration) {
         let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.latency_us.saturating_record(us.clamp(1, LATENCY_US_MAX));
+    }
+
+    /// The first byte of a response has come.
+    pub fn first_byte(&mut self, latency: Duration) {
+        let us = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        self.first_byte_us.saturating_record(us.clamp(1, LATENCY_US_MAX));
     }
 
     pub fn remember(&mut self, what: impl FnOnce() -> String) {
@@ -78,6 +88,7 @@ impl Outcome {
         self.tls_failures += other.tls_failures;
         // Same bounds everywhere, so nothing can be out of range.
         let _ = self.latency_us.add(&other.latency_us);
+        let _ = self.first_byte_us.add(&other.first_byte_us);
         if self.example.is_none() {
             self.example.clone_from(&other.example);
         }
@@ -112,6 +123,8 @@ impl Outcome {
             "latency_p99_us": quantile(0.99),
             "latency_p999_us": quantile(0.999),
             "latency_max_us": self.latency_us.max(),
+            "first_byte_p50_us": self.first_byte_us.value_at_quantile(0.5),
+            "first_byte_p99_us": self.first_byte_us.value_at_quantile(0.99),
             "client_cpu_ns": cpu_ns,
             "connections": self.connections,
             "verified": self.verified,

@@ -66,8 +66,6 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Forward, Way::Early, Way::Late];
-
     /// Returns true if responses of a class can take it.
     fn is_for(self, class: usize, is_sealed: bool) -> bool {
         match self {
@@ -75,6 +73,15 @@ impl Way {
             // A server's host takes no rule for the first bytes of a sealed response.
             Way::Early => !is_sealed,
             Way::Late => class >= LATE_CLASS,
+        }
+    }
+
+    /// Returns the way that is tried after it.
+    fn next(self) -> Way {
+        match self {
+            Way::Forward => Way::Early,
+            Way::Early => Way::Late,
+            Way::Late => Way::Forward,
         }
     }
 }
@@ -139,8 +146,8 @@ struct Class {
     left: u32,
     /// Trials last longer by this factor.
     stretch: u32,
-    /// The way that was tried last.
-    tried: Way,
+    /// The way that is tried next, unless it is the usual one.
+    next: Way,
 }
 
 /// A mean that forgets, of means.
@@ -223,7 +230,7 @@ impl Class {
             pause: PAUSE_MEANS,
             left: PAUSE_MEANS,
             stretch: 1,
-            tried: usual,
+            next: usual.next(),
         }
     }
 
@@ -275,10 +282,9 @@ impl Class {
         if self.left > 0 {
             return None;
         }
-        let others = Way::ALL.iter().cycle().skip_while(|way| **way != self.tried).skip(1);
-        let mut others = others.take(Way::ALL.len());
-        let way = *others.find(|way| **way != self.usual && way.is_for(class, is_sealed))?;
-        (self.tried, self.usual_us_then, self.changed_means) = (way, self.usual_us.value, 0);
+        let mut candidates = [self.next, self.next.next(), self.next.next().next()].into_iter();
+        let way = candidates.find(|way| *way != self.usual && way.is_for(class, is_sealed))?;
+        (self.next, self.usual_us_then, self.changed_means) = (way, self.usual_us.value, 0);
         let length = self.trial_length();
         let from = now + length / SETTLING;
         let end = from + length;
@@ -310,6 +316,7 @@ impl Class {
             self.left = self.pause;
             return;
         }
+        self.stretch = (self.stretch / 2).max(1);
         let mean_us = trial.ended.mean_us();
         let share = if is_slow { SHARE_SLOW } else { mean_us / self.usual_us.value.max(1.0) };
         let known = self.share(trial.way);
@@ -320,10 +327,10 @@ impl Class {
             self.change(trial.way, share, mean_us);
             self.pause = PAUSE_MEANS;
         } else if is_open {
-            // The same one is next, and soon.
-            self.tried = self.usual;
+            // The same way is next, and soon.
             self.pause = PAUSE_MEANS;
         } else {
+            self.next = trial.way.next();
             let factor = if share > SHARE_WORSE { 4 } else { 2 };
             self.pause = (self.pause * factor).min(most);
         }

@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const ALL: [Way; 3] = [Way::Forward, Way::Early, Way::Late];
+
 /// Clients that ask again as soon as they have a response, and queues that all responses of a way pass.
 #[derive(Clone, Debug)]
 struct World {
@@ -27,7 +29,7 @@ impl World {
     /// Returns the end of a response by a way.
     fn respond(&self, queues: &mut Queues, way: Way, now: Duration) -> Duration {
         let us = |us: f64| Duration::from_secs_f64(us / 1e6);
-        let index = Way::ALL.iter().position(|other| *other == way).unwrap();
+        let index = ALL.iter().position(|other| *other == way).unwrap();
         queues.work = now.max(queues.work) + us(self.work_us[index]);
         queues.link = queues.work.max(queues.link) + us(self.link_us[index]);
         // A response that does not use the link does not wait for it.
@@ -73,7 +75,7 @@ impl World {
             let pick = |at| Pick { way: *way, at, class, is_sealed: false, measured: None };
             self.run(span, pick, |_, _| {})
         };
-        let fit = Way::ALL.iter().filter(|way| way.is_for(class_of(self.bytes), false));
+        let fit = ALL.iter().filter(|way| way.is_for(class_of(self.bytes), false));
         fit.map(fixed).fold(0.0, f64::max)
     }
 
