@@ -110,6 +110,7 @@ mod pool;
 mod proxy;
 mod reclaim;
 mod respond;
+mod retries;
 mod route;
 mod run;
 mod scopes;

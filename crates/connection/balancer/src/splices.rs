@@ -312,11 +312,6 @@ impl Backoffs {
         }
     }
 
-    /// Begins a time without requests for the server's agent.
-    pub(crate) fn begin(&self, server: SocketAddr) {
-        self.0.borrow_mut().insert(server, Strays::Until(Instant::now() + BACKOFF));
-    }
-
     /// Notes the end of a response of `bytes` bytes, of which `stray_bytes` came here although they were
     /// to be direct.
     pub(crate) fn note(&self, server: SocketAddr, stray_bytes: u64, bytes: u64) {

@@ -17,6 +17,7 @@ use crate::clients::Clients;
 use crate::fallback::Fallbacks;
 use crate::offload::Offload;
 use crate::plan::Plan;
+use crate::retries::Retries;
 use crate::splices::{Backoffs, Splices};
 use crate::upstream::Upstreams;
 
@@ -53,7 +54,7 @@ pub(crate) struct Worker {
     /// Servers whose hosts do not take rules.
     pub backoffs: Backoffs,
     /// Agents that do not seal responses.
-    pub sealing_backoffs: Backoffs,
+    pub sealing_retries: Retries,
     splices: OnceCell<Option<Splices>>,
     /// Counts and logs requests that are proxied although their route offloads.
     pub fallbacks: Fallbacks,
@@ -97,7 +98,7 @@ impl Worker {
             pipes: Pipes::default(),
             offload: Offload::new(info, &plan),
             backoffs: Backoffs::default(),
-            sealing_backoffs: Backoffs::default(),
+            sealing_retries: Retries::default(),
             splices: OnceCell::new(),
             fallbacks: Fallbacks::default(),
             recent_bodies: RecentBodies::default(),

@@ -62,20 +62,24 @@ impl Exchange<'_> {
             && forward.upgrade.is_none()
             && !forward.awaits_continue
             && self.may_go_on();
-        if !is_suited || self.worker.sealing_backoffs.is_on(agent) {
+        if !is_suited {
+            return None;
+        }
+        let trust = self.pool.trust.as_ref()?;
+        let pooled = self.worker.upstreams.take(agent, self.may_bypass(agent));
+        if pooled.is_none() && self.worker.sealing_retries.is_waiting(agent, Instant::now()) {
             return None;
         }
         let decline = |why| {
             self.worker.meter.add(Event::SealingDeclined(why));
             None
         };
-        let expected = self.expected_sealed(forward, agent);
-        let is_limited = expected.is_some();
-        let trust = self.pool.trust.as_ref()?;
-        let Some(mut upstream) = self.sealing_upstream(agent, trust, is_limited).await else {
-            self.worker.sealing_backoffs.begin(agent);
-            return decline(SealingRefusal::Agent);
+        let upstream = match pooled {
+            None => self.connect_sealing(agent, trust).await,
+            pooled => pooled,
         };
+        let Some(mut upstream) = upstream else { return decline(SealingRefusal::Agent) };
+        let expected = self.expected_sealed(forward, agent);
         let Some((delegation, record)) = self.client.begin_delegation(RECORDS_MAX) else {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
             return decline(SealingRefusal::Connection);
@@ -107,26 +111,19 @@ impl Exchange<'_> {
         Some(self.end_sealed(outcome, upstream, &passed, content_bytes.unwrap_or_default()))
     }
 
-    /// Returns a connection to the agent; `None`: it does not answer, or one side does not trust the other.
-    async fn sealing_upstream(
-        &mut self,
-        agent: SocketAddr,
-        trust: &Membership,
-        is_limited: bool,
-    ) -> Option<Upstream> {
-        let pooled = self.worker.upstreams.take(agent, is_limited);
-        if pooled.is_some() {
-            return pooled;
-        }
+    /// Connects to the agent; `None`: it does not answer, or one side does not trust the other.
+    async fn connect_sealing(&mut self, agent: SocketAddr, trust: &Membership) -> Option<Upstream> {
         let connecting = self.worker.upstreams.connect_sealing(agent, trust);
         match self.timer.limit(self.timeouts.upstream_connect, connecting).await {
-            Ok(Ok(upstream)) => Some(upstream),
-            Ok(Err(error)) => {
-                tracing::debug!(%agent, %error, "no sealing");
-                None
+            Ok(Ok(upstream)) => {
+                self.worker.sealing_retries.succeed(agent);
+                return Some(upstream);
             }
-            Err(Elapsed) => None,
+            Ok(Err(error)) => tracing::debug!(%agent, %error, "no sealing"),
+            Err(Elapsed) => tracing::debug!(%agent, "no sealing: it does not answer in time"),
         }
+        self.worker.sealing_retries.fail(agent, Instant::now());
+        None
     }
 
     /// Ends a request that the agent has got.
