@@ -369,15 +369,11 @@ fn a_full_link_is_left_to_the_servers_hosts() {
     let _turn = turn();
     let args = ["--servers", "4", "--objects", "small", "--fronts", "offload", "--rate", "40mbit"];
     let lab = Lab::up(&[&args[..], &["--direct-return", "--offload", "off"]].concat());
-    let program = unlade_lab().display().to_string();
     let url = "http://chosen.objects.lab";
-    let load = [&program, "load", "--url", url, "--path", "/64KiB", "--duration", "1s"];
-    let load = [&load[..], &["--connections", "32"]].concat();
-    let is_left = wait_for(PATIENCE, || {
-        let output = lab.exec("client", &load);
-        assert!(output.status.success(), "{}", said(&output));
-        count(&lab, WAY_CHANGES) > 0
-    });
+    let load = ["load", "--url", url, "--path", "/64KiB", "--connections", "16"];
+    let load = [&load[..], &["--duration", "10min"]].concat();
+    let _load = lab.start("client", &unlade_lab(), &load);
+    let is_left = wait_for(2 * PATIENCE, || count(&lab, WAY_CHANGES) > 0);
     assert!(is_left, "{}", Metrics::read(&lab, "lb").noteworthy());
     assert!(count(&lab, FORWARDED) > 0 && count(&lab, BYTES) > 0);
 }

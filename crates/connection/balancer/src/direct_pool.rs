@@ -113,6 +113,13 @@ impl DirectPool {
         }
     }
 
+    /// Notes that a response is over, complete or not.
+    pub(crate) fn end(&self, pick: Pick) {
+        if let Some(Ok(mut ways)) = self.ways.as_ref().map(Mutex::lock) {
+            ways.end(pick);
+        }
+    }
+
     /// Returns the bytes of a response with its head that is to go to the client from its first byte
     /// on, if the path's last response had a length.
     fn early_bytes(&self, expected_bytes: Option<u64>) -> Option<u32> {

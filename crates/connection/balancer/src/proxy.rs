@@ -194,6 +194,9 @@ impl Exchange<'_> {
     ) -> Done {
         let head_only = forward.method == Method::Head;
         let mut done = self.run_attempts(forward, server, in_flight, start).await;
+        if let (Some(pick), Some(pool)) = (self.pick, &self.pool.direct_return) {
+            pool.end(pick);
+        }
         done.head_only = head_only;
         done
     }

@@ -207,6 +207,8 @@ struct Trial {
     /// Responses that have not ended by then are slow.
     verdict: Duration,
     chosen: u32,
+    /// Those that are over, complete or not.
+    over: u32,
     ended: Sum,
 }
 
@@ -295,6 +297,7 @@ impl Class {
             end,
             verdict,
             chosen: 0,
+            over: 0,
             ended: Sum::default(),
         }));
         Some(verdict + length)
@@ -303,14 +306,16 @@ impl Class {
     /// Ends a trial whose responses have ended, or had time to.
     fn conclude(&mut self, trial: Trial, now: Duration) {
         let length = trial.end.saturating_sub(trial.from);
-        let is_slow = trial.ended.count < trial.chosen - trial.chosen / 4;
+        let is_slow = trial.over < trial.chosen - trial.chosen / 4;
         // A slow trial leaves a queue.
         let from = now + length * if is_slow { SLOW_TRIALS } else { 1 };
         self.begin(Phase::Usual { from });
         (self.newest, self.since) = (Sum::default(), from);
         let longest = PAUSE_MAX.div_duration_f64(length.max(TRIAL_MIN)) as u32;
         let most = longest.max(PAUSE_MEANS_MAX);
-        if trial.chosen < TRIED_MIN {
+        // Responses that break off tell nothing: clients leave in crowds, too.
+        let is_vague = !is_slow && trial.ended.count < trial.chosen / 2;
+        if trial.chosen < TRIED_MIN || is_vague {
             self.stretch = (self.stretch * 2).min(STRETCH_MAX);
             self.pause = (self.pause * 2).min(most);
             self.left = self.pause;
@@ -409,7 +414,17 @@ impl Ways {
         self.class(class_of(bytes), is_sealed).usual
     }
 
-    /// Learns when a response ended.
+    /// Notes that a response is over, complete or not.
+    pub(crate) fn end(&mut self, pick: Pick) {
+        let class = self.class(pick.class, pick.is_sealed);
+        if let Phase::Trial(trial) = &mut class.phase
+            && pick.measured == Some(class.number)
+        {
+            trial.over = trial.over.saturating_add(1);
+        }
+    }
+
+    /// Learns when a response was complete.
     pub(crate) fn learn(&mut self, pick: Pick, end: Duration) {
         let class = self.class(pick.class, pick.is_sealed);
         if pick.measured != Some(class.number) {

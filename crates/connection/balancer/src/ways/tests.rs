@@ -83,7 +83,10 @@ impl World {
     fn learnt(&self, ways: &mut Ways, span: (Duration, Duration)) -> f64 {
         let ways = std::cell::RefCell::new(ways);
         let choose = |now| ways.borrow_mut().choose(self.bytes, false, Duration::ZERO, now).0;
-        self.run(span, choose, |pick, end| ways.borrow_mut().learn(pick, end))
+        self.run(span, choose, |pick, end| {
+            ways.borrow_mut().learn(pick, end);
+            ways.borrow_mut().end(pick);
+        })
     }
 }
 
@@ -124,7 +127,13 @@ proptest! {
             let when = now + Duration::from_nanos(at % (1 << 34));
             now = now.max(when);
             match (is_end, picks.is_empty()) {
-                (true, false) => ways.learn(picks.swap_remove(at as usize % picks.len()), when),
+                (true, false) => {
+                    let pick = picks.swap_remove(at as usize % picks.len());
+                    if is_sealed {
+                        ways.learn(pick, when);
+                    }
+                    ways.end(pick);
+                }
                 _ => {
                     let (pick, _) = ways.choose(bytes, is_sealed, Duration::from_nanos(at), when);
                     prop_assert!(pick.way.is_for(class_of(bytes), is_sealed));
@@ -169,7 +178,10 @@ fn what_changes_is_learnt_again() {
     let later = Duration::from_secs(5);
     let cell = std::cell::RefCell::new(&mut shifted);
     let choose = |now| cell.borrow_mut().choose(bytes, false, Duration::ZERO, now + later).0;
-    world.run(seconds(0, 30), choose, |pick, end| cell.borrow_mut().learn(pick, end + later));
+    world.run(seconds(0, 30), choose, |pick, end| {
+        cell.borrow_mut().learn(pick, end + later);
+        cell.borrow_mut().end(pick);
+    });
     assert_eq!(shifted.usual(bytes, false), Way::Forward);
 }
 
@@ -192,8 +204,26 @@ fn responses_that_are_rare_take_the_first_way() {
         let (pick, _) = ways.choose(64 << 10, false, Duration::ZERO, now);
         forwarded += u32::from(pick.way == Way::Forward);
         ways.learn(pick, now + Duration::from_millis(1));
+        ways.end(pick);
     }
     assert!(forwarded > 900, "{forwarded}");
+}
+
+#[test]
+fn a_trial_whose_clients_leave_tells_nothing() {
+    let (mut ways, bytes) = (Ways::new(), 64 << 10);
+    let mut trials = 0;
+    for step in 0..100_000 {
+        let now = Duration::from_millis(step);
+        let (pick, _) = ways.choose(bytes, false, Duration::ZERO, now);
+        match pick.way {
+            Way::Forward => ways.learn(pick, now + Duration::from_millis(1)),
+            _ => trials += 1,
+        }
+        ways.end(pick);
+    }
+    assert!(trials > 0);
+    assert_eq!(ways.plain[class_of(bytes)].shares[1].count, 0);
 }
 
 #[test]
