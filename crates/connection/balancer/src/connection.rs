@@ -394,6 +394,7 @@ impl ConnectionState {
             pool: &pool,
             direct: &mut self.direct,
             pick: None,
+            is_forwarded: false,
             is_last: self.is_ambiguous,
         };
         let (done, busy) = {

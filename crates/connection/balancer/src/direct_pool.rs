@@ -42,7 +42,7 @@ pub(crate) struct DirectPool {
     origin: Instant,
 }
 
-/// What is to become of a response.
+/// The decision about a response.
 #[derive(Debug, Default)]
 pub(crate) struct Planned {
     /// It begins early; so many bytes are expected, with its head.
@@ -86,7 +86,7 @@ impl DirectPool {
         let early_bytes = self.early_bytes(expected_bytes);
         let (Some(_), Some(bytes), Some(ways)) = (early_bytes, expected_bytes, &self.ways) else {
             // A server's host takes no rule for the first bytes of a sealed response.
-            let is_fit = self.ways.is_some() || !is_sealed || self.secret.is_none();
+            let is_fit = !is_sealed || self.secret.is_none();
             return Planned { early_bytes: early_bytes.filter(|_| is_fit), ..Planned::default() };
         };
         if !has_agent {

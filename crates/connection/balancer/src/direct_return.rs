@@ -116,13 +116,14 @@ impl Looks {
 }
 
 impl<'c> DirectReturn<'c> {
-    /// Returns a response that bypasses nothing yet. `pick`: the way that was chosen for it.
+    /// Returns a response that bypasses nothing yet, the way that was chosen for it, and true if it was
+    /// decided that the server's host gets no rule.
     pub(crate) fn new(
         (worker, splices, pool): (&'c Worker, &'c Splices, &'c DirectPool),
         client: &'c mut Option<ClientSlot>,
-        pick: Option<Pick>,
+        (pick, is_forwarded): (Option<Pick>, bool),
     ) -> DirectReturn<'c> {
-        let is_forwarded = pick.is_some_and(|pick| pick.way == Way::Forward);
+        let is_forwarded = is_forwarded || pick.is_some_and(|pick| pick.way == Way::Forward);
         DirectReturn {
             worker,
             splices,
@@ -183,7 +184,9 @@ impl<'c> DirectReturn<'c> {
     ) -> bool {
         let opened = self.open_slots(client, upstream);
         let is_sealed = upstream.sealing.is_some();
-        let secret = self.secret(upstream);
+        // A server's host takes no rule for the first bytes of a sealed response.
+        let secret = self.secret(upstream).filter(|_| !is_sealed);
+        self.is_forwarded = secret.is_none();
         let begun = match (&*self.client, &mut upstream.end, opened) {
             (Some(slot), Some(end), Ok(())) => {
                 self.splices.begin_early(slot, end, bytes, secret, is_sealed)
@@ -239,7 +242,9 @@ impl<'c> DirectReturn<'c> {
         if !end.is_used_up(came_bytes) {
             return Begun::Later;
         }
-        match self.splices.begin(client, end, rest_bytes, self.secret(upstream)) {
+        let secret = self.secret(upstream);
+        self.is_forwarded = secret.is_none();
+        match self.splices.begin(client, end, rest_bytes, secret) {
             Ok(bytes) => {
                 self.worker.meter.add(Event::DirectReturned(Begin::Late));
                 Begun::Direct(bytes)

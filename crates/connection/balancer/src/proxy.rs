@@ -170,6 +170,8 @@ pub(crate) struct Exchange<'c> {
     pub direct: &'c mut Option<ClientSlot>,
     /// The way that was chosen for the response.
     pub pick: Option<Pick>,
+    /// It has begun early, and the server's host has got no rule.
+    pub is_forwarded: bool,
     /// The connection ends with this request.
     pub is_last: bool,
 }
@@ -593,7 +595,8 @@ impl Exchange<'_> {
     fn delivery(&mut self, upload: Upload, incoming: Incoming) -> Delivery<'_> {
         let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
         let direct = means.map(|(pool, splices)| {
-            DirectReturn::new((self.worker, splices, pool), &mut *self.direct, self.pick)
+            let decided = (self.pick, self.is_forwarded);
+            DirectReturn::new((self.worker, splices, pool), &mut *self.direct, decided)
         });
         Delivery {
             worker: self.worker,

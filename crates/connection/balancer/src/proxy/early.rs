@@ -77,12 +77,15 @@ impl Exchange<'_> {
     ) -> bool {
         let means = self.pool.direct_return.as_ref().zip(self.worker.splices());
         let Some((pool, splices)) = means else { return false };
+        self.is_forwarded = false;
         if let Some(expected_bytes) = expected_bytes
             && let Ok(request_bytes) = u32::try_from(request_bytes)
         {
             let means = (self.worker, splices, pool);
-            let mut direct = DirectReturn::new(means, &mut *self.direct, self.pick);
+            let decided = (self.pick, false);
+            let mut direct = DirectReturn::new(means, &mut *self.direct, decided);
             if direct.begin_early(self.client, upstream, (request_bytes, expected_bytes)) {
+                self.is_forwarded = direct.is_forwarded;
                 return true;
             }
         }
