@@ -153,7 +153,8 @@ pub fn balancer(plan: &Plan, front: Front) -> String {
         }
     }
     text.push_str(&pool(plan, "objects"));
-    if front == Front::Offload {
+    // An earlier version refuses a key that it does not know.
+    if front == Front::Offload && plan.spec.unlade.is_none() {
         text.push_str(&route(Some(SEALED_HOST), "sealed", OffloadMode::Off, None));
         text.push_str(&pool(plan, "sealed"));
         text.push_str("sealing = true\n");

@@ -313,6 +313,11 @@ pub struct Spec {
     /// Only the network, the certificates and the objects: start no process
     #[arg(long)]
     pub bare: bool,
+    /// Run the balancers and the servers with this `unlade` of another version; such a lab has no
+    /// pool that seals
+    #[arg(long, value_name = "FILE")]
+    #[serde(default)]
+    pub unlade: Option<PathBuf>,
 }
 
 impl Default for Spec {
@@ -334,6 +339,7 @@ impl Default for Spec {
             server_workers: 1,
             fronts: Front::ALL.to_vec(),
             bare: false,
+            unlade: None,
         }
     }
 }

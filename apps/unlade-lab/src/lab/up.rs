@@ -156,7 +156,11 @@ fn services(plan: &Plan) -> Result<Vec<Service>> {
     if plan.spec.bare {
         return Ok(Vec::new());
     }
-    let unlade = program::find(program::UNLADE)?;
+    let unlade = match &plan.spec.unlade {
+        // The processes run in another directory.
+        Some(file) => file.canonicalize().with_context(|| format!("no {}", file.display()))?,
+        None => program::find(program::UNLADE)?,
+    };
     let unlade = unlade.display().to_string();
     let ours = |command: &str, config: &str| {
         let file = plan.config_file(config).display().to_string();

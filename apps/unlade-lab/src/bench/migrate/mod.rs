@@ -1,9 +1,11 @@
 //! `unlade-lab bench migrate`: what moving one connection costs, stage by stage, beside the least
 //! that it can cost; and how long the slowest of many takes with requests in flight.
 
+mod cost;
 mod figures;
 mod pipelined;
 
+use self::cost::Cost;
 use self::figures::{
     NAME_CHARS, OBJECT_BYTES, Reading, TIMEOUT, WARMUP_REQUESTS, fields, header, row,
 };
@@ -19,6 +21,7 @@ use crate::lab::objects::single_name;
 use crate::lab::plan::{
     Front, HOST, Node, ObjectTree, OffloadMode, Plan, RequestsPerMigration, Spec,
 };
+use crate::lab::state::State;
 use anyhow::{Context, Result};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,6 +41,9 @@ fresh connection, and from server to server (relay), on one that is kept alive; 
 stage. Beside it, in the same rounds, the floor: bare blocking programs that make the same system \
 calls on the socket and exchange one message, and nothing else.
 
+The processor time is that of the balancer's and of the servers' processes, for a whole request \
+with its response; --before compares it with that of an earlier version, round by round.
+
 A handover's total runs from telling the steering to hold to the redirect; a relay's from the \
 arrival of the returned connection at the balancer to the redirect. `total_over_floor_ratio` is \
 the median over rounds of a round's ratio of medians. The floor's two programs are placed by the \
@@ -53,7 +59,8 @@ it).";
 const AFTER_HELP: &str = "\
 Examples:
   unlade-lab bench migrate --quick
-  unlade-lab bench migrate --tls --json migrate.jsonl";
+  unlade-lab bench migrate --tls --json migrate.jsonl
+  unlade-lab bench migrate --quick --plain --before ../old/target/release/unlade";
 
 /// Time the stages of a migration, beside the least that it can cost
 #[derive(Debug, Args)]
@@ -83,6 +90,10 @@ pub struct MigrateArgs {
     /// Migrations with requests in flight; 0 leaves that part out
     #[arg(long, value_name = "MIGRATIONS")]
     pipelined: Option<u64>,
+    /// An `unlade` of an earlier version: its migrations take turns with ours, in a lab of its own,
+    /// and the processor times are compared
+    #[arg(long, value_name = "FILE")]
+    before: Option<PathBuf>,
     /// Run the part with requests in flight on every processor
     #[arg(long)]
     spread: bool,
@@ -139,6 +150,9 @@ struct Case {
     stages: Stages,
     /// Totals of each round.
     totals: Vec<Times>,
+    cost: Cost,
+    /// Those of the earlier version in the same rounds.
+    cost_before: Option<Cost>,
     requests: u64,
     errors: u64,
     example: String,
@@ -151,6 +165,8 @@ impl Case {
             tls,
             stages: Stages::default(),
             totals: Vec::new(),
+            cost: Cost::default(),
+            cost_before: None,
             requests: 0,
             errors: 0,
             example: String::new(),
@@ -194,6 +210,11 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
     let effort = Effort::new(args);
     let mut sink = Sink::new("migrate", args.json.as_deref(), args.seed)?;
     let lab = LabGuard::up("migrate", spec(args))?;
+    let before = args.before.as_ref().map(|unlade| {
+        let spec = Spec { unlade: Some(unlade.clone()), ..spec(args) };
+        LabGuard::up("before", spec)
+    });
+    let before = before.transpose().context("the lab of the earlier version")?;
     let plan = lab.state.plan();
     let protocols: Vec<bool> = [false, true]
         .into_iter()
@@ -205,9 +226,11 @@ pub fn run(args: &MigrateArgs) -> Result<()> {
         .collect();
     let path = single_name(OBJECT_BYTES).map(|name| format!("/{name}"));
     let paths = [path.context("the lab has no object of the right size")?];
-    let floors = measure(&plan, &mut cases, &paths, effort, args.seed)?;
+    let states = (&lab.state, before.as_ref().map(|lab| &lab.state));
+    let floors = measure(states, &mut cases, &paths, effort, args.seed)?;
     report(&plan, &mut sink, &cases, &floors)?;
     lab.down()?;
+    before.map_or(Ok(()), LabGuard::down)?;
     if effort.pipelined == 0 {
         return Ok(());
     }
@@ -227,16 +250,20 @@ fn spec(args: &MigrateArgs) -> Spec {
     }
 }
 
-/// All rounds; every round does every case and the floor once. The floors of the rounds.
+/// All rounds; every round does every case and the floor once, in both labs where there are two. The
+/// floors of the rounds.
 fn measure(
-    plan: &Plan,
+    (state, before): (&State, Option<&State>),
     cases: &mut [Case],
     paths: &[String],
     effort: Effort,
     seed: u64,
 ) -> Result<Vec<Floor>> {
+    let plan = &state.plan();
     for case in cases.iter() {
-        case.drive(paths, seed).run(plan, WARMUP_REQUESTS)?;
+        for state in [Some(state), before].into_iter().flatten() {
+            case.drive(paths, seed).run(&state.plan(), WARMUP_REQUESTS)?;
+        }
     }
     Floor::measure(plan, WARMUP_REQUESTS as u32)?;
     let progress = ProgressBar::new(u64::from(effort.rounds) * (cases.len() as u64 + 1));
@@ -250,10 +277,19 @@ fn measure(
         progress.inc(1);
         for case in cases.iter_mut() {
             progress.set_message(case.heading());
-            let before = Reading::take(plan)?;
+            let earlier = Reading::take(plan)?;
             let seed = seed ^ u64::from(round) << 32;
-            let figures = case.drive(paths, seed).run(plan, effort.migrations.into())?;
-            let stages = Reading::take(plan)?.since(&before);
+            let requests = effort.migrations.into();
+            let (figures, usage) = cost::of(state, || case.drive(paths, seed).run(plan, requests))?;
+            let stages = Reading::take(plan)?.since(&earlier);
+            case.cost.add(usage, number(&figures, "requests"));
+            if let Some(state) = before {
+                let plan = &state.plan();
+                let (figures, usage) =
+                    cost::of(state, || case.drive(paths, seed).run(plan, requests))?;
+                let cost = case.cost_before.get_or_insert_default();
+                cost.add(usage, number(&figures, "requests"));
+            }
             case.requests += number(&figures, "requests");
             case.errors += number(&figures, "errors");
             if number(&figures, "errors") > 0 {
@@ -376,13 +412,26 @@ fn report(plan: &Plan, sink: &mut Sink, cases: &[Case], floors: &[Floor]) -> Res
         metrics.insert("migrations".to_owned(), migrations.into());
         metrics.insert("requests".to_owned(), case.requests.into());
         metrics.insert("errors".to_owned(), case.errors.into());
+        case.cost.metrics(&mut metrics);
+        line(case.cost.row("CPU"))?;
         sink.write(case.fields(servers), "offload", metrics)?;
         let ratios = ratios(case, floors);
         for (_, label, ratio) in &ratios {
             line(format_args!("{label:<NAME_CHARS$}{ratio:>10.2}"))?;
         }
         let ratios = ratios.into_iter().map(|(name, _, ratio)| (name.to_owned(), ratio.into()));
-        sink.write(case.fields(servers), "ratio", ratios.collect())?;
+        let mut ratios: Map<String, Value> = ratios.collect();
+        if let Some(before) = &case.cost_before {
+            let mut metrics = Map::new();
+            before.metrics(&mut metrics);
+            line(before.row("CPU before"))?;
+            sink.write(case.fields(servers), "before", metrics)?;
+            if let Some(ratio) = case.cost.ratio(before) {
+                line(format_args!("{:<NAME_CHARS$}{ratio:>10.2}", "CPU / before"))?;
+                ratios.insert("cpu_ratio_vs_before".to_owned(), ratio.into());
+            }
+        }
+        sink.write(case.fields(servers), "ratio", ratios)?;
         if case.errors > 0 {
             line(format_args!("{} errors, for example: {}", case.errors, case.example))?;
         }
