@@ -17,6 +17,7 @@ use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Stage};
 use unlade_net::FlowKey;
 use unlade_steering::splice::SpliceError;
 
+use crate::closing;
 use crate::config::UpstreamConfig;
 use crate::direct_pool::DirectPool;
 use crate::splices::{ServerEnd, Splices};
@@ -101,6 +102,14 @@ struct Idle {
     until: Instant,
 }
 
+impl Idle {
+    /// Lets the close of a connection without a response be in order, where that of one with a response
+    /// resets it.
+    fn close(&self) {
+        closing::may_linger(&self.tcp);
+    }
+}
+
 /// The idle connections of a worker, by server, the one used last at the end. Those whose server
 /// has a limit are apart: a server that was granted more cannot get it back.
 #[derive(Debug)]
@@ -110,6 +119,12 @@ pub(crate) struct Upstreams {
     /// Value of the gauge.
     reported: Cell<usize>,
     meter: Arc<Meter>,
+}
+
+impl Drop for Upstreams {
+    fn drop(&mut self) {
+        self.idle.borrow().values().flatten().for_each(Idle::close);
+    }
 }
 
 impl Upstreams {
@@ -123,13 +138,14 @@ impl Upstreams {
     pub(crate) fn take(&self, address: SocketAddr, is_limited: bool) -> Option<Upstream> {
         let mut idle = self.idle.borrow_mut();
         let list = idle.get_mut(&(address, is_limited))?;
-        while let Some(Idle { tcp, end, sealing, .. }) = list.pop() {
+        while let Some(next) = list.pop() {
             self.count.set(self.count.get().saturating_sub(1));
             // No system call if the runtime has seen nothing arrive. Anything that arrived is the
             // end, or bytes without a request.
             let mut byte = [0];
-            match tcp.try_read(&mut byte) {
+            match next.tcp.try_read(&mut byte) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let Idle { tcp, end, sealing, .. } = next;
                     self.meter.add(Event::UpstreamReused);
                     let _busy = self.busy();
                     return Some(Upstream {
@@ -142,7 +158,7 @@ impl Upstreams {
                         _busy,
                     });
                 }
-                _ => {}
+                _ => next.close(),
             }
         }
         None
@@ -155,6 +171,7 @@ impl Upstreams {
     /// Keeps a connection whose last response was read to its end.
     pub(crate) fn put(&self, upstream: Upstream, config: &UpstreamConfig, now: Instant) {
         if self.count.get() >= IDLE_MAX {
+            closing::may_linger(&upstream.tcp);
             return;
         }
         let mut idle = self.idle.borrow_mut();
@@ -165,6 +182,8 @@ impl Upstreams {
             let Upstream { tcp, end, sealing, .. } = upstream;
             list.push(Idle { tcp, end, sealing, until });
             self.count.set(self.count.get() + 1);
+        } else {
+            closing::may_linger(&upstream.tcp);
         }
     }
 
@@ -173,7 +192,7 @@ impl Upstreams {
         let mut idle = self.idle.borrow_mut();
         let mut count = 0;
         idle.retain(|_, list| {
-            list.retain(|idle| idle.until > now);
+            list.extract_if(.., |idle| idle.until <= now).for_each(|idle| idle.close());
             count += list.len();
             !list.is_empty()
         });
@@ -227,7 +246,7 @@ impl Upstreams {
 mod tests {
     use std::time::Duration;
 
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -275,6 +294,29 @@ mod tests {
         assert_eq!(busy(), 2);
         drop((second, again));
         assert_eq!(busy(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_close_of_an_idle_connection_is_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = UpstreamConfig { idle_max: 2, ..UpstreamConfig::default() };
+        let now = Instant::now();
+        let upstreams = Upstreams::new(Arc::new(Meter::new()));
+        let (first, mut a) = pair(&upstreams, &listener).await;
+        let (second, mut b) = pair(&upstreams, &listener).await;
+        let (surplus, mut c) = pair(&upstreams, &listener).await;
+        for (upstream, since) in [(first, now), (second, now + config.idle_timeout), (surplus, now)]
+        {
+            // As that of a connection with direct return.
+            upstream.tcp.set_zero_linger().unwrap();
+            upstreams.put(upstream, &config, since);
+        }
+        assert_eq!(c.read(&mut [0]).await.unwrap(), 0, "there was no room for it");
+        upstreams.sweep(now + config.idle_timeout);
+        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "it expired");
+        assert_eq!(upstreams.count.get(), 1);
+        drop(upstreams);
+        assert_eq!(b.read(&mut [0]).await.unwrap(), 0, "the worker has ended");
     }
 
     #[tokio::test]
