@@ -401,7 +401,8 @@ fn frames() -> Vec<(&'static str, Frame)> {
         mac: [2, 0, 0, 0, 0, 1],
         lease_ms: 10_000,
     };
-    let restored = Frame::Ready { id, epoch, restore_tcp_ns: 39_000, restore_tls_ns: 15_000 };
+    let restored =
+        Frame::Ready { id, epoch, restore_tcp_ns: 39_000, restore_tls_ns: 15_000, held_ns: 9_000 };
     let reason = ReturnReason::NextRequest;
     vec![
         ("hello", hello),

@@ -3,7 +3,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tokio::net::TcpStream;
@@ -82,11 +82,18 @@ impl AdoptError {
     }
 }
 
-/// Duration of a restore, in nanoseconds.
+/// Longest time for which READY waits for another frame to leave with.
+const READY_HELD_MAX: Duration = Duration::from_millis(1);
+
+/// A completed restore.
 #[derive(Clone, Copy, Debug, Default)]
-struct RestoreTimes {
+struct Restoration {
+    /// Durations, in nanoseconds.
     tcp_ns: u32,
     tls_ns: u32,
+    /// READY may wait for RETURN or another frame: until the response, the client has nothing to
+    /// send that the balancer would hold.
+    may_wait: bool,
 }
 
 impl Agent {
@@ -101,11 +108,15 @@ impl Agent {
     ) {
         let begin = Instant::now();
         let answer = match self.adopt(peer, id, epoch, terms, snapshot) {
-            Ok(times) => {
+            Ok(Restoration { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns, may_wait }) => {
                 self.meter.add(Event::Adopted);
                 self.meter.record(Stage::Adopt, begin.elapsed());
-                let RestoreTimes { tcp_ns: restore_tcp_ns, tls_ns: restore_tls_ns } = times;
-                Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
+                let ready = Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns, held_ns: 0 };
+                if may_wait {
+                    peer.outbox.push_within(ready, READY_HELD_MAX);
+                    return;
+                }
+                ready
             }
             Err(error) => {
                 let (reason, label) = error.reason();
@@ -137,7 +148,7 @@ impl Agent {
         epoch: Epoch,
         terms: Terms,
         snapshot: &[u8],
-    ) -> Result<RestoreTimes, AdoptError> {
+    ) -> Result<Restoration, AdoptError> {
         if self.is_draining() {
             return Err(AdoptError::Draining);
         }
@@ -149,6 +160,7 @@ impl Agent {
             return Err(AdoptError::Scope(terms.scope));
         }
         let snapshot = Snapshot::decode(snapshot)?;
+        let may_wait = is_one_request(&snapshot);
         self.discard_same_flow(peer, id, &snapshot.tcp.flow);
         let mut connections = peer.connections.borrow_mut();
         let mut entry = None;
@@ -158,7 +170,7 @@ impl Agent {
                 return Err(AdoptError::Stale);
             }
             if offered == Offered::Thaw && self.thaw(peer, id, terms, known)? {
-                return Ok(RestoreTimes::default());
+                return Ok(Restoration { may_wait, ..Restoration::default() });
             }
             // The old socket, if it still exists, is bound to the addresses of the new one and must
             // be closed first.
@@ -169,7 +181,7 @@ impl Agent {
             Some(entry) => entry,
             None => self.steering.acquire(&snapshot.tcp.flow)?,
         };
-        let (restored, times) = self.restore(snapshot, entry)?;
+        let (restored, restoration) = self.restore(snapshot, entry)?;
         let adopted = Adopted {
             flow: *restored.entry.flow(),
             taker: Importer::adopted(epoch),
@@ -180,7 +192,7 @@ impl Agent {
         let signals = Rc::clone(&adopted.signals);
         connections.insert(id, adopted);
         self.deliver((Rc::clone(peer), id), signals, restored);
-        Ok(times)
+        Ok(Restoration { may_wait, ..restoration })
     }
 
     /// Gives a live connection to the worker's server.
@@ -229,7 +241,7 @@ impl Agent {
         &self,
         mut snapshot: Snapshot,
         entry: FlowEntry,
-    ) -> Result<(RestoredConn, RestoreTimes), AdoptError> {
+    ) -> Result<(RestoredConn, Restoration), AdoptError> {
         let flow = snapshot.tcp.flow;
         // Drops a client that acknowledges nothing for this long. The option also stops the
         // kernel's retransmissions after this process has died.
@@ -253,9 +265,10 @@ impl Agent {
             self.meter.record(Stage::RestoreTls, middle - begin);
         }
         self.meter.record(Stage::RestoreTcp, end - middle);
-        let times = RestoreTimes {
+        let restoration = Restoration {
             tls_ns: (middle - begin).as_nanos().min(u32::MAX.into()) as u32,
             tcp_ns: (end - middle).as_nanos().min(u32::MAX.into()) as u32,
+            may_wait: false,
         };
         let known = Known {
             flow,
@@ -267,8 +280,20 @@ impl Agent {
         let (record, ended) = (record.map(Box::new), snapshot.tcp.peer_closed);
         let stream =
             Stream::with_addresses(Parts { tcp, record, input, ended }, flow.client, flow.service);
-        Ok((RestoredConn { stream, entry, known, begin: Some(place) }, times))
+        Ok((RestoredConn { stream, entry, known, begin: Some(place) }, restoration))
     }
+}
+
+/// Returns true if the client's input is exactly one request without a body.
+fn is_one_request(snapshot: &Snapshot) -> bool {
+    const END: &[u8] = b"\r\n\r\n";
+    let input = &snapshot.plaintext[..];
+    let is_whole = snapshot.tcp.receive_queue.is_empty()
+        && snapshot.tls.as_ref().is_none_or(|tls| tls.ciphertext.is_empty());
+    let is_bodyless = input.starts_with(b"GET ") || input.starts_with(b"HEAD ");
+    is_whole
+        && is_bodyless
+        && input.windows(END.len()).position(|bytes| bytes == END) == Some(input.len() - END.len())
 }
 
 /// Stream positions of a connection that is restored from a snapshot: the sequence numbers of both
@@ -285,4 +310,38 @@ fn place_of(snapshot: &Snapshot) -> (Begin, (u64, u64)) {
         delivered_bytes_max: received_bytes as u64 + u64::from(tcp.windows.rcv_wnd),
     };
     (begin, (read_bytes as u64, tcp.send_queue.len() as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use unlade_net::state::TcpSnapshot;
+    use unlade_net::{FlowKey, SeqNumber};
+
+    use super::*;
+
+    #[test]
+    fn one_request_without_a_body_lets_ready_wait() {
+        let may_wait = |plaintext: &str, queue: &[u8]| {
+            let tcp = TcpSnapshot {
+                flow: FlowKey::new(([10, 0, 0, 1], 40_000).into(), ([10, 0, 0, 2], 80).into()),
+                options: Default::default(),
+                send_seq: SeqNumber(0),
+                receive_seq: SeqNumber(0),
+                send_queue: Vec::new(),
+                receive_queue: queue.to_vec(),
+                windows: Default::default(),
+                congestion: Default::default(),
+                socket: Default::default(),
+                segments_in: 0,
+                peer_closed: false,
+            };
+            is_one_request(&Snapshot { tcp, tls: None, plaintext: plaintext.into() })
+        };
+        let get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert!(may_wait(get, b"") && may_wait(&get.replace("GET", "HEAD"), b""));
+        for other in [&get.repeat(2), &get.replace("GET", "PUT"), "GET / HTTP/1.1\r\n", ""] {
+            assert!(!may_wait(other, b""), "{other}");
+        }
+        assert!(!may_wait(get, b"GET"), "another one is on its way");
+    }
 }

@@ -152,7 +152,7 @@ impl Flows {
         self.steering.redirect(&flow.slot, remote.mac.get(), &late);
         self.meter.record(Stage::Redirect, begin.elapsed());
         if !flow.stays {
-            let cost = flow.started.elapsed();
+            let cost = flow.took();
             self.meter.record(Stage::Total, cost);
             self.meter.add(Event::MigrationCompleted);
             let route = flow.assignment.candidate.route;
@@ -165,7 +165,7 @@ impl Flows {
     /// Chooses the destination of a returned connection.
     fn choose(&self, flow: &mut Flow, reason: ReturnReason, now: Millis) -> Vec<Action> {
         self.meter.add(Event::Returned(trigger(reason)));
-        flow.started = Instant::now();
+        (flow.started, flow.held) = (Instant::now(), Duration::ZERO);
         flow.returned = Some(reason);
         let next = match reason {
             // In a drain a connection that comes home stays.

@@ -263,9 +263,11 @@ impl Flows {
     fn handle(&self, remote: &Remote, frame: Frame) -> Result<(), ChannelError> {
         let from = remote.id;
         match frame {
-            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns, held_ns } => {
                 self.step(id, |flow, _| {
-                    self.meter.record(Stage::Ship, flow.started.elapsed());
+                    // The frame may have waited, although the connection was live.
+                    flow.held = Duration::from_nanos(held_ns.into());
+                    self.meter.record(Stage::Ship, flow.took());
                     self.meter
                         .record(Stage::RestoreTcp, Duration::from_nanos(restore_tcp_ns.into()));
                     if flow.tls {

@@ -113,6 +113,8 @@ pub(crate) struct Flow {
     pub local: Option<Local>,
     /// Start of the present migration.
     pub started: Instant,
+    /// Part of the time since then for which READY waited at the server.
+    pub held: Duration,
     /// The present offer goes to the server that returned the connection.
     pub stays: bool,
     /// The connection is over, but its last packets are still redirected.
@@ -131,6 +133,11 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
+    /// Returns how long the present migration took.
+    pub(crate) fn took(&self) -> Duration {
+        self.started.elapsed().saturating_sub(self.held)
+    }
+
     /// Returns the request and the server that the connection was last offered for.
     pub(crate) fn context(&self) -> FallbackContext<'_> {
         let candidate = &self.assignment.candidate;

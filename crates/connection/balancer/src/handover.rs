@@ -107,6 +107,7 @@ impl Flows {
             assignment,
             local: Some(Local { parts, tcp, reply }),
             started,
+            held: Duration::ZERO,
             stays: false,
             linger: false,
             reset: None,

@@ -125,6 +125,11 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct OutboxInner {
     bytes: RefCell<Vec<u8>>,
+    /// Frames that wait for another one, and the time since which they do; empty if there are
+    /// bytes.
+    waiting: RefCell<Vec<(Instant, Frame)>>,
+    /// Time at which they leave in any case.
+    due: Cell<Option<Instant>>,
     notify: Notify,
     /// True while a channel serves the outbox; only then are frames accepted.
     open: Cell<bool>,
@@ -151,6 +156,23 @@ impl OutboxInner {
         }
     }
 
+    /// Appends the frames that wait.
+    fn take_waiting(&self, bytes: &mut Vec<u8>) {
+        self.due.set(None);
+        for (since, mut frame) in self.waiting.borrow_mut().drain(..) {
+            if let Frame::Ready { held_ns, .. } = &mut frame {
+                *held_ns = since.elapsed().as_nanos().min(u32::MAX.into()) as u32;
+            }
+            frame.encode(bytes);
+        }
+    }
+
+    fn clear(&self) {
+        self.bytes.borrow_mut().zeroize();
+        self.waiting.borrow_mut().clear();
+        self.due.set(None);
+    }
+
     fn note_heard(&self) {
         let now = Instant::now();
         let gap = self.heard.replace(Some(now)).map_or(Duration::ZERO, |before| now - before);
@@ -170,6 +192,7 @@ impl Outbox {
         }
         let mut bytes = self.inner.bytes.borrow_mut();
         let first = bytes.is_empty();
+        self.inner.take_waiting(&mut bytes);
         frame.encode(&mut bytes);
         if first {
             self.inner.notify.notify_one();
@@ -177,9 +200,25 @@ impl Outbox {
         true
     }
 
+    /// As [`Outbox::push`], for a frame that need not leave before `limit`: it leaves with the next
+    /// other frame, in one record, or then. Frames keep their order. Only for a handler of received
+    /// frames: the timer is set after it.
+    pub fn push_within(&self, frame: Frame, limit: Duration) -> bool {
+        let inner = &self.inner;
+        if !inner.open.get() || !inner.bytes.borrow().is_empty() {
+            return self.push(&frame);
+        }
+        let now = Instant::now();
+        inner.waiting.borrow_mut().push((now, frame));
+        if inner.due.get().is_none() {
+            inner.due.set(Some(now + limit));
+        }
+        true
+    }
+
     /// Accepts frames, for a channel that is about to be served, until the value is dropped.
     pub fn open(&self) -> OpenOutbox {
-        self.inner.bytes.borrow_mut().zeroize();
+        self.inner.clear();
         self.inner.open.set(true);
         self.inner.note_heard();
         OpenOutbox(self.clone())
@@ -204,9 +243,9 @@ impl Outbox {
         self.inner.open.get()
     }
 
-    /// Returns true if no bytes wait to be encrypted.
+    /// Returns true if no frame waits to be encrypted.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.len() == 0 && self.inner.waiting.borrow().is_empty()
     }
 
     /// Waits until the peer has handled every frame that was queued before. Returns false if the
@@ -251,7 +290,7 @@ impl Drop for OpenOutbox {
         inner.open.set(false);
         inner.ended.set(inner.ended.get() + 1);
         inner.changed.notify_waiters();
-        self.0.inner.bytes.borrow_mut().zeroize();
+        inner.clear();
     }
 }
 
@@ -403,6 +442,8 @@ impl Channel {
         let mut asked = false;
         let quiet = tokio::time::sleep_until(ticker::after(QUIET_MAX));
         tokio::pin!(quiet);
+        let due = tokio::time::sleep(QUIET_MAX);
+        tokio::pin!(due);
         loop {
             if let Err(error) = self.deliver(outbox, late, &mut handle) {
                 return error;
@@ -410,7 +451,12 @@ impl Channel {
             if let Err(error) = self.flush(outbox) {
                 return error;
             }
+            // The frames that handlers have queued are gone.
+            if outbox.inner.bytes.borrow().is_empty() {
+                let _ = std::pin::pin!(outbox.inner.notify.notified()).enable();
+            }
             let blocked = self.tls.wants_write();
+            let is_waiting = outbox.inner.due.get().inspect(|at| due.as_mut().reset(*at)).is_some();
             tokio::select! {
                 ready = self.tcp.ready(Interest::READABLE) => match ready {
                     Ok(ready) if late == LateFrames::Drop && ready.is_read_closed() => {
@@ -431,6 +477,7 @@ impl Channel {
                     Err(error) => return error.into(),
                 },
                 () = outbox.inner.notify.notified() => {}
+                () = &mut due, if is_waiting => {}
                 writable = self.tcp.writable(), if blocked => {
                     if let Err(error) = writable {
                         return error.into();
@@ -481,6 +528,9 @@ impl Channel {
         // While TLS has unwritten bytes nothing is taken from the outbox, so the limit holds.
         if !self.tls.wants_write() {
             let mut bytes = outbox.inner.bytes.borrow_mut();
+            if outbox.inner.due.get().is_some_and(|due| due <= Instant::now()) {
+                outbox.inner.take_waiting(&mut bytes);
+            }
             if !bytes.is_empty() {
                 self.tls.writer().write_all(&bytes)?;
                 // The bytes may contain snapshots with secrets.
@@ -610,7 +660,40 @@ impl Write for Transport<'_> {
 
 #[cfg(test)]
 mod tests {
+    use unlade_handoff_protocol::frame::{ConnectionId, Epoch};
+
     use super::*;
+
+    fn ready(id: u64) -> Frame {
+        let (id, epoch) = (ConnectionId(id), Epoch(1));
+        Frame::Ready { id, epoch, restore_tcp_ns: 0, restore_tls_ns: 0, held_ns: 0 }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_frame_that_may_wait_leaves_before_the_next_one() {
+        let outbox = Outbox::default();
+        let limit = Duration::from_millis(1);
+        assert!(!outbox.push_within(ready(1), limit), "there is no channel");
+        let open = outbox.open();
+        assert!(outbox.push_within(ready(1), limit) && outbox.push_within(ready(2), limit));
+        assert!(!outbox.is_empty() && outbox.inner.bytes.borrow().is_empty());
+        let due = outbox.inner.due.get().unwrap();
+        assert_eq!(due, Instant::now() + limit);
+        tokio::time::advance(Duration::from_micros(300)).await;
+        assert!(outbox.push(&Frame::Drain) && outbox.push_within(ready(3), limit));
+        assert_eq!(outbox.inner.due.get(), None, "nothing waits behind bytes");
+        let mut deframer = Deframer::default();
+        deframer.push(&outbox.inner.bytes.borrow());
+        let mut frames = std::iter::from_fn(|| deframer.next_frame().unwrap());
+        for number in [1, 2] {
+            let Some(Frame::Ready { id, held_ns, .. }) = frames.next() else { panic!("{number}") };
+            assert_eq!((id, held_ns), (ConnectionId(number), 300_000));
+        }
+        assert_eq!(frames.next(), Some(Frame::Drain));
+        assert_eq!(frames.next(), Some(ready(3)));
+        drop(open);
+        assert!(outbox.is_empty());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_silence_is_not_forgotten_when_the_peer_is_heard_again() {

@@ -23,7 +23,7 @@ use zeroize::Zeroizing;
 
 /// Version of the protocol in this build; both ends must have the same. Version 2 has UNREAD, its
 /// length in RETURN, and the excluded hosts of scopes.
-pub const PROTOCOL_VERSION: u16 = 2;
+pub const PROTOCOL_VERSION: u16 = 3;
 /// Bytes in front of a frame's body: length and type.
 pub const FRAME_HEADER_BYTES: usize = 5;
 /// Most bytes of a frame behind its length field.
@@ -252,6 +252,8 @@ pub enum Frame {
         restore_tcp_ns: u32,
         /// Time spent in restoring the record layer, nanoseconds.
         restore_tls_ns: u32,
+        /// Time for which the frame waited at the server for another one, nanoseconds.
+        held_ns: u32,
     },
     /// Server: not taken; the balancer still owns it.
     Refuse {
@@ -432,10 +434,11 @@ impl Frame {
                 encode_terms(terms, out);
                 out.put_blob(snapshot);
             }
-            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns } => {
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns, held_ns } => {
                 connection(out, id, epoch);
                 out.put_u32(*restore_tcp_ns);
                 out.put_u32(*restore_tls_ns);
+                out.put_u32(*held_ns);
             }
             Frame::Refuse { id, epoch, reason } => {
                 connection(out, id, epoch);
@@ -536,7 +539,7 @@ fn decode_body(kind: u8, reader: &mut Reader<'_>) -> Result<Frame, DecodeError> 
         }
         kind::READY => {
             let (restore_tcp_ns, restore_tls_ns) = (reader.u32()?, reader.u32()?);
-            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns }
+            Frame::Ready { id, epoch, restore_tcp_ns, restore_tls_ns, held_ns: reader.u32()? }
         }
         kind::REFUSE => Frame::Refuse { id, epoch, reason: RefuseReason::decode(reader.u8()?)? },
         kind::RECALL => Frame::Recall { id, epoch },

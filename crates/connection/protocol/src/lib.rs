@@ -11,8 +11,8 @@
 //! use unlade_handoff_protocol::frame::{ConnectionId, Deframer, Epoch, Frame};
 //!
 //! let id = ConnectionId(7);
-//! let ready =
-//!     Frame::Ready { id, epoch: Epoch(1), restore_tcp_ns: 90_000, restore_tls_ns: 12_000 };
+//! let (restore_tcp_ns, restore_tls_ns, held_ns) = (90_000, 12_000, 0);
+//! let ready = Frame::Ready { id, epoch: Epoch(1), restore_tcp_ns, restore_tls_ns, held_ns };
 //! let mut bytes = Vec::new();
 //! ready.encode(&mut bytes);
 //!

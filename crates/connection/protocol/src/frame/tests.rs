@@ -38,8 +38,8 @@ fn any_frame() -> impl Strategy<Value = Frame> {
         (id(), epoch(), terms, blob.clone()).prop_map(|(id, epoch, terms, snapshot)| {
             Frame::Offer { id, epoch, terms, snapshot: snapshot.into() }
         }),
-        (id(), epoch(), any::<u32>(), any::<u32>()).prop_map(|(id, epoch, a, b)| {
-            Frame::Ready { id, epoch, restore_tcp_ns: a, restore_tls_ns: b }
+        (id(), epoch(), any::<[u32; 3]>()).prop_map(|(id, epoch, [a, b, c])| {
+            Frame::Ready { id, epoch, restore_tcp_ns: a, restore_tls_ns: b, held_ns: c }
         }),
         (id(), epoch(), proptest::sample::select(RefuseReason::ALL))
             .prop_map(|(id, epoch, reason)| Frame::Refuse { id, epoch, reason }),
