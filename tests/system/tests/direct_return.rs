@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use system_tests::counters::{Metrics, wait_for};
+use system_tests::counters::{Metrics, moved, tcp_faults, wait_for};
 use system_tests::direct::{
     HOST, PATIENCE, RETURNS, ask, ask_host, connect, connect_with, count, lab, receive,
     receive_head, request,
@@ -125,6 +125,31 @@ fn reconfigure(lab: &Lab, change: impl FnOnce(&str) -> String) {
     std::fs::write(&file, changed).unwrap();
     let restarted = lab.run("restart", &["lb"]);
     assert!(restarted.status.success(), "{}", said(&restarted));
+}
+
+/// Its sequence numbers are not those of its socket, also at its end.
+#[test]
+fn an_idle_connection_to_a_server_ends_in_order() {
+    needs!("ip", "setsid", "ss");
+    let _turn = turn();
+    let lab = lab();
+    reconfigure(&lab, |text| {
+        text.replace("direct_return = {", "upstream = { idle_timeout = \"1s\" }\ndirect_return = {")
+    });
+    let mut client = connect(&lab, 0);
+    for _ in 0..2 {
+        ask(&lab, &mut client, "1MiB");
+    }
+    assert!(wait_for(PATIENCE, || count(&lab, RETURNS) >= 2), "no direct return");
+    let before = tcp_faults(&lab);
+    let open = || {
+        let of_server = ["ss", "-tnH", "state", "established", "sport", "=", ":8080"];
+        let listed = lab.nodes().into_iter().filter(|node| node.starts_with('s') && node != "sw");
+        listed.map(|node| lab.exec_text(&node, &of_server)).collect::<String>()
+    };
+    assert!(wait_for(PATIENCE, || open().is_empty()), "still open: {}", open());
+    let moved = moved(&before, &tcp_faults(&lab));
+    assert!(moved.is_empty(), "{moved:?}");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -17,13 +18,15 @@ use unlade_metrics::{Event, Gauge, GaugeGuard, Meter, Stage};
 use unlade_net::FlowKey;
 use unlade_steering::splice::SpliceError;
 
-use crate::closing;
 use crate::config::UpstreamConfig;
 use crate::direct_pool::DirectPool;
 use crate::splices::{ServerEnd, Splices};
 
 /// Most idle connections that a worker keeps to all servers.
 const IDLE_MAX: usize = 8192;
+
+/// Longest time for the end of an idle connection; then it is reset.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection to a server.
 #[derive(Debug)]
@@ -103,10 +106,31 @@ struct Idle {
 }
 
 impl Idle {
-    /// Lets the close of a connection without a response be in order, where that of one with a response
-    /// resets it.
-    fn close(&self) {
-        closing::may_linger(&self.tcp);
+    /// Closes the connection in order, where that of one with direct return would reset it. It keeps its
+    /// slot meanwhile, because its sequence numbers are translated.
+    fn close(self) {
+        if self.end.is_some() {
+            tokio::task::spawn_local(self.end_both_ways());
+        }
+    }
+
+    async fn end_both_ways(self) {
+        let ending = async {
+            rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Write)?;
+            let mut sink = [0; 1024];
+            loop {
+                match self.tcp.try_read(&mut sink) {
+                    Ok(0) => return Ok(()),
+                    Ok(_) => {}
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.tcp.readable().await?;
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        };
+        let ended: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_TIMEOUT, ending).await;
+        tracing::trace!(?ended, "an idle connection to a server is closed");
     }
 }
 
@@ -119,12 +143,6 @@ pub(crate) struct Upstreams {
     /// Value of the gauge.
     reported: Cell<usize>,
     meter: Arc<Meter>,
-}
-
-impl Drop for Upstreams {
-    fn drop(&mut self) {
-        self.idle.borrow().values().flatten().for_each(Idle::close);
-    }
 }
 
 impl Upstreams {
@@ -170,20 +188,19 @@ impl Upstreams {
 
     /// Keeps a connection whose last response was read to its end.
     pub(crate) fn put(&self, upstream: Upstream, config: &UpstreamConfig, now: Instant) {
-        if self.count.get() >= IDLE_MAX {
-            closing::may_linger(&upstream.tcp);
-            return;
-        }
         let mut idle = self.idle.borrow_mut();
         let is_limited = upstream.end.as_ref().is_some_and(ServerEnd::is_limited);
         let list = idle.entry((upstream.address, is_limited)).or_default();
-        if list.len() < config.idle_max {
-            let until = now + config.idle_timeout;
-            let Upstream { tcp, end, sealing, .. } = upstream;
-            list.push(Idle { tcp, end, sealing, until });
-            self.count.set(self.count.get() + 1);
-        } else {
-            closing::may_linger(&upstream.tcp);
+        let has_room = self.count.get() < IDLE_MAX && list.len() < config.idle_max;
+        let until = now + config.idle_timeout;
+        let Upstream { tcp, end, sealing, .. } = upstream;
+        let next = Idle { tcp, end, sealing, until };
+        match has_room {
+            true => {
+                list.push(next);
+                self.count.set(self.count.get() + 1);
+            }
+            false => next.close(),
         }
     }
 
@@ -192,7 +209,7 @@ impl Upstreams {
         let mut idle = self.idle.borrow_mut();
         let mut count = 0;
         idle.retain(|_, list| {
-            list.extract_if(.., |idle| idle.until <= now).for_each(|idle| idle.close());
+            list.extract_if(.., |idle| idle.until <= now).for_each(Idle::close);
             count += list.len();
             !list.is_empty()
         });
@@ -244,9 +261,7 @@ impl Upstreams {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -294,29 +309,6 @@ mod tests {
         assert_eq!(busy(), 2);
         drop((second, again));
         assert_eq!(busy(), 0);
-    }
-
-    #[tokio::test]
-    async fn the_close_of_an_idle_connection_is_in_order() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let config = UpstreamConfig { idle_max: 2, ..UpstreamConfig::default() };
-        let now = Instant::now();
-        let upstreams = Upstreams::new(Arc::new(Meter::new()));
-        let (first, mut a) = pair(&upstreams, &listener).await;
-        let (second, mut b) = pair(&upstreams, &listener).await;
-        let (surplus, mut c) = pair(&upstreams, &listener).await;
-        for (upstream, since) in [(first, now), (second, now + config.idle_timeout), (surplus, now)]
-        {
-            // As that of a connection with direct return.
-            upstream.tcp.set_zero_linger().unwrap();
-            upstreams.put(upstream, &config, since);
-        }
-        assert_eq!(c.read(&mut [0]).await.unwrap(), 0, "there was no room for it");
-        upstreams.sweep(now + config.idle_timeout);
-        assert_eq!(a.read(&mut [0]).await.unwrap(), 0, "it expired");
-        assert_eq!(upstreams.count.get(), 1);
-        drop(upstreams);
-        assert_eq!(b.read(&mut [0]).await.unwrap(), 0, "the worker has ended");
     }
 
     #[tokio::test]
