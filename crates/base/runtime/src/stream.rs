@@ -68,8 +68,6 @@ pub struct Stream {
     local: SocketAddr,
     received_bytes: u64,
     sent_bytes: u64,
-    /// The socket is bound to an interface.
-    bound: bool,
     /// The time that a write may wait while the peer acknowledges nothing; without it, unlimited.
     stall_limit: Option<Duration>,
 }
@@ -126,7 +124,6 @@ impl Stream {
             sealed: Vec::new(),
             ended: false,
             finishing: parts.ended,
-            bound: false,
             received_bytes: 0,
             sent_bytes: 0,
             stall_limit: None,
@@ -241,7 +238,6 @@ impl Stream {
         let Some((read, write)) = record.device_keys() else { return Err(Refused::Unsupported) };
         let bound = SockRef::from(&self.tcp).bind_device(Some(device.interface().as_bytes()));
         bound.map_err(|_| Refused::Unbound)?;
-        self.bound = true;
         let name = FlowKey::new(self.local, self.peer);
         let unopened_bytes = record.incoming_bytes() as u64;
         let offer = Offer { name, begin, read, write, unopened_bytes, written_bytes, read_bytes };
@@ -257,11 +253,6 @@ impl Stream {
             self.flush_control().await;
         }
         Ok(())
-    }
-
-    /// Returns true if the socket was bound to a device's interface, and stays it.
-    pub fn is_bound(&self) -> bool {
-        self.bound
     }
 
     /// Returns true if a device seals the written bytes.

@@ -389,71 +389,14 @@ impl Restored {
 pub fn restore(tcp: &TcpSnapshot, on_connect: impl FnOnce()) -> Result<Restored, RepairError> {
     let domain = if tcp.flow.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
     let socket = Socket::new(domain, Type::STREAM.nonblocking().cloexec(), None).at("socket")?;
+    let fd = socket.as_fd();
     freeze(&socket)?;
     bind(&socket, tcp.flow.service)?;
-    rebuild(&socket, tcp, on_connect)?;
-    set_socket_options(socket.as_fd(), &tcp.socket)?;
-    // A new socket acknowledges its first segments at once; to the peer this socket is not new.
-    sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
-    Ok(Restored { socket })
-}
-
-/// The socket of a connection that has moved away, for another one at the same address and with
-/// the same options: it is in repair mode and bound. Its use saves opening and closing one.
-#[derive(Debug)]
-pub struct Blank {
-    socket: Socket,
-    service: SocketAddr,
-    options: SocketOptions,
-}
-
-impl Blank {
-    /// Takes the connection off the frozen socket of a restored connection; the peer notices
-    /// nothing. The socket must have no other state than a restore gives it: no upper layer, no
-    /// interface. One that was accepted loses its port, because it was never bound.
-    ///
-    /// # Errors
-    /// The kernel's; the socket is closed silently.
-    pub fn of(socket: OwnedFd, known: &Known) -> io::Result<Blank> {
-        let socket = Socket::from(socket);
-        rustix::net::connect_unspec(&socket)?;
-        // A disconnection in repair mode leaves ECONNABORTED behind.
-        socket.take_error()?;
-        Ok(Blank { socket, service: known.flow.service, options: known.socket })
-    }
-
-    /// Returns true if the socket can be that of this connection.
-    pub fn fits(&self, tcp: &TcpSnapshot) -> bool {
-        (self.service, self.options) == (tcp.flow.service, tcp.socket)
-    }
-
-    /// As [`restore`].
-    ///
-    /// # Errors
-    /// [`RepairError`]; no socket remains.
-    pub fn restore(
-        self,
-        tcp: &TcpSnapshot,
-        on_connect: impl FnOnce(),
-    ) -> Result<Restored, RepairError> {
-        rebuild(&self.socket, tcp, on_connect)?;
-        sockopt::delay_acknowledgements(&self.socket).at("TCP_QUICKACK")?;
-        Ok(Restored { socket: self.socket })
-    }
-}
-
-/// Gives a bound socket in repair mode the state of a connection.
-fn rebuild(
-    socket: &Socket,
-    tcp: &TcpSnapshot,
-    on_connect: impl FnOnce(),
-) -> Result<(), RepairError> {
-    let fd = socket.as_fd();
     set_sequence(fd, TCP_SEND_QUEUE, tcp.send_seq)?;
     set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_seq)?;
     limit_segments(fd, tcp)?;
     on_connect();
-    connect(socket, tcp.flow.client)?;
+    connect(&socket, tcp.flow.client)?;
     set_options(fd, &tcp.options)?;
     // The receive queue is still selected.
     write_queue(fd, &tcp.receive_queue)?;
@@ -469,7 +412,12 @@ fn rebuild(
         rcv_wnd: tcp.windows.rcv_wnd,
         rcv_wup: tcp.windows.rcv_wup,
     };
-    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows).at("TCP_REPAIR_WINDOW")
+    sockopt::set(fd, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
+        .at("TCP_REPAIR_WINDOW")?;
+    set_socket_options(fd, &tcp.socket)?;
+    // A new socket acknowledges its first segments at once; to the peer this socket is not new.
+    sockopt::delay_acknowledgements(&socket).at("TCP_QUICKACK")?;
+    Ok(Restored { socket })
 }
 
 /// Sets the segment size limit. The kernel sizes segments at connect(2), from SYN and SYN-ACK,

@@ -2,15 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
 
 use unlade_net::FlowKey;
 use unlade_net::state::{QUEUE_BYTES_MAX, SocketOptions, TcpSnapshot};
 use unlade_sys::info::TcpInfo;
-use unlade_sys::repair::{self, Accept, Blank, Known, Queue, RepairError, Restored};
-
-/// Time limit of a wait.
-const PATIENCE: Duration = Duration::from_secs(60);
+use unlade_sys::repair::{self, Accept, Known, Queue, RepairError, Restored};
 
 fn pair(address: &str) -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(address).unwrap();
@@ -41,81 +37,6 @@ fn live(restored: Restored) -> TcpStream {
     let stream = TcpStream::from(restored.activate().unwrap());
     stream.set_nonblocking(false).unwrap();
     stream
-}
-
-/// The socket of a connection that carried bytes both ways and has moved away; `None` without the
-/// capability.
-fn blank(listener: &TcpListener, sent_bytes: usize) -> Option<Blank> {
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    let known = known(&server);
-    let mut server = live(repair::restore(&take(server)?, || ()).unwrap());
-    let sender = std::thread::spawn(move || {
-        server.write_all(&vec![7; sent_bytes]).unwrap();
-        server
-    });
-    client.read_exact(&mut vec![0; sent_bytes]).unwrap();
-    client.write_all(b"unread").unwrap();
-    let server = sender.join().unwrap();
-    repair::freeze(&server).unwrap();
-    let blank = Blank::of(server.into(), &known).unwrap();
-    // The client learns nothing.
-    client.set_nonblocking(true).unwrap();
-    assert_eq!(client.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
-    Some(blank)
-}
-
-/// The state of a socket that was just restored, without its clock.
-fn state(restored: &Restored, known: &Known) -> TcpSnapshot {
-    let mut state = repair::snapshot(restored.socket(), known, Accept::Established).unwrap();
-    state.options.timestamp = None;
-    state
-}
-
-fn a_used_socket_is_as_good_as_a_new_one(address: &str) {
-    let listener = TcpListener::bind(address).unwrap();
-    for sent_bytes in [0, 3_000_000] {
-        let Some(blank) = blank(&listener, sent_bytes) else { return };
-        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (server, _) = listener.accept().unwrap();
-        client.write_all(b"a request").unwrap();
-        let known = known(&server);
-        let Some(snapshot) = take(server) else { return };
-        client.set_read_timeout(Some(PATIENCE)).unwrap();
-        assert!(blank.fits(&snapshot));
-        let mut other = snapshot.clone();
-        other.socket.user_timeout_ms += 1;
-        assert!(!blank.fits(&other), "its options are others");
-        let fresh = repair::restore(&snapshot, || ()).unwrap();
-        let state_of_fresh = state(&fresh, &known);
-        drop(fresh);
-        let mut connected = false;
-        let used = blank.restore(&snapshot, || connected = true).unwrap();
-        assert!(connected);
-        assert_eq!(state(&used, &known), state_of_fresh);
-        let mut server = live(used);
-        assert!(server.take_error().unwrap().is_none());
-        let mut request = [0; 9];
-        server.read_exact(&mut request).unwrap();
-        assert_eq!(&request, b"a request");
-        let body: Vec<u8> = (0..2_000_000u32).map(|at| (at ^ at >> 8) as u8).collect();
-        let sent = body.clone();
-        let sender = std::thread::spawn(move || server.write_all(&sent).unwrap());
-        let mut received = Vec::new();
-        client.read_to_end(&mut received).unwrap();
-        assert!(received == body);
-        sender.join().unwrap();
-    }
-}
-
-#[test]
-fn a_used_ipv4_socket_is_as_good_as_a_new_one() {
-    a_used_socket_is_as_good_as_a_new_one("127.0.0.1:0");
-}
-
-#[test]
-fn a_used_ipv6_socket_is_as_good_as_a_new_one() {
-    a_used_socket_is_as_good_as_a_new_one("[::1]:0");
 }
 
 fn moves_with_unread_bytes(address: &str) {

@@ -250,7 +250,7 @@ impl Agent {
         let begin = Instant::now();
         let record = snapshot.tls.as_ref().map(RecordLayer::from_snapshot).transpose()?;
         let middle = Instant::now();
-        let restored = self.blanks.restore(&snapshot.tcp, || {
+        let restored = repair::restore(&snapshot.tcp, || {
             let segments = window_to_restore(&snapshot.tcp.congestion);
             if let (Some(windows), Some(segments)) = (&self.windows, segments) {
                 windows.expect(&flow, segments);

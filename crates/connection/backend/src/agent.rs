@@ -33,7 +33,6 @@ use unlade_sys::raw::FrameSocket;
 use unlade_sys::repair::Known;
 use unlade_tls::device::Begin;
 
-use crate::blanks::Blanks;
 use crate::returned::ReturnedConn;
 use crate::scopes::{Rings, Scopes};
 use crate::signals::ControlSignals;
@@ -176,7 +175,6 @@ pub struct Agent {
     /// The link on which packets arrive and on which late ones are sent to the balancer.
     pub(crate) link: Link,
     pub(crate) frames: FrameSocket,
-    pub(crate) blanks: Blanks,
     peers: RefCell<HashMap<u64, Rc<Peer>>>,
     rings: Rings,
     /// Recently returned connections whose sockets are still open, oldest first.
@@ -214,7 +212,6 @@ impl Agent {
             meter,
             limits,
             trusted,
-            blanks: Blanks::default(),
             peers: RefCell::default(),
             rings,
             returned: RefCell::default(),
@@ -542,7 +539,6 @@ impl Agent {
                 || !peer.connections.borrow().is_empty()
                 || Rc::strong_count(peer) > 2
         });
-        self.blanks.expire();
         // The programs' counts are those of all workers; each call adds those since the last.
         self.steering.report_counts(&self.meter);
     }

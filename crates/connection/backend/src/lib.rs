@@ -70,7 +70,6 @@ pub mod accept;
 mod adopt;
 pub mod adopted;
 pub mod agent;
-mod blanks;
 pub mod body;
 pub mod cache;
 mod change;

@@ -361,7 +361,6 @@ impl Lease {
             usage,
             send_end,
             frozen: Some(frozen),
-            is_new: true,
         };
         if !returned_conn.unread.is_empty() {
             agent.meter.add(Event::UnreadMoved);
@@ -506,9 +505,7 @@ impl Agent {
         reason: ReturnReason,
     ) {
         let Some(returned_conn) = adopted.returned_conn.as_mut() else { return };
-        // The first RETURN follows the snapshot at once.
-        if !std::mem::take(&mut returned_conn.is_new)
-            && let Some(frozen) = &mut returned_conn.frozen
+        if let Some(frozen) = &mut returned_conn.frozen
             && let Some(newer) = frozen.newer()
             // A longer queue is forwarded when the socket is closed.
             && newer.receive_queue.len() <= QUEUE_BYTES_MAX
@@ -529,7 +526,6 @@ impl Agent {
     pub(crate) fn close_silently(&self, returned_conn: &mut ReturnedConn, balancer: Mac) {
         let Some(frozen) = returned_conn.frozen.take() else { return };
         frozen.forward_late(&self.meter, &self.frames, (self.link.mac, balancer));
-        self.blanks.keep(frozen);
     }
 
     /// Discards the state of a returned connection, which another host now owns. Returns its flow

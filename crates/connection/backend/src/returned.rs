@@ -29,8 +29,6 @@ pub(crate) struct ReturnedConn {
     pub(crate) send_end: SeqNumber,
     /// The frozen socket, until it is closed.
     pub(crate) frozen: Option<Frozen>,
-    /// RETURN was not sent yet.
-    pub(crate) is_new: bool,
 }
 
 /// The socket of a returned connection, and the state that RETURN reported.

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::Interest;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 use unlade_channel::channel::ChannelError;
@@ -114,22 +114,14 @@ impl Idle {
         }
     }
 
-    async fn end_both_ways(self) {
+    async fn end_both_ways(mut self) {
         let ending = async {
-            rustix::net::shutdown(&self.tcp, rustix::net::Shutdown::Write)?;
-            let mut sink = [0; 1024];
-            loop {
-                match self.tcp.try_read(&mut sink) {
-                    Ok(0) => return Ok(()),
-                    Ok(_) => {}
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.tcp.readable().await?;
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
+            self.tcp.shutdown().await?;
+            // A server that sends on is interrupted by the time-out: each read yields in its turn.
+            while self.tcp.read(&mut [0; 1024]).await? > 0 {}
+            io::Result::Ok(())
         };
-        let ended: Result<io::Result<()>, _> = tokio::time::timeout(CLOSE_TIMEOUT, ending).await;
+        let ended = tokio::time::timeout(CLOSE_TIMEOUT, ending).await;
         tracing::trace!(?ended, "an idle connection to a server is closed");
     }
 }
@@ -261,7 +253,6 @@ impl Upstreams {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
