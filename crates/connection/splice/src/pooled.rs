@@ -201,6 +201,9 @@ impl ServerFlow {
         let is_new = segment.payload_bytes > 0 && self.request_end.before(segment.end());
         self.request_end = later(self.request_end, segment.end());
         if is_new && spliced.is_none() {
+            // The last bytes of a response may have passed before the flow began, and reached the socket
+            // afterwards.
+            self.passed_end = later(self.passed_end, shown.ack);
             self.limit_end = self.passed_end + self.limit_bytes;
         }
         if let Some(Spliced { edge, acked }) = spliced {
@@ -229,5 +232,29 @@ impl ServerFlow {
         self.told = if self.acked.before(ack) { edge } else { later(self.told, edge) };
         self.acked = later(self.acked, ack);
         self.granted = later(self.granted, edge);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_that_passed_before_the_flow_began_do_not_close_the_window() {
+        let (first, limit_bytes, behind_bytes) = (SeqNumber(0u32.wrapping_sub(100)), 4096, 32_553);
+        let mut flow = ServerFlow::new(first, SeqNumber(9), 0);
+        flow.limit(limit_bytes);
+        let request = Segment {
+            seq: SeqNumber(9),
+            ack: first + behind_bytes,
+            flags: TcpFlags::ACK,
+            window: 60_000,
+            payload_bytes: 10,
+            ..Segment::default()
+        };
+        flow.note_room(&request);
+        let shown = flow.for_server(&request, None, 0);
+        assert_eq!((shown.ack, u32::from(shown.window)), (request.ack, limit_bytes));
+        assert_eq!(flow.socket_next(), request.ack, "a splice can begin");
     }
 }

@@ -323,8 +323,12 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 	server->request_end = later(server->request_end, end);
 	server->socket_edge = later(server->socket_edge,
 				    segment->ack + (segment->window << (server->scale & 15)));
-	if (is_new && !splice->is_active)
+	if (is_new && !splice->is_active) {
+		/* The last bytes of a response may have passed before the slot was open, and reached the socket
+		 * afterwards. */
+		server->passed_end = later(server->passed_end, segment->ack);
 		server->limit_end = server->passed_end + server->limit_bytes;
+	}
 	if (splice->is_active) {
 		__u32 acked = later(splice->first, client->acked - splice->delta);
 
