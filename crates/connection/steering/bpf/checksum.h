@@ -112,6 +112,17 @@ static __always_inline int is_intact_frame(struct xdp_md *frame, const struct se
 	       frame_sum(frame, segment->at, segment->bytes, pseudo) == 0xffff;
 }
 
+/* Returns true if the checksum is a partial one, which is sure: one complete checksum in 65,536 equals the
+ * pseudo header's sum, too. What the kernel has merged, or is to divide, has a partial one. */
+static __always_inline int is_partial_skb(struct __sk_buff *skb, const struct segment *segment)
+{
+	__u32 pseudo = fold(pseudo_header(segment));
+
+	return skb->gso_size ||
+	       (is_pending(segment, pseudo) &&
+		skb_sum(skb, segment->at, segment->bytes, pseudo) != 0xffff);
+}
+
 /* The kernel marks packets that a device has verified or that it has merged itself. */
 static __always_inline int is_intact_skb(struct __sk_buff *skb, const struct segment *segment)
 {

@@ -352,11 +352,11 @@ static __always_inline int read_head(struct __sk_buff *skb, const struct segment
 	return 1;
 }
 
-/* Gives the socket the acknowledgement `work->ack` in place of the segment with a head. */
+/* Gives the socket the acknowledgement `work->ack` in place of the segment with a head. `is_partial`: the
+ * segment's checksum was. */
 static __always_inline int pass_ack(struct __sk_buff *skb, struct segment *packet,
-				    struct splice_work *work)
+				    struct splice_work *work, int is_partial)
 {
-	int is_partial = is_pending(packet, fold(pseudo_header(packet)));
 	__u32 pseudo;
 	__u16 check = 0;
 
@@ -379,7 +379,7 @@ static __always_inline int pass_ack(struct __sk_buff *skb, struct segment *packe
 /* Sends the client the segment with a head, and gives the socket the acknowledgement in it. */
 static __always_inline int send_head(struct __sk_buff *skb, struct segment *packet,
 				     struct splice_work *work, const struct splice_head *server,
-				     const struct splice_head *client)
+				     const struct splice_head *client, int is_partial)
 {
 	if (write_to(skb, packet, work, 0, client))
 		return SHOT;
@@ -390,7 +390,9 @@ static __always_inline int send_head(struct __sk_buff *skb, struct segment *pack
 	else
 		count(SPLICE_FORWARDED);
 	skb->mark = 0;
-	return restore(skb, packet, work, server, client) ? SHOT : pass_ack(skb, packet, work);
+	return restore(skb, packet, work, server, client) ?
+		       SHOT :
+		       pass_ack(skb, packet, work, is_partial);
 }
 
 static __always_inline int from_server(struct __sk_buff *skb, struct segment *packet,
@@ -465,10 +467,13 @@ static __always_inline int from_server(struct __sk_buff *skb, struct segment *pa
 		bpf_spin_unlock(&lock->lock);
 	}
 	learn(skb, &slot->head);
-	if (is_head && client)
-		return is_head & SPLICE_TO_CLIENT ?
-			       send_head(skb, packet, work, &slot->head, &client->head) :
-			       pass_ack(skb, packet, work);
+	if (is_head && client) {
+		int is_partial = is_partial_skb(skb, packet);
+
+		return is_head & SPLICE_TO_CLIENT ? send_head(skb, packet, work, &slot->head,
+							      &client->head, is_partial) :
+						    pass_ack(skb, packet, work, is_partial);
+	}
 	if (ways == SPLICE_TO_CLIENT && client) {
 		/* Its host has no rule. The client's checks the payload. */
 		if (write_to(skb, packet, work, 0, &client->head))

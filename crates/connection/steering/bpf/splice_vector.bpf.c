@@ -4,6 +4,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 
+#include "checksum.h"
 #include "splice.h"
 
 /* Order as in src/splice_vectors.rs. */
@@ -133,6 +134,15 @@ int splice_vector(struct __sk_buff *skb)
 		return 1;
 	run(v);
 	return bpf_skb_store_bytes(skb, sizeof(struct ethhdr), v, sizeof(*v), 0) ? 1 : 0;
+}
+
+/* Returns 1 for a segment with a partial checksum. */
+SEC("classifier")
+int partial_vector(struct __sk_buff *skb)
+{
+	struct segment segment;
+
+	return parsed(skb, &segment) == PACKET_WHOLE ? is_partial_skb(skb, &segment) : 2;
 }
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";

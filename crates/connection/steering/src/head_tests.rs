@@ -14,11 +14,11 @@ use crate::direct_tests::{Host, KEY, Options, TC_NEXT, flows, frame_of, rule, tc
 /// `COPY_MARK` of bpf/direct.bpf.c.
 const COPY_MARK: u32 = 0x756e_0000;
 const URGENT_AT: usize = 18;
-const CHECK_AT: usize = 16;
+pub(crate) const CHECK_AT: usize = 16;
 
 /// Leaves the checksum to the device, as the kernel does: the field has the sum of the pseudo
 /// header.
-fn pending(mut frame: Vec<u8>) -> Vec<u8> {
+pub(crate) fn pending(mut frame: Vec<u8>) -> Vec<u8> {
     let at = tcp_at(&frame);
     let addresses = if frame[12] == 8 { 26..34 } else { 22..54 };
     let mut covered = frame[addresses].to_vec();

@@ -2,8 +2,8 @@
 
 use aya::programs::{SchedClassifier, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfLoader};
-use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
+use unlade_net::{FlowKey, SeqNumber};
 use unlade_splice::head::Head;
 use unlade_splice::raw::{
     RawClient, RawClock, RawRule, RawSegment, RawServer, RawSplice, RawStart, unfit,
@@ -11,6 +11,8 @@ use unlade_splice::raw::{
 use unlade_splice::{ClientFlow, FromServer, Rule, Segment, ServerFlow, Splice, Start, splice};
 use unlade_testkit::{Random, cases};
 
+use crate::direct_tests::{Options, frame_of, tcp_at};
+use crate::head_tests::{CHECK_AT, pending};
 use crate::load::program;
 
 static OBJECT: &[u8] =
@@ -528,4 +530,29 @@ fn both_translations_agree() {
     );
     assert!(copies > 20 && kept > 20, "{copies} copies, {kept} kept");
     assert!(headers > 20, "{headers} headers");
+}
+
+#[test]
+fn a_complete_checksum_that_looks_partial_is_complete() {
+    let flow = FlowKey::new("10.0.0.2:5000".parse().unwrap(), "10.0.0.1:80".parse().unwrap());
+    let segment = Segment { flags: TcpFlags::ACK, window: 500, ..Segment::default() };
+    let frame = |word: u16| frame_of(flow, &segment, Options::None, &word.to_be_bytes());
+    let check = |frame: &[u8]| {
+        let at = tcp_at(frame) + CHECK_AT;
+        u16::from_be_bytes([frame[at], frame[at + 1]])
+    };
+    let (complete, partial) = (frame(0), pending(frame(0)));
+    // The checksum of a segment is smaller by a word of its payload, in one's complement.
+    let sum = u32::from(check(&complete)) + u32::from(!check(&partial));
+    let doubtful = frame((sum % 0xffff) as u16);
+    assert_eq!(check(&doubtful), check(&partial));
+
+    let mut ebpf = EbpfLoader::new().load(OBJECT).unwrap();
+    let classifier: &mut SchedClassifier = program(&mut ebpf, "partial_vector").unwrap();
+    classifier.load().unwrap();
+    let run = |frame: &[u8]| {
+        let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::default() };
+        classifier.test_run(options).unwrap().return_value
+    };
+    assert_eq!([run(&complete), run(&partial), run(&doubtful)], [0, 1, 0]);
 }
