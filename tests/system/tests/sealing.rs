@@ -10,7 +10,7 @@ use rustls::ClientConnection;
 use system_tests::client::{Client, End, TlsVersions, tls_config};
 use system_tests::counters::{Metrics, wait_for};
 use system_tests::site::{LONG, PATHS, PATIENCE, Site, Way, fetch};
-use system_tests::{Lab, needs, pool, turn};
+use system_tests::{Lab, needs, pool, turn, unlade_lab};
 use tokio::io::AsyncWriteExt;
 use unlade_channel::channel::Channel;
 use unlade_channel::role::Balancers;
@@ -37,7 +37,7 @@ fn declined(lab: &Lab, reason: &str) -> u64 {
 
 /// Asserts that every response since the start was sealed.
 fn assert_none_declined(lab: &Lab) {
-    for reason in ["agent", "connection", "broken"] {
+    for reason in ["agent", "connection", "broken", "way"] {
         assert_eq!(declined(lab, reason), 0, "{reason}: {}", Metrics::read(lab, "lb").noteworthy());
     }
 }
@@ -371,6 +371,24 @@ fn way_of(site: &Site, client: &mut Client) -> String {
     });
     assert_eq!(response.status(), 200, "{response:?}");
     response.header("x-way").unwrap().to_owned()
+}
+
+/// The pool's configuration has no sizes, so the balancer chooses, also if a response is sealed at all.
+#[test]
+fn sealing_here_is_tried_where_the_balancer_chooses() {
+    needs!("ip", "setsid", "kill", "nginx");
+    let _turn = turn();
+    let mut site = Site::with(&["--direct-return"]);
+    site.start_agent(Way::Tcp);
+    let lab = &site.lab;
+    let ca = lab.dir().join("pki/ca.crt").display().to_string();
+    let load = ["load", "--url", "https://chosen.objects.lab", "--ca", &ca, "--path", "/64KiB"];
+    let load = [&load[..], &["--connections", "4", "--duration", "10min"]].concat();
+    let _load = lab.start("client", &unlade_lab(), &load);
+    let is_tried = wait_for(2 * PATIENCE, || declined(lab, "way") > 0);
+    assert!(is_tried, "{}", Metrics::read(lab, "lb").noteworthy());
+    assert!(count(lab, SEALED) > 0);
+    assert_eq!(declined(lab, "broken"), 0);
 }
 
 #[test]

@@ -117,6 +117,9 @@ labels! {
     SealingRefusal: "reason" {
         /// It cannot be reached, or one side does not trust the other. The response was proxied.
         Agent => "agent",
+        /// The pool has direct return without sizes, and responses of such a length take less time through the
+        /// balancer, or are to show it. The response was proxied.
+        Way => "way",
         /// The client has ended its direction, or the connection's key is used up. The response was proxied.
         Connection => "connection",
         /// It ended, or sent something else. The client's connection was reset.

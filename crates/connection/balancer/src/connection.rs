@@ -3,6 +3,7 @@
 use std::io;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,10 +20,12 @@ use crate::fallback::{Declined, FallbackContext};
 use crate::offload::{Candidate, ConnOrigin, Kept, ReturnInfo, Routed, Verdict};
 use crate::pace::AnsweredBy;
 use crate::placement::{self, PlacedRequest};
+use crate::pool::Pool;
 use crate::proxy::{Exchange, Forward, Forwarding};
 use crate::respond::{self, Refusal};
 use crate::timer::{Elapsed, Timer};
 use crate::tunnel::Upgraded;
+use crate::ways::Pick;
 use crate::worker::{PlanRef, Worker};
 use unlade_steering::splice::ClientSlot;
 
@@ -57,6 +60,8 @@ pub(crate) struct ConnectionState {
     quiet: Instant,
     /// Idle time of the client before that, at a server.
     idle_before: Duration,
+    /// The way of the last response, if its time ends with the next request.
+    timed: Option<(Arc<Pool>, Pick)>,
     /// The connection's slot, after the first response that bypassed this balancer's sockets.
     direct: Option<ClientSlot>,
     /// A server may have carried out the next request (ambiguous delivery). It is sent again only
@@ -127,6 +132,7 @@ impl Connection {
             scratch: Vec::new(),
             route,
             paced: None,
+            timed: None,
             direct: None,
             quiet: Instant::now(),
             idle_before: idle,
@@ -150,10 +156,17 @@ impl Connection {
             let timeouts = listener.timeouts;
             let head = match state.next_head(&mut stream, &plan, &timeouts).await {
                 Ok(head) => head,
-                Err(close) => return state.close(stream, timeouts, close),
+                Err(close) => {
+                    // Some clients send one request only.
+                    if matches!(close, Close::InOrder) {
+                        state.learn_way();
+                    }
+                    return state.close(stream, timeouts, close);
+                }
             };
             let start = Instant::now();
             state.learn_pace(&stream, start);
+            state.learn_way();
             if state.is_ambiguous && !head.method().is_idempotent() {
                 let close = state.refuse_ambiguous(&head);
                 return state.close(stream, timeouts, close);
@@ -414,6 +427,7 @@ impl ConnectionState {
                 _ => (running.await, Duration::ZERO),
             }
         };
+        self.timed = done.timed.map(|pick| (pool, pick));
         if route.offload == OffloadMode::Auto
             && !matches!(done.ended, Ended::Refused(_) | Ended::Abort)
         {
@@ -447,6 +461,15 @@ impl ConnectionState {
             let waited = answered.max(busy.saturating_sub(before));
             let served = (1, response_bytes);
             offload.learn_pace(route, AnsweredBy::Proxied, served, Some(took), waited);
+        }
+    }
+
+    /// Learns the time of the last response, if it ends now.
+    fn learn_way(&mut self) {
+        if let Some((pool, pick)) = self.timed.take()
+            && let Some(direct) = &pool.direct_return
+        {
+            direct.learn(pick, Duration::ZERO);
         }
     }
 

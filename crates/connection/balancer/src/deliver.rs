@@ -411,7 +411,7 @@ impl Delivery<'_> {
             }
         }
         self.age = direct.end_age();
-        if let Some(pick) = direct.pick {
+        if let Some(pick) = direct.pick.filter(|pick| !pick.lasts_to_next_request()) {
             direct.pool.learn(pick, self.age);
         }
         *sent += bytes;

@@ -95,7 +95,7 @@ impl DirectPool {
         let now = self.origin.elapsed();
         let Ok(mut ways) = ways.lock() else { return Planned::default() };
         let (pick, change) = ways.choose(bytes, is_sealed, waited, now);
-        let early_bytes = early_bytes.filter(|_| pick.way != Way::Late);
+        let early_bytes = early_bytes.filter(|_| matches!(pick.way, Way::Early | Way::Forward));
         Planned { early_bytes, pick: Some(pick), change }
     }
 
@@ -106,7 +106,7 @@ impl DirectPool {
         ways.is_some_and(|mut ways| ways.usual(bytes, is_sealed) == Way::Forward)
     }
 
-    /// Learns that a response ends now, or ended so long ago.
+    /// Learns that the time of a response ends now, or ended so long ago.
     pub(crate) fn learn(&self, pick: Pick, age: Duration) {
         if let Some(Ok(mut ways)) = self.ways.as_ref().map(Mutex::lock) {
             ways.learn(pick, self.origin.elapsed().saturating_sub(age));

@@ -6,6 +6,7 @@ use unlade_http::HeadError;
 
 use crate::respond::Refusal;
 use crate::tunnel::Upgraded;
+use crate::ways::Pick;
 
 /// The result of a request.
 #[derive(Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Done {
     pub head_only: bool,
     /// Time since the client has had the whole response, if the end is seen later.
     pub age: Duration,
+    /// The way of the response, whose time ends with the client's next request.
+    pub timed: Option<Pick>,
 }
 
 impl Done {
@@ -52,7 +55,7 @@ impl Done {
 
     fn without_response(ended: Ended) -> Done {
         let (status, response_bytes, age) = (0, 0, Duration::ZERO);
-        Done { ended, status, response_bytes, unread: true, head_only: false, age }
+        Done { ended, status, response_bytes, unread: true, head_only: false, age, timed: None }
     }
 }
 

@@ -198,6 +198,8 @@ impl Exchange<'_> {
         let mut done = self.run_attempts(forward, server, in_flight, start).await;
         if let (Some(pick), Some(pool)) = (self.pick, &self.pool.direct_return) {
             pool.end(pick);
+            let is_timed = pick.lasts_to_next_request() && matches!(done.ended, Ended::KeepAlive);
+            done.timed = is_timed.then_some(pick);
         }
         done.head_only = head_only;
         done
@@ -544,7 +546,7 @@ impl Exchange<'_> {
         let upgraded = Box::new(Upgraded { upstream, behind, in_flight: None });
         let (ended, status) = (Ended::Upgraded(upgraded), head.status());
         let age = Duration::ZERO;
-        Done { ended, status, response_bytes: 0, unread: false, head_only: false, age }
+        Done { ended, status, response_bytes: 0, unread: false, head_only: false, age, timed: None }
     }
 
     async fn deliver(
@@ -624,7 +626,8 @@ impl Exchange<'_> {
         if let Some(upstream) = upstream.filter(|_| going.reuse) {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
         }
-        Done { ended, status, response_bytes, unread: going.unread, head_only: false, age }
+        let unread = going.unread;
+        Done { ended, status, response_bytes, unread, head_only: false, age, timed: None }
     }
 
     /// Ends a request before anything was sent to the client.

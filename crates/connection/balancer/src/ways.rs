@@ -1,9 +1,15 @@
-//! Chooses how the responses of a pool bypass this balancer's sockets, by the time they take. Sans-IO.
+//! Chooses how the responses of a pool bypass this balancer's sockets, or if sealed ones do, by the time they
+//! take. Sans-IO.
 //!
 //! Responses of similar lengths are a class. A class has a usual way. From time to time all of its
 //! requests take another one for a moment (a trial): in so short a time the load is the same, and what
 //! clients wait for is then a queue of that way. The other way becomes the usual one if responses take less
 //! time by it. A trial that changes nothing makes the next one rarer.
+//!
+//! The time of a plain response ends with the client's last acknowledgement. For a sealed one this balancer may
+//! take over the sealing ([`Way::Relay`]), and a response that is in its socket's buffer is not at the client.
+//! Therefore the time of a sealed response ends with the client's next request. The pauses of clients are in
+//! it, with both ways alike.
 
 use std::fmt;
 use std::time::Duration;
@@ -63,6 +69,8 @@ pub(crate) enum Way {
     Early,
     /// Behind its first bytes, from the server's host.
     Late,
+    /// Through this process, which seals it.
+    Relay,
 }
 
 impl Way {
@@ -73,6 +81,7 @@ impl Way {
             // A server's host takes no rule for the first bytes of a sealed response.
             Way::Early => !is_sealed,
             Way::Late => class >= LATE_CLASS,
+            Way::Relay => is_sealed,
         }
     }
 
@@ -81,7 +90,8 @@ impl Way {
         match self {
             Way::Forward => Way::Early,
             Way::Early => Way::Late,
-            Way::Late => Way::Forward,
+            Way::Late => Way::Relay,
+            Way::Relay => Way::Forward,
         }
     }
 }
@@ -91,12 +101,19 @@ impl Way {
 pub(crate) struct Pick {
     /// The way.
     pub way: Way,
-    /// The request came then.
+    /// The request came then, or was read then if the response is a sealed one.
     at: Duration,
     class: usize,
     is_sealed: bool,
     /// Number of the class's trial or pause whose responses are measured; `None`: this one is not.
     measured: Option<u32>,
+}
+
+impl Pick {
+    /// Returns true if the time of the response ends with the client's next request.
+    pub(crate) fn lasts_to_next_request(self) -> bool {
+        self.is_sealed
+    }
 }
 
 /// A change of the usual way of responses of similar lengths.
@@ -137,7 +154,7 @@ struct Class {
     usual_us_then: f64,
     changed_means: u32,
     /// Times by the other ways as shares of those by the usual one.
-    shares: [Recent; 3],
+    shares: [Recent; 4],
     phase: Phase,
     /// Number of the phase.
     number: u32,
@@ -212,6 +229,12 @@ struct Trial {
     ended: Sum,
 }
 
+impl Trial {
+    fn length(&self) -> Duration {
+        self.end.saturating_sub(self.from)
+    }
+}
+
 impl Class {
     fn new(class: usize, is_sealed: bool) -> Class {
         let usual = match class {
@@ -226,7 +249,7 @@ impl Class {
             since: Duration::ZERO,
             usual_us_then: 0.0,
             changed_means: 0,
-            shares: [Recent::default(); 3],
+            shares: [Recent::default(); 4],
             phase: Phase::Usual { from: Duration::ZERO },
             number: 0,
             pause: PAUSE_MEANS,
@@ -237,11 +260,12 @@ impl Class {
     }
 
     fn share(&mut self, way: Way) -> &mut Recent {
-        let [forward, early, late] = &mut self.shares;
+        let [forward, early, late, relay] = &mut self.shares;
         match way {
             Way::Forward => forward,
             Way::Early => early,
             Way::Late => late,
+            Way::Relay => relay,
         }
     }
 
@@ -254,6 +278,15 @@ impl Class {
     fn trial_length(&self) -> Duration {
         let response = Duration::from_secs_f64((self.usual_us.value / 1e6).min(10.0));
         (response * TRIAL_RESPONSES * self.stretch).clamp(TRIAL_MIN, TRIAL_MAX)
+    }
+
+    /// Returns the time of a sealed response that counts.
+    fn longest(&self) -> Duration {
+        match self.phase {
+            Phase::Trial(trial) => trial.length(),
+            Phase::Usual { .. } if self.usual_us.count == 0 => TRIAL_MAX,
+            Phase::Usual { .. } => self.trial_length(),
+        }
     }
 
     /// Learns what a response by the usual way took.
@@ -284,7 +317,7 @@ impl Class {
         if self.left > 0 {
             return None;
         }
-        let mut candidates = [self.next, self.next.next(), self.next.next().next()].into_iter();
+        let mut candidates = std::iter::successors(Some(self.next), |way| Some(way.next())).take(4);
         let way = candidates.find(|way| *way != self.usual && way.is_for(class, is_sealed))?;
         (self.next, self.usual_us_then, self.changed_means) = (way, self.usual_us.value, 0);
         let length = self.trial_length();
@@ -304,8 +337,14 @@ impl Class {
     }
 
     /// Ends a trial whose responses have ended, or had time to.
-    fn conclude(&mut self, trial: Trial, now: Duration) {
-        let length = trial.end.saturating_sub(trial.from);
+    fn conclude(&mut self, mut trial: Trial, is_sealed: bool, now: Duration) {
+        let length = trial.length();
+        if is_sealed {
+            // The clients of the others have not sent their next request for as long as counts.
+            let missing = trial.chosen.saturating_sub(trial.ended.count);
+            trial.ended.count += missing;
+            trial.ended.sum_us += f64::from(missing) * length.as_secs_f64() * 1e6;
+        }
         let is_slow = trial.over < trial.chosen - trial.chosen / 4;
         // A slow trial leaves a queue.
         let from = now + length * if is_slow { SLOW_TRIALS } else { 1 };
@@ -384,7 +423,7 @@ impl Ways {
         if let Phase::Trial(trial) = class.phase
             && now >= trial.verdict
         {
-            class.conclude(trial, now);
+            class.conclude(trial, is_sealed, now);
         }
         let mut tried_until = None;
         if let Phase::Usual { .. } = class.phase
@@ -405,7 +444,7 @@ impl Ways {
         let is_changed = class.usual != usual;
         let change = is_changed.then_some(Change { from: usual, to: class.usual, class: number });
         self.tried_until = tried_until.unwrap_or(self.tried_until);
-        let at = now.saturating_sub(waited);
+        let at = if is_sealed { now } else { now.saturating_sub(waited) };
         (Pick { way, at, class: number, is_sealed, measured }, change)
     }
 
@@ -424,13 +463,18 @@ impl Ways {
         }
     }
 
-    /// Learns when a response was complete.
+    /// Learns when the time of a response ended.
     pub(crate) fn learn(&mut self, pick: Pick, end: Duration) {
         let class = self.class(pick.class, pick.is_sealed);
         if pick.measured != Some(class.number) {
             return;
         }
-        let took_us = end.saturating_sub(pick.at).as_secs_f64() * 1e6;
+        let mut took = end.saturating_sub(pick.at);
+        if pick.is_sealed {
+            // A trial does not see the end of a longer pause of a client.
+            took = took.min(class.longest());
+        }
+        let took_us = took.as_secs_f64() * 1e6;
         match &mut class.phase {
             Phase::Usual { .. } => class.learn_usual(took_us, end),
             Phase::Trial(trial) => trial.ended.add(took_us),

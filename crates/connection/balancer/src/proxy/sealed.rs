@@ -28,6 +28,7 @@ use crate::server::Server;
 use crate::timer::Elapsed;
 use crate::upload::Upload;
 use crate::upstream::Upstream;
+use crate::ways::Way;
 
 /// Most records of a response: 64 GiB.
 const RECORDS_MAX: u64 = 1 << 22;
@@ -66,23 +67,24 @@ impl Exchange<'_> {
             return None;
         }
         let trust = self.pool.trust.as_ref()?;
-        let pooled = self.worker.upstreams.take(agent, self.may_bypass(agent));
-        if pooled.is_none() && self.worker.sealing_retries.is_waiting(agent, Instant::now()) {
+        let expected = self.expected_sealed(forward, agent);
+        if self.pick.is_some_and(|pick| pick.way == Way::Relay) {
+            self.worker.meter.add(Event::SealingDeclined(SealingRefusal::Way));
             return None;
         }
-        let decline = |why| {
-            self.worker.meter.add(Event::SealingDeclined(why));
-            None
-        };
+        let pooled = self.worker.upstreams.take(agent, self.may_bypass(agent));
+        if pooled.is_none() && self.worker.sealing_retries.is_waiting(agent, Instant::now()) {
+            self.forget_pick();
+            return None;
+        }
         let upstream = match pooled {
             None => self.connect_sealing(agent, trust).await,
             pooled => pooled,
         };
-        let Some(mut upstream) = upstream else { return decline(SealingRefusal::Agent) };
-        let expected = self.expected_sealed(forward, agent);
+        let Some(mut upstream) = upstream else { return self.decline(SealingRefusal::Agent) };
         let Some((delegation, record)) = self.client.begin_delegation(RECORDS_MAX) else {
             self.worker.upstreams.put(upstream, &self.pool.upstream, Instant::now());
-            return decline(SealingRefusal::Connection);
+            return self.decline(SealingRefusal::Connection);
         };
         let mut message = Vec::new();
         let frame = Frame::Seal {
@@ -97,7 +99,7 @@ impl Exchange<'_> {
         if !matches!(encrypted, Some(Ok(()))) {
             // Nothing has left.
             self.client.end_delegation(record, Some(0));
-            return decline(SealingRefusal::Agent);
+            return self.decline(SealingRefusal::Agent);
         }
         let mut passed = Passed::default();
         if let Some((path, bytes)) = expected {
@@ -109,6 +111,20 @@ impl Exchange<'_> {
         let records = outcome.is_ok().then_some(passed.records);
         self.client.end_delegation(record, records);
         Some(self.end_sealed(outcome, upstream, &passed, content_bytes.unwrap_or_default()))
+    }
+
+    /// Counts a response that is proxied although another way was chosen for it.
+    fn decline(&mut self, why: SealingRefusal) -> Option<Done> {
+        self.worker.meter.add(Event::SealingDeclined(why));
+        self.forget_pick();
+        None
+    }
+
+    /// The response takes another way than the one that was chosen.
+    fn forget_pick(&mut self) {
+        if let (Some(pick), Some(pool)) = (self.pick.take(), &self.pool.direct_return) {
+            pool.end(pick);
+        }
     }
 
     /// Connects to the agent; `None`: it does not answer, or one side does not trust the other.
