@@ -64,6 +64,11 @@ impl Clock {
         Some(Timestamps { value: value.wrapping_add(self.shift), echo })
     }
 
+    /// Returns the peer's newest echo.
+    pub(crate) fn echoed(&self) -> Option<u32> {
+        self.is_used.then_some(self.echoed)
+    }
+
     /// Advances all later values.
     pub(crate) fn advance(&mut self, ms: u32) {
         self.shift = self.shift.wrapping_add(ms);
@@ -97,6 +102,6 @@ impl PeerClock {
     }
 }
 
-fn is_after(a: u32, b: u32) -> bool {
+pub(crate) fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }

@@ -48,6 +48,8 @@ pub(crate) struct Spliced {
     pub edge: SeqNumber,
     /// The client's newest acknowledgement.
     pub acked: SeqNumber,
+    /// The newest value of the server's clock that the client has seen, if it is known.
+    pub echo: Option<u32>,
 }
 
 impl ServerFlow {
@@ -206,7 +208,10 @@ impl ServerFlow {
             self.passed_end = later(self.passed_end, shown.ack);
             self.limit_end = self.passed_end + self.limit_bytes;
         }
-        if let Some(Spliced { edge, acked }) = spliced {
+        if let Some(Spliced { edge, acked, echo }) = spliced {
+            if shown.ack.before(acked) {
+                shown.timestamps = shown.timestamps.map(|times| times.with_newer_echo(echo));
+            }
             shown.ack = later(shown.ack, acked);
             shown.window = self.window_to(edge, shown.ack);
         } else if self.limit_bytes > 0 && !segment.flags.contains(TcpFlags::SYN) {
@@ -238,6 +243,7 @@ impl ServerFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{ClientFlow, Opened, Splice, Start, splice};
 
     #[test]
     fn bytes_that_passed_before_the_flow_began_do_not_close_the_window() {
@@ -256,5 +262,60 @@ mod tests {
         let shown = flow.for_server(&request, None, 0);
         assert_eq!((shown.ack, u32::from(shown.window)), (request.ack, limit_bytes));
         assert_eq!(flow.socket_next(), request.ack, "a splice can begin");
+    }
+
+    #[test]
+    fn the_server_gets_the_echo_of_what_the_client_has_seen() {
+        let opened = Opened {
+            sent_end: SeqNumber(1000),
+            received: SeqNumber(5),
+            window_bytes: 60_000,
+            scale: 0,
+            receive_bytes: 60_000,
+            receive_scale: 0,
+        };
+        let (mut client, mut server) =
+            (ClientFlow::new(opened), ServerFlow::new(SeqNumber(70), SeqNumber(9), 0));
+        let segment = |seq, ack, value, echo| Segment {
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags: TcpFlags::ACK,
+            window: 60_000,
+            timestamps: Some(Timestamps { value, echo }),
+            ..Segment::default()
+        };
+        splice::receive_from_client(&mut client, &segment(5, 1000, 20, 800));
+        splice::send_to_client(&mut client, &segment(1000, 5, 900, 20), 1000);
+        splice::receive_from_server(&mut server, &segment(70, 9, 500_000, 30), 1000);
+        splice::send_to_server(&mut server, &segment(9, 70, 40, 500_000), 1000);
+        let start = Start {
+            next: SeqNumber(70),
+            socket_next: SeqNumber(70),
+            written_end: SeqNumber(1000),
+            received: SeqNumber(5),
+            request_end: SeqNumber(109),
+            segment_bytes: 0,
+            length_bytes: Some(5000),
+            expected_bytes: None,
+            is_judged_here: false,
+            is_sealed: false,
+        };
+        let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 1000).unwrap();
+        // 200 ms later, from the server's host to the client.
+        let sent = Segment { payload_bytes: 500, ..segment(70, 109, 500_200, 41) };
+        let direct = rule.translate(&sent, SeqNumber(570)).unwrap();
+        let seen = direct.timestamps.unwrap().value;
+        let ack = segment(5, 1500, 25, seen);
+        let arrived = splice.receive_from_client(&mut client, &mut server, &ack, 1201);
+        let echo = |segment: Segment| segment.timestamps.unwrap().echo;
+        assert_eq!(arrived.server.map(echo), Some(500_200));
+        // The server's socket here knows of nothing newer than the beginning.
+        let own = segment(109, 70, 241, 500_000);
+        let shown = splice.send_to_server(&client, &mut server, &own, 1202);
+        assert_eq!((shown.ack, echo(shown)), (SeqNumber(570), 500_200));
+        // A client that echoes the future gets the server's clock no further than it is.
+        let ack = segment(5, 2000, 26, seen + 70_000);
+        let arrived = splice.receive_from_client(&mut client, &mut server, &ack, 1203);
+        assert_eq!(arrived.server.map(echo), Some(500_203));
     }
 }

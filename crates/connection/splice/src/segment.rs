@@ -17,6 +17,14 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+impl Timestamps {
+    /// Returns them with another echo, if that is newer.
+    pub(crate) fn with_newer_echo(self, echo: Option<u32>) -> Timestamps {
+        let newer = echo.filter(|echo| (self.echo.wrapping_sub(*echo) as i32) < 0);
+        Timestamps { echo: newer.unwrap_or(self.echo), ..self }
+    }
+}
+
 /// A range of a stream, from `start` up to `end`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {

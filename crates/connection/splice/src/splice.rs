@@ -5,7 +5,7 @@ use unlade_net::SeqNumber;
 use unlade_net::packet::TcpFlags;
 
 use crate::client::ClientFlow;
-use crate::clock::CLOCK_MARGIN_MS;
+use crate::clock::{CLOCK_MARGIN_MS, is_after};
 use crate::head::Head;
 use crate::pooled::{ServerFlow, Spliced};
 use crate::rule::Rule;
@@ -349,7 +349,19 @@ impl Splice {
     ) -> Segment {
         let window = server.window_to(self.edge(client, server), ack);
         server.grant(ack, window);
-        Segment { sack, ..server.ack(ack, window, now_ms) }
+        let echo = self.echo(client, server, now_ms);
+        let made = server.ack(ack, window, now_ms);
+        let timestamps = made.timestamps.map(|times| times.with_newer_echo(echo));
+        Segment { sack, timestamps, ..made }
+    }
+
+    /// Returns the newest value of the server's clock that has arrived: segments that went to the client
+    /// directly were seen by nobody here, but the client echoes their values. An older echo would make a
+    /// retransmission seem needless to the server (RFC 3522), and its round trips long.
+    fn echo(&self, client: &ClientFlow, server: &ServerFlow, now_ms: u64) -> Option<u32> {
+        let echoed = client.clock.echoed()?.wrapping_sub(self.clock_offset);
+        let theirs = server.peer_clock.now(now_ms)?;
+        Some(if is_after(echoed, theirs) { theirs } else { echoed })
     }
 
     /// Translates a segment of the client's socket. None is kept during a splice.
@@ -534,7 +546,8 @@ impl Splice {
         let acked = later(self.first, client.acked - self.delta);
         let acked = earlier(acked, self.end.unwrap_or(acked));
         let acked = if self.awaits_head { self.first } else { acked };
-        server.for_server(segment, Some(Spliced { edge, acked }), now_ms)
+        let echo = self.echo(client, server, now_ms);
+        server.for_server(segment, Some(Spliced { edge, acked, echo }), now_ms)
     }
 
     /// Ends a complete splice: both sockets skip the bytes that bypassed them. The application has

@@ -5,78 +5,7 @@
 
 #include <linux/types.h>
 
-#include "skb.h"
-#include "splice_types.h"
-
-static __always_inline __u32 later(__u32 a, __u32 b)
-{
-	return before(a, b) ? b : a;
-}
-
-static __always_inline __u32 earlier(__u32 a, __u32 b)
-{
-	return before(a, b) ? a : b;
-}
-
-static __always_inline __u32 distance(__u32 a, __u32 b)
-{
-	return before(a, b) ? b - a : a - b;
-}
-
-static __always_inline int is_plain(__u32 flags)
-{
-	return (flags & (TCP_FIN | TCP_SYN | TCP_RST | TCP_URG | TCP_ACK)) == TCP_ACK;
-}
-
-static __always_inline int is_pure_ack(const struct splice_segment *segment)
-{
-	return !segment->payload_bytes && is_plain(segment->flags);
-}
-
-static __always_inline void sack_keep(struct splice_segment *segment, __u32 kept, __u32 start,
-				      __u32 end)
-{
-	segment->sack[kept & (SACK_BLOCKS_MAX - 1)][0] = start;
-	segment->sack[kept & (SACK_BLOCKS_MAX - 1)][1] = end;
-}
-
-/* Keeps the parts of the blocks before `at`, with numbers that are smaller by `offset`. */
-static __always_inline void sack_before(struct splice_segment *segment, __u32 at, __u32 offset)
-{
-	__u32 kept = 0;
-
-	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
-		__u32 start = segment->sack[i][0], end = segment->sack[i][1];
-
-		if (i >= segment->sack_count || !before(start, at))
-			continue;
-		sack_keep(segment, kept++, start - offset, earlier(end, at) - offset);
-	}
-	segment->sack_count = kept;
-}
-
-/* Keeps the parts from `at` on. */
-static __always_inline void sack_from(struct splice_segment *segment, __u32 at, __u32 offset)
-{
-	__u32 kept = 0;
-
-	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
-		__u32 start = later(segment->sack[i][0], at), end = segment->sack[i][1];
-
-		if (i >= segment->sack_count || !before(start, end))
-			continue;
-		sack_keep(segment, kept++, start - offset, end - offset);
-	}
-	segment->sack_count = kept;
-}
-
-static __always_inline void sack_less(struct splice_segment *segment, __u32 offset)
-{
-	for (__u32 i = 0; i < SACK_BLOCKS_MAX; i++) {
-		segment->sack[i][0] -= offset;
-		segment->sack[i][1] -= offset;
-	}
-}
+#include "splice_segment.h"
 
 /* Notes the timestamps of a segment from the peer. */
 static __always_inline void clock_note(struct splice_clock *clock,
@@ -277,6 +206,20 @@ static __always_inline void server_grant(struct splice_server *server, __u32 ack
 	server->granted = later(server->granted, edge);
 }
 
+/* Returns the newest value of the server's clock that has arrived, at least `known`: segments that went to the
+ * client directly were seen by nobody here, but the client echoes their values. An older echo would make a
+ * retransmission seem needless to the server (RFC 3522), and its round trips long. */
+static __always_inline __u32 splice_echo(const struct splice_client *client,
+					 const struct splice_server *server,
+					 const struct splice_state *splice, __u32 known,
+					 __u64 now_ms)
+{
+	__u32 theirs = server->peer_value + passed_ms(server->peer_at_ms, now_ms);
+	__u32 echoed = earlier(client->clock.echoed - splice->clock_offset, theirs);
+
+	return client->clock.is_used && server->peer_seen ? later(known, echoed) : known;
+}
+
 /* Returns true if the client's socket has sent all bytes before the splice. */
 static __always_inline int splice_is_ahead(const struct splice_client *client,
 					   const struct splice_state *splice)
@@ -336,6 +279,8 @@ static __always_inline void splice_send_to_server(const struct splice_client *cl
 			acked = earlier(acked, splice->end);
 		if (splice->awaits_head)
 			acked = splice->first;
+		if (segment->has_timestamps && before(segment->ack, acked))
+			segment->echo = splice_echo(client, server, splice, segment->echo, now_ms);
 		segment->ack = later(segment->ack, acked);
 		segment->window = server_window_to(server, splice_edge(client, server, splice),
 						   segment->ack);
@@ -394,6 +339,8 @@ static __always_inline void splice_ack_for(const struct splice_client *client,
 
 	server_grant(server, ack, window);
 	server_ack(server, ack, window, segment, now_ms);
+	if (segment->has_timestamps)
+		segment->echo = splice_echo(client, server, splice, segment->echo, now_ms);
 }
 
 static __always_inline void splice_note_end(const struct splice_client *client,
