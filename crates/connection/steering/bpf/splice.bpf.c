@@ -21,6 +21,7 @@
 #include "piece.h"
 #include "response_head.h"
 #include "splice_packet.h"
+#include "splice_socket.h"
 
 /* Marks packets of these programs, so that they pass the link's egress unchanged. */
 #define MARK 0x756e6c64
@@ -250,6 +251,20 @@ static __always_inline int pass(struct __sk_buff *skb, struct segment *packet,
 	return write_header(skb, packet->at, work) ? SHOT : NEXT;
 }
 
+static __always_inline int is_opening(const struct splice_segment *segment)
+{
+	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+/* Returns true if a socket has the connection. */
+static __noinline int has_socket(struct __sk_buff *skb, struct splice_head *head)
+{
+	struct socket_state state;
+
+	__builtin_memset(&state, 0, sizeof(state));
+	return head && find_socket(skb, &head->key, &state);
+}
+
 static __always_inline int from_client(struct __sk_buff *skb, struct segment *packet,
 				       struct splice_work *work, __u32 index)
 {
@@ -258,7 +273,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	struct splice_lock *lock;
 	__u32 peer, number;
 	__u64 now_ns = bpf_ktime_get_ns(), now_ms = now_ns / NS_PER_MS;
-	int ways = SPLICE_TO_SOCKET, is_lost = 1, is_over = 0;
+	int ways = SPLICE_TO_SOCKET, is_lost = 1, is_over = 0, is_another;
 
 	if (!slot || !slot->head.is_open)
 		return NEXT;
@@ -272,12 +287,16 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 		return NEXT;
 	if (packet->payload)
 		slot->sent_ns = now_ns;
+	/* The slot of a connection that has ended lingers, for less time than this one may last. */
+	is_another = is_opening(&work->segment) && !has_socket(skb, &slot->head);
 	/* Nothing can be looked up under a lock, so a splice may begin in between. */
 	for (int i = 0; i < 2 && is_lost; i++) {
 		peer = *(volatile __u32 *)&slot->head.peer;
 		server = bpf_map_lookup_elem(&splice_servers, &peer);
 		bpf_spin_lock(&lock->lock);
 		if (!slot->splice.is_active) {
+			if (is_another)
+				client_renew(&slot->flow);
 			ways = client_receive(&slot->flow, &work->segment);
 			is_lost = 0;
 		} else if (server && slot->head.peer == peer) {
@@ -594,6 +613,8 @@ static __always_inline int to_server(struct __sk_buff *skb, struct segment *pack
 		client = bpf_map_lookup_elem(&splice_clients, &peer);
 		bpf_spin_lock(&lock->lock);
 		if (slot->head.peer == NONE) {
+			if (is_opening(&work->segment))
+				server_renew(&slot->flow);
 			splice_send_to_server(&work->nobody, &slot->flow, &work->none,
 					      &work->segment, now_ms);
 			is_lost = 0;

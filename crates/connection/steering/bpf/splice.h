@@ -368,6 +368,17 @@ static __always_inline int client_reset_again(struct splice_client *client,
 	return 1;
 }
 
+/* A connection begins with the addresses of an earlier one: its numbers are those of the sockets. */
+static __always_inline void client_renew(struct splice_client *client)
+{
+	__builtin_memset(client, 0, sizeof(*client));
+}
+
+static __always_inline void server_renew(struct splice_server *server)
+{
+	__builtin_memset(server, 0, sizeof(*server));
+}
+
 /* A segment of the client, without a splice. Returns enum splice_way. */
 static __always_inline int client_receive(struct splice_client *client,
 					  struct splice_segment *segment)

@@ -1,17 +1,16 @@
 //! Splices responses between a client, a balancer and a server, each in a network namespace of its
 //! own, with the kernel's TCP. Needs CAP_NET_ADMIN and CAP_BPF.
 
+mod splice_hosts;
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_linger;
-use rustix::thread::{
-    CpuSet, UnshareFlags, gettid, sched_getcpu, sched_setaffinity, unshare_unsafe,
-};
+use rustix::net::{self, AddressFamily, SocketType};
 use unlade_net::FlowKey;
 use unlade_splice::datagram::Key;
 use unlade_splice::head::fit;
@@ -21,141 +20,13 @@ use unlade_steering::splice::{
 };
 use unlade_testkit::Random;
 
+use splice_hosts::{IPV4, IPV6, Plan, in_namespaces};
+
 const RULES: u16 = 7901;
 const KEY: Key = Key { number: 3, secret: [7; 16] };
 const LIMIT_BYTES: u32 = 16 << 10;
 /// Time limit of a wait.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().expect("ip runs");
-    assert!(output.status.success(), "ip {arguments}: {output:?}");
-}
-
-fn unshare() -> bool {
-    // SAFETY: a network namespace is a property of the thread and does not affect memory.
-    match unsafe { unshare_unsafe(UnshareFlags::NEWNET) } {
-        Ok(()) => true,
-        Err(error) => {
-            println!("skipped: no network namespace: {error}");
-            false
-        }
-    }
-}
-
-/// Addresses of client, balancer and server.
-#[derive(Clone, Copy)]
-struct Plan {
-    addresses: [&'static str; 3],
-    /// Device offloads of the sending hosts.
-    offloads: bool,
-    /// The longest responses are of so many bits. Without offloads, the kernel queues at most 1000
-    /// packets of a link.
-    length_bits: u32,
-    /// The server's host takes rules.
-    has_agent: bool,
-}
-
-const IPV6: [&str; 3] = ["fd09:2::7", "fd09:2::1", "fd09:2::3"];
-const IPV4: [&str; 3] = ["10.9.2.7", "10.9.2.1", "10.9.2.3"];
-
-impl Plan {
-    fn address(&self, host: usize, port: u16) -> SocketAddr {
-        SocketAddr::new(self.addresses[host].parse().expect("an address"), port)
-    }
-}
-
-/// A message from the thread of a host to the main thread.
-enum Told {
-    /// It is in a namespace of its own.
-    Thread(usize, std::num::NonZeroI32),
-    Refused,
-    /// Its interface has an address.
-    Up,
-}
-
-/// Runs the program of a host in a namespace, after the main thread has given it the interface
-/// `near`. Returns false if there is no namespace.
-fn run_host(
-    plan: Plan,
-    host: usize,
-    tell: &Sender<Told>,
-    go: &Receiver<()>,
-    program: Box<dyn FnOnce() + Send>,
-) -> bool {
-    if !unshare() {
-        let _ = tell.send(Told::Refused);
-        return false;
-    }
-    tell.send(Told::Thread(host, gettid().as_raw_nonzero())).expect("the main thread waits");
-    if go.recv().is_err() {
-        return false;
-    }
-    ip("link set lo up");
-    // A tail loss probe retransmits what a busy machine has not acknowledged in time.
-    std::fs::write("/proc/sys/net/ipv4/tcp_early_retrans", "0").expect("a setting");
-    let bits = if plan.address(host, 0).is_ipv4() { "24" } else { "64" };
-    let nodad = if bits == "64" { " nodad" } else { "" };
-    ip(&format!("addr add {}/{bits} dev near{nodad}", plan.addresses[host]));
-    // An address that is not confirmed yet cannot ask for a neighbour.
-    std::fs::write("/proc/sys/net/ipv6/conf/near/accept_dad", "0").expect("a setting");
-    ip("link set near up");
-    if bits == "24" {
-        ip("route change 10.9.2.0/24 dev near rto_min 10s");
-    }
-    if !plan.offloads {
-        let off = ["-K", "near", "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
-        let output = Command::new("ethtool").args(off).output().expect("ethtool runs");
-        assert!(output.status.success(), "{output:?}");
-    }
-    tell.send(Told::Up).expect("the main thread waits");
-    if go.recv().is_ok() {
-        program();
-    }
-    true
-}
-
-/// Runs this thread, and those that it creates, on one processor: packets that two processors have
-/// queued overtake each other, which looks like a loss.
-fn stay_on_one_processor() {
-    let mut processors = CpuSet::new();
-    processors.set(sched_getcpu());
-    sched_setaffinity(None, &processors).expect("a processor of this thread");
-}
-
-/// Runs the three programs, each in a namespace with an interface `near`, joined by a bridge in a
-/// fourth. Returns false if that is not permitted.
-fn in_namespaces(plan: Plan, programs: [Box<dyn FnOnce() + Send>; 3]) -> bool {
-    stay_on_one_processor();
-    std::thread::scope(|scope| {
-        let (tell, told) = channel();
-        let (mut threads, mut goes) = (Vec::new(), Vec::new());
-        for (host, program) in programs.into_iter().enumerate() {
-            let (tell, (go, wait)) = (tell.clone(), channel());
-            goes.push(go);
-            threads.push(scope.spawn(move || run_host(plan, host, &tell, &wait, program)));
-        }
-        drop(tell);
-        let hosts: Vec<_> = told.iter().take(3).collect();
-        let is_refused = |told: &Told| !matches!(told, Told::Thread(..));
-        if !unshare() || hosts.iter().any(is_refused) {
-            return false;
-        }
-        ip("link add bridge type bridge");
-        ip("link set bridge up");
-        for told in &hosts {
-            let Told::Thread(host, thread) = told else { return false };
-            ip(&format!("link add port{host} type veth peer name near netns {thread}"));
-            ip(&format!("link set port{host} master bridge"));
-            ip(&format!("link set port{host} up"));
-        }
-        goes.iter().for_each(|go| go.send(()).expect("the hosts wait"));
-        // Fewer, if a host fails.
-        assert_eq!(told.iter().take(3).count(), 3, "all hosts are up");
-        goes.iter().for_each(|go| go.send(()).expect("the hosts wait"));
-        threads.into_iter().all(|thread| thread.join().expect("the host's program ends"))
-    })
-}
 
 /// The byte of a response at an offset.
 fn byte_at(request: usize, offset: usize) -> u8 {
@@ -502,9 +373,7 @@ fn responses_are_spliced(plan: Plan) {
         let _ = wait.recv();
         assert_eq!(retransmitted(&seen), 0);
     };
-    let programs: [Box<dyn FnOnce() + Send>; 3] =
-        [Box::new(client), Box::new(balancer), Box::new(server)];
-    in_namespaces(plan, programs);
+    in_namespaces(plan, client, balancer, server);
 }
 
 /// The cause of an end within a response.
@@ -630,9 +499,7 @@ fn both_connections_end(cause: Cause, plan: Plan, complete: usize) {
         let end = stream.read(&mut [0]).map_err(|error| error.kind());
         assert_eq!(end, Err(ErrorKind::ConnectionReset));
     };
-    let programs: [Box<dyn FnOnce() + Send>; 3] =
-        [Box::new(client), Box::new(balancer), Box::new(server)];
-    in_namespaces(plan, programs);
+    in_namespaces(plan, client, balancer, server);
 }
 
 #[test]
@@ -702,9 +569,72 @@ fn an_acknowledgement_is_kept_until_it_is_sent() {
         stream.read_exact(&mut [0]).expect("a byte");
         assert_eq!(stream.read(&mut [0]).expect("an end"), 0);
     };
-    let programs: [Box<dyn FnOnce() + Send>; 3] =
-        [Box::new(client), Box::new(balancer), Box::new(|| {})];
-    in_namespaces(USUAL, programs);
+    in_namespaces(USUAL, client, balancer, || {});
+}
+
+/// Connects from a port that an earlier connection may have had.
+fn connect_from(from: SocketAddr, to: SocketAddr) -> TcpStream {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
+    net::sockopt::set_socket_reuseaddr(&socket, true).expect("an option");
+    net::bind(&socket, &from).expect("the port is free");
+    net::connect(&socket, &to).expect("the balancer listens");
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE)).expect("a time");
+    stream
+}
+
+/// The slot of a connection that has ended lingers, and a connection with the same addresses outlasts it.
+#[test]
+fn a_connection_outlasts_the_slot_of_an_earlier_one() {
+    let plan = Plan { has_agent: false, ..USUAL };
+    let (listening, listens) = channel::<()>();
+    let client = move || {
+        let (from, to) = (plan.address(0, 7000), plan.address(1, 80));
+        listens.recv().expect("the balancer starts");
+        let mut earlier = connect_from(from, to);
+        earlier.write_all(b"2 100000\n").expect("the balancer reads");
+        earlier.read_exact(&mut vec![0; response(2, 100_000).len()]).expect("a whole response");
+        set_socket_linger(&earlier, Some(Duration::ZERO)).expect("an option");
+        drop(earlier);
+        let mut later = connect_from(from, to);
+        for number in 0..3 {
+            let _another = (number == 2).then(|| TcpStream::connect(to));
+            later.write_all(b"?").expect("the balancer reads");
+            later.read_exact(&mut [0; 1000]).expect("an answer");
+        }
+    };
+    let balancer = move || {
+        // Another client's slot takes the place of the one that lingers.
+        let splicing = Splicing::open("near", 1, 8).expect("the programs load");
+        let listener = TcpListener::bind(plan.address(1, 80)).expect("a free port");
+        let server = TcpStream::connect(plan.address(2, 8080)).expect("the server listens");
+        let mut balancer = Balancer::new(splicing.worker().expect("the first"), false);
+        let [from, to] = [server.local_addr(), server.peer_addr()].map(|it| it.expect("it is"));
+        let server_slot = &balancer.worker.open_server(&FlowKey::new(from, to), LIMIT_BYTES, RULES);
+        let server_slot = server_slot.as_ref().expect("a slot");
+        listening.send(()).expect("the client waits");
+        let (mut earlier, _) = listener.accept().expect("a client");
+        earlier.read_exact(&mut [0; 9]).expect("a request");
+        let (mut slot, bytes) = (None, response(2, 100_000).len());
+        let (client, server) = (&earlier, &server);
+        let mut exchange = Exchange { client, server, slot: &mut slot, server_slot, bytes };
+        balancer.pass("2 100000", false, &mut exchange);
+        assert_eq!(balancer.spliced, 1);
+        earlier.read_exact(&mut [0]).expect_err("a reset");
+        drop((slot, earlier));
+        let (mut later, _) = listener.accept().expect("a client");
+        for number in 0..3 {
+            let another = (number == 2).then(|| listener.accept().expect("a client").0);
+            another.iter().for_each(|client| balancer.open_client(client, &mut None));
+            later.read_exact(&mut [0]).expect("a request");
+            later.write_all(&[1; 1000]).expect("the client reads");
+        }
+    };
+    let server = move || {
+        let listener = TcpListener::bind(plan.address(2, 8080)).expect("a free port");
+        serve(listener.accept().expect("the balancer").0);
+    };
+    in_namespaces(plan, client, balancer, server);
 }
 
 const USUAL: Plan = Plan { addresses: IPV4, offloads: true, length_bits: 22, has_agent: true };
