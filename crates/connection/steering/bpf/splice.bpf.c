@@ -256,15 +256,6 @@ static __always_inline int is_opening(const struct splice_segment *segment)
 	return (segment->flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
 }
 
-/* Returns true if a socket has the connection. */
-static __noinline int has_socket(struct __sk_buff *skb, struct splice_head *head)
-{
-	struct socket_state state;
-
-	__builtin_memset(&state, 0, sizeof(state));
-	return head && find_socket(skb, &head->key, &state);
-}
-
 static __always_inline int from_client(struct __sk_buff *skb, struct segment *packet,
 				       struct splice_work *work, __u32 index)
 {
@@ -288,7 +279,7 @@ static __always_inline int from_client(struct __sk_buff *skb, struct segment *pa
 	if (packet->payload)
 		slot->sent_ns = now_ns;
 	/* The slot of a connection that has ended lingers, for less time than this one may last. */
-	is_another = is_opening(&work->segment) && !has_socket(skb, &slot->head);
+	is_another = is_opening(&work->segment) && !has_socket(skb, &slot->head.key);
 	/* Nothing can be looked up under a lock, so a splice may begin in between. */
 	for (int i = 0; i < 2 && is_lost; i++) {
 		peer = *(volatile __u32 *)&slot->head.peer;

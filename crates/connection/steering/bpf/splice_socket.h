@@ -37,6 +37,7 @@ struct tcp_sock {
 
 #define TCP_ESTABLISHED 1
 #define TCP_CLOSE_WAIT 8
+#define TCP_LISTEN 10
 
 /* The numbers of a socket. */
 struct socket_state {
@@ -58,15 +59,11 @@ struct socket_state {
 	__u32 rcv_wscale;
 };
 
-/* Returns 0 if there is no such socket. */
-static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_key *key,
-				       struct socket_state *state)
+/* Returns a socket that is to be released, maybe one that listens; 0 if there is none. */
+static __always_inline struct bpf_sock *lookup(struct __sk_buff *skb, const struct flow_key *key)
 {
 	struct bpf_sock_tuple tuple;
-	struct bpf_sock *sk;
-	struct tcp_sock *tcp;
 	__u32 bytes;
-	int is_found = 0;
 
 	__builtin_memset(&tuple, 0, sizeof(tuple));
 	if (key->family == 4) {
@@ -82,9 +79,32 @@ static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_
 		tuple.ipv6.sport = key->client_port;
 		tuple.ipv6.dport = key->service_port;
 	}
-	sk = bytes == sizeof(tuple.ipv4) ?
-		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0) :
-		     bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	return bytes == sizeof(tuple.ipv4) ?
+		       bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0) :
+		       bpf_sk_lookup_tcp(skb, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Returns true if a socket has the connection, also if that is closing. */
+static __noinline int has_socket(struct __sk_buff *skb, const struct flow_key *key)
+{
+	struct bpf_sock *sk = key ? lookup(skb, key) : 0;
+	int is_connected;
+
+	if (!sk)
+		return 0;
+	is_connected = sk->state != TCP_LISTEN;
+	bpf_sk_release(sk);
+	return is_connected;
+}
+
+/* Returns 0 if there is no such socket. */
+static __always_inline int find_socket(struct __sk_buff *skb, const struct flow_key *key,
+				       struct socket_state *state)
+{
+	struct bpf_sock *sk = lookup(skb, key);
+	struct tcp_sock *tcp;
+	int is_found = 0;
+
 	if (!sk)
 		return 0;
 	tcp = (sk->state == TCP_ESTABLISHED || sk->state == TCP_CLOSE_WAIT) ?
