@@ -1,4 +1,4 @@
-//! The kernel's TCP counters in a namespace (RFC 4022), and its sockets.
+//! The kernel's TCP counters in a namespace (RFC 4022, and Linux' own), and its sockets.
 
 use crate::lab::plan::{Node, Plan};
 use anyhow::{Context, Result};
@@ -14,6 +14,9 @@ const STATE_LISTEN: u8 = 10;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counters {
     pub retransmitted_segments: u64,
+    /// Those of them that were sent because an acknowledgement was late, before any time-out (RFC
+    /// 8985, tail loss probe).
+    pub tail_probes: u64,
     pub sent_resets: u64,
     pub checksum_errors: u64,
     pub sent_segments: u64,
@@ -26,27 +29,30 @@ impl Counters {
     /// The namespace is absent, or its kernel does not say.
     pub fn read(plan: &Plan, node: Node) -> Result<Counters> {
         namespace::inside(&plan.namespace(node), || {
-            let text = fs::read_to_string("/proc/thread-self/net/snmp")?;
-            Counters::parse(&text).context("/proc/net/snmp has no TCP counters")
+            let snmp = fs::read_to_string("/proc/thread-self/net/snmp")?;
+            let netstat = fs::read_to_string("/proc/thread-self/net/netstat")?;
+            Counters::parse(&snmp, &netstat).context("/proc/net/snmp has no TCP counters")
         })
     }
 
-    fn parse(snmp: &str) -> Option<Counters> {
-        let mut lines = snmp.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-        let (names, values) = (lines.next()?, lines.next()?);
-        let names: Vec<&str> = names.split(' ').collect();
-        let values: Vec<&str> = values.split(' ').collect();
-        let value = |name: &str| {
-            let at = names.iter().position(|other| *other == name)?;
-            values.get(at)?.parse().ok()
-        };
+    fn parse(snmp: &str, netstat: &str) -> Option<Counters> {
+        let value = |name| value_of(snmp, "Tcp: ", name);
         Some(Counters {
             retransmitted_segments: value("RetransSegs")?,
+            tail_probes: value_of(netstat, "TcpExt: ", "TCPLossProbes")?,
             sent_resets: value("OutRsts")?,
             checksum_errors: value("InCsumErrors")?,
             sent_segments: value("OutSegs")?,
         })
     }
+}
+
+/// The value of a name in a table of two lines, names and values, that begin with `prefix`.
+fn value_of(table: &str, prefix: &str, name: &str) -> Option<u64> {
+    let mut lines = table.lines().filter_map(|line| line.strip_prefix(prefix));
+    let (mut names, mut values) = (lines.next()?.split(' '), lines.next()?.split(' '));
+    let at = names.position(|other| other == name)?;
+    values.nth(at)?.parse().ok()
 }
 
 impl Sub for Counters {
@@ -59,6 +65,7 @@ impl Sub for Counters {
                 self.retransmitted_segments,
                 earlier.retransmitted_segments,
             ),
+            tail_probes: less(self.tail_probes, earlier.tail_probes),
             sent_resets: less(self.sent_resets, earlier.sent_resets),
             checksum_errors: less(self.checksum_errors, earlier.checksum_errors),
             sent_segments: less(self.sent_segments, earlier.sent_segments),
@@ -69,6 +76,7 @@ impl Sub for Counters {
 impl AddAssign for Counters {
     fn add_assign(&mut self, other: Counters) {
         self.retransmitted_segments += other.retransmitted_segments;
+        self.tail_probes += other.tail_probes;
         self.sent_resets += other.sent_resets;
         self.checksum_errors += other.checksum_errors;
         self.sent_segments += other.sent_segments;
@@ -138,20 +146,25 @@ Ip: 1 64
 Tcp: RtoAlgorithm OutSegs RetransSegs InErrs OutRsts InCsumErrors
 Tcp: 1 500 4 0 2 1
 ";
+    const NETSTAT: &str = "\
+TcpExt: SyncookiesSent TCPLossProbes TCPTimeouts
+TcpExt: 7 3 1
+";
 
     #[test]
     fn counters_are_found_by_name() {
-        let counters = Counters::parse(SNMP).unwrap();
-        assert_eq!(counters.retransmitted_segments, 4);
+        let counters = Counters::parse(SNMP, NETSTAT).unwrap();
+        assert_eq!((counters.retransmitted_segments, counters.tail_probes), (4, 3));
         assert_eq!((counters.sent_resets, counters.checksum_errors), (2, 1));
         assert_eq!(counters.sent_segments, 500);
         assert_eq!(counters - counters, Counters::default());
-        assert_eq!(Counters::parse("Tcp: OutSegs\nTcp: 1\n"), None);
+        assert_eq!(Counters::parse("Tcp: OutSegs\nTcp: 1\n", NETSTAT), None);
+        assert_eq!(Counters::parse(SNMP, "TcpExt: TCPLossProbes\n"), None);
     }
 
     #[test]
     fn a_census_adds_up() {
-        let counters = Counters::parse(SNMP).unwrap();
+        let counters = Counters::parse(SNMP, NETSTAT).unwrap();
         let early = Census(vec![(Node::Client, Counters::default()), (Node::Lb, counters)]);
         let late = Census(vec![(Node::Client, counters), (Node::Lb, counters)]);
         let delta = late.since(&early);
@@ -175,7 +188,7 @@ Tcp: 1 500 4 0 2 1
 
     #[test]
     fn this_kernel_counts() {
-        let text = fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
-        assert!(Counters::parse(&text).is_some());
+        let read = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        assert!(Counters::parse(&read("snmp").unwrap(), &read("netstat").unwrap()).is_some());
     }
 }

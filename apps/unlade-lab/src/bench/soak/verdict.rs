@@ -111,8 +111,11 @@ impl Outcome {
                 problems.push(format!("{} wrong checksums at {node}", counters.checksum_errors));
             }
             if lossless && counters.retransmitted_segments > 0 {
-                let segments = counters.retransmitted_segments;
-                problems.push(format!("{segments} segments retransmitted by {node}"));
+                let (segments, probes) = (counters.retransmitted_segments, counters.tail_probes);
+                problems.push(format!(
+                    "{segments} segments retransmitted by {node}, {probes} of them because an \
+                     acknowledgement was late"
+                ));
             }
             if lossless && counters.sent_resets > 0 {
                 problems.push(format!("{} resets sent by {node}", counters.sent_resets));
@@ -144,6 +147,7 @@ impl Outcome {
             "connections": number(&self.load, "connections"),
             "latency_p999_us": self.load["latency_p999_us"],
             "retransmitted_segments": total.retransmitted_segments,
+            "tail_probes": total.tail_probes,
             "sent_resets": total.sent_resets,
             "checksum_errors": total.checksum_errors,
             "sent_segments": total.sent_segments,
@@ -180,14 +184,18 @@ impl Outcome {
                 load("errors"),
                 load("timeouts")
             ),
-            format!("  {:<8}{:>12}{:>12}{:>12}{:>12}", "", "OutSegs", "Retrans", "OutRsts", "Csum"),
+            format!(
+                "  {:<8}{:>12}{:>12}{:>12}{:>12}{:>12}",
+                "", "OutSegs", "Retrans", "Probes", "OutRsts", "Csum"
+            ),
         ];
         for (node, counters) in &self.counted.0 {
             rows.push(format!(
-                "  {:<8}{:>12}{:>12}{:>12}{:>12}",
+                "  {:<8}{:>12}{:>12}{:>12}{:>12}{:>12}",
                 node.to_string(),
                 counters.sent_segments,
                 counters.retransmitted_segments,
+                counters.tail_probes,
                 counters.sent_resets,
                 counters.checksum_errors
             ));
@@ -252,9 +260,12 @@ mod tests {
     fn a_retransmission_is_wrong_on_a_good_link_only() {
         let mut outcome = outcome();
         outcome.counted.0[1].1.retransmitted_segments = 3;
+        outcome.counted.0[1].1.tail_probes = 2;
         outcome.counted.0[0].1.sent_resets = 1;
         let problems = outcome.problems(true);
-        assert_eq!(problems, ["1 resets sent by client", "3 segments retransmitted by s1"]);
+        let retransmitted =
+            "3 segments retransmitted by s1, 2 of them because an acknowledgement was late";
+        assert_eq!(problems, ["1 resets sent by client", retransmitted]);
         assert!(outcome.problems(false).is_empty());
     }
 
