@@ -11,6 +11,7 @@ use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::calibration::Calibration;
 use crate::client::{Client, Turn};
+use crate::config::Polling;
 use crate::mailbox::{Mailbox, Message, Route};
 use crate::state::ServiceState;
 use crate::units::Engine;
@@ -19,7 +20,7 @@ use crate::units::Engine;
 const OTHERS_MAX: usize = 16;
 /// Number of polls of the queues between two reads of the clock, while the thread is idle.
 const SPINS: u32 = 256;
-/// Number of consecutive idle rounds before a calibration step.
+/// Number of consecutive idle rounds before a calibration step of a thread that never sleeps.
 const QUIET_MIN: u32 = 8;
 
 /// A client of this thread.
@@ -266,10 +267,11 @@ impl Worker {
         self.round_of_the_others()
     }
 
-    /// Spins, yields or sleeps, or runs a calibration step.
+    /// Spins, yields or sleeps. A calibration step takes the place of a sleep.
     fn rest(&mut self, until: Option<Micros>) {
         self.quiet = self.quiet.saturating_add(1);
-        if self.quiet >= QUIET_MIN && self.calibration.is_some() {
+        let never_sleeps = self.shared.config.polling == Polling::Always;
+        if never_sleeps && self.quiet >= QUIET_MIN && self.calibration.is_some() {
             self.calibration = self.calibration.take().and_then(Calibration::step);
             return;
         }
@@ -309,7 +311,17 @@ impl Worker {
         let pending_sleep = bell.announce_sleep();
         self.clients.iter().for_each(|served| served.client.announce_sleep());
         if !self.has_news() && !shared.is_stopping() {
-            shared.counters.sleeps.add(1);
+            // Clients see a sleeping service meanwhile, and do not wait for the end of the step.
+            let most = match self.calibration.take() {
+                Some(calibration) => {
+                    self.calibration = calibration.step();
+                    Duration::ZERO
+                }
+                None => {
+                    shared.counters.sleeps.add(1);
+                    most
+                }
+            };
             let due = until.map(|until| until.0.saturating_sub(self.now().0));
             if bell.sleep(pending_sleep, due.map_or(most, Duration::from_micros).min(most)) {
                 self.idle.record_ring();
