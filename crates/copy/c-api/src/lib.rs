@@ -35,7 +35,8 @@
 //! - `sync`: waiting for copies;
 //! - `descriptor`, `shm`: copies into memory shared with other processes;
 //! - `ranges`, `sanitize`: support for AddressSanitizer;
-//! - `errno`, `lock`: shared helpers.
+//! - `errno`, `lock`: shared helpers;
+//! - [`timed`]: one copy as a C program makes it, for measurements from Rust.
 //!
 //! The C header is generated from `abi` and `exports` and is checked in as
 //! `include/unlade/copier.h`; the manual is `man/unlade_copier.3`.
@@ -61,6 +62,7 @@ mod shm;
 mod submit;
 mod sync;
 mod sync_all;
+pub mod timed;
 
 pub use abi::*;
 pub use exports::*;

@@ -36,11 +36,15 @@ const LONG_ABOUT: &str = "\
 Copies with the copy service beside the fastest copy that a program could make itself, and what a \
 program has of it. The parts are listed at --only; each runs its baselines interleaved with itself.
 
-micro: what a copy costs the program that asks for it, until it has read one byte of each cache \
-line: with other work in between (the window, not counted) and without; with source and destination \
-in the caches and in none. Beside it the C library's memcpy, `rep movsb`, and the loops of this \
-program, of which the fastest counts; all interleaved. And what a submission and a look at progress \
-cost.
+micro: the time that a copy costs the program, until it has read one byte of each cache line, through \
+the Rust and the C interface: without other work in between (the window, not counted), and with as \
+much as the copy takes and four times that; with source and destination in the caches and in none; \
+and all that again beside a thread that computes all the time. Beside it the C library's memcpy, \
+`rep movsb`, and the loops of this program, of which the fastest counts; all interleaved. Each line \
+is a call site that has copied nothing before, and a service that sleeps: the share of its copies \
+that were queued, the time until it had learnt its way, and its regret: the time of all its copies, \
+the first ones included, beyond that of the fastest loop. And the price of a submission and of a \
+look at progress.
 
 loops: bytes a second of every copy loop of this machine, by size, warm and one after the other; and \
 the time of the calibration that chooses among them.

@@ -1,0 +1,71 @@
+//! The C functions as a C program uses them for one copy, in safe Rust, for programs that measure
+//! them.
+
+use std::ptr::null;
+
+use crate::abi::CallSite;
+use crate::exports::{copier_amemcpy_at, csync};
+use crate::process;
+
+/// Syncs the destination even if the work panics.
+struct SyncOnDrop<'d>(&'d mut [u8]);
+
+impl Drop for SyncOnDrop<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Both ranges are valid and do not overlap, so the copy cannot fail.
+        csync(self.0.as_ptr().cast(), self.0.len());
+    }
+}
+
+/// Calls amemcpy() for `source` into `destination` at a call site, then `work`, then csync() for
+/// all of the destination. Returns the result of `work`.
+///
+/// # Panics
+/// Panics if the lengths differ.
+#[inline]
+pub fn copy_while<T>(
+    site: &'static CallSite,
+    destination: &mut [u8],
+    source: &[u8],
+    work: impl FnOnce() -> T,
+) -> T {
+    assert_eq!(source.len(), destination.len(), "source and destination differ in length");
+    let sync = SyncOnDrop(destination);
+    let dst = sync.0.as_mut_ptr().cast();
+    // SAFETY: both are valid, and borrowed until the copy is synced at the end of this function;
+    // the call site is static.
+    unsafe { copier_amemcpy_at(dst, source.as_ptr().cast(), source.len(), site) };
+    let value = work();
+    drop(sync);
+    value
+}
+
+/// Number of copies of the process' default queue that were queued.
+pub fn queued() -> u64 {
+    process::started().map_or(0, |process| process.default.stats().queued)
+}
+
+impl Default for CallSite {
+    fn default() -> CallSite {
+        CallSite { file: null(), line: 0, reserved: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_there_afterwards_also_after_a_panic() {
+        let site: &CallSite = Box::leak(Box::default());
+        let (source, mut destination) = (vec![3; 100_000], vec![0; 100_000]);
+        assert_eq!(copy_while(site, &mut destination, &source, || 7), 7);
+        assert_eq!(destination, source);
+        destination.fill(0);
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            copy_while(site, &mut destination, &source, || panic!("in the window"));
+        }));
+        assert!(panicked.is_err() && destination == source);
+    }
+}
