@@ -16,7 +16,7 @@ use unlade_copy_scheduler::admit::{QUEUED_BYTES_MIN, QueuedTiming};
 use unlade_shm::Arena;
 use unlade_shm::shared::OutOfRegion;
 
-use crate::admission::{Decision, nanos};
+use crate::admission::{Decision, Place, nanos};
 use crate::at_once::hint_for;
 use crate::copier::{Copier, CopyOptions, Part, TASK_BYTES_MAX, Token};
 
@@ -73,7 +73,6 @@ struct Timing {
     site: usize,
     is_awake: bool,
     submit_ns: u32,
-    since: Instant,
 }
 
 impl Copier {
@@ -155,7 +154,7 @@ impl Copier {
         if bytes < QUEUED_BYTES_MIN as usize {
             return Decision { queue: false, timed: false, wake: false, is_awake: false };
         }
-        self.decide(bytes.min(TASK_BYTES_MAX), options.site)
+        self.decide(bytes.min(TASK_BYTES_MAX), Place::of(options.site, bytes))
     }
 
     fn made_at_once(
@@ -174,7 +173,10 @@ impl Copier {
         if decision.timed {
             let part_ns = nanos(began) / u32::try_from(parts).unwrap_or(u32::MAX);
             let part_bytes = bytes.min(TASK_BYTES_MAX);
-            self.learn_at_once((options.site, decision.is_awake), part_bytes, part_ns);
+            let place = Place::of(options.site, bytes);
+            self.learn_at_once(place, part_bytes, part_ns);
+            // The program does not wait for a queued one: it is told of its end.
+            self.admission().learn_window(place, u32::MAX);
         }
     }
 }
@@ -232,7 +234,8 @@ impl ArenaCopy {
                 self.give_up();
                 return false;
             };
-            let part = Part { dst, src, len: part, hint: hint_for(self.bytes) };
+            let place = Place::of(options.site, self.bytes);
+            let part = Part { dst, src, len: part, hint: hint_for(self.bytes), place };
             self.tokens.push(self.copier.enqueue(ticket, part, &options));
             at += part.len;
         }
@@ -245,7 +248,6 @@ impl ArenaCopy {
                 site: options.site,
                 is_awake: decision.is_awake,
                 submit_ns: nanos(began),
-                since: Instant::now(),
             });
         }
         true
@@ -300,11 +302,13 @@ impl ArenaCopy {
                 }
             }
         }
-        if let Some(Timing { site, is_awake, submit_ns, since }) = self.timing.take() {
-            let window_ns = nanos(since);
-            let seen = QueuedTiming { submit_ns, window_ns, wait_ns: NOTIFY_NS, line_ns: None };
+        if let Some(Timing { site, is_awake, submit_ns }) = self.timing.take() {
+            // The program does not wait: it is told of the end.
+            let submit_ns = submit_ns.saturating_add(NOTIFY_NS);
+            let seen = QueuedTiming { submit_ns, window_ns: u32::MAX, wait_ns: 0, line_ns: None };
             let part_bytes = self.bytes.min(TASK_BYTES_MAX) as u32;
-            self.copier.learn_queued((site, is_awake), part_bytes, &seen);
+            let place = Place::of(site, self.bytes);
+            self.copier.learn_queued((place, is_awake), part_bytes, &seen);
         }
         is_whole
     }

@@ -17,13 +17,27 @@ use crate::copier::Copier;
 use crate::error::CopyError;
 use crate::pending::{Kind, Queued};
 
-/// A waiter claims about this number of bytes at a time, and leaves the others to the service.
+/// A waiter claims about this number of bytes at a time while the service works on the same bytes.
 const RUN_BYTES: u32 = 32 << 10;
 /// Maximum depth of dependencies that a waiter resolves itself; beyond it the service does.
 pub(crate) const DEPTH_MAX: u32 = 32;
 /// Wait policy while the service has claimed a segment.
 const PATIENCE: WaitPolicy =
     WaitPolicy { until: Until::DoneOrFree, spins_max: 2_000, slice_us: 1_000, slices_max: 1 };
+
+/// The run of `free` that a waiter copies next. The service copies from the first segment on. If it
+/// is at work (`is_shared`), the waiter takes small runs from the end, so that the two meet;
+/// otherwise it takes half of the first run, and leaves the rest to a service that may come.
+fn run_here(free: u32, granule_shift: u8, is_shared: bool) -> Option<Run> {
+    let few = (RUN_BYTES >> granule_shift).max(1);
+    if is_shared {
+        let run = segment::runs(free).last()?;
+        let count = few.min(run.count);
+        return Some(Run { first: run.first + run.count - count, count });
+    }
+    let run = segment::runs(free).next()?;
+    Some(Run { first: run.first, count: few.max(run.count / 2).min(run.count) })
+}
 
 impl Copier {
     /// Waits until `bits` of a task are done, and helps to copy them.
@@ -46,7 +60,10 @@ impl Copier {
     pub(crate) fn complete_unreported(&self, ticket: Ticket, bits: u32) -> Result<(), NonZeroU16> {
         let progress = self.queue().progress(ticket);
         if !progress.is_done(bits) {
-            self.complete_slowly(ticket, bits, 0);
+            match self.pending().is_timed(ticket) {
+                true => self.complete_slowly(ticket, bits, 0),
+                false => self.complete_late(ticket, bits),
+            }
         }
         match progress.ending() {
             Some(ending) => ending,
@@ -79,7 +96,7 @@ impl Copier {
                     continue;
                 }
                 Until::Done
-            } else if self.copy_here(ticket, &queued, free, depth) {
+            } else if self.copy_here(ticket, &queued, bits, free, depth) {
                 continue;
             } else {
                 self.promote(ticket, bits & !progress.done());
@@ -115,12 +132,12 @@ impl Copier {
         true
     }
 
-    /// Claims and copies some of `free`, after conflicting older tasks. Returns false if the
-    /// service should do it.
-    fn copy_here(&self, ticket: Ticket, queued: &Queued, free: u32, depth: u32) -> bool {
-        let Some(run) = segment::runs(free).next() else { return true };
-        let count = (RUN_BYTES >> queued.granule_shift).max(1).min(run.count);
-        let run = Run { first: run.first, count };
+    /// Claims and copies some of `free`, which are among the awaited `bits`, after conflicting
+    /// older tasks. Returns false if the service should do it.
+    fn copy_here(&self, ticket: Ticket, queued: &Queued, bits: u32, free: u32, depth: u32) -> bool {
+        let progress = self.queue().progress(ticket);
+        let is_shared = progress.claimed() & !progress.done() & bits != 0;
+        let Some(run) = run_here(free, queued.granule_shift, is_shared) else { return true };
         let bytes = segment::bytes_of(run, queued.len_bytes, queued.granule_shift);
         let (start, len) = (bytes.start as usize, (bytes.end - bytes.start) as usize);
         if !self.complete_conflicting(ticket, queued.dst + start, queued.src + start, len, depth) {
@@ -280,5 +297,27 @@ impl Copier {
         // If the ring is full, the next wait asks again.
         let _ = self.queue().push_sync(SyncTask { ticket, bits, kind: SyncKind::Promote });
         self.ring();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiter_meets_the_service_from_the_end() {
+        let run = |free, shift, is_shared| {
+            run_here(free, shift, is_shared).map(|run| (run.first, run.count))
+        };
+        // Segments of 32 KiB.
+        assert_eq!(run(u32::MAX, 15, false), Some((0, 16)));
+        assert_eq!(run(0xffff_0000, 15, false), Some((16, 8)));
+        assert_eq!(run(1 << 31, 15, false), Some((31, 1)));
+        assert_eq!(run(u32::MAX << 2, 15, true), Some((31, 1)));
+        assert_eq!(run(0b0110_0100, 15, true), Some((6, 1)));
+        // Segments of 1 KiB.
+        assert_eq!(run(u32::MAX, 10, false), Some((0, 32)));
+        assert_eq!(run(0b0110_0100, 10, true), Some((5, 2)));
+        assert_eq!((run(0, 10, false), run(0, 10, true)), (None, None));
     }
 }

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::{Fault, Hint};
-use unlade_copy_scheduler::admit::{Costs, QUEUED_BYTES_MIN};
+use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
 
-use crate::admission::{Admission, Decision, nanos};
+use crate::admission::{Admission, Decision, Place, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
 use crate::cache_probe::line_ns;
 use crate::call_handler::call_handler;
@@ -20,6 +20,7 @@ use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
 use crate::remote::Remote;
 use crate::stats::Stats;
+use crate::window_probe::WindowProbe;
 
 /// Maximum number of bytes of one task; longer copies are several tasks.
 pub const TASK_BYTES_MAX: usize = 1 << 20;
@@ -35,6 +36,8 @@ pub struct Copier {
     /// Copies by the threads of the program.
     at_once: AtOnce,
     admission: Admission,
+    /// Window of a synchronous copy.
+    window: WindowProbe,
     stats: Stats,
     /// Creation time of this client.
     origin: Instant,
@@ -66,6 +69,7 @@ pub struct Token {
     pub(crate) ticket: Ticket,
     /// 0 for a synchronous copy.
     len_bytes: u32,
+    /// For a synchronous copy: the number of the probe of its window; 0 without one.
     granule_shift: u8,
     is_timed: bool,
 }
@@ -79,6 +83,13 @@ impl Token {
     #[inline]
     pub fn is_queued(&self) -> bool {
         self.len_bytes != 0
+    }
+
+    /// Returns true if nothing is left to do for the copy: it was synchronous, succeeded, and its
+    /// window is not measured.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.len_bytes == 0 && self.ticket.0 == 0 && !self.is_timed
     }
 
     /// Returns true if the copy was synchronous and failed; a sync returns the error.
@@ -103,6 +114,8 @@ pub(crate) struct Part {
     pub len: usize,
     /// Cache hint of the whole copy.
     pub hint: Hint,
+    /// The call site and the class of the whole copy.
+    pub place: Place,
 }
 
 impl Copier {
@@ -118,6 +131,7 @@ impl Copier {
             pending,
             at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
             admission: Admission::default(),
+            window: WindowProbe::default(),
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
@@ -155,11 +169,6 @@ impl Copier {
     #[inline]
     pub(crate) fn admission(&self) -> &Admission {
         &self.admission
-    }
-
-    /// Measured costs of copies on this machine.
-    pub(crate) fn costs(&self) -> Costs {
-        self.attachment.costs()
     }
 
     /// Nanoseconds since the creation of this client.
@@ -244,7 +253,8 @@ impl Copier {
         options: &CopyOptions,
     ) -> Token {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
-        let part = Part { dst, src, len, hint: hint_for(whole_bytes) };
+        let place = Place::of(options.site, whole_bytes);
+        let part = Part { dst, src, len, hint: hint_for(whole_bytes), place };
         if is_refused(dst.addr(), src.addr(), len) {
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
@@ -254,7 +264,7 @@ impl Copier {
             return unsafe { self.submit_queued(part, options) };
         }
         if len >= QUEUED_BYTES_MIN as usize {
-            let decision = self.decide(len, options.site);
+            let decision = self.decide(len, place);
             if decision.timed {
                 // SAFETY: the caller's promise.
                 return unsafe { self.submit_timed(part, options, decision) };
@@ -282,9 +292,9 @@ impl Copier {
     }
 
     #[inline(always)]
-    pub(crate) fn decide(&self, len: usize, site: usize) -> Decision {
+    pub(crate) fn decide(&self, len: usize, place: Place) -> Decision {
         let (is_awake, costs) = (|| self.attachment.is_awake(), || self.attachment.costs());
-        self.admission.decide(site, len, is_awake, || self.backlog_bytes(), costs)
+        self.admission.decide(place, len, is_awake, || self.backlog_bytes(), costs)
     }
 
     /// Acquires a ticket for a task that only a service of this process can execute.
@@ -307,7 +317,7 @@ impl Copier {
     /// As for [`Copier::submit`].
     #[cold]
     unsafe fn submit_timed(&self, part: Part, options: &CopyOptions, decision: Decision) -> Token {
-        let Part { dst, src, len, .. } = part;
+        let Part { dst, src, len, place, .. } = part;
         if decision.wake {
             self.ring();
         }
@@ -316,7 +326,7 @@ impl Copier {
             && let Some(ticket) = self.acquire_for(dst, src, len)
         {
             let token = self.enqueue(ticket, part, options);
-            self.note_timing(ticket, options.site, began, decision.is_awake);
+            self.note_timing(ticket, place, began, decision.is_awake);
             return Token { is_timed: true, ..token };
         }
         // SAFETY: the caller's promise.
@@ -328,8 +338,10 @@ impl Copier {
         // SAFETY: the bytes were just written, and no other thread writes them before the copy is
         // completed.
         let line_ns = unsafe { line_ns(dst, len) };
-        self.admission.learn_at_once((options.site, decision.is_awake), len, copy_ns, line_ns);
-        token
+        self.admission.learn_at_once(place, len, copy_ns, line_ns);
+        let (number, replaced) = self.window.begin(place, dst.addr(), src.addr(), len);
+        self.learn_window(replaced);
+        number.map_or(token, |number| Token { granule_shift: number, is_timed: true, ..token })
     }
 
     /// # Safety
@@ -374,9 +386,12 @@ impl Copier {
 
     #[inline]
     pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, options: &CopyOptions) -> Token {
-        let Part { dst, src, len, hint } = part;
+        let Part { dst, src, len, hint, place } = part;
         let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
-        self.publish_with(ticket, Kind::Copy, task, options, hint == Hint::Stream)
+        // A copy that the program wants queued, or deferred, teaches nothing.
+        let is_chosen = !options.queued && options.lazy_us.is_none();
+        let place = if is_chosen { place.to_bits() } else { 0 };
+        self.publish_with(ticket, Kind::Copy, task, options, hint == Hint::Stream, place)
     }
 
     /// Notes and publishes a task, and wakes the service if enough is queued.
@@ -388,7 +403,7 @@ impl Copier {
         task: Task,
         options: &CopyOptions,
     ) -> Token {
-        self.publish_with(ticket, kind, task, options, false)
+        self.publish_with(ticket, kind, task, options, false, 0)
     }
 
     #[inline]
@@ -399,6 +414,7 @@ impl Copier {
         mut task: Task,
         options: &CopyOptions,
         streams: bool,
+        place: u64,
     ) -> Token {
         let (len_bytes, granule_shift) = (task.len_bytes, task.granule_shift);
         let is_lazy = options.lazy_us.is_some();
@@ -414,7 +430,7 @@ impl Copier {
         if queued.writes() {
             self.failures().overwrite(dst, len_bytes as usize);
         }
-        self.pending().note(ticket, &queued);
+        self.pending().note(ticket, &queued, place);
         if let Some(delay_us) = options.lazy_us {
             task.flags = task.flags | Flags::LAZY;
             task.delay_us = delay_us;
@@ -454,7 +470,8 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`], for the duration of the call.
     #[inline(always)]
-    unsafe fn copy_at_once(&self, Part { dst, src, len, hint }: Part) -> Result<(), Fault> {
+    unsafe fn copy_at_once(&self, part: Part) -> Result<(), Fault> {
+        let Part { dst, src, len, hint, .. } = part;
         if self.pending().completed() != self.queue().head() {
             self.complete_touching(dst.addr(), src.addr(), len);
         }
@@ -507,16 +524,20 @@ impl Copier {
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
         if token.is_queued() {
             self.sync_queued(token, range)
-        } else if token.has_failed_at_once() {
-            self.sync_failed(token)
-        } else {
+        } else if token.is_over() {
             Ok(())
+        } else {
+            self.sync_at_once(token)
         }
     }
 
-    /// Returns the error of a failed synchronous copy.
+    /// Returns the error of a synchronous copy, or ends the measurement of its window.
     #[cold]
-    fn sync_failed(&self, token: &Token) -> Result<(), CopyError> {
+    fn sync_at_once(&self, token: &Token) -> Result<(), CopyError> {
+        if token.is_timed {
+            self.learn_window(self.window.end_numbered(token.granule_shift));
+            return Ok(());
+        }
         let code = self.failures().find(token.ticket);
         if let Some(code) = code {
             self.failures().mark_reported(token.ticket, code);
@@ -563,6 +584,9 @@ impl Copier {
             let kept = address..address.saturating_add(len);
             self.each_pending_of(kept, |queued| queued.writing(address, len));
         }
+        if self.window.is_active() {
+            self.learn_window(self.window.end_at(address, len, false));
+        }
         self.at_once.sync_range(address, len)
     }
 
@@ -581,6 +605,9 @@ impl Copier {
         if self.pending().completed() != self.queue().head() {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
         }
+        if self.window.is_active() {
+            self.learn_window(self.window.end_at(address, len, true));
+        }
     }
 
     /// Waits for every earlier copy, and runs the handlers that are due (`csync_all`).
@@ -589,6 +616,7 @@ impl Copier {
     /// [`CopyError`] if a copy failed whose error was not reported yet.
     pub fn sync_all(&self) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
+        self.learn_window(self.window.end());
         self.run_handlers();
         to_result(self.failures().take_all())
     }
@@ -597,6 +625,7 @@ impl Copier {
     /// copy from `at_once` on, and keeps it for a later sync.
     pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
         self.each_pending(Queued::all);
+        self.learn_window(self.window.end());
         self.run_handlers();
         to_result(self.failures().unreported_since(since, at_once))
     }

@@ -12,11 +12,12 @@ use std::time::Instant;
 use unlade_copy_scheduler::admit::QueuedTiming;
 use unlade_shm::{Ticket, segment};
 
-use crate::admission::nanos;
+use crate::admission::{Place, nanos};
 use crate::cache_probe::line_ns;
 use crate::copier::Copier;
 use crate::error::{CopyError, to_result};
 use crate::pending::{Kind, Queued, Timed};
+use crate::window_probe::Window;
 
 /// Upper limit of a recorded submission time, in nanoseconds: 15 bits.
 const SUBMIT_NS_MAX: u32 = 0x7fff;
@@ -25,13 +26,32 @@ const BACKLOG_LOOKS_MAX: u64 = 32;
 
 impl Copier {
     /// Records a timed copy that was synchronous.
-    pub(crate) fn learn_at_once(&self, site: (usize, bool), len: usize, copy_ns: u32) {
-        self.admission().learn_at_once(site, len, copy_ns, None);
+    pub(crate) fn learn_at_once(&self, place: Place, len: usize, copy_ns: u32) {
+        self.admission().learn_at_once(place, len, copy_ns, None);
     }
 
     /// A copy that was to be timed was queued, and is over.
-    pub(crate) fn learn_queued(&self, site: (usize, bool), len: u32, seen: &QueuedTiming) {
-        self.admission().learn_queued(site, len, seen, &self.costs());
+    pub(crate) fn learn_queued(&self, place: (Place, bool), len: u32, seen: &QueuedTiming) {
+        self.admission().learn_queued(place, len, seen);
+    }
+
+    /// Records the window of a synchronous copy, if a sync has ended it.
+    pub(crate) fn learn_window(&self, window: Option<Window>) {
+        if let Some((place, window_ns)) = window {
+            self.admission().learn_window(place, window_ns);
+        }
+    }
+
+    /// Waits until `bits` of a copy that is not timed are done, and records how late they were.
+    #[cold]
+    pub(crate) fn complete_late(&self, ticket: Ticket, bits: u32) {
+        let Some(place) = self.pending().place(ticket) else {
+            self.complete_slowly(ticket, bits, 0);
+            return;
+        };
+        let began = Instant::now();
+        self.complete_slowly(ticket, bits, 0);
+        self.admission().learn_late(place, nanos(began));
     }
 
     /// Number of bytes that the service must copy before a task that is queued now.
@@ -57,10 +77,10 @@ impl Copier {
     }
 
     /// Marks a copy as timed, with a submission from `began` to now.
-    pub(crate) fn note_timing(&self, ticket: Ticket, site: usize, began: Instant, is_awake: bool) {
+    pub(crate) fn note_timing(&self, ticket: Ticket, place: Place, began: Instant, is_awake: bool) {
         let submit_ns = u64::from(nanos(began).min(SUBMIT_NS_MAX)) << 1 | u64::from(is_awake);
         let since = self.since_origin_ns(Instant::now());
-        self.pending().note_timing(ticket, since << 16 | submit_ns, site);
+        self.pending().note_timing(ticket, since << 16 | submit_ns, place);
     }
 
     /// Nanoseconds from the recorded submission of a copy to `now`.
@@ -155,7 +175,9 @@ impl Copier {
     fn learn_from(&self, ticket: Ticket, queued: &Queued, synced: Option<(u32, &Range<usize>)>) {
         let progress = self.queue().progress(ticket);
         let (error, is_aborted) = (progress.error(), progress.is_aborted());
-        let Some(Timed { timing, site, seen }) = self.pending().take_timing(ticket) else { return };
+        let Some(Timed { timing, place, seen }) = self.pending().take_timing(ticket) else {
+            return;
+        };
         if error.is_some() || is_aborted {
             return;
         }
@@ -165,7 +187,7 @@ impl Copier {
         let line_ns = synced.and_then(|(bits, kept)| self.line_ns_of(ticket, queued, bits, kept));
         let submit_ns = timing as u32 >> 1 & SUBMIT_NS_MAX;
         let seen = QueuedTiming { submit_ns, window_ns, wait_ns, line_ns };
-        self.learn_queued((site, timing & 1 != 0), queued.len_bytes, &seen);
+        self.learn_queued((place, timing & 1 != 0), queued.len_bytes, &seen);
     }
 
     /// Time to read a line of the bytes just synced, as far as they are kept valid; none if other
@@ -201,6 +223,7 @@ mod tests {
     use super::*;
     use crate::{Config, CopyOptions, Polling, Service};
     use std::time::Duration;
+    use unlade_copy_kernels::Hint;
 
     const BYTES: usize = 64 << 10;
     const SITE: usize = 0x1000;
@@ -224,17 +247,41 @@ mod tests {
         unsafe { copier.submit(dst.as_mut_ptr(), src.as_ptr(), src.len(), options) }
     }
 
-    /// Checks that both costs are known after some copies that are synced like this.
+    /// Queues a timed copy, as the admission does.
+    fn queue_timed(copier: &Copier, dst: *mut u8, src: *const u8) -> crate::Token {
+        let place = Place::of(SITE, BYTES);
+        // The admission learns of sites that it knows.
+        let _ = copier.decide(BYTES, place);
+        let (began, hint) = (Instant::now(), Hint::Reuse);
+        let part = crate::copier::Part { dst, src, len: BYTES, hint, place };
+        let ticket = copier.queue().try_acquire().unwrap();
+        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
+        let token = copier.enqueue(ticket, part, &options);
+        copier.note_timing(ticket, place, began, true);
+        token
+    }
+
+    /// The window of the site, if one was recorded.
+    fn window_ns(copier: &Copier) -> Option<f32> {
+        copier.admission().explain(Place::of(SITE, BYTES))?.window_ns
+    }
+
+    /// Checks that windows are known after some copies that are synced like this: of synchronous
+    /// copies, and of queued ones.
     fn is_learnt(sync: impl Fn(&Copier, usize)) {
-        let (_service, copier) = client();
         let (source, mut destination) = (vec![1u8; BYTES], vec![0u8; BYTES]);
         let options = CopyOptions { site: SITE, ..CopyOptions::default() };
-        for _ in 0..40 {
-            let _token = submit(&copier, &mut destination, &source, &options);
-            sync(&copier, destination.as_ptr().addr());
-        }
+        let (_service, copier) = client();
+        let _token = submit(&copier, &mut destination, &source, &options);
+        assert!(copier.stats().read().queued == 0 && window_ns(&copier).is_none());
+        sync(&copier, destination.as_ptr().addr());
+        assert!(window_ns(&copier).is_some());
+        let (_service, copier) = client();
+        let token = queue_timed(&copier, destination.as_mut_ptr(), source.as_ptr());
+        assert!(copier.pending().is_timed(token.ticket) && window_ns(&copier).is_none());
+        sync(&copier, destination.as_ptr().addr());
         copier.sync_all().unwrap();
-        assert!(copier.admission().usual(SITE, BYTES).is_some(), "{:?}", copier.stats().read());
+        assert!(window_ns(&copier).is_some() && !copier.pending().is_timed(token.ticket));
     }
 
     #[test]
@@ -256,22 +303,14 @@ mod tests {
     #[test]
     fn bytes_that_the_caller_does_not_keep_are_not_read() {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-        use unlade_copy_kernels::Hint;
         let (_service, copier) = client();
         let source = vec![1u8; BYTES];
-        let options = CopyOptions { site: SITE, ..QUEUED };
         for sync_all in [true, false].repeat(20) {
             let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
             // SAFETY: a new mapping, which nothing else uses.
             let dst = unsafe { mmap_anonymous(std::ptr::null_mut(), BYTES, protection, flags) };
             let dst = dst.unwrap().cast::<u8>();
-            let began = Instant::now();
-            let ticket = copier.queue().try_acquire().unwrap();
-            // SAFETY: both buffers are valid until the copy is done.
-            let part =
-                crate::copier::Part { dst, src: source.as_ptr(), len: BYTES, hint: Hint::Reuse };
-            let token = copier.enqueue(ticket, part, &options);
-            copier.note_timing(ticket, SITE, began, true);
+            let token = queue_timed(&copier, dst, source.as_ptr());
             while !copier.is_ready(&token, 0..BYTES) {
                 std::thread::yield_now();
             }
@@ -283,7 +322,7 @@ mod tests {
                 // A task that reads these bytes; its destination is another's.
                 false => copier.sync_for_write(source.as_ptr().addr(), BYTES).unwrap(),
             }
-            assert!(!copier.pending().is_timed(ticket), "the copy was recorded");
+            assert!(!copier.pending().is_timed(token.ticket), "the copy was recorded");
         }
     }
 
@@ -292,17 +331,21 @@ mod tests {
         let config = Config { polling: Polling::Always, slots: 16, ..Config::default() };
         let service = Service::start(config).unwrap();
         let copier = Copier::new(service.attach().unwrap());
-        let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 16]);
-        let options = CopyOptions { site: SITE, ..CopyOptions::default() };
-        let begin = Instant::now();
-        while copier.admission().usual(SITE, BYTES).is_none() {
-            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", copier.stats().read());
-            for destination in &mut destinations {
-                let token = submit(&copier, destination, &source, &options);
-                while !copier.is_ready(&token, 0..BYTES) {
-                    std::thread::yield_now();
-                }
+        let (source, mut destinations) = (vec![1u8; BYTES], vec![vec![0u8; BYTES]; 17]);
+        let (last, first) = destinations.split_last_mut().unwrap();
+        for destination in first {
+            let token = queue_timed(&copier, destination.as_mut_ptr(), source.as_ptr());
+            while !copier.is_ready(&token, 0..BYTES) {
+                std::thread::yield_now();
             }
+            assert!(copier.pending().is_timed(token.ticket));
+        }
+        assert!(window_ns(&copier).is_none());
+        let begin = Instant::now();
+        while window_ns(&copier).is_none() {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", copier.stats().read());
+            let token = submit(&copier, last, &source, &QUEUED);
+            copier.sync(&token, 0..BYTES).unwrap();
         }
     }
 

@@ -99,6 +99,7 @@ mod sockets;
 mod stats;
 #[allow(unsafe_code)]
 mod stream;
+mod window_probe;
 
 pub use arena::{ArenaCopy, AtOnceReason, FinishedCopy, StartedCopy};
 pub use at_once::{AtOnce, is_refused};

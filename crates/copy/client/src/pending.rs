@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use unlade_shm::Ticket;
 use unlade_shm::segment;
 
+use crate::admission::Place;
+
 /// Kind of a task: source and destination are memory or sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -112,8 +114,8 @@ struct Slot {
     /// End of the submission, its duration (48 and 15 bits of nanoseconds), and a flag that the
     /// service was awake (1 bit). Written by the submitter, read by syncs.
     timing: AtomicU64,
-    /// The call site.
-    site: AtomicU64,
+    /// The packed place of the call; 0 if the admission did not choose.
+    place: AtomicU64,
     /// 0 before the first sync; then the nanoseconds until that sync plus one, and those that
     /// syncs have waited (32 bits each).
     seen: AtomicU64,
@@ -123,7 +125,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timed {
     pub timing: u64,
-    pub site: usize,
+    pub place: Place,
     /// Time until the first sync, and time in syncs; none before the first sync.
     pub seen: Option<(u32, u32)>,
 }
@@ -148,9 +150,10 @@ impl Pending {
         &self.slots[ticket.0 as usize & (self.slots.len() - 1)]
     }
 
-    /// Records a task, before its line is published.
+    /// Records a task, before its line is published. `place`: the packed place of a copy that the
+    /// admission chose to queue, otherwise 0. A timed task that had the slot is taken before.
     #[inline]
-    pub fn note(&self, ticket: Ticket, queued: &Queued) {
+    pub fn note(&self, ticket: Ticket, queued: &Queued, place: u64) {
         let slot = self.slot(ticket);
         slot.ticket.store(0, Ordering::Relaxed);
         // A reader that sees a new word must not see the old ticket afterwards.
@@ -163,6 +166,7 @@ impl Pending {
             | u64::from(queued.streams) << 41
             | (queued.kind as u64) << 48;
         slot.shape.store(shape, Ordering::Relaxed);
+        slot.place.store(place, Ordering::Relaxed);
         slot.ticket.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
 
@@ -196,10 +200,10 @@ impl Pending {
     }
 
     /// Records the submission time of a task, for its syncs.
-    pub fn note_timing(&self, ticket: Ticket, timing: u64, site: usize) {
+    pub fn note_timing(&self, ticket: Ticket, timing: u64, place: Place) {
         let slot = self.slot(ticket);
         slot.timing.store(timing, Ordering::Relaxed);
-        slot.site.store(site as u64, Ordering::Relaxed);
+        slot.place.store(place.to_bits(), Ordering::Relaxed);
         slot.seen.store(0, Ordering::Relaxed);
         slot.timed.store(ticket.0.wrapping_add(1), Ordering::Release);
     }
@@ -239,12 +243,19 @@ impl Pending {
         let slot = self.slot(ticket);
         let expected = ticket.0.wrapping_add(1);
         let timing = slot.timing.load(Ordering::Relaxed);
-        let site = slot.site.load(Ordering::Relaxed) as usize;
+        let place = Place::from_bits(slot.place.load(Ordering::Relaxed));
         let seen = slot.seen.load(Ordering::Relaxed);
         let taken = slot.timed.compare_exchange(expected, 0, Ordering::AcqRel, Ordering::Relaxed);
         taken.ok()?;
         let seen = (seen != 0).then(|| ((seen >> 32) as u32 - 1, seen as u32));
-        Some(Timed { timing, site, seen })
+        Some(Timed { timing, place: place?, seen })
+    }
+
+    /// The place of a task that the admission chose to queue.
+    pub fn place(&self, ticket: Ticket) -> Option<Place> {
+        let slot = self.slot(ticket);
+        let place = Place::from_bits(slot.place.load(Ordering::Relaxed));
+        place.filter(|_| slot.ticket.load(Ordering::Acquire) == ticket.0.wrapping_add(1))
     }
 
     /// All tickets below this one are done.
@@ -274,9 +285,9 @@ mod tests {
         let pending = Pending::new(16, Ticket(0));
         assert_eq!(pending.get(Ticket(3)), None);
         let (first, second) = (queued(10, 20, 5), queued(30, 40, 70_000));
-        pending.note(Ticket(3), &first);
+        pending.note(Ticket(3), &first, 0);
         assert_eq!(pending.get(Ticket(3)), Some(first));
-        pending.note(Ticket(19), &second);
+        pending.note(Ticket(19), &second, 0);
         assert_eq!((pending.get(Ticket(3)), pending.get(Ticket(19))), (None, Some(second)));
     }
 
@@ -298,13 +309,13 @@ mod tests {
         let received = Queued { kind: Kind::Receive, is_lazy: true, ..queued(0x10000, 5, 4096) };
         let sent = Queued { kind: Kind::Send, ..queued(5, 0x10000, 4096) };
         for (ticket, queued) in [(Ticket(1), received), (Ticket(2), sent)] {
-            pending.note(ticket, &queued);
+            pending.note(ticket, &queued, 0);
             assert_eq!(pending.get(ticket), Some(queued));
         }
         assert_eq!((received.source_socket(), received.destination_socket()), (Some(5), None));
         assert_eq!((sent.source_socket(), sent.destination_socket()), (None, Some(5)));
         let forward = Queued { kind: Kind::Forward, ..queued(5, 6, 4096) };
-        pending.note(Ticket(3), &forward);
+        pending.note(Ticket(3), &forward, 0);
         assert_eq!(pending.get(Ticket(3)), Some(forward));
         assert_eq!((forward.writing(0, usize::MAX), forward.reading(0, usize::MAX)), (0, 0));
         assert!(forward.shares_socket(&sent) && !forward.shares_socket(&received));
@@ -316,16 +327,17 @@ mod tests {
     fn all_syncs_of_a_task_give_one_sample() {
         let pending = Pending::new(16, Ticket(0));
         assert!(!pending.is_timed(Ticket(0)) && pending.timed_before(Ticket(3)).is_none());
-        pending.note_timing(Ticket(3), 77, 0x1000);
+        let place = Place { site: 0x1000, class: 3 };
+        pending.note_timing(Ticket(3), 77, place);
         assert!(pending.is_timed(Ticket(3)) && !pending.is_timed(Ticket(19)));
         assert_eq!(pending.timed_before(Ticket(19)), Some(Ticket(3)));
         assert_eq!(pending.take_timing(Ticket(19)), None);
         pending.add_wait(Ticket(3), 0, 5);
         pending.add_wait(Ticket(3), 900, 7);
-        let timed = Timed { timing: 77, site: 0x1000, seen: Some((0, 12)) };
+        let timed = Timed { timing: 77, place, seen: Some((0, 12)) };
         assert_eq!(pending.take_timing(Ticket(3)), Some(timed));
         assert_eq!(pending.take_timing(Ticket(3)), None);
-        pending.note_timing(Ticket(19), 78, 0x2000);
+        pending.note_timing(Ticket(19), 78, place);
         assert_eq!(pending.take_timing(Ticket(19)).map(|timed| timed.seen), Some(None));
     }
 

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use unlade_copy_scheduler::admit::{CallSite, Costs, QueuedTiming, Verdict};
+use unlade_copy_scheduler::admit::{CallSite, Costs, QueuedTiming, Request, Verdict, class_of};
 
 use crate::admission::nanos;
 
@@ -47,22 +47,21 @@ impl ReceiveTuner {
     }
 
     fn decide(&mut self) -> Verdict {
-        let way = self.site.decide(&Costs::default(), UNIT_BYTES, true, 0);
         if self.until_sample > 0 {
             self.until_sample -= 1;
-            return way;
+            return self.usual();
         }
-        let is_known = self.site.usual(UNIT_BYTES, true).is_some();
-        if is_known && !self.site.is_trying(UNIT_BYTES, true) {
-            self.until_sample = SAMPLE_EVERY - 1;
-        }
+        let (class, bytes) = (class_of(UNIT_BYTES), UNIT_BYTES);
+        let request = Request { class, bytes, pending_bytes: 0, is_awake: true, run: SAMPLE_EVERY };
+        let choice = self.site.decide(&Costs::default(), &request);
+        self.until_sample = choice.copies;
         self.began = Some(Instant::now());
-        way
+        choice.verdict
     }
 
     /// The usually better decision; synchronous while that is unknown.
     pub(crate) fn usual(&self) -> Verdict {
-        self.site.usual(UNIT_BYTES, true).unwrap_or_default()
+        self.site.usual(class_of(UNIT_BYTES)).unwrap_or_default()
     }
 
     /// Returns true if the round is timed.
@@ -101,8 +100,13 @@ impl ReceiveTuner {
     fn learn(&mut self, way: Verdict, took_ns: u32, bytes: usize) {
         let unit_ns = u64::from(took_ns) * UNIT_BYTES / (bytes as u64).max(1);
         let unit_ns = u32::try_from(unit_ns).unwrap_or(u32::MAX);
+        let class = class_of(UNIT_BYTES);
         match way {
-            Verdict::Inline => self.site.observe_inline(UNIT_BYTES, true, unit_ns, None),
+            Verdict::Inline => {
+                self.site.observe_inline(class, UNIT_BYTES, unit_ns, None);
+                // What the service receives meanwhile is hidden, as far as it goes.
+                self.site.observe_window(class, u32::MAX);
+            }
             Verdict::Queue => {
                 // It is all in one figure, and nothing of it was a window.
                 let seen = QueuedTiming {
@@ -111,7 +115,7 @@ impl ReceiveTuner {
                     wait_ns: 0,
                     line_ns: Some(0.0),
                 };
-                self.site.observe_queued(&Costs::default(), UNIT_BYTES, true, &seen);
+                self.site.observe_queued(class, UNIT_BYTES, true, &seen);
             }
         }
     }
@@ -158,7 +162,7 @@ mod tests {
             }
             tuner.end(4000);
         }
-        assert_eq!(tuner.site.usual(UNIT_BYTES, true), None);
+        assert_eq!(tuner.site.usual(class_of(UNIT_BYTES)), None);
         // A sleeping service is not used, and a round does not change its decision.
         tuner.until_sample = 0;
         assert_eq!(tuner.way(|| false), Verdict::Inline);

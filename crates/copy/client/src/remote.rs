@@ -379,6 +379,7 @@ impl DerefMut for SharedMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admission::Place;
     use crate::copier::Part;
     use crate::{Copier, CopyError, CopyOptions, TaskFailure};
     use std::time::Instant;
@@ -404,7 +405,8 @@ mod tests {
             // Bypasses the checks of `submit`.
             let (dst, src) = (base.wrapping_add(dst), base.wrapping_add(src).cast_const());
             let ticket = copier.acquire_for(dst, src, 4000).unwrap();
-            let part = Part { dst, src, len: 4000, hint: unlade_copy_kernels::Hint::Reuse };
+            let (hint, place) = (unlade_copy_kernels::Hint::Reuse, Place::of(0, 4000));
+            let part = Part { dst, src, len: 4000, hint, place };
             let token = copier.enqueue(ticket, part, &options);
             copier.ring();
             let begin = Instant::now();

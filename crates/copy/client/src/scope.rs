@@ -219,8 +219,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     #[inline(always)]
     pub(crate) fn note(&self, token: &Token) {
-        let is_completed = !token.is_queued() && !token.has_failed_at_once();
-        if !is_completed && self.first_queued.get().is_none() {
+        if !token.is_over() && self.first_queued.get().is_none() {
             // A synchronous copy that failed has no ticket in the queue: later tasks of the scope
             // have.
             let head = self.copier.queue().head();

@@ -1,0 +1,286 @@
+//! Measurements and decisions for the copies of one site and one class of lengths.
+
+use super::ledger::Ledger;
+use super::recent::Recent;
+use super::request::{Choice, Costs, Explanation, QueuedTiming, Request, Verdict, lines};
+
+/// Part of the inline time below which a site begins to queue. It uses another core too.
+pub(super) const ENTER: f32 = 0.88;
+/// Part of the inline time above which a site no longer queues.
+pub(super) const LEAVE: f32 = 0.97;
+
+/// Number of inline copies that are measured first. The very first one meets cold caches and new
+/// pages.
+const FIRST_COPIES: u8 = 4;
+/// Number of queued copies of a trial that are measured, and of those before them that are not:
+/// the service has just woken up, and its caches are cold.
+const TRIAL_COPIES: u8 = 6;
+const WARM_UP_COPIES: u8 = 2;
+/// A site that queues makes one inline copy in this number of runs, to measure it again.
+const REFRESH_RUNS: u8 = 16;
+/// A site leaves after this number of losing runs in excess of others.
+const LOSING_RUNS: u8 = 2;
+/// Maximum number of runs between two trials.
+const BACKOFF_RUNS_MAX: u16 = 256;
+/// This part of the windows, in percent, is shorter than the one that counts.
+const WINDOW_PERCENT: usize = 20;
+/// Waits count as at most this multiple of an inline copy; the ledger has all of them.
+const WAIT_MAX: f32 = 8.0;
+
+/// Expected time of a submission.
+const SUBMIT_NS: f32 = 40.0;
+/// Expected time from a submission to the first copied byte, while the service is awake.
+const HANDOFF_NS: f32 = 200.0;
+/// Time of the system call that wakes the service, and time until the service runs.
+const WAKE_NS: f32 = 8_000.0;
+const WAKE_LATENCY_NS: f32 = 60_000.0;
+/// Expected time to read a line that the service wrote. It is a good case: a trial measures it.
+const LINE_NS: f32 = 0.4;
+/// Of a copy of this length or more, the waiter makes half.
+const SHARED_BYTES: u64 = 64 << 10;
+/// Number of copies that look whether the woken service is awake, before it is woken again. It
+/// sleeps again soon if no copy comes.
+const WAKING_COPIES: u16 = 64;
+
+/// What the class does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Copies are inline, for this number of runs at least.
+    Inline { runs: u16 },
+    /// Queued copies are measured: number of coming ones that do not count and that count.
+    Trial { warm_up: u8, left: u8 },
+    /// Copies are queued. Losing runs in excess of others, and runs since an inline copy.
+    Queue { losing: u8, runs: u8 },
+}
+
+impl Default for Stage {
+    fn default() -> Stage {
+        Stage::Inline { runs: 0 }
+    }
+}
+
+/// State of one site and class of lengths. All times are in nanoseconds.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Class {
+    stage: Stage,
+    /// An inline copy alone, and with the reading of its bytes.
+    copy: Recent,
+    inline: Recent,
+    window: Recent,
+    /// A queued copy without its wait: the submission, and the reading of its bytes.
+    base: Recent,
+    /// Mean wait of a queued copy.
+    wait_ns: f32,
+    /// Waits since the mean was taken.
+    run_wait_ns: f32,
+    /// Copies of a run.
+    run: u8,
+    /// Number of runs between two trials.
+    backoff: u16,
+    /// Number of further copies during which the woken service may become awake.
+    waking: u16,
+    ledger: Ledger,
+}
+
+impl Class {
+    pub fn decide(&mut self, costs: &Costs, request: &Request) -> Choice {
+        let Some(inline_ns) = self.inline_ns() else { return Choice::inline(0) };
+        self.run = request.run.max(1);
+        let run = self.run - 1;
+        let choice = match self.stage {
+            Stage::Inline { runs: 0 } => self.consider(costs, request, inline_ns),
+            Stage::Inline { runs } => {
+                self.stage = Stage::Inline { runs: runs - 1 };
+                Choice::inline(run)
+            }
+            _ if !self.ledger.affords(0.0) => {
+                self.leave();
+                Choice::inline(run)
+            }
+            _ if !self.is_worth_waking(costs, request, inline_ns) => self.wake(run),
+            Stage::Trial { .. } => Choice::queue(0),
+            Stage::Queue { losing, runs } => self.go_on(request, inline_ns, losing, runs),
+        };
+        self.ledger.earn(inline_ns * (1.0 + f32::from(choice.copies)));
+        choice
+    }
+
+    /// Decides whether to begin a trial.
+    fn consider(&mut self, costs: &Costs, request: &Request, inline_ns: f32) -> Choice {
+        let run = self.run - 1;
+        let awake = Request { is_awake: true, ..*request };
+        if !self.pays(&awake, inline_ns) || !self.ledger.affords(0.0) {
+            return Choice::inline(run);
+        }
+        if !self.is_worth_waking(costs, request, inline_ns) {
+            return self.wake(run);
+        }
+        self.stage = Stage::Trial { warm_up: WARM_UP_COPIES, left: TRIAL_COPIES };
+        self.base = Recent::default();
+        (self.wait_ns, self.run_wait_ns) = (0.0, 0.0);
+        Choice::queue(0)
+    }
+
+    /// Wakes the service, if the allowance has that much, and copies inline meanwhile.
+    fn wake(&mut self, run: u8) -> Choice {
+        if self.waking > 0 {
+            self.waking -= 1;
+            return Choice::inline(0);
+        }
+        if !self.ledger.affords(WAKE_NS) {
+            return Choice::inline(run);
+        }
+        self.ledger.charge(WAKE_NS);
+        self.waking = WAKING_COPIES;
+        Choice { wake: true, ..Choice::inline(0) }
+    }
+
+    /// Decides about the next run of a class that queues.
+    fn go_on(&mut self, request: &Request, inline_ns: f32, losing: u8, runs: u8) -> Choice {
+        self.waking = 0;
+        let run = self.run - 1;
+        let mean_ns = std::mem::take(&mut self.run_wait_ns) / f32::from(self.run);
+        self.wait_ns += (mean_ns - self.wait_ns) / 2.0;
+        let queued_ns = self.queued_ns().unwrap_or(0.0);
+        let losing = match queued_ns > LEAVE * inline_ns {
+            true => losing + 1,
+            false => losing.saturating_sub(1),
+        };
+        if losing >= LOSING_RUNS {
+            self.leave();
+            return Choice::inline(run);
+        }
+        // What the copies of this run are likely to gain; waits are charged when they happen.
+        self.ledger.charge((self.base.median().unwrap_or(0.0) - inline_ns) * f32::from(run));
+        let runs = runs + 1;
+        if runs >= REFRESH_RUNS {
+            self.stage = Stage::Queue { losing, runs: 0 };
+            self.backoff /= 2;
+            return Choice { verdict: Verdict::Inline, ..Choice::queue(run) };
+        }
+        self.stage = Stage::Queue { losing, runs };
+        // Earlier pending copies must be made within the window, too.
+        let verdict = match self.forecast(request, inline_ns) > inline_ns {
+            true if request.pending_bytes > 0 => Verdict::Inline,
+            _ => Verdict::Queue,
+        };
+        Choice { verdict, ..Choice::queue(run) }
+    }
+
+    /// Returns true if the service is awake, or if a copy that is queued now wakes it and pays all
+    /// the same.
+    fn is_worth_waking(&self, costs: &Costs, request: &Request, inline_ns: f32) -> bool {
+        let bytes = request.bytes.saturating_add(request.pending_bytes);
+        let wakes = bytes >= costs.wake_pending_bytes_min;
+        request.is_awake || wakes && self.pays(request, inline_ns)
+    }
+
+    fn pays(&self, request: &Request, inline_ns: f32) -> bool {
+        self.forecast(request, inline_ns) <= ENTER * inline_ns
+    }
+
+    /// The expected time of a queued copy, before any was measured.
+    fn forecast(&self, request: &Request, inline_ns: f32) -> f32 {
+        let copy_ns = self.copy.median().unwrap_or(inline_ns);
+        let queue_lens = 1.0 + request.pending_bytes as f32 / request.bytes.max(1) as f32;
+        let (submit_ns, begin_ns) = match request.is_awake {
+            true => (SUBMIT_NS, HANDOFF_NS),
+            false => (WAKE_NS, WAKE_LATENCY_NS),
+        };
+        let window_ns = self.window.quantile(WINDOW_PERCENT).unwrap_or(0.0);
+        let wait_ns = (begin_ns + queue_lens * copy_ns - window_ns).max(0.0);
+        let wait_ns = if request.bytes >= SHARED_BYTES { wait_ns / 2.0 } else { wait_ns };
+        submit_ns + wait_ns + LINE_NS * lines(request.bytes)
+    }
+
+    fn inline_ns(&self) -> Option<f32> {
+        self.inline.median().filter(|_| self.inline.count() >= FIRST_COPIES)
+    }
+
+    /// Time of a queued copy, as measured.
+    fn queued_ns(&self) -> Option<f32> {
+        self.base.median().map(|base_ns| base_ns + self.wait_ns)
+    }
+
+    /// Stops queueing, for longer each time.
+    fn leave(&mut self) {
+        self.backoff = (2 * self.backoff).clamp(1, BACKOFF_RUNS_MAX);
+        self.stage = Stage::Inline { runs: self.backoff };
+    }
+
+    pub fn usual(&self) -> Option<Verdict> {
+        self.inline_ns()?;
+        let is_queueing = matches!(self.stage, Stage::Queue { .. });
+        Some(if is_queueing { Verdict::Queue } else { Verdict::Inline })
+    }
+
+    pub fn explain(&self) -> Explanation {
+        Explanation {
+            usual: self.usual().unwrap_or_default(),
+            inline_ns: self.inline_ns(),
+            queued_ns: self.queued_ns(),
+            window_ns: self.window.quantile(WINDOW_PERCENT),
+            allowance_ns: self.ledger.allowance_ns(),
+            lost_ns: self.ledger.lost_ns(),
+        }
+    }
+
+    pub fn observe_inline(&mut self, bytes: u64, copy_ns: f32, line_ns: Option<f32>) {
+        self.copy.add(copy_ns);
+        self.inline.add(copy_ns + lines(bytes) * line_ns.unwrap_or(0.0));
+    }
+
+    pub fn observe_window(&mut self, window_ns: f32) {
+        self.window.add(window_ns);
+    }
+
+    pub fn observe_queued(&mut self, bytes: u64, is_awake: bool, seen: &QueuedTiming) {
+        let base_ns = seen.submit_ns as f32 + lines(bytes) * seen.line_ns.unwrap_or(LINE_NS);
+        let wait_ns = seen.wait_ns as f32;
+        self.window.add(seen.window_ns as f32);
+        let Some(inline_ns) = self.inline_ns() else { return };
+        self.ledger.charge(base_ns + wait_ns - inline_ns);
+        match self.stage {
+            // A trial measures a service that is awake, unless the copies are long enough to wake
+            // it themselves; then they always do.
+            Stage::Trial { warm_up, left } if warm_up > 0 => {
+                self.stage = Stage::Trial { warm_up: warm_up - 1, left };
+                return;
+            }
+            Stage::Queue { .. } if !is_awake => return,
+            _ => {}
+        }
+        self.base.add(base_ns);
+        self.add_wait(wait_ns, inline_ns);
+        let Stage::Trial { left, .. } = self.stage else { return };
+        if left > 1 {
+            self.stage = Stage::Trial { warm_up: 0, left: left - 1 };
+            return;
+        }
+        self.wait_ns = std::mem::take(&mut self.run_wait_ns) / f32::from(TRIAL_COPIES);
+        match self.queued_ns().is_some_and(|queued_ns| queued_ns < ENTER * inline_ns) {
+            true => self.stage = Stage::Queue { losing: 0, runs: 0 },
+            false => self.leave(),
+        }
+    }
+
+    /// Records the wait of a copy that was not timed. Returns true if the usual decision changed.
+    pub fn observe_late(&mut self, wait_ns: f32) -> bool {
+        let Some(inline_ns) = self.inline_ns() else { return false };
+        self.ledger.charge(wait_ns);
+        self.add_wait(wait_ns, inline_ns);
+        let base_ns = self.base.median().unwrap_or(inline_ns);
+        // The run loses, even if no other of its copies is late.
+        let allowed_ns = (LEAVE * inline_ns - base_ns).max(0.0) * f32::from(self.run);
+        let loses = self.run_wait_ns > allowed_ns || !self.ledger.affords(0.0);
+        let is_queueing = matches!(self.stage, Stage::Queue { .. });
+        if is_queueing && loses {
+            self.leave();
+        }
+        is_queueing && loses
+    }
+
+    fn add_wait(&mut self, wait_ns: f32, inline_ns: f32) {
+        self.run_wait_ns += wait_ns.min(WAIT_MAX * inline_ns);
+    }
+}

@@ -1,0 +1,95 @@
+//! Bounds the time that a site and class may lose by queueing.
+//!
+//! Each copy earns a small part of the time that it takes inline. Each copy that took longer than
+//! inline, and each wake-up, is charged what it lost. Copies that took less time give back what
+//! they gained, up to a limit. Nothing is queued while the allowance is negative. It follows that
+//! all copies of a site together take at most `1 + EARNED` of the inline time, plus
+//! [`ALLOWANCE_NS`], plus one late copy.
+
+/// Part of the inline time that may be lost.
+const EARNED: f32 = 0.02;
+/// Initial allowance: some trials, and a wake-up.
+const ALLOWANCE_NS: f32 = 30_000.0;
+/// Maximum allowance.
+const ALLOWANCE_NS_MAX: f32 = 300_000.0;
+
+/// Allowance of a site and class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ledger {
+    allowance_ns: f32,
+    lost_ns: f64,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger { allowance_ns: ALLOWANCE_NS, lost_ns: 0.0 }
+    }
+}
+
+impl Ledger {
+    /// Records copies that take `inline_ns` together.
+    pub fn earn(&mut self, inline_ns: f32) {
+        self.add(EARNED * inline_ns);
+    }
+
+    /// Records time that was lost; gained if it is negative.
+    pub fn charge(&mut self, ns: f32) {
+        if ns > 0.0 {
+            self.lost_ns += f64::from(ns);
+        }
+        self.add(-ns);
+    }
+
+    fn add(&mut self, ns: f32) {
+        if ns.is_finite() {
+            self.allowance_ns = (self.allowance_ns + ns).min(ALLOWANCE_NS_MAX);
+        }
+    }
+
+    /// Returns true if `ns` may be lost.
+    pub fn affords(&self, ns: f32) -> bool {
+        self.allowance_ns >= ns
+    }
+
+    pub fn allowance_ns(&self) -> f32 {
+        self.allowance_ns
+    }
+
+    /// All time lost so far.
+    pub fn lost_ns(&self) -> f64 {
+        self.lost_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_bounded_by_the_time_of_all_copies() {
+        let mut ledger = Ledger::default();
+        let (mut lost_ns, mut inline_ns) = (0.0, 0.0);
+        for _ in 0..100_000 {
+            ledger.earn(1000.0);
+            inline_ns += 1000.0;
+            if ledger.affords(0.0) {
+                ledger.charge(700.0);
+                lost_ns += 700.0;
+            }
+        }
+        assert!(lost_ns <= EARNED * inline_ns + ALLOWANCE_NS + 700.0, "{lost_ns}");
+        assert!(lost_ns > 0.9 * EARNED * inline_ns, "{lost_ns}");
+        assert_eq!(ledger.lost_ns() as f32, lost_ns);
+    }
+
+    #[test]
+    fn gains_allow_further_losses_up_to_a_limit() {
+        let mut ledger = Ledger::default();
+        ledger.charge(ALLOWANCE_NS + 1.0);
+        assert!(!ledger.affords(0.0));
+        ledger.charge(-1e9);
+        assert!(ledger.affords(ALLOWANCE_NS_MAX) && !ledger.affords(ALLOWANCE_NS_MAX + 1.0));
+        ledger.charge(f32::NAN);
+        assert!(ledger.affords(ALLOWANCE_NS_MAX));
+    }
+}
