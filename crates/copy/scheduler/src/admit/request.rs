@@ -45,7 +45,7 @@ pub enum Verdict {
 /// A copy to be decided about.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Class of the whole copy, see [`class_of`].
+    /// Class of the whole copy, see [`class_of`](super::class_of).
     pub class: usize,
     /// Bytes of the task: a long copy is submitted in several.
     pub bytes: u64,
