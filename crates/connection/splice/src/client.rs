@@ -209,11 +209,13 @@ impl ClientFlow {
     }
 
     /// Returns a segment of the socket for the client; `None`: it is kept ([`ClientFlow::hold`]).
-    /// `is_spliced`: another host may send for the socket, ahead of it.
+    /// `is_spliced`: another host may send for the socket. `is_ahead`: it does so ahead of the socket,
+    /// which has sent all that comes before.
     pub(crate) fn for_client(
         &mut self,
         segment: &Segment,
         is_spliced: bool,
+        is_ahead: bool,
         now_ms: u64,
     ) -> Option<Segment> {
         let is_ack = segment.is_pure_ack();
@@ -245,7 +247,9 @@ impl ClientFlow {
             shown.seq = later(shown.seq, self.acked);
             self.is_reset = true;
         }
-        if is_spliced && is_ack {
+        // A socket that has bytes left keeps its numbers: the client has to answer the probe of a window
+        // that was closed (RFC 9293 §3.8.6.1).
+        if is_ahead && is_ack {
             // The client has more than the socket has sent, and ignores old numbers. It accepts one
             // within its window (RFC 9293 §3.10.7.4).
             let last = if self.window_bytes > 0 { self.edge() - 1 } else { self.acked };

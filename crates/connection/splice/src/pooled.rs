@@ -318,4 +318,52 @@ mod tests {
         let arrived = splice.receive_from_client(&mut client, &mut server, &ack, 1203);
         assert_eq!(arrived.server.map(echo), Some(500_203));
     }
+
+    #[test]
+    fn a_socket_with_bytes_left_gets_an_answer_to_its_probe() {
+        let opened = Opened {
+            sent_end: SeqNumber(1000),
+            received: SeqNumber(5),
+            window_bytes: 60_000,
+            scale: 0,
+            receive_bytes: 60_000,
+            receive_scale: 0,
+        };
+        let (mut client, mut server) =
+            (ClientFlow::new(opened), ServerFlow::new(SeqNumber(70), SeqNumber(9), 0));
+        let segment = |seq, ack| Segment {
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags: TcpFlags::ACK,
+            window: 60_000,
+            ..Segment::default()
+        };
+        splice::receive_from_client(&mut client, &segment(5, 1000));
+        // The socket has 300 bytes that come before the splice. It was told of a closed window, and
+        // not of the acknowledgement that opened it, since that was for bytes of the server's host.
+        let start = Start {
+            next: SeqNumber(70),
+            socket_next: SeqNumber(70),
+            written_end: SeqNumber(1300),
+            received: SeqNumber(5),
+            request_end: SeqNumber(109),
+            segment_bytes: 0,
+            length_bytes: Some(5000),
+            expected_bytes: None,
+            is_judged_here: false,
+            is_sealed: false,
+        };
+        let (mut splice, _) = Splice::begin(&mut client, &mut server, start, 1000).unwrap();
+        let probe = segment(999, 5);
+        let shown = splice.send_to_client(&mut client, &probe, 1200).unwrap();
+        assert_eq!(shown.seq, probe.seq, "an old number has an answer");
+        let answer = splice.receive_from_client(&mut client, &mut server, &segment(5, 1000), 1201);
+        let told = answer.socket.unwrap();
+        assert_eq!((told.ack, told.window), (SeqNumber(1000), 60_000));
+        // Afterwards the server's host may be ahead, and the client ignores old numbers.
+        let rest = Segment { payload_bytes: 300, ..segment(1000, 5) };
+        splice.send_to_client(&mut client, &rest, 1202).unwrap();
+        let shown = splice.send_to_client(&mut client, &segment(1300, 5), 1203).unwrap();
+        assert_eq!(shown.seq, SeqNumber(1000 + 60_000 - 1));
+    }
 }

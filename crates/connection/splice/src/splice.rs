@@ -371,7 +371,8 @@ impl Splice {
         segment: &Segment,
         now_ms: u64,
     ) -> Option<Segment> {
-        client.for_client(segment, true, now_ms)
+        let is_ahead = self.is_ahead(client);
+        client.for_client(segment, true, is_ahead, now_ms)
     }
 
     /// Translates a segment that the server has sent to the balancer.
@@ -669,7 +670,7 @@ fn for_socket(client: &mut ClientFlow, segment: &Segment) -> Segment {
 /// Translates a segment of a client's socket without a splice. `None`: it is an acknowledgement that is kept
 /// ([`ClientFlow::hold`]).
 pub fn send_to_client(client: &mut ClientFlow, segment: &Segment, now_ms: u64) -> Option<Segment> {
-    client.for_client(segment, false, now_ms)
+    client.for_client(segment, false, false, now_ms)
 }
 
 /// Translates a segment of a server without a splice for its socket.

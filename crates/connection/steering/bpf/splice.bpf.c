@@ -569,7 +569,7 @@ static __always_inline int to_client(struct __sk_buff *skb, struct segment *pack
 	if (!lock)
 		return NEXT;
 	bpf_spin_lock(&lock->lock);
-	goes = splice_send_to_client(&slot->flow, slot->splice.is_active, &work->segment, now_ms);
+	goes = splice_send_to_client(&slot->flow, &slot->splice, &work->segment, now_ms);
 	bpf_spin_unlock(&lock->lock);
 	/* No device has this number: the packet ends, and unlike with SHOT, the socket takes that for no sign
 	 * of congestion. */

@@ -92,10 +92,20 @@ static __always_inline void client_unchecked(const struct splice_client *client,
 	segment->echo -= client->clock.shift;
 }
 
-/* A segment of the client's socket. Returns 0 if it is kept. */
-static __always_inline int splice_send_to_client(struct splice_client *client, int is_spliced,
+/* Returns true if the client's socket has sent all bytes before the splice. */
+static __always_inline int splice_is_ahead(const struct splice_client *client,
+					   const struct splice_state *splice)
+{
+	return !before(client->sent_end, splice->first + splice->delta);
+}
+
+/* A segment of the client's socket. `splice`: NULL without one. Returns 0 if it is kept. */
+static __always_inline int splice_send_to_client(struct splice_client *client,
+						 const struct splice_state *splice,
 						 struct splice_segment *segment, __u64 now_ms)
 {
+	int is_spliced = splice && splice->is_active;
+	int is_ahead = is_spliced && splice_is_ahead(client, splice);
 	int is_ack = is_pure_ack(segment);
 	int is_kept = client->hold == HOLD_ARMED && is_ack && !segment->sack_count &&
 		      before(client->received, segment->ack) && !is_spliced;
@@ -118,7 +128,9 @@ static __always_inline int splice_send_to_client(struct splice_client *client, i
 		segment->seq = later(segment->seq, client->acked);
 		client->is_reset = 1;
 	}
-	if (!is_spliced || !is_ack)
+	/* A socket that has bytes left keeps its numbers: the client has to answer the probe of a window that was
+	 * closed (RFC 9293 §3.8.6.1). */
+	if (!is_ahead || !is_ack)
 		return !is_kept;
 	segment->seq = later(segment->seq,
 			     client->window_bytes ? client_edge(client) - 1 : client->acked);
@@ -218,13 +230,6 @@ static __always_inline __u32 splice_echo(const struct splice_client *client,
 	__u32 echoed = earlier(client->clock.echoed - splice->clock_offset, theirs);
 
 	return client->clock.is_used && server->peer_seen ? later(known, echoed) : known;
-}
-
-/* Returns true if the client's socket has sent all bytes before the splice. */
-static __always_inline int splice_is_ahead(const struct splice_client *client,
-					   const struct splice_state *splice)
-{
-	return !before(client->sent_end, splice->first + splice->delta);
 }
 
 /* Returns the number behind the last byte that the server may send. */

@@ -64,10 +64,10 @@ static __always_inline void run(struct vector *v)
 			    (SPLICE_TO_SOCKET | SPLICE_TO_SERVER | SPLICE_TO_CLIENT);
 		break;
 	case SEND_TO_CLIENT:
-		v->result = splice_send_to_client(&v->client, 1, &v->segment, v->now_ms);
+		v->result = splice_send_to_client(&v->client, &v->splice, &v->segment, v->now_ms);
 		break;
 	case SEND_TO_CLIENT_ALONE:
-		v->result = splice_send_to_client(&v->client, 0, &v->segment, v->now_ms);
+		v->result = splice_send_to_client(&v->client, NULL, &v->segment, v->now_ms);
 		break;
 	case KEPT_ACK:
 		v->result = client_kept_ack(&v->client, &v->ack, v->now_ms);
