@@ -245,6 +245,35 @@ mod tests {
     use super::*;
     use crate::{ClientFlow, Opened, Splice, Start, splice};
 
+    /// A client that has 1000 of the socket, and a server from number 70 on.
+    fn flows() -> (ClientFlow, ServerFlow) {
+        let opened = Opened {
+            sent_end: SeqNumber(1000),
+            received: SeqNumber(5),
+            window_bytes: 60_000,
+            scale: 0,
+            receive_bytes: 60_000,
+            receive_scale: 0,
+        };
+        (ClientFlow::new(opened), ServerFlow::new(SeqNumber(70), SeqNumber(9), 0))
+    }
+
+    /// The begin of a response of 5000 bytes, behind what the client's socket has up to `written_end`.
+    fn start(written_end: u32) -> Start {
+        Start {
+            next: SeqNumber(70),
+            socket_next: SeqNumber(70),
+            written_end: SeqNumber(written_end),
+            received: SeqNumber(5),
+            request_end: SeqNumber(109),
+            segment_bytes: 0,
+            length_bytes: Some(5000),
+            expected_bytes: None,
+            is_judged_here: false,
+            is_sealed: false,
+        }
+    }
+
     #[test]
     fn bytes_that_passed_before_the_flow_began_do_not_close_the_window() {
         let (first, limit_bytes, behind_bytes) = (SeqNumber(0u32.wrapping_sub(100)), 4096, 32_553);
@@ -266,16 +295,7 @@ mod tests {
 
     #[test]
     fn the_server_gets_the_echo_of_what_the_client_has_seen() {
-        let opened = Opened {
-            sent_end: SeqNumber(1000),
-            received: SeqNumber(5),
-            window_bytes: 60_000,
-            scale: 0,
-            receive_bytes: 60_000,
-            receive_scale: 0,
-        };
-        let (mut client, mut server) =
-            (ClientFlow::new(opened), ServerFlow::new(SeqNumber(70), SeqNumber(9), 0));
+        let (mut client, mut server) = flows();
         let segment = |seq, ack, value, echo| Segment {
             seq: SeqNumber(seq),
             ack: SeqNumber(ack),
@@ -288,18 +308,7 @@ mod tests {
         splice::send_to_client(&mut client, &segment(1000, 5, 900, 20), 1000);
         splice::receive_from_server(&mut server, &segment(70, 9, 500_000, 30), 1000);
         splice::send_to_server(&mut server, &segment(9, 70, 40, 500_000), 1000);
-        let start = Start {
-            next: SeqNumber(70),
-            socket_next: SeqNumber(70),
-            written_end: SeqNumber(1000),
-            received: SeqNumber(5),
-            request_end: SeqNumber(109),
-            segment_bytes: 0,
-            length_bytes: Some(5000),
-            expected_bytes: None,
-            is_judged_here: false,
-            is_sealed: false,
-        };
+        let start = start(1000);
         let (mut splice, rule) = Splice::begin(&mut client, &mut server, start, 1000).unwrap();
         // 200 ms later, from the server's host to the client.
         let sent = Segment { payload_bytes: 500, ..segment(70, 109, 500_200, 41) };
@@ -321,16 +330,7 @@ mod tests {
 
     #[test]
     fn a_socket_with_bytes_left_gets_an_answer_to_its_probe() {
-        let opened = Opened {
-            sent_end: SeqNumber(1000),
-            received: SeqNumber(5),
-            window_bytes: 60_000,
-            scale: 0,
-            receive_bytes: 60_000,
-            receive_scale: 0,
-        };
-        let (mut client, mut server) =
-            (ClientFlow::new(opened), ServerFlow::new(SeqNumber(70), SeqNumber(9), 0));
+        let (mut client, mut server) = flows();
         let segment = |seq, ack| Segment {
             seq: SeqNumber(seq),
             ack: SeqNumber(ack),
@@ -341,18 +341,7 @@ mod tests {
         splice::receive_from_client(&mut client, &segment(5, 1000));
         // The socket has 300 bytes that come before the splice. It was told of a closed window, and
         // not of the acknowledgement that opened it, since that was for bytes of the server's host.
-        let start = Start {
-            next: SeqNumber(70),
-            socket_next: SeqNumber(70),
-            written_end: SeqNumber(1300),
-            received: SeqNumber(5),
-            request_end: SeqNumber(109),
-            segment_bytes: 0,
-            length_bytes: Some(5000),
-            expected_bytes: None,
-            is_judged_here: false,
-            is_sealed: false,
-        };
+        let start = start(1300);
         let (mut splice, _) = Splice::begin(&mut client, &mut server, start, 1000).unwrap();
         let probe = segment(999, 5);
         let shown = splice.send_to_client(&mut client, &probe, 1200).unwrap();

@@ -49,6 +49,12 @@ pub struct CallSite {
     pub reserved: u32,
 }
 
+impl Default for CallSite {
+    fn default() -> CallSite {
+        CallSite { file: std::ptr::null(), line: 0, reserved: 0 }
+    }
+}
+
 /// A handler. It is called once, when a copy is over and its source is no longer read: in
 /// post_handlers(), csync_all(), or, for a synchronous copy, in the submitting call.
 #[repr(C)]

@@ -1,8 +1,6 @@
 //! The C functions as a C program uses them for one copy, in safe Rust, for programs that measure
 //! them.
 
-use std::ptr::null;
-
 use crate::abi::CallSite;
 use crate::exports::{copier_amemcpy_at, csync};
 use crate::process;
@@ -44,12 +42,6 @@ pub fn copy_while<T>(
 /// Number of copies of the process' default queue that were queued.
 pub fn queued() -> u64 {
     process::started().map_or(0, |process| process.default.stats().queued)
-}
-
-impl Default for CallSite {
-    fn default() -> CallSite {
-        CallSite { file: null(), line: 0, reserved: 0 }
-    }
 }
 
 #[cfg(test)]

@@ -45,6 +45,7 @@ const SITES_MAX: usize = 512;
 const EVICT_EVERY: u32 = 64;
 /// Bits of a packed [`Place`] that hold the site; the class is above them.
 const SITE_BITS: u32 = 59;
+const SITE_MASK: usize = (1 << SITE_BITS) - 1;
 
 /// Decision for one copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,7 @@ pub(crate) struct Decision {
 /// A call site, and a class of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
+    /// The lower bits of the site: those of any address of a process.
     pub site: usize,
     pub class: usize,
 }
@@ -69,33 +71,33 @@ impl Place {
     /// The place of a copy of `whole_bytes`, which may be submitted in several tasks.
     #[inline]
     pub fn of(site: usize, whole_bytes: usize) -> Place {
-        Place { site, class: class_of(whole_bytes as u64) }
+        Place { site: site & SITE_MASK, class: class_of(whole_bytes as u64) }
     }
 
     /// Packs the place into a word; never 0.
     #[inline]
     pub fn to_bits(self) -> u64 {
         // One more than the class, so that a packed place is never 0.
-        (self.class as u64 + 1) << SITE_BITS | self.site as u64 & ((1 << SITE_BITS) - 1)
+        (self.class as u64 + 1) << SITE_BITS | self.site as u64
     }
 
     /// Unpacks a word; `None` for 0.
     pub fn from_bits(bits: u64) -> Option<Place> {
         let class = (bits >> SITE_BITS).checked_sub(1)? as usize;
-        Some(Place { site: (bits & ((1 << SITE_BITS) - 1)) as usize, class })
+        Some(Place { site: bits as usize & SITE_MASK, class })
     }
 }
 
-/// Key of a hint: a place of a client, and the number of its changed decisions.
+/// Key of a hint: a place, and the epoch of its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct HintKey(u64);
 
 impl HintKey {
     #[inline]
-    fn of(client: u64, place: Place) -> HintKey {
+    fn of(epoch: u64, place: Place) -> HintKey {
         // Multiplied so that the high bits depend on all bits; 0 marks an empty hint.
-        let client = client.rotate_left(40);
-        HintKey((place.to_bits() ^ client).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        let epoch = epoch.rotate_left(40);
+        HintKey((place.to_bits() ^ epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     #[inline]
@@ -288,10 +290,10 @@ impl Admission {
         self.table()?.sites.get(&site)?.site.usual(class_of(len as u64))
     }
 
-    /// Measurements and decisions of a place.
+    /// The window of a place, if one was recorded.
     #[cfg(test)]
-    pub fn explain(&self, place: Place) -> Option<unlade_copy_scheduler::admit::Explanation> {
-        self.table()?.sites.get(&place.site)?.site.explain(place.class)
+    pub fn window_ns(&self, place: Place) -> Option<f32> {
+        self.table()?.sites.get(&place.site)?.site.window_ns(place.class)
     }
 }
 
@@ -458,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_place_is_packed_without_loss() {
-        for (site, len) in [(0, 0), (0x7fff_ffff_f000, 4096), (1, usize::MAX)] {
+        for (site, len) in [(0, 0), (0x7fff_ffff_f000, 4096), (usize::MAX, usize::MAX)] {
             let place = Place::of(site, len);
             assert_eq!(Place::from_bits(place.to_bits()), Some(place));
         }

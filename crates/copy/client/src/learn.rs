@@ -263,7 +263,7 @@ mod tests {
 
     /// The window of the site, if one was recorded.
     fn window_ns(copier: &Copier) -> Option<f32> {
-        copier.admission().explain(Place::of(SITE, BYTES))?.window_ns
+        copier.admission().window_ns(Place::of(SITE, BYTES))
     }
 
     /// Checks that windows are known after some copies that are synced like this: of synchronous

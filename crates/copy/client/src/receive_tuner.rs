@@ -104,7 +104,7 @@ impl ReceiveTuner {
         match way {
             Verdict::Inline => {
                 self.site.observe_inline(class, UNIT_BYTES, unit_ns, None);
-                // What the service receives meanwhile is hidden, as far as it goes.
+                // A round is measured as a whole: the program does not wait for the service apart.
                 self.site.observe_window(class, u32::MAX);
             }
             Verdict::Queue => {

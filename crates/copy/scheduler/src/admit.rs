@@ -25,8 +25,7 @@ mod tests;
 
 use class::Class;
 pub use request::{
-    Choice, Costs, Explanation, QUEUED_BYTES_MIN, QueuedTiming, Request, Verdict,
-    WAKE_PENDING_BYTES_MIN,
+    Choice, Costs, QUEUED_BYTES_MIN, QueuedTiming, Request, Verdict, WAKE_PENDING_BYTES_MIN,
 };
 
 /// Number of copies that one decision holds for, once both costs are known.
@@ -71,9 +70,10 @@ impl CallSite {
         self.class(class).and_then(Class::usual)
     }
 
-    /// Measurements and decisions of a class.
-    pub fn explain(&self, class: usize) -> Option<Explanation> {
-        self.class(class).map(Class::explain)
+    /// The window that counts, in nanoseconds: four of five are longer. `None` before one is
+    /// measured.
+    pub fn window_ns(&self, class: usize) -> Option<f32> {
+        self.class(class).and_then(Class::window_ns)
     }
 
     /// Records the duration of an inline copy of `bytes` bytes. `line_ns`: the time to read a

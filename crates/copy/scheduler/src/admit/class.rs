@@ -2,7 +2,7 @@
 
 use super::ledger::Ledger;
 use super::recent::Recent;
-use super::request::{Choice, Costs, Explanation, QueuedTiming, Request, Verdict, lines};
+use super::request::{Choice, Costs, QueuedTiming, Request, Verdict, lines};
 
 /// Part of the inline time below which a site begins to queue. It uses another core too.
 pub(super) const ENTER: f32 = 0.88;
@@ -42,7 +42,7 @@ const SHARED_BYTES: u64 = 64 << 10;
 /// sleeps again soon if no copy comes.
 const WAKING_COPIES: u16 = 64;
 
-/// What the class does.
+/// Stage of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Copies are inline, for this number of runs at least.
@@ -75,6 +75,8 @@ pub(super) struct Class {
     run_wait_ns: f32,
     /// Copies of a run.
     run: u8,
+    /// Time to read a line that the service wrote, where no sample says it.
+    remote_line_ns: f32,
     /// Number of runs between two trials.
     backoff: u16,
     /// Number of further copies during which the woken service may become awake.
@@ -86,6 +88,7 @@ impl Class {
     pub fn decide(&mut self, costs: &Costs, request: &Request) -> Choice {
         let Some(inline_ns) = self.inline_ns() else { return Choice::inline(0) };
         self.run = request.run.max(1);
+        self.remote_line_ns = costs.remote_line_ns;
         let run = self.run - 1;
         let choice = match self.stage {
             Stage::Inline { runs: 0 } => self.consider(costs, request, inline_ns),
@@ -150,7 +153,7 @@ impl Class {
             self.leave();
             return Choice::inline(run);
         }
-        // What the copies of this run are likely to gain; waits are charged when they happen.
+        // The likely gain of the copies of this run; waits are charged when they happen.
         self.ledger.charge((self.base.median().unwrap_or(0.0) - inline_ns) * f32::from(run));
         let runs = runs + 1;
         if runs >= REFRESH_RUNS {
@@ -187,7 +190,7 @@ impl Class {
             true => (SUBMIT_NS, HANDOFF_NS),
             false => (WAKE_NS, WAKE_LATENCY_NS),
         };
-        let window_ns = self.window.quantile(WINDOW_PERCENT).unwrap_or(0.0);
+        let window_ns = self.window_ns().unwrap_or(0.0);
         let wait_ns = (begin_ns + queue_lens * copy_ns - window_ns).max(0.0);
         let wait_ns = if request.bytes >= SHARED_BYTES { wait_ns / 2.0 } else { wait_ns };
         submit_ns + wait_ns + LINE_NS * lines(request.bytes)
@@ -214,15 +217,8 @@ impl Class {
         Some(if is_queueing { Verdict::Queue } else { Verdict::Inline })
     }
 
-    pub fn explain(&self) -> Explanation {
-        Explanation {
-            usual: self.usual().unwrap_or_default(),
-            inline_ns: self.inline_ns(),
-            queued_ns: self.queued_ns(),
-            window_ns: self.window.quantile(WINDOW_PERCENT),
-            allowance_ns: self.ledger.allowance_ns(),
-            lost_ns: self.ledger.lost_ns(),
-        }
+    pub fn window_ns(&self) -> Option<f32> {
+        self.window.quantile(WINDOW_PERCENT)
     }
 
     pub fn observe_inline(&mut self, bytes: u64, copy_ns: f32, line_ns: Option<f32>) {
@@ -235,7 +231,8 @@ impl Class {
     }
 
     pub fn observe_queued(&mut self, bytes: u64, is_awake: bool, seen: &QueuedTiming) {
-        let base_ns = seen.submit_ns as f32 + lines(bytes) * seen.line_ns.unwrap_or(LINE_NS);
+        let base_ns =
+            seen.submit_ns as f32 + lines(bytes) * seen.line_ns.unwrap_or(self.remote_line_ns);
         let wait_ns = seen.wait_ns as f32;
         self.window.add(seen.window_ns as f32);
         let Some(inline_ns) = self.inline_ns() else { return };

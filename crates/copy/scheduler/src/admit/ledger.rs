@@ -17,12 +17,11 @@ const ALLOWANCE_NS_MAX: f32 = 300_000.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ledger {
     allowance_ns: f32,
-    lost_ns: f64,
 }
 
 impl Default for Ledger {
     fn default() -> Ledger {
-        Ledger { allowance_ns: ALLOWANCE_NS, lost_ns: 0.0 }
+        Ledger { allowance_ns: ALLOWANCE_NS }
     }
 }
 
@@ -34,9 +33,6 @@ impl Ledger {
 
     /// Records time that was lost; gained if it is negative.
     pub fn charge(&mut self, ns: f32) {
-        if ns > 0.0 {
-            self.lost_ns += f64::from(ns);
-        }
         self.add(-ns);
     }
 
@@ -49,15 +45,6 @@ impl Ledger {
     /// Returns true if `ns` may be lost.
     pub fn affords(&self, ns: f32) -> bool {
         self.allowance_ns >= ns
-    }
-
-    pub fn allowance_ns(&self) -> f32 {
-        self.allowance_ns
-    }
-
-    /// All time lost so far.
-    pub fn lost_ns(&self) -> f64 {
-        self.lost_ns
     }
 }
 
@@ -79,7 +66,6 @@ mod tests {
         }
         assert!(lost_ns <= EARNED * inline_ns + ALLOWANCE_NS + 700.0, "{lost_ns}");
         assert!(lost_ns > 0.9 * EARNED * inline_ns, "{lost_ns}");
-        assert_eq!(ledger.lost_ns() as f32, lost_ns);
     }
 
     #[test]

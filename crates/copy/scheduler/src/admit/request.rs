@@ -84,23 +84,6 @@ pub struct QueuedTiming {
     pub line_ns: Option<f32>,
 }
 
-/// Measurements and decisions of a class, for an operator.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Explanation {
-    /// The usual way.
-    pub usual: Verdict,
-    /// Time of an inline copy and of reading its bytes, in nanoseconds; none before it is measured.
-    pub inline_ns: Option<f32>,
-    /// The same of a queued copy.
-    pub queued_ns: Option<f32>,
-    /// The window that four of five copies have, in nanoseconds.
-    pub window_ns: Option<f32>,
-    /// Time that may still be lost, in nanoseconds; negative if too much was lost.
-    pub allowance_ns: f32,
-    /// Time lost so far by copies that took longer than an inline one, and by wake-ups.
-    pub lost_ns: f64,
-}
-
 impl Choice {
     /// Inline, with this number of copies after it.
     pub(super) fn inline(copies: u8) -> Choice {

@@ -153,38 +153,6 @@ fn a_service_that_loses_its_processor_costs_little() {
 }
 
 #[test]
-fn losses_are_bounded_whatever_the_world_does() {
-    // A world that changes at random, so that what was learnt is often wrong.
-    let mut state = 0x9e37_79b9_u64;
-    let mut random = move |below: u64| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state % below
-    };
-    for _ in 0..200 {
-        let mut site = Simulated::default();
-        let (mut seen_ns, mut inline_ns, mut most_ns) = (0.0, 0.0, 0.0_f64);
-        for _ in 0..40 {
-            let copy_ns = 1000 + random(500) as u32;
-            let world = World {
-                line_ns: random(40) as f32 / 10.0,
-                begin_ns: random(2000) as u32,
-                ..World::new(65536, copy_ns, random(6000) as u32)
-            };
-            let count = 1 + random(3000) as u32;
-            let late_ns = random(20_000) as u32;
-            seen_ns += site.run(world, count, |_| late_ns / 10).ns;
-            inline_ns += f64::from(copy_ns) * f64::from(count);
-            most_ns = most_ns.max(f64::from(late_ns) + 20_000.0);
-        }
-        // Estimates of an inline copy may be wrong by what it varies: one half.
-        let bound_ns = 1.06 * inline_ns + 330_000.0 + 130.0 * most_ns;
-        assert!(seen_ns < bound_ns, "{seen_ns} of {inline_ns}");
-    }
-}
-
-#[test]
 fn lengths_do_not_learn_from_each_other() {
     let mut site = Simulated::default();
     site.run(World::new(65536, 1000, 5000), 1000, |_| 0);
@@ -228,6 +196,5 @@ fn a_sleeping_service_is_woken_as_the_allowance_permits() {
     let request =
         Request { class, bytes: 1 << 20, pending_bytes: 0, is_awake: false, run: RUN_COPIES };
     assert_eq!(site.decide(&COSTS, &request).verdict, Verdict::Queue);
-    let explained = site.explain(class).unwrap();
-    assert_eq!((explained.inline_ns, explained.window_ns), (Some(100_000.0), Some(1_000_000.0)));
+    assert_eq!(site.window_ns(class), Some(1_000_000.0));
 }
