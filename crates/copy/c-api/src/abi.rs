@@ -5,6 +5,7 @@
 //! and a longer structure is refused (E2BIG) unless its unknown fields are zero.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::AtomicU32;
 
 use unlade_copy::Token;
 
@@ -37,6 +38,9 @@ pub const COPIER_ON: u32 = 1;
 /// Value of a switch in `struct copier_opt`: off.
 pub const COPIER_OFF: u32 = 2;
 
+/// Flag of a call site: it has the field `state`, and may be written.
+pub const COPIER_SITE_HAS_STATE: u32 = 1;
+
 /// A call site of copies in the program. It is identified by its address, so it must be static;
 /// the macros of the header create it.
 #[repr(C)]
@@ -45,13 +49,20 @@ pub struct CallSite {
     pub file: *const c_char,
     /// The line.
     pub line: u32,
-    /// Must be 0.
-    pub reserved: u32,
+    /// COPIER_SITE_HAS_STATE.
+    pub flags: u32,
+    /// Private to the library; 0 at first.
+    pub state: AtomicU32,
 }
 
 impl Default for CallSite {
     fn default() -> CallSite {
-        CallSite { file: std::ptr::null(), line: 0, reserved: 0 }
+        CallSite {
+            file: std::ptr::null(),
+            line: 0,
+            flags: COPIER_SITE_HAS_STATE,
+            state: AtomicU32::new(0),
+        }
     }
 }
 

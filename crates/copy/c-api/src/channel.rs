@@ -61,6 +61,42 @@ impl Channel {
         self.copier.is_some()
     }
 
+    /// Returns true if no copy is pending, no error is unreported, and nothing watches copies.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.at_once().is_quiet()
+    }
+
+    /// The queue is never quiet from now on: something watches all copies.
+    pub fn watch(&self) {
+        self.at_once().watch();
+    }
+
+    /// Copies at once while the queue is quiet. An error is kept for the sync.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
+    #[inline]
+    pub unsafe fn copy_quietly(&self, dst: *mut u8, src: *const u8, len: usize) {
+        match &self.copier {
+            // SAFETY: the caller's promise.
+            Some(copier) => unsafe { copier.copy_quietly(dst, src, len) },
+            // SAFETY: the caller's promise.
+            None => drop(unsafe { self.at_once.copy(dst, src, len, len) }),
+        }
+    }
+
+    /// Number of copies that this thread makes at once at a site before it asks the admission;
+    /// none if it queues them.
+    pub fn left_at_once(&self, site: usize, len: usize) -> Option<u32> {
+        self.copier.as_ref().map_or(Some(u32::MAX), |copier| copier.left_at_once(site, len))
+    }
+
+    /// Has the next such copy of this thread ask the admission.
+    pub fn ask_about(&self, site: usize, len: usize) {
+        self.copier.iter().for_each(|copier| copier.ask_about(site, len));
+    }
+
     /// Submits a copy, which is all or part of `whole_bytes`. Without a service the copy is
     /// synchronous, and its handler runs.
     ///
@@ -99,7 +135,11 @@ impl Channel {
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize, readers: bool) -> Result<(), c_int> {
         let synced = match &self.copier {
-            None => self.at_once.sync_range(address, len),
+            None => {
+                let synced = self.at_once.sync_range(address, len);
+                self.at_once.settle();
+                synced
+            }
             Some(copier) if readers => copier.sync_for_write(address, len),
             Some(copier) => copier.sync_range(address, len),
         };

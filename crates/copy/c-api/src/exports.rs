@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use unlade_copy::TASK_BYTES_MAX;
+use unlade_copy::is_refused;
 
 use crate::abi::{CallSite, CopierStats, Descr, Func, Opt, SyncOpts, TaskOpts, read_sized};
 use crate::descriptor::{self, Descriptors};
@@ -11,7 +11,7 @@ use crate::process::{self, Process};
 use crate::ranges::Access;
 use crate::submit::{self, CopyRequest};
 use crate::sync_all::sync_all;
-use crate::{errno, sanitize, shm, sync};
+use crate::{errno, shm, site, sync};
 
 /// Copies n bytes, as memcpy(3) does, possibly later; returns dst.
 ///
@@ -49,15 +49,8 @@ pub unsafe extern "C" fn copier_amemcpy_at(
     n: usize,
     site: *const CallSite,
 ) -> *mut c_void {
-    let channel = &process::get().default;
-    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
-    if n <= TASK_BYTES_MAX && !sanitize::is_on() && !shm::is_used() {
-        // SAFETY: the caller's promise.
-        let _ = unsafe { channel.submit(request.dst, request.src, n, n, &request.options) };
-    } else {
-        // SAFETY: the caller's promise.
-        unsafe { submit::copy(channel, request) };
-    }
+    // SAFETY: the caller's promise.
+    unsafe { site::copy(dst.cast(), src.cast(), n, site) };
     dst
 }
 
@@ -72,9 +65,14 @@ pub unsafe extern "C" fn copier_amemmove_at(
     n: usize,
     site: *const CallSite,
 ) -> *mut c_void {
-    let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
-    // SAFETY: the caller's promise.
-    unsafe { submit::move_bytes(&process::get().default, request) };
+    if is_refused(dst.addr(), src.addr(), n) {
+        let request = CopyRequest::plain(dst.cast(), src.cast(), n, site.addr());
+        // SAFETY: the caller's promise.
+        unsafe { submit::move_bytes(&process::get().default, request) };
+    } else {
+        // SAFETY: the caller's promise; the ranges do not overlap.
+        unsafe { site::copy(dst.cast(), src.cast(), n, site) };
+    }
     dst
 }
 
@@ -456,7 +454,9 @@ pub unsafe extern "C" fn shm_descr_bind(
     segment_len: usize,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    errno::status(unsafe { shm::bind(shm.addr(), descr.cast(), segment_len) })
+    let bound = unsafe { shm::bind(shm.addr(), descr.cast(), segment_len) };
+    process::watch_copies();
+    errno::status(bound)
 }
 
 /// Undoes shm_descr_bind(), after the copies of this process into the memory are over. Returns 0,

@@ -31,7 +31,8 @@
 //! - `exports`: the functions;
 //! - `options`: options of the process; `process`: the service, started with the first copy, and
 //!   forks; `channel`: one queue; `queues`: queues created by the program, by descriptor;
-//! - `submit`: submission of copies; `completion`: handlers of copies in several parts;
+//! - `site`: copies at once, by the state of their call site; `countdown`: the copies of a thread
+//!   until the admission is asked; `submit`: submission of copies; `completion`: handlers of copies in several parts;
 //! - `sync`: waiting for copies;
 //! - `descriptor`, `shm`: copies into memory shared with other processes;
 //! - `ranges`, `sanitize`: support for AddressSanitizer;
@@ -49,6 +50,7 @@
 mod abi;
 mod channel;
 mod completion;
+mod countdown;
 mod descriptor;
 mod errno;
 mod exports;
@@ -59,6 +61,7 @@ mod queues;
 mod ranges;
 mod sanitize;
 mod shm;
+mod site;
 mod submit;
 mod sync;
 mod sync_all;

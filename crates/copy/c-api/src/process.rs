@@ -7,7 +7,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unlade_copy::{SLOTS_MIN, Scenario, Service};
@@ -75,6 +75,7 @@ fn start() -> &'static Process {
         }
         let process: &'static Process = Box::leak(Box::new(Process::new(settings)));
         PROCESS.store(ptr::from_ref(process).cast_mut(), Ordering::Release);
+        process.watch_copies();
         process
     })
 }
@@ -101,6 +102,16 @@ impl Process {
             settings,
             queues: Queues::default(),
             scenario: Mutex::new(None),
+        }
+    }
+
+    /// Has every copy and sync of the default queue looked at, if something watches them: a memory
+    /// that is bound, or AddressSanitizer.
+    fn watch_copies(&self) {
+        // A thread that binds a memory meanwhile sees this state, or this one sees the memory.
+        fence(Ordering::SeqCst);
+        if shm::is_used() || sanitize::is_on() {
+            self.default.watch();
         }
     }
 
@@ -168,6 +179,12 @@ pub(crate) fn set(opt: &abi::Opt) -> Result<(), c_int> {
         get().set_scenario(is_on);
     }
     Ok(())
+}
+
+/// A memory was bound: see [`Process::watch_copies`].
+pub(crate) fn watch_copies() {
+    fence(Ordering::SeqCst);
+    started().iter().for_each(|process| process.watch_copies());
 }
 
 /// Observes forks. If that fails, no service is started, since a fork would lose its threads.

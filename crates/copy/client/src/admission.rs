@@ -223,6 +223,17 @@ impl Admission {
         }
     }
 
+    /// Number of copies at `place` that this thread makes at once before the next timed one, as far
+    /// as it knows; none if it queues them.
+    pub fn left_at_once(&self, place: Place) -> Option<u8> {
+        Hint::left_at_once(HintKey::of(self.epoch.load(Ordering::Relaxed), place))
+    }
+
+    /// Has this thread ask the table about its next copy at `place`, and time it.
+    pub fn expire(&self, place: Place) {
+        Hint::expire(HintKey::of(self.epoch.load(Ordering::Relaxed), place));
+    }
+
     #[cold]
     #[inline(never)]
     fn query(
@@ -333,6 +344,24 @@ impl Hint {
             hint.left.set(left - 1);
             HintLookup::Cached { queue: hint.queue.get() }
         })
+    }
+
+    /// Number of copies that the thread still makes at once by this hint; none if they are queued.
+    fn left_at_once(key: HintKey) -> Option<u8> {
+        HINTS.with(|hints| {
+            let hint = hints[key.set()].iter().find(|hint| hint.key.get() == key.0)?;
+            (!hint.queue.get()).then(|| hint.left.get())
+        })
+    }
+
+    /// Lets the hint be used up.
+    fn expire(key: HintKey) {
+        HINTS.with(|hints| {
+            let mut set = hints[key.set()].iter();
+            if let Some(hint) = set.find(|hint| hint.key.get() == key.0) {
+                hint.left.set(0);
+            }
+        });
     }
 
     /// Stores the hint for a key; evicts the oldest hint of the set.

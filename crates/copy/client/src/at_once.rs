@@ -53,6 +53,18 @@ impl AtOnce {
         &self.failures
     }
 
+    /// Returns true if no copy of the queue is pending, as far as this thread may know of it, no
+    /// error is unreported, and no window is measured.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.failures.attention().is_quiet()
+    }
+
+    /// Lets the queue never be quiet from now on.
+    pub fn watch(&self) {
+        self.failures.attention().raise_for_ever();
+    }
+
     /// Copies. The caller keeps the error.
     ///
     /// # Errors
@@ -176,6 +188,11 @@ impl AtOnce {
     /// [`CopyError`]: a copy failed, and no later copy has written the bytes.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
         to_result(self.take_written(address..address.saturating_add(len)))
+    }
+
+    /// Settles the attention, of a queue without a service.
+    pub fn settle(&self) {
+        self.failures.attention().settle(|| !self.failures.has_unreported());
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use unlade_copy_kernels::{Fault, Hint};
+use unlade_copy_kernels::Hint;
 use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
@@ -78,6 +78,11 @@ impl Token {
     /// A synchronous copy.
     pub(crate) const DONE: Token =
         Token { ticket: Ticket(0), len_bytes: 0, granule_shift: 0, is_timed: false };
+
+    /// A synchronous copy that failed.
+    pub(crate) fn failed(ticket: Ticket) -> Token {
+        Token { ticket, ..Token::DONE }
+    }
 
     /// Returns true if the copy is queued, false if it was synchronous.
     #[inline]
@@ -162,8 +167,14 @@ impl Copier {
     }
 
     /// Copies by the threads of the program, and the errors of all copies of this client.
+    #[inline]
     pub fn at_once(&self) -> &AtOnce {
         &self.at_once
+    }
+
+    #[inline]
+    pub(crate) fn window(&self) -> &WindowProbe {
+        &self.window
     }
 
     #[inline]
@@ -177,6 +188,7 @@ impl Copier {
     }
 
     /// Counters of this client.
+    #[inline]
     pub fn stats(&self) -> &Stats {
         &self.stats
     }
@@ -291,6 +303,17 @@ impl Copier {
         }
     }
 
+    /// Number of copies of `len` bytes at `site` that this thread makes at once before one is
+    /// timed, as far as the thread knows; none if it queues them.
+    pub fn left_at_once(&self, site: usize, len: usize) -> Option<u32> {
+        self.admission.left_at_once(Place::of(site, len)).map(u32::from)
+    }
+
+    /// Has this thread's next copy of `len` bytes at `site` ask the admission.
+    pub fn ask_about(&self, site: usize, len: usize) {
+        self.admission.expire(Place::of(site, len));
+    }
+
     #[inline(always)]
     pub(crate) fn decide(&self, len: usize, place: Place) -> Decision {
         let (is_awake, costs) = (|| self.attachment.is_awake(), || self.attachment.costs());
@@ -340,48 +363,9 @@ impl Copier {
         let line_ns = unsafe { line_ns(dst, len) };
         self.admission.learn_at_once(place, len, copy_ns, line_ns);
         let (number, replaced) = self.window.begin(place, dst.addr(), src.addr(), len);
+        self.attention().raise();
         self.learn_window(replaced);
         number.map_or(token, |number| Token { granule_shift: number, is_timed: true, ..token })
-    }
-
-    /// # Safety
-    /// As for [`Copier::submit`].
-    #[inline(always)]
-    unsafe fn make_at_once(&self, part: Part, options: &CopyOptions) -> Token {
-        self.stats.count_at_once(part.len);
-        // SAFETY: the caller's promise.
-        if unsafe { self.copy_at_once(part) }.is_err() {
-            // SAFETY: the caller's promise.
-            return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, options) };
-        }
-        if let Some((function, argument)) = options.handler {
-            // The handler may free the source, which older copies may still read.
-            self.complete_for_write(part.src.addr(), part.len);
-            // SAFETY: the caller's promise.
-            unsafe { call_handler(function, argument) };
-        }
-        Token::DONE
-    }
-
-    /// Fails a copy that cannot be made: keeps its error for the sync, and runs its handler.
-    ///
-    /// # Safety
-    /// As for [`Copier::submit`], for the handler.
-    #[cold]
-    unsafe fn fail_at_once(
-        &self,
-        part: Part,
-        failure: TaskFailure,
-        options: &CopyOptions,
-    ) -> Token {
-        let ticket = self.at_once.fail(part.dst.addr(), part.len, failure);
-        if let Some((function, argument)) = options.handler {
-            // The handler may free the source, which older copies may still read.
-            self.complete_for_write(part.src.addr(), part.len);
-            // SAFETY: the caller's promise.
-            unsafe { call_handler(function, argument) };
-        }
-        Token { ticket, ..Token::DONE }
     }
 
     #[inline]
@@ -443,6 +427,7 @@ impl Copier {
             (task.handler, task.argument) = (function as u64, argument as u64);
         }
         self.attachment.translate(ticket, &mut task);
+        self.attention().raise();
         self.queue().publish(ticket, &task);
         if !is_lazy {
             self.wake_for(len_bytes as usize);
@@ -463,49 +448,6 @@ impl Copier {
             unserved.store(0, Ordering::Relaxed);
             self.ring();
         }
-    }
-
-    /// Copies synchronously, after pending tasks that touch the bytes.
-    ///
-    /// # Safety
-    /// As for [`Copier::submit`], for the duration of the call.
-    #[inline(always)]
-    unsafe fn copy_at_once(&self, part: Part) -> Result<(), Fault> {
-        let Part { dst, src, len, hint, .. } = part;
-        if self.pending().completed() != self.queue().head() {
-            self.complete_touching(dst.addr(), src.addr(), len);
-        }
-        self.failures().overwrite(dst.addr(), len);
-        // SAFETY: the caller's promise; and no pending task touches these bytes now.
-        unsafe { self.copy_now(dst, src, len, hint) }
-    }
-
-    /// # Errors
-    /// [`Fault`]: a byte cannot be read or written.
-    ///
-    /// # Safety
-    /// The mapped part of `src` may be read, and the mapped part of `dst` may be overwritten. They
-    /// do not overlap, and no other thread writes either or reads `dst` during the call. For a
-    /// client of a daemon both are fully mapped.
-    #[inline(always)]
-    pub(crate) unsafe fn copy_now(
-        &self,
-        dst: *mut u8,
-        src: *const u8,
-        len: usize,
-        hint: Hint,
-    ) -> Result<(), Fault> {
-        // SAFETY: the caller's promise.
-        unsafe { self.at_once.copy_now(dst, src, len, hint) }
-    }
-
-    /// Completes the tasks that must precede a copy. The failure of a pending copy does not affect
-    /// this one: its destination is unchanged, as after a `memcpy` that did not happen.
-    #[cold]
-    fn complete_touching(&self, dst: usize, src: usize, len: usize) {
-        self.each_pending(|queued| {
-            queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
-        });
     }
 
     /// Returns true if the bytes of `range`, from the copy's start, are copied; does not wait.
@@ -579,7 +521,13 @@ impl Copier {
     /// # Errors
     /// [`CopyError`] if a copy failed, however long ago, unless its error was already reported for
     /// these bytes, or a later copy writes them.
+    #[inline]
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        if self.attention().is_quiet() { Ok(()) } else { self.sync_range_slowly(address, len) }
+    }
+
+    #[inline(never)]
+    fn sync_range_slowly(&self, address: usize, len: usize) -> Result<(), CopyError> {
         if self.pending().completed() != self.queue().head() {
             let kept = address..address.saturating_add(len);
             self.each_pending_of(kept, |queued| queued.writing(address, len));
@@ -587,7 +535,9 @@ impl Copier {
         if self.window.is_active() {
             self.learn_window(self.window.end_at(address, len, false));
         }
-        self.at_once.sync_range(address, len)
+        let synced = self.at_once.sync_range(address, len);
+        self.settle();
+        synced
     }
 
     /// As [`Copier::sync_range`], and waits until no copy reads the bytes: call this before they
@@ -595,9 +545,15 @@ impl Copier {
     ///
     /// # Errors
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
+    #[inline]
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        if self.attention().is_quiet() {
+            return Ok(());
+        }
         self.complete_for_write(address, len);
-        self.at_once.sync_range(address, len)
+        let synced = self.at_once.sync_range(address, len);
+        self.settle();
+        synced
     }
 
     /// As [`Copier::sync_for_write`], but leaves the error for a later sync.
@@ -618,7 +574,9 @@ impl Copier {
         self.each_pending(Queued::all);
         self.learn_window(self.window.end());
         self.run_handlers();
-        to_result(self.failures().take_all())
+        let synced = to_result(self.failures().take_all());
+        self.settle();
+        synced
     }
 
     /// As [`Copier::sync_all`]. Returns the error of a task from `since` on, or of a synchronous
@@ -627,6 +585,7 @@ impl Copier {
         self.each_pending(Queued::all);
         self.learn_window(self.window.end());
         self.run_handlers();
+        self.settle();
         to_result(self.failures().unreported_since(since, at_once))
     }
 

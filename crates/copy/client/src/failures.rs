@@ -15,6 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use unlade_shm::Ticket;
 
+use crate::attention::Attention;
+
 /// Maximum number of distinct failures. Beyond it, the two nearest failures are merged with the
 /// tickets between them: a late sync may then fail although its copy succeeded, but never the
 /// reverse.
@@ -82,9 +84,16 @@ pub(crate) struct Failures {
     at_once: AtomicU64,
     /// Sorted by ticket.
     failed: Mutex<Vec<Failed>>,
+    attention: Attention,
 }
 
 impl Failures {
+    /// Raised whenever an error is kept, and by the client that these errors belong to.
+    #[inline]
+    pub fn attention(&self) -> &Attention {
+        &self.attention
+    }
+
     /// Returns true if there is an unreported error.
     #[inline]
     pub fn has_unreported(&self) -> bool {
@@ -148,6 +157,7 @@ impl Failures {
             merge_nearest(&mut failed);
         }
         self.count(&failed);
+        self.attention.raise();
     }
 
     /// The error of a task whose slot was reused.

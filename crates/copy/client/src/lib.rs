@@ -55,6 +55,7 @@ mod admission;
 mod arena;
 #[allow(unsafe_code)]
 mod at_once;
+mod attention;
 #[allow(unsafe_code)]
 mod blocking;
 #[allow(unsafe_code)]
@@ -99,6 +100,8 @@ mod sockets;
 mod stats;
 #[allow(unsafe_code)]
 mod stream;
+#[allow(unsafe_code)]
+mod synchronous;
 mod window_probe;
 
 pub use arena::{ArenaCopy, AtOnceReason, FinishedCopy, StartedCopy};

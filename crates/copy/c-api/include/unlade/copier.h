@@ -75,6 +75,11 @@
 #define COPIER_OFF 2
 
 /**
+ * Flag of a call site: it has the field `state`, and may be written.
+ */
+#define COPIER_SITE_HAS_STATE 1
+
+/**
  * A call site of copies in the program. It is identified by its address, so it must be static;
  * the macros of the header create it.
  */
@@ -88,9 +93,13 @@ struct copier_site {
      */
     uint32_t line;
     /**
-     * Must be 0.
+     * COPIER_SITE_HAS_STATE.
      */
-    uint32_t reserved;
+    uint32_t flags;
+    /**
+     * Private to the library; 0 at first.
+     */
+    uint32_t state;
 };
 
 /**
@@ -580,7 +589,7 @@ const char *copier_version(void);
 #if defined(__GNUC__) && !defined(COPIER_NO_SITES)
 #define COPIER_SITE \
     (__extension__({ \
-        static const struct copier_site copier_site_here = {__FILE__, __LINE__, 0}; \
+        static struct copier_site copier_site_here = {__FILE__, __LINE__, COPIER_SITE_HAS_STATE, 0}; \
         &copier_site_here; \
     }))
 #define amemcpy(dst, src, n) copier_amemcpy_at((dst), (src), (n), COPIER_SITE)
