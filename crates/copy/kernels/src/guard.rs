@@ -103,7 +103,7 @@ impl Guard {
     /// overlap, or the caller ignores the contents of `dst` afterwards. SIGSEGV and SIGBUS are not
     /// blocked in this thread (otherwise the kernel ends the process, see [`unblock`]), and their
     /// handlers are still those of [`install`].
-    #[inline]
+    #[inline(always)]
     pub unsafe fn copy_guarded(
         &self,
         dst: *mut u8,
@@ -141,7 +141,7 @@ impl Guard {
 
 /// # Safety
 /// As for [`Guard::copy_guarded`]; the routine is one of our own.
-#[inline]
+#[inline(always)]
 unsafe fn guarded(routine: Routine, dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     let wraps = |from: usize| from.checked_add(len).is_none();
     if len > GUARDED_BYTES_MAX || wraps(dst.addr()) || wraps(src.addr()) {

@@ -21,6 +21,7 @@ pub const CLASS_BYTES_MAX: [usize; CLASSES] =
     [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, usize::MAX];
 
 /// Returns the class of a copy of `bytes`.
+#[inline]
 pub fn class(bytes: usize) -> usize {
     let log2_ceil = usize::BITS - bytes.saturating_sub(1).leading_zeros();
     (log2_ceil.saturating_sub(7) as usize / 2).min(CLASSES - 1)
@@ -74,7 +75,7 @@ pub(crate) static PLAIN: Table = [const { AtomicPtr::new(first_plain as *mut ())
 pub(crate) static GUARDED: Table = [const { AtomicPtr::new(first_guarded as *mut ()) }; CLASSES];
 
 /// Returns the loop for a copy.
-#[inline]
+#[inline(always)]
 pub(crate) fn chosen(table: &Table, len: usize, hint: Hint) -> Routine {
     if hint == Hint::Stream && len >= stream::STREAM_PART_BYTES_MIN {
         return stream::routine();

@@ -27,6 +27,7 @@ impl Raw {
     pub(crate) const DONE: Raw = Raw { left_and_kind: 0, address: 0 };
 
     /// Returns true if all is copied.
+    #[inline]
     pub(crate) fn is_done(self) -> bool {
         self.left_and_kind == 0
     }

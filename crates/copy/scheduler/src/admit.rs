@@ -43,6 +43,7 @@ pub struct CallSite {
 }
 
 /// Returns the length class of a copy.
+#[inline]
 pub fn class_of(len: u64) -> usize {
     let power = (len | 1).ilog2().max(CLASS_MIN) - CLASS_MIN;
     (power as usize).min(CLASSES - 1)
