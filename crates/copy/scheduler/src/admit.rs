@@ -11,7 +11,7 @@
 //! 2. A cost model (`class.rs`) says whether queueing can pay. If so, and the
 //!    service is awake, some copies are queued and measured: a *trial*.
 //! 3. If the trial paid, the site queues. Every wait is counted, one copy in [`RUN_COPIES`] is
-//!    measured whole. The site enters below 0.88 of the inline time and leaves above 0.97.
+//!    measured whole, of long copies one in 32. The site enters below 0.88 of the inline time and leaves above 0.97.
 //!
 //! A ledger for each site and class bounds the loss of trials, wake-ups and late copies to a
 //! small part of the time of all copies.

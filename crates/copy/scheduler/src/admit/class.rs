@@ -16,6 +16,13 @@ const FIRST_COPIES: u8 = 4;
 /// the service has just woken up, and its caches are cold.
 const TRIAL_COPIES: u8 = 6;
 const WARM_UP_COPIES: u8 = 2;
+/// A trial pays if this part of its waits, in percent, is short enough. One thread that loses its
+/// processor once does not decide; all waits count afterwards.
+const TRIAL_PERCENT: usize = 70;
+/// Runs of copies of at least this length are shorter: their measurement costs little, and a
+/// program makes fewer of them.
+const LONG_BYTES: u64 = 64 << 10;
+const LONG_RUN_COPIES: u8 = 32;
 /// A site that queues makes one inline copy in this number of runs, to measure it again.
 const REFRESH_RUNS: u8 = 16;
 /// A site leaves after this number of losing runs in excess of others.
@@ -69,6 +76,8 @@ pub(super) struct Class {
     window: Recent,
     /// A queued copy without its wait: the submission, and the reading of its bytes.
     base: Recent,
+    /// Waits of a trial.
+    waits: Recent,
     /// Mean wait of a queued copy.
     wait_ns: f32,
     /// Waits since the mean was taken.
@@ -87,7 +96,8 @@ pub(super) struct Class {
 impl Class {
     pub fn decide(&mut self, costs: &Costs, request: &Request) -> Choice {
         let Some(inline_ns) = self.inline_ns() else { return Choice::inline(0) };
-        self.run = request.run.max(1);
+        let long_run = if request.bytes >= LONG_BYTES { LONG_RUN_COPIES } else { u8::MAX };
+        self.run = request.run.clamp(1, long_run);
         self.remote_line_ns = costs.remote_line_ns;
         let run = self.run - 1;
         let choice = match self.stage {
@@ -119,7 +129,7 @@ impl Class {
             return self.wake(run);
         }
         self.stage = Stage::Trial { warm_up: WARM_UP_COPIES, left: TRIAL_COPIES };
-        self.base = Recent::default();
+        (self.base, self.waits) = (Recent::default(), Recent::default());
         (self.wait_ns, self.run_wait_ns) = (0.0, 0.0);
         Choice::queue(0)
     }
@@ -248,13 +258,15 @@ impl Class {
             _ => {}
         }
         self.base.add(base_ns);
+        self.waits.add(wait_ns);
         self.add_wait(wait_ns, inline_ns);
         let Stage::Trial { left, .. } = self.stage else { return };
         if left > 1 {
             self.stage = Stage::Trial { warm_up: 0, left: left - 1 };
             return;
         }
-        self.wait_ns = std::mem::take(&mut self.run_wait_ns) / f32::from(TRIAL_COPIES);
+        self.run_wait_ns = 0.0;
+        self.wait_ns = self.waits.quantile(TRIAL_PERCENT).unwrap_or(0.0);
         match self.queued_ns().is_some_and(|queued_ns| queued_ns < ENTER * inline_ns) {
             true => self.stage = Stage::Queue { losing: 0, runs: 0 },
             false => self.leave(),

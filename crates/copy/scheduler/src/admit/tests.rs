@@ -115,6 +115,21 @@ fn a_window_is_used_after_a_few_copies() {
 }
 
 #[test]
+fn one_late_copy_does_not_decide_a_trial() {
+    for late in 0..8 {
+        let mut site = Simulated::default();
+        let noise = |number: u32| if number == 4 + late { 20_000 } else { 0 };
+        let seen = site.run(World::new(1 << 20, 30_000, 120_000), 60, noise);
+        assert!(seen.queued > 50, "{late}: {seen:?}");
+        // Every third copy is late: it does not pay.
+        let mut site = Simulated::default();
+        let noise = |number: u32| if number % 3 == 0 { 60_000 } else { 0 };
+        let seen = site.run(World::new(1 << 20, 30_000, 120_000), 2000, noise);
+        assert!(seen.queued < 200, "{seen:?}");
+    }
+}
+
+#[test]
 fn the_cost_of_lines_decides() {
     // 64 KiB take 1.1 us to copy, and the window is long; the service is near, then far.
     for (line_ns, is_queued) in [(0.6, true), (3.5, false)] {
