@@ -123,7 +123,7 @@ fn one_late_copy_does_not_decide_a_trial() {
         assert!(seen.queued > 50, "{late}: {seen:?}");
         // Every third copy is late: it does not pay.
         let mut site = Simulated::default();
-        let noise = |number: u32| if number % 3 == 0 { 60_000 } else { 0 };
+        let noise = |number: u32| if number.is_multiple_of(3) { 60_000 } else { 0 };
         let seen = site.run(World::new(1 << 20, 30_000, 120_000), 2000, noise);
         assert!(seen.queued < 200, "{seen:?}");
     }
