@@ -82,7 +82,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts a service with the devices of `config`.
+    /// Starts a service with the devices of `config`. Its threads inherit the processors of the
+    /// calling thread: a thread that is bound to one of them should start the service before.
     ///
     /// # Errors
     /// [`StartError`].
