@@ -243,7 +243,8 @@ impl ServerFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClientFlow, Opened, Splice, Start, splice};
+    use crate::segment::{Range, Sack};
+    use crate::{ClientFlow, FromServer, Opened, Splice, Start, splice};
 
     /// A client that has 1000 of the socket, and a server from number 70 on.
     fn flows() -> (ClientFlow, ServerFlow) {
@@ -326,6 +327,47 @@ mod tests {
         let ack = segment(5, 2000, 26, seen + 70_000);
         let arrived = splice.receive_from_client(&mut client, &mut server, &ack, 1203);
         assert_eq!(arrived.server.map(echo), Some(500_203));
+    }
+
+    #[test]
+    fn relayed_bytes_are_no_gap_for_the_server() {
+        let (mut client, mut server) = flows();
+        let segment = |seq, ack, payload_bytes| Segment {
+            seq: SeqNumber(seq),
+            ack: SeqNumber(ack),
+            flags: TcpFlags::ACK,
+            window: 60_000,
+            payload_bytes,
+            ..Segment::default()
+        };
+        let with_sack = |ack, start, end| {
+            let mut sack = Sack::default();
+            sack.push(Range { start: SeqNumber(start), end: SeqNumber(end) });
+            Segment { sack, ..segment(5, ack, 0) }
+        };
+        splice::receive_from_client(&mut client, &segment(5, 1000, 0));
+        // The balancer's socket has acknowledged nothing and has 200 bytes, which its application has
+        // not taken; it will relay them to the client as 1000 to 1200.
+        splice::send_to_server(&mut server, &segment(9, 70, 0), 1000);
+        splice::receive_from_server(&mut server, &segment(70, 9, 200), 1000).unwrap();
+        let start = Start { next: SeqNumber(70), socket_next: SeqNumber(270), ..start(1000) };
+        let (mut splice, _) = Splice::begin(&mut client, &mut server, start, 1000).unwrap();
+        let forwarded =
+            splice.receive_from_server(&client, &mut server, &segment(270, 9, 500), 1001);
+        assert!(matches!(forwarded, FromServer::Client(shown) if shown.seq == SeqNumber(1200)));
+        // They arrive before the relayed ones. A gap would let the server send those again.
+        let early = with_sack(1000, 1200, 1700);
+        let arrived = splice.receive_from_client(&mut client, &mut server, &early, 1002);
+        assert!(arrived.server.is_none_or(|ack| ack.sack.is_empty()));
+        let part = with_sack(1100, 1200, 1700);
+        let arrived = splice.receive_from_client(&mut client, &mut server, &part, 1003);
+        assert!(arrived.server.is_some_and(|ack| ack.ack.0 == 170 && ack.sack.is_empty()));
+        // A gap in what went past the socket is the server's.
+        let lost = with_sack(1200, 1500, 1700);
+        let arrived = splice.receive_from_client(&mut client, &mut server, &lost, 1004);
+        let ack = arrived.server.unwrap();
+        assert_eq!(ack.ack, SeqNumber(270));
+        assert_eq!(ack.sack.blocks(), [Range { start: SeqNumber(570), end: SeqNumber(770) }]);
     }
 
     #[test]

@@ -273,7 +273,13 @@ impl Splice {
         }
         let direct = self.first + self.delta;
         let ack = later(server.acked, later(segment.ack, direct) - self.delta);
-        let sack = segment.sack.from(later(direct, segment.ack)).less(self.delta);
+        // The client gets bytes that the server's socket has from here: for the server they are no gap.
+        let relayed = server.passed_end + self.delta;
+        let lacks_relayed = direct.before(relayed) && segment.ack.before(relayed);
+        let sack = match lacks_relayed {
+            true => crate::segment::Sack::default(),
+            false => segment.sack.from(later(direct, segment.ack)).less(self.delta),
+        };
         // Also an equal acknowledgement: it has another window, or tells of a loss.
         let is_news = !segment.ack.before(direct) || !sack.is_empty();
         if !segment.is_pure_ack() {

@@ -411,6 +411,7 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 						      struct splice_segment *ack, __u64 now_ms)
 {
 	__u32 direct = splice->first + splice->delta, sent_end = client->sent_end, number;
+	__u32 relayed = server->passed_end + splice->delta;
 	int is_newest, ways, is_ack = is_pure_ack(segment);
 
 	/* A reset for bytes that came after the client's end, or the SYN of another connection. The socket
@@ -436,6 +437,9 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 	number = later(server->acked, later(segment->ack, direct) - splice->delta);
 	*ack = *segment;
 	sack_from(ack, later(direct, segment->ack), splice->delta);
+	/* The client gets bytes that the server's socket has from here: for the server they are no gap. */
+	if (before(direct, relayed) && before(segment->ack, relayed))
+		ack->sack_count = 0;
 	int is_news = !before(segment->ack, direct) || ack->sack_count;
 
 	if (ways)
