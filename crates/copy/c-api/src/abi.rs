@@ -21,6 +21,10 @@ pub const COPIER_LAZY: u32 = 1;
 /// Flag of a copy: queue it, even if it is small.
 pub const COPIER_QUEUED: u32 = 2;
 
+/// Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
+/// is overwritten by another copy before, or if it is aborted.
+pub const COPIER_UNTIL_NEEDED: u32 = u32::MAX;
+
 /// Flag of `_csync`: also wait until no copy reads the bytes, before they are changed or freed.
 pub const COPIER_SYNC_WRITE: u32 = 1;
 /// Flag of `_csync`: do not wait; EAGAIN if the bytes are not copied yet.
@@ -113,7 +117,7 @@ pub struct TaskOpts {
     pub size: u32,
     /// COPIER_LAZY, COPIER_QUEUED.
     pub flags: u32,
-    /// With COPIER_LAZY: the delay in microseconds.
+    /// With COPIER_LAZY: the delay in microseconds; COPIER_UNTIL_NEEDED.
     pub lazy_us: u32,
     /// Maximum size of the segments in which progress is reported, in bytes; at least 1024. 0: the
     /// library chooses.
@@ -167,6 +171,15 @@ pub struct CopierStats {
     pub helped_bytes: u64,
     /// Number of waits for the service.
     pub waits: u64,
+    /// Number of copies with COPIER_UNTIL_NEEDED that were never made.
+    pub never_made: u64,
+    /// Bytes of these copies.
+    pub never_made_bytes: u64,
+}
+
+impl CopierStats {
+    /// Size of the structure in the first version of the interface.
+    pub(crate) const SIZE_MIN: usize = 48;
 }
 
 /// A structure that begins with its size.

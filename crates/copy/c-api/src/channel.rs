@@ -146,6 +146,11 @@ impl Channel {
         synced.map_err(errno::of_copy)
     }
 
+    /// Drops the copies into the bytes that are made only when something needs them.
+    pub fn discard(&self, address: usize, len: usize) {
+        self.copier.iter().for_each(|copier| copier.discard(address, len));
+    }
+
     /// Waits for copies into the bytes and out of them. Keeps errors for a later sync.
     pub fn complete_for_write(&self, address: usize, len: usize) {
         self.copier.iter().for_each(|copier| copier.complete_for_write(address, len));
@@ -177,6 +182,11 @@ impl Channel {
     /// Runs the handlers that are due. Returns their number.
     pub fn run_handlers(&self) -> usize {
         self.copier.as_ref().map_or(0, Copier::run_handlers)
+    }
+
+    /// Deferred copies that were never made, and their bytes.
+    pub fn never_made(&self) -> (u64, u64) {
+        self.copier.as_ref().map_or((0, 0), Copier::never_made)
     }
 
     /// Statistics of the queue.

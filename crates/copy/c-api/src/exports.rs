@@ -54,6 +54,37 @@ pub unsafe extern "C" fn copier_amemcpy_at(
     dst
 }
 
+/// As amemcpy(), but the copy is made only when something needs the bytes: a sync of some of them,
+/// or a change of the source. A copy from dst then reads from src instead. The copy is never made
+/// if another one overwrites all of dst before, or after cdiscard(). Returns dst.
+///
+/// # Safety
+/// As amemcpy().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn amemcpy_lazily(
+    dst: *mut c_void,
+    src: *const c_void,
+    n: usize,
+) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { site::copy_lazily(dst.cast(), src.cast(), n) };
+    dst
+}
+
+/// Says that nothing will look at the n bytes from addr on: copies into them by amemcpy_lazily() are
+/// dropped. Then as csync_write(): the bytes may be changed or freed; their content is undefined.
+/// Returns 0, or -1 with errno.
+///
+/// # Errors
+/// As csync().
+///
+/// # Safety
+/// No requirements: the address is only compared.
+#[unsafe(no_mangle)]
+pub extern "C" fn cdiscard(addr: *const c_void, n: usize) -> c_int {
+    errno::status(sync::discard(&process::get().default, addr.addr(), n))
+}
+
 /// amemmove() with a call site, or NULL. The macro amemmove calls this.
 ///
 /// # Safety
@@ -390,22 +421,29 @@ pub extern "C" fn copier_awaken(fd: c_int) -> c_int {
 pub unsafe extern "C" fn copier_get_stats(fd: c_int, stats: *mut CopierStats) -> c_int {
     let get = || {
         // SAFETY: the caller's promise; the first field is the size.
-        if stats.is_null() || (unsafe { (*stats).size } as usize) < size_of::<CopierStats>() {
+        let size = unsafe { stats.cast::<u32>().as_ref() }.map_or(0, |size| *size as usize);
+        if size < CopierStats::SIZE_MIN {
             return Err(libc::EINVAL);
         }
         let channel = process::get().channel(fd)?;
         let read = channel.stats();
+        let (never_made, never_made_bytes) = channel.never_made();
         let now = CopierStats {
-            size: size_of::<CopierStats>() as u32,
+            size: size.min(size_of::<CopierStats>()) as u32,
             served: channel.is_served().into(),
             at_once: read.at_once,
             queued: read.queued,
             queued_bytes: read.queued_bytes,
             helped_bytes: read.helped_bytes,
             waits: read.waits,
+            never_made,
+            never_made_bytes,
         };
-        // SAFETY: it is not null and large enough.
-        unsafe { stats.write(now) };
+        let bytes = size.min(size_of::<CopierStats>());
+        // SAFETY: the caller has `size` bytes there; `now` has no padding.
+        unsafe {
+            std::ptr::copy_nonoverlapping((&raw const now).cast::<u8>(), stats.cast::<u8>(), bytes);
+        }
         Ok(())
     };
     errno::status(get())

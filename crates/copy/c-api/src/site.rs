@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use unlade_copy::{CopyOptions, TASK_BYTES_MAX, is_refused};
 use unlade_copy_scheduler::admit::{CLASSES, QUEUED_BYTES_MIN, class_of};
 
-use crate::abi::{COPIER_SITE_HAS_STATE, CallSite};
+use crate::abi::{COPIER_SITE_HAS_STATE, COPIER_UNTIL_NEEDED, CallSite};
 use crate::submit::{self, CopyRequest};
 use crate::{countdown, process, sanitize, shm};
 
@@ -60,6 +60,24 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, site: *const
     unsafe { copy_by_admission(dst, src, len, known) };
 }
 
+/// Copies in the default queue, as late as possible.
+///
+/// # Safety
+/// As for [`submit::copy`].
+pub(crate) unsafe fn copy_lazily(dst: *mut u8, src: *const u8, len: usize) {
+    let channel = &process::get().default;
+    let lazy_us = Some(COPIER_UNTIL_NEEDED);
+    if len > TASK_BYTES_MAX || sanitize::is_on() || shm::is_used() {
+        let mut request = CopyRequest::plain(dst, src, len, 0);
+        request.options.lazy_us = lazy_us;
+        // SAFETY: the caller's promise.
+        return unsafe { submit::copy(channel, request) };
+    }
+    let options = CopyOptions { lazy_us, ..CopyOptions::default() };
+    // SAFETY: the caller's promise.
+    let _ = unsafe { channel.submit(dst, src, len, len, &options) };
+}
+
 #[inline]
 fn may_copy_at_once(site: Option<&CallSite>, len: usize) -> bool {
     len <= TASK_BYTES_MAX && site.is_some_and(|site| site.is_at_once(len)) && countdown::take()
@@ -81,8 +99,7 @@ unsafe fn copy_by_admission(
         // SAFETY: the caller's promise.
         return unsafe { submit::copy(channel, request) };
     }
-    if site.is_some_and(|site| site.is_at_once(len)) {
-        // The thread's number is used up, or something is pending.
+    if site.is_some_and(|site| site.is_at_once(len)) && !countdown::take() {
         channel.ask_about(address, len);
     }
     let options = CopyOptions { site: address, ..CopyOptions::default() };

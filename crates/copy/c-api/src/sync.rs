@@ -33,6 +33,18 @@ pub(crate) fn range(
     synced.and(completed(channel, address, len, access))
 }
 
+/// As [`range`] for a write, of bytes that nothing will look at.
+///
+/// # Errors
+/// As for [`range`].
+pub(crate) fn discard(channel: &Channel, address: usize, len: usize) -> Result<(), c_int> {
+    if channel.is_quiet() {
+        return Ok(());
+    }
+    channel.discard(address, len);
+    range(channel, address, len, Access::Write)
+}
+
 /// Reports the sync to the sanitizer, and waits for copies of other processes.
 #[inline]
 fn completed(channel: &Channel, address: usize, len: usize, access: Access) -> Result<(), c_int> {

@@ -2,7 +2,7 @@
 //! them.
 
 use crate::abi::CallSite;
-use crate::exports::{copier_amemcpy_at, csync};
+use crate::exports::{amemcpy_lazily, cdiscard, copier_amemcpy_at, csync};
 use crate::process;
 
 /// Syncs the destination even if the work panics.
@@ -13,6 +13,16 @@ impl Drop for SyncOnDrop<'_> {
     fn drop(&mut self) {
         // Both ranges are valid and do not overlap, so the copy cannot fail.
         csync(self.0.as_ptr().cast(), self.0.len());
+    }
+}
+
+/// Gives the bytes up even if the work panics.
+struct DiscardOnDrop<'d>(&'d mut [u8]);
+
+impl Drop for DiscardOnDrop<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        cdiscard(self.0.as_ptr().cast(), self.0.len());
     }
 }
 
@@ -37,6 +47,36 @@ pub fn copy_while<T>(
     let value = work();
     drop(sync);
     value
+}
+
+/// Calls amemcpy_lazily() for `source` into `middle`, amemcpy() on into `destination` at a call
+/// site, csync() for all of the destination, `work`, and cdiscard() for `middle`, whose content is
+/// then any. Returns the result of `work`.
+///
+/// # Panics
+/// Panics if the lengths differ.
+#[inline]
+pub fn chain<T>(
+    site: &'static CallSite,
+    destination: &mut [u8],
+    middle: &mut [u8],
+    source: &[u8],
+    work: impl FnOnce(&[u8]) -> T,
+) -> T {
+    assert!(source.len() == middle.len() && source.len() == destination.len());
+    let middle = DiscardOnDrop(middle);
+    let sync = SyncOnDrop(destination);
+    let (to, between) = (sync.0.as_mut_ptr(), middle.0.as_mut_ptr());
+    let bytes = source.len();
+    // SAFETY: all three are valid, and borrowed until the copies are synced or dropped at the end
+    // of this function; the call site is static.
+    unsafe {
+        amemcpy_lazily(between.cast(), source.as_ptr().cast(), bytes);
+        copier_amemcpy_at(to.cast(), between.cast(), bytes, site);
+    }
+    let copied = csync(sync.0.as_ptr().cast(), bytes);
+    assert_eq!(copied, 0, "valid memory is copied");
+    work(sync.0)
 }
 
 /// Number of copies of the process' default queue that were queued.

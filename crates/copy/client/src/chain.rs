@@ -123,7 +123,9 @@ impl Copier {
         // SAFETY: within the buffer.
         let src = unsafe { received.buffer.add(range.start) };
         let len = range.len();
-        if !received.token.is_queued() || self.is_ready(&received.token, range.clone()) {
+        // These bytes may never be in the buffer.
+        self.make_deferred_where(|copy| copy.reading(src.addr(), len) != 0);
+        if !received.token.has_task() || self.is_ready(&received.token, range.clone()) {
             // SAFETY: the caller's promise.
             return Ok(unsafe { self.submit(dst, src, len, &CopyOptions::default()) });
         }
@@ -169,7 +171,7 @@ impl Copier {
         assert!(range.start <= range.end && range.end <= count, "{range:?} of {count}");
         // SAFETY: within the buffer.
         let src = unsafe { received.buffer.add(range.start) };
-        let is_there = !received.token.is_queued() || self.is_ready(&received.token, range.clone());
+        let is_there = !received.token.has_task() || self.is_ready(&received.token, range.clone());
         let ticket = if is_there { None } else { self.acquire(range.len()) };
         let Some(ticket) = ticket else {
             // SAFETY: the caller's promise.

@@ -268,6 +268,12 @@ impl Copier {
 
     /// As [`Copier::each_pending`], for a caller that keeps the addresses `kept` valid meanwhile.
     pub(crate) fn each_pending_of(&self, kept: Range<usize>, bits: impl Fn(&Queued) -> u32) {
+        self.make_deferred_where(|queued| bits(queued) != 0);
+        self.each_queued_of(kept, bits);
+    }
+
+    /// As [`Copier::each_pending_of`], without the copies that the client keeps.
+    pub(crate) fn each_queued_of(&self, kept: Range<usize>, bits: impl Fn(&Queued) -> u32) {
         let head = self.queue().head();
         let mut at = self.pending().completed();
         let mut all_done = true;

@@ -13,8 +13,9 @@ use crate::admission::{Admission, Decision, Place, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
 use crate::cache_probe::line_ns;
 use crate::call_handler::call_handler;
+use crate::deferred::Deferred;
 use crate::error::{CopyError, to_result};
-use crate::failures::Failures;
+use crate::failures::{AT_ONCE, DEFERRED, Failures};
 use crate::fork::OnceInChild;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
@@ -33,6 +34,8 @@ const WAKE_BYTES: usize = 128 << 10;
 pub struct Copier {
     attachment: Link,
     pending: Pending,
+    /// Copies that stay here until something looks at them.
+    deferred: Deferred,
     /// Copies by the threads of the program.
     at_once: AtOnce,
     admission: Admission,
@@ -50,7 +53,9 @@ pub struct Copier {
 /// Options of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CopyOptions {
-    /// Defers the copy for this number of microseconds, or until something needs it.
+    /// Defers the copy for this number of microseconds, or until something needs it. `u32::MAX`:
+    /// until something needs it. The client then keeps the copy itself, unless it has a handler or
+    /// must be queued, and it is never made if its destination is overwritten or it is aborted.
     pub lazy_us: Option<u32>,
     /// Queues the copy even if it is small.
     pub queued: bool,
@@ -84,9 +89,28 @@ impl Token {
         Token { ticket, ..Token::DONE }
     }
 
-    /// Returns true if the copy is queued, false if it was synchronous.
+    /// A copy that the client keeps.
+    pub(crate) fn kept(ticket: Ticket) -> Token {
+        Token { ticket, ..Token::DONE }
+    }
+
+    /// The number of a copy that the client keeps, or has kept.
+    #[inline]
+    pub(crate) fn deferral(&self) -> Option<u64> {
+        let is_deferred = self.len_bytes == 0 && self.ticket.0 & (AT_ONCE | DEFERRED) == DEFERRED;
+        is_deferred.then_some(self.ticket.0 & !DEFERRED)
+    }
+
+    /// Returns true if the copy is queued, or kept by the client until something needs it; false if
+    /// it was synchronous.
     #[inline]
     pub fn is_queued(&self) -> bool {
+        self.has_task() || self.deferral().is_some()
+    }
+
+    /// Returns true if the copy is a task of the queue.
+    #[inline]
+    pub(crate) fn has_task(&self) -> bool {
         self.len_bytes != 0
     }
 
@@ -100,7 +124,7 @@ impl Token {
     /// Returns true if the copy was synchronous and failed; a sync returns the error.
     #[inline]
     pub fn has_failed_at_once(&self) -> bool {
-        self.len_bytes == 0 && self.ticket.0 != 0
+        self.len_bytes == 0 && self.ticket.0 & AT_ONCE != 0
     }
 
     /// The segments of a range, relative to the copy's start.
@@ -134,6 +158,7 @@ impl Copier {
         let is_local = attachment.local().is_some();
         Copier {
             pending,
+            deferred: Deferred::default(),
             at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
             admission: Admission::default(),
             window: WindowProbe::default(),
@@ -159,6 +184,11 @@ impl Copier {
     #[inline]
     pub(crate) fn pending(&self) -> &Pending {
         &self.pending
+    }
+
+    #[inline]
+    pub(crate) fn deferred(&self) -> &Deferred {
+        &self.deferred
     }
 
     #[inline]
@@ -271,6 +301,14 @@ impl Copier {
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
         }
+        if self.may_defer(options) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.defer(part) };
+        }
+        let part = match self.attention().is_quiet() {
+            true => part,
+            false => self.past_deferred(part, options.handler.is_some()),
+        };
         if options.queued || options.lazy_us.is_some() {
             // SAFETY: the caller's promise.
             return unsafe { self.submit_queued(part, options) };
@@ -323,6 +361,8 @@ impl Copier {
     /// Acquires a ticket for a task that only a service of this process can execute.
     #[inline]
     pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
+        // The bytes of a socket's task are not known here.
+        self.make_deferred_where(|_| true);
         let is_here = self.local().is_some() && !self.is_orphan();
         if len > 0 && is_here { self.queue().try_acquire() } else { None }
     }
@@ -330,6 +370,9 @@ impl Copier {
     /// Acquires a ticket for a copy, if the service can access its bytes.
     #[inline]
     pub(crate) fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
+        if !self.attention().is_quiet() {
+            self.make_deferred_meeting(dst.addr(), src.addr(), len);
+        }
         let is_shared = self.attachment.reaches(dst.addr(), src.addr(), len);
         if len > 0 && is_shared { self.queue().try_acquire() } else { None }
     }
@@ -453,7 +496,10 @@ impl Copier {
     /// Returns true if the bytes of `range`, from the copy's start, are copied; does not wait.
     #[inline]
     pub fn is_ready(&self, token: &Token, range: Range<usize>) -> bool {
-        !token.is_queued() || self.queue().progress(token.ticket).is_done(token.bits(range))
+        match token.has_task() {
+            true => self.queue().progress(token.ticket).is_done(token.bits(range)),
+            false => token.deferral().is_none_or(|id| !self.is_deferred(id)),
+        }
     }
 
     /// Waits until the bytes of `range`, from the copy's start, are copied.
@@ -464,7 +510,7 @@ impl Copier {
     /// more, a copy between two failed ones may also be reported as failed, but never the reverse.
     #[inline]
     pub fn sync(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
-        if token.is_queued() {
+        if token.has_task() {
             self.sync_queued(token, range)
         } else if token.is_over() {
             Ok(())
@@ -473,12 +519,16 @@ impl Copier {
         }
     }
 
-    /// Returns the error of a synchronous copy, or ends the measurement of its window.
+    /// Returns the error of a synchronous copy, ends the measurement of its window, or makes a copy
+    /// that the client has kept.
     #[cold]
     fn sync_at_once(&self, token: &Token) -> Result<(), CopyError> {
         if token.is_timed {
             self.learn_window(self.window.end_numbered(token.granule_shift));
             return Ok(());
+        }
+        if let Some(id) = token.deferral() {
+            self.make_deferred_numbered(id);
         }
         let code = self.failures().find(token.ticket);
         if let Some(code) = code {
@@ -502,7 +552,7 @@ impl Copier {
         timeout: Duration,
     ) -> Result<bool, CopyError> {
         let is_there =
-            !token.is_queued() || self.wait_until(token.ticket, token.bits(range.clone()), timeout);
+            !token.has_task() || self.wait_until(token.ticket, token.bits(range.clone()), timeout);
         if is_there { self.sync(token, range).map(|()| true) } else { Ok(false) }
     }
 
@@ -528,7 +578,7 @@ impl Copier {
 
     #[inline(never)]
     fn sync_range_slowly(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().completed() != self.queue().head() {
+        if self.pending().completed() != self.queue().head() || self.deferred.any() {
             let kept = address..address.saturating_add(len);
             self.each_pending_of(kept, |queued| queued.writing(address, len));
         }
@@ -558,7 +608,7 @@ impl Copier {
 
     /// As [`Copier::sync_for_write`], but leaves the error for a later sync.
     pub fn complete_for_write(&self, address: usize, len: usize) {
-        if self.pending().completed() != self.queue().head() {
+        if self.pending().completed() != self.queue().head() || self.deferred.any() {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
         }
         if self.window.is_active() {
@@ -598,12 +648,20 @@ impl Copier {
     /// and the receiver cannot detect the abort. A receive still takes its bytes out of the
     /// stream; it ends with this error if another reader took them.
     pub fn abort(&self, token: &Token) {
-        if !token.is_queued() {
+        if let Some(id) = token.deferral() {
+            self.drop_deferred(id);
+        }
+        if !token.has_task() {
             // The caller has given the copy up, so its error is dropped.
             let _ = self.sync(token, 0..0);
             return;
         }
         self.release_orphaned();
+        if let Some(queued) = self.pending().get(token.ticket).filter(Queued::writes) {
+            // Copies that the client keeps may depend on this one.
+            let (dst, len) = (queued.dst, queued.len_bytes as usize);
+            self.make_deferred_where(|copy| copy.reading(dst, len) != 0);
+        }
         let all = token.bits(0..token.len_bytes as usize);
         let progress = self.queue().progress(token.ticket);
         let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
@@ -632,7 +690,7 @@ impl Copier {
 
     /// As [`Copier::abort`]. Without a service, segments that are not copied stay so.
     pub(crate) fn abandon(&self, token: &Token) {
-        if token.is_queued() && !self.is_served() {
+        if token.has_task() && !self.is_served() {
             self.take_back();
             self.queue().progress(token.ticket).abort_rest(token.bits(0..TASK_BYTES_MAX));
         }

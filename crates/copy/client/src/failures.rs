@@ -24,7 +24,9 @@ pub(crate) const FAILURES_MAX: usize = 512;
 
 /// Base of the tickets of failed synchronous copies, which have no tickets of a queue. No queue
 /// reaches it.
-const AT_ONCE: u64 = 1 << 63;
+pub(crate) const AT_ONCE: u64 = 1 << 63;
+/// Base of the tickets of deferred copies that the client keeps.
+pub(crate) const DEFERRED: u64 = 1 << 62;
 
 /// A failed task, or several and the tickets between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,9 +179,11 @@ impl Failures {
             return None;
         }
         let failed = self.lock();
-        let is_later = |failed: &Failed| match failed.last.0 & AT_ONCE {
+        let is_later = |failed: &Failed| match failed.last.0 & (AT_ONCE | DEFERRED) {
             0 => failed.last >= since,
-            _ => failed.last >= at_once,
+            AT_ONCE => failed.last >= at_once,
+            // It may be of any time: a sync of its bytes reports it.
+            _ => false,
         };
         failed
             .iter()

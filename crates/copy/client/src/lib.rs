@@ -71,6 +71,7 @@ mod client_tasks;
 mod completion;
 #[allow(unsafe_code)]
 mod copier;
+mod deferred;
 mod error;
 mod failures;
 #[allow(unsafe_code)]
@@ -90,6 +91,8 @@ mod owned;
 mod pending;
 #[allow(unsafe_code)]
 mod process;
+#[allow(unsafe_code)]
+mod put_off;
 mod receive_tuner;
 #[allow(unsafe_code)]
 mod remote;

@@ -223,7 +223,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
             // A synchronous copy that failed has no ticket in the queue: later tasks of the scope
             // have.
             let head = self.copier.queue().head();
-            self.first_queued.set(Some(if token.is_queued() { token.ticket } else { head }));
+            self.first_queued.set(Some(if token.has_task() { token.ticket } else { head }));
         }
     }
 

@@ -67,7 +67,7 @@ impl<'scope, 'env> Scope<'scope, 'env> {
 
     fn note_at_socket(&self, token: &Token) {
         self.note(token);
-        if token.is_queued() {
+        if token.has_task() {
             self.has_sockets.set(true);
         }
     }

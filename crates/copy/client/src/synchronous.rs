@@ -100,7 +100,7 @@ impl Copier {
     /// a `memcpy` that did not happen.
     #[cold]
     fn precede(&self, dst: usize, src: usize, len: usize) {
-        if self.pending().completed() != self.queue().head() {
+        if self.pending().completed() != self.queue().head() || self.deferred().any() {
             self.each_pending(|queued| {
                 queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
             });
@@ -119,6 +119,7 @@ impl Copier {
     pub(crate) fn settle(&self) {
         self.attention().settle(|| {
             let is_done = self.pending().completed() == self.queue().head();
+            let is_done = is_done && !self.deferred().any();
             is_done && !self.failures().has_unreported() && !self.window().is_active()
         });
     }

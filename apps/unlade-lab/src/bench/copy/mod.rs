@@ -2,6 +2,7 @@
 //!
 //! Every part is a line of [`PARTS`].
 
+mod chains;
 mod deflate;
 mod device;
 mod fairness;
@@ -45,6 +46,10 @@ is a call site that has copied nothing before, and a service that sleeps: the sh
 that were queued, the time until it had learnt its way, and its regret: the time of all its copies, \
 the first ones included, beyond that of the fastest loop. And the price of a submission and of a \
 look at progress.
+
+chains: bytes that are copied into a buffer in between and from there to where they are read, beside \
+two copies by the loops of micro: `amemcpy_lazily`, `amemcpy`, `csync`, and `cdiscard` of the buffer \
+in between, at which nothing looks.
 
 loops: bytes a second of every copy loop of this machine, by size, warm and one after the other; and \
 the time of the calibration that chooses among them.

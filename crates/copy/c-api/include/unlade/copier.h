@@ -40,6 +40,12 @@
 #define COPIER_QUEUED 2
 
 /**
+ * Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
+ * is overwritten by another copy before, or if it is aborted.
+ */
+#define COPIER_UNTIL_NEEDED UINT32_MAX
+
+/**
  * Flag of `_csync`: also wait until no copy reads the bytes, before they are changed or freed.
  */
 #define COPIER_SYNC_WRITE 1
@@ -166,7 +172,7 @@ struct copier_task_opts {
      */
     uint32_t flags;
     /**
-     * With COPIER_LAZY: the delay in microseconds.
+     * With COPIER_LAZY: the delay in microseconds; COPIER_UNTIL_NEEDED.
      */
     uint32_t lazy_us;
     /**
@@ -253,6 +259,14 @@ struct copier_stats {
      * Number of waits for the service.
      */
     uint64_t waits;
+    /**
+     * Number of copies with COPIER_UNTIL_NEEDED that were never made.
+     */
+    uint64_t never_made;
+    /**
+     * Bytes of these copies.
+     */
+    uint64_t never_made_bytes;
 };
 
 #ifdef __cplusplus
@@ -289,6 +303,32 @@ void *amemmove(void *dst, const void *src, size_t n);
  * As amemcpy(). The call site is static.
  */
 void *copier_amemcpy_at(void *dst, const void *src, size_t n, const struct copier_site *site);
+
+/**
+ * As amemcpy(), but the copy is made only when something needs the bytes: a sync of some of them,
+ * or a change of the source. A copy from dst then reads from src instead. The copy is never made
+ * if another one overwrites all of dst before, or after cdiscard(). Returns dst.
+ *
+ * # Safety
+ * As amemcpy().
+ */
+void *amemcpy_lazily(void *dst,
+                     const void *src,
+                     size_t n);
+
+/**
+ * Says that nothing will look at the n bytes from addr on: copies into them by amemcpy_lazily() are
+ * dropped. Then as csync_write(): the bytes may be changed or freed; their content is undefined.
+ * Returns 0, or -1 with errno.
+ *
+ * # Errors
+ * As csync().
+ *
+ * # Safety
+ * No requirements: the address is only compared.
+ */
+int cdiscard(const void *addr,
+             size_t n);
 
 /**
  * amemmove() with a call site, or NULL. The macro amemmove calls this.

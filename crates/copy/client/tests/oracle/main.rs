@@ -60,6 +60,7 @@ struct Totals {
     stops: u64,
     at_once: u64,
     queued: u64,
+    never_made: u64,
     helped_bytes: u64,
     copied_bytes: u64,
     absorbed_bytes: u64,
@@ -83,6 +84,7 @@ impl Totals {
         let stats = copier.stats().read();
         self.at_once += stats.at_once;
         self.queued += stats.queued;
+        self.never_made += copier.never_made().0;
         self.helped_bytes += stats.helped_bytes;
     }
 }
@@ -175,6 +177,7 @@ fn every_byte_is_as_after_memcpy() {
     let totals = totals.into_inner().unwrap();
     println!("{totals:?}");
     assert!(totals.absorbed_bytes > 0 && totals.aborted_segments > 0 && totals.faults > 0);
+    assert!(totals.never_made > 0);
 }
 
 #[test]

@@ -128,10 +128,13 @@ impl<'c> World<'c> {
     fn options(&mut self) -> CopyOptions {
         let lazy_us = self.random.once_in(4).then(|| match self.random.below(4) {
             0 => 60_000_000,
+            1 => u32::MAX,
             _ => self.random.below(2000) as u32,
         });
         let site = self.random.below(8);
-        CopyOptions { lazy_us, queued: !self.random.once_in(8), site, ..CopyOptions::default() }
+        // Copies that are neither queued nor ever due stay with the client.
+        let queued = lazy_us != Some(u32::MAX) && !self.random.once_in(8);
+        CopyOptions { lazy_us, queued, site, ..CopyOptions::default() }
     }
 
     fn submit(&mut self, dst: usize, src: usize, len: usize, options: &CopyOptions) -> Recent {

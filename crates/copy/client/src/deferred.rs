@@ -1,0 +1,322 @@
+//! Copies that are put off until something looks at them, and that are never made if nothing does.
+//!
+//! They stay with the client: no task, no service. Every operation of the client asks this table
+//! first. A copy out of a deferred destination reads from the deferred source instead; a copy that
+//! covers a deferred destination drops the deferred copy; every other meeting has the deferred
+//! copy made. No deferred copy depends on another one, since they meet when they are deferred.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of deferred copies; the oldest one is made when there are more.
+const DEFERRED_MAX: usize = 16;
+
+/// A copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Deferral {
+    /// Unique in the client.
+    pub id: u64,
+    pub dst: usize,
+    pub src: usize,
+    pub len: usize,
+}
+
+impl Deferral {
+    pub fn written(&self) -> Range<usize> {
+        self.dst..self.dst + self.len
+    }
+
+    pub fn read(&self) -> Range<usize> {
+        self.src..self.src + self.len
+    }
+}
+
+/// Returns true if the ranges have a common byte.
+pub(crate) fn meet(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start.max(other.start) < one.end.min(other.end)
+}
+
+fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
+}
+
+/// The deferred copies of a client.
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    /// Number of copies in the table.
+    count: AtomicUsize,
+    table: Mutex<Table>,
+}
+
+/// A locked table. Whoever has it makes copies, so that no other thread finds a copy neither
+/// deferred nor made.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    copies: Vec<Deferral>,
+    last_id: u64,
+    dropped: Dropped,
+}
+
+/// Copies that were never made.
+#[derive(Debug, Default)]
+struct Dropped {
+    copies: u64,
+    bytes: u64,
+}
+
+impl Dropped {
+    fn add(&mut self, copy: &Deferral) {
+        self.copies += 1;
+        self.bytes += copy.len as u64;
+    }
+}
+
+impl Deferred {
+    /// Returns true if there are deferred copies that this thread may know of.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
+    /// Changes the table.
+    pub fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
+        let mut table = self.lock();
+        let value = change(&mut table);
+        self.count.store(table.copies.len(), Ordering::Relaxed);
+        value
+    }
+
+    /// Returns true if this copy is still deferred.
+    pub fn has(&self, id: u64) -> bool {
+        self.any() && self.lock().copies.iter().any(|copy| copy.id == id)
+    }
+
+    /// Copies that were dropped, and their bytes.
+    pub fn dropped(&self) -> (u64, u64) {
+        let table = self.lock();
+        (table.dropped.copies, table.dropped.bytes)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    /// Takes the copies that `is_due` names, and has them made.
+    pub fn make(&mut self, is_due: impl Fn(&Deferral) -> bool, make: impl Fn(&Deferral)) {
+        self.copies.retain(|copy| {
+            let is_due = is_due(copy);
+            if is_due {
+                make(copy);
+            }
+            !is_due
+        });
+    }
+
+    /// Prepares a copy of `len` bytes from `src` to `dst` that is made now: has those made that it
+    /// meets, drops those that it covers, and returns the address to copy from.
+    pub fn precede(
+        &mut self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        make: impl Fn(&Deferral),
+    ) -> usize {
+        let (written, read) = (dst..dst + len, src..src + len);
+        let mut from = src;
+        let count = &mut self.dropped;
+        self.copies.retain(|copy| {
+            if meet(&copy.written(), &read) {
+                let past = copy.src.wrapping_add(src.wrapping_sub(copy.dst));
+                let is_whole = covers(&copy.written(), &read);
+                if is_whole && !meet(&(past..past.wrapping_add(len)), &written) {
+                    from = past;
+                } else {
+                    make(copy);
+                    return false;
+                }
+            }
+            if covers(&written, &copy.written()) {
+                count.add(copy);
+                return false;
+            }
+            let meets = meet(&copy.written(), &written) || meet(&copy.read(), &written);
+            if meets {
+                make(copy);
+            }
+            !meets
+        });
+        from
+    }
+
+    /// Defers a copy, after [`Table::precede`]. Returns its number.
+    pub fn defer(&mut self, dst: usize, src: usize, len: usize, make: impl Fn(&Deferral)) -> u64 {
+        let from = self.precede(dst, src, len, &make);
+        if self.copies.len() >= DEFERRED_MAX {
+            make(&self.copies.remove(0));
+        }
+        self.last_id += 1;
+        self.copies.push(Deferral { id: self.last_id, dst, src: from, len });
+        self.last_id
+    }
+
+    /// Drops a copy that nobody will look at. Returns false if it is not deferred any more.
+    pub fn drop_copy(&mut self, id: u64) -> bool {
+        let Some(at) = self.copies.iter().position(|copy| copy.id == id) else { return false };
+        self.dropped.add(&self.copies.remove(at));
+        true
+    }
+
+    /// Drops the copies into bytes that nobody will look at.
+    pub fn discard(&mut self, bytes: &Range<usize>) {
+        let count = &mut self.dropped;
+        self.copies.retain(|copy| {
+            let is_covered = covers(bytes, &copy.written());
+            if is_covered {
+                count.add(copy);
+            }
+            !is_covered
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use unlade_testkit::Random;
+
+    const BYTES: usize = 64;
+
+    /// A memory in which copies are deferred, and one in which all are made at once.
+    struct Memories {
+        deferring: RefCell<Vec<u8>>,
+        plain: Vec<u8>,
+        table: Table,
+        /// Deferred copies that were abandoned: their destinations may differ, until written.
+        undefined: Vec<bool>,
+    }
+
+    impl Memories {
+        fn new() -> Memories {
+            let bytes: Vec<u8> = (0..BYTES as u8).collect();
+            Memories {
+                deferring: RefCell::new(bytes.clone()),
+                plain: bytes,
+                table: Table::default(),
+                undefined: vec![false; BYTES],
+            }
+        }
+
+        fn step(&mut self, random: &mut Random) {
+            let Memories { deferring, plain, table, undefined } = self;
+            let make = |copy: &Deferral| {
+                deferring.borrow_mut().copy_within(copy.read(), copy.dst);
+            };
+            let len = 1 + random.below(16_usize);
+            let place = |random: &mut Random| random.below(BYTES - len + 1);
+            let (dst, src) = (place(random), place(random));
+            let is_valid = dst.abs_diff(src) >= len;
+            match random.below(8) {
+                0..4 if is_valid => {
+                    table.defer(dst, src, len, make);
+                    plain.copy_within(src..src + len, dst);
+                    let taken = undefined[src..src + len].to_vec();
+                    undefined[dst..dst + len].copy_from_slice(&taken);
+                }
+                4..6 if is_valid => {
+                    let from = table.precede(dst, src, len, make);
+                    deferring.borrow_mut().copy_within(from..from + len, dst);
+                    plain.copy_within(src..src + len, dst);
+                    let taken = undefined[src..src + len].to_vec();
+                    undefined[dst..dst + len].copy_from_slice(&taken);
+                }
+                6 => {
+                    // The program syncs for a write, and writes.
+                    let range = dst..dst + len;
+                    let is_due = |copy: &Deferral| {
+                        meet(&copy.written(), &range) || meet(&copy.read(), &range)
+                    };
+                    table.make(is_due, make);
+                    let byte = random.below(256_u64) as u8;
+                    deferring.borrow_mut()[range.clone()].fill(byte);
+                    plain[range.clone()].fill(byte);
+                    undefined[range].fill(false);
+                }
+                7 if random.below(4) == 0 => {
+                    let range = dst..dst + len;
+                    let discarded =
+                        table.copies.iter().filter(|copy| covers(&range, &copy.written()));
+                    discarded.for_each(|copy| undefined[copy.written()].fill(true));
+                    table.discard(&range);
+                }
+                7 if random.below(4) == 0 => {
+                    if let Some(copy) = table.copies.first().copied() {
+                        assert!(table.drop_copy(copy.id) && !table.drop_copy(copy.id));
+                        undefined[copy.written()].fill(true);
+                    }
+                }
+                _ => {
+                    let range = dst..dst + len;
+                    table.make(|copy| meet(&copy.written(), &range), make);
+                    let deferring = deferring.borrow();
+                    for at in range {
+                        assert!(undefined[at] || deferring[at] == plain[at], "byte {at}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_as_if_every_copy_were_made_at_once() {
+        let seed = unlade_testkit::seed();
+        let mut dropped = 0;
+        for round in 0..2000 {
+            let mut random = Random::numbered(seed, round);
+            let mut memories = Memories::new();
+            for _ in 0..40 {
+                memories.step(&mut random);
+            }
+            let Memories { deferring, plain, mut table, undefined } = memories;
+            // None depends on another: any order is right.
+            table.copies.reverse();
+            table.make(|_| true, |copy| deferring.borrow_mut().copy_within(copy.read(), copy.dst));
+            dropped += table.dropped.copies;
+            let deferring = deferring.into_inner();
+            for at in 0..BYTES {
+                assert!(undefined[at] || deferring[at] == plain[at], "byte {at}, round {round}");
+            }
+        }
+        assert!(dropped > 1000, "{dropped}");
+    }
+
+    #[test]
+    fn chains_read_from_the_first_source() {
+        let made = RefCell::new(Vec::new());
+        let make = |copy: &Deferral| made.borrow_mut().push(copy.id);
+        let mut table = Table::default();
+        let first = table.defer(1000, 5000, 100, make);
+        let second = table.defer(2000, 1010, 50, make);
+        assert_eq!(table.precede(3000, 2020, 30, make), 5030);
+        assert!(made.borrow().is_empty() && table.copies.len() == 2);
+        // Part of the source is not deferred.
+        assert_eq!(table.precede(3000, 1090, 20, make), 1090);
+        assert_eq!(made.take(), [first]);
+        // The destination is covered.
+        table.precede(1990, 9000, 70, make);
+        assert!(made.borrow().is_empty() && table.copies.is_empty());
+        assert_eq!((table.dropped.copies, table.dropped.bytes), (1, 50));
+        assert!(second > first && !table.drop_copy(second));
+        // Back to where it came from.
+        let back = table.defer(1000, 5000, 100, make);
+        assert_eq!(table.precede(5000, 1000, 100, make), 1000);
+        assert_eq!(made.take(), [back]);
+        for number in 0..DEFERRED_MAX + 2 {
+            table.defer(100_000 + 1000 * number, 5000, 100, make);
+        }
+        assert_eq!((made.borrow().len(), table.copies.len()), (2, DEFERRED_MAX));
+    }
+}
