@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use unlade_copy::{AtOnce, Attachment, Copier, CopyOptions, StatsRead, Token};
+use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, StatsRead, Token};
+use unlade_copy_kernels::probes::{self, NO_TICKET};
 
 use crate::errno;
 
@@ -99,11 +100,17 @@ impl Channel {
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize, readers: bool) -> Result<(), c_int> {
         let synced = match &self.copier {
-            None => self.at_once.sync_range(address, len),
+            None => self.sync_range_at_once(address, len),
             Some(copier) if readers => copier.sync_for_write(address, len),
             Some(copier) => copier.sync_range(address, len),
         };
         synced.map_err(errno::of_copy)
+    }
+
+    /// As [`Channel::sync_range`], without a service.
+    fn sync_range_at_once(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
+        self.at_once.sync_range(address, len)
     }
 
     /// Waits for copies into the bytes and out of them. Keeps errors for a later sync.

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use unlade_copy_kernels::probes::{self, Maker, NO_TICKET};
 use unlade_copy_kernels::{Fault, Hint};
 use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
@@ -256,6 +257,7 @@ impl Copier {
         let place = Place::of(options.site, whole_bytes);
         let part = Part { dst, src, len, hint: hint_for(whole_bytes), place };
         if is_refused(dst.addr(), src.addr(), len) {
+            probes::submit(dst.addr(), src.addr(), len, NO_TICKET, options.site);
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
         }
@@ -349,11 +351,13 @@ impl Copier {
     #[inline(always)]
     unsafe fn make_at_once(&self, part: Part, options: &CopyOptions) -> Token {
         self.stats.count_at_once(part.len);
+        probes::submit(part.dst.addr(), part.src.addr(), part.len, NO_TICKET, options.site);
         // SAFETY: the caller's promise.
         if unsafe { self.copy_at_once(part) }.is_err() {
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, options) };
         }
+        probes::done(part.dst.addr(), part.len, NO_TICKET, Maker::Submitter, 0);
         if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);
@@ -375,6 +379,7 @@ impl Copier {
         options: &CopyOptions,
     ) -> Token {
         let ticket = self.at_once.fail(part.dst.addr(), part.len, failure);
+        probes::done(part.dst.addr(), 0, NO_TICKET, Maker::Submitter, failure.code().get());
         if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);
@@ -387,6 +392,7 @@ impl Copier {
     #[inline]
     pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, options: &CopyOptions) -> Token {
         let Part { dst, src, len, hint, place } = part;
+        probes::submit(dst.addr(), src.addr(), len, ticket.0, options.site);
         let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
         // A copy that the program wants queued, or deferred, teaches nothing.
         let is_chosen = !options.queued && options.lazy_us.is_none();
@@ -566,6 +572,7 @@ impl Copier {
 
     #[inline(never)]
     fn sync_queued(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
+        probes::sync(range.start, range.len(), token.ticket.0);
         let bits = token.bits(range);
         match token.is_timed {
             true => self.sync_timed(token.ticket, bits),
@@ -580,6 +587,7 @@ impl Copier {
     /// [`CopyError`] if a copy failed, however long ago, unless its error was already reported for
     /// these bytes, or a later copy writes them.
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
         if self.pending().completed() != self.queue().head() {
             let kept = address..address.saturating_add(len);
             self.each_pending_of(kept, |queued| queued.writing(address, len));
@@ -596,6 +604,7 @@ impl Copier {
     /// # Errors
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
         self.complete_for_write(address, len);
         self.at_once.sync_range(address, len)
     }
