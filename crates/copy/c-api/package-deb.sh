@@ -102,7 +102,8 @@ control() { # PACKAGE SECTION DEPENDS SUMMARY, description on standard input
         echo "Description: $4"
         sed 's/^/ /'
     } >"$work/$1/DEBIAN/control"
-    (cd "$work/$1" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$work/$1/DEBIAN/md5sums"
+    (cd "$work/$1" && find usr -type f -print0 | sort -z | xargs -0 md5sum) \
+        >"$work/$1/DEBIAN/md5sums"
     mkdir -p "$output"
     dpkg-deb --root-owner-group --build "$work/$1" \
         "$output/${1}_${version}_${architecture}.deb" >/dev/null

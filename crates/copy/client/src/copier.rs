@@ -8,7 +8,7 @@ use unlade_copy_kernels::probes::{self, Maker, NO_TICKET};
 use unlade_copy_kernels::{Fault, Hint};
 use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
-use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
+use unlade_shm::{Flags, Queue, Task, Ticket, segment};
 
 use crate::admission::{Admission, Decision, Place, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
@@ -637,56 +637,6 @@ impl Copier {
         self.learn_window(self.window.end());
         self.run_handlers();
         to_result(self.failures().unreported_since(since, at_once))
-    }
-
-    /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
-    /// their destination is undefined. When this returns the copy is completed: its bytes may be
-    /// used again.
-    ///
-    /// A send or a forward that waits for its socket ends with
-    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED). Bytes already sent stay sent,
-    /// and the receiver cannot detect the abort. A receive still takes its bytes out of the
-    /// stream; it ends with this error if another reader took them.
-    pub fn abort(&self, token: &Token) {
-        if !token.is_queued() {
-            // The caller has given the copy up, so its error is dropped.
-            let _ = self.sync(token, 0..0);
-            return;
-        }
-        self.release_orphaned();
-        let all = token.bits(0..token.len_bytes as usize);
-        let progress = self.queue().progress(token.ticket);
-        let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
-        // A full ring drains as soon as the service polls it.
-        while self.queue().push_sync(wish).is_err() && self.is_served() {
-            self.ring();
-            std::thread::yield_now();
-        }
-        self.ring();
-        // Do not help: that would copy the aborted bytes.
-        let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
-        if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
-            // No service runs that could abort the task.
-            let queued = self.pending().get(token.ticket);
-            if queued.is_some_and(|queued| queued.destination_socket().is_some()) {
-                // No task depends on a send or a forward.
-                progress.abort_rest(all);
-            }
-            self.complete_slowly(token.ticket, all, 0);
-        }
-        // The caller has given the copy up, so mark its error as reported.
-        if let Some(code) = progress.error() {
-            self.failures().mark_reported(token.ticket, code);
-        }
-    }
-
-    /// As [`Copier::abort`]. Without a service, segments that are not copied stay so.
-    pub(crate) fn abandon(&self, token: &Token) {
-        if token.is_queued() && !self.is_served() {
-            self.take_back();
-            self.queue().progress(token.ticket).abort_rest(token.bits(0..TASK_BYTES_MAX));
-        }
-        self.abort(token);
     }
 
     /// Runs the handlers that are due in this thread. Returns their number.

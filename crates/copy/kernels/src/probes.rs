@@ -4,22 +4,23 @@
 //!
 //! The provider is `unlade_copy`. An argument is a word of 64 bits.
 //!
-//! | probe | when | arguments |
-//! |---|---|---|
-//! | `submit` | before a copy of at most 1 MiB is queued, or made at once | destination, source, bytes, ticket, call site |
-//! | `done` | bytes of a copy are written, or it failed | destination, bytes, ticket, [`Maker`], error |
-//! | `sync` | a program asks for bytes | start, bytes, ticket |
-//! | `waited` | a sync had to wait for a queued copy, or copied a part of it | ticket, nanoseconds |
+//! - `submit`, before a copy of at most 1 MiB is queued, or made at once: destination, source, bytes,
+//!   ticket, call site;
+//! - `done`, when bytes of a copy are written, or it failed: destination, bytes, ticket, [`Maker`],
+//!   error;
+//! - `sync`, when a program asks for bytes: start, bytes, ticket;
+//! - `waited`, when a sync had to wait for a queued copy, or copied a part of it: ticket,
+//!   nanoseconds.
 //!
-//! A ticket is the number of a queued copy in its queue; it is [`NO_TICKET`] for a copy that is made
-//! at once, and for a sync by address.
+//! A ticket is the number of a queued copy in its queue; it is [`NO_TICKET`] for a copy that is
+//! made at once, and for a sync by address.
 //!
 //! **Form.** A probe is a function of its own, which has one `nop` and is called only while a tracer
 //! is attached: a tracer then increments the probe's semaphore, see the page *User Space Probe
 //! Implementation* of SystemTap. The arguments are in the registers of the calling convention. There
-//! is one place for each probe, and its note is dropped by the linker together with the function.
-//! Inlined probes would leave notes of functions that were removed, with wrong addresses, where a
-//! tracer would write breakpoints.
+//! is one place for each probe, and the linker drops its note together with the function. Inlined
+//! probes would leave notes of functions that were removed, with wrong addresses, where a tracer
+//! would write breakpoints.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -134,7 +135,8 @@ pub fn submit(dst: usize, src: usize, bytes: usize, ticket: u64, site: usize) {
 }
 
 /// Bytes of a copy are written. `error` is 0, or the code of the copy's failure; then `bytes` are
-/// those before it, as far as they are known. In a daemon `dst` is an offset in the client's region.
+/// those before it, as far as they are known. In a daemon `dst` is an offset in the client's
+/// region.
 #[inline(always)]
 pub fn done(dst: usize, bytes: usize, ticket: u64, maker: Maker, error: u16) {
     if is_traced(&DONE) {
