@@ -105,37 +105,72 @@ fn static_programs_have_valid_probes() {
     }
 }
 
-/// Directory of tracefs where user probes can be made, or the reason why there is none.
-fn tracefs() -> Result<PathBuf, String> {
-    let candidates = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
-    let found = candidates.into_iter().find(|path| path.join("uprobe_events").exists());
-    let found = found.ok_or("tracefs is not mounted, or the kernel has no CONFIG_UPROBE_EVENTS")?;
-    let opened = OpenOptions::new().append(true).open(found.join("uprobe_events"));
-    opened.map(|_| found).map_err(|error| format!("uprobe_events: {error}"))
+/// The tracefs of this kernel.
+struct Tracefs {
+    path: PathBuf,
+    /// Holds the directory where it was mounted for this test.
+    mounted: Option<tempfile::TempDir>,
+}
+
+impl Tracefs {
+    /// Uses the one that is mounted, or mounts it.
+    ///
+    /// # Errors
+    /// The reason why there is none with user probes.
+    fn new() -> Result<Tracefs, String> {
+        let usual = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"].map(PathBuf::from);
+        let tracefs = match usual.into_iter().find(|path| path.join("uprobe_events").exists()) {
+            Some(path) => Tracefs { path, mounted: None },
+            None => Tracefs::mount()?,
+        };
+        let opened = OpenOptions::new().append(true).open(tracefs.path.join("uprobe_events"));
+        let why = |error| format!("the kernel has no user probes, or they need root: {error}");
+        opened.map(|_| tracefs).map_err(why)
+    }
+
+    fn mount() -> Result<Tracefs, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tracefs", "tracefs"]).arg(directory.path());
+        let output = mount.output().map_err(|error| format!("mount: {error}"))?;
+        let path = directory.path().to_owned();
+        match output.status.success() {
+            true => Ok(Tracefs { path, mounted: Some(directory) }),
+            false => Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        }
+    }
+}
+
+impl Drop for Tracefs {
+    fn drop(&mut self) {
+        if self.mounted.is_some() {
+            let _ = Command::new("umount").arg(&self.path).status();
+        }
+    }
 }
 
 /// Events of the kernel at the library's probes; removed at the end.
 struct Events {
-    tracefs: PathBuf,
+    tracefs: Tracefs,
     group: String,
     names: Vec<String>,
 }
 
 impl Events {
     fn control(&self, text: &str) {
-        let file = OpenOptions::new().append(true).open(self.tracefs.join("uprobe_events"));
+        let file = OpenOptions::new().append(true).open(self.tracefs.path.join("uprobe_events"));
         let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
         written.unwrap_or_else(|error| panic!("uprobe_events: `{text}`: {error}"));
     }
 
     fn enable(&self, is_on: bool) -> std::io::Result<()> {
-        let path = self.tracefs.join("events").join(&self.group).join("enable");
+        let path = self.tracefs.path.join("events").join(&self.group).join("enable");
         fs::write(path, if is_on { "1" } else { "0" })
     }
 
     /// Number of times that each event has occurred, by name.
     fn counts(&self) -> Vec<(String, u64)> {
-        let text = fs::read_to_string(self.tracefs.join("uprobe_profile")).unwrap();
+        let text = fs::read_to_string(self.tracefs.path.join("uprobe_profile")).unwrap();
         let count = |name: &String| {
             let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
             let names = [name.clone(), format!("{}:{name}", self.group)];
@@ -152,7 +187,8 @@ impl Drop for Events {
         let _ = self.enable(false);
         for name in &self.names {
             let text = format!("-:{}/{name}\n", self.group);
-            let file = OpenOptions::new().append(true).open(self.tracefs.join("uprobe_events"));
+            let file =
+                OpenOptions::new().append(true).open(self.tracefs.path.join("uprobe_events"));
             let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
         }
     }
@@ -160,7 +196,7 @@ impl Drop for Events {
 
 #[test]
 fn probes_fire_when_a_program_copies() {
-    let tracefs = match tracefs() {
+    let tracefs = match Tracefs::new() {
         Ok(tracefs) => tracefs,
         Err(reason) => return println!("skipped: {reason}"),
     };
