@@ -13,6 +13,10 @@ fn main() {
     // Functions of this process may be handlers, and threads of the service run for its whole
     // life: the library stays where it is.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    // No page of the file is mapped by two segments, and offsets in the file equal addresses. The
+    // kernel counts tracers in the first mapping of a semaphore's page, and perf (6.1) takes the
+    // address of a probe for its offset.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-z,separate-loadable-segments");
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());
     let out = PathBuf::from(env::var_os("OUT_DIR").unwrap_or_default()).join("copier.h");
     let config = match cbindgen::Config::from_file(root.join("cbindgen.toml")) {

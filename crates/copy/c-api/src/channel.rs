@@ -6,7 +6,8 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use unlade_copy::{AtOnce, Attachment, Copier, CopyOptions, StatsRead, Token};
+use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, StatsRead, Token};
+use unlade_copy_kernels::probes::{self, NO_TICKET};
 
 use crate::errno;
 
@@ -77,10 +78,10 @@ impl Channel {
     /// # Safety
     /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
     #[inline]
-    pub unsafe fn copy_quietly(&self, dst: *mut u8, src: *const u8, len: usize) {
+    pub unsafe fn copy_quietly(&self, dst: *mut u8, src: *const u8, len: usize, site: usize) {
         match &self.copier {
             // SAFETY: the caller's promise.
-            Some(copier) => unsafe { copier.copy_quietly(dst, src, len) },
+            Some(copier) => unsafe { copier.copy_quietly(dst, src, len, site) },
             // SAFETY: the caller's promise.
             None => drop(unsafe { self.at_once.copy(dst, src, len, len) }),
         }
@@ -135,11 +136,7 @@ impl Channel {
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize, readers: bool) -> Result<(), c_int> {
         let synced = match &self.copier {
-            None => {
-                let synced = self.at_once.sync_range(address, len);
-                self.at_once.settle();
-                synced
-            }
+            None => self.sync_range_at_once(address, len),
             Some(copier) if readers => copier.sync_for_write(address, len),
             Some(copier) => copier.sync_range(address, len),
         };
@@ -149,6 +146,14 @@ impl Channel {
     /// Drops the copies into the bytes that are made only when something needs them.
     pub fn discard(&self, address: usize, len: usize) {
         self.copier.iter().for_each(|copier| copier.discard(address, len));
+    }
+
+    /// As [`Channel::sync_range`], without a service.
+    fn sync_range_at_once(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
+        let synced = self.at_once.sync_range(address, len);
+        self.at_once.settle();
+        synced
     }
 
     /// Waits for copies into the bytes and out of them. Keeps errors for a later sync.

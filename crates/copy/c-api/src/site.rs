@@ -54,7 +54,7 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, site: *const
         && (len < QUEUED_BYTES_MIN as usize || may_copy_at_once(known, len))
     {
         // SAFETY: the caller's promise; nothing is pending, and the ranges do not overlap.
-        return unsafe { process.default.copy_quietly(dst, src, len) };
+        return unsafe { process.default.copy_quietly(dst, src, len, site.addr()) };
     }
     // SAFETY: the caller's promise.
     unsafe { copy_by_admission(dst, src, len, known) };

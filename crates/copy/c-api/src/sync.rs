@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::ops::Range;
 
 use unlade_copy::Token;
+use unlade_copy_kernels::probes::{self, NO_TICKET};
 
 use crate::abi::{self, DESCR_TOKENS, Descr};
 use crate::channel::{Channel, Parts};
@@ -27,6 +28,7 @@ pub(crate) fn range(
     access: Access,
 ) -> Result<(), c_int> {
     if channel.is_quiet() {
+        probes::sync(address, len, NO_TICKET);
         return Ok(());
     }
     let synced = channel.sync_range(address, len, access == Access::Write);
@@ -39,6 +41,7 @@ pub(crate) fn range(
 /// As for [`range`].
 pub(crate) fn discard(channel: &Channel, address: usize, len: usize) -> Result<(), c_int> {
     if channel.is_quiet() {
+        probes::sync(address, len, NO_TICKET);
         return Ok(());
     }
     channel.discard(address, len);

@@ -4,23 +4,17 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+use support::{ROOT, has, libraries, program, run};
+
+mod support;
+
 /// Marks the line in a bad program that the report must name.
 const MARK: &str = "/* submitted here */";
-
-/// Directory of the libraries of this build.
-fn libraries() -> PathBuf {
-    let program = std::env::current_exe().unwrap();
-    let deps = program.parent().unwrap();
-    let candidates = [deps, deps.parent().unwrap()];
-    let found = candidates.iter().find(|path| path.join("libunlade_copier.so").exists());
-    found.expect("cargo builds the library before its tests").to_path_buf()
-}
 
 /// Prefix of the installed library.
 fn prefix() -> &'static Path {
@@ -40,30 +34,6 @@ impl Drop for Remove {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(prefix());
     }
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
-}
-
-fn has(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-/// Runs a test program; a hang is ended and counts as a failure.
-fn program(path: &Path) -> Command {
-    let mut command = Command::new("timeout");
-    command.args(["--signal=ABRT", "120"]).arg(path);
-    command
 }
 
 /// Output of pkg-config, as words.

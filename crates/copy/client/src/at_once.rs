@@ -7,6 +7,7 @@
 use std::num::NonZeroU16;
 use std::ops::Range;
 
+use unlade_copy_kernels::probes::{self, Maker, NO_TICKET};
 use unlade_copy_kernels::stream::STREAM_BYTES_MIN;
 use unlade_copy_kernels::{Fault, Guard, Hint};
 use unlade_copy_service::TaskFailure;
@@ -113,17 +114,18 @@ impl AtOnce {
         len: usize,
         whole_bytes: usize,
     ) -> Result<(), TaskFailure> {
+        probes::submit(dst.addr(), src.addr(), len, NO_TICKET, 0);
         if is_refused(dst.addr(), src.addr(), len) {
-            self.fail(dst.addr(), len, TaskFailure::Refused);
-            return Err(TaskFailure::Refused);
+            return Err(self.fail_now(dst.addr(), len, TaskFailure::Refused));
         }
         self.failures.overwrite(dst.addr(), len);
         // SAFETY: the caller's promise; the ranges do not overlap.
         let copied = unsafe { self.copy_now(dst, src, len, hint_for(whole_bytes)) };
-        copied.map_err(|_| {
-            self.fail(dst.addr(), len, TaskFailure::BadAddress);
-            TaskFailure::BadAddress
-        })
+        if copied.is_err() {
+            return Err(self.fail_now(dst.addr(), len, TaskFailure::BadAddress));
+        }
+        probes::done(dst.addr(), len, NO_TICKET, Maker::Submitter, 0);
+        Ok(())
     }
 
     /// Moves `len` bytes between ranges that may overlap, through a bounce buffer. The C library's
@@ -153,6 +155,7 @@ impl AtOnce {
                 self.copy_now(to, bounce.as_ptr(), count, Hint::Reuse)
             }
         };
+        probes::submit(dst.addr(), src.addr(), len, NO_TICKET, 0);
         self.failures.overwrite(dst.addr(), len);
         let mut done = 0;
         while done < len {
@@ -162,12 +165,20 @@ impl AtOnce {
                 false => carry(done, count).err().map(|_| TaskFailure::BadAddress),
             };
             if let Some(failure) = failure {
-                self.fail(dst.addr(), len, failure);
-                return Err(failure);
+                return Err(self.fail_now(dst.addr(), len, failure));
             }
             done += count;
         }
+        probes::done(dst.addr(), len, NO_TICKET, Maker::Submitter, 0);
         Ok(())
+    }
+
+    /// Keeps the error of a copy that the calling thread has just tried, and returns it.
+    #[cold]
+    fn fail_now(&self, dst: usize, len: usize, failure: TaskFailure) -> TaskFailure {
+        self.fail(dst, len, failure);
+        probes::done(dst, 0, NO_TICKET, Maker::Submitter, failure.code().get());
+        failure
     }
 
     /// Keeps the error of a copy that did not write `len` bytes from `dst` on, for the sync of

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::Hint;
+use unlade_copy_kernels::probes::{self, Maker};
 use unlade_copy_service::TaskFailure;
 use unlade_shm::segment::{self, Run};
 use unlade_shm::{SyncKind, SyncTask, Ticket, Until, WaitPolicy, Waited};
@@ -165,9 +166,12 @@ impl Copier {
             // segments are not done. This thread holds their claim, and no older pending task
             // touches them. Ranges that overlap are not queued.
             if unsafe { self.copy_now(dst, src, len, hint) }.is_err() {
-                progress.fail(TaskFailure::BadAddress.code(), mine);
+                let code = TaskFailure::BadAddress.code();
+                probes::done(dst.addr(), 0, ticket.0, Maker::Waiter, code.get());
+                progress.fail(code, mine);
                 return;
             }
+            probes::done(dst.addr(), len, ticket.0, Maker::Waiter, 0);
         }
         progress.finish(mine);
         self.stats().count_helped(mine, queued);

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::Hint;
+use unlade_copy_kernels::probes::{self, NO_TICKET};
 use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
-use unlade_shm::{Flags, Queue, SyncKind, SyncTask, Task, Ticket, WaitPolicy, Waited, segment};
+use unlade_shm::{Flags, Queue, Task, Ticket, segment};
 
 use crate::admission::{Admission, Decision, Place, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
@@ -298,6 +299,7 @@ impl Copier {
         let place = Place::of(options.site, whole_bytes);
         let part = Part { dst, src, len, hint: hint_for(whole_bytes), place };
         if is_refused(dst.addr(), src.addr(), len) {
+            probes::submit(dst.addr(), src.addr(), len, NO_TICKET, options.site);
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::Refused, options) };
         }
@@ -414,6 +416,7 @@ impl Copier {
     #[inline]
     pub(crate) fn enqueue(&self, ticket: Ticket, part: Part, options: &CopyOptions) -> Token {
         let Part { dst, src, len, hint, place } = part;
+        probes::submit(dst.addr(), src.addr(), len, ticket.0, options.site);
         let task = Task::copy(dst.addr() as u64, src.addr() as u64, len as u32);
         // A copy that the program wants queued, or deferred, teaches nothing.
         let is_chosen = !options.queued && options.lazy_us.is_none();
@@ -558,6 +561,7 @@ impl Copier {
 
     #[inline(never)]
     fn sync_queued(&self, token: &Token, range: Range<usize>) -> Result<(), CopyError> {
+        probes::sync(range.start, range.len(), token.ticket.0);
         let bits = token.bits(range);
         match token.is_timed {
             true => self.sync_timed(token.ticket, bits),
@@ -573,6 +577,7 @@ impl Copier {
     /// these bytes, or a later copy writes them.
     #[inline]
     pub fn sync_range(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
         if self.attention().is_quiet() { Ok(()) } else { self.sync_range_slowly(address, len) }
     }
 
@@ -597,6 +602,7 @@ impl Copier {
     /// [`CopyError`] where a copy into the bytes failed, as for [`Copier::sync_range`].
     #[inline]
     pub fn sync_for_write(&self, address: usize, len: usize) -> Result<(), CopyError> {
+        probes::sync(address, len, NO_TICKET);
         if self.attention().is_quiet() {
             return Ok(());
         }
@@ -637,64 +643,6 @@ impl Copier {
         self.run_handlers();
         self.settle();
         to_result(self.failures().unreported_since(since, at_once))
-    }
-
-    /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
-    /// their destination is undefined. When this returns the copy is completed: its bytes may be
-    /// used again.
-    ///
-    /// A send or a forward that waits for its socket ends with
-    /// [`TaskFailure::CANCELLED`](crate::TaskFailure::CANCELLED). Bytes already sent stay sent,
-    /// and the receiver cannot detect the abort. A receive still takes its bytes out of the
-    /// stream; it ends with this error if another reader took them.
-    pub fn abort(&self, token: &Token) {
-        if let Some(id) = token.deferral() {
-            self.drop_deferred(id);
-        }
-        if !token.has_task() {
-            // The caller has given the copy up, so its error is dropped.
-            let _ = self.sync(token, 0..0);
-            return;
-        }
-        self.release_orphaned();
-        if let Some(queued) = self.pending().get(token.ticket).filter(Queued::writes) {
-            // Copies that the client keeps may depend on this one.
-            let (dst, len) = (queued.dst, queued.len_bytes as usize);
-            self.make_deferred_where(|copy| copy.reading(dst, len) != 0);
-        }
-        let all = token.bits(0..token.len_bytes as usize);
-        let progress = self.queue().progress(token.ticket);
-        let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
-        // A full ring drains as soon as the service polls it.
-        while self.queue().push_sync(wish).is_err() && self.is_served() {
-            self.ring();
-            std::thread::yield_now();
-        }
-        self.ring();
-        // Do not help: that would copy the aborted bytes.
-        let policy = WaitPolicy { slices_max: u32::MAX, ..WaitPolicy::default() };
-        if progress.wait(all, &policy, || self.is_served()) != Waited::Done {
-            // No service runs that could abort the task.
-            let queued = self.pending().get(token.ticket);
-            if queued.is_some_and(|queued| queued.destination_socket().is_some()) {
-                // No task depends on a send or a forward.
-                progress.abort_rest(all);
-            }
-            self.complete_slowly(token.ticket, all, 0);
-        }
-        // The caller has given the copy up, so mark its error as reported.
-        if let Some(code) = progress.error() {
-            self.failures().mark_reported(token.ticket, code);
-        }
-    }
-
-    /// As [`Copier::abort`]. Without a service, segments that are not copied stay so.
-    pub(crate) fn abandon(&self, token: &Token) {
-        if token.has_task() && !self.is_served() {
-            self.take_back();
-            self.queue().progress(token.ticket).abort_rest(token.bits(0..TASK_BYTES_MAX));
-        }
-        self.abort(token);
     }
 
     /// Runs the handlers that are due in this thread. Returns their number.

@@ -9,6 +9,7 @@ use std::num::NonZeroU16;
 use std::ops::Range;
 use std::time::Instant;
 
+use unlade_copy_kernels::probes::{self, NOT_MEASURED_NS};
 use unlade_copy_scheduler::admit::QueuedTiming;
 use unlade_shm::{Ticket, segment};
 
@@ -47,11 +48,14 @@ impl Copier {
     pub(crate) fn complete_late(&self, ticket: Ticket, bits: u32) {
         let Some(place) = self.pending().place(ticket) else {
             self.complete_slowly(ticket, bits, 0);
+            probes::waited(ticket.0, NOT_MEASURED_NS);
             return;
         };
         let began = Instant::now();
         self.complete_slowly(ticket, bits, 0);
-        self.admission().learn_late(place, nanos(began));
+        let wait_ns = nanos(began);
+        probes::waited(ticket.0, wait_ns.into());
+        self.admission().learn_late(place, wait_ns);
     }
 
     /// Number of bytes that the service must copy before a task that is queued now.
@@ -136,8 +140,13 @@ impl Copier {
     ) -> Result<(), NonZeroU16> {
         let began = Instant::now();
         let window_ns = self.window_ns(self.pending().timing(ticket), began);
+        let is_late = !self.queue().progress(ticket).is_done(bits);
         let completed = self.complete_unreported(ticket, bits);
-        self.pending().add_wait(ticket, window_ns, nanos(began));
+        let wait_ns = nanos(began);
+        if is_late {
+            probes::waited(ticket.0, wait_ns.into());
+        }
+        self.pending().add_wait(ticket, window_ns, wait_ns);
         // Later syncs may have to wait for the rest.
         if completed.is_ok() && self.queue().progress(ticket).is_done(queued.all()) {
             self.learn_from(ticket, queued, Some((bits, kept)));

@@ -50,6 +50,7 @@
 //! synchronous copy. In a child after fork(2) copies are synchronous. `unsafe` is denied except in
 //! the modules that name it below, whose blocks state their proofs.
 #![deny(unsafe_code)]
+mod abort;
 mod admission;
 #[allow(unsafe_code)]
 mod arena;

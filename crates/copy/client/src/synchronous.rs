@@ -1,5 +1,6 @@
 //! Copies that the submitting thread makes before its call returns.
 
+use unlade_copy_kernels::probes::{self, Maker, NO_TICKET};
 use unlade_copy_kernels::{Fault, Hint};
 use unlade_copy_service::TaskFailure;
 
@@ -14,12 +15,22 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
     #[inline(always)]
-    pub unsafe fn copy_quietly(&self, dst: *mut u8, src: *const u8, len: usize) {
+    pub unsafe fn copy_quietly(&self, dst: *mut u8, src: *const u8, len: usize, site: usize) {
         self.stats().count_at_once(len);
+        probes::submit(dst.addr(), src.addr(), len, NO_TICKET, site);
         // SAFETY: the caller's promise.
         if unsafe { self.copy_now(dst, src, len, Hint::Reuse) }.is_err() {
             self.at_once().keep(dst.addr(), len, TaskFailure::BadAddress);
+            probes::done(
+                dst.addr(),
+                0,
+                NO_TICKET,
+                Maker::Submitter,
+                TaskFailure::BadAddress.code().get(),
+            );
+            return;
         }
+        probes::done(dst.addr(), len, NO_TICKET, Maker::Submitter, 0);
     }
 
     /// # Safety
@@ -27,11 +38,13 @@ impl Copier {
     #[inline(always)]
     pub(crate) unsafe fn make_at_once(&self, part: Part, options: &CopyOptions) -> Token {
         self.stats().count_at_once(part.len);
+        probes::submit(part.dst.addr(), part.src.addr(), part.len, NO_TICKET, options.site);
         // SAFETY: the caller's promise.
         if unsafe { self.copy_at_once(part) }.is_err() {
             // SAFETY: the caller's promise.
             return unsafe { self.fail_at_once(part, TaskFailure::BadAddress, options) };
         }
+        probes::done(part.dst.addr(), part.len, NO_TICKET, Maker::Submitter, 0);
         if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);
@@ -53,6 +66,7 @@ impl Copier {
         options: &CopyOptions,
     ) -> Token {
         let ticket = self.at_once().fail(part.dst.addr(), part.len, failure);
+        probes::done(part.dst.addr(), 0, NO_TICKET, Maker::Submitter, failure.code().get());
         if let Some((function, argument)) = options.handler {
             // The handler may free the source, which older copies may still read.
             self.complete_for_write(part.src.addr(), part.len);

@@ -37,6 +37,7 @@
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
+//! - [`probes`]: static user probes for tracers, of all crates of the copy service;
 //! - [`calibrate`]: measures the fastest loop for each length on this machine;
 //! - [`device`]: interface of asynchronous units;
 //! - [`dsa`]: Intel's Data Streaming Accelerator;
@@ -62,6 +63,7 @@ pub mod model;
 pub mod populate;
 mod portable;
 mod prefetch;
+pub mod probes;
 pub mod regions;
 pub mod relay;
 mod routine;

@@ -20,6 +20,7 @@ use crate::error::TaskFailure;
 use crate::handler_event::HandlerEvent;
 use crate::prepare::Prepared;
 use crate::round::{DeviceRound, is_divisible};
+use crate::trace;
 use crate::transfer::{self, Attempt, SegmentUpdate, TRANSFERS_MAX, Transfer};
 use crate::units::Engine;
 use crate::view::{PlanProgress, ring_ticket};
@@ -537,6 +538,7 @@ impl Client {
             copied_bytes += chunk.len;
         }
         self.count_copied(&order, copied_bytes);
+        trace::done(&order, copied_bytes, failure);
         self.finish(order, failure);
         copied_bytes
     }

@@ -28,6 +28,7 @@ use unlade_copy_scheduler::plan::{Chunk, Order, Step};
 use crate::client::Client;
 use crate::error::TaskFailure;
 use crate::round::{Active, DeviceRound, is_divisible};
+use crate::trace;
 use crate::units::{Engine, Flight, Parts};
 use crate::view::{PlanProgress, ring_ticket};
 
@@ -270,9 +271,13 @@ impl Client {
         let (marked, failure) = (active.marked, active.failure);
         match active.order.take() {
             Some(order) if failure.is_none() && marked == order.bits => {
+                trace::done(&order, order.chunks.iter().map(|chunk| chunk.len).sum(), None);
                 self.plan.finished(order, &mut PlanProgress(&self.queue));
             }
-            Some(order) => self.finish(order, failure),
+            Some(order) => {
+                trace::done(&order, 0, failure);
+                self.finish(order, failure);
+            }
             None => {}
         }
     }

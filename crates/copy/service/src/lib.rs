@@ -42,7 +42,7 @@
 //!   decides the number of threads and assigns clients to them; `placement` their processors;
 //!   `mailbox` carries messages to threads;
 //! - `client`: one client: accepts lines, copies, reports completions; `view` gives the plan access
-//!   to its progress; `steps` copies in preemptible steps; `transfer` copies from and to sockets;
+//!   to its progress; `steps` copies in preemptible steps; `trace` tells tracers; `transfer` copies from and to sockets;
 //!   `prepare` maps new destinations;
 //! - `dispatch`: copies with a device in addition to the processor; [`units`] has the devices,
 //!   `calibration` the copy costs of the machine;
@@ -75,6 +75,7 @@ mod scaling;
 pub mod service;
 mod state;
 mod steps;
+mod trace;
 mod transfer;
 pub mod units;
 mod view;

@@ -5,6 +5,7 @@ use unlade_copy_scheduler::plan::Order;
 
 use crate::client::{Client, InterruptedCopy};
 use crate::error::TaskFailure;
+use crate::trace;
 
 /// Bytes of a step: its copy costs about as much as twenty polls of the other clients' queues.
 const STEP_BYTES: u64 = 8 << 10;
@@ -49,6 +50,7 @@ impl Client {
         }
         let bytes = at.bytes - before;
         self.count_copied(&at.order, bytes);
+        trace::done(&at.order, at.bytes, failure);
         self.finish(at.order, failure);
         bytes
     }
