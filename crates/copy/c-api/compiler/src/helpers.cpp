@@ -72,8 +72,8 @@ Function *makeCopy(Module &M) {
   BasicBlock *Apart = BasicBlock::Create(M.getContext(), "apart", F);
   At.SetInsertPoint(Entry);
   Value *Distance = At.CreateSub(At.CreatePtrToInt(Dst, Size), At.CreatePtrToInt(Src, Size));
-  Value *Overlaps =
-      At.CreateOr(At.CreateICmpULT(Distance, N), At.CreateICmpULT(At.CreateNeg(Distance), N));
+  Value *Overlaps = At.CreateOr(At.CreateICmpULT(Distance, N),
+                                At.CreateICmpULT(At.CreateNeg(Distance), N), "overlaps");
   At.CreateCondBr(rule("overlap") ? Overlaps : At.getFalse(), Overlap, Apart);
   At.SetInsertPoint(Overlap);
   At.CreateMemMove(Dst, MaybeAlign(1), Src, MaybeAlign(1), N);

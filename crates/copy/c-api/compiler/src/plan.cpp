@@ -24,8 +24,8 @@ namespace {
 
 /// Passes through a loop whose number of passes is unknown.
 constexpr uint64_t LoopPasses = 16;
-/// Nested loops that are counted.
-constexpr unsigned LoopDepthMax = 3;
+/// Most passes of nested loops that count.
+constexpr uint64_t PassesMax = 1 << 20;
 /// Work of a call, in simple instructions.
 constexpr uint64_t CallWork = 20;
 /// Work of a division or a square root.
@@ -85,11 +85,12 @@ private:
 
   /// How often the block runs for each run of the copy, roughly.
   uint64_t passesOf(const BasicBlock *Block) const {
-    const unsigned Outer = In.Loops.getLoopDepth(Home);
-    const unsigned Depth = In.Loops.getLoopDepth(Block);
     uint64_t Passes = 1;
-    for (unsigned N = Outer; N < std::min(Depth, Outer + LoopDepthMax); N++)
-      Passes *= LoopPasses;
+    for (const Loop *L = In.Loops.getLoopFor(Block); L && !L->contains(Home);
+         L = L->getParentLoop()) {
+      const unsigned Known = In.Evolution.getSmallConstantTripCount(L);
+      Passes = std::min(Passes * (Known ? Known : LoopPasses), PassesMax);
+    }
     return Passes;
   }
 

@@ -8,6 +8,7 @@
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/Analysis/AliasAnalysis.h"
 #include "llvm/Analysis/LoopInfo.h"
+#include "llvm/Analysis/ScalarEvolution.h"
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/IntrinsicInst.h"
 
@@ -34,6 +35,7 @@ struct Analyses {
   llvm::AAResults &Alias;
   const llvm::DominatorTree &Dominators;
   const llvm::LoopInfo &Loops;
+  llvm::ScalarEvolution &Evolution;
 };
 
 /// Plans one copy.

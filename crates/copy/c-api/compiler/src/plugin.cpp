@@ -104,7 +104,8 @@ private:
     AAResults Alias(Manager.getResult<TargetLibraryAnalysis>(F));
     Alias.addAAResult(Manager.getResult<BasicAA>(F));
     const Analyses In{Alias, Manager.getResult<DominatorTreeAnalysis>(F),
-                      Manager.getResult<LoopAnalysis>(F)};
+                      Manager.getResult<LoopAnalysis>(F),
+                      Manager.getResult<ScalarEvolutionAnalysis>(F)};
     SmallVector<Plan, 8> Plans;
     for (MemTransferInst *Copy : Copies) {
       Plan P;
@@ -133,10 +134,10 @@ private:
     else
       Remarks.emit([&] {
         return OptimizationRemark(PassName, "CopyTurned", P.Copy)
-               << "copy made by the copy service, with "
+               << "copy made by the copy service; syncs: "
                << ore::NV("Syncs", unsigned(P.Before.size() + P.Edges.size()))
-               << " syncs; the farthest is " << ore::NV("Window", unsigned(P.Window))
-               << " instructions away";
+               << ", the farthest after " << ore::NV("Window", unsigned(P.Window))
+               << " instructions";
       });
   }
 };
