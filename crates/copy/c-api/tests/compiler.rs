@@ -2,6 +2,8 @@
 
 #[path = "compiler/generator.rs"]
 mod generator;
+#[path = "compiler/installed.rs"]
+mod installed;
 #[path = "compiler/random.rs"]
 mod random;
 #[path = "compiler/rules.rs"]
@@ -48,4 +50,22 @@ fn random_programs_show_that_a_rule_is_missing() {
     }
     let directory = tempfile::tempdir().unwrap();
     random::missing_rules_show(&Plugin::build(true), directory.path());
+}
+
+#[test]
+fn the_compiler_takes_the_arguments_of_clang() {
+    if is_skipped() {
+        return;
+    }
+    let (prefix, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    installed::check_arguments(&installed::install(prefix.path()), directory.path());
+}
+
+#[test]
+fn zstd_compresses_to_the_same_bytes() {
+    if is_skipped() {
+        return;
+    }
+    let (prefix, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    installed::check_zstd(&installed::install(prefix.path()), directory.path());
 }

@@ -120,26 +120,53 @@ const LL_COPY: &str = "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 
 
 /// Cases in LLVM's language: rule, head, instructions, expectation. `COPY` is the copy, `WORK` work.
 const LL: &[(&str, &str, &str, Expected)] = &[
-    ("unwind", "define i32 @f(i8* %d, i8* %s, i32 %x) {",
-     "COPY WORK %y = call i32 @may_throw(i32 %x)\n ret i32 %y\n}", Before("@may_throw")),
-    ("byval", "define i32 @f(i8* %d, i8* %s, i32 %x) nounwind {",
-     "%p = bitcast i8* %d to {i32, i32}*\n COPY WORK
-      %y = call i32 @takes({i32, i32}* byval({i32, i32}) %p)\n ret i32 %y\n}", Before("@takes")),
-    ("terminator", "define i32 @f(i8* %d, i8* %s, i32 %x) personality i32 (...)* @personality {",
-     "COPY WORK %y = invoke i32 @pure(i32 %x) to label %fine unwind label %pad
+    (
+        "unwind",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) {",
+        "COPY WORK %y = call i32 @may_throw(i32 %x)\n ret i32 %y\n}",
+        Before("@may_throw"),
+    ),
+    (
+        "byval",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) nounwind {",
+        "%p = bitcast i8* %d to {i32, i32}*\n COPY WORK
+      %y = call i32 @takes({i32, i32}* byval({i32, i32}) %p)\n ret i32 %y\n}",
+        Before("@takes"),
+    ),
+    (
+        "terminator",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) personality i32 (...)* @personality {",
+        "COPY WORK %y = invoke i32 @pure(i32 %x) to label %fine unwind label %pad
       fine:\n ret i32 %y
-      pad:\n %q = landingpad {i8*, i32} cleanup\n ret i32 0\n}", Before("invoke")),
-    ("coroutine", "define i32 @f(i8* %d, i8* %s, i32 %x) \"coroutine.presplit\"=\"0\" {",
-     "COPY WORK ret i32 %x\n}", Left),
+      pad:\n %q = landingpad {i8*, i32} cleanup\n ret i32 0\n}",
+        Before("invoke"),
+    ),
+    (
+        "coroutine",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) \"coroutine.presplit\"=\"0\" {",
+        "COPY WORK ret i32 %x\n}",
+        Left,
+    ),
     ("naked", "define i32 @f(i8* %d, i8* %s, i32 %x) naked {", "COPY WORK ret i32 %x\n}", Left),
-    ("no-builtins", "define i32 @f(i8* %d, i8* %s, i32 %x) \"no-builtins\" {",
-     "COPY WORK ret i32 %x\n}", Left),
-    ("volatile-copy", "define i32 @f(i8* %d, i8* %s, i32 %x) {",
-     "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 65536, i1 true)\n WORK ret i32 %x\n}",
-     Left),
-    ("address-space", "define i32 @f(i8 addrspace(1)* %d, i8* %s, i32 %x) {",
-     "call void @llvm.memcpy.p1i8.p0i8.i64(i8 addrspace(1)* %d, i8* %s, i64 65536, i1 false)
-      WORK ret i32 %x\n}", Left),
+    (
+        "no-builtins",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) \"no-builtins\" {",
+        "COPY WORK ret i32 %x\n}",
+        Left,
+    ),
+    (
+        "volatile-copy",
+        "define i32 @f(i8* %d, i8* %s, i32 %x) {",
+        "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 65536, i1 true)\n WORK ret i32 %x\n}",
+        Left,
+    ),
+    (
+        "address-space",
+        "define i32 @f(i8 addrspace(1)* %d, i8* %s, i32 %x) {",
+        "call void @llvm.memcpy.p1i8.p0i8.i64(i8 addrspace(1)* %d, i8* %s, i64 65536, i1 false)
+      WORK ret i32 %x\n}",
+        Left,
+    ),
 ];
 
 /// The text of the function `f` in the module.
@@ -159,7 +186,11 @@ fn is_synced_before(function: &str, text: &str) -> bool {
         let parts = ["; preds", " = phi ", "  br label"];
         line.is_empty() || parts.iter().any(|part| line.contains(part))
     };
-    lines[..at].iter().rev().find(|line| !is_between(line)).is_some_and(|line| line.contains("@unlade.sync("))
+    lines[..at]
+        .iter()
+        .rev()
+        .find(|line| !is_between(line))
+        .is_some_and(|line| line.contains("@unlade.sync("))
 }
 
 fn holds(expected: Expected, module: &str) -> bool {
@@ -180,7 +211,14 @@ fn compiled(plugin: &Plugin, source: &Path, without: Option<&str>) -> Option<Str
     let path = plugin.path.display();
     match is_c {
         true => command.arg(format!("-fpass-plugin={path}")).args([
-            "-O1", "-w", "-S", "-emit-llvm", "-fno-discard-value-names", "-fno-unroll-loops", "-o", "-",
+            "-O1",
+            "-w",
+            "-S",
+            "-emit-llvm",
+            "-fno-discard-value-names",
+            "-fno-unroll-loops",
+            "-o",
+            "-",
         ]),
         false => command.arg(format!("-load-pass-plugin={path}")).args(["-passes=unlade", "-S"]),
     };
@@ -229,7 +267,8 @@ pub fn every_rule_has_a_case(sources: &Path) {
         let text = fs::read_to_string(entry.unwrap().path()).unwrap();
         for part in text.split("rule(\"").skip(1) {
             let name = part.split('"').next().unwrap();
-            let is_known = C.iter().any(|case| case.0 == name) || LL.iter().any(|case| case.0 == name);
+            let is_known =
+                C.iter().any(|case| case.0 == name) || LL.iter().any(|case| case.0 == name);
             assert!(is_known, "the rule {name} has no case");
             count += 1;
         }

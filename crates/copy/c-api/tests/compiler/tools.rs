@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Mutex;
 
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Tests run at the same time and share the builds.
+static BUILDING: Mutex<()> = Mutex::new(());
 
 /// A build of the plugin.
 pub struct Plugin {
@@ -21,6 +25,7 @@ impl Plugin {
         if is_for_rules {
             make.arg("TEST_RULES=1");
         }
+        let _one = BUILDING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         run(&mut make);
         Plugin { path: directory.join("unlade-copier-pass.so") }
     }
