@@ -38,7 +38,8 @@ namespace unlade {
 namespace {
 
 /// The library's functions.
-FunctionCallee libraryFunction(Module &M, StringRef Name, Type *Result, ArrayRef<Type *> Parameters) {
+FunctionCallee libraryFunction(Module &M, StringRef Name, Type *Result,
+                               ArrayRef<Type *> Parameters) {
   FunctionCallee Callee =
       M.getOrInsertFunction(Name, FunctionType::get(Result, Parameters, false));
   if (auto *F = dyn_cast<Function>(Callee.getCallee()))

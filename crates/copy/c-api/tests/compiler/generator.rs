@@ -1,5 +1,5 @@
-//! Random C programs with copies, branches, loops, calls and aliases. Every access is in bounds, and
-//! `memcpy` gets ranges that are apart.
+//! Random C programs with copies, branches, loops, calls and aliases. Every access is in bounds,
+//! and `memcpy` gets ranges that are apart.
 
 use std::fmt::Write as _;
 
@@ -65,16 +65,18 @@ impl Generator {
         }
         self.line("int main(void) {");
         self.line("unsigned x = 1;");
-        self.line("for (int g = 0; g < 4; g++) for (int i = 0; i < L; i++) G[g][i] = (B)(i * 7 + g * 31 + (i >> 3));");
+        self.line("for (int g = 0; g < 4; g++) for (int i = 0; i < L; i++)");
+        self.line("G[g][i] = (B)(i * 7 + g * 31 + (i >> 3));");
         self.line("for (int i = 0; i < L; i++) shared[i] = (B)(i * 5);");
         for _ in 0..8 {
             let [a, b, number] = [4, 4, FUNCTIONS as u64].map(|limit| self.below(limit));
             let [at, n] = [self.below(REACH), self.below(REACH)];
             self.line(format!("x = f{number}(G[{a}] + {at}, G[{b}], {n}, x);"));
-            self.line("{ unsigned sum = x; for (int g = 0; g < 4; g++) for (int i = 0; i < L; i++) sum = sum * 31 + G[g][i];");
             self.line(
-                "for (int i = 0; i < L; i++) sum = sum * 31 + shared[i]; printf(\"%u\\n\", sum); }",
+                "{ unsigned sum = x; for (int i = 0; i < L; i++) sum = sum * 31 + shared[i];",
             );
+            self.line("for (int g = 0; g < 4; g++) for (int i = 0; i < L; i++)");
+            self.line("sum = sum * 31 + G[g][i]; printf(\"%u\\n\", sum); }");
         }
         self.line("return 0;\n}");
         self.text

@@ -23,86 +23,124 @@ enum Expected {
 }
 use Expected::{Before, Has, Left, NotBefore, Syncs};
 
-/// Declarations of all C cases. `WORK` is work without memory.
+/// Declarations of all C cases. `WORK` is work without memory, `COPY` a copy with work behind it.
 const PRELUDE: &str = "\
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #define N 65536
 #define WORK for (unsigned i = 0; i < 1000; i++) x = x * 3 + (i ^ x >> 3);
+#define F unsigned f(P d, P s, unsigned x)
+#define COPY memcpy(d, s, N); WORK
+#define END return x; }
 void g(void); void fill(char *);
 typedef char *restrict P;
 ";
 
 /// C cases: rule, code, expectation.
 const C: &[(&str, &str, Expected)] = &[
-    ("read-destination", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK x += d[5]; WORK return x; }",
-     Before("load i8, i8*")),
-    ("write-destination", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK d[5] = 1; WORK return x; }",
-     Before("store i8 1")),
-    ("write-source", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK s[5] = 2; WORK return x; }",
-     Before("store i8 2")),
-    ("call", "unsigned f(unsigned x) { char *d = malloc(N), *s = malloc(N); s[x] = 1; memcpy(d, s, N);
-              WORK g(); WORK x += d[x % N]; free(d); free(s); return x; }",
-     Before("@g()")),
-    ("call-memory", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK memset(s, 1, 64); WORK return x; }",
-     Before("@llvm.memset")),
-    ("inline-asm", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK asm volatile(\"nop\"); WORK return x; }",
-     Before("asm sideeffect")),
-    ("musttail", "unsigned h(P, P, unsigned);
-              unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK __attribute__((musttail)) return h(d, s, x); }",
-     Before("musttail call")),
-    ("noreturn", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK if (x == 3) abort(); WORK return x; }",
-     Before("@abort()")),
-    ("indirect-call", "unsigned f(P d, P s, unsigned x, void (*p)(void)) { memcpy(d, s, N); WORK p(); WORK return x; }",
-     Before("call void %")),
-    ("lifetime", "unsigned f(P d, unsigned x) { { char t[N]; fill(t); memcpy(d, t, N); WORK } WORK return x; }",
-     Before("@llvm.lifetime.end")),
-    ("stackrestore", "unsigned f(P d, unsigned x, unsigned k) {
-              { char t[k]; fill(t); memcpy(d, t, N); WORK } WORK return x; }",
-     Before("@llvm.stackrestore")),
-    ("return", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK return x; }", Before("ret i32")),
-    ("fence", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK __atomic_thread_fence(__ATOMIC_RELEASE); WORK return x; }",
-     Before("fence release")),
-    ("atomic", "unsigned f(P d, P s, unsigned x, unsigned *restrict q) { memcpy(d, s, N); WORK
-              __atomic_store_n(q, 1, __ATOMIC_RELAXED); WORK return x; }",
-     Before("store atomic")),
-    ("atomic", "unsigned f(P d, P s, unsigned x, unsigned *restrict q) { memcpy(d, s, N); WORK
-              x += __atomic_fetch_add(q, 1, __ATOMIC_ACQ_REL); WORK return x; }",
-     Before("atomicrmw")),
-    ("volatile", "volatile int flag;
-              unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK flag = 1; WORK return x; }",
-     Before("store volatile")),
-    ("back-edge", "unsigned f(P d, P s, unsigned x) { do { memcpy(d, s, N); WORK } while (x & 8); return x; }",
-     Syncs(2)),
-    ("merge", "unsigned f(P d, P s, unsigned x) { if (x & 1) { memcpy(d, s, N); WORK } else g(); return x; }",
-     Syncs(1)),
-    ("loop", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); WORK
-              for (unsigned i = 0; i < x; i++) x = x * 5 + d[x % N]; return x; }",
-     NotBefore("load i8, i8*")),
-    ("threshold", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, 4095); WORK return x; }", Left),
-    ("window", "unsigned f(P d, P s, unsigned x) { memcpy(d, s, N); x += d[5]; WORK return x; }", Left),
-    ("returns-twice", "jmp_buf b; unsigned f(P d, P s, unsigned x) { if (setjmp(b)) return 1; memcpy(d, s, N); WORK return x; }",
-     Left),
-    ("calling-convention", "__attribute__((preserve_most)) void f(P d, P s, unsigned *q) {
-              unsigned x = 5; memcpy(d, s, N); WORK *q = x; }",
-     Left),
-    ("annotation", "__attribute__((annotate(\"unlade_off\"))) unsigned f(P d, P s, unsigned x) {
-              memcpy(d, s, N); WORK return x; }",
-     Left),
-    ("signal-handler", "char a[N], b[N]; unsigned r;
-              __attribute__((noinline)) static void deep(unsigned x) { memcpy(a, b, N); WORK r = x; }
+    ("read-destination", "F { COPY x += d[5]; WORK END", Before("load i8, i8*")),
+    ("write-destination", "F { COPY d[5] = 1; WORK END", Before("store i8 1")),
+    ("write-source", "F { COPY s[5] = 2; WORK END", Before("store i8 2")),
+    (
+        "call",
+        "unsigned f(unsigned x) {
+              char *d = malloc(N), *s = malloc(N); s[x] = 1; memcpy(d, s, N);
+              WORK g(); WORK x += d[x % N]; free(d); free(s); END",
+        Before("@g()"),
+    ),
+    ("call-memory", "F { COPY memset(s, 1, 64); WORK END", Before("@llvm.memset")),
+    ("inline-asm", "F { COPY asm volatile(\"nop\"); WORK END", Before("asm sideeffect")),
+    (
+        "musttail",
+        "unsigned h(P, P, unsigned);
+              F { COPY __attribute__((musttail)) return h(d, s, x); }",
+        Before("musttail call"),
+    ),
+    ("noreturn", "F { COPY if (x == 3) abort(); WORK END", Before("@abort()")),
+    ("indirect-call", "void (*p)(void); F { COPY p(); WORK END", Before("call void %")),
+    (
+        "lifetime",
+        "F { { char t[N]; fill(t); memcpy(d, t, N); WORK } WORK END",
+        Before("@llvm.lifetime.end"),
+    ),
+    (
+        "stackrestore",
+        "unsigned f(P d, unsigned x, unsigned k) { {
+              char t[k]; fill(t); memcpy(d, t, N); WORK } WORK END",
+        Before("@llvm.stackrestore"),
+    ),
+    ("return", "F { COPY END", Before("ret i32")),
+    ("fence", "F { COPY __atomic_thread_fence(3); WORK END", Before("fence release")),
+    (
+        "atomic",
+        "unsigned f(P d, P s, unsigned x, unsigned *restrict q) { COPY
+              __atomic_store_n(q, 1, __ATOMIC_RELAXED); WORK END",
+        Before("store atomic"),
+    ),
+    (
+        "atomic",
+        "unsigned f(P d, P s, unsigned x, unsigned *restrict q) { COPY
+              x += __atomic_fetch_add(q, 1, __ATOMIC_ACQ_REL); WORK END",
+        Before("atomicrmw"),
+    ),
+    (
+        "volatile",
+        "volatile int flag;
+              F { COPY flag = 1; WORK END",
+        Before("store volatile"),
+    ),
+    ("back-edge", "F { do { COPY } while (x & 8); END", Syncs(2)),
+    ("merge", "F { if (x & 1) { COPY } else g(); END", Syncs(1)),
+    (
+        "loop",
+        "F { COPY
+              for (unsigned i = 0; i < x; i++) x = x * 5 + d[x % N]; END",
+        NotBefore("load i8, i8*"),
+    ),
+    ("threshold", "F { memcpy(d, s, 4095); WORK END", Left),
+    ("window", "F { memcpy(d, s, N); x += d[5]; WORK END", Left),
+    ("returns-twice", "jmp_buf b; F { if (setjmp(b)) g(); COPY END", Left),
+    (
+        "calling-convention",
+        "__attribute__((preserve_most)) void f(P d, P s, unsigned *q) {
+              unsigned x = 5; COPY *q = x; }",
+        Left,
+    ),
+    (
+        "annotation",
+        "__attribute__((annotate(\"unlade_off\"))) F {
+              COPY END",
+        Left,
+    ),
+    (
+        "signal-handler",
+        "char a[N], b[N]; unsigned r;
+              __attribute__((noinline)) static void deep(unsigned x) {
+              memcpy(a, b, N); WORK r = x; }
               static void f(int n) { deep(n); }
               void (*handler)(int) = f;",
-     Left),
-    ("resolver", "char a[N], b[N]; unsigned r; static int one(void) { return 1; }
-              static int (*f(void))(void) { unsigned x = r; memcpy(a, b, N); WORK r = x; return one; }
+        Left,
+    ),
+    (
+        "resolver",
+        "char a[N], b[N]; unsigned r; static int one(void) { return 1; }
+              static int (*f(void))(void) {
+              unsigned x = r; memcpy(a, b, N); WORK r = x; return one; }
               int resolved(void) __attribute__((ifunc(\"f\")));",
-     Left),
-    ("size-test", "unsigned f(P d, P s, unsigned x, size_t n) { memcpy(d, s, n); WORK return x; }",
-     Has("unlade.is_long = icmp uge i64 %n, 4096")),
-    ("overlap", "unsigned f(char *d, char *s, unsigned x) { memmove(d, s, N); WORK return x; }",
-     Has("br i1 %overlaps")),
+        Left,
+    ),
+    (
+        "size-test",
+        "unsigned f(P d, P s, unsigned x, size_t n) {
+              memcpy(d, s, n); WORK END",
+        Has("unlade.is_long = icmp uge i64 %n, 4096"),
+    ),
+    (
+        "overlap",
+        "unsigned f(char *d, char *s, unsigned x) { memmove(d, s, N); WORK END",
+        Has("br i1 %overlaps"),
+    ),
 ];
 
 /// Parts of the cases in LLVM's language: a copy of 64 KiB between two arguments, and work.
@@ -118,7 +156,7 @@ declare i32 @personality(...)
 ";
 const LL_COPY: &str = "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 65536, i1 false)\n";
 
-/// Cases in LLVM's language: rule, head, instructions, expectation. `COPY` is the copy, `WORK` work.
+/// Cases in LLVM's language: rule, head, instructions, expectation.
 const LL: &[(&str, &str, &str, Expected)] = &[
     (
         "unwind",
@@ -157,7 +195,8 @@ const LL: &[(&str, &str, &str, Expected)] = &[
     (
         "volatile-copy",
         "define i32 @f(i8* %d, i8* %s, i32 %x) {",
-        "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 65536, i1 true)\n WORK ret i32 %x\n}",
+        "call void @llvm.memcpy.p0i8.p0i8.i64(i8* %d, i8* %s, i64 65536, i1 true)
+      WORK ret i32 %x\n}",
         Left,
     ),
     (
