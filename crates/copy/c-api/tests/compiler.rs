@@ -39,8 +39,9 @@ fn random_programs_compute_the_same() {
     if is_skipped() {
         return;
     }
-    let directory = tempfile::tempdir().unwrap();
-    random::programs_compute_the_same(&Plugin::build(false), directory.path());
+    let (prefix, directory) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    installed::install(prefix.path());
+    random::programs_compute_the_same(&Plugin::build(false), directory.path(), prefix.path());
 }
 
 #[test]

@@ -20,17 +20,19 @@ const MUTANTS: [&str; 5] =
 const KEEN: [(&str, &str); 2] = [("UNLADE_CC_THRESHOLD", "64"), ("UNLADE_CC_WINDOW", "1")];
 
 /// A directory with one program and what it needs.
-pub struct Bench<'a> {
+struct Bench<'a> {
     directory: &'a Path,
     deferred: PathBuf,
+    /// Directory of the installed libraries.
+    libraries: PathBuf,
 }
 
 impl Bench<'_> {
-    pub fn new(directory: &Path) -> Bench<'_> {
+    fn new<'a>(directory: &'a Path, prefix: &Path) -> Bench<'a> {
         let deferred = directory.join("deferred.o");
         let source = Path::new(tools::ROOT).join("tests/compiler/deferred.c");
         run(Command::new("cc").args(["-O1", "-c", "-o"]).arg(&deferred).arg(source));
-        Bench { directory, deferred }
+        Bench { directory, deferred, libraries: prefix.join("lib") }
     }
 
     fn source(&self, seed: u64) -> PathBuf {
@@ -55,7 +57,7 @@ impl Bench<'_> {
         let program = self.directory.join("program");
         let mut command = Command::new(linker[0]);
         command.args(&linker[1..]).arg("-o").arg(&program).arg(object).args(libraries);
-        run(command.arg(format!("-Wl,-rpath,{}", tools::libraries().display())));
+        run(command.arg(format!("-Wl,-rpath,{}", self.libraries.display())));
         program
     }
 
@@ -73,7 +75,7 @@ impl Bench<'_> {
 
     fn real(&self, source: &Path, plugin: &Plugin, level: &str) -> Output {
         let object = self.object(source, Some(plugin), &[level]);
-        let library = tools::libraries().join("libunlade_copier.so");
+        let library = self.libraries.join("libunlade_copier.so");
         let mut command = program(&self.link(&object, &["cc"], &[&library]));
         command.env("COPIER_OPTIONS", "polling=always").output().unwrap()
     }
@@ -82,7 +84,7 @@ impl Bench<'_> {
     /// right.
     fn sanitized(&self, source: &Path, plugin: &Plugin, level: &str) -> Output {
         let object = self.object(source, Some(plugin), &[level, "-fsanitize=address", "-g"]);
-        let library = tools::libraries().join("libunlade_copier.so");
+        let library = self.libraries.join("libunlade_copier.so");
         let mut command = program(&self.link(&object, &["gcc", "-fsanitize=address"], &[&library]));
         command.env("COPIER_OPTIONS", "sanitize_sources=0").env("ASAN_OPTIONS", "detect_leaks=0");
         command.output().unwrap()
@@ -120,8 +122,8 @@ fn first_seed() -> u64 {
 }
 
 /// Checks random programs. UNLADE_SEED repeats a run, UNLADE_ROUNDS sets its length.
-pub fn programs_compute_the_same(plugin: &Plugin, directory: &Path) {
-    let bench = Bench::new(directory);
+pub fn programs_compute_the_same(plugin: &Plugin, directory: &Path, prefix: &Path) {
+    let bench = Bench::new(directory, prefix);
     let rounds = std::env::var("UNLADE_ROUNDS").map_or(ROUNDS, |rounds| rounds.parse().unwrap());
     let has_sanitizer = has_sanitizer(directory);
     if !has_sanitizer {
@@ -155,7 +157,8 @@ pub fn programs_compute_the_same(plugin: &Plugin, directory: &Path) {
 
 /// Checks that the programs above find a pass that lacks a rule.
 pub fn missing_rules_show(plugin: &Plugin, directory: &Path) {
-    let bench = Bench::new(directory);
+    // The libraries are not needed: all copies are late.
+    let bench = Bench::new(directory, directory);
     for rule in MUTANTS {
         let is_found = (1..=MUTANT_ROUNDS).any(|seed| {
             let source = bench.source(seed);
