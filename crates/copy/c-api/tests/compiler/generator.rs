@@ -92,7 +92,7 @@ impl Generator {
             self.statement(number, 0);
         }
         // The others end with pending copies.
-        if number % 2 == 0 {
+        if number.is_multiple_of(2) {
             self.line("x += l0[x % L] + l1[x % L] + s0.bytes[x % H] + s1.bytes[x % H];");
         }
         self.line("return x;\n}");
