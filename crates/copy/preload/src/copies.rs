@@ -184,8 +184,8 @@ unsafe fn large(
 ) -> *mut c_void {
     // SAFETY: both functions have this type.
     let libc_move = unsafe { std::mem::transmute::<*mut (), Move>(real.address()) };
-    let overlap = dst.addr().wrapping_sub(src.addr()) < len
-        || src.addr().wrapping_sub(dst.addr()) < len;
+    let overlap =
+        dst.addr().wrapping_sub(src.addr()) < len || src.addr().wrapping_sub(dst.addr()) < len;
     if overlap {
         if dst < src.cast_mut() {
             receives::note_shift(src.addr() + len);

@@ -1,7 +1,7 @@
 //! The library in its process: options, start, forks, and the report at the end.
 
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use crate::{copies, counters, real, receives};
 

@@ -25,8 +25,7 @@ pub type Read = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize) -> isize;
 /// `recv`. A cancelled thread unwinds from it.
 pub type Recv = unsafe extern "C-unwind" fn(c_int, *mut c_void, usize, c_int) -> isize;
 /// `epoll_ctl`.
-pub type EpollCtl =
-    unsafe extern "C" fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int;
+pub type EpollCtl = unsafe extern "C" fn(c_int, c_int, c_int, *mut libc::epoll_event) -> c_int;
 /// `setsockopt`.
 pub type SetSockOpt =
     unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, libc::socklen_t) -> c_int;
@@ -109,11 +108,7 @@ unsafe fn plain_move(dst: *mut c_void, src: *const c_void, len: usize) {
     }
 }
 
-unsafe extern "C" fn first_memcpy(
-    dst: *mut c_void,
-    src: *const c_void,
-    len: usize,
-) -> *mut c_void {
+unsafe extern "C" fn first_memcpy(dst: *mut c_void, src: *const c_void, len: usize) -> *mut c_void {
     // SAFETY: the caller's arguments are those of `memcpy`.
     unsafe { first_move(&MEMCPY, dst, src, len) }
 }
@@ -127,12 +122,7 @@ unsafe extern "C" fn first_memmove(
     unsafe { first_move(&MEMMOVE, dst, src, len) }
 }
 
-unsafe fn first_move(
-    real: &Real,
-    dst: *mut c_void,
-    src: *const c_void,
-    len: usize,
-) -> *mut c_void {
+unsafe fn first_move(real: &Real, dst: *mut c_void, src: *const c_void, len: usize) -> *mut c_void {
     match real.resolve() {
         // SAFETY: both functions have this type.
         Some(found) => unsafe { std::mem::transmute::<*mut (), Move>(found)(dst, src, len) },
@@ -223,9 +213,7 @@ unsafe extern "C" fn first_epoll_ctl(
             std::mem::transmute::<*mut (), EpollCtl>(found)(epoll, operation, fd, event)
         },
         // SAFETY: as above.
-        None => unsafe {
-            libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, event) as c_int
-        },
+        None => unsafe { libc::syscall(libc::SYS_epoll_ctl, epoll, operation, fd, event) as c_int },
     }
 }
 

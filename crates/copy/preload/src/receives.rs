@@ -1,7 +1,8 @@
 //! `read` and `recv`, and the calls that tell whether a read may be shortened.
 //!
 //! A read is shortened only if
-//! - the descriptor was given to epoll, level-triggered, so that the rest is announced again;
+//! - the descriptor was given to epoll, level-triggered, so that the rest is announced again, and
+//!   without EPOLLRDHUP, which may end the reading early;
 //! - no edge-triggered descriptor and no SO_RCVLOWAT was seen in this process;
 //! - the program has moved down the bytes of earlier long messages of this descriptor;
 //! - the descriptor is a stream socket at this moment;
@@ -282,9 +283,12 @@ pub unsafe extern "C" fn epoll_ctl(
         return result;
     };
     let before = Stream::unpack(word.load(Ordering::Relaxed));
+    // A program that looks at the peer's end may not read again after it.
+    // SAFETY: as above.
+    let is_level = is_watching && unsafe { (*event).events } & libc::EPOLLRDHUP as u32 == 0;
     let after = match operation {
-        libc::EPOLL_CTL_ADD => Stream { is_level: true, ..Stream::default() },
-        libc::EPOLL_CTL_MOD => Stream { is_level: true, ..before },
+        libc::EPOLL_CTL_ADD => Stream { is_level, ..Stream::default() },
+        libc::EPOLL_CTL_MOD => Stream { is_level, ..before },
         _ => Stream::default(),
     };
     word.store(after.pack(), Ordering::Relaxed);

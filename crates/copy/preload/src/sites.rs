@@ -82,7 +82,9 @@ mod tests {
         let mut refused = 0;
         for address in 1..=SITES_MAX * 2 {
             match sites.find(address * 16, 20) {
-                Some(site) => assert_eq!(site.with(|state| std::mem::replace(state, address)), Some(0)),
+                Some(site) => {
+                    assert_eq!(site.with(|state| std::mem::replace(state, address)), Some(0))
+                }
                 None => refused += 1,
             }
         }
