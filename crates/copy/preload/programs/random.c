@@ -1,5 +1,5 @@
-/* Random copies and moves, also of overlapping ranges, from threads, a signal handler and children.
- * Each is checked against a copy byte by byte. Prints a digest of all bytes. */
+/* Random copies and moves, also of overlapping ranges, from threads, a signal handler and children;
+ * and a thread that is cancelled. Each is checked against a copy byte by byte. Prints a digest of all bytes. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -79,6 +79,33 @@ static uint64_t fortified(size_t len) {
     return digest((unsigned char *)known, sizeof known);
 }
 
+/* A thread that is cancelled while it reads leaves through the library. */
+static int cleaned;
+static void clean(void *unused) {
+    (void)unused;
+    cleaned = 1;
+}
+
+static void *blocked(void *pipe) {
+    pthread_cleanup_push(clean, 0);
+    char *room = malloc(1 << 20);
+    if (read(*(int *)pipe, room, 1 << 20) >= 0) abort();
+    pthread_cleanup_pop(0);
+    return 0;
+}
+
+static void cancel(void) {
+    int pipes[2];
+    pthread_t thread;
+    void *result;
+    if (pipe(pipes) != 0) abort();
+    pthread_create(&thread, 0, blocked, pipes);
+    usleep(100000);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    if (result != PTHREAD_CANCELED || !cleaned) abort();
+}
+
 int main(int argc, char **argv) {
     seed = argc > 1 ? strtoull(argv[1], 0, 10) : 1;
     memset(handled[0], 7, sizeof handled[0]);
@@ -101,6 +128,7 @@ int main(int argc, char **argv) {
         printf("%016llx\n", (unsigned long long)*sum);
     }
     printf("%016llx\n", (unsigned long long)digest(handled[1], sizeof handled[1]));
+    cancel();
     printf("%016llx\n", (unsigned long long)fortified((size_t)2 << 20));
     return 0;
 }

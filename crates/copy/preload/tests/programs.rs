@@ -208,7 +208,8 @@ fn redis_answers_the_same() {
         let options = format!("{options}:statistics={}", counts.display());
         let mut server = Server(with(&mut command, &options).spawn().unwrap());
         let mut stream = BufReader::new(connect(port));
-        let mut bytes: Vec<u8> = (0..(1_u32 << 20) + 2).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
+        let mut bytes: Vec<u8> =
+            (0..(1_u32 << 20) + 2).map(|n| (n.wrapping_mul(n) >> 7) as u8).collect();
         for length in [1, 100, 4096, 16 << 10, 32 << 10, 64 << 10, 256 << 10, 512 << 10, 1 << 20] {
             for change in [0, 1, 2, 3] {
                 let length = length + change - usize::from(change == 3 && length > 3) * 4;
