@@ -28,6 +28,7 @@ pub struct Contest {
     doublings: u32,
     won: u32,
     held: u32,
+    permille: u64,
 }
 
 impl Default for Contest {
@@ -47,6 +48,7 @@ impl Contest {
             doublings: 0,
             won: 0,
             held: 0,
+            permille: 0,
         }
     }
 
@@ -58,6 +60,11 @@ impl Contest {
     /// Numbers of finished contests, and of those which the new way has won.
     pub fn results(&self) -> (u32, u32) {
         (self.held, self.won)
+    }
+
+    /// Median ratio, new to old in 1/1000, of the last contest; 0 before the first.
+    pub fn permille(&self) -> u64 {
+        self.permille
     }
 
     /// True between two contests.
@@ -90,7 +97,8 @@ impl Contest {
             return None;
         }
         self.samples = 0;
-        let winner = if self.median_permille() <= limit_permille { Way::New } else { Way::Old };
+        self.permille = self.median_permille();
+        let winner = if self.permille <= limit_permille { Way::New } else { Way::Old };
         let is_first = self.held == 0;
         self.doublings = match !is_first && winner == self.winner {
             true => (self.doublings + 1).min(DOUBLINGS_MAX),
@@ -137,7 +145,7 @@ mod tests {
         };
         assert_eq!(hold(&mut contest, noisy), Way::New);
         assert!(contest.rests());
-        assert_eq!(contest.results(), (1, 1));
+        assert_eq!((contest.results(), contest.permille()), ((1, 1), 900));
     }
 
     #[test]

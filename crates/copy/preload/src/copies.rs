@@ -245,6 +245,7 @@ fn contested(len: usize, address: usize, copy: impl Fn(Way)) {
         }
         if let Some(winner) = contest.record(cost, LIMIT_PERMILLE, REST_COPIES) {
             add(counters::LOOP_CONTESTS, 1);
+            add(counters::LOOP_RATIOS_PERMILLE, contest.permille());
             add(counters::LOOP_CONTESTS_WON, u64::from(winner == Way::New));
         }
     });

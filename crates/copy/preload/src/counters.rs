@@ -32,8 +32,13 @@ pub const DESCRIPTORS_REFUSED: usize = 12;
 /// Calls at sites for which the table has no place.
 pub const SITES_REFUSED: usize = 13;
 
+/// Sum of the median ratios of contests of loops, in 1/1000.
+pub const LOOP_RATIOS_PERMILLE: usize = 14;
+/// Sum of the median ratios of contests of shortened reads, in 1/1000.
+pub const READ_RATIOS_PERMILLE: usize = 15;
+
 /// Names, in the order of the numbers above.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "copies_rep",
     "copied_rep_bytes",
     "loop_contests",
@@ -48,6 +53,8 @@ pub const NAMES: [&str; 14] = [
     "low_water_marks",
     "descriptors_refused",
     "sites_refused",
+    "loop_ratios_permille",
+    "read_ratios_permille",
 ];
 
 static VALUES: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.len()];

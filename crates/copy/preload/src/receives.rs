@@ -175,10 +175,14 @@ impl Plan {
             return Way::Old;
         };
         let cpu_ns = || process::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID);
-        let turn = site.with(|windows| windows.turn(thread(), self.class, cpu_ns));
-        let (way, ended) = turn.unwrap_or((Way::Old, None));
+        let turn = site.with(|windows| {
+            let turn = windows.turn(thread(), self.class, cpu_ns);
+            (turn, windows.permille())
+        });
+        let ((way, ended), permille) = turn.unwrap_or(((Way::Old, None), 0));
         if let Some(winner) = ended {
             add(counters::READ_CONTESTS, 1);
+            add(counters::READ_RATIOS_PERMILLE, permille);
             add(counters::READ_CONTESTS_WON, u64::from(winner == Way::New));
         }
         way

@@ -82,6 +82,11 @@ impl Windows {
         (self.contest.turn(), None)
     }
 
+    /// Median ratio, new to old in 1/1000, of the last contest; 0 before the first.
+    pub fn permille(&self) -> u64 {
+        self.contest.permille()
+    }
+
     /// Takes the bytes that a read has returned.
     pub fn got(&mut self, thread: usize, bytes: u64) {
         if self.contest.rests() {
