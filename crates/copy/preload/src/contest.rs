@@ -80,7 +80,7 @@ impl Contest {
     /// The way of the next sample.
     pub fn turn(&self) -> Way {
         let swapped = (self.samples / 2) % 2 == 1;
-        match (self.samples % 2 == 0) != swapped {
+        match self.samples.is_multiple_of(2) != swapped {
             true => Way::Old,
             false => Way::New,
         }

@@ -5,12 +5,14 @@
 //! contest at each call site decides. A long move to a lower address within the same range is told
 //! to [`crate::receives`].
 
-use std::arch::{asm, naked_asm};
+use std::arch::naked_asm;
 use std::ffi::c_void;
 
+use crate::clock::clock_ns;
 use crate::contest::{Contest, Way};
 use crate::counters::{self, add};
-use crate::process::{self, Choice};
+use crate::movsb::rep_movsb;
+use crate::options::{self, Choice};
 use crate::real::{self, Move, MoveChecked, Real};
 use crate::receives;
 use crate::sites::{SITES_MAX, Sites, vacant};
@@ -209,7 +211,7 @@ unsafe fn large(
             unsafe { rep_movsb(dst, src, len) };
         }
     };
-    match process::copy_loop(len) {
+    match options::copy_loop(len) {
         Choice::Never => copy(Way::Old),
         Choice::Always => copy(Way::New),
         Choice::Auto => contested(len, site, copy),
@@ -234,9 +236,9 @@ fn contested(len: usize, address: usize, copy: impl Fn(Way)) {
     if !is_sample {
         return copy(way);
     }
-    let start = process::clock_ns(libc::CLOCK_MONOTONIC);
+    let start = clock_ns(libc::CLOCK_MONOTONIC);
     copy(way);
-    let elapsed = process::clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(start);
+    let elapsed = clock_ns(libc::CLOCK_MONOTONIC).saturating_sub(start);
     let cost = (elapsed << 20) / len as u64;
     site.with(|contest| {
         // Another thread may have taken the same turn meanwhile.
@@ -254,22 +256,4 @@ fn contested(len: usize, address: usize, copy: impl Fn(Way)) {
 /// Releases the locks of the sites in a child after fork(2).
 pub fn after_fork() {
     LOOPS.release();
-}
-
-/// Copies upwards with `rep movsb`.
-///
-/// # Safety
-/// `src` is valid for reads of `len` bytes and `dst` for writes. `dst` is not within the `len`
-/// bytes from `src` on.
-pub unsafe fn rep_movsb(dst: *mut c_void, src: *const c_void, len: usize) {
-    // SAFETY: guaranteed by the caller; the direction flag is clear in every function.
-    unsafe {
-        asm!(
-            "rep movsb",
-            inout("rdi") dst => _,
-            inout("rsi") src => _,
-            inout("rcx") len => _,
-            options(nostack, preserves_flags),
-        );
-    }
 }

@@ -22,14 +22,18 @@
 //! - [`real`]: the C library's functions;
 //! - [`sites`]: tables of call sites; [`contest`]: the comparison of two ways; [`windows`]: the
 //!   measurement of reads; [`stream`]: messages of one socket;
-//! - [`process`]: options, start, forks; [`counters`]: counters.
+//! - [`movsb`]: the other loop; [`clock`]: clocks;
+//! - [`options`]: the environment variable; [`counters`]: counters; [`process`]: start, forks, the report at the end.
 //!
 //! The library is for Linux on x86-64; on other machines it is empty.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+pub mod clock;
 pub mod contest;
 pub mod copies;
 pub mod counters;
+pub mod movsb;
+pub mod options;
 pub mod process;
 pub mod real;
 pub mod receives;

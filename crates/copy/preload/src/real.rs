@@ -96,7 +96,7 @@ impl Real {
 unsafe fn plain_move(dst: *mut c_void, src: *const c_void, len: usize) {
     if dst.addr().wrapping_sub(src.addr()) >= len {
         // SAFETY: guaranteed by the caller; no byte of `src` is written before it is read.
-        unsafe { crate::copies::rep_movsb(dst, src, len) };
+        unsafe { crate::movsb::rep_movsb(dst, src, len) };
         return;
     }
     for at in (0..len).rev() {

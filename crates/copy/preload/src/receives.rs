@@ -13,9 +13,10 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::clock::clock_ns;
 use crate::contest::Way;
 use crate::counters::{self, add};
-use crate::process::{self, Choice};
+use crate::options::{self, Choice};
 use crate::real::{self, EpollCtl, Read, Recv, SetSockOpt};
 use crate::sites::{SITES_MAX, Sites, vacant};
 use crate::stream::{FIRST_READ_BYTES, Stream};
@@ -152,8 +153,8 @@ impl Plan {
             return Plan::NONE;
         }
         let mut plan = Plan { fd: fd as usize, site, is_watched: true, ..Plan::NONE };
-        let choice = process::shortened_reads();
-        if choice == Choice::Never || stream.class < process::message_class_min() {
+        let choice = options::shortened_reads();
+        if choice == Choice::Never || stream.class < options::message_class_min() {
             return plan;
         }
         plan.class = stream.class;
@@ -163,7 +164,7 @@ impl Plan {
         };
         plan.is_short = way == Way::New
             && len >= SHORTEN_BYTES_MIN
-            && stream.begins_long(process::message_class_min())
+            && stream.begins_long(options::message_class_min())
             && is_stream_socket(fd);
         plan
     }
@@ -174,7 +175,7 @@ impl Plan {
             add(counters::SITES_REFUSED, 1);
             return Way::Old;
         };
-        let cpu_ns = || process::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID);
+        let cpu_ns = || clock_ns(libc::CLOCK_THREAD_CPUTIME_ID);
         let turn = site.with(|windows| {
             let turn = windows.turn(thread(), self.class, cpu_ns);
             (turn, windows.permille())
