@@ -27,6 +27,7 @@ pub enum Choice {
 static LOOP: AtomicU8 = AtomicU8::new(Choice::Never as u8);
 static READS: AtomicU8 = AtomicU8::new(Choice::Never as u8);
 static FROM: AtomicUsize = AtomicUsize::new(FROM_BYTES);
+
 /// How copies of `len` bytes use the other loop.
 pub fn copy_loop(len: usize) -> Choice {
     match len >= FROM.load(Ordering::Relaxed) {
