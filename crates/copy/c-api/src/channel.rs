@@ -87,6 +87,25 @@ impl Channel {
         }
     }
 
+    /// Returns true if something watches all copies: see [`Channel::watch`].
+    pub fn is_watched(&self) -> bool {
+        self.at_once().is_watched()
+    }
+
+    /// Copies at once, after pending copies that touch the bytes. An error is kept for the sync.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
+    #[inline(never)]
+    pub unsafe fn copy_at_once(&self, dst: *mut u8, src: *const u8, len: usize, site: usize) {
+        match &self.copier {
+            // SAFETY: the caller's promise.
+            Some(copier) => unsafe { copier.copy_in_order(dst, src, len, site) },
+            // SAFETY: the caller's promise.
+            None => drop(unsafe { self.at_once.copy(dst, src, len, len) }),
+        }
+    }
+
     /// Number of copies that this thread makes at once at a site before it asks the admission;
     /// none if it queues them.
     pub fn left_at_once(&self, site: usize, len: usize) -> Option<u32> {

@@ -49,12 +49,18 @@ pub(crate) unsafe fn copy(dst: *mut u8, src: *const u8, len: usize, site: *const
     // SAFETY: the caller's promise.
     let known = unsafe { site.as_ref() };
     if let Some(process) = process::started()
-        && process.default.is_quiet()
         && !is_refused(dst.addr(), src.addr(), len)
         && (len < QUEUED_BYTES_MIN as usize || may_copy_at_once(known, len))
     {
-        // SAFETY: the caller's promise; nothing is pending, and the ranges do not overlap.
-        return unsafe { process.default.copy_quietly(dst, src, len, site.addr()) };
+        let channel = &process.default;
+        if channel.is_quiet() {
+            // SAFETY: the caller's promise; nothing is pending, and the ranges do not overlap.
+            return unsafe { channel.copy_quietly(dst, src, len, site.addr()) };
+        }
+        if !channel.is_watched() {
+            // SAFETY: the caller's promise; the ranges do not overlap.
+            return unsafe { channel.copy_at_once(dst, src, len, site.addr()) };
+        }
     }
     // SAFETY: the caller's promise.
     unsafe { copy_by_admission(dst, src, len, known) };
@@ -99,7 +105,8 @@ unsafe fn copy_by_admission(
         // SAFETY: the caller's promise.
         return unsafe { submit::copy(channel, request) };
     }
-    if site.is_some_and(|site| site.is_at_once(len)) && !countdown::take() {
+    if site.is_some_and(|site| site.is_at_once(len)) {
+        // The thread's number is used up.
         channel.ask_about(address, len);
     }
     let options = CopyOptions { site: address, ..CopyOptions::default() };

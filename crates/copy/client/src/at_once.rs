@@ -61,6 +61,11 @@ impl AtOnce {
         self.failures.attention().is_quiet()
     }
 
+    /// Returns true after [`AtOnce::watch`].
+    pub fn is_watched(&self) -> bool {
+        self.failures.attention().is_raised_for_ever()
+    }
+
     /// Lets the queue never be quiet from now on.
     pub fn watch(&self) {
         self.failures.attention().raise_for_ever();

@@ -24,6 +24,10 @@ impl Attention {
         self.settled.store(u64::MAX, Ordering::Relaxed);
     }
 
+    pub fn is_raised_for_ever(&self) -> bool {
+        self.settled.load(Ordering::Relaxed) == u64::MAX
+    }
+
     /// Returns true if nothing is to be regarded that this thread may know of.
     #[inline]
     pub fn is_quiet(&self) -> bool {
@@ -67,7 +71,9 @@ mod tests {
         assert!(!attention.is_quiet());
         attention.settle(|| true);
         assert!(attention.is_quiet());
+        assert!(!attention.is_raised_for_ever());
         attention.raise_for_ever();
+        assert!(attention.is_raised_for_ever());
         attention.settle(|| true);
         attention.raise();
         assert!(!attention.is_quiet());

@@ -583,8 +583,10 @@ impl Copier {
 
     #[inline(never)]
     fn sync_range_slowly(&self, address: usize, len: usize) -> Result<(), CopyError> {
-        if self.pending().completed() != self.queue().head() || self.deferred.any() {
-            let kept = address..address.saturating_add(len);
+        let kept = address..address.saturating_add(len);
+        if self.pending().completed() != self.queue().head()
+            || self.deferred.may_touch(&kept, false)
+        {
             self.each_pending_of(kept, |queued| queued.writing(address, len));
         }
         if self.window.is_active() {
@@ -614,7 +616,10 @@ impl Copier {
 
     /// As [`Copier::sync_for_write`], but leaves the error for a later sync.
     pub fn complete_for_write(&self, address: usize, len: usize) {
-        if self.pending().completed() != self.queue().head() || self.deferred.any() {
+        let bytes = address..address.saturating_add(len);
+        if self.pending().completed() != self.queue().head()
+            || self.deferred.may_touch(&bytes, true)
+        {
             self.each_pending(|queued| queued.writing(address, len) | queued.reading(address, len));
         }
         if self.window.is_active() {

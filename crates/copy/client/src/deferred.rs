@@ -46,7 +46,17 @@ fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 pub(crate) struct Deferred {
     /// Number of copies in the table.
     count: AtomicUsize,
+    /// Begin and end of the part of memory that has all their destinations, and all their sources.
+    written: [AtomicUsize; 2],
+    read: [AtomicUsize; 2],
     table: Mutex<Table>,
+}
+
+fn store(bounds: &[AtomicUsize; 2], ranges: impl Iterator<Item = Range<usize>>) {
+    let all = ranges.reduce(|one, other| one.start.min(other.start)..one.end.max(other.end));
+    let all = all.unwrap_or_default();
+    bounds[0].store(all.start, Ordering::Relaxed);
+    bounds[1].store(all.end, Ordering::Relaxed);
 }
 
 /// A locked table. Whoever has it makes copies, so that no other thread finds a copy neither
@@ -84,7 +94,20 @@ impl Deferred {
         let mut table = self.lock();
         let value = change(&mut table);
         self.count.store(table.copies.len(), Ordering::Relaxed);
+        store(&self.written, table.copies.iter().map(Deferral::written));
+        store(&self.read, table.copies.iter().map(Deferral::read));
         value
+    }
+
+    /// Returns false if no deferred copy that this thread may know of writes any of these bytes,
+    /// nor, with `readers`, reads any.
+    #[inline]
+    pub fn may_touch(&self, bytes: &Range<usize>, readers: bool) -> bool {
+        let meets = |bounds: &[AtomicUsize; 2]| {
+            let [start, end] = bounds.each_ref().map(|bound| bound.load(Ordering::Relaxed));
+            meet(&(start..end), bytes)
+        };
+        self.any() && (meets(&self.written) || readers && meets(&self.read))
     }
 
     /// Returns true if this copy is still deferred.
@@ -291,6 +314,27 @@ mod tests {
             }
         }
         assert!(dropped > 1000, "{dropped}");
+    }
+
+    #[test]
+    fn the_bounds_have_all_copies() {
+        let deferred = Deferred::default();
+        let bytes = |start: usize| start..start + 10;
+        assert!(!deferred.may_touch(&(0..usize::MAX), true));
+        let first = deferred.with(|table| table.defer(1000, 5000, 100, |_| {}));
+        deferred.with(|table| table.defer(3000, 9000, 100, |_| {}));
+        for (start, written, read) in
+            [(985, false, false), (995, true, false), (3095, true, false), (3100, false, false)]
+                .into_iter()
+                .chain([(4995, false, true), (9095, false, true), (9100, false, false)])
+        {
+            assert_eq!(deferred.may_touch(&bytes(start), false), written, "{start}");
+            assert_eq!(deferred.may_touch(&bytes(start), true), written || read, "{start}");
+        }
+        deferred.with(|table| table.drop_copy(first));
+        assert!(!deferred.may_touch(&bytes(1000), true) && deferred.has(first + 1));
+        deferred.with(|table| table.discard(&(3000..3100)));
+        assert!(!deferred.may_touch(&(0..usize::MAX), true) && !deferred.any());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use unlade_copy_kernels::probes::{self, Maker, NO_TICKET};
 use unlade_copy_kernels::{Fault, Hint};
 use unlade_copy_service::TaskFailure;
 
+use crate::admission::Place;
 use crate::attention::Attention;
 use crate::call_handler::call_handler;
 use crate::copier::{Copier, CopyOptions, Part, Token};
@@ -31,6 +32,20 @@ impl Copier {
             return;
         }
         probes::done(dst.addr(), len, NO_TICKET, Maker::Submitter, 0);
+    }
+
+    /// Copies at once, at most [`TASK_BYTES_MAX`](crate::TASK_BYTES_MAX), after pending tasks that
+    /// touch the bytes, and past deferred copies. An error is kept for the sync of the bytes.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
+    #[inline]
+    pub unsafe fn copy_in_order(&self, dst: *mut u8, src: *const u8, len: usize, site: usize) {
+        let options = CopyOptions { site, ..CopyOptions::default() };
+        let part = Part { dst, src, len, hint: Hint::Reuse, place: Place::of(site, len) };
+        let part = self.past_deferred(part, false);
+        // SAFETY: the caller's promise.
+        let _ = unsafe { self.make_at_once(part, &options) };
     }
 
     /// # Safety
@@ -114,8 +129,9 @@ impl Copier {
     /// a `memcpy` that did not happen.
     #[cold]
     fn precede(&self, dst: usize, src: usize, len: usize) {
-        if self.pending().completed() != self.queue().head() || self.deferred().any() {
-            self.each_pending(|queued| {
+        // Deferred copies were regarded at the submission.
+        if self.pending().completed() != self.queue().head() {
+            self.each_queued_of(0..0, |queued| {
                 queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)
             });
         }
