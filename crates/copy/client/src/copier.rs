@@ -307,16 +307,33 @@ impl Copier {
             // SAFETY: the caller's promise.
             return unsafe { self.defer(part) };
         }
-        let part = match self.attention().is_quiet() {
-            true => part,
-            false => self.past_deferred(part, options.handler.is_some()),
-        };
+        if !self.attention().is_quiet() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.submit_past_deferred(part, options) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.submit_now(part, options) }
+    }
+
+    /// # Safety
+    /// As for [`Copier::submit`].
+    #[inline(never)]
+    unsafe fn submit_past_deferred(&self, part: Part, options: &CopyOptions) -> Token {
+        let part = self.past_deferred(part, options.handler.is_some());
+        // SAFETY: the caller's promise.
+        unsafe { self.submit_now(part, options) }
+    }
+
+    /// # Safety
+    /// As for [`Copier::submit`].
+    #[inline(always)]
+    unsafe fn submit_now(&self, part: Part, options: &CopyOptions) -> Token {
         if options.queued || options.lazy_us.is_some() {
             // SAFETY: the caller's promise.
             return unsafe { self.submit_queued(part, options) };
         }
-        if len >= QUEUED_BYTES_MIN as usize {
-            let decision = self.decide(len, place);
+        if part.len >= QUEUED_BYTES_MIN as usize {
+            let decision = self.decide(part.len, part.place);
             if decision.timed {
                 // SAFETY: the caller's promise.
                 return unsafe { self.submit_timed(part, options, decision) };
