@@ -10,8 +10,8 @@ use crate::call_handler::call_handler;
 use crate::copier::{Copier, CopyOptions, Part, Token};
 
 impl Copier {
-    /// Copies at once, at most [`TASK_BYTES_MAX`], while the queue is quiet
-    /// ([`AtOnce::is_quiet`]). An error is kept for the sync of the bytes.
+    /// Copies at once, at most [`TASK_BYTES_MAX`](crate::TASK_BYTES_MAX), while the queue is quiet
+    /// ([`AtOnce::is_quiet`](crate::AtOnce::is_quiet)). An error is kept for the sync of the bytes.
     ///
     /// # Safety
     /// As for [`Copier::submit`], for the duration of the call; the ranges do not overlap.
