@@ -32,7 +32,8 @@
 //! - `options`: options of the process; `process`: the service, started with the first copy, and
 //!   forks; `channel`: one queue; `queues`: queues created by the program, by descriptor;
 //! - `site`: copies at once, by the state of their call site; `countdown`: the copies of a thread
-//!   until the admission is asked; `submit`: submission of copies; `completion`: handlers of copies in several parts;
+//!   until the admission is asked; `submit`: submission of copies; `completion`: handlers of copies
+//!   in several parts;
 //! - `sync`: waiting for copies;
 //! - `descriptor`, `shm`: copies into memory shared with other processes;
 //! - `ranges`, `sanitize`: support for AddressSanitizer;

@@ -8,6 +8,8 @@ mod installed;
 mod random;
 #[path = "compiler/rules.rs"]
 mod rules;
+#[allow(dead_code, reason = "shared with other tests")]
+mod support;
 #[path = "compiler/tools.rs"]
 mod tools;
 

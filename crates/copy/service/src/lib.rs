@@ -42,7 +42,8 @@
 //!   decides the number of threads and assigns clients to them; `placement` their processors;
 //!   `mailbox` carries messages to threads;
 //! - `client`: one client: accepts lines, copies, reports completions; `view` gives the plan access
-//!   to its progress; `steps` copies in preemptible steps; `trace` tells tracers; `transfer` copies from and to sockets;
+//!   to its progress; `steps` copies in preemptible steps; `trace` tells tracers;
+//!   `transfer` copies from and to sockets;
 //!   `prepare` maps new destinations;
 //! - `dispatch`: copies with a device in addition to the processor; [`units`] has the devices,
 //!   `calibration` the copy costs of the machine;

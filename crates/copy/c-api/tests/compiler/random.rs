@@ -60,7 +60,7 @@ impl Bench<'_> {
         program
     }
 
-    /// What the program prints without the pass.
+    /// The output of the program without the pass.
     fn reference(&self, source: &Path) -> Vec<u8> {
         let object = self.object(source, None, &["-O0"]);
         run(&mut program(&self.link(&object, &["cc"], &[]))).stdout

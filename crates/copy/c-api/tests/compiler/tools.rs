@@ -1,8 +1,10 @@
 //! The plugin, the library and programs of the tests.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::Mutex;
+
+pub use crate::support::run;
 
 pub const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -48,18 +50,4 @@ pub fn missing() -> Option<&'static str> {
     };
     let header = "/usr/lib/llvm-14/include/llvm/Passes/PassPlugin.h";
     programs.into_iter().find(has).or((!Path::new(header).exists()).then_some("llvm-14-dev"))
-}
-
-/// Runs a command, which must succeed.
-#[track_caller]
-pub fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    output
 }
