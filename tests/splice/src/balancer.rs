@@ -30,6 +30,8 @@ pub struct Front {
     exchange: Option<Exchange>,
     /// Time since which an acknowledgement for the client is kept.
     pub keeps_since: Option<Time>,
+    /// A response was spliced.
+    pub was_spliced: bool,
 }
 
 /// A connection to a server.
@@ -93,6 +95,8 @@ pub struct Balancer {
     /// Segments to send to servers beside those of the sockets.
     pub acks: Vec<(usize, Segment)>,
     rules_sent: u64,
+    /// A late splice waits until the client has acknowledged what the socket has sent.
+    pub waits_for_clients: bool,
     /// It splices responses.
     splices: bool,
     /// The longest segment of a server.
@@ -125,6 +129,7 @@ impl Front {
             output: VecDeque::new(),
             exchange: None,
             keeps_since: None,
+            was_spliced: false,
         }
     }
 
@@ -233,6 +238,7 @@ impl Balancer {
             rules: Vec::new(),
             acks: Vec::new(),
             rules_sent: 0,
+            waits_for_clients: false,
             closed: 0,
             spliced: 0,
             unfit: 0,
@@ -337,6 +343,10 @@ impl Balancer {
         if exchange.splice.is_some() || !is_due || exchange.header_left > 0 {
             return;
         }
+        let socket = &self.fronts[client].socket;
+        if self.waits_for_clients && socket.acknowledged().before(socket.send_end()) {
+            return;
+        }
         let segment_bytes = if is_limited { self.segment_bytes } else { 0 };
         match self.begin_splice(client, 0, segment_bytes, None, now) {
             Err(Unfit::Granted) => return,
@@ -366,7 +376,8 @@ impl Balancer {
         expected_bytes: Option<u32>,
         now: Time,
     ) -> Result<(), Unfit> {
-        let Front { socket, flow, output, exchange: Some(exchange), .. } = &mut self.fronts[client]
+        let Front { socket, flow, output, exchange: Some(exchange), was_spliced, .. } =
+            &mut self.fronts[client]
         else {
             return Err(Unfit::Over);
         };
@@ -403,6 +414,7 @@ impl Balancer {
                     .map(|bytes| splice.grant_early(flow, server, bytes, now.ms()))
                     .map(|grant| Segment { seq: start.request_end, ..grant });
                 exchange.splice = Some(splice);
+                *was_spliced = true;
                 self.spliced += 1;
                 self.rules_sent += 1;
                 if !exchange.is_judged_here {

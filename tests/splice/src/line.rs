@@ -22,6 +22,9 @@ pub struct Conditions {
     pub forged: u64,
     /// Segments that a socket of the balancer refuses, as for lack of memory.
     pub refused: u64,
+    /// Segments with bytes that leave the balancer's socket unseen before the first splice of a client's
+    /// connection, as if its flow was opened while they left.
+    pub unseen: u64,
     /// Packets to a server's host before which it forgets its rule, as if its agent ended.
     pub forgotten: u64,
     /// Delay of every packet, in microseconds.
@@ -36,6 +39,7 @@ impl Conditions {
         late: 0,
         forged: 0,
         refused: 0,
+        unseen: 0,
         forgotten: 0,
         delay_us: 300,
     };

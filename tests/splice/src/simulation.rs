@@ -78,6 +78,8 @@ pub struct Outcome {
     pub noted: u64,
     /// Acknowledgements that were kept.
     pub kept: u64,
+    /// Segments of the balancer's sockets that its flows did not see.
+    pub unseen: u64,
     /// Responses that ended before the server had acknowledged the request to the balancer's socket.
     pub unacknowledged: u64,
     /// Bytes that servers and the balancer sent again.
@@ -100,6 +102,7 @@ pub struct Simulation {
     heads: u64,
     noted: u64,
     kept: u64,
+    unseen: u64,
     /// The last byte that each client has offered room for, and its window scale.
     edges: Vec<SeqNumber>,
     scales: Vec<u8>,
@@ -175,9 +178,11 @@ impl Simulation {
             servers.push(server);
         }
         let segment_bytes = plan.server.mss_bytes.max(plan.back.mss_bytes);
+        let mut balancer = Balancer::new(fronts, backs, plan.splices, segment_bytes.into());
+        balancer.waits_for_clients = plan.conditions.unseen > 0 && random.below(2u32) == 0;
         Simulation {
             clients,
-            balancer: Balancer::new(fronts, backs, plan.splices, segment_bytes.into()),
+            balancer,
             servers,
             lines: Lines::new(plan.conditions),
             random,
@@ -188,6 +193,7 @@ impl Simulation {
             heads: 0,
             noted: 0,
             kept: 0,
+            unseen: 0,
             edges,
             scales,
             plan,
@@ -237,6 +243,7 @@ impl Simulation {
             heads: self.heads,
             noted: self.noted,
             kept: self.kept,
+            unseen: self.unseen,
             retransmitted: sockets.map(|socket| socket.stats().retransmitted_bytes).sum(),
             took_ms: self.now.ms() - start.ms(),
         }
@@ -346,6 +353,13 @@ impl Simulation {
             let front = &mut self.balancer.fronts[index];
             let seen = segment_of(&segment.header, payload.len() as u32);
             let is_spliced = front.splice().map(|(_, splice)| *splice);
+            let may_be_unseen = !front.was_spliced && !payload.is_empty();
+            if may_be_unseen && self.random.below(1000u64) < self.plan.conditions.unseen {
+                let mss = segment.mss_bytes;
+                self.cut(&segment, payload, mss, To::Client(index));
+                self.unseen += 1;
+                continue;
+            }
             let shown = match is_spliced {
                 Some(splice) => splice.send_to_client(&mut front.flow, &seen, now.ms()),
                 None => splice::send_to_client(&mut front.flow, &seen, now.ms()),

@@ -118,6 +118,21 @@ fn responses_whose_hosts_forget_their_rules_stay_on_time() {
 }
 
 #[test]
+fn segments_that_left_before_a_flow_was_opened_stop_nothing() {
+    let mut all = Outcome::default();
+    cases(300, |random| {
+        let conditions = Conditions { unseen: 500, ..Conditions::CLEAN };
+        let plan = plan(random, conditions);
+        let (clients, requests) = (plan.clients, plan.requests);
+        let outcome = Simulation::new(plan, random.clone()).run();
+        assert_eq!(outcome.responses, clients * requests);
+        all.unseen += outcome.unseen;
+        all.spliced += outcome.spliced;
+    });
+    assert!(all.unseen > 0 && all.spliced > 0, "{all:?}");
+}
+
+#[test]
 fn forged_segments_change_no_byte_and_stop_nothing() {
     cases(150, |random| {
         let conditions = Conditions { lost: 10, forged: 200, ..Conditions::CLEAN };

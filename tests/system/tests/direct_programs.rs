@@ -17,6 +17,11 @@ fn returns_of(server: Server) {
     let url = format!("http://{}/{}1KiB", server_address(&lab), running.prefix);
     let answers = || lab.exec("lb", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
     assert!(wait_for(PATIENCE, answers), "{server:?} does not answer at {url}");
+    // The balancer may have found that the earlier server has ended.
+    let url = format!("http://{HOST}/{}1KiB", running.prefix);
+    let is_known =
+        || lab.exec("client", &["curl", "-sf", "-o", "/dev/null", &url]).status.success();
+    assert!(wait_for(PATIENCE, is_known), "the balancer sends nothing to {server:?}");
     let mut clients = [connect(&lab, 0), connect(&lab, 0)];
     const ROUNDS: u64 = 10;
     for _ in 0..ROUNDS {

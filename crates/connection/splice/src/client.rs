@@ -152,6 +152,13 @@ impl ClientFlow {
         true
     }
 
+    /// Returns the number behind the last byte that the socket has sent, if those before `socket_end` come
+    /// from nobody else: it has sent what the client has acknowledged. A flow that was opened while the
+    /// socket sent does not know the last ones.
+    pub(crate) fn sent_by_socket(&self, socket_end: SeqNumber) -> SeqNumber {
+        later(self.sent_end, earlier(self.acked, socket_end))
+    }
+
     /// Returns an acceptable segment of the client for the socket.
     pub(crate) fn for_socket(&mut self, segment: &Segment) -> Segment {
         let end = self.sent_end;

@@ -371,6 +371,49 @@ mod tests {
     }
 
     #[test]
+    fn a_client_tells_of_bytes_that_left_before_its_flow_was_opened() {
+        let ack = |ack| Segment {
+            seq: SeqNumber(5),
+            ack: SeqNumber(ack),
+            flags: TcpFlags::ACK,
+            window: 9_000,
+            ..Segment::default()
+        };
+        // The socket has sent 500 bytes that the flow did not see, and all of them before the splice.
+        let begin = |client: &mut ClientFlow, server: &mut ServerFlow| {
+            let came = Segment { seq: SeqNumber(70), payload_bytes: 500, ..ack(9) };
+            splice::receive_from_server(server, &came, 1000);
+            let full = Segment { seq: SeqNumber(9), window: 0, ..ack(570) };
+            splice::send_to_server(server, &full, 1000);
+            let start = Start {
+                next: SeqNumber(570),
+                socket_next: SeqNumber(570),
+                request_end: SeqNumber(9),
+                ..start(1500)
+            };
+            Splice::begin(client, server, start, 1000).unwrap().0
+        };
+        for is_acked_before in [false, true] {
+            let (mut client, mut server) = flows();
+            splice::send_to_server(&mut server, &Segment { window: 500, ..ack(70) }, 1000);
+            let granted = if is_acked_before {
+                splice::receive_from_client(&mut client, &ack(1500));
+                let mut splice = begin(&mut client, &mut server);
+                splice.owed_ack(&client, &mut server, 1001)
+            } else {
+                let mut splice = begin(&mut client, &mut server);
+                assert_eq!(splice.owed_ack(&client, &mut server, 1001), None);
+                let arrived =
+                    splice.receive_from_client(&mut client, &mut server, &ack(1500), 1002);
+                // The socket lacks it.
+                assert!(arrived.socket.is_some_and(|seen| seen.ack == SeqNumber(1500)));
+                arrived.server
+            };
+            assert_eq!(granted.map(|ack| (ack.ack.0, ack.window)), Some((570, 9_000)));
+        }
+    }
+
+    #[test]
     fn a_socket_with_bytes_left_gets_an_answer_to_its_probe() {
         let (mut client, mut server) = flows();
         let segment = |seq, ack| Segment {

@@ -143,7 +143,8 @@ impl Splice {
         }
         // A request that is sent while bytes wait for the client's window could not take the window of
         // the time behind them.
-        let is_waiting = at.expected_bytes.is_some() && client.sent_end.before(written);
+        let sent_end = client.sent_by_socket(written);
+        let is_waiting = at.expected_bytes.is_some() && sent_end.before(written);
         if is_waiting || client.edge().before(server.granted + delta) {
             return Err(Unfit::Window);
         }
@@ -169,6 +170,7 @@ impl Splice {
             clock,
             awaits_head,
         };
+        client.sent_end = sent_end;
         let splice = Splice {
             first,
             end,
@@ -262,6 +264,8 @@ impl Splice {
         }
         let is_newest = client.note(segment);
         client.clock.received(segment.timestamps);
+        let direct = self.first + self.delta;
+        client.sent_end = client.sent_by_socket(direct);
         let sent_end = client.sent_end;
         let is_for_socket = !segment.is_pure_ack()
             || !sent_end.before(segment.ack)
@@ -271,7 +275,6 @@ impl Splice {
         if self.end.is_some_and(|end| !client.acked.before(end + self.delta)) {
             self.is_complete = true;
         }
-        let direct = self.first + self.delta;
         let ack = later(server.acked, later(segment.ack, direct) - self.delta);
         // The client gets bytes that the server's socket has from here: for the server they are no gap.
         let relayed = server.passed_end + self.delta;

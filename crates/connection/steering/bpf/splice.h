@@ -72,6 +72,14 @@ static __always_inline int client_note(struct splice_client *client,
 	return 1;
 }
 
+/* Returns the end of what the socket has sent, if the bytes before `socket_end` come from nobody else: it has
+ * sent those that the client has acknowledged. */
+static __always_inline __u32 client_sent_by_socket(const struct splice_client *client,
+						   __u32 socket_end)
+{
+	return later(client->sent_end, earlier(client->acked, socket_end));
+}
+
 static __always_inline void client_for_socket(struct splice_client *client,
 					      struct splice_segment *segment)
 {
@@ -410,7 +418,7 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 						      struct splice_segment *segment,
 						      struct splice_segment *ack, __u64 now_ms)
 {
-	__u32 direct = splice->first + splice->delta, sent_end = client->sent_end, number;
+	__u32 direct = splice->first + splice->delta, sent_end, number;
 	__u32 relayed = server->passed_end + splice->delta;
 	int is_newest, ways, is_ack = is_pure_ack(segment);
 
@@ -430,6 +438,7 @@ static __always_inline int splice_receive_from_client(struct splice_client *clie
 		return 0;
 	is_newest = client_note(client, segment);
 	clock_note(&client->clock, segment);
+	sent_end = client->sent_end = client_sent_by_socket(client, direct);
 	ways = !is_ack || !before(sent_end, segment->ack) ||
 			       before(client->socket_acked, sent_end) || !is_newest ?
 		       SPLICE_TO_SOCKET :
@@ -653,7 +662,7 @@ static __always_inline int splice_receive_from_server(const struct splice_client
 }
 
 /* Returns enum splice_unfit; nothing has changed but for SPLICE_FIT. */
-static __always_inline int splice_begin(const struct splice_client *client,
+static __always_inline int splice_begin(struct splice_client *client,
 					const struct splice_server *server,
 					const struct splice_start *start, struct splice_state *splice,
 					struct splice_rule *rule, __u64 now_ms)
@@ -661,6 +670,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	__u32 first = start->next + server->bypassed;
 	__u32 written = start->written_end + client->bypassed, delta = written - first;
 	__u32 bytes = start->has_length ? start->length_bytes : start->expected_bytes;
+	__u32 sent_end = client_sent_by_socket(client, written);
 	int is_early = before(server->request_end, start->request_end);
 
 	if (start->socket_next != server->passed_end - server->bypassed)
@@ -672,7 +682,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 	if (!is_early && start->segment_bytes && !before(server->told, server->passed_end) &&
 	    server->told - server->passed_end >= start->segment_bytes)
 		return SPLICE_GRANTED;
-	if ((start->awaits_head && before(client->sent_end, written)) ||
+	if ((start->awaits_head && before(sent_end, written)) ||
 	    before(client_edge(client), server->granted + delta))
 		return SPLICE_WINDOW;
 	if (client->clock.is_used && !server->peer_seen)
@@ -686,6 +696,7 @@ static __always_inline int splice_begin(const struct splice_client *client,
 		rule->clock_offset = clock_now(&client->clock, now_ms) + CLOCK_MARGIN_MS - theirs;
 		rule->echo = client->clock.peer;
 	}
+	client->sent_end = sent_end;
 	splice->is_active = 1;
 	splice->first = first;
 	splice->has_end = !!start->has_length;
