@@ -92,7 +92,7 @@ pub(crate) fn combine(operation: Operation, values: &[&[u8]]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unlade_testkit::cases::cases;
+    use unlade_testkit::cases;
 
     #[test]
     fn they_agree_with_a_vector_of_bits() {

@@ -51,6 +51,11 @@ pub(crate) fn execute<C: Copies>(
     }
     let command = match checked(state, words) {
         Ok(command) => command,
+        Err(failure) if words.get(0).eq_ignore_ascii_case(b"exec") => {
+            state.unwatch(number);
+            state.sessions[number].transaction = None;
+            return out.error(&transaction::aborted(&failure).to_string());
+        }
         Err(failure) => {
             out.error(&failure.to_string());
             return fail(state, number);

@@ -9,8 +9,6 @@ pub(crate) enum Failure {
     NotANumber,
     #[error("ERR value is not a valid float")]
     NotAFloat,
-    #[error("ERR value is out of range, must be positive")]
-    NotPositive,
     #[error("ERR wrong number of arguments for '{0}' command")]
     WrongNumber(&'static str),
     #[error("ERR invalid expire time in '{0}' command")]

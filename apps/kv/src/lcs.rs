@@ -58,7 +58,7 @@ pub(crate) fn runs(first: &[u8], second: &[u8]) -> Vec<Run> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unlade_testkit::cases::cases;
+    use unlade_testkit::cases;
 
     fn slow(first: &[u8], second: &[u8]) -> usize {
         match (first, second) {

@@ -87,7 +87,7 @@ fn class_has(class: &[u8], byte: u8) -> (bool, &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unlade_testkit::cases::cases;
+    use unlade_testkit::cases;
 
     #[test]
     fn elements() {

@@ -89,15 +89,17 @@ pub(crate) struct ServerState<C: Copies> {
     /// Milliseconds since 1970, from a monotonic clock.
     pub now_ms: u64,
     origin: Instant,
-    origin_ms: u64,
+    origin_us: u64,
     random: u64,
     last_id: u64,
 }
 
 impl<C: Copies> ServerState<C> {
     pub fn new(copies: C, limits: Limits) -> ServerState<C> {
+        // The clock must not be behind that of clients, which send absolute times.
+        let origin = Instant::now();
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let origin_ms = since.as_millis() as u64;
+        let origin_us = since.as_micros() as u64;
         ServerState {
             copies,
             databases: Databases::new(),
@@ -110,9 +112,9 @@ impl<C: Copies> ServerState<C> {
             allows_debug: false,
             stats: Stats::default(),
             arriving_bytes: 0,
-            now_ms: origin_ms,
-            origin: Instant::now(),
-            origin_ms,
+            now_ms: origin_us / 1000,
+            origin,
+            origin_us,
             random: since.as_nanos() as u64,
             last_id: 0,
         }
@@ -165,13 +167,13 @@ impl<C: Copies> ServerState<C> {
 
     /// The time now, in microseconds since 1970.
     pub fn clock_us(&self) -> u64 {
-        self.origin_ms * 1000 + self.origin.elapsed().as_micros() as u64
+        self.origin_us + self.origin.elapsed().as_micros() as u64
     }
 
     /// The time now, in milliseconds since 1970; [`ServerState::now_ms`] is that of the last call
     /// of [`ServerState::read_clock`].
     pub fn clock_ms(&self) -> u64 {
-        self.origin_ms + self.origin.elapsed().as_millis() as u64
+        self.clock_us() / 1000
     }
 
     pub fn read_clock(&mut self) {
@@ -179,6 +181,6 @@ impl<C: Copies> ServerState<C> {
     }
 
     pub fn uptime_s(&self) -> u64 {
-        (self.now_ms - self.origin_ms) / 1000
+        (self.now_ms - self.origin_us / 1000) / 1000
     }
 }

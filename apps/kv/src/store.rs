@@ -337,7 +337,7 @@ mod tests {
     use crate::value::Origin;
     use std::collections::BTreeSet;
     use std::convert::Infallible;
-    use unlade_testkit::cases::cases;
+    use unlade_testkit::cases;
 
     /// A scan returns every key that exists all the time, whatever comes and goes meanwhile.
     #[test]

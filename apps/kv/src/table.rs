@@ -323,7 +323,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         about("command|docs", -2, Id::CommandDocs),
         about("command|info", -2, Id::CommandInfo),
         about("command|list", -2, Id::CommandList),
-        about("command|getkeys", -3, Id::CommandGetkeys),
+        about("command|getkeys", -4, Id::CommandGetkeys),
         about("command|help", 2, Id::Help),
     ]),
     container(

@@ -7,7 +7,6 @@ use common::{Client, each};
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use unlade_testkit::Random;
 
 fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok();
@@ -159,20 +158,20 @@ fn it_answers_as_redis_does() {
         return;
     }
     let redis = Redis::start();
-    let seed = unlade_testkit::cases::seed();
+    let seed = unlade_testkit::seed();
     each(|server| {
         let mut clients = Pair {
             theirs: (0..2).map(|_| Client { stream: redis.connect() }).collect(),
             ours: (0..2).map(|_| server.client()).collect(),
         };
         assert_eq!(clients.theirs[0].text("FLUSHALL"), "+OK\r\n");
-        let mut requests = Requests(Random::new(seed));
-        for number in 0..unlade_testkit::cases::count(REQUESTS) {
-            let client = requests.0.below(2usize);
-            if requests.0.below(200) == 0 {
+        let mut requests = Requests::new(seed);
+        for number in 0..unlade_testkit::count(REQUESTS) {
+            let client = requests.random.below(2usize);
+            if requests.random.below(200) == 0 {
                 // The answers name the server, so they are not to be in that of a transaction.
                 compare(number, client, &[b"DISCARD".to_vec()], &mut clients);
-                let version = requests.0.pick(&[&b"2"[..], b"3"]);
+                let version = requests.random.pick(&[&b"2"[..], b"3"]);
                 compare(number, client, &[b"HELLO".to_vec(), version.to_vec()], &mut clients);
             }
             compare(number, client, &requests.next(), &mut clients);
@@ -240,8 +239,8 @@ fn the_table_of_commands_is_as_that_of_redis() {
         return;
     }
     let redis = Redis::start();
-    let mut theirs = Client { stream: redis.connect() };
     each(|server| {
+        let mut theirs = Client { stream: redis.connect() };
         let mut ours = server.client();
         let names = strings(&ours.text("COMMAND LIST").into_bytes());
         assert!(names.len() > 90, "{}", names.len());
@@ -249,6 +248,11 @@ fn the_table_of_commands_is_as_that_of_redis() {
             let name = String::from_utf8(name).unwrap();
             let request = format!("COMMAND INFO {name}");
             let (theirs, ours) = (theirs.text(&request), ours.text(&request));
+            // Redis has no table of the subcommands of `DEBUG`.
+            if theirs == "*1\r\n$-1\r\n" {
+                assert!(name.starts_with("debug|"), "{name}");
+                continue;
+            }
             // Head, name, number of words; then the flags; then the keys.
             let parts = |text: &str| -> (Vec<String>, Vec<String>, Vec<String>) {
                 let mut lines = text.lines().map(str::to_owned);

@@ -62,6 +62,10 @@ fn selected<C: Copies>(
     }
     let start = if count > first { context.integer(first)? } else { 0 };
     let end = if count > first + 1 { context.integer(first + 1)? } else { -1 };
+    // Redis does not look at the unit of such a range.
+    if start < 0 && end < 0 && start > end {
+        return Ok(0..0);
+    }
     let bits = unit(context, first + 2)?;
     let range = part(len as u64 * 8 / bits, start, end);
     Ok(range.start * bits..range.end * bits)

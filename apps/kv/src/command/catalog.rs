@@ -55,7 +55,7 @@ pub(crate) fn info<C: Copies>(context: &mut Context<'_, C>) -> Answer {
     for name in context.words.from(2) {
         match named(name) {
             Some(command) => describe(command, context.out),
-            None => context.out.null_array(),
+            None => context.out.null(),
         }
     }
     Ok(())

@@ -254,14 +254,14 @@ struct Victims {
 impl Victims {
     fn parse<C: Copies>(context: &Context<'_, C>) -> Result<Victims, Failure> {
         let mut victims = Victims::default();
-        if context.words.len() % 2 == 0 {
-            // Pairs follow `CLIENT KILL`.
-            for index in (2..context.words.len()).step_by(2) {
-                victims.add(context.word(index), context.word(index + 1))?;
+        // Pairs follow `CLIENT KILL`.
+        for index in (2..context.words.len()).step_by(2) {
+            if index + 1 == context.words.len() {
+                return Err(Failure::Syntax);
             }
-            return Ok(victims);
+            victims.add(context.word(index), context.word(index + 1))?;
         }
-        Err(Failure::Syntax)
+        Ok(victims)
     }
 
     fn add(&mut self, option: &[u8], value: &[u8]) -> Answer {

@@ -63,7 +63,7 @@ pub(crate) fn get<C: Copies>(context: &mut Context<'_, C>) -> Answer {
 /// `CONFIG SET name value …`: all of the values, or none.
 pub(crate) fn set<C: Copies>(context: &mut Context<'_, C>) -> Answer {
     if context.words.len() % 2 != 0 {
-        return Err(Failure::WrongNumber(context.command.name));
+        return Err(Failure::Syntax);
     }
     let mut limits = context.state.limits;
     let mut names = Vec::new();

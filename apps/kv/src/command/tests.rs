@@ -7,8 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use unlade_copy::ReceiveError;
-use unlade_testkit::Random;
-use unlade_testkit::cases::cases;
+use unlade_testkit::{Random, cases};
 
 use super::execute;
 use crate::arguments::Arguments;

@@ -63,8 +63,7 @@ pub(crate) fn exec<C: Copies>(
     }
     let grows = transaction.queue.iter().any(|queued| queued.command.flags.has(Flags::GROWS));
     if grows && let Err(failure) = context.check_memory(0) {
-        let said = format!("EXECABORT Transaction discarded because of: {failure}");
-        return Err(Failure::Other(said));
+        return Err(aborted(&failure));
     }
     context.out.array(transaction.queue.len());
     for Queued { command, words, apart } in transaction.queue {
@@ -74,6 +73,13 @@ pub(crate) fn exec<C: Copies>(
         run(&mut Context { state, number: *number, command, words, apart, out });
     }
     Ok(())
+}
+
+/// Returns the failure of an `EXEC` that runs nothing because of another failure.
+pub(crate) fn aborted(failure: &Failure) -> Failure {
+    let text = failure.to_string();
+    let reason = text.strip_prefix("ERR ").unwrap_or(&text);
+    Failure::Other(format!("EXECABORT Transaction discarded because of: {reason}"))
 }
 
 fn is_as_seen<C: Copies>(context: &mut Context<'_, C>) -> bool {

@@ -4,11 +4,29 @@
 use super::pattern;
 use unlade_testkit::Random;
 
-pub struct Requests(pub Random);
+/// Commands whose shorter requests depend on the server, the clock or the order of keys.
+const WHOLE: [&[u8]; 5] = [b"SCAN", b"TIME", b"RANDOMKEY", b"COMMAND", b"HELLO"];
+
+pub struct Requests {
+    pub random: Random,
+    /// Number of lifetimes so far.
+    lifetimes: u64,
+}
 
 impl Requests {
+    pub fn new(seed: u64) -> Requests {
+        Requests { random: Random::new(seed), lifetimes: 1 }
+    }
+
+    /// Returns a lifetime in thousands of seconds that no other request has: conditions compare
+    /// lifetimes, and must not depend on the milliseconds between two requests.
+    fn unique(&mut self, zeros: &str) -> Vec<u8> {
+        self.lifetimes += 1;
+        format!("{}{zeros}", self.lifetimes).into_bytes()
+    }
+
     fn of(&mut self, choices: &[&str]) -> Vec<u8> {
-        self.0.pick(choices).as_bytes().to_vec()
+        self.random.pick(choices).as_bytes().to_vec()
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -16,19 +34,19 @@ impl Requests {
     }
 
     fn keys(&mut self, at_least: u64) -> Vec<Vec<u8>> {
-        (0..at_least + self.0.below(3)).map(|_| self.key()).collect()
+        (0..at_least + self.random.below(3)).map(|_| self.key()).collect()
     }
 
     fn value(&mut self) -> Vec<u8> {
-        let len = match self.0.below(12) {
+        let len = match self.random.below(12) {
             0 => 0,
-            1 => 31_000 + self.0.below(3000u64),
-            2 => 8_000 + self.0.below(400),
-            3 => self.0.below(200_000),
+            1 => 31_000 + self.random.below(3000u64),
+            2 => 8_000 + self.random.below(400),
+            3 => self.random.below(200_000),
             4..=7 => return self.number(),
-            _ => self.0.below(60),
+            _ => self.random.below(60),
         };
-        pattern(len as usize, self.0.below(256) as usize)
+        pattern(len as usize, self.random.below(256) as usize)
     }
 
     fn number(&mut self) -> Vec<u8> {
@@ -79,8 +97,8 @@ impl Requests {
     }
 
     fn options(&mut self, choices: &[&str], words: &mut Vec<Vec<u8>>) {
-        while self.0.below(3) == 0 {
-            match self.0.below(4) {
+        while self.random.below(3) == 0 {
+            match self.random.below(4) {
                 0 => self.lifetime(words),
                 _ => words.push(self.of(choices)),
             }
@@ -89,16 +107,16 @@ impl Requests {
 
     /// Returns a request. Few of them are wrong.
     pub fn next(&mut self) -> Vec<Vec<u8>> {
-        let mut words = match self.0.below(10) {
+        let mut words = match self.random.below(10) {
             0..=3 => self.values(),
             4..=5 => self.parts(),
             6..=7 => self.names(),
             8 => self.times(),
             _ => self.others(),
         };
-        match self.0.below(60) {
+        match self.random.below(60) {
             0 => words.push(self.key()),
-            1 if words.len() > 1 => drop(words.pop()),
+            1 if words.len() > 1 && !WHOLE.contains(&&*words[0]) => drop(words.pop()),
             _ => {}
         }
         words
@@ -183,10 +201,10 @@ impl Requests {
                 if is_position {
                     words.push(self.of(&["0", "1", "1", "2", "x"]));
                 }
-                for _ in 0..self.0.below(3) {
+                for _ in 0..self.random.below(3) {
                     words.push(self.small());
                 }
-                if self.0.below(3) == 0 {
+                if self.random.below(3) == 0 {
                     words.push(self.of(&["BIT", "byte", "no"]));
                 }
             }
@@ -204,13 +222,13 @@ impl Requests {
     fn lcs(&mut self) -> Vec<Vec<u8>> {
         let keys = [self.of(&["lcs 1", "lcs 2", "none"]), self.of(&["lcs 1", "lcs 2"])];
         let [first, second] = keys;
-        if self.0.below(3) == 0 {
-            let len = self.0.below(30u64);
-            let text = (0..len).map(|_| self.0.pick(b"abc")).collect();
+        if self.random.below(3) == 0 {
+            let len = self.random.below(30u64);
+            let text = (0..len).map(|_| self.random.pick(b"abc")).collect();
             return vec![b"SET".to_vec(), second, text];
         }
         let mut words = vec![b"LCS".to_vec(), first, second];
-        while self.0.below(2) == 0 {
+        while self.random.below(2) == 0 {
             words.push(self.of(&["LEN", "IDX", "IDX", "WITHMATCHLEN", "MINMATCHLEN"]));
             if words.last().is_some_and(|word| word == b"MINMATCHLEN") {
                 words.push(self.of(&["1", "2", "3", "x"]));
@@ -231,7 +249,7 @@ impl Requests {
             b"RENAME" | b"RENAMENX" => words.extend([self.key(), self.key()]),
             b"COPY" => {
                 words.extend([self.key(), self.key()]);
-                while self.0.below(2) == 0 {
+                while self.random.below(2) == 0 {
                     words.push(self.of(&["REPLACE", "DB", "no"]));
                     if words.last().is_some_and(|word| word == b"DB") {
                         words.push(self.database());
@@ -247,10 +265,12 @@ impl Requests {
                 words.push(self.of(&["a*long*", "[a]", "\\b", "c", "none*", "a?long k[a-f]y"]))
             }
             // Rarely, so that there are keys most of the time.
-            b"FLUSHALL" | b"FLUSHDB" if self.0.below(8) > 0 => words = vec![b"DBSIZE".to_vec()],
+            b"FLUSHALL" | b"FLUSHDB" if self.random.below(8) > 0 => {
+                words = vec![b"DBSIZE".to_vec()]
+            }
             b"FLUSHALL" | b"FLUSHDB" => {
                 words.extend(
-                    Some(self.of(&["ASYNC", "sync", "no"])).filter(|_| self.0.below(2) > 0),
+                    Some(self.of(&["ASYNC", "sync", "no"])).filter(|_| self.random.below(2) > 0),
                 );
             }
             b"DBSIZE" => {}
@@ -274,8 +294,10 @@ impl Requests {
         ]);
         let mut words = vec![name, self.key()];
         let time = match words[0].as_slice() {
-            b"EXPIRE" => self.of(&["100", "5000", "0", "-1", "x", "9223372036854775807"]),
-            b"PEXPIRE" => self.of(&["100000", "5000000", "-1", "x", "9223372036854775807"]),
+            b"EXPIRE" if self.random.below(2) == 0 => self.unique("000"),
+            b"PEXPIRE" if self.random.below(2) == 0 => self.unique("000000"),
+            b"EXPIRE" => self.of(&["0", "-1", "x", "9223372036854775807"]),
+            b"PEXPIRE" => self.of(&["-1", "x", "9223372036854775807"]),
             b"EXPIREAT" => {
                 self.of(&["99999999999", "1", "x", "9223372036854775807", "88888888888"])
             }
@@ -283,14 +305,14 @@ impl Requests {
             _ => return words,
         };
         words.push(time);
-        while self.0.below(2) == 0 {
+        while self.random.below(2) == 0 {
             words.push(self.of(&["NX", "XX", "GT", "LT", "lt", "xx", "no"]));
         }
         words
     }
 
     fn others(&mut self) -> Vec<Vec<u8>> {
-        let line = self.0.pick(&[
+        let line = self.random.pick(&[
             "PING",
             "PING x",
             "ECHO x",
