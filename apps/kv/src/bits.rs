@@ -47,7 +47,7 @@ pub(crate) fn position(bytes: &[u8], bit: bool, range: &Range) -> Option<u64> {
     let none = if bit { 0 } else { 0xff };
     let mut at = range.start;
     while at < range.end {
-        if at % 8 == 0 && at + 8 <= range.end && bytes[(at / 8) as usize] == none {
+        if at.is_multiple_of(8) && at + 8 <= range.end && bytes[(at / 8) as usize] == none {
             at += 8;
         } else if get(bytes, at) == bit {
             return Some(at);

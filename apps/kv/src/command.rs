@@ -178,7 +178,7 @@ fn about<C: Copies>(context: &mut Context<'_, C>, id: Id) -> Answer {
         Id::Auth => clients::auth(context),
         Id::Reset => clients::reset(context),
         Id::Quit => clients::quit(context),
-        Id::ClientId => clients::id(context),
+        Id::ClientNumber => clients::id(context),
         Id::ClientGetname => clients::getname(context),
         Id::ClientSetname => clients::setname(context),
         Id::ClientList => clients::list(context),

@@ -125,7 +125,7 @@ pub(crate) enum Id {
     Quit,
     Auth,
     Time,
-    ClientId,
+    ClientNumber,
     ClientGetname,
     ClientSetname,
     ClientList,
@@ -298,7 +298,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     container(
         "client",
         &[
-            about("client|id", 2, Id::ClientId),
+            about("client|id", 2, Id::ClientNumber),
             about("client|getname", 2, Id::ClientGetname),
             about("client|setname", 3, Id::ClientSetname),
             about("client|list", -2, Id::ClientList).admin(),

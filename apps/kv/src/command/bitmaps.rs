@@ -1,7 +1,7 @@
 //! Commands on single bits of values.
 
 use crate::bits::{self, Operation};
-use crate::command::ranges::{edit, part};
+use crate::command::ranges::{edit, within};
 use crate::context::Context;
 use crate::copies::Copies;
 use crate::failure::{Answer, Failure};
@@ -50,24 +50,29 @@ fn unit<C: Copies>(context: &Context<'_, C>, index: usize) -> Result<u64, Failur
     }
 }
 
-/// Returns the range of bits that the words from `first` on select: start, end, unit.
+/// Returns the range of bits that the words from `first` on select: start, end, unit. Like Redis,
+/// `BITCOUNT` takes a range of two negative numbers in the wrong order as empty and does not look at
+/// its unit, and `BITPOS` looks at the unit before the end.
 fn selected<C: Copies>(
     context: &Context<'_, C>,
     first: usize,
     len: usize,
+    is_backwards_empty: bool,
 ) -> Result<bits::Range, Failure> {
     let count = context.words.len();
     if count > first + 3 {
         return Err(Failure::Syntax);
     }
     let start = if count > first { context.integer(first)? } else { 0 };
+    if !is_backwards_empty {
+        unit(context, first + 2)?;
+    }
     let end = if count > first + 1 { context.integer(first + 1)? } else { -1 };
-    // Redis does not look at the unit of such a range.
-    if start < 0 && end < 0 && start > end {
+    if is_backwards_empty && start < 0 && end < 0 && start > end {
         return Ok(0..0);
     }
     let bits = unit(context, first + 2)?;
-    let range = part(len as u64 * 8 / bits, start, end);
+    let range = within(len as u64 * 8 / bits, start, end);
     Ok(range.start * bits..range.end * bits)
 }
 
@@ -77,7 +82,7 @@ pub(crate) fn bitcount<C: Copies>(context: &mut Context<'_, C>) -> Answer {
         None => 0,
         Some(_) if context.words.len() == 3 => return Err(Failure::Syntax),
         Some(value) => {
-            let range = selected(context, 2, value.len())?;
+            let range = selected(context, 2, value.len(), true)?;
             let bytes = value.bytes().map_err(|Lost| context.lose(key))?;
             bits::count(bytes, &range)
         }
@@ -97,12 +102,7 @@ pub(crate) fn bitpos<C: Copies>(context: &mut Context<'_, C>) -> Answer {
         context.out.integer(if bit { -1 } else { 0 });
         return Ok(());
     };
-    // Redis looks at the unit before the end.
-    if context.words.len() == 6 {
-        context.integer(3)?;
-        unit(context, 5)?;
-    }
-    let range = selected(context, 3, value.len())?;
+    let range = selected(context, 3, value.len(), false)?;
     let bytes = value.bytes().map_err(|Lost| context.lose(key))?;
     let found = bits::position(bytes, bit, &range);
     // Without an end, zeros follow the value.

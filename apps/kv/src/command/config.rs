@@ -62,7 +62,7 @@ pub(crate) fn get<C: Copies>(context: &mut Context<'_, C>) -> Answer {
 
 /// `CONFIG SET name value …`: all of the values, or none.
 pub(crate) fn set<C: Copies>(context: &mut Context<'_, C>) -> Answer {
-    if context.words.len() % 2 != 0 {
+    if !context.words.len().is_multiple_of(2) {
         return Err(Failure::Syntax);
     }
     let mut limits = context.state.limits;

@@ -105,8 +105,22 @@ pub(crate) fn function_flush<C: Copies>(context: &mut Context<'_, C>) -> Answer 
     Ok(())
 }
 
-/// `FUNCTION LIST`: there are no functions.
+/// `FUNCTION LIST [LIBRARYNAME pattern] [WITHCODE]`: there are no functions.
 pub(crate) fn function_list<C: Copies>(context: &mut Context<'_, C>) -> Answer {
+    let mut words = context.words.from(2);
+    while let Some(word) = words.next() {
+        match word.to_ascii_lowercase().as_slice() {
+            b"withcode" => {}
+            b"libraryname" => {
+                let said = "library name argument was not given";
+                words.next().ok_or_else(|| Failure::text(said))?;
+            }
+            _ => {
+                let said = format!("Unknown argument {}", String::from_utf8_lossy(word));
+                return Err(Failure::text(said));
+            }
+        }
+    }
     context.out.array(0);
     Ok(())
 }

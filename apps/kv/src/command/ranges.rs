@@ -64,9 +64,12 @@ pub(crate) fn edit<C: Copies, T>(
 /// Returns the part of `len` elements from `start` to `end`, both inclusive; negative ones count
 /// from the end.
 pub(crate) fn part(len: u64, start: i64, end: i64) -> std::ops::Range<u64> {
-    if start < 0 && end < 0 && start > end {
-        return 0..0;
-    }
+    let is_backwards = start < 0 && end < 0 && start > end;
+    if is_backwards { 0..0 } else { within(len, start, end) }
+}
+
+/// As [`part`], but indices before the start are the start, whatever their order.
+pub(crate) fn within(len: u64, start: i64, end: i64) -> std::ops::Range<u64> {
     let from_start = |index: i64| match u64::try_from(index) {
         Ok(index) => index,
         Err(_) => len.saturating_sub(index.unsigned_abs()),
@@ -182,7 +185,7 @@ fn answer_places<C: Copies>(
 
 #[cfg(test)]
 mod tests {
-    use super::part;
+    use super::{part, within};
 
     #[test]
     fn parts_are_inclusive_and_count_from_both_ends() {
@@ -200,5 +203,6 @@ mod tests {
             assert_eq!(part(5, start, end), expected, "{start} {end}");
         }
         assert_eq!(part(0, 0, -1), 0..0);
+        assert_eq!(within(1, -1, -2), 0..1);
     }
 }

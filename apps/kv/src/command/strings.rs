@@ -180,7 +180,7 @@ pub(crate) fn msetnx<C: Copies>(context: &mut Context<'_, C>) -> Answer {
 }
 
 fn check_pairs<C: Copies>(context: &Context<'_, C>) -> Answer {
-    if context.words.len() % 2 == 0 {
+    if context.words.len().is_multiple_of(2) {
         return Err(Failure::WrongNumber(context.command.name));
     }
     context.check_memory(context.words.from(2).step_by(2).map(<[u8]>::len).sum())

@@ -115,7 +115,7 @@ impl Requests {
             _ => self.others(),
         };
         match self.random.below(60) {
-            0 => words.push(self.key()),
+            0 => words.push(self.of(&["a", "b", ""])),
             1 if words.len() > 1 && !WHOLE.contains(&&*words[0]) => drop(words.pop()),
             _ => {}
         }
