@@ -1,4 +1,5 @@
-//! A key-value server that speaks the protocol of Redis (RESP2 and RESP3): one thread, an event loop, values in memory.
+//! A key-value server that speaks the protocol of Redis (RESP2 and RESP3): one thread, an event
+//! loop, values in memory.
 //!
 //! Its purpose is to measure copies, and to be an example of a program that absorbs them. Use it
 //! with any Redis client that sends strings; it is no product. This source has two builds:
@@ -33,8 +34,8 @@
 //! use unlade_kv::run::{Mode, run};
 //! use unlade_kv::{Config, Limits};
 //!
-//! let config = Config { listen: "127.0.0.1:0".parse()?, limits: Limits::default(),
-//!     allows_debug: false };
+//! let (listen, limits) = ("127.0.0.1:0".parse()?, Limits::default());
+//! let config = Config { listen, limits, allows_debug: false };
 //! let (stop, stopped) = UnixStream::pair()?; // the server ends when its end can be read
 //! let (ready, address) = mpsc::channel();
 //! let running = std::thread::spawn(move || {
@@ -52,8 +53,8 @@
 //! ```
 //!
 //! # Limits
-//! It stores nothing on disk, and supports strings only. One thread; the offloaded
-//! build has those of the copy service. [`Limits`] bound keys, values, memory and clients. No
+//! It stores nothing on disk, and supports strings only. One thread; the offloaded build has those
+//! of the copy service. [`Limits`] bound keys, values, memory and clients. No
 //! `unsafe`.
 #![forbid(unsafe_code)]
 

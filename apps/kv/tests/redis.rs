@@ -273,3 +273,21 @@ fn the_table_of_commands_is_as_that_of_redis() {
         }
     });
 }
+
+/// The page of the server gives the reason of each test that is denied.
+#[test]
+fn the_page_lists_every_denied_test() {
+    let denied = include_str!("redis-denied.txt");
+    let page = include_str!("../../../docs/copy/key-value.md");
+    let lines = denied.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    let mut count = 0;
+    for line in lines {
+        let parts: Vec<_> = line.split(" | ").collect();
+        let [_, _, name, reason] = parts[..] else { panic!("{line}: not four parts") };
+        let row = page.lines().find(|row| row.starts_with(&format!("| {reason} | ")));
+        let row = row.unwrap_or_else(|| panic!("the page has no row for: {reason}"));
+        assert!(row.contains(&format!("`{name}`")), "the page does not name: {name}");
+        count += 1;
+    }
+    assert!(count > 60, "{count}");
+}
