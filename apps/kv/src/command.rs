@@ -100,8 +100,8 @@ fn checked<C: Copies>(
         let said = format!("a key of more than {key_bytes_max} bytes: use a shorter one");
         return Err(Failure::text(said));
     }
-    let is_full = state.databases.bytes() > state.limits.memory_bytes_max;
-    if command.flags.has(Flags::GROWS) && is_full {
+    let is_full = || state.databases.bytes() > state.limits.memory_bytes_max;
+    if command.flags.has(Flags::GROWS) && is_full() {
         return Err(Failure::Memory);
     }
     Ok(command)

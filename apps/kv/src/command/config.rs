@@ -98,13 +98,14 @@ fn put(limits: &mut Limits, start: &Limits, name: &str, value: &str) -> Answer {
     let number = if setting.is_bytes { bytes(value) } else { value.parse().ok() };
     let kind = if setting.is_bytes { "memory value" } else { "number" };
     let number = number.ok_or_else(|| refused(&format!("argument must be a {kind}")))?;
+    // No client can raise what the server may use above the memory of its start.
+    if setting.is_bytes && number > start.memory_bytes_max {
+        return Err(refused("it is above the memory limit that the server was started with"));
+    }
     let at = (setting.at)(limits);
     *at = match setting.name {
-        // In Redis, 0 means no limit: here it is that of the start, and none can be above it.
+        // In Redis, 0 means no limit: here it is that of the start.
         "maxmemory" if number == 0 => start.memory_bytes_max,
-        "maxmemory" if number > start.memory_bytes_max => {
-            return Err(refused("it is above the limit that the server was started with"));
-        }
         "maxclients" if !(1..=CLIENTS_MAX).contains(&number) => {
             return Err(refused("it is 0, or too large"));
         }
@@ -164,6 +165,7 @@ mod tests {
         assert_eq!(limits.memory_bytes_max, 1000);
         for (name, value) in [
             ("maxmemory", "1001"),
+            ("proto-max-bulk-len", "2k"),
             ("maxmemory", "x"),
             ("maxclients", "0"),
             ("appendonly", "yes"),

@@ -139,6 +139,7 @@ pub(crate) fn lcs<C: Copies>(context: &mut Context<'_, C>) -> Answer {
         let said = "Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len";
         return Err(Failure::text(said));
     }
+    context.check_memory(table.unwrap_or(0))?;
     for (index, value) in values.iter_mut().enumerate() {
         let key = context.word(index + 1);
         *value = context.read(key, <[u8]>::to_vec)?.unwrap_or_default();
