@@ -1,12 +1,13 @@
 # The two commands of the project are `make demo` and `make test`.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo check test nightly fmt clean-lab
+.PHONY: help setup build demo check test nightly redis-tests fmt clean-lab
 
 help:
 	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
 	@echo 'make test       install what is missing, then every check and every test'
 	@echo 'make nightly    the long suites: kills, random sessions, soaks, every guest case (hours)'
+	@echo 'make redis-tests  the tests of Redis itself against unlade-kv'
 	@echo 'make check      the quick checks, without root: format, lints, unit tests of what changed'
 	@echo 'make build      build the release binary, target/release/unlade'
 	@echo 'make fmt        format the sources'
@@ -31,6 +32,9 @@ test:
 nightly:
 	@scripts/setup
 	@scripts/nightly
+
+redis-tests:
+	@scripts/redis-tests
 
 fmt:
 	cargo fmt --all

@@ -1,6 +1,7 @@
 //! The words of a request.
 
 use crate::parse::Argument;
+use crate::table::find;
 
 /// Words of a request.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +30,8 @@ impl<'a> Arguments<'a> {
         (first..self.len()).map(move |index| self.get(index))
     }
 
-    /// Returns true if a value that arrives as the word `index` will be stored.
+    /// Returns true if a value that arrives as the word `index` will be stored as it is.
     pub fn keeps(self, index: usize) -> bool {
-        index == 2 && self.get(0).eq_ignore_ascii_case(b"set")
+        find(self.get(0), self.get(1)).is_some_and(|command| command.stored == index && index > 0)
     }
 }

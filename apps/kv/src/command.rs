@@ -1,246 +1,218 @@
-//! Execution of commands.
+//! Execution of commands: finds a request's command in the table, checks the request, and runs or
+//! queues it.
 
-use std::rc::Rc;
+mod bitmaps;
+mod catalog;
+mod clients;
+mod config;
+mod databases;
+mod debug;
+mod expiry;
+mod info;
+mod keys;
+mod numbers;
+mod ranges;
+mod strings;
+mod transaction;
+
+#[cfg(test)]
+mod tests;
 
 use crate::arguments::Arguments;
+use crate::context::{Context, Stored};
 use crate::copies::Copies;
-use crate::info;
+use crate::failure::{Answer, Failure};
 use crate::output::Output;
-use crate::parse::number;
+use crate::session::Replies;
 use crate::state::ServerState;
-use crate::store::Ttl;
-use crate::table::{COMMANDS, Command, Id, wrong_number};
-use crate::value::Value;
+use crate::table::{Command, Flags, Id, find};
+use expiry::Unit;
 
 /// Maximum number of bytes of a request that an error repeats.
 const QUOTED_BYTES_MAX: usize = 128;
-const NOT_A_NUMBER: &str = "ERR value is not an integer or out of range";
-const SYNTAX: &str = "ERR syntax error";
 
-/// Tells if the connection continues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
-    GoOn,
-    /// The connection ends when the pending answers have been sent.
-    Quit,
-}
-
-type Out<C> = Output<<C as Copies>::Incoming>;
-type Apart<C> = Option<Rc<Value<<C as Copies>::Incoming>>>;
-
-/// Executes and answers a request. `apart` is the value that is still arriving.
+/// Executes and answers a request of the session `number`. `apart` is the value that is still
+/// arriving.
 pub(crate) fn execute<C: Copies>(
     state: &mut ServerState<C>,
+    number: usize,
     words: Arguments<'_>,
-    apart: Apart<C>,
-    out: &mut Out<C>,
-) -> Flow {
+    apart: Option<Stored<C>>,
+    out: &mut Output<C::Incoming>,
+) {
     state.stats.requests += 1;
-    let name = words.get(0);
-    let found = COMMANDS.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name));
-    let Some(command) = found else {
-        out.error(&unknown(words));
-        return Flow::GoOn;
+    let now_ms = state.now_ms;
+    let session = &mut state.sessions[number];
+    session.used_ms = now_ms;
+    out.is_resp3 = session.is_resp3;
+    out.is_muted = session.replies != Replies::All;
+    if session.replies == Replies::SkipNext {
+        session.replies = Replies::All;
+    }
+    let command = match checked(state, words) {
+        Ok(command) => command,
+        Err(failure) if words.get(0).eq_ignore_ascii_case(b"exec") => {
+            state.unwatch(number);
+            state.sessions[number].transaction = None;
+            return out.error(&transaction::aborted(&failure).to_string());
+        }
+        Err(failure) => {
+            out.error(&failure.to_string());
+            return fail(state, number);
+        }
     };
-    let wanted = command.arity.unsigned_abs() as usize;
-    if words.len() < wanted || command.arity > 0 && words.len() > wanted {
-        wrong_number(out, command.name);
-        return Flow::GoOn;
+    let session = &mut state.sessions[number];
+    session.last = command.name;
+    let is_queued = session.transaction.is_some() && !command.flags.has(Flags::AT_ONCE);
+    let mut context = Context { state, number, command, words, apart, out };
+    if !is_queued {
+        return run(&mut context);
+    }
+    if let Err(failure) = transaction::queue(&mut context) {
+        context.out.error(&failure.to_string());
+        fail(state, number);
+    }
+}
+
+/// Makes an open transaction fail, because a command of it was refused.
+fn fail<C: Copies>(state: &mut ServerState<C>, number: usize) {
+    if let Some(transaction) = &mut state.sessions[number].transaction {
+        transaction.has_failed = true;
+    }
+}
+
+/// Returns the command of a request that can be executed.
+fn checked<C: Copies>(
+    state: &ServerState<C>,
+    words: Arguments<'_>,
+) -> Result<&'static Command, Failure> {
+    let command = find(words.get(0), words.get(1)).ok_or_else(|| unknown(words))?;
+    if !command.takes(words.len()) {
+        return Err(Failure::WrongNumber(command.name));
+    }
+    if command.id == Id::Container || command.id == Id::Commands && words.len() > 1 {
+        let word = cut(words.get(1), QUOTED_BYTES_MAX);
+        let name = command.name.to_ascii_uppercase();
+        return Err(Failure::text(format!("unknown subcommand '{word}'. Try {name} HELP.")));
     }
     let key_bytes_max = state.limits.key_bytes_max;
-    let is_long = |index| words.get(index).len() > key_bytes_max;
-    let last = if command.keys.1 < 0 { words.len() - 1 } else { command.keys.1 as usize };
-    if command.keys.0 > 0 && (1..=last).any(is_long) {
-        out.error(&format!("ERR a key of more than {key_bytes_max} bytes: use a shorter one"));
-        return Flow::GoOn;
+    if command.keys(words.len()).any(|index| words.get(index).len() > key_bytes_max) {
+        let said = format!("a key of more than {key_bytes_max} bytes: use a shorter one");
+        return Err(Failure::text(said));
     }
-    run(state, command, words, apart, out)
+    let is_full = || state.databases.bytes() > state.limits.memory_bytes_max;
+    if command.flags.has(Flags::GROWS) && is_full() {
+        return Err(Failure::Memory);
+    }
+    Ok(command)
 }
 
-fn run<C: Copies>(
-    state: &mut ServerState<C>,
-    command: &Command,
-    words: Arguments<'_>,
-    apart: Apart<C>,
-    out: &mut Out<C>,
-) -> Flow {
-    let now = state.now_ms;
-    match command.id {
-        Id::Get => get(state, words.get(1), out),
-        Id::Set => set(state, words, apart, out),
-        Id::Mget => {
-            out.array(words.len() - 1);
-            words.from(1).for_each(|key| get(state, key, out));
-        }
-        Id::Del => {
-            // An expired key does not exist, so it is not counted as removed.
-            let count = words.from(1).filter(|key| {
-                let is_there = state.store.get(key, now).is_some();
-                is_there && state.store.remove(key)
-            });
-            out.integer(count.count() as i64);
-        }
-        Id::Exists => {
-            let count = words.from(1).filter(|key| state.store.get(key, now).is_some());
-            out.integer(count.count() as i64);
-        }
-        Id::Expire(unit_ms) => expire(state, command.name, unit_ms, words, out),
-        Id::Ttl(unit_ms) => out.integer(match state.store.ttl(words.get(1), now) {
-            Ttl::Absent => -2,
-            Ttl::Never => -1,
-            Ttl::Ms(ms) => ((ms + unit_ms / 2) / unit_ms) as i64,
-        }),
-        Id::Persist => {
-            let has_deadline = matches!(state.store.ttl(words.get(1), now), Ttl::Ms(_));
-            if has_deadline {
-                state.store.expire(words.get(1), None, now);
-            }
-            out.integer(i64::from(has_deadline));
-        }
-        Id::Ping if words.len() > 2 => wrong_number(out, command.name),
-        Id::Ping if words.len() == 2 => out.bulk(words.get(1)),
-        Id::Ping => out.simple("PONG"),
-        Id::Echo => out.bulk(words.get(1)),
-        Id::Select => match number(words.get(1)) {
-            None => out.error(NOT_A_NUMBER),
-            Some(0) => out.simple("OK"),
-            Some(_) => out.error("ERR DB index is out of range"),
-        },
-        Id::Dbsize => {
-            state.store.sweep(now);
-            out.integer(state.store.len() as i64);
-        }
-        Id::Flush => flush(state, words, out),
-        Id::Info => info::info(state, words, out),
-        Id::Config => info::config(state, words, out),
-        Id::Commands => info::commands(words, out),
-        Id::Quit => {
-            out.simple("OK");
-            return Flow::Quit;
-        }
-    }
-    Flow::GoOn
-}
-
-fn get<C: Copies>(state: &mut ServerState<C>, key: &[u8], out: &mut Out<C>) {
-    let Some(value) = state.store.get(key, state.now_ms) else {
-        state.stats.misses += 1;
-        return out.null();
-    };
-    state.stats.hits += 1;
-    if !out.value(&state.copies, value) {
-        // The value was acknowledged when its bytes were in the socket, so this is a bug of the
-        // server or the kernel.
-        state.store.remove(key);
-        out.error("ERR the value was lost while it was received: set it again");
+/// Runs a command, and answers with its failure if it has one.
+fn run<C: Copies>(context: &mut Context<'_, C>) {
+    if let Err(failure) = dispatch(context) {
+        context.out.error(&failure.to_string());
     }
 }
 
-fn flush<C: Copies>(state: &mut ServerState<C>, words: Arguments<'_>, out: &mut Out<C>) {
-    let how = words.get(1);
-    let is_known = how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async");
-    if words.len() > 2 || words.len() == 2 && !is_known {
-        return out.error(SYNTAX);
+fn dispatch<C: Copies>(context: &mut Context<'_, C>) -> Answer {
+    match context.command.id {
+        Id::Get => strings::get(context),
+        Id::Set => strings::set(context),
+        Id::Setnx => strings::setnx(context),
+        Id::Setex(unit_ms) => strings::setex(context, unit_ms),
+        Id::Getset => strings::getset(context),
+        Id::Getdel => strings::getdel(context),
+        Id::Getex => strings::getex(context),
+        Id::Mget => strings::mget(context),
+        Id::Mset => strings::mset(context),
+        Id::Msetnx => strings::msetnx(context),
+        Id::Strlen => strings::strlen(context),
+        Id::Append => ranges::append(context),
+        Id::Setrange => ranges::setrange(context),
+        Id::Getrange => ranges::getrange(context),
+        Id::Lcs => ranges::lcs(context),
+        Id::Step(step) => numbers::step(context, step),
+        Id::StepBy(sign) => numbers::step_by(context, sign),
+        Id::StepByFloat => numbers::step_by_float(context),
+        Id::Setbit => bitmaps::setbit(context),
+        Id::Getbit => bitmaps::getbit(context),
+        Id::Bitcount => bitmaps::bitcount(context),
+        Id::Bitpos => bitmaps::bitpos(context),
+        Id::Bitop => bitmaps::bitop(context),
+        Id::Del => keys::del(context),
+        Id::Exists => keys::exists(context),
+        Id::Type => keys::kind(context),
+        Id::Rename => keys::rename(context),
+        Id::Renamenx => keys::renamenx(context),
+        Id::Copy => keys::copy(context),
+        Id::Move => keys::move_to(context),
+        Id::Keys => keys::keys(context),
+        Id::Scan => keys::scan(context),
+        Id::Randomkey => keys::randomkey(context),
+        Id::ObjectEncoding => keys::object_encoding(context),
+        Id::Expire(ms, is_absolute) => expiry::expire(context, Unit { ms, is_absolute }),
+        Id::Ttl(unit_ms, is_absolute) => expiry::ttl(context, unit_ms, is_absolute),
+        Id::Persist => expiry::persist(context),
+        Id::Select => databases::select(context),
+        Id::Swapdb => databases::swapdb(context),
+        Id::Dbsize => databases::dbsize(context),
+        Id::Flush(is_all) => databases::flush(context, is_all),
+        Id::Multi => transaction::multi(context),
+        Id::Exec => transaction::exec(context, run),
+        Id::Discard => transaction::discard(context),
+        Id::Watch => transaction::watch(context),
+        Id::Unwatch => transaction::unwatch(context),
+        other => about(context, other),
     }
-    state.store.clear();
-    out.simple("OK");
 }
 
-/// Options of `SET`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Options<'a> {
-    must_be_absent: bool,
-    must_be_present: bool,
-    /// The number as sent, and the milliseconds of its unit.
-    expires: Option<(&'a [u8], u64)>,
-}
-
-fn options(words: Arguments<'_>) -> Option<Options<'_>> {
-    let mut options = Options::default();
-    let mut index = 3;
-    while index < words.len() {
-        let word = words.get(index).to_ascii_lowercase();
-        match word.as_slice() {
-            b"nx" if !options.must_be_present => options.must_be_absent = true,
-            b"xx" if !options.must_be_absent => options.must_be_present = true,
-            b"ex" | b"px" if index + 1 < words.len() => {
-                index += 1;
-                let unit_ms = if word == b"ex" { 1000 } else { 1 };
-                // The same unit again replaces the number.
-                if options.expires.is_some_and(|(_, other)| other != unit_ms) {
-                    return None;
-                }
-                options.expires = Some((words.get(index), unit_ms));
-            }
-            _ => return None,
+/// Commands about the connection and the server.
+fn about<C: Copies>(context: &mut Context<'_, C>, id: Id) -> Answer {
+    match id {
+        Id::Ping => clients::ping(context),
+        Id::Echo => {
+            context.out.bulk(context.words.get(1));
+            Ok(())
         }
-        index += 1;
+        Id::Hello => clients::hello(context),
+        Id::Auth => clients::auth(context),
+        Id::Reset => clients::reset(context),
+        Id::Quit => clients::quit(context),
+        Id::ClientNumber => clients::id(context),
+        Id::ClientGetname => clients::getname(context),
+        Id::ClientSetname => clients::setname(context),
+        Id::ClientList => clients::list(context),
+        Id::ClientInfo => clients::info(context),
+        Id::ClientKill => clients::kill(context),
+        Id::ClientReply => clients::reply(context),
+        Id::Time => info::time(context),
+        Id::Info => info::info(context),
+        Id::ConfigGet => config::get(context),
+        Id::ConfigSet => config::set(context),
+        Id::ConfigResetstat => config::resetstat(context),
+        Id::Commands => catalog::all(context),
+        Id::CommandCount => catalog::count(context),
+        Id::CommandDocs => catalog::docs(context),
+        Id::CommandInfo => catalog::info(context),
+        Id::CommandList => catalog::list(context),
+        Id::CommandGetkeys => catalog::getkeys(context),
+        Id::Help => catalog::help(context),
+        Id::FunctionFlush => debug::function_flush(context),
+        Id::FunctionList => debug::function_list(context),
+        Id::DebugSleep => debug::sleep(context),
+        Id::DebugActiveExpire => debug::set_active_expire(context),
+        Id::DebugProtocol => debug::protocol(context),
+        // The others were dispatched before; a container was refused.
+        _ => Err(Failure::Syntax),
     }
-    Some(options)
 }
 
-fn set<C: Copies>(
-    state: &mut ServerState<C>,
-    words: Arguments<'_>,
-    apart: Apart<C>,
-    out: &mut Out<C>,
-) {
-    let Some(options) = options(words) else { return out.error(SYNTAX) };
-    let deadline = match options.expires {
-        None => None,
-        Some((text, unit_ms)) => {
-            let Some(count) = number(text) else { return out.error(NOT_A_NUMBER) };
-            match deadline(count, unit_ms, state.now_ms).filter(|_| count > 0) {
-                Some(deadline) => Some(deadline),
-                None => return out.error("ERR invalid expire time in 'set' command"),
-            }
-        }
-    };
-    let key = words.get(1);
-    let len = apart.as_ref().map_or(words.get(2).len(), |value| value.len());
-    if state.store.bytes() + len > state.limits.memory_bytes_max {
-        return out.error("OOM command not allowed when used memory > 'maxmemory'.");
-    }
-    if options.must_be_absent || options.must_be_present {
-        let is_there = state.store.get(key, state.now_ms).is_some();
-        if is_there != options.must_be_present {
-            return out.null();
-        }
-    }
-    let value = apart.unwrap_or_else(|| Rc::new(Value::copied(words.get(2), &state.pool)));
-    state.store.set(key, value, deadline);
-    out.simple("OK");
+/// Returns the start of a word as text.
+fn cut(bytes: &[u8], max: usize) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned()
 }
 
-/// Returns the time `count` units from now; `None` if it overflows.
-fn deadline(count: i64, unit_ms: u64, now_ms: u64) -> Option<u64> {
-    let ms = count.checked_mul(unit_ms as i64)?.checked_add(now_ms as i64)?;
-    Some(u64::try_from(ms).unwrap_or(0))
-}
-
-fn expire<C: Copies>(
-    state: &mut ServerState<C>,
-    name: &str,
-    unit_ms: u64,
-    words: Arguments<'_>,
-    out: &mut Out<C>,
-) {
-    if words.len() > 3 {
-        let option = String::from_utf8_lossy(words.get(3));
-        return out.error(&format!("ERR Unsupported option {option}"));
-    }
-    let Some(count) = number(words.get(2)) else { return out.error(NOT_A_NUMBER) };
-    let Some(deadline) = deadline(count, unit_ms, state.now_ms) else {
-        return out.error(&format!("ERR invalid expire time in '{name}' command"));
-    };
-    let is_there = state.store.expire(words.get(1), Some(deadline), state.now_ms);
-    out.integer(i64::from(is_there));
-}
-
-fn unknown(words: Arguments<'_>) -> String {
-    let cut = |bytes: &[u8], max: usize| {
-        String::from_utf8_lossy(&bytes[..bytes.len().min(max)]).into_owned()
-    };
+fn unknown(words: Arguments<'_>) -> Failure {
     let mut said = String::new();
     for word in words.from(1) {
         let Some(left) = QUOTED_BYTES_MAX.checked_sub(said.len()).filter(|left| *left > 0) else {
@@ -249,5 +221,5 @@ fn unknown(words: Arguments<'_>) -> String {
         said += &format!("'{}' ", cut(word, left));
     }
     let name = cut(words.get(0), QUOTED_BYTES_MAX);
-    format!("ERR unknown command '{name}', with args beginning with: {said}")
+    Failure::text(format!("unknown command '{name}', with args beginning with: {said}"))
 }

@@ -13,10 +13,11 @@ use std::sync::Arc;
 use unlade_copy::ReceiveError;
 
 use crate::arguments::Arguments;
-use crate::command::{Flow, execute};
+use crate::command::execute;
 use crate::copies::{Arrival, Copies};
 use crate::output::{Flushed, Output};
 use crate::parse::{Open, Parser, Progress, ProtocolError};
+use crate::session::Buffers;
 use crate::state::ServerState;
 use crate::value::{CRLF, Value};
 
@@ -24,6 +25,13 @@ use crate::value::{CRLF, Value};
 const READ_BYTES: usize = 16 << 10;
 /// Input buffers with more capacity are freed when they are empty.
 const INPUT_KEPT_BYTES: usize = 1 << 20;
+/// Input buffers with more capacity are made smaller if less than half of it was used lately.
+const INPUT_SMALL_BYTES: usize = 32 << 10;
+/// Time without a read after which an empty input buffer is freed.
+const IDLE_MS: u64 = 2000;
+/// Minimum length of an argument that is counted before it arrives; shorter ones are within the
+/// input buffer.
+const ANNOUNCED_BYTES_MIN: usize = READ_BYTES;
 /// Maximum number of reads from a client before another client's turn.
 const READS_MAX: u32 = 4;
 /// Number of pending answer bytes from which on no more requests of the client are read.
@@ -74,7 +82,12 @@ struct Body<I> {
 /// A connection.
 pub(crate) struct Connection<C: Copies> {
     socket: Arc<OwnedFd>,
+    /// Number of its session.
+    session: usize,
     input: Vec<u8>,
+    /// Largest number of bytes in the input since the last review.
+    input_peak: usize,
+    read_ms: u64,
     parser: Parser,
     body: Option<Body<C::Incoming>>,
     /// Value of the request that is being read, even if it has arrived.
@@ -100,10 +113,13 @@ pub(crate) struct Connection<C: Copies> {
 }
 
 impl<C: Copies> Connection<C> {
-    pub fn new(socket: OwnedFd, state: &ServerState<C>) -> Connection<C> {
+    pub fn new(socket: OwnedFd, session: usize, state: &ServerState<C>) -> Connection<C> {
         Connection {
             socket: Arc::new(socket),
+            session,
             input: Vec::new(),
+            input_peak: 0,
+            read_ms: state.now_ms,
             parser: Parser::new(state.limits.parse()),
             body: None,
             apart: None,
@@ -124,6 +140,10 @@ impl<C: Copies> Connection<C> {
         &self.socket
     }
 
+    pub fn session(&self) -> usize {
+        self.session
+    }
+
     /// Returns true if there are answers that the socket did not accept.
     pub fn wants_to_write(&self) -> bool {
         self.is_blocked && self.output.len() > 0
@@ -136,12 +156,49 @@ impl<C: Copies> Connection<C> {
 
     /// Runs a turn, when the socket is ready or there was more work.
     pub fn turn(&mut self, state: &mut ServerState<C>) -> TurnResult {
-        match self.work(state) {
+        // Another client may have ended this one.
+        self.is_ending |= state.sessions[self.session].is_ending;
+        let result = self.work(state);
+        self.show_buffers(state);
+        match result {
             Ok(()) if self.output.len() == 0 && self.is_ending => TurnResult::Ended,
             Ok(()) if self.output.len() == 0 || self.is_blocked => TurnResult::Done,
             Ok(()) => TurnResult::More,
             Err(error) => self.end(&error, state),
         }
+    }
+
+    /// Notes the memory of the buffers in the session.
+    fn show_buffers(&self, state: &mut ServerState<C>) {
+        let input = self.input.len() - self.start;
+        let buffers =
+            Buffers { input, input_free: self.input.capacity() - input, output: self.output.len() };
+        state.sessions[self.session].buffers = buffers;
+    }
+
+    /// Frees room in the input that the client does not need any more. Returns true if there is a
+    /// buffer to look at again.
+    pub fn review(&mut self, state: &mut ServerState<C>) -> bool {
+        let len = self.input.len() - self.start;
+        let is_idle = state.now_ms.saturating_sub(self.read_ms) >= IDLE_MS;
+        let is_large = self.input.capacity() > INPUT_SMALL_BYTES;
+        if len == 0 && is_idle {
+            self.replace_input(0, state);
+        } else if is_large && 2 * self.input_peak.max(len + self.missing) < self.input.capacity() {
+            let wanted = self.input_peak.max(len + self.missing).max(READ_BYTES);
+            self.replace_input(wanted, state);
+        }
+        self.input_peak = len;
+        self.show_buffers(state);
+        self.input.capacity() > 0
+    }
+
+    /// Moves the input to a buffer with this capacity; the old one goes to the pool.
+    fn replace_input(&mut self, capacity: usize, state: &ServerState<C>) {
+        let mut other = if capacity > 0 { state.pool.take(capacity) } else { Vec::new() };
+        other.extend_from_slice(&self.input[self.start..]);
+        self.start = 0;
+        state.pool.give(std::mem::replace(&mut self.input, other));
     }
 
     /// Sends pending answers.
@@ -162,6 +219,7 @@ impl<C: Copies> Connection<C> {
         if !is_told {
             return TurnResult::Ended;
         }
+        self.output.is_muted = false;
         self.output.error(&match error {
             ClientError::Memory(_) => format!("OOM {error}"),
             _ => format!("ERR {error}"),
@@ -226,6 +284,8 @@ impl<C: Copies> Connection<C> {
         match unlade_copy::receive_some(self.socket.as_fd(), &mut self.input, room) {
             Ok(0) => Err(ClientError::Closed),
             Ok(count) => {
+                self.read_ms = state.now_ms;
+                self.input_peak = self.input_peak.max(self.input.len() - self.start);
                 let in_place = state.stats.in_place;
                 self.answer(state)?;
                 let is_full = count == room;
@@ -260,9 +320,7 @@ impl<C: Copies> Connection<C> {
                 self.start = 0;
             }
             if self.input.capacity() < have + wanted {
-                let mut larger = state.pool.take(have + wanted);
-                larger.extend_from_slice(&self.input);
-                state.pool.give(std::mem::replace(&mut self.input, larger));
+                self.replace_input(have + wanted, state);
             }
         }
         let room = self.input.capacity() - self.input.len();
@@ -271,6 +329,7 @@ impl<C: Copies> Connection<C> {
 
     /// Answers complete requests.
     fn answer(&mut self, state: &mut ServerState<C>) -> Result<(), ClientError> {
+        self.parser.set_limits(state.limits.parse());
         while self.body.is_none() && self.wants_to_read() {
             match self.parser.advance(&self.input[self.start..])? {
                 Progress::Partial => {
@@ -298,9 +357,14 @@ impl<C: Copies> Connection<C> {
         let input = &self.input[self.start..];
         let words = Arguments { parsed: self.parser.arguments(), input };
         self.expects_value |= self.apart.is_some();
-        if execute(state, words, self.apart.take(), &mut self.output) == Flow::Quit {
-            self.is_ending = true;
-        }
+        let buffers = Buffers {
+            input: input.len(),
+            input_free: self.input.capacity() - input.len(),
+            output: self.output.len(),
+        };
+        state.sessions[self.session].buffers = buffers;
+        execute(state, self.session, words, self.apart.take(), &mut self.output);
+        self.is_ending |= state.sessions[self.session].is_ending;
         self.start += self.parser.finish();
         self.missing = 0;
         self.release(state);
@@ -308,10 +372,11 @@ impl<C: Copies> Connection<C> {
 
     /// Counts a coming argument, if there is memory for it.
     fn announce(&mut self, open: &Open, state: &mut ServerState<C>) -> Result<(), ClientError> {
-        if self.announced_index == Some(open.index) {
+        if self.announced_index == Some(open.index) || open.len < ANNOUNCED_BYTES_MIN {
             return Ok(());
         }
-        if state.store.bytes() + state.arriving_bytes + open.len > state.limits.memory_bytes_max {
+        if state.databases.bytes() + state.arriving_bytes + open.len > state.limits.memory_bytes_max
+        {
             return Err(ClientError::Memory(open.len));
         }
         self.announced_index = Some(open.index);

@@ -1,4 +1,5 @@
-//! A key-value server that speaks RESP2, like Redis: one thread, an event loop, values in memory.
+//! A key-value server that speaks the protocol of Redis (RESP2 and RESP3): one thread, an event
+//! loop, values in memory.
 //!
 //! Its purpose is to measure copies, and to be an example of a program that absorbs them. Use it
 //! with any Redis client that sends strings; it is no product. This source has two builds:
@@ -14,8 +15,12 @@
 //! - [`run`]: starts one of the builds; [`server`]: the event loop; `connection`: one client;
 //! - [`parse`]: splits bytes into arguments, without I/O;
 //! - `arguments`: the words of a request; `table`: the commands; `state`: shared by connections;
-//! - `command`: executes commands; `info`: information about the server;
-//! - `store`: keys, values, deadlines; `value`: bytes that may still be arriving; `pool`: buffers;
+//!   `session`: what commands know of their connection;
+//! - `command`: finds, checks, queues and runs commands, which are in the folder `command`;
+//!   `context`: a command being executed; `failure`: why it has no result;
+//! - `databases`, `store`: keys, values, deadlines, watches; `value`: bytes that may still be
+//!   arriving; `pool`: buffers;
+//! - `pattern`, `bits`, `lcs`, `extended`: computations on keys and values;
 //! - `output`: pending answers;
 //! - [`copies`]: the two builds.
 //!
@@ -29,7 +34,8 @@
 //! use unlade_kv::run::{Mode, run};
 //! use unlade_kv::{Config, Limits};
 //!
-//! let config = Config { listen: "127.0.0.1:0".parse()?, limits: Limits::default() };
+//! let (listen, limits) = ("127.0.0.1:0".parse()?, Limits::default());
+//! let config = Config { listen, limits, allows_debug: false };
 //! let (stop, stopped) = UnixStream::pair()?; // the server ends when its end can be read
 //! let (ready, address) = mpsc::channel();
 //! let running = std::thread::spawn(move || {
@@ -47,21 +53,28 @@
 //! ```
 //!
 //! # Limits
-//! It stores nothing on disk, and supports strings and one database only. One thread; the offloaded
-//! build has those of the copy service. [`Limits`] bound keys, values, memory and clients. No
+//! It stores nothing on disk, and supports strings only. One thread; the offloaded build has those
+//! of the copy service. [`Limits`] bound keys, values, memory and clients. No
 //! `unsafe`.
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod bits;
 mod command;
 mod connection;
+mod context;
 pub mod copies;
-mod info;
+mod databases;
+mod extended;
+mod failure;
+mod lcs;
 mod output;
 pub mod parse;
+mod pattern;
 mod pool;
 pub mod run;
 pub mod server;
+mod session;
 mod state;
 mod store;
 mod table;

@@ -50,18 +50,31 @@ pub(crate) struct Output<I> {
     /// An empty buffer for later answers.
     spare: Vec<u8>,
     pool: Rc<Pool>,
+    /// The client speaks RESP3.
+    pub is_resp3: bool,
+    /// Answers are dropped.
+    pub is_muted: bool,
 }
 
 impl<I: Arrival> Output<I> {
     /// Creates an empty output.
     pub fn new(pool: &Rc<Pool>) -> Output<I> {
         let (parts, spare) = (VecDeque::new(), Vec::new());
-        Output { parts, sent: 0, bytes: 0, spare, pool: Rc::clone(pool) }
+        let pool = Rc::clone(pool);
+        Output { parts, sent: 0, bytes: 0, spare, pool, is_resp3: false, is_muted: false }
     }
 
     /// Returns the number of bytes still to be sent.
     pub fn len(&self) -> usize {
         self.bytes
+    }
+
+    /// Removes and returns all bytes.
+    #[cfg(test)]
+    pub fn take(&mut self) -> Vec<u8> {
+        self.bytes = 0;
+        let parts = std::mem::take(&mut self.parts);
+        parts.iter().flat_map(|part| part.bytes().to_vec()).collect()
     }
 
     /// Returns a buffer with room for `len` more bytes.
@@ -87,6 +100,9 @@ impl<I: Arrival> Output<I> {
 
     /// Appends bytes of an answer.
     pub fn push(&mut self, bytes: &[u8]) {
+        if self.is_muted {
+            return;
+        }
         self.room(bytes.len()).extend_from_slice(bytes);
     }
 
@@ -111,9 +127,70 @@ impl<I: Arrival> Output<I> {
         self.number(b'*', i64::try_from(len).unwrap_or(i64::MAX));
     }
 
+    /// Appends the head of a map of `len` pairs.
+    pub fn map(&mut self, len: usize) {
+        self.aggregate(b'%', len, 2 * len);
+    }
+
+    /// Appends the head of a set of `len` answers.
+    pub fn set(&mut self, len: usize) {
+        self.aggregate(b'~', len, len);
+    }
+
+    fn aggregate(&mut self, kind: u8, len: usize, elements: usize) {
+        match self.is_resp3 {
+            true => self.number(kind, i64::try_from(len).unwrap_or(i64::MAX)),
+            false => self.array(elements),
+        }
+    }
+
     /// Appends a null: no value.
     pub fn null(&mut self) {
-        self.push(b"$-1\r\n");
+        self.push(if self.is_resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// Appends a null instead of an array.
+    pub fn null_array(&mut self) {
+        self.push(if self.is_resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    /// Appends a truth value; a number in RESP2.
+    pub fn boolean(&mut self, is_true: bool) {
+        match (self.is_resp3, is_true) {
+            (true, true) => self.push(b"#t\r\n"),
+            (true, false) => self.push(b"#f\r\n"),
+            (false, _) => self.integer(i64::from(is_true)),
+        }
+    }
+
+    /// Appends a line of one of RESP3's own types; a string in RESP2.
+    pub fn typed(&mut self, kind: u8, text: &str) {
+        match self.is_resp3 {
+            true => self.line(kind, text.as_bytes()),
+            false => self.bulk(text.as_bytes()),
+        }
+    }
+
+    /// Appends a text for people.
+    pub fn verbatim(&mut self, text: &str) {
+        if self.is_resp3 {
+            self.number(b'=', i64::try_from(text.len() + 4).unwrap_or(i64::MAX));
+            self.push(b"txt:");
+            self.push(text.as_bytes());
+            self.push(CRLF);
+        } else {
+            self.bulk(text.as_bytes());
+        }
+    }
+
+    /// Appends the head of attributes, of `len` pairs, which precede an answer. Only in RESP3.
+    pub fn attributes(&mut self, len: usize) {
+        self.number(b'|', i64::try_from(len).unwrap_or(i64::MAX));
+    }
+
+    /// Appends the head of a message that is no answer, of `len` elements. Only in RESP3.
+    pub fn message(&mut self, len: usize) {
+        self.number(b'>', i64::try_from(len).unwrap_or(i64::MAX));
     }
 
     /// Appends a string.
@@ -126,6 +203,9 @@ impl<I: Arrival> Output<I> {
     /// Appends a value, as a copy or by reference. Returns false if the value was lost.
     pub fn value<C: Copies<Incoming = I>>(&mut self, copies: &C, value: &Rc<Value<I>>) -> bool {
         let Some(bytes) = value.with_crlf() else { return false };
+        if self.is_muted {
+            return true;
+        }
         self.bulk_head(value.len());
         if copies.sends_in_place(value.len()) {
             self.bytes += bytes.len();
@@ -141,6 +221,9 @@ impl<I: Arrival> Output<I> {
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {
+        if self.is_muted {
+            return;
+        }
         let buffer = self.room(text.len() + 3);
         buffer.push(kind);
         buffer.extend_from_slice(text);

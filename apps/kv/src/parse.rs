@@ -23,9 +23,15 @@ pub struct Limits {
 /// Error in the input. The start of the next request is not known, so the connection ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
-    /// A line is too long.
-    #[error("Protocol error: a line of more than {LINE_BYTES_MAX} bytes")]
-    Line,
+    /// A line is too long, in an inline command.
+    #[error("Protocol error: too big inline request")]
+    Inline,
+    /// The line with the number of arguments is too long.
+    #[error("Protocol error: too big mbulk count string")]
+    Count,
+    /// The line with the length of an argument is too long.
+    #[error("Protocol error: too big bulk count string")]
+    Length,
     /// The number of arguments is invalid or above the limit.
     #[error("Protocol error: invalid multibulk length")]
     Arguments,
@@ -105,6 +111,11 @@ impl Parser {
         Parser { limits, state: ParserState::Start, arguments: Vec::new(), left: 0, at: 0 }
     }
 
+    /// Changes the limits, for what was not parsed yet.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
     /// Continues with a request; `input` is all of it that has arrived.
     ///
     /// # Errors
@@ -113,14 +124,22 @@ impl Parser {
         loop {
             match self.state {
                 ParserState::Start => {
-                    let Some(line) = line(input, self.at)? else { return Ok(Progress::Partial) };
+                    let too_long = match input.get(self.at) {
+                        Some(b'*') => ProtocolError::Count,
+                        _ => ProtocolError::Inline,
+                    };
+                    let Some(line) = line(input, self.at, too_long)? else {
+                        return Ok(Progress::Partial);
+                    };
                     self.start(input, line)?;
                 }
                 ParserState::Length => {
                     if let Some(&other) = input.get(self.at).filter(|byte| **byte != b'$') {
                         return Err(ProtocolError::Dollar(other));
                     }
-                    let Some(line) = line(input, self.at)? else { return Ok(Progress::Partial) };
+                    let Some(line) = line(input, self.at, ProtocolError::Length)? else {
+                        return Ok(Progress::Partial);
+                    };
                     let len = number(&input[self.at + 1..line.end])
                         .and_then(|len| usize::try_from(len).ok())
                         .filter(|len| *len <= self.limits.bulk_bytes_max)
@@ -213,21 +232,22 @@ struct Line {
 }
 
 /// Returns the line that begins at `at`; `None` if its end has not arrived.
-fn line(input: &[u8], at: usize) -> Result<Option<Line>, ProtocolError> {
+fn line(input: &[u8], at: usize, too_long: ProtocolError) -> Result<Option<Line>, ProtocolError> {
     let rest = &input[at.min(input.len())..];
     let searched = &rest[..rest.len().min(LINE_BYTES_MAX)];
     let Some(end) = searched.iter().position(|byte| *byte == b'\n') else {
-        return if rest.len() >= LINE_BYTES_MAX { Err(ProtocolError::Line) } else { Ok(None) };
+        return if rest.len() >= LINE_BYTES_MAX { Err(too_long) } else { Ok(None) };
     };
     let text = end - usize::from(end > 0 && rest[end - 1] == b'\r');
     Ok(Some(Line { end: at + text, next: at + end + 1 }))
 }
 
-/// Parses a complete decimal number.
+/// Parses a complete decimal number in its shortest form: without plus sign and leading zeros.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
-    // `parse` would also accept a plus sign.
-    if text.len() > 20 || text.first() == Some(&b'+') {
-        return None;
+    match text {
+        [b'0'] => return Some(0),
+        [b'-', b'1'..=b'9', ..] | [b'1'..=b'9', ..] if text.len() <= 20 => {}
+        _ => return None,
     }
     std::str::from_utf8(text).ok()?.parse().ok()
 }

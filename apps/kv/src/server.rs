@@ -1,15 +1,15 @@
-//! The event loop: accepts, runs the clients' turns, expires keys, ends.
+//! The event loop: accepts, runs the clients' turns, expires keys, reviews buffers, ends.
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SendFlags, SocketFlags, SocketType, acceptfrom_with, bind, getsockname, listen,
-    send, socket_with, sockopt,
+    AddressFamily, SendFlags, SocketAddrAny, SocketFlags, SocketType, acceptfrom_with, bind,
+    getsockname, listen, send, socket_with, sockopt,
 };
 use slab::Slab;
 
@@ -25,6 +25,10 @@ const ACCEPTS_MAX: usize = 64;
 const BACKLOG: i32 = 511;
 /// Pause after a failed accept, if the process or the machine has too many open files.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Time between two reviews of the clients' buffers, while there are some.
+const REVIEW_MS: u64 = 250;
+/// Maximum time between two looks at the deadlines.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Event key of the listener; connections are numbered from 0.
 const LISTENER: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
@@ -36,6 +40,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// See [`Limits`].
     pub limits: Limits,
+    /// Clients may use `DEBUG`, which stops the server for a time, among others.
+    pub allows_debug: bool,
 }
 
 /// Error of a server's start or run.
@@ -81,6 +87,8 @@ pub struct Server<C: Copies> {
     busy: Vec<usize>,
     /// Time until which no connection is accepted.
     pause: Option<Instant>,
+    /// Time of the next review of the clients' buffers, in milliseconds since 1970.
+    review_ms: Option<u64>,
 }
 
 impl<C: Copies> Server<C> {
@@ -94,7 +102,8 @@ impl<C: Copies> Server<C> {
         let (listener, address) = listener(config.listen).map_err(told)?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&epoll, listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
-        let state = ServerState::new(copies, config.limits);
+        let mut state = ServerState::new(copies, config.limits);
+        state.allows_debug = config.allows_debug;
         Ok(Server {
             state,
             epoll,
@@ -103,6 +112,7 @@ impl<C: Copies> Server<C> {
             clients: Slab::new(),
             busy: Vec::new(),
             pause: None,
+            review_ms: None,
         })
     }
 
@@ -131,7 +141,8 @@ impl<C: Copies> Server<C> {
                 Err(error) => return Err(io::Error::from(error).into()),
             }
             self.state.read_clock();
-            self.state.store.sweep(self.state.now_ms);
+            self.state.sweep();
+            self.review();
             // The number of an ended client must not be reused before all events are processed.
             let mut ended = Vec::new();
             let mut has_callers = false;
@@ -149,6 +160,7 @@ impl<C: Copies> Server<C> {
                 }
                 self.turn(number, &mut ended)?;
             }
+            ended.append(&mut self.state.killed);
             ended.into_iter().for_each(|number| self.remove(number));
             if has_callers || self.pause.is_some_and(|pause| pause <= Instant::now()) {
                 self.accept()?;
@@ -162,16 +174,31 @@ impl<C: Copies> Server<C> {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let now_ms = self.state.clock_ms();
-        let deadline = self.state.store.next_deadline_ms();
-        let expiry = deadline.map(|at| Duration::from_millis(at.saturating_sub(now_ms)));
+        let next_ms = [self.state.next_deadline_ms(), self.review_ms].into_iter().flatten().min();
+        let next = next_ms.map(|at| Duration::from_millis(at.saturating_sub(now_ms)));
         let pause = self.pause.map(|pause| pause.saturating_duration_since(Instant::now()));
-        let wait = [expiry, pause].into_iter().flatten().min()?;
-        Timespec::try_from(wait).ok()
+        let wait = [next, pause].into_iter().flatten().min()?;
+        Timespec::try_from(wait.min(WAIT_MAX)).ok()
+    }
+
+    /// Reviews the clients' buffers, if it is time.
+    fn review(&mut self) {
+        let now_ms = self.state.now_ms;
+        if self.review_ms.is_none_or(|review_ms| now_ms < review_ms) {
+            return;
+        }
+        let mut has_buffers = false;
+        for (_, client) in &mut self.clients {
+            has_buffers |= client.connection.review(&mut self.state);
+        }
+        self.review_ms = has_buffers.then_some(now_ms + REVIEW_MS);
     }
 
     /// Runs a client's turn.
     fn turn(&mut self, number: usize, ended: &mut Vec<usize>) -> Result<(), ServerError> {
         let Some(client) = self.clients.get_mut(number) else { return Ok(()) };
+        // A turn may allocate a buffer.
+        self.review_ms = self.review_ms.or(Some(self.state.now_ms + REVIEW_MS));
         // A client with more work has its turn after the events.
         if client.has_ended || client.is_busy {
             return Ok(());
@@ -203,6 +230,7 @@ impl<C: Copies> Server<C> {
     fn remove(&mut self, number: usize) {
         if let Some(mut client) = self.clients.try_remove(number) {
             client.connection.release(&mut self.state);
+            self.state.close_session(client.connection.session());
             self.state.stats.clients -= 1;
         }
     }
@@ -213,8 +241,8 @@ impl<C: Copies> Server<C> {
         }
         for _ in 0..ACCEPTS_MAX {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match acceptfrom_with(&self.listener, flags) {
-                Ok((socket, _)) => socket,
+            let (socket, peer) = match acceptfrom_with(&self.listener, flags) {
+                Ok(accepted) => accepted,
                 Err(Errno::WOULDBLOCK) => break,
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
                     // A wait for the listener would return at once, without effect.
@@ -225,12 +253,12 @@ impl<C: Copies> Server<C> {
                 // An error of one connection, which has closed again.
                 Err(_) => continue,
             };
-            self.welcome(socket)?;
+            self.welcome(socket, peer)?;
         }
         Ok(())
     }
 
-    fn welcome(&mut self, socket: OwnedFd) -> Result<(), ServerError> {
+    fn welcome(&mut self, socket: OwnedFd, peer: Option<SocketAddrAny>) -> Result<(), ServerError> {
         self.state.stats.accepted += 1;
         if self.clients.len() >= self.state.limits.clients_max {
             self.state.stats.rejected += 1;
@@ -241,14 +269,25 @@ impl<C: Copies> Server<C> {
         }
         // If this fails, answers are delayed, but correct.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
-        let connection = Connection::new(socket, &self.state);
         let entry = self.clients.vacant_entry();
+        let number = self.state.open_session(entry.key());
+        let session = &mut self.state.sessions[number];
+        session.fd = socket.as_raw_fd();
+        session.peer = shown(peer);
+        session.local = shown(getsockname(&socket).ok());
+        let connection = Connection::new(socket, number, &self.state);
         let watched = epoll::EventFlags::IN;
         watch(&self.epoll, connection.socket().as_fd(), entry.key() as u64, watched)?;
         entry.insert(Client { connection, watched, is_busy: false, has_ended: false });
         self.state.stats.clients += 1;
         Ok(())
     }
+}
+
+/// Returns an address as text; empty if it is not known.
+fn shown(address: Option<SocketAddrAny>) -> String {
+    let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+    address.map_or_else(String::new, |address| address.to_string())
 }
 
 fn listener(address: SocketAddr) -> rustix::io::Result<(OwnedFd, SocketAddr)> {

@@ -9,10 +9,29 @@ use std::rc::Rc;
 use unlade_copy::ReceiveError;
 
 use crate::copies::Arrival;
+use crate::parse::number;
 use crate::pool::Pool;
 
 /// The end of a value on the wire.
 pub(crate) const CRLF: &[u8] = b"\r\n";
+
+/// Longest text that Redis stores together with its header.
+const EMBEDDED_BYTES_MAX: usize = 44;
+
+/// A value could not be received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost;
+
+/// Origin of a value's bytes. It decides the encoding that Redis would have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// The bytes are an argument or an integer.
+    Whole,
+    /// The bytes are the text of a number with a fraction.
+    Text,
+    /// The bytes were changed in parts.
+    Edited,
+}
 
 /// A value; `I` is the type of an arriving one.
 #[derive(Debug)]
@@ -23,24 +42,27 @@ pub(crate) struct Value<I> {
     /// The value was not followed by CRLF.
     has_bad_end: Cell<bool>,
     len: usize,
+    origin: Origin,
     pool: Rc<Pool>,
 }
 
 impl<I: Arrival> Value<I> {
     /// Copies `bytes` into a new value.
-    pub fn copied(bytes: &[u8], pool: &Rc<Pool>) -> Value<I> {
+    pub fn copied(bytes: &[u8], origin: Origin, pool: &Rc<Pool>) -> Value<I> {
         let mut buffer = pool.take(bytes.len() + CRLF.len());
         buffer.extend_from_slice(bytes);
         buffer.extend_from_slice(CRLF);
         let cell = OnceCell::from(Some(buffer));
         let (incoming, has_bad_end) = (RefCell::new(None), Cell::new(false));
-        Value { bytes: cell, incoming, has_bad_end, len: bytes.len(), pool: Rc::clone(pool) }
+        let (len, pool) = (bytes.len(), Rc::clone(pool));
+        Value { bytes: cell, incoming, has_bad_end, len, origin, pool }
     }
 
     /// Creates a value of `len` bytes and CRLF that is still arriving.
     pub fn arriving(incoming: I, len: usize, pool: &Rc<Pool>) -> Value<I> {
         let (incoming, has_bad_end) = (RefCell::new(Some(incoming)), Cell::new(false));
-        Value { bytes: OnceCell::new(), incoming, has_bad_end, len, pool: Rc::clone(pool) }
+        let (origin, pool) = (Origin::Whole, Rc::clone(pool));
+        Value { bytes: OnceCell::new(), incoming, has_bad_end, len, origin, pool }
     }
 
     /// Returns the length of the value, without its CRLF.
@@ -55,6 +77,51 @@ impl<I: Arrival> Value<I> {
             let _ = self.sync();
         }
         self.bytes.get().and_then(|bytes| bytes.as_deref())
+    }
+
+    /// Returns the value without its CRLF. Waits for it.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn bytes(&self) -> Result<&[u8], Lost> {
+        let bytes = self.with_crlf().ok_or(Lost)?;
+        Ok(&bytes[..self.len])
+    }
+
+    /// Copies the value. Waits for it.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn copy(&self) -> Result<Value<I>, Lost> {
+        Ok(Value::copied(self.bytes()?, self.origin, &self.pool))
+    }
+
+    /// Changes the bytes of the value. Waits for it first.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn edit<T>(&mut self, change: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, Lost> {
+        self.bytes()?;
+        let buffer = self.bytes.get_mut().and_then(Option::as_mut).ok_or(Lost)?;
+        buffer.truncate(self.len);
+        let result = change(buffer);
+        self.len = buffer.len();
+        buffer.extend_from_slice(CRLF);
+        self.origin = Origin::Edited;
+        Ok(result)
+    }
+
+    /// Returns the name of the encoding that Redis would store these bytes in.
+    ///
+    /// # Errors
+    /// [`Lost`].
+    pub fn encoding(&self) -> Result<&'static str, Lost> {
+        // The length decides without a wait.
+        if self.origin == Origin::Edited || self.len > EMBEDDED_BYTES_MAX {
+            return Ok("raw");
+        }
+        let is_integer = self.origin == Origin::Whole && number(self.bytes()?).is_some();
+        Ok(if is_integer { "int" } else { "embstr" })
     }
 
     /// Returns true if the copy service is receiving the value.

@@ -35,6 +35,10 @@ fn decimal(text: &[u8]) -> Option<i64> {
     if digits.is_empty() || digits.len() > 19 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
+    // Only the shortest form is a number.
+    if digits[0] == b'0' && text != b"0" {
+        return None;
+    }
     String::from_utf8(text.to_vec()).ok()?.parse().ok()
 }
 
@@ -204,5 +208,8 @@ fn limits_have_errors_of_their_own() {
     assert_eq!(error(b"*1\r\n$-1\r\n"), ProtocolError::Bulk);
     assert_eq!(error(b"*1\r\n:1\r\n"), ProtocolError::Dollar(b':'));
     assert_eq!(error(b"*1\r\n$1\r\nabc"), ProtocolError::Tail);
-    assert_eq!(error(&vec![b'a'; 64 << 10]), ProtocolError::Line);
+    assert_eq!(error(&vec![b'a'; 64 << 10]), ProtocolError::Inline);
+    assert_eq!(error(&[&b"*"[..], &vec![b'1'; 64 << 10]].concat()), ProtocolError::Count);
+    assert_eq!(error(&[&b"*1\r\n$"[..], &vec![b'1'; 64 << 10]].concat()), ProtocolError::Length);
+    assert_eq!(error(b"*01\r\n"), ProtocolError::Arguments);
 }

@@ -61,9 +61,11 @@ fn every_command() {
             ("GET", "-ERR wrong number of arguments for 'get' command"),
             ("NO a", "-ERR unknown command 'NO', with args beginning with: 'a' "),
             ("SELECT 0", "+OK"),
-            ("SELECT 1", "-ERR DB index is out of range"),
+            ("SELECT 15", "+OK"),
+            ("DBSIZE", ":0"),
+            ("SELECT 16", "-ERR DB index is out of range"),
+            ("SELECT 0", "+OK"),
             ("CONFIG GET save", "*2\r\n$4\r\nsave\r\n$0\r\n"),
-            ("COMMAND COUNT", ":22"),
             ("COMMAND DOCS", "*0"),
             ("DEL a b none", ":1"),
             ("SET k v", "+OK"),
@@ -74,7 +76,8 @@ fn every_command() {
         }
         assert!(client.text("INFO").contains("# Keyspace"));
         assert!(client.text("INFO stats").contains("total_commands_processed:"));
-        assert!(client.text("COMMAND").starts_with("*22\r\n*6\r\n$3\r\nget\r\n"));
+        let count = client.text("COMMAND COUNT").replace(':', "*");
+        assert!(client.text("COMMAND").starts_with(&format!("{count}*10\r\n$3\r\nget\r\n")));
         assert_eq!(client.text("QUIT"), "+OK\r\n");
         assert!(client.rest().is_empty());
     });
@@ -291,5 +294,171 @@ fn it_ends_with_clients() {
         let mut other = server.client();
         other.send(&request(&[b"SET", b"key", &pattern(60_000, 1)])[..40_000]);
         std::mem::forget(other);
+    });
+}
+
+/// Every command that stores a word as it is takes one that arrives late, in a transaction too.
+#[test]
+fn large_values_of_every_command_that_stores_one() {
+    each(|server| {
+        let (mut client, mut other) = (server.client(), server.client());
+        for (round, len) in [40_000, 100_000, 600_000].into_iter().enumerate() {
+            let value = pattern(len, round);
+            let requests: [&[&[u8]]; 6] = [
+                &[b"SET", b"k", &value],
+                &[b"SETEX", b"k", b"100", &value],
+                &[b"PSETEX", b"k", b"100000", &value],
+                &[b"SETNX", b"k", &value],
+                &[b"GETSET", b"k", &value],
+                &[b"SET", b"k", &value, b"GET"],
+            ];
+            for words in requests {
+                other.text("DEL k");
+                client.ask(words);
+                assert!(other.ask(&[b"GET", b"k"]) == bulk(&value), "{:?}", words[0]);
+                // The edits see the complete value.
+                let end = client.ask(&[b"APPEND", b"k", b"end"]);
+                assert_eq!(end, format!(":{}\r\n", len + 3).as_bytes());
+                assert_eq!(other.ask(&[b"SETRANGE", b"k", b"1", b"12"]), end);
+                let expected = [&value[..1], b"12", &value[3..], b"end"].concat();
+                assert!(client.ask(&[b"GET", b"k"]) == bulk(&expected), "{:?}", words[0]);
+            }
+            assert_eq!(client.text("MULTI"), "+OK\r\n");
+            assert_eq!(client.ask(&[b"SET", b"k", &value]), b"+QUEUED\r\n");
+            assert_eq!(client.text("APPEND k x"), "+QUEUED\r\n");
+            assert_eq!(other.text("DEL k"), ":1\r\n");
+            let said = client.text("EXEC");
+            assert_eq!(said, format!("*2\r\n+OK\r\n:{}\r\n", len + 1));
+            assert!(other.ask(&[b"GET", b"k"]) == bulk(&[&value[..], b"x"].concat()));
+        }
+    });
+}
+
+/// An answer that is being sent stays as it was, even if its value is changed in parts.
+#[test]
+fn a_slow_reader_gets_the_value_before_its_edit() {
+    each(|server| {
+        let (mut slow, mut other) = (server.client(), server.client());
+        let value = pattern(6 << 20, 5);
+        assert_eq!(other.ask(&[b"SET", b"key", &value]), b"+OK\r\n");
+        slow.send(&request(&[b"GET", b"key"]));
+        let mut first = [0];
+        std::io::Read::read_exact(&mut slow.stream, &mut first).unwrap();
+        assert_eq!(other.ask(&[b"SETRANGE", b"key", b"6000000", b"changed"]), b":6291456\r\n");
+        assert_eq!(other.ask(&[b"APPEND", b"key", b"more"]), b":6291460\r\n");
+        let mut rest = vec![0; bulk(&value).len() - 1];
+        std::io::Read::read_exact(&mut slow.stream, &mut rest).unwrap();
+        assert!([&first[..], &rest].concat() == bulk(&value));
+        let end = other.text("GETRANGE key -5 -1");
+        assert_eq!(end.as_bytes(), bulk(&[&value[value.len() - 1..], b"more"].concat()));
+    });
+}
+
+#[test]
+fn answers_in_resp3() {
+    each(|server| {
+        let mut client = server.client();
+        assert!(client.text("HELLO 3").starts_with("%7\r\n$6\r\nserver\r\n"));
+        for (line, expected) in [
+            ("GET none", "_"),
+            ("CONFIG GET save", "%1\r\n$4\r\nsave\r\n$0\r\n"),
+            ("DEBUG PROTOCOL true", "#t"),
+            ("DEBUG PROTOCOL double", ",3.141"),
+            ("DEBUG PROTOCOL push", ">2\r\n$16\r\nserver-cpu-usage\r\n:42"),
+            ("DEBUG PROTOCOL map", "%3\r\n:0\r\n#f\r\n:1\r\n#t\r\n:2\r\n#f"),
+            ("DEBUG PROTOCOL set", "~3\r\n:0\r\n:1\r\n:2"),
+            ("WATCH a", "+OK"),
+            ("SET a 1", "+OK"),
+            ("MULTI", "+OK"),
+            ("EXEC", "_"),
+            ("LCS a none IDX", "%2\r\n$7\r\nmatches\r\n*0\r\n$3\r\nlen\r\n:0"),
+        ] {
+            assert_eq!(client.text(line), format!("{expected}\r\n"), "{line}");
+        }
+        assert!(client.text("INFO server").starts_with('='));
+        assert!(client.text("DEBUG PROTOCOL attrib").starts_with("|1\r\n"));
+        assert_eq!(client.text("RESET"), "+RESET\r\n");
+        assert_eq!(client.text("GET none"), "$-1\r\n");
+    });
+}
+
+#[test]
+fn clients_see_name_and_end_each_other() {
+    each(|server| {
+        let (mut client, mut other) = (server.client(), server.client());
+        assert_eq!(other.text("CLIENT SETNAME other"), "+OK\r\n");
+        assert_eq!(other.text("CLIENT GETNAME"), "$5\r\nother\r\n");
+        let list = client.text("CLIENT LIST");
+        let line = list.lines().find(|line| line.contains(" name=other ")).unwrap();
+        assert!(line.contains(" cmd=client|getname "), "{line}");
+        let id = line.split(' ').find_map(|word| word.strip_prefix("id=")).unwrap();
+        assert_eq!(client.text(&format!("CLIENT KILL ID {id}")), ":1\r\n");
+        assert!(other.rest().is_empty());
+        assert!(!client.text("CLIENT LIST").contains("name=other"));
+        // The own connection ends behind the answer.
+        assert_eq!(client.text("CLIENT KILL SKIPME no"), ":1\r\n");
+        assert!(client.rest().is_empty());
+    });
+}
+
+#[test]
+fn answers_can_be_turned_off() {
+    each(|server| {
+        let mut client = server.client();
+        for line in ["CLIENT REPLY SKIP", "GET none", "CLIENT REPLY OFF", "SET a 1", "no"] {
+            client.send(format!("{line}\r\n").as_bytes());
+        }
+        assert_eq!(client.text("CLIENT REPLY ON"), "+OK\r\n");
+        assert_eq!(client.text("GET a"), "$1\r\n1\r\n");
+    });
+}
+
+#[test]
+fn limits_and_statistics_are_set_at_run_time() {
+    each(|server| {
+        let (mut client, mut other) = (server.client(), server.client());
+        assert_eq!(client.text("CONFIG SET proto-max-bulk-len 100 maxmemory 2kb"), "+OK\r\n");
+        assert_eq!(
+            client.text("SETRANGE k 99 xx"),
+            "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n"
+        );
+        other.send(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$101\r\n");
+        assert_eq!(other.rest(), b"-ERR Protocol error: invalid bulk length\r\n");
+        let mut said = String::new();
+        for number in 0..40 {
+            said = client.text(&format!("APPEND {number} x"));
+        }
+        assert_eq!(said, "-OOM command not allowed when used memory > 'maxmemory'.\r\n");
+        assert!(client.text("CONFIG SET maxmemory 1tb").starts_with("-ERR CONFIG SET failed"));
+        assert_eq!(client.text("CONFIG SET maxmemory 0"), "+OK\r\n");
+        assert_eq!(client.text("APPEND k x"), ":1\r\n");
+        assert_eq!(client.text("PSETEX k 1 x"), "+OK\r\n");
+        while client.text("EXISTS k") == ":1\r\n" {}
+        assert!(client.text("INFO stats").contains("expired_keys:1\r\n"));
+        assert_eq!(client.text("WATCH k"), "+OK\r\n");
+        assert!(client.text("INFO clients").contains("watching_clients:1\r\n"));
+        assert_eq!(client.text("CONFIG RESETSTAT"), "+OK\r\n");
+        assert!(client.text("INFO stats").contains("expired_keys:0\r\n"));
+        assert!(client.text("INFO clients").contains("connected_clients:1\r\n"));
+    });
+}
+
+/// The input buffer of a client that is silent is freed.
+#[test]
+fn a_silent_client_has_no_input_buffer() {
+    each(|server| {
+        let (mut silent, mut client) = (server.client(), server.client());
+        assert_eq!(silent.text("CLIENT SETNAME silent"), "+OK\r\n");
+        let free = |client: &mut common::Client| -> u64 {
+            let list = client.text("CLIENT LIST");
+            let line = list.lines().find(|line| line.contains(" name=silent ")).unwrap().to_owned();
+            let free = line.split(' ').find_map(|word| word.strip_prefix("qbuf-free=")).unwrap();
+            free.parse().unwrap()
+        };
+        assert!(free(&mut client) >= 16 << 10);
+        while free(&mut client) > 0 {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert_eq!(silent.text("PING"), "+PONG\r\n");
     });
 }

@@ -10,7 +10,7 @@ use unlade_kv::run::{Mode, run};
 use unlade_kv::{Config, ServerError};
 
 const ABOUT: &str = "\
-Serves RESP2, the protocol of Redis, until SIGTERM or SIGINT: keys and strings in memory. Its purpose \
+Serves RESP2 and RESP3, the protocol of Redis, until SIGTERM or SIGINT: keys and strings in memory. Its purpose \
 is to measure copies: --mode sync makes all copies of an ordinary server; --mode offload receives \
 large values in place, after the answer, and sends them from there.";
 
@@ -30,6 +30,9 @@ struct Args {
     /// Maximum number of connections
     #[arg(long, value_name = "NUMBER")]
     clients_max: Option<usize>,
+    /// Allow DEBUG, with which a client can stop the server for a time: for tests only
+    #[arg(long)]
+    debug_commands: bool,
 }
 
 fn main() -> ExitCode {
@@ -45,7 +48,8 @@ fn main() -> ExitCode {
 fn serve(args: &Args) -> Result<(), ServerError> {
     // Before any thread starts: they inherit what is blocked.
     let stop = unlade_sys::signals::terminations()?;
-    let mut config = Config { listen: args.listen, limits: unlade_kv::Limits::default() };
+    let limits = unlade_kv::Limits::default();
+    let mut config = Config { listen: args.listen, limits, allows_debug: args.debug_commands };
     config.limits.memory_bytes_max =
         args.memory_bytes_max.unwrap_or(config.limits.memory_bytes_max);
     config.limits.clients_max = args.clients_max.unwrap_or(config.limits.clients_max);

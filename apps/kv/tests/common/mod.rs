@@ -1,6 +1,8 @@
 //! A server in a thread, and a client that speaks the protocol byte by byte.
 #![allow(dead_code)]
 
+pub mod requests;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
@@ -22,7 +24,8 @@ pub fn start_with(mode: Mode, limits: Limits) -> Running {
     let (stop, stopped) = UnixStream::pair().unwrap();
     let (tell, told) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let config = Config { listen: "127.0.0.1:0".parse().unwrap(), limits };
+        let listen = "127.0.0.1:0".parse().unwrap();
+        let config = Config { listen, limits, allows_debug: true };
         run(mode, &config, stopped.as_fd(), |address| tell.send(address).unwrap()).unwrap();
     });
     Running { address: told.recv().unwrap(), stop: Some(stop), thread: Some(thread) }
@@ -88,13 +91,24 @@ impl Client {
         }
         let number = || -> i64 { String::from_utf8_lossy(&answer[1..]).trim().parse().unwrap() };
         match answer[0] {
-            b'$' if number() >= 0 => {
+            b'$' | b'=' if number() >= 0 => {
                 let mut value = vec![0; number() as usize + 2];
                 self.stream.read_exact(&mut value).unwrap();
                 answer.extend_from_slice(&value);
             }
-            b'*' => {
+            b'*' | b'~' | b'>' => {
                 for _ in 0..number() {
+                    answer.extend(self.answer());
+                }
+            }
+            b'%' => {
+                for _ in 0..2 * number() {
+                    answer.extend(self.answer());
+                }
+            }
+            // Attributes precede the answer.
+            b'|' => {
+                for _ in 0..2 * number() + 1 {
                     answer.extend(self.answer());
                 }
             }

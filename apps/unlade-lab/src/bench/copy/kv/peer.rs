@@ -32,7 +32,8 @@ pub struct KvArgs {
 /// # Errors
 /// The server's.
 pub fn serve(args: &KvArgs) -> Result<ExitCode> {
-    let config = unlade_kv::Config { listen: args.listen, limits: unlade_kv::Limits::default() };
+    let limits = unlade_kv::Limits::default();
+    let config = unlade_kv::Config { listen: args.listen, limits, allows_debug: false };
     unlade_kv::run::run(args.mode, &config, std::io::stdin().as_fd(), |address| {
         println!("{address}")
     })?;
