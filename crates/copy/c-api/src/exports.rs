@@ -112,10 +112,11 @@ pub unsafe extern "C" fn copier_amemmove_at(
 /// their part of the n bytes from addr on. Returns 0, or -1 with errno.
 ///
 /// # Errors
-/// ENODATA, or a socket's error: a receive did not get the bytes. EFAULT: a copy used an address that is not mapped, or not accessible. EINVAL: its ranges
-/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. EOWNERDEAD: the
-/// process that copies into this shared memory has died. A copy's error does not expire; it is
-/// reported once for each byte, unless a later copy writes that byte.
+/// EFAULT: a copy used an address that is not mapped, or not accessible. EINVAL: its ranges
+/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. ENODATA, or a
+/// socket's error: a receive did not get the bytes. EOWNERDEAD: the process that copies into this
+/// shared memory has died. A copy's error does not expire; it is reported once for each byte,
+/// unless a later copy writes that byte.
 ///
 /// # Safety
 /// No requirements: the address is only compared.

@@ -234,8 +234,8 @@ mod tests {
         assert!(ranges.add(1, sent).unwrap().1.iter().eq([&(5000..5050)]));
         assert_eq!((ranges.at(10), ranges.at(1010)), (None, Some((received, true))));
         assert_eq!(ranges.at(5010), Some((sent, false)));
-        assert_eq!(ranges.release(1, &(0..1010), Access::Write), [1000..1010]);
-        assert_eq!(ranges.release(1, &(5000..5010), Access::Read), [5000..5010]);
+        assert!(ranges.release(1, &(0..1010), Access::Write).iter().eq([&(1000..1010)]));
+        assert!(ranges.release(1, &(5000..5010), Access::Read).iter().eq([&(5000..5010)]));
         assert!(ranges.in_allocation(5000).is_some_and(|(_, is_dst, _)| !is_dst));
         assert_eq!(ranges.release(1, &(0..9000), Access::Write), [1010..1050, 5010..5050]);
         assert_eq!(ranges.in_allocation(1000), None);

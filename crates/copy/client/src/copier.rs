@@ -379,8 +379,8 @@ impl Copier {
         self.admission.decide(place, len, is_awake, || self.backlog_bytes(), costs)
     }
 
-    /// Acquires a ticket for a task of `len` bytes at a socket, which only a service of this process
-    /// can execute. Makes the deferred copies that meet the `written` memory.
+    /// Acquires a ticket for a task of `len` bytes at a socket, which only a service of this
+    /// process can execute. Makes the deferred copies that meet the `written` memory.
     #[inline]
     pub(crate) fn acquire(&self, len: usize, written: Range<usize>) -> Option<Ticket> {
         let (dst, count) = (written.start, written.len());

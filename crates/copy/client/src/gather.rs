@@ -39,8 +39,8 @@ enum Attempt {
 }
 
 impl Copier {
-    /// Sends bytes of which deferred copies would write some. Returns `None` if there are none: then
-    /// the send is an ordinary one.
+    /// Sends bytes of which deferred copies would write some. Returns `None` if there are none:
+    /// then the send is an ordinary one.
     ///
     /// # Errors
     /// As for [`Copier::send`].
@@ -226,8 +226,8 @@ impl Copier {
     /// As for [`Copier::send`].
     ///
     /// # Safety
-    /// As for [`Copier::send`]; and the bytes, and those of the deferred copy's source, are not read
-    /// until something has been written there.
+    /// As for [`Copier::send`]; and the bytes, and those of the deferred copy's source, are not
+    /// read until something has been written there.
     ///
     /// # Panics
     /// Panics if `len` is above [`TASK_BYTES_MAX`].

@@ -59,8 +59,8 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         unsafe { self.send_bytes(fd, source.as_ptr(), source.len()) }
     }
 
-    /// Sends the bytes `range` of a copy to socket `fd`; otherwise as [`Scope::send`]. The copy need
-    /// not be made for it: the bytes of one that is deferred until something needs it
+    /// Sends the bytes `range` of a copy to socket `fd`; otherwise as [`Scope::send`]. The copy
+    /// need not be made for it: the bytes of one that is deferred until something needs it
     /// ([`Scope::copy_lazily`] with `u32::MAX`) are sent from its source. [`Pending::discard`] then
     /// leaves it out.
     ///

@@ -151,8 +151,8 @@ impl Copier {
     /// the number of bytes sent.
     ///
     /// # Errors
-    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it takes no byte and is non-blocking, or
-    /// `DONTWAIT` is set, also if an earlier send to it is pending.
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it takes no byte and is non-blocking,
+    /// or `DONTWAIT` is set, also if an earlier send to it is pending.
     ///
     /// # Safety
     /// As for [`Copier::send`].

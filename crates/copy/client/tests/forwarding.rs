@@ -208,11 +208,14 @@ fn the_source_may_change_though_the_peer_takes_nothing() {
     assert!(stats.saved_bytes > 500_000 && stats.saved_bytes <= output.len as u64, "{stats:?}");
 }
 
-/// What changes the source of a deferred copy whose destination is being sent.
+/// Changes the buffer, with bytes of the socket where it needs some.
+type Change = fn(&Copier, &Buffer, &UnixStream);
+
+/// Each change of the source of a deferred copy whose destination is being sent.
 #[test]
 fn whatever_changes_the_source_has_its_bytes_saved_before() {
     let len = 256 << 10;
-    let changes: [(&str, fn(&Copier, &Buffer, &UnixStream)); 6] = [
+    let changes: [(&str, Change); 6] = [
         ("a write", |copier, input, _| {
             copier.sync_for_write(input.address(), input.len).unwrap();
             input.fill(0..input.len, 0);

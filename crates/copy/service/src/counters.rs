@@ -39,7 +39,8 @@ counters! {
     absorbed_bytes,
     /// Number of these bytes that system calls copied from or to sockets.
     socket_bytes,
-    /// Number of these bytes that went from socket to socket in a pipe, without a copy in user space.
+    /// Number of these bytes that went from socket to socket in a pipe, without a copy in user
+    /// space.
     zero_copy_bytes,
     /// Number of completed tasks, by the service or by clients.
     completed,
