@@ -73,7 +73,7 @@ impl Copier {
         len: usize,
         options: &CopyOptions,
     ) -> io::Result<Option<Token>> {
-        let start = src.addr();
+        let start = src.expose_provenance();
         if options.handler.is_some() {
             // The handler may free the bytes, so nothing may need them then.
             self.make_deferred_where(|copy| {
