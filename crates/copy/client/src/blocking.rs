@@ -173,7 +173,7 @@ pub(crate) unsafe fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Piece]) -> io::Re
 /// The bytes are valid at their places, and not written there; the socket is open.
 pub(crate) unsafe fn send_held(queued: &Queued, held: &HeldBytes) -> io::Result<()> {
     let fd = socket(queued.destination_socket())?;
-    let (mut sent, len) = (0, queued.len_bytes as usize);
+    let (mut sent, len) = (held.sent() as usize, queued.len_bytes as usize);
     while sent < len {
         let count = held.with(sent as u64, len as u64, |parts| {
             let parts = parts.iter().map(|&(address, len)| (address as usize, len as usize));

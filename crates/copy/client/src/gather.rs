@@ -95,14 +95,24 @@ impl Copier {
                 return Ok(Attempt::Plain(0));
             };
             let all = forwarded(&pieces, len);
-            if is_long || pieces.len() > PIECES_MAX {
-                let token = self.hold(table, fd, &pieces, len, options)?;
-                return Ok(token.map_or(Attempt::Plain(all), Attempt::Queued));
+            let may_hold = table.may_hold(&pieces);
+            if is_long && !may_hold || pieces.len() > PIECES_MAX {
+                return Ok(Attempt::Plain(all));
             }
             self.complete_writers(&pieces)?;
+            if is_long && !self.sends_here(fd, options) {
+                let token = self.hold(table, fd, &pieces, [len, 0], options);
+                return Ok(token.map_or(Attempt::Plain(all), Attempt::Queued));
+            }
             // SAFETY: the caller's promise, and that of the submitters of the deferred copies; no
             // task writes the bytes. A thread that wants to change them waits for the table.
             let sent = unsafe { send_pieces(fd, &pieces) }?;
+            if is_long
+                && sent < len
+                && let Some(token) = self.hold(table, fd, &pieces, [len, sent], options)
+            {
+                return Ok(Attempt::Queued(token));
+            }
             let past = forwarded(&pieces, sent);
             self.stats().count_forwarded(past);
             Ok::<_, io::Error>(Attempt::Sent(sent, all - past))
@@ -152,27 +162,28 @@ impl Copier {
         completed.map_err(io::Error::from)
     }
 
-    /// Queues a send of these pieces. `None` if no task is free, or there are too many pieces or
-    /// sends.
-    ///
-    /// # Errors
-    /// As for [`Copier::complete_writers`].
+    /// Returns true if this thread sends what the socket takes at once: that takes less time than
+    /// to wake the service.
+    fn sends_here(&self, fd: BorrowedFd<'_>, options: &CopyOptions) -> bool {
+        let socket = Some(fd.as_raw_fd() as usize);
+        !options.queued && !self.is_awake() && !self.is_sending(socket)
+    }
+
+    /// Queues a send of these pieces, of which some of the first bytes were sent. `None` if no task
+    /// is free.
     fn hold(
         &self,
         table: &mut Table,
         fd: BorrowedFd<'_>,
         pieces: &[Piece],
-        len: usize,
+        [len, sent]: [usize; 2],
         options: &CopyOptions,
-    ) -> io::Result<Option<Token>> {
-        if !table.may_hold(pieces) {
-            return Ok(None);
-        }
-        self.complete_writers(pieces)?;
-        let Some(ticket) = self.acquire_here(len) else { return Ok(None) };
+    ) -> Option<Token> {
+        let ticket = self.acquire_here(len)?;
         let mut task = Task::copy(0, 0, len as u32);
         let places = pieces.iter().map(|piece| (piece.address as u64, piece.len as u64));
-        let send = Arc::new(HeldSend::new(ticket, task.bits(), HeldBytes::new(places), len));
+        let held = HeldBytes::new(places, sent as u64);
+        let send = Arc::new(HeldSend::new(ticket, task.bits(), held, len));
         // Nothing else has bytes there: the service regards no dependency of the send.
         task.src = send.spare() as u64;
         task.kind = unlade_shm::Kind::Send;
@@ -182,7 +193,7 @@ impl Copier {
         }
         table.hold(&send, pieces);
         self.stats().count_forwarded(forwarded(pieces, len));
-        Ok(Some(self.publish(ticket, Kind::Send, task, options)))
+        Some(self.publish(ticket, Kind::Send, task, options))
     }
 
     /// Returns true if a send is over. Nothing moves its bytes from now on.
@@ -203,8 +214,9 @@ impl Copier {
         let len_bytes = send.len() as u32;
         let run = Run { first: 0, count: done.trailing_ones() };
         let gone = segment::bytes_of(run, len_bytes, segment::granule_shift_for(len_bytes)).end;
+        let gone = send.bytes.sent().max(gone.into()) as usize;
         let at = copy.dst - send.spare();
-        let skipped = (gone as usize).saturating_sub(at).min(copy.len);
+        let skipped = gone.saturating_sub(at).min(copy.len);
         let to = std::ptr::with_exposed_provenance_mut(copy.dst + skipped);
         let from = std::ptr::with_exposed_provenance(copy.src + skipped);
         let left = copy.len - skipped;

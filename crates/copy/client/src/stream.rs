@@ -105,7 +105,8 @@ impl Copier {
     /// [`Copier::sync_timeout`] and [`Copier::abort`].
     ///
     /// Bytes that a deferred copy would write ([`CopyOptions::lazy_us`]) are sent from its source,
-    /// and the copy stays deferred. If the program changes the source before the socket has taken
+    /// and the copy stays deferred. While the service sleeps, this thread sends what the socket
+    /// takes at once; that takes less time than to wake it. If the program changes the source before the socket has taken
     /// the bytes, the rest of them is saved before: [`Copier::sync_for_write`] of the source does
     /// not wait for the peer. A send with a handler has these copies made, since the handler may
     /// free their destination.
@@ -176,7 +177,7 @@ impl Copier {
     }
 
     /// Returns true if a task has bytes for the socket.
-    fn is_sending(&self, socket: Option<usize>) -> bool {
+    pub(crate) fn is_sending(&self, socket: Option<usize>) -> bool {
         let (mut at, head) = (self.pending().completed(), self.queue().head());
         while at < head {
             let queued = self.pending().get(at);

@@ -139,8 +139,9 @@ fn a_forwarded_body_is_copied_zero_times_in_user_space() {
         assert!(received[..head].iter().all(|byte| *byte == 7) && received[head..] == body);
         // The program copied nothing, nor did the service besides the system calls.
         let (stats, counts) = (copier.stats().read(), service.counts());
-        let short = if (head + len) % unlade_copy::TASK_BYTES_MAX < 4096 { HEAD } else { 0 };
-        assert_eq!(stats.at_once_bytes - before.at_once_bytes, short as u64 * u64::from(has_head));
+        let sent = stats.at_once_bytes + stats.queued_bytes;
+        let sent = sent - before.at_once_bytes - before.queued_bytes;
+        assert_eq!(sent, (head + len) as u64, "all of it by sends");
         assert_eq!((stats.helped_bytes, stats.saved_bytes), (0, 0));
         assert_eq!(counts.copied_bytes, counts.socket_bytes, "{counts:?}");
         assert_eq!((stats.forwarded_bytes, copier.never_made()), (len as u64, (1, len as u64)));
@@ -392,7 +393,8 @@ fn without_a_service_the_waiter_sends_from_the_source() {
         copier.sync(&sent, 0..output.len).unwrap();
         let received = reader.join().unwrap();
         assert!(received[..HEAD].iter().all(|byte| *byte == 7) && received[HEAD..] == body);
-        assert_eq!(copier.stats().read().saved_bytes, if saves { 300_000 } else { 0 });
+        let saved = copier.stats().read().saved_bytes;
+        assert!(if saves { (200_000..=300_000).contains(&saved) } else { saved == 0 }, "{saved}");
     }
 }
 

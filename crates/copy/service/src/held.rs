@@ -17,12 +17,19 @@ type Places = SmallVec<[(u64, u64); 4]>;
 #[derive(Debug)]
 pub struct HeldBytes {
     places: Mutex<Places>,
+    /// Number of the first bytes that the client has sent before the task.
+    sent: u64,
 }
 
 impl HeldBytes {
-    /// Creates the bytes at these places: addresses and lengths.
-    pub fn new(places: impl IntoIterator<Item = (u64, u64)>) -> HeldBytes {
-        HeldBytes { places: Mutex::new(places.into_iter().collect()) }
+    /// Creates the bytes at these places: addresses and lengths. The first `sent` are sent.
+    pub fn new(places: impl IntoIterator<Item = (u64, u64)>, sent: u64) -> HeldBytes {
+        HeldBytes { places: Mutex::new(places.into_iter().collect()), sent }
+    }
+
+    /// Number of the first bytes that were sent before the task.
+    pub fn sent(&self) -> u64 {
+        self.sent
     }
 
     /// Moves all bytes of the place with this number to another address. When this returns, no
@@ -101,7 +108,7 @@ mod tests {
 
     #[test]
     fn bytes_are_found_where_they_are_now() {
-        let held = HeldBytes::new([(1000, 10), (5000, 100), (9000, 1)]);
+        let held = HeldBytes::new([(1000, 10), (5000, 100), (9000, 1)], 0);
         let parts = |at, end| held.with(at, end, <[_]>::to_vec);
         assert_eq!(parts(0, 111), [(1000, 10), (5000, 100), (9000, 1)]);
         assert_eq!(parts(10, 60), [(5000, 50)]);
@@ -116,7 +123,7 @@ mod tests {
     fn sends_are_found_by_ticket() {
         let sends = HeldSends::default();
         assert!(sends.get(Ticket(7)).is_none());
-        sends.add(Ticket(7), Arc::new(HeldBytes::new([(1, 1)])));
+        sends.add(Ticket(7), Arc::new(HeldBytes::new([(1, 1)], 0)));
         assert!(sends.get(Ticket(7)).is_some() && sends.get(Ticket(8)).is_none());
         sends.remove(Ticket(7));
         assert!(sends.get(Ticket(7)).is_none());

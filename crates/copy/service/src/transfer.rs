@@ -90,6 +90,8 @@ impl Transfer {
     pub fn new(order: Order, stream: u64, held: Option<Arc<HeldBytes>>) -> Transfer {
         let own = order.segment_progress.first();
         let (position, end) = own.map_or((0, 0), range);
+        let sent = held.as_ref().map_or(0, |held| held.sent());
+        let position = position.max(sent.min(end));
         let marked = order.segment_progress.iter().map(|_| (0, None)).collect();
         Transfer {
             fd: socket(stream),
