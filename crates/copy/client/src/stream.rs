@@ -105,11 +105,11 @@ impl Copier {
     /// [`Copier::sync_timeout`] and [`Copier::abort`].
     ///
     /// Bytes that a deferred copy would write ([`CopyOptions::lazy_us`]) are sent from its source,
-    /// and the copy stays deferred. While the service sleeps, this thread sends what the socket
-    /// takes at once; that takes less time than to wake it. If the program changes the source before the socket has taken
-    /// the bytes, the rest of them is saved before: [`Copier::sync_for_write`] of the source does
-    /// not wait for the peer. A send with a handler has these copies made, since the handler may
-    /// free their destination.
+    /// and the copy stays deferred. This thread sends what the socket takes at once, unless an
+    /// earlier send to it is pending or the options say `queued`; the service sends the rest. If
+    /// the program changes the source before the socket has taken the bytes, the rest of them is
+    /// saved before: [`Copier::sync_for_write`] of the source does not wait for the peer. A send
+    /// with a handler has these copies made, since the handler may free their destination.
     ///
     /// # Errors
     /// The socket's error, if the send is synchronous. Otherwise a sync fails with
