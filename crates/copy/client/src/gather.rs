@@ -163,7 +163,7 @@ impl Copier {
     }
 
     /// Returns true if this thread sends what the socket takes at once. Measured, that takes less
-    /// time than `memcpy` and a send from 256 KiB on; a service that shares its processor took up
+    /// time than `memcpy` and a send from 64 KiB on; a service that shared its processor took up
     /// to 26 times as long.
     fn sends_here(&self, fd: BorrowedFd<'_>, options: &CopyOptions) -> bool {
         let socket = Some(fd.as_raw_fd() as usize);

@@ -1,5 +1,5 @@
-//! Messages that a program receives, copies behind a head of its own, and sends on, as a proxy of
-//! layers does: with `memcpy`, past a deferred copy, and by splice(2) without looking.
+//! Messages that a program receives, copies, and sends on, as a proxy of layers does: with `memcpy`,
+//! past a deferred copy, and by splice(2), with a look at the head only.
 
 use super::sockets::{Wire, send_all};
 use crate::bench::figures::median;
@@ -17,7 +17,7 @@ use unlade_copy::{Config, Copier, Service};
 use unlade_sys::usage::ThreadUsage;
 
 const SIZES: [usize; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
-/// Bytes of each message that the program looks at.
+/// Bytes of each message that are received and sent apart before the splice.
 const HEAD_BYTES: usize = 64;
 const PIPE_BYTES: usize = 1 << 20;
 /// Bytes for each way in a round.
@@ -116,13 +116,10 @@ impl Middle {
         self.receive()?;
         let Middle { input, output, outbound, copier, .. } = self;
         let len = output.len();
-        let (head, body) = output.split_at_mut(HEAD_BYTES);
-        head.copy_from_slice(&input[..HEAD_BYTES]);
         copier.scope(|scope| -> Result<()> {
-            let body = scope.copy_lazily(&input[HEAD_BYTES..], body, u32::MAX);
-            send(&outbound.near, head, SendFlags::NOSIGNAL | SendFlags::MORE)?;
-            let sent = scope.send_copied(outbound.near.as_fd(), &body, 0..len - HEAD_BYTES)?;
-            body.discard();
+            let copied = scope.copy_lazily(input, output, u32::MAX);
+            let sent = scope.send_copied(outbound.near.as_fd(), &copied, 0..len)?;
+            copied.discard();
             sent.wait()?;
             Ok(())
         })
@@ -224,7 +221,7 @@ mod tests {
                 middle.output.fill(0);
             }
             let stats = middle.copier.stats().read();
-            assert_eq!(stats.forwarded_bytes, (bytes - HEAD_BYTES) as u64);
+            assert_eq!(stats.forwarded_bytes, bytes as u64);
         }
     }
 }
