@@ -18,8 +18,12 @@ pub const COPIER_VERSION_PATCH: u32 = 0;
 
 /// Flag of a copy: defer it for `lazy_us` microseconds, or until something needs the bytes.
 pub const COPIER_LAZY: u32 = 1;
-/// Flag of a copy: queue it, even if it is small.
+/// Flag of a copy, a receive or a send: queue it, even if it is small.
 pub const COPIER_QUEUED: u32 = 2;
+/// Flag of a send: nothing will look at the bytes again, neither there nor, if amemcpy_lazily()
+/// would write exactly them, in the source of that copy. The content of both is undefined
+/// afterwards, and bytes that are not received yet may go from socket to socket.
+pub const COPIER_LAST_USE: u32 = 4;
 
 /// Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
 /// is overwritten by another copy before, or if it is aborted.
@@ -109,13 +113,13 @@ pub struct Descr {
 const _: () = assert!(size_of::<Token>() * DESCR_TOKENS <= size_of::<[u64; 32]>());
 const _: () = assert!(align_of::<Token>() <= align_of::<Descr>());
 
-/// Options of a copy; NULL is the same as all zeroes.
+/// Options of a copy, a receive or a send; NULL is the same as all zeroes.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct TaskOpts {
     /// sizeof(struct copier_task_opts).
     pub size: u32,
-    /// COPIER_LAZY, COPIER_QUEUED.
+    /// COPIER_LAZY, COPIER_QUEUED, COPIER_LAST_USE.
     pub flags: u32,
     /// With COPIER_LAZY: the delay in microseconds; COPIER_UNTIL_NEEDED.
     pub lazy_us: u32,
@@ -175,6 +179,10 @@ pub struct CopierStats {
     pub never_made: u64,
     /// Bytes of these copies.
     pub never_made_bytes: u64,
+    /// Bytes that asend() took from the source of such a copy.
+    pub forwarded_bytes: u64,
+    /// Bytes of these sends that were copied after all: they changed before the socket took them.
+    pub saved_bytes: u64,
 }
 
 impl CopierStats {

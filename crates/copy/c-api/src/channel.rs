@@ -57,6 +57,11 @@ impl Channel {
         self.copier.as_ref().map_or(&self.at_once, Copier::at_once)
     }
 
+    /// The client of the service; none without one.
+    pub fn copier(&self) -> Option<&Copier> {
+        self.copier.as_ref()
+    }
+
     /// Returns true if a service copies.
     pub fn is_served(&self) -> bool {
         self.copier.is_some()
@@ -180,6 +185,11 @@ impl Channel {
         self.copier.iter().for_each(|copier| copier.complete_for_write(address, len));
     }
 
+    /// Waits until all copies and receives have written their bytes. Keeps errors for a later sync.
+    pub fn complete_written(&self) {
+        self.copier.iter().for_each(Copier::complete_written);
+    }
+
     /// Waits for all copies, and runs all handlers.
     ///
     /// # Errors
@@ -270,7 +280,8 @@ impl Parts {
     /// Aborts the copy.
     pub fn abort(&self, channel: &Channel) {
         let Some(copier) = &channel.copier else { return };
-        self.tokens.iter().for_each(|token| copier.abort(token));
+        // Last ones first, so that no part of a send starts because its predecessor has ended.
+        self.tokens.iter().rev().for_each(|token| copier.abort(token));
     }
 }
 

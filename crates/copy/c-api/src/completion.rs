@@ -39,6 +39,15 @@ pub(crate) unsafe fn call((function, argument): (usize, usize)) {
     function(argument);
 }
 
+/// Frees a handler of which no part was submitted, without a call.
+///
+/// # Safety
+/// As for [`call`], for all parts.
+pub(crate) unsafe fn forget((_, shared): (usize, usize)) {
+    // SAFETY: created by `Box::into_raw` in `handler`; this is the only use.
+    drop(unsafe { Box::from_raw(shared as *mut Completion) });
+}
+
 /// Ends `parts` parts of a handler that will never be submitted.
 ///
 /// # Safety

@@ -9,6 +9,7 @@ use crate::abi::{CallSite, CopierStats, Descr, Func, Opt, SyncOpts, TaskOpts, re
 use crate::descriptor::{self, Descriptors};
 use crate::process::{self, Process};
 use crate::ranges::Access;
+use crate::socket::{self, SocketRequest};
 use crate::submit::{self, CopyRequest};
 use crate::sync_all::sync_all;
 use crate::{errno, shm, site, sync};
@@ -107,14 +108,15 @@ pub unsafe extern "C" fn copier_amemmove_at(
     dst
 }
 
-/// Waits until all earlier copies, by amemcpy() and amemmove(), have written their part of the n
-/// bytes from addr on. Returns 0, or -1 with errno.
+/// Waits until all earlier copies and receives, by amemcpy(), amemmove() and arecv(), have written
+/// their part of the n bytes from addr on. Returns 0, or -1 with errno.
 ///
 /// # Errors
 /// EFAULT: a copy used an address that is not mapped, or not accessible. EINVAL: its ranges
-/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. EOWNERDEAD: the
-/// process that copies into this shared memory has died. A copy's error does not expire; it is
-/// reported once for each byte, unless a later copy writes that byte.
+/// overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. ENODATA, or a
+/// socket's error: a receive did not get the bytes. EOWNERDEAD: the process that copies into this
+/// shared memory has died. A copy's error does not expire; it is reported once for each byte,
+/// unless a later copy writes that byte.
 ///
 /// # Safety
 /// No requirements: the address is only compared.
@@ -158,6 +160,178 @@ pub extern "C" fn post_handlers() -> c_int {
     let Some(process) = process::started() else { return 0 };
     let count: usize = process.channels().iter().map(|channel| channel.run_handlers()).sum();
     c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+/// Receives what the socket has, at most n bytes, as recv(2) does. Returns their number at once,
+/// possibly before they are in buf: call csync() before they are used. 0 is the end of the stream,
+/// -1 an error, with errno.
+///
+/// A task receives if flags are 0 or MSG_DONTWAIT and the socket has enough bytes; otherwise this
+/// call does. Receives of a socket come in order. Nothing else may receive from it, and it stays
+/// open, until the bytes are synced.
+///
+/// # Errors
+/// As recv(2): EAGAIN, if there is nothing and the socket is non-blocking.
+///
+/// # Safety
+/// As recv(2), until the bytes are synced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn arecv(
+    sockfd: c_int,
+    buf: *mut c_void,
+    n: usize,
+    flags: c_int,
+) -> libc::ssize_t {
+    let (func, desc, opts) = (std::ptr::null(), std::ptr::null_mut(), std::ptr::null());
+    // SAFETY: the caller's promise.
+    unsafe { copier_arecv_on(sockfd, buf, n, flags, -1, func, desc, opts, std::ptr::null()) }
+}
+
+/// Sends n bytes, as send(2) does. Returns their number at once, at most 4 MiB, while the service
+/// waits for the socket as long as necessary, also if it is non-blocking. -1 is an error, with
+/// errno.
+///
+/// Call csync_write() on bytes of buf before changing or freeing them. Bytes that amemcpy_lazily()
+/// would copy are sent from their source, and not copied. Sends to a socket go in order. Nothing
+/// else may send to it, and it stays open, until they are over. No signal is raised. Errors are
+/// those of _csync() with a descriptor (_asend()), or of csync_all(). Flags other than MSG_NOSIGNAL
+/// have the bytes sent by this call, once, after earlier sends to the socket.
+///
+/// # Errors
+/// As send(2), if this call sends. EAGAIN: with MSG_DONTWAIT, also if an earlier send is pending.
+///
+/// # Safety
+/// As send(2), until the bytes are sent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn asend(
+    sockfd: c_int,
+    buf: *const c_void,
+    n: usize,
+    flags: c_int,
+) -> libc::ssize_t {
+    let (func, desc, opts) = (std::ptr::null(), std::ptr::null_mut(), std::ptr::null());
+    // SAFETY: the caller's promise.
+    unsafe { copier_asend_on(sockfd, buf, n, flags, -1, func, desc, opts, std::ptr::null()) }
+}
+
+/// arecv() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
+/// descriptor to be filled (or NULL), options (or NULL). Returns as arecv(). The handler is called
+/// when the bytes are there, or not to come, unless -1 is returned. With COPIER_LAZY, and without a
+/// handler, the bytes stay in the socket until something needs them.
+///
+/// # Errors
+/// As arecv(). EBADF: also if fd is not a queue. EINVAL, E2BIG: the options are invalid.
+///
+/// # Safety
+/// As arecv(). func, desc and opts are NULL or point to such structures, and the handler may be
+/// called with its argument.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn _arecv(
+    sockfd: c_int,
+    buf: *mut c_void,
+    n: usize,
+    flags: c_int,
+    fd: c_int,
+    func: *const Func,
+    desc: *mut Descr,
+    opts: *const TaskOpts,
+) -> libc::ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { copier_arecv_on(sockfd, buf, n, flags, fd, func, desc, opts, std::ptr::null()) }
+}
+
+/// asend() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
+/// descriptor to be filled (or NULL), options (or NULL). Returns as asend(). _csync() with the
+/// descriptor waits until the socket has taken the bytes, and returns its error; copier_abort()
+/// gives up those that it has not taken. The handler is called when buf is not read any more,
+/// unless -1 is returned; it may free buf, so bytes of amemcpy_lazily() are then copied before.
+///
+/// # Errors
+/// As asend(). EBADF: also if fd is not a queue. EINVAL, E2BIG: the options are invalid, or have
+/// COPIER_LAST_USE with a handler.
+///
+/// # Safety
+/// As asend(). func, desc and opts are NULL or point to such structures, and the handler may be
+/// called with its argument.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn _asend(
+    sockfd: c_int,
+    buf: *const c_void,
+    n: usize,
+    flags: c_int,
+    fd: c_int,
+    func: *const Func,
+    desc: *mut Descr,
+    opts: *const TaskOpts,
+) -> libc::ssize_t {
+    // SAFETY: the caller's promise.
+    unsafe { copier_asend_on(sockfd, buf, n, flags, fd, func, desc, opts, std::ptr::null()) }
+}
+
+/// _arecv() with a call site, or NULL. The macros arecv and _arecv call this.
+///
+/// # Safety
+/// As _arecv(). The call site is static.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn copier_arecv_on(
+    sockfd: c_int,
+    buf: *mut c_void,
+    n: usize,
+    flags: c_int,
+    fd: c_int,
+    func: *const Func,
+    desc: *mut Descr,
+    opts: *const TaskOpts,
+    site: *const CallSite,
+) -> libc::ssize_t {
+    let request = SocketRequest::plain(sockfd, buf.cast(), n, flags, site.addr());
+    // SAFETY: the caller's promise.
+    unsafe { at_socket(request, fd, func, desc, opts, |on, all| socket::receive(on, all)) }
+}
+
+/// _asend() with a call site, or NULL. The macros asend and _asend call this.
+///
+/// # Safety
+/// As _asend(). The call site is static.
+#[unsafe(no_mangle)]
+#[allow(clippy::too_many_arguments)]
+pub unsafe extern "C" fn copier_asend_on(
+    sockfd: c_int,
+    buf: *const c_void,
+    n: usize,
+    flags: c_int,
+    fd: c_int,
+    func: *const Func,
+    desc: *mut Descr,
+    opts: *const TaskOpts,
+    site: *const CallSite,
+) -> libc::ssize_t {
+    let request = SocketRequest::plain(sockfd, buf.cast_mut().cast(), n, flags, site.addr());
+    // SAFETY: the caller's promise.
+    unsafe { at_socket(request, fd, func, desc, opts, |on, all| socket::send(on, all)) }
+}
+
+/// # Safety
+/// `func`, `desc` and `opts` are null or point to such structures.
+unsafe fn at_socket(
+    request: SocketRequest<'static>,
+    fd: c_int,
+    func: *const Func,
+    desc: *mut Descr,
+    opts: *const TaskOpts,
+    call: impl FnOnce(&Arc<crate::channel::Channel>, SocketRequest<'_>) -> Result<isize, c_int>,
+) -> libc::ssize_t {
+    let begin = || {
+        // SAFETY: the caller's promise.
+        let (opts, func, descr) =
+            unsafe { (read_sized(opts)?, func.as_ref().copied(), desc.as_mut()) };
+        let channel = process::get().channel(fd)?;
+        call(&channel, SocketRequest { opts, func, descr, ..request })
+    };
+    socket::value(begin())
 }
 
 /// amemcpy() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
@@ -438,6 +612,8 @@ pub unsafe extern "C" fn copier_get_stats(fd: c_int, stats: *mut CopierStats) ->
             waits: read.waits,
             never_made,
             never_made_bytes,
+            forwarded_bytes: read.forwarded_bytes,
+            saved_bytes: read.saved_bytes,
         };
         let bytes = size.min(size_of::<CopierStats>());
         // SAFETY: the caller has `size` bytes there; `now` has no padding.
@@ -524,6 +700,8 @@ pub extern "C" fn copier_strerror(errnum: c_int) -> *const c_char {
         libc::ENOMEM => c"no memory, or the limit of queues of the service is reached",
         libc::EOWNERDEAD => c"the process that copied into the shared memory has died",
         libc::EIO => c"the copy failed",
+        libc::ENODATA => c"the peer ended the stream before all bytes came",
+        libc::ECANCELED => c"the task was aborted, or its service has ended",
         _ => c"not an error of this library: see strerror(3)",
     };
     text.as_ptr()

@@ -34,6 +34,7 @@
 //! - `site`: copies at once, by the state of their call site; `countdown`: the copies of a thread
 //!   until the admission is asked; `submit`: submission of copies; `completion`: handlers of copies
 //!   in several parts;
+//! - `socket`: receives and sends;
 //! - `sync`: waiting for copies;
 //! - `descriptor`, `shm`: copies into memory shared with other processes;
 //! - `ranges`, `sanitize`: support for AddressSanitizer;
@@ -63,6 +64,7 @@ mod ranges;
 mod sanitize;
 mod shm;
 mod site;
+mod socket;
 mod submit;
 mod sync;
 mod sync_all;

@@ -200,11 +200,12 @@ fn watch_forks() {
     FORKS_ARE_WATCHED.store(!failed, Ordering::Relaxed);
 }
 
-/// Completes all pending copies, and takes the locks, so that the child finds a consistent state.
+/// Completes all pending copies and receives, and takes the locks, so that the child finds a
+/// consistent state. Sends may wait for a peer; they stay the parent's.
 extern "C" fn before_fork() {
     if let Some(process) = started() {
         for channel in process.channels() {
-            channel.complete_for_write(0, usize::MAX);
+            channel.complete_written();
         }
         shm::publish_all();
     }

@@ -7,10 +7,23 @@ use std::ops::Range;
 /// Maximum number of entries; further copies are not checked.
 pub(crate) const ENTRIES_MAX: usize = 1 << 16;
 
-/// A submitted copy.
+/// The sides of a task that are memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sides {
+    Both,
+    /// A receive.
+    Destination,
+    /// A send.
+    Source,
+}
+
+/// A submitted copy, receive or send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Submitted {
+    pub sides: Sides,
+    /// 0 for a send.
     pub dst: usize,
+    /// 0 for a receive.
     pub src: usize,
     pub len: usize,
     /// Start of the heap allocation of the destination; 0 if it is not on the heap.
@@ -38,16 +51,23 @@ struct Entry {
 
 impl Entry {
     fn dst(&self) -> Range<usize> {
-        span(self.submitted.dst.wrapping_add(self.start), self.len)
+        match self.submitted.sides {
+            Sides::Source => 0..0,
+            _ => span(self.submitted.dst.wrapping_add(self.start), self.len),
+        }
     }
 
     fn src(&self) -> Range<usize> {
-        span(self.submitted.src.wrapping_add(self.start), self.len)
+        match self.submitted.sides {
+            Sides::Destination => 0..0,
+            _ => span(self.submitted.src.wrapping_add(self.start), self.len),
+        }
     }
 
     /// Ranges that must not be accessed.
     fn poisoned(&self) -> impl Iterator<Item = Range<usize>> {
-        [Some(self.dst()), self.is_source_watched.then(|| self.src())].into_iter().flatten()
+        let sides = [Some(self.dst()), self.is_source_watched.then(|| self.src())];
+        sides.into_iter().flatten().filter(|side| !side.is_empty())
     }
 
     /// Splits the entry into the part of which `side` is in `range`, and the parts before and
@@ -200,7 +220,25 @@ mod tests {
     use super::*;
 
     fn copy(dst: usize, src: usize, len: usize) -> Submitted {
-        Submitted { dst, src, len, dst_heap: dst, src_heap: src, site: 0, caller: 0 }
+        let sides = Sides::Both;
+        Submitted { sides, dst, src, len, dst_heap: dst, src_heap: src, site: 0, caller: 0 }
+    }
+
+    #[test]
+    fn receives_and_sends_have_one_side() {
+        let mut ranges = Ranges::new();
+        let received =
+            Submitted { sides: Sides::Destination, src: 0, src_heap: 0, ..copy(1000, 0, 50) };
+        let sent = Submitted { sides: Sides::Source, dst: 0, dst_heap: 0, ..copy(0, 5000, 50) };
+        assert!(ranges.add(1, received).unwrap().1.iter().eq([&(1000..1050)]));
+        assert!(ranges.add(1, sent).unwrap().1.iter().eq([&(5000..5050)]));
+        assert_eq!((ranges.at(10), ranges.at(1010)), (None, Some((received, true))));
+        assert_eq!(ranges.at(5010), Some((sent, false)));
+        assert!(ranges.release(1, &(0..1010), Access::Write).iter().eq([&(1000..1010)]));
+        assert!(ranges.release(1, &(5000..5010), Access::Read).iter().eq([&(5000..5010)]));
+        assert!(ranges.in_allocation(5000).is_some_and(|(_, is_dst, _)| !is_dst));
+        assert_eq!(ranges.release(1, &(0..9000), Access::Write), [1010..1050, 5010..5050]);
+        assert_eq!(ranges.in_allocation(1000), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use crate::abi::CallSite;
 use crate::lock::Lock;
-use crate::ranges::{Access, Ranges, Submitted};
+use crate::ranges::{Access, Ranges, Sides, Submitted};
 
 /// Maximum depth of the stack walk for the caller.
 const FRAMES_MAX: usize = 16;
@@ -155,9 +155,39 @@ pub(crate) fn submitted(
     let asan = asan()?;
     check(asan, dst, len, asan.report_store);
     check(asan, src, len, asan.report_load);
-    let caller = if site == 0 { caller() } else { 0 };
     let (dst_heap, src_heap) = (heap(asan, dst), heap(asan, src));
-    let copy = Submitted { dst, src, len, dst_heap, src_heap, site, caller };
+    let caller = if site == 0 { caller() } else { 0 };
+    let sides = Sides::Both;
+    add(asan, queue, Submitted { sides, dst, src, len, dst_heap, src_heap, site, caller })
+}
+
+/// Checks the buffer of a receive, before its number of bytes is known.
+pub(crate) fn will_receive(dst: usize, len: usize) {
+    if let Some(asan) = asan() {
+        check(asan, dst, len, asan.report_store);
+    }
+}
+
+/// Poisons bytes that are being received.
+pub(crate) fn received(queue: u64, dst: usize, len: usize, site: usize) -> Option<u64> {
+    let asan = asan()?;
+    let caller = if site == 0 { caller() } else { 0 };
+    let (sides, dst_heap) = (Sides::Destination, heap(asan, dst));
+    let (src, src_heap) = (0, 0);
+    add(asan, queue, Submitted { sides, dst, src, len, dst_heap, src_heap, site, caller })
+}
+
+/// Checks and poisons bytes that are to be sent. Returns the record number.
+pub(crate) fn will_send(queue: u64, src: usize, len: usize, site: usize) -> Option<u64> {
+    let asan = asan()?;
+    check(asan, src, len, asan.report_load);
+    let caller = if site == 0 { caller() } else { 0 };
+    let (sides, src_heap) = (Sides::Source, heap(asan, src));
+    let (dst, dst_heap) = (0, 0);
+    add(asan, queue, Submitted { sides, dst, src, len, dst_heap, src_heap, site, caller })
+}
+
+fn add(asan: &Asan, queue: u64, copy: Submitted) -> Option<u64> {
     with_table(|table| {
         let (record, poisoned) = table.add(queue, copy)?;
         HAS_WATCHED.store(true, Ordering::Relaxed);
@@ -305,9 +335,13 @@ extern "C" fn explain(_: *const c_char) {
 }
 
 fn describe(asan: &Asan, copy: &Submitted) -> String {
-    let Submitted { dst, src, len, .. } = copy;
-    let mut text =
-        format!("==unlade==   unsynced copy of {len} bytes, {src:#x} to {dst:#x}, submitted at ");
+    let Submitted { sides, dst, src, len, .. } = copy;
+    let task = match sides {
+        Sides::Both => format!("copy of {len} bytes, {src:#x} to {dst:#x}"),
+        Sides::Destination => format!("receive of {len} bytes to {dst:#x}"),
+        Sides::Source => format!("send of {len} bytes from {src:#x}"),
+    };
+    let mut text = format!("==unlade==   unsynced {task}, submitted at ");
     let place = place(asan, copy).unwrap_or_else(|| format!("{:#x}", copy.caller));
     // Writing to a string does not fail.
     let _ = writeln!(text, "{place}");

@@ -18,6 +18,8 @@ const SEGMENTS_MAX: usize = 32;
 const GRANULARITY_MIN: usize = 1024;
 /// State of a filled descriptor.
 pub(crate) const FILLED: u32 = 0x434f_5059;
+/// State of the descriptor of a send: its address is that of the source.
+pub(crate) const SENT: u32 = 0x5345_4e54;
 
 /// A requested copy.
 pub(crate) struct CopyRequest<'d> {
@@ -200,7 +202,8 @@ unsafe fn move_at_once(channel: &Channel, request: CopyRequest<'_>) {
     }
 }
 
-fn fill(descr: &mut Descr, channel: &Channel, dst: *mut u8, len: usize, parts: &Parts) {
+/// Fills a descriptor with the tasks of a copy, a receive or a send.
+pub(crate) fn fill(descr: &mut Descr, channel: &Channel, dst: *mut u8, len: usize, parts: &Parts) {
     let count = parts.tokens.len().min(DESCR_TOKENS);
     for (place, token) in parts.tokens.iter().take(count).enumerate() {
         // SAFETY: `data` has room for them and is aligned (asserted at its definition).

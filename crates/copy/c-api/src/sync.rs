@@ -10,7 +10,7 @@ use crate::abi::{self, DESCR_TOKENS, Descr};
 use crate::channel::{Channel, Parts};
 use crate::process::Process;
 use crate::ranges::Access;
-use crate::submit::FILLED;
+use crate::submit::{FILLED, SENT};
 use crate::{sanitize, shm};
 
 /// Number of polls of an aborted copy before waiting for it: a waiter may copy it after all.
@@ -59,6 +59,8 @@ fn completed(channel: &Channel, address: usize, len: usize, access: Access) -> R
 
 /// Content of a descriptor.
 struct DescriptorContent {
+    is_send: bool,
+    /// The destination; the source of a send.
     dst: usize,
     len: usize,
     parts: Parts,
@@ -78,7 +80,7 @@ unsafe fn read(
 ) -> Result<Option<DescriptorContent>, c_int> {
     match descr.state {
         0 => return Ok(None),
-        FILLED => {}
+        FILLED | SENT => {}
         _ => return Err(libc::EINVAL),
     }
     if descr.queue != channel.incarnation {
@@ -92,7 +94,8 @@ unsafe fn read(
     // SAFETY: `fill` has written this number of tokens.
     let tokens = (0..count).map(|place| unsafe { tokens.add(place).read() }).collect();
     let parts = Parts { tokens, part_bytes: descr.part_bytes, failure: None };
-    Ok(Some(DescriptorContent { dst: descr.dst.addr(), len: descr.len_bytes, parts }))
+    let (is_send, dst) = (descr.state == SENT, descr.dst.addr());
+    Ok(Some(DescriptorContent { is_send, dst, len: descr.len_bytes, parts }))
 }
 
 /// Waits for bytes of a descriptor's copy, as selected by `flags`.
@@ -122,6 +125,10 @@ pub(crate) unsafe fn descr(
     let access = access_of(flags)?;
     if flags & abi::COPIER_SYNC_TRY != 0 {
         try_range(channel, &content.parts, &range, access)?;
+    }
+    if content.is_send {
+        let synced = content.parts.sync(channel, range.clone());
+        return synced.and(completed(channel, address, range.len(), Access::Write));
     }
     let synced = match content.parts.covers(&clipped(&range, &content)) {
         true => content.parts.sync(channel, range.clone()),
@@ -206,8 +213,11 @@ pub(crate) unsafe fn abort(
     }
     // The caller has given the copy up, so its error is dropped.
     let _ = content.parts.sync(channel, covered);
-    let _ = channel.sync_range(content.dst, content.len, false);
-    let _ = completed(channel, content.dst, content.len, Access::Read);
+    let access = if content.is_send { Access::Write } else { Access::Read };
+    if !content.is_send {
+        let _ = channel.sync_range(content.dst, content.len, false);
+    }
+    let _ = completed(channel, content.dst, content.len, access);
     Ok(())
 }
 

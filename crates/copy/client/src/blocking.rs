@@ -1,13 +1,15 @@
 //! Receives, sends and forwards by the calling thread, which waits for the socket.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::slice;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 use smallvec::SmallVec;
+use unlade_copy_service::HeldBytes;
 
+use crate::deferred::{PIECES_MAX, Piece};
 use crate::pending::{Kind, Queued};
 
 /// Buffer size for a synchronous forward between two sockets.
@@ -126,6 +128,61 @@ pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
             Err(rustix::io::Errno::INTR) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => wait_for(fd, PollFlags::IN)?,
             Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Sends the places in order, as far as the socket permits. Returns the number of bytes sent.
+///
+/// # Safety
+/// The places are valid for reads, and not written during the call.
+unsafe fn send_places(
+    fd: BorrowedFd<'_>,
+    places: impl Iterator<Item = (usize, usize)>,
+) -> io::Result<usize> {
+    let parts: SmallVec<[IoSlice<'_>; PIECES_MAX]> = places
+        .map(|(address, len)| {
+            let bytes = std::ptr::with_exposed_provenance::<u8>(address);
+            // SAFETY: the caller's promise.
+            IoSlice::new(unsafe { slice::from_raw_parts(bytes, len) })
+        })
+        .collect();
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    loop {
+        match rustix::net::sendmsg(fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(0),
+            sent => return Ok(sent?),
+        }
+    }
+}
+
+/// Sends pieces in order, as far as the socket permits. Returns the number of bytes sent.
+///
+/// # Safety
+/// The pieces are valid for reads, and not written during the call.
+pub(crate) unsafe fn send_pieces(fd: BorrowedFd<'_>, pieces: &[Piece]) -> io::Result<usize> {
+    // SAFETY: the caller's promise.
+    unsafe { send_places(fd, pieces.iter().map(|piece| (piece.address, piece.len))) }
+}
+
+/// Executes a send whose bytes may move, in this thread, and waits for the socket.
+///
+/// # Safety
+/// The bytes are valid at their places, and not written there; the socket is open.
+pub(crate) unsafe fn send_held(queued: &Queued, held: &HeldBytes) -> io::Result<()> {
+    let fd = socket(queued.destination_socket())?;
+    let (mut sent, len) = (held.sent() as usize, queued.len_bytes as usize);
+    while sent < len {
+        let count = held.with(sent as u64, len as u64, |parts| {
+            let parts = parts.iter().map(|&(address, len)| (address as usize, len as usize));
+            // SAFETY: the caller's promise.
+            unsafe { send_places(fd, parts) }
+        })?;
+        sent += count;
+        if count == 0 {
+            wait_for(fd, PollFlags::OUT)?;
         }
     }
     Ok(())

@@ -79,7 +79,7 @@ impl Copier {
         let ready = if self.remote().is_none() { self.unpromised(fd)? } else { 0 };
         let count = ready.min(len).min(TASK_BYTES_MAX);
         if count > 0
-            && let Some(ticket) = self.acquire(count)
+            && let Some(ticket) = self.acquire(count, buffer.addr()..buffer.addr() + count)
         {
             let mut task = Task::copy(buffer.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
@@ -172,20 +172,16 @@ impl Copier {
         // SAFETY: within the buffer.
         let src = unsafe { received.buffer.add(range.start) };
         let is_there = !received.token.has_task() || self.is_ready(&received.token, range.clone());
-        let ticket = if is_there { None } else { self.acquire(range.len()) };
+        // These bytes may never be in the buffer.
+        self.make_deferred_where(|copy| {
+            copy.reading(src.addr(), range.len()) | copy.writing(src.addr(), range.len()) != 0
+        });
+        let ticket = if is_there { None } else { self.acquire_here(range.len()) };
         let Some(ticket) = ticket else {
             // SAFETY: the caller's promise.
             return unsafe { self.send(to, src, range.len(), &CopyOptions::default()) };
         };
-        let mut task = Task::copy(0, src.addr() as u64, range.len() as u32);
-        (task.kind, task.flags, task.fd) =
-            (unlade_shm::Kind::Send, Flags::LAST_USE, to.as_raw_fd());
-        let token = self.publish(ticket, Kind::Send, task, &CopyOptions::default());
-        // The caller may never wait for this send, so wake the service here.
-        if !self.is_awake() {
-            self.ring();
-        }
-        Ok(token)
+        Ok(self.send_last_use(ticket, to, src.addr(), range.len()))
     }
 
     /// As [`Copier::deliver`], in this thread: used while the service sleeps, because waking it

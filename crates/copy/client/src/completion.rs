@@ -190,9 +190,18 @@ impl Copier {
         if !progress.claim_all_or_none(queued.all()) {
             return;
         }
-        // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the task
-        // is completed, and no older task touches them.
-        match unsafe { crate::blocking::wait_for_all(queued) } {
+        let held = self.local().and_then(|local| local.held_sends().get(ticket));
+        let transferred = match (held, queued.kind) {
+            (Some(held), Kind::Send) => {
+                // SAFETY: the submitter promised that the bytes stay valid until the task is
+                // completed, or until they are saved; no older task writes them.
+                unsafe { crate::blocking::send_held(queued, &held) }
+            }
+            // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the
+            // task is completed, and no older task touches them.
+            _ => unsafe { crate::blocking::wait_for_all(queued) },
+        };
+        match transferred {
             Ok(()) => progress.finish(queued.all()),
             Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
         };
@@ -268,6 +277,18 @@ impl Copier {
     /// Completes `bits(task)` of every pending task, oldest first. Keeps errors for later syncs.
     pub(crate) fn each_pending(&self, bits: impl Fn(&Queued) -> u32) {
         self.each_pending_of(0..0, bits);
+    }
+
+    /// Waits until every earlier copy and receive has written its bytes, but for no send. Keeps
+    /// errors for a later sync.
+    pub fn complete_written(&self) {
+        self.each_pending(|queued| queued.writing(0, usize::MAX));
+    }
+
+    /// Completes all tasks, and makes the copies that the client keeps.
+    pub(crate) fn complete_all(&self) {
+        self.make_all_deferred();
+        self.each_queued_of(0..0, Queued::all);
     }
 
     /// As [`Copier::each_pending`], for a caller that keeps the addresses `kept` valid meanwhile.

@@ -57,6 +57,8 @@ pub struct CopyOptions {
     /// Defers the copy for this number of microseconds, or until something needs it. `u32::MAX`:
     /// until something needs it. The client then keeps the copy itself, unless it has a handler or
     /// must be queued, and it is never made if its destination is overwritten or it is aborted.
+    /// Later copies and sends of its destination read its source: call
+    /// [`Copier::sync_for_write`] for the source before it is changed, even if the copy was synced.
     pub lazy_us: Option<u32>,
     /// Queues the copy even if it is small.
     pub queued: bool,
@@ -377,11 +379,18 @@ impl Copier {
         self.admission.decide(place, len, is_awake, || self.backlog_bytes(), costs)
     }
 
-    /// Acquires a ticket for a task that only a service of this process can execute.
+    /// Acquires a ticket for a task of `len` bytes at a socket, which only a service of this
+    /// process can execute. Makes the deferred copies that meet the `written` memory.
     #[inline]
-    pub(crate) fn acquire(&self, len: usize) -> Option<Ticket> {
-        // The bytes of a socket's task are not known here.
-        self.make_deferred_where(|_| true);
+    pub(crate) fn acquire(&self, len: usize, written: Range<usize>) -> Option<Ticket> {
+        let (dst, count) = (written.start, written.len());
+        self.make_deferred_where(|copy| copy.writing(dst, count) | copy.reading(dst, count) != 0);
+        self.acquire_here(len)
+    }
+
+    /// As [`Copier::acquire`], for a task that writes no memory.
+    #[inline]
+    pub(crate) fn acquire_here(&self, len: usize) -> Option<Ticket> {
         let is_here = self.local().is_some() && !self.is_orphan();
         if len > 0 && is_here { self.queue().try_acquire() } else { None }
     }
@@ -649,7 +658,7 @@ impl Copier {
     /// # Errors
     /// [`CopyError`] if a copy failed whose error was not reported yet.
     pub fn sync_all(&self) -> Result<(), CopyError> {
-        self.each_pending(Queued::all);
+        self.complete_all();
         self.learn_window(self.window.end());
         self.run_handlers();
         let synced = to_result(self.failures().take_all());
@@ -660,7 +669,7 @@ impl Copier {
     /// As [`Copier::sync_all`]. Returns the error of a task from `since` on, or of a synchronous
     /// copy from `at_once` on, and keeps it for a later sync.
     pub(crate) fn sync_since(&self, since: Ticket, at_once: Ticket) -> Result<(), CopyError> {
-        self.each_pending(Queued::all);
+        self.complete_all();
         self.learn_window(self.window.end());
         self.run_handlers();
         self.settle();

@@ -4,22 +4,51 @@
 //! first. A copy out of a deferred destination reads from the deferred source instead; a copy that
 //! covers a deferred destination drops the deferred copy; every other meeting has the deferred
 //! copy made. No deferred copy depends on another one, since they meet when they are deferred.
+//!
+//! A send of a deferred destination reads the deferred source, too. Until the socket has taken the
+//! bytes, they are in the table once more, as a deferred copy to spare memory of the send: what
+//! changes them has this copy made, and the rest is sent from there.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::held::HeldSend;
 
 /// Maximum number of deferred copies; the oldest one is made when there are more.
 const DEFERRED_MAX: usize = 16;
+/// Maximum number of pieces of a send that reads past deferred copies.
+pub(crate) const PIECES_MAX: usize = 8;
+/// Maximum number of sends that are not over and read past deferred copies.
+const SENDS_MAX: usize = 16;
 
 /// A copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Deferral {
     /// Unique in the client.
     pub id: u64,
     pub dst: usize,
     pub src: usize,
     pub len: usize,
+    /// The program named this source; false if another deferred copy was read past.
+    pub is_direct: bool,
+    /// For bytes that a send reads at `src`: the send, and the number of its place. The copy is one
+    /// to the spare memory of the send, from where they are sent if it is made.
+    pub sent: Option<(Arc<HeldSend>, usize)>,
+}
+
+/// Places of bytes that deferred copies would write, or have left as they are.
+pub(crate) type Pieces = SmallVec<[Piece; 2]>;
+
+/// A part of the bytes that a send needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Its address: in the source of a deferred copy, or where the program sees it.
+    pub address: usize,
+    pub len: usize,
+    pub is_past_copy: bool,
 }
 
 impl Deferral {
@@ -29,6 +58,16 @@ impl Deferral {
 
     pub fn read(&self) -> Range<usize> {
         self.src..self.src + self.len
+    }
+
+    /// Returns true if the copy reads any of `len` bytes.
+    pub fn meets_source(&self, address: usize, len: usize) -> bool {
+        meet(&self.read(), &(address..address + len))
+    }
+
+    /// Returns true if the copy writes any of `len` bytes.
+    pub fn meets_destination(&self, address: usize, len: usize) -> bool {
+        meet(&self.written(), &(address..address + len))
     }
 }
 
@@ -44,8 +83,9 @@ fn covers(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 /// The deferred copies of a client.
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
-    /// Number of copies in the table.
+    /// Number of copies and sends in the table, and of sends.
     count: AtomicUsize,
+    sends: AtomicUsize,
     /// Begin and end of the part of memory that has all their destinations, and all their sources.
     written: [AtomicUsize; 2],
     read: [AtomicUsize; 2],
@@ -64,6 +104,8 @@ fn store(bounds: &[AtomicUsize; 2], ranges: impl Iterator<Item = Range<usize>>) 
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     copies: Vec<Deferral>,
+    /// Sends that read at sources of these copies; they stay until the socket has taken them.
+    sends: Vec<Arc<HeldSend>>,
     last_id: u64,
     dropped: Dropped,
 }
@@ -89,12 +131,20 @@ impl Deferred {
         self.count.load(Ordering::Relaxed) != 0
     }
 
+    /// Returns true if there are sends, which may be over.
+    #[inline]
+    pub fn has_sends(&self) -> bool {
+        self.sends.load(Ordering::Relaxed) != 0
+    }
+
     /// Changes the table.
     pub fn with<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let mut table = self.lock();
         let value = change(&mut table);
-        self.count.store(table.copies.len(), Ordering::Relaxed);
-        store(&self.written, table.copies.iter().map(Deferral::written));
+        self.count.store(table.copies.len() + table.sends.len(), Ordering::Relaxed);
+        self.sends.store(table.sends.len(), Ordering::Relaxed);
+        let made = table.copies.iter().filter(|copy| copy.sent.is_none());
+        store(&self.written, made.map(Deferral::written));
         store(&self.read, table.copies.iter().map(Deferral::read));
         value
     }
@@ -177,12 +227,81 @@ impl Table {
     /// Defers a copy, after [`Table::precede`]. Returns its number.
     pub fn defer(&mut self, dst: usize, src: usize, len: usize, make: impl Fn(&Deferral)) -> u64 {
         let from = self.precede(dst, src, len, &make);
-        if self.copies.len() >= DEFERRED_MAX {
-            make(&self.copies.remove(0));
+        let is_copy = |copy: &Deferral| copy.sent.is_none();
+        if self.copies.iter().filter(|copy| is_copy(copy)).count() >= DEFERRED_MAX
+            && let Some(oldest) = self.copies.iter().position(is_copy)
+        {
+            make(&self.copies.remove(oldest));
         }
         self.last_id += 1;
-        self.copies.push(Deferral { id: self.last_id, dst, src: from, len });
+        self.copies.push(Deferral {
+            id: self.last_id,
+            dst,
+            src: from,
+            len,
+            is_direct: from == src,
+            sent: None,
+        });
         self.last_id
+    }
+
+    /// The places of bytes as the program would see them, in order. `None` if no deferred copy
+    /// writes any of them.
+    pub fn pieces(&self, bytes: &Range<usize>) -> Option<Pieces> {
+        let mut copies: SmallVec<[&Deferral; 4]> =
+            self.copies.iter().filter(|copy| meet(&copy.written(), bytes)).collect();
+        if copies.is_empty() {
+            return None;
+        }
+        // Their destinations do not meet.
+        copies.sort_unstable_by_key(|copy| copy.dst);
+        let (mut pieces, mut at) = (Pieces::new(), bytes.start);
+        let mut push = |address, len, is_past_copy| {
+            if len > 0 {
+                pieces.push(Piece { address, len, is_past_copy });
+            }
+        };
+        for copy in copies {
+            let (from, to) = (copy.dst.max(at), copy.written().end.min(bytes.end));
+            push(at, from - at, false);
+            push(copy.src + (from - copy.dst), to - from, true);
+            at = to;
+        }
+        push(at, bytes.end - at, false);
+        Some(pieces)
+    }
+
+    /// The deferred copy that writes exactly these bytes, from a source that the program named.
+    pub fn exactly(&self, bytes: &Range<usize>) -> Option<&Deferral> {
+        self.copies.iter().find(|copy| copy.written() == *bytes && copy.is_direct)
+    }
+
+    /// Returns true if one more send may read these pieces.
+    pub fn may_hold(&self, pieces: &[Piece]) -> bool {
+        self.sends.len() < SENDS_MAX && pieces.len() <= PIECES_MAX
+    }
+
+    /// Adds a send that reads these pieces. A change of one of them has it saved before.
+    pub fn hold(&mut self, send: &Arc<HeldSend>, pieces: &[Piece]) {
+        let mut dst = send.spare();
+        for (number, piece) in pieces.iter().enumerate() {
+            self.last_id += 1;
+            let (id, sent) = (self.last_id, Some((Arc::clone(send), number)));
+            let (src, len) = (piece.address, piece.len);
+            self.copies.push(Deferral { id, dst, src, len, is_direct: true, sent });
+            dst += piece.len;
+        }
+        self.sends.push(Arc::clone(send));
+    }
+
+    /// Drops the sends that are over.
+    pub fn drop_sent(&mut self, is_over: impl Fn(&HeldSend) -> bool) {
+        if self.sends.is_empty() {
+            return;
+        }
+        self.sends.retain(|send| !is_over(send));
+        let is_left = |send: &Arc<HeldSend>| self.sends.iter().any(|left| Arc::ptr_eq(left, send));
+        self.copies.retain(|copy| copy.sent.as_ref().is_none_or(|(send, _)| is_left(send)));
     }
 
     /// Drops a copy that nobody will look at. Returns false if it is not deferred any more.
@@ -242,7 +361,7 @@ mod tests {
             let place = |random: &mut Random| random.below(BYTES - len + 1);
             let (dst, src) = (place(random), place(random));
             let is_valid = dst.abs_diff(src) >= len;
-            match random.below(8) {
+            match random.below(10) {
                 0..4 if is_valid => {
                     table.defer(dst, src, len, make);
                     plain.copy_within(src..src + len, dst);
@@ -276,9 +395,24 @@ mod tests {
                     table.discard(&range);
                 }
                 7 if random.below(4) == 0 => {
-                    if let Some(copy) = table.copies.first().copied() {
+                    if let Some(copy) = table.copies.first().cloned() {
                         assert!(table.drop_copy(copy.id) && !table.drop_copy(copy.id));
                         undefined[copy.written()].fill(true);
+                    }
+                }
+                8 | 9 => {
+                    // A send reads past the copies.
+                    let range = dst..dst + len;
+                    let seen = table.pieces(&range).unwrap_or_else(|| {
+                        let is_past_copy = false;
+                        Pieces::from_iter([Piece { address: dst, len, is_past_copy }])
+                    });
+                    let places =
+                        seen.iter().flat_map(|piece| piece.address..piece.address + piece.len);
+                    let deferring = deferring.borrow();
+                    assert_eq!(places.clone().count(), len);
+                    for (at, place) in range.zip(places) {
+                        assert!(undefined[at] || deferring[place] == plain[at], "byte {at}");
                     }
                 }
                 _ => {

@@ -64,7 +64,7 @@ impl Copier {
         let report = Box::new([const { AtomicU64::new(0) }; 2]);
         let mut forwarding =
             Forwarding { copier: self, token: Token::DONE, len, report, at_once: Ok(()) };
-        if let Some(ticket) = self.acquire(len) {
+        if let Some(ticket) = self.acquire_here(len) {
             let place = forwarding.report.as_ptr().expose_provenance();
             let mut task = Task::copy(place as u64, 0, len as u32);
             task.kind = unlade_shm::Kind::Forward;

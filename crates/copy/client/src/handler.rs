@@ -13,7 +13,6 @@ use unlade_shm::{Flags, Ticket};
 use crate::call_handler::call_handler;
 use crate::copier::Copier;
 use crate::error::{CopyError, to_result};
-use crate::pending::Queued;
 
 impl Copier {
     /// A descriptor that is readable when handlers are due, for event loops. Then call
@@ -49,7 +48,7 @@ impl Copier {
     /// nevertheless.
     pub fn sync_handlers(&self) -> Result<(), CopyError> {
         let head = self.queue().head();
-        self.each_pending(Queued::all);
+        self.complete_all();
         if !self.is_orphan() {
             self.run_handlers();
             self.run_handlers_below(head);
@@ -61,7 +60,7 @@ impl Copier {
     pub(crate) fn run_left_handlers(&self) -> usize {
         let head = self.queue().head();
         // Handlers run also after an error; a later sync reports it.
-        self.each_pending(Queued::all);
+        self.complete_all();
         self.run_handlers_below(head)
     }
 

@@ -224,8 +224,8 @@ impl Inbound {
             let left = end - self.filled;
             let len = if left < step + step / 2 { left } else { step };
             let len = len.min(crate::TASK_BYTES_MAX);
-            let Some(ticket) = self.copier.acquire(len) else { break };
             let dst = self.base.as_ptr().expose_provenance() + self.filled;
+            let Some(ticket) = self.copier.acquire(len, dst..dst + len) else { break };
             let mut task = Task::copy(dst as u64, 0, len as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();

@@ -147,7 +147,8 @@ impl Incoming {
             // The tasks published here are completed before the buffer is used, returned or freed.
             // If the value is forgotten, the buffer and the socket are leaked and stay valid. Only
             // this value has the buffer, and moving a `Vec` does not move its heap memory.
-            let Some(ticket) = copier.acquire(part) else { break };
+            let written = room + at..room + at + part;
+            let Some(ticket) = copier.acquire(part, written) else { break };
             let mut task = Task::copy((room + at) as u64, 0, part as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = self.socket.as_raw_fd();

@@ -79,7 +79,11 @@ mod failures;
 mod fork;
 mod forward;
 #[allow(unsafe_code)]
+mod gather;
+#[allow(unsafe_code)]
 mod handler;
+#[allow(unsafe_code)]
+mod held;
 #[allow(unsafe_code)]
 mod inbound;
 #[allow(unsafe_code)]
@@ -120,6 +124,7 @@ pub use link::Link;
 pub use owned::Owned;
 pub use process::{Service, StartError};
 pub use remote::{Options, Remote, RemoteError, SharedMemory};
+pub use rustix::net::{RecvFlags, SendFlags};
 pub use scope::{Pending, Scope};
 pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};

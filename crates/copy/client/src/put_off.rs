@@ -14,11 +14,11 @@ use crate::pending::{Kind, Queued};
 pub(crate) const UNTIL_NEEDED_US: u32 = u32::MAX;
 
 impl Deferral {
-    /// The task that this copy would be.
+    /// The task that this copy would be. Nothing but a send reads its spare memory.
     fn queued(&self) -> Queued {
         let task = Task::copy(self.dst as u64, self.src as u64, self.len as u32);
         Queued {
-            kind: Kind::Copy,
+            kind: if self.sent.is_some() { Kind::Send } else { Kind::Copy },
             dst: self.dst,
             src: self.src,
             len_bytes: task.len_bytes,
@@ -69,9 +69,10 @@ impl Copier {
             self.make_deferred_where(|copy| copy.writing(src, len) | copy.reading(src, len) != 0);
         }
         let (dst, src) = (part.dst.addr(), part.src.expose_provenance());
-        let from = self
-            .deferred()
-            .with(|table| table.precede(dst, src, part.len, |copy| self.make_deferred(copy)));
+        let from = self.deferred().with(|table| {
+            table.drop_sent(|send| self.is_sent(send));
+            table.precede(dst, src, part.len, |copy| self.make_deferred(copy))
+        });
         // The source of the deferred copy was exposed, or it is the same address.
         Part { src: std::ptr::with_exposed_provenance(from), ..part }
     }
@@ -88,7 +89,18 @@ impl Copier {
     pub(crate) fn make_deferred_where(&self, is_due: impl Fn(&Queued) -> bool) {
         if self.deferred().any() {
             let is_due = |copy: &Deferral| is_due(&copy.queued());
-            self.deferred().with(|table| table.make(is_due, |copy| self.make_deferred(copy)));
+            self.deferred().with(|table| {
+                table.drop_sent(|send| self.is_sent(send));
+                table.make(is_due, |copy| self.make_deferred(copy));
+            });
+        }
+    }
+
+    /// Makes all deferred copies; what is being sent stays where it is.
+    pub(crate) fn make_all_deferred(&self) {
+        if self.deferred().any() {
+            let is_copy = |copy: &Deferral| copy.sent.is_none();
+            self.deferred().with(|table| table.make(is_copy, |copy| self.make_deferred(copy)));
         }
     }
 
@@ -101,8 +113,11 @@ impl Copier {
     }
 
     /// Makes a deferred copy, with the table locked: a thread that looks for it waits.
-    fn make_deferred(&self, copy: &Deferral) {
-        let &Deferral { id, dst, src, len } = copy;
+    pub(crate) fn make_deferred(&self, copy: &Deferral) {
+        let &Deferral { id, dst, src, len, .. } = copy;
+        if let Some((send, number)) = &copy.sent {
+            return self.save_piece(copy, send, *number);
+        }
         if self.pending().completed() != self.queue().head() {
             self.each_queued_of(0..0, |queued| {
                 queued.writing(src, len) | queued.writing(dst, len) | queued.reading(dst, len)

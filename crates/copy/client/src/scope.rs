@@ -271,6 +271,18 @@ impl Pending<'_> {
         self.len
     }
 
+    /// The first byte of `range`, which must be within the copy.
+    pub(crate) fn address_of(&self, range: &Range<usize>) -> *const u8 {
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
+        self.dst.wrapping_add(range.start)
+    }
+
+    /// Gives the bytes up: a copy that the client keeps until something needs it is not made. Each
+    /// byte of the destination is then the source's or the earlier one.
+    pub fn discard(self) {
+        self.copier.discard(self.dst.addr(), self.len);
+    }
+
     /// Returns true if the copy is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0

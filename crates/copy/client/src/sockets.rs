@@ -1,6 +1,7 @@
 //! Receives and sends for safe code, in a [`Scope`].
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -53,12 +54,49 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         fd: BorrowedFd<'env>,
         source: &'env [u8],
     ) -> io::Result<Sent<'scope>> {
-        let mut tokens = Vec::with_capacity(source.len().div_ceil(TASK_BYTES_MAX));
-        for part in source.chunks(TASK_BYTES_MAX) {
-            let options = CopyOptions::default();
-            // SAFETY: `part` is borrowed for `'env`, so it is not written or freed before the
-            // scope ends, which completes everything. `fd` is borrowed as long, so it is open.
-            let token = unsafe { self.copier.send(fd, part.as_ptr(), part.len(), &options)? };
+        // SAFETY: `source` is borrowed for `'env`, so it is not written or freed before the scope
+        // ends.
+        unsafe { self.send_bytes(fd, source.as_ptr(), source.len()) }
+    }
+
+    /// Sends the bytes `range` of a copy to socket `fd`; otherwise as [`Scope::send`]. The copy
+    /// need not be made for it: the bytes of one that is deferred until something needs it
+    /// ([`Scope::copy_lazily`] with `u32::MAX`) are sent from its source. [`Pending::discard`] then
+    /// leaves it out.
+    ///
+    /// # Errors
+    /// As for [`Scope::send`].
+    ///
+    /// # Panics
+    /// Panics if `range` is not within the copy.
+    pub fn send_copied(
+        &'scope self,
+        fd: BorrowedFd<'env>,
+        copied: &Pending<'scope>,
+        range: Range<usize>,
+    ) -> io::Result<Sent<'scope>> {
+        let bytes = copied.address_of(&range);
+        // SAFETY: the destination is borrowed exclusively until the scope ends, and initialised. It
+        // is written by copies only: `Pending` lends it for reading, or for writing after a wait
+        // for those who read it.
+        unsafe { self.send_bytes(fd, bytes, range.len()) }
+    }
+
+    /// # Safety
+    /// The bytes are valid for reads until the scope ends. They change only by copies, or after
+    /// [`Copier::sync_for_write`].
+    unsafe fn send_bytes(
+        &'scope self,
+        fd: BorrowedFd<'env>,
+        bytes: *const u8,
+        len: usize,
+    ) -> io::Result<Sent<'scope>> {
+        let mut tokens = Vec::with_capacity(len.div_ceil(TASK_BYTES_MAX));
+        for at in (0..len).step_by(TASK_BYTES_MAX) {
+            let (part, options) = ((len - at).min(TASK_BYTES_MAX), CopyOptions::default());
+            // SAFETY: the caller's promise; the scope completes everything before it ends. `fd` is
+            // borrowed as long, so it is open.
+            let token = unsafe { self.copier.send(fd, bytes.add(at), part, &options)? };
             self.note_at_socket(&token);
             tokens.push(token);
         }

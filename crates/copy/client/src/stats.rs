@@ -16,6 +16,8 @@ pub struct Stats {
     queued_bytes: AtomicU64,
     helped_bytes: AtomicU64,
     waits: AtomicU64,
+    forwarded_bytes: AtomicU64,
+    saved_bytes: AtomicU64,
 }
 
 /// A reading of [`Stats`].
@@ -33,6 +35,10 @@ pub struct StatsRead {
     pub helped_bytes: u64,
     /// Number of waits for the service.
     pub waits: u64,
+    /// Bytes that were sent, or queued to be sent, from the source of a deferred copy.
+    pub forwarded_bytes: u64,
+    /// Bytes of these sends that were copied after all: they changed before the socket took them.
+    pub saved_bytes: u64,
 }
 
 impl Stats {
@@ -46,6 +52,8 @@ impl Stats {
             queued_bytes: get(&self.queued_bytes),
             helped_bytes: get(&self.helped_bytes),
             waits: get(&self.waits),
+            forwarded_bytes: get(&self.forwarded_bytes),
+            saved_bytes: get(&self.saved_bytes),
         }
     }
 
@@ -67,6 +75,14 @@ impl Stats {
             .map(|bytes| u64::from(bytes.end - bytes.start))
             .sum();
         self.helped_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_forwarded(&self, bytes: usize) {
+        self.forwarded_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_saved(&self, bytes: usize) {
+        self.saved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn count_wait(&self) {

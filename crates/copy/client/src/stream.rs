@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use unlade_shm::{Task, segment};
 
 use crate::admission::{RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
@@ -35,33 +35,81 @@ impl Copier {
         len: usize,
         options: &CopyOptions,
     ) -> io::Result<(usize, Token)> {
-        let ready = match self.is_worth_asking(len, options) {
+        // SAFETY: the caller's promise.
+        unsafe { self.receive_with(fd, dst, len, RecvFlags::empty(), options) }
+    }
+
+    /// As [`Copier::receive`], with flags of recv(2): with any but `DONTWAIT` the receive is
+    /// synchronous.
+    ///
+    /// # Errors
+    /// As for [`Copier::receive`].
+    ///
+    /// # Safety
+    /// As for [`Copier::receive`].
+    pub unsafe fn receive_with(
+        &self,
+        fd: BorrowedFd<'_>,
+        dst: *mut u8,
+        len: usize,
+        flags: RecvFlags,
+        options: &CopyOptions,
+    ) -> io::Result<(usize, Token)> {
+        let is_usual = RecvFlags::DONTWAIT.contains(flags);
+        let ready = match is_usual && self.is_worth_asking(len, options) {
             true => self.unpromised(fd)?,
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
         if (count >= RECEIVE_BYTES_MIN || options.queued && count > 0)
-            && let Some(ticket) = self.acquire(count)
+            && let Some(ticket) = self.acquire(count, dst.addr()..dst.addr() + count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
             task.fd = fd.as_raw_fd();
             return Ok((count, self.publish(ticket, Kind::Receive, task, options)));
         }
+        // SAFETY: the caller's promise.
+        let count = unsafe { self.receive_now(fd, dst, len, flags)? };
+        Ok((count, Token::DONE))
+    }
+
+    /// Receives once with flags of recv(2), in this thread, after earlier tasks at the socket.
+    /// Returns the number of bytes, as recv(2) does.
+    ///
+    /// # Errors
+    /// As for [`Copier::receive`].
+    ///
+    /// # Safety
+    /// As for [`Copier::receive`].
+    pub unsafe fn receive_now(
+        &self,
+        fd: BorrowedFd<'_>,
+        dst: *mut u8,
+        len: usize,
+        flags: RecvFlags,
+    ) -> io::Result<usize> {
         self.complete_socket(fd, dst.addr(), 0, len);
         // SAFETY: `dst` is valid for writes of `len` bytes, and no other thread touches them: the
         // caller's promise, and pending tasks are completed. Uninitialised bytes are not read.
         let buffer: &mut [MaybeUninit<u8>] = unsafe { slice::from_raw_parts_mut(dst.cast(), len) };
-        let ((received, _), _) = rustix::net::recv(fd, buffer, RecvFlags::empty())?;
+        let ((received, _), count) = rustix::net::recv(fd, buffer, flags)?;
         self.failures().overwrite(dst.addr(), received.len());
         self.stats().count_at_once(received.len());
-        Ok((received.len(), Token::DONE))
+        Ok(count)
     }
 
     /// Sends all of `len` bytes, at most [`TASK_BYTES_MAX`], to socket `fd`. The service waits for
     /// the socket without a time limit if its peer does not read. Other tasks continue: up to 48
     /// tasks of a client wait for sockets at a time, and further ones wait for these. See
     /// [`Copier::sync_timeout`] and [`Copier::abort`].
+    ///
+    /// Bytes that a deferred copy would write ([`CopyOptions::lazy_us`]) are sent from its source,
+    /// and the copy stays deferred. This thread sends what the socket takes at once, unless an
+    /// earlier send to it is pending or the options say `queued`; the service sends the rest. If
+    /// the program changes the source before the socket has taken the bytes, the rest of them is
+    /// saved before: [`Copier::sync_for_write`] of the source does not wait for the peer. A send
+    /// with a handler has these copies made, since the handler may free their destination.
     ///
     /// # Errors
     /// The socket's error, if the send is synchronous. Otherwise a sync fails with
@@ -81,8 +129,12 @@ impl Copier {
         options: &CopyOptions,
     ) -> io::Result<Token> {
         assert!(len <= TASK_BYTES_MAX, "{len} bytes in one task");
+        // SAFETY: the caller's promise.
+        if let Some(token) = unsafe { self.send_past_deferred(fd, src, len, options)? } {
+            return Ok(token);
+        }
         if (len >= SEND_BYTES_MIN || options.queued)
-            && let Some(ticket) = self.acquire(len)
+            && let Some(ticket) = self.acquire_here(len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
             task.kind = unlade_shm::Kind::Send;
@@ -94,6 +146,48 @@ impl Copier {
         send_all(fd, unsafe { slice::from_raw_parts(src, len) })?;
         self.stats().count_at_once(len);
         Ok(Token::DONE)
+    }
+
+    /// Sends once with flags of send(2), in this thread, after earlier tasks at the socket. Returns
+    /// the number of bytes sent.
+    ///
+    /// # Errors
+    /// The socket's error: [`io::ErrorKind::WouldBlock`] if it takes no byte and is non-blocking,
+    /// or `DONTWAIT` is set, also if an earlier send to it is pending.
+    ///
+    /// # Safety
+    /// As for [`Copier::send`].
+    pub unsafe fn send_now(
+        &self,
+        fd: BorrowedFd<'_>,
+        src: *const u8,
+        len: usize,
+        flags: SendFlags,
+    ) -> io::Result<usize> {
+        let socket = Some(fd.as_raw_fd() as usize);
+        if flags.contains(SendFlags::DONTWAIT) && self.is_sending(socket) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.complete_socket(fd, 0, src.addr(), len);
+        // SAFETY: the caller's promise, and pending tasks that write the bytes are completed.
+        let bytes = unsafe { slice::from_raw_parts(src, len) };
+        let sent = rustix::net::send(fd, bytes, flags | SendFlags::NOSIGNAL)?;
+        self.stats().count_at_once(sent);
+        Ok(sent)
+    }
+
+    /// Returns true if a task has bytes for the socket.
+    pub(crate) fn is_sending(&self, socket: Option<usize>) -> bool {
+        let (mut at, head) = (self.pending().completed(), self.queue().head());
+        while at < head {
+            let queued = self.pending().get(at);
+            let queued = queued.filter(|queued| queued.destination_socket() == socket);
+            if queued.is_some_and(|queued| !self.queue().progress(at).is_done(queued.all())) {
+                return true;
+            }
+            at = at.next();
+        }
+        false
     }
 
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {

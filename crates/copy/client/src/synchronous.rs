@@ -149,6 +149,9 @@ impl Copier {
     pub(crate) fn settle(&self) {
         self.attention().settle(|| {
             let is_done = self.pending().completed() == self.queue().head();
+            if self.deferred().has_sends() {
+                self.deferred().with(|table| table.drop_sent(|send| self.is_sent(send)));
+            }
             let is_done = is_done && !self.deferred().any();
             is_done && !self.failures().has_unreported() && !self.window().is_active()
         });

@@ -55,6 +55,11 @@ impl Relay {
         matches!(self.0, Storage::Pipe { buffered_bytes: 0, .. })
     }
 
+    /// Returns true if bytes pass through a pipe, without copies through the program.
+    pub fn is_pipe(&self) -> bool {
+        matches!(self.0, Storage::Pipe { .. })
+    }
+
     /// Returns the number of bytes that were received and not sent.
     pub fn buffered_bytes(&self) -> u64 {
         match &self.0 {

@@ -1,6 +1,7 @@
 //! Address space of a client: the memory that a service may access for it.
 
 use std::io;
+use std::ptr;
 use std::sync::Arc;
 
 use crate::device::Chunk;
@@ -165,14 +166,16 @@ impl Space for OwnMemory {
         let to = dst as usize as *mut libc::c_void;
         // SAFETY: the kernel writes at most `len` bytes, and reports addresses that it cannot
         // write. The creator of this value guaranteed that the requested range may be overwritten.
-        result(unsafe { libc::recv(fd, to, len as usize, libc::MSG_DONTWAIT) })
+        result(unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, libc::MSG_DONTWAIT, 0, 0) })
     }
 
     fn receive_scatter(&self, fd: i32, places: &[(u64, u64)]) -> io::Result<u64> {
         // SAFETY: the header refers to the parts, which live as long as the call. The kernel
         // writes to these ranges, and reports addresses that it cannot write. The creator of this
         // value guaranteed that the requested ranges may be overwritten.
-        let receive = |message: &mut _| unsafe { libc::recvmsg(fd, message, libc::MSG_DONTWAIT) };
+        let receive = |message: &mut libc::msghdr| unsafe {
+            libc::syscall(libc::SYS_recvmsg, fd, ptr::from_mut(message), libc::MSG_DONTWAIT)
+        };
         result(with_parts(places, receive))
     }
 
@@ -180,7 +183,9 @@ impl Space for OwnMemory {
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the header refers to the parts, which live as long as the call. The kernel reads
         // these ranges, and reports addresses that it cannot read.
-        let send = |message: &mut _| unsafe { libc::sendmsg(fd, message, flags) };
+        let send = |message: &mut libc::msghdr| unsafe {
+            libc::syscall(libc::SYS_sendmsg, fd, ptr::from_mut(message), flags)
+        };
         result(with_parts(places, send))
     }
 
@@ -188,7 +193,7 @@ impl Space for OwnMemory {
         let from = src as usize as *const libc::c_void;
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: the kernel reads at most `len` bytes, and reports addresses that it cannot read.
-        result(unsafe { libc::send(fd, from, len as usize, flags) })
+        result(unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, 0, 0) })
     }
 }
 
@@ -205,7 +210,7 @@ unsafe impl Reach for OwnMemory {
 }
 
 /// Makes a system call with these places in the kernel's format.
-fn with_parts(places: &[(u64, u64)], call: impl FnOnce(&mut libc::msghdr) -> isize) -> isize {
+fn with_parts(places: &[(u64, u64)], call: impl FnOnce(&mut libc::msghdr) -> i64) -> i64 {
     let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut parts = [nothing; PARTS_MAX];
     for (part, &(place, len)) in parts.iter_mut().zip(places) {
@@ -218,7 +223,9 @@ fn with_parts(places: &[(u64, u64)], call: impl FnOnce(&mut libc::msghdr) -> isi
     call(&mut message)
 }
 
-fn result(returned: isize) -> io::Result<u64> {
+/// The result of a system call. The C library's functions are not used: AddressSanitizer intercepts
+/// them, and reports buffers of a program that it must not touch yet.
+fn result(returned: i64) -> io::Result<u64> {
     u64::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
 

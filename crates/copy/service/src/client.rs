@@ -18,6 +18,7 @@ use unlade_shm::{Flags, HandlerState, Queue, SyncKind};
 use crate::counters::Counters;
 use crate::error::TaskFailure;
 use crate::handler_event::HandlerEvent;
+use crate::held::HeldSends;
 use crate::prepare::Prepared;
 use crate::round::{DeviceRound, is_divisible};
 use crate::trace;
@@ -108,6 +109,8 @@ pub(crate) struct Client {
     pub(crate) counters: Arc<Counters>,
     /// Notifies a client of this process about handlers.
     handler_event: Arc<HandlerEvent>,
+    /// Sends of a client of this process whose bytes may move.
+    held_sends: Arc<HeldSends>,
     /// For a client in another process, which detects the end of service by the drop of this
     /// field. It is the last field, so queue and space are dropped before.
     keep_alive: Option<KeepAlive>,
@@ -140,6 +143,7 @@ impl Client {
             is_full: false,
             counters,
             handler_event: Arc::default(),
+            held_sends: Arc::default(),
             keep_alive,
         }
     }
@@ -147,6 +151,11 @@ impl Client {
     /// Returns the notification for handlers.
     pub fn handler_event(&self) -> Arc<HandlerEvent> {
         Arc::clone(&self.handler_event)
+    }
+
+    /// Returns the table of sends whose bytes may move.
+    pub fn held_sends(&self) -> Arc<HeldSends> {
+        Arc::clone(&self.held_sends)
     }
 
     /// Maps the destination of an order if it is large and new.
@@ -420,7 +429,13 @@ impl Client {
 
     pub(crate) fn execute(&mut self, order: Order, now: Micros) -> u64 {
         match order.stream {
-            Some(stream) => self.begin(Transfer::new(order, stream), now),
+            Some(stream) => {
+                let held = match order.kind {
+                    Kind::Sink => self.held_sends.get(ring_ticket(order.ticket)),
+                    _ => None,
+                };
+                self.begin(Transfer::new(order, stream, held), now)
+            }
             None => self.copy(order),
         }
     }
@@ -445,6 +460,8 @@ impl Client {
     fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
         let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
         self.counters.copied_bytes.add(moved_bytes);
+        self.counters.socket_bytes.add(moved_bytes);
+        self.counters.zero_copy_bytes.add(transfer.take_spliced_bytes());
         self.mark_updates(&mut transfer);
         match attempt {
             Attempt::Blocked => self.transfers.push(transfer),

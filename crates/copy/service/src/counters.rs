@@ -37,6 +37,11 @@ counters! {
     copied_bytes,
     /// Number of these bytes that were copied with absorption.
     absorbed_bytes,
+    /// Number of these bytes that system calls copied from or to sockets.
+    socket_bytes,
+    /// Number of these bytes that went from socket to socket in a pipe, without a copy in user
+    /// space.
+    zero_copy_bytes,
     /// Number of completed tasks, by the service or by clients.
     completed,
     /// Number of segments that were aborted without a copy.

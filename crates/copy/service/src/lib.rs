@@ -43,7 +43,7 @@
 //!   `mailbox` carries messages to threads;
 //! - `client`: one client: accepts lines, copies, reports completions; `view` gives the plan access
 //!   to its progress; `steps` copies in preemptible steps; `trace` tells tracers;
-//!   `transfer` copies from and to sockets;
+//!   `transfer` copies from and to sockets; [`held`] has sends whose bytes may move;
 //!   `prepare` maps new destinations;
 //! - `dispatch`: copies with a device in addition to the processor; [`units`] has the devices,
 //!   `calibration` the copy costs of the machine;
@@ -67,6 +67,7 @@ pub mod daemon;
 mod dispatch;
 pub mod error;
 mod handler_event;
+pub mod held;
 mod mailbox;
 pub mod manual;
 mod placement;
@@ -85,5 +86,6 @@ mod worker;
 pub use config::{Config, Polling, Units};
 pub use counters::{Counters, Counts};
 pub use error::TaskFailure;
+pub use held::{HeldBytes, HeldSends};
 pub use service::{AttachError, Attachment, Scenario, Service, StartError};
 pub use units::Devices;

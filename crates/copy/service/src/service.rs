@@ -16,6 +16,7 @@ use crate::client::{Client, KeepAlive};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
 use crate::handler_event::HandlerEvent;
+use crate::held::HeldSends;
 use crate::mailbox::{Mailbox, Message, Route};
 use crate::state::ServiceState;
 use crate::units::Devices;
@@ -170,6 +171,7 @@ impl Service {
         let client =
             Client::new(Arc::clone(&queue), space, Arc::clone(&shared.counters), keep_alive);
         let handler_event = client.handler_event();
+        let held_sends = client.held_sends();
         let mut scaling = shared.scaling();
         let route = scaling.place(id, weight);
         // The thread is running. If it is stopped, that happens later, and it then hands the
@@ -178,7 +180,7 @@ impl Service {
             .mailbox(route.thread())
             .send(Message::Join(Arc::clone(&route), Box::new(client)));
         drop(scaling);
-        Ok(Attachment { queue, shared: Arc::clone(shared), route, handler_event })
+        Ok(Attachment { queue, shared: Arc::clone(shared), route, handler_event, held_sends })
     }
 
     /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
@@ -252,6 +254,7 @@ pub struct Attachment {
     shared: Arc<ServiceState>,
     route: Arc<Route>,
     handler_event: Arc<HandlerEvent>,
+    held_sends: Arc<HeldSends>,
 }
 
 impl Attachment {
@@ -304,6 +307,11 @@ impl Attachment {
     /// descriptor.
     pub fn clear_event(&self) {
         self.handler_event.clear();
+    }
+
+    /// Returns the table of the client's sends whose bytes may move.
+    pub fn held_sends(&self) -> &HeldSends {
+        &self.held_sends
     }
 
     /// Returns true while the service runs. After that, it has no claims.

@@ -6,6 +6,7 @@
 
 use smallvec::SmallVec;
 use std::io::{self, ErrorKind};
+use std::sync::Arc;
 use unlade_copy_kernels::Space;
 use unlade_copy_kernels::relay::Relay;
 use unlade_copy_kernels::space::PARTS_MAX;
@@ -14,6 +15,7 @@ use unlade_copy_scheduler::plan::{Chunk, Order, SegmentProgress, StreamInput};
 use unlade_copy_scheduler::task::Kind;
 
 use crate::error::TaskFailure;
+use crate::held::HeldBytes;
 
 /// Initial delay before the next attempt at a blocked socket; it doubles each time.
 const RETRY_US_MIN: u64 = 20;
@@ -54,6 +56,10 @@ pub(crate) struct Transfer {
     one_by_one: bool,
     /// Pipe between two sockets.
     relay: Option<Relay>,
+    /// Places of a send's bytes, if they may move.
+    held: Option<Arc<HeldBytes>>,
+    /// Bytes that went from socket to socket in a pipe, and were not counted yet.
+    spliced_bytes: u64,
     retry_at: Micros,
     retry_us: u64,
 }
@@ -79,10 +85,13 @@ pub(crate) struct SegmentUpdate {
 }
 
 impl Transfer {
-    /// Creates the transfer of an order at the socket of `stream`.
-    pub fn new(order: Order, stream: u64) -> Transfer {
+    /// Creates the transfer of an order at the socket of `stream`. `held`: the places of a send's
+    /// bytes, if they may move.
+    pub fn new(order: Order, stream: u64, held: Option<Arc<HeldBytes>>) -> Transfer {
         let own = order.segment_progress.first();
         let (position, end) = own.map_or((0, 0), range);
+        let sent = held.as_ref().map_or(0, |held| held.sent());
+        let position = position.max(sent.min(end));
         let marked = order.segment_progress.iter().map(|_| (0, None)).collect();
         Transfer {
             fd: socket(stream),
@@ -91,6 +100,8 @@ impl Transfer {
             marked,
             one_by_one: false,
             relay: None,
+            held,
+            spliced_bytes: 0,
             retry_at: Micros(0),
             retry_us: RETRY_US_MIN,
             order,
@@ -183,10 +194,12 @@ impl Transfer {
         {
             return self.pass_on(stream_input);
         }
+        if let Some(held) = &self.held {
+            return held.with(self.position, self.end, |parts| send(space, self.fd, parts));
+        }
         let parts = self.parts();
         match (self.order.kind, &parts[..]) {
-            (Kind::Sink, [(src, len)]) => space.send(self.fd, *src, *len),
-            (Kind::Sink, parts) => space.send_gather(self.fd, parts),
+            (Kind::Sink, parts) => send(space, self.fd, parts),
             (_, [(dst, len)]) => space.receive(self.fd, *dst, *len),
             (_, parts) => space.receive_scatter(self.fd, parts),
         }
@@ -224,7 +237,16 @@ impl Transfer {
     fn pass_on(&mut self, stream_input: StreamInput) -> io::Result<u64> {
         let left = stream_input.len - (self.position - stream_input.at);
         let relay = self.relay.get_or_insert_with(|| Relay::new(stream_input.len, self.fd));
-        relay.pass_on(socket(stream_input.stream), self.fd, left)
+        let given = relay.pass_on(socket(stream_input.stream), self.fd, left)?;
+        if relay.is_pipe() {
+            self.spliced_bytes += given;
+        }
+        Ok(given)
+    }
+
+    /// Returns the number of bytes that a pipe has passed on since the last call.
+    pub fn take_spliced_bytes(&mut self) -> u64 {
+        std::mem::take(&mut self.spliced_bytes)
     }
 
     /// Returns the addresses for the next bytes, as many as one system call accepts.
@@ -306,6 +328,14 @@ impl Transfer {
         segment_progress
             .map(|(entry, (marked, _))| (entry.ticket, entry.bits & !marked))
             .filter(|(_, bits)| *bits != 0)
+    }
+}
+
+/// Sends from these places, in order.
+fn send(space: &dyn Space, fd: i32, parts: &[(u64, u64)]) -> io::Result<u64> {
+    match parts {
+        [(src, len)] => space.send(fd, *src, *len),
+        parts => space.send_gather(fd, parts),
     }
 }
 

@@ -13,6 +13,7 @@ pub mod kv;
 mod loops;
 mod micro;
 mod parts;
+mod passing;
 mod peers;
 mod pool;
 mod protobuf;
@@ -49,7 +50,8 @@ look at progress.
 
 chains: bytes that are copied into a buffer in between and from there to where they are read, beside \
 two copies by the loops of micro: `amemcpy_lazily`, `amemcpy`, `csync`, and `cdiscard` of the buffer \
-in between, at which nothing looks.
+in between, at which nothing looks. And messages that are received, copied and sent on (\"forward\"), \
+the copy left out by the send: beside `memcpy`, and beside splice(2), which looks at a head only.
 
 loops: bytes a second of every copy loop of this machine, by size, warm and one after the other; and \
 the time of the calibration that chooses among them.

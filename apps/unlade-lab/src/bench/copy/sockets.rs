@@ -55,15 +55,19 @@ impl Case {
 }
 
 /// Both ends of a connection, and the bytes that go over it.
-struct Wire {
-    near: TcpStream,
+pub(super) struct Wire {
+    pub near: TcpStream,
     far: TcpStream,
-    message: Vec<u8>,
+    pub message: Vec<u8>,
     received: Vec<u8>,
 }
 
 impl Wire {
-    fn new(bytes: usize) -> Result<Wire> {
+    /// Connects two sockets that hold `bytes` bytes.
+    ///
+    /// # Errors
+    /// No socket is to be had.
+    pub fn new(bytes: usize) -> Result<Wire> {
         let listener = TcpListener::bind("127.0.0.1:0").context("listening on loopback")?;
         // Windows are negotiated when the connection is made: before that there must be room.
         room(&listener);
@@ -78,7 +82,10 @@ impl Wire {
     }
 
     /// Sends a message from the far end, and waits until all of it is there.
-    fn feed(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// The sockets hold fewer bytes.
+    pub fn feed(&self) -> Result<()> {
         send_all(&self.far, &self.message)?;
         let begin = Instant::now();
         while (ioctl_fionread(&self.near)? as usize) < self.message.len() {
@@ -91,7 +98,10 @@ impl Wire {
     }
 
     /// Takes a message at the far end, and looks at it.
-    fn drain(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Other bytes came.
+    pub fn drain(&mut self) -> Result<()> {
         let mut at = 0;
         while at < self.received.len() {
             let (got, _) = recv(&self.far, &mut self.received[at..], RecvFlags::empty())?;
@@ -110,7 +120,7 @@ fn room(socket: impl AsFd) {
     let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BYTES);
 }
 
-fn send_all(socket: &TcpStream, mut bytes: &[u8]) -> Result<()> {
+pub(super) fn send_all(socket: &TcpStream, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         let sent = send(socket, bytes, SendFlags::NOSIGNAL)?;
         bytes = &bytes[sent..];

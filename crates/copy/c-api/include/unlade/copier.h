@@ -13,6 +13,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 /**
  * Major version of the interface.
@@ -35,9 +36,16 @@
 #define COPIER_LAZY 1
 
 /**
- * Flag of a copy: queue it, even if it is small.
+ * Flag of a copy, a receive or a send: queue it, even if it is small.
  */
 #define COPIER_QUEUED 2
+
+/**
+ * Flag of a send: nothing will look at the bytes again, neither there nor, if amemcpy_lazily()
+ * would write exactly them, in the source of that copy. The content of both is undefined
+ * afterwards, and bytes that are not received yet may go from socket to socket.
+ */
+#define COPIER_LAST_USE 4
 
 /**
  * Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
@@ -160,7 +168,7 @@ struct copier_descr {
 };
 
 /**
- * Options of a copy; NULL is the same as all zeroes.
+ * Options of a copy, a receive or a send; NULL is the same as all zeroes.
  */
 struct copier_task_opts {
     /**
@@ -168,7 +176,7 @@ struct copier_task_opts {
      */
     uint32_t size;
     /**
-     * COPIER_LAZY, COPIER_QUEUED.
+     * COPIER_LAZY, COPIER_QUEUED, COPIER_LAST_USE.
      */
     uint32_t flags;
     /**
@@ -267,6 +275,14 @@ struct copier_stats {
      * Bytes of these copies.
      */
     uint64_t never_made_bytes;
+    /**
+     * Bytes that asend() took from the source of such a copy.
+     */
+    uint64_t forwarded_bytes;
+    /**
+     * Bytes of these sends that were copied after all: they changed before the socket took them.
+     */
+    uint64_t saved_bytes;
 };
 
 #ifdef __cplusplus
@@ -339,19 +355,21 @@ int cdiscard(const void *addr,
 void *copier_amemmove_at(void *dst, const void *src, size_t n, const struct copier_site *site);
 
 /**
- * Waits until all earlier copies, by amemcpy() and amemmove(), have written their part of the n
- * bytes from addr on. Returns 0, or -1 with errno.
+ * Waits until all earlier copies and receives, by amemcpy(), amemmove() and arecv(), have written
+ * their part of the n bytes from addr on. Returns 0, or -1 with errno.
  *
  * # Errors
  * EFAULT: a copy used an address that is not mapped, or not accessible. EINVAL: its ranges
- * overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. EOWNERDEAD: the
- * process that copies into this shared memory has died. A copy's error does not expire; it is
- * reported once for each byte, unless a later copy writes that byte.
+ * overlap, wrap, or are longer than SSIZE_MAX, and nothing of it was copied. ENODATA, or a
+ * socket's error: a receive did not get the bytes. EOWNERDEAD: the process that copies into this
+ * shared memory has died. A copy's error does not expire; it is reported once for each byte,
+ * unless a later copy writes that byte.
  *
  * # Safety
  * No requirements: the address is only compared.
  */
-int csync(const void *addr, size_t n);
+int csync(const void *addr,
+          size_t n);
 
 /**
  * As csync(), and also waits until no copy reads the bytes: call it before they are changed or
@@ -378,6 +396,126 @@ int csync_all(void);
  * Runs the handlers that are due, of all queues, in the calling thread. Returns their number.
  */
 int post_handlers(void);
+
+/**
+ * Receives what the socket has, at most n bytes, as recv(2) does. Returns their number at once,
+ * possibly before they are in buf: call csync() before they are used. 0 is the end of the stream,
+ * -1 an error, with errno.
+ *
+ * A task receives if flags are 0 or MSG_DONTWAIT and the socket has enough bytes; otherwise this
+ * call does. Receives of a socket come in order. Nothing else may receive from it, and it stays
+ * open, until the bytes are synced.
+ *
+ * # Errors
+ * As recv(2): EAGAIN, if there is nothing and the socket is non-blocking.
+ *
+ * # Safety
+ * As recv(2), until the bytes are synced.
+ */
+ssize_t arecv(int sockfd,
+              void *buf,
+              size_t n,
+              int flags);
+
+/**
+ * Sends n bytes, as send(2) does. Returns their number at once, at most 4 MiB, while the service
+ * waits for the socket as long as necessary, also if it is non-blocking. -1 is an error, with
+ * errno.
+ *
+ * Call csync_write() on bytes of buf before changing or freeing them. Bytes that amemcpy_lazily()
+ * would copy are sent from their source, and not copied. Sends to a socket go in order. Nothing
+ * else may send to it, and it stays open, until they are over. No signal is raised. Errors are
+ * those of _csync() with a descriptor (_asend()), or of csync_all(). Flags other than MSG_NOSIGNAL
+ * have the bytes sent by this call, once, after earlier sends to the socket.
+ *
+ * # Errors
+ * As send(2), if this call sends. EAGAIN: with MSG_DONTWAIT, also if an earlier send is pending.
+ *
+ * # Safety
+ * As send(2), until the bytes are sent.
+ */
+ssize_t asend(int sockfd,
+              const void *buf,
+              size_t n,
+              int flags);
+
+/**
+ * arecv() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
+ * descriptor to be filled (or NULL), options (or NULL). Returns as arecv(). The handler is called
+ * when the bytes are there, or not to come, unless -1 is returned. With COPIER_LAZY, and without a
+ * handler, the bytes stay in the socket until something needs them.
+ *
+ * # Errors
+ * As arecv(). EBADF: also if fd is not a queue. EINVAL, E2BIG: the options are invalid.
+ *
+ * # Safety
+ * As arecv(). func, desc and opts are NULL or point to such structures, and the handler may be
+ * called with its argument.
+ */
+ssize_t _arecv(int sockfd,
+               void *buf,
+               size_t n,
+               int flags,
+               int fd,
+               const struct copier_func *func,
+               struct copier_descr *desc,
+               const struct copier_task_opts *opts);
+
+/**
+ * asend() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
+ * descriptor to be filled (or NULL), options (or NULL). Returns as asend(). _csync() with the
+ * descriptor waits until the socket has taken the bytes, and returns its error; copier_abort()
+ * gives up those that it has not taken. The handler is called when buf is not read any more,
+ * unless -1 is returned; it may free buf, so bytes of amemcpy_lazily() are then copied before.
+ *
+ * # Errors
+ * As asend(). EBADF: also if fd is not a queue. EINVAL, E2BIG: the options are invalid, or have
+ * COPIER_LAST_USE with a handler.
+ *
+ * # Safety
+ * As asend(). func, desc and opts are NULL or point to such structures, and the handler may be
+ * called with its argument.
+ */
+ssize_t _asend(int sockfd,
+               const void *buf,
+               size_t n,
+               int flags,
+               int fd,
+               const struct copier_func *func,
+               struct copier_descr *desc,
+               const struct copier_task_opts *opts);
+
+/**
+ * _arecv() with a call site, or NULL. The macros arecv and _arecv call this.
+ *
+ * # Safety
+ * As _arecv(). The call site is static.
+ */
+ssize_t copier_arecv_on(int sockfd,
+                        void *buf,
+                        size_t n,
+                        int flags,
+                        int fd,
+                        const struct copier_func *func,
+                        struct copier_descr *desc,
+                        const struct copier_task_opts *opts,
+                        const struct copier_site *site);
+
+/**
+ * _asend() with a call site, or NULL. The macros asend and _asend call this.
+ *
+ * # Safety
+ * As _asend(). The call site is static.
+ */
+ssize_t copier_asend_on(int sockfd,
+                        const void *buf,
+                        size_t n,
+                        int flags,
+                        int fd,
+                        const struct copier_func *func,
+                        struct copier_descr *desc,
+                        const struct copier_task_opts *opts,
+                        const struct copier_site *site);
 
 /**
  * amemcpy() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
@@ -638,4 +776,10 @@ const char *copier_version(void);
     copier_amemcpy_on((dst), (src), (n), (fd), (func), (desc), (opts), COPIER_SITE)
 #define _amemmove(dst, src, n, fd, func, desc, opts) \
     copier_amemmove_on((dst), (src), (n), (fd), (func), (desc), (opts), COPIER_SITE)
+#define arecv(sockfd, buf, n, flags) _arecv((sockfd), (buf), (n), (flags), -1, NULL, NULL, NULL)
+#define asend(sockfd, buf, n, flags) _asend((sockfd), (buf), (n), (flags), -1, NULL, NULL, NULL)
+#define _arecv(sockfd, buf, n, flags, fd, func, desc, opts) \
+    copier_arecv_on((sockfd), (buf), (n), (flags), (fd), (func), (desc), (opts), COPIER_SITE)
+#define _asend(sockfd, buf, n, flags, fd, func, desc, opts) \
+    copier_asend_on((sockfd), (buf), (n), (flags), (fd), (func), (desc), (opts), COPIER_SITE)
 #endif

@@ -1,5 +1,5 @@
 /*
- * A copy of libunlade_copier as a C++ object, for C++11 and later. See unlade_copier(3).
+ * Copies, receives and sends of libunlade_copier as C++ objects, for C++11 and later. See unlade_copier(3).
  *
  * SPDX-License-Identifier: Apache-2.0 OR MIT
  */
@@ -99,6 +99,100 @@ private:
     unsigned char *dst_ = nullptr;
     std::size_t bytes_ = 0;
     bool is_over_ = true;
+};
+
+/**
+ * Bytes that are received from a socket in the process's default queue. Its end waits for them.
+ *
+ * Until then nothing else may use them, except after sync(), or receive from the socket.
+ */
+class pending_receive {
+public:
+    /**
+     * Receives what the socket has, at most n bytes. Throws std::system_error: EAGAIN if that is
+     * nothing and the socket is non-blocking.
+     */
+    pending_receive(int sockfd, void *buf, std::size_t n, int flags = 0)
+        : buf_(static_cast<unsigned char *>(buf))
+    {
+        const ssize_t got =
+            copier_arecv_on(sockfd, buf, n, flags, -1, nullptr, &descr_, nullptr, COPIER_SITE);
+        if (got < 0)
+            throw std::system_error(errno, std::generic_category(), "receive");
+        bytes_ = static_cast<std::size_t>(got);
+    }
+
+    pending_receive(const pending_receive &) = delete;
+    pending_receive &operator=(const pending_receive &) = delete;
+
+    /** Waits for the bytes. An error is lost here: call sync() to see it. */
+    ~pending_receive() { _csync(0, bytes_, -1, &descr_, nullptr); }
+
+    /**
+     * Waits for n bytes from offset on, or for those that come, and returns their address. Throws
+     * std::system_error: ENODATA, or the socket's error.
+     */
+    unsigned char *sync(std::size_t offset, std::size_t n)
+    {
+        const std::size_t begin = offset < bytes_ ? offset : bytes_;
+        if (_csync(begin, n, -1, &descr_, nullptr) != 0)
+            throw std::system_error(errno, std::generic_category(), "receive");
+        return buf_ + begin;
+    }
+
+    /** Waits for all bytes; otherwise as above. */
+    unsigned char *sync() { return sync(0, bytes_); }
+
+    /** Number of bytes; 0 is the end of the stream. */
+    std::size_t size() const noexcept { return bytes_; }
+
+private:
+    unsigned char *buf_;
+    std::size_t bytes_ = 0;
+    copier_descr descr_ = copier_descr();
+};
+
+/**
+ * Bytes that are sent to a socket in the process's default queue. Its end waits until the socket has
+ * taken them, or gives them up after abort().
+ */
+class pending_send {
+public:
+    /**
+     * Sends n bytes, at most 4 MiB. Throws std::system_error if they are sent at once and the socket
+     * does not take them.
+     */
+    pending_send(int sockfd, const void *buf, std::size_t n, int flags = 0)
+    {
+        const ssize_t sent =
+            copier_asend_on(sockfd, buf, n, flags, -1, nullptr, &descr_, nullptr, COPIER_SITE);
+        if (sent < 0)
+            throw std::system_error(errno, std::generic_category(), "send");
+        bytes_ = static_cast<std::size_t>(sent);
+    }
+
+    pending_send(const pending_send &) = delete;
+    pending_send &operator=(const pending_send &) = delete;
+
+    /** An error is lost here: call wait() to see it. */
+    ~pending_send() { _csync(0, bytes_, -1, &descr_, nullptr); }
+
+    /** Waits until the socket has taken the bytes. Throws std::system_error: the socket's error. */
+    void wait()
+    {
+        if (_csync(0, bytes_, -1, &descr_, nullptr) != 0)
+            throw std::system_error(errno, std::generic_category(), "send");
+    }
+
+    /** Gives up what the socket has not taken. */
+    void abort() noexcept { copier_abort(&descr_, -1); }
+
+    /** Number of bytes that are sent. */
+    std::size_t size() const noexcept { return bytes_; }
+
+private:
+    std::size_t bytes_ = 0;
+    copier_descr descr_ = copier_descr();
 };
 
 } // namespace unlade
