@@ -177,6 +177,42 @@ fn changes_are_followed() {
     follower.wait().unwrap();
 }
 
+/// Set for a process of this test that has a table and waits for the end of its input.
+const WAITING: &str = "UNLADE_WHY_WAITING";
+
+/// Not a test in a process where the variable is not set.
+#[test]
+fn waiting() {
+    if std::env::var_os(WAITING).is_none() {
+        return;
+    }
+    let service = Service::start(Config::default()).unwrap();
+    let _copier = Copier::new(service.attach().unwrap());
+    println!("there is a table");
+    let mut rest = String::new();
+    std::io::stdin().read_line(&mut rest).unwrap();
+}
+
+#[test]
+fn following_ends_with_the_process() {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["waiting", "--exact", "--nocapture"]).env(WAITING, "1");
+    let mut waiting = Other(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+    let output = BufReader::new(waiting.0.stdout.take().unwrap());
+    let mut lines = output.lines();
+    assert!(lines.any(|line| line.unwrap().contains("there is a table")));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_unlade"));
+    command.args(["copyd", "why", &waiting.0.id().to_string(), "--follow"]);
+    let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = BufReader::new(follower.stdout.take().unwrap());
+    let mut first = String::new();
+    shown.read_line(&mut first).unwrap();
+    assert!(first.contains("no site has made a copy, of 1 queues"), "{first}");
+    drop(waiting.0.stdin.take());
+    assert!(waiting.0.wait().unwrap().success());
+    assert!(follower.wait().unwrap().success());
+}
+
 /// A process of another program, with a file as its input. It is ended with this value.
 struct Other(Child);
 

@@ -83,9 +83,9 @@ pub fn run(args: &WhyArgs) -> Result<()> {
         std::thread::sleep(FOLLOW_EVERY);
         let report = match explain::of_process(args.pid) {
             Ok(report) => report,
-            // It has ended; a process that is ending has no descriptors any more.
-            Err(ExplainError::NoProcess(_) | ExplainError::NoTable(_)) => return Ok(()),
-            Err(error) => return Err(error.into()),
+            // It has ended, or is ending: then it has no descriptors any more.
+            Err(error @ ExplainError::Decode { .. }) => return Err(error.into()),
+            Err(_) => return Ok(()),
         };
         for change in report.changes.iter().filter(|change| change.number >= seen) {
             let place = place_of(&report, change);

@@ -560,7 +560,7 @@ impl Table {
         let request = Request { class, bytes: len, pending_bytes, is_awake, run: RUN_COPIES };
         let choice = entry.site.decide(costs, &request);
         match len < costs.queued_bytes_min {
-            true => entry.explain_as(explainer, place, Some(len), before, &View::short()),
+            true => entry.explain_as(explainer, place, Some(len), State::AtOnce, &View::short()),
             false => entry.explain(explainer, place, Some(len), before),
         }
         let usual = CachedDecision { left: choice.copies, queue: choice.usual == Verdict::Queue };
