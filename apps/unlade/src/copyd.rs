@@ -56,7 +56,7 @@ A copyd.toml; all keys can be left out, here are the defaults, or examples where
   [weights]                    # 1 to 10000; the user's before the group's before the cgroup's
   uid.1000 = 300
   gid.100 = 50
-  cgroup = true                # cpu.weight of the client's cgroup (version 1: cpu.shares, 1024 is 100)
+  cgroup = true                # cpu.weight of the client's cgroup, or its cpu.shares
   default = 100
   [log]
   format = \"text\"              # or \"json\"

@@ -8,6 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::MemfdFlags;
@@ -24,6 +25,9 @@ const COPIES_MAX: usize = 4000;
 const IN_A_ROW: usize = 64;
 /// Another user.
 const NOBODY: u32 = 65_534;
+
+/// The clients of a process share its table and its ring of changes.
+static TABLE: Mutex<()> = Mutex::new(());
 
 fn unlade(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_unlade")).args(args).output().unwrap()
@@ -93,6 +97,7 @@ fn copy(copier: &Copier) -> Lines {
 
 #[test]
 fn each_site_has_its_reason() {
+    let _table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let service = Service::start(Config::default()).unwrap();
     let copier = Copier::new(service.attach().unwrap());
     let lines = copy(&copier);
@@ -142,6 +147,7 @@ fn each_site_has_its_reason() {
 
 #[test]
 fn changes_are_followed() {
+    let _table = TABLE.lock().unwrap_or_else(PoisonError::into_inner);
     let service = Service::start(Config::default()).unwrap();
     let pid = std::process::id();
     // The table exists with the first client.

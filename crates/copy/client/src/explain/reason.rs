@@ -130,8 +130,8 @@ impl Site {
                 view.runs
             ),
             Cause::Allowance => format!(
-                "queueing has lost {} here, and the allowance for losses is {}; it grows by {} % of \
-                 the time of all copies of the site, and nothing is queued before",
+                "queueing has lost {} here, and the allowance was used up; it is {}, grows by {} % of \
+                 the time of all copies of the site, and queueing is considered again after some runs",
                 Time(view.lost_ns),
                 allowance(view.allowance_ns),
                 f64::from(EARNED * 100.0).round()
@@ -184,9 +184,10 @@ impl Change {
             Cause::Pays => format!("queueing pays: {compared}"),
             Cause::Loses => format!("queueing lost: {compared}"),
             Cause::Late => format!("syncs had to wait: window {window}, at once {inline}"),
-            Cause::Allowance => {
-                format!("the allowance for losses is {}", allowance(self.allowance_ns))
-            }
+            Cause::Allowance => format!(
+                "the allowance for losses was used up; with the next copies it is {}",
+                allowance(self.allowance_ns)
+            ),
         }
     }
 }
