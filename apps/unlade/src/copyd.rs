@@ -1,7 +1,9 @@
 //! `unlade copyd`: the copy service as a process that others share memory with.
 
+mod why;
+
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use unlade_copy_service::daemon::{self, DaemonConfig};
@@ -18,13 +20,17 @@ served least for its weight. A client reaches its own regions only. A client tha
 killed, takes its tasks and regions along. When the daemon ends, or is killed, clients take back \
 what it had not done, and copy by themselves from then on.
 
-Clients of the daemon's own user and of root are served, others where [allow] names them.";
+Clients of the daemon's own user and of root are served, others where [allow] names them.
+
+`unlade copyd why PID` explains the decisions of a program that uses the copy service, with this \
+daemon or without.";
 
 const HELP: &str = "\
 Examples:
   unlade copyd                                  with the defaults: /run/unlade/copyd.sock
   unlade copyd --config copyd.toml --check
   unlade copyd --config copyd.toml
+  unlade copyd why 4711                         why copies of process 4711 are not queued
 
 A copyd.toml; all keys can be left out, here are the defaults, or examples where there is none:
   socket = \"/run/unlade/copyd.sock\"
@@ -50,7 +56,7 @@ A copyd.toml; all keys can be left out, here are the defaults, or examples where
   [weights]                    # 1 to 10000; the user's before the group's before the cgroup's
   uid.1000 = 300
   gid.100 = 50
-  cgroup = true                # cpu.weight of the client's cgroup
+  cgroup = true                # cpu.weight of the client's cgroup, or its cpu.shares
   default = 100
   [log]
   format = \"text\"              # or \"json\"
@@ -60,8 +66,10 @@ Exit status: 0 after an orderly end, 1 on failure, 2 on wrong usage.";
 
 /// Run the copy daemon: it makes copies for programs that share memory with it
 #[derive(Debug, Args)]
-#[command(long_about = ABOUT, after_long_help = HELP)]
+#[command(long_about = ABOUT, after_long_help = HELP, args_conflicts_with_subcommands = true)]
 pub struct CopydArgs {
+    #[command(subcommand)]
+    command: Option<CopydCommand>,
     /// The configuration; without it the defaults
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -70,11 +78,20 @@ pub struct CopydArgs {
     check: bool,
 }
 
+#[derive(Debug, Subcommand)]
+enum CopydCommand {
+    /// Explain why copies of a process are queued, or made at once
+    Why(why::WhyArgs),
+}
+
 /// Runs `unlade copyd`.
 ///
 /// # Errors
 /// The configuration, or what stopped the daemon.
 pub fn run(args: &CopydArgs) -> Result<ExitCode> {
+    if let Some(CopydCommand::Why(args)) = &args.command {
+        return why::run(args).map(|()| ExitCode::SUCCESS);
+    }
     let read =
         || args.config.as_deref().map_or_else(|| Ok(DaemonConfig::default()), DaemonConfig::load);
     let config = read()?;

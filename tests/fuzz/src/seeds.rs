@@ -4,6 +4,7 @@
 use super::lines::step;
 use super::pdus::{pdu_seeds, rx_seeds};
 use unlade_copy::channel::wire::{ChannelMessage, ReplyBytes, TaskPlace};
+use unlade_copy::explain::{Board, Cause, Change, Counts, Report, Serving, Site, State, View};
 use unlade_copy_adapters::ParcelWriter;
 use unlade_copy_adapters::parcel::Value;
 use unlade_copy_service::daemon::message::{Class, Limits, Refusal, Reply, Request};
@@ -78,6 +79,9 @@ pub fn all() -> Vec<Seed> {
     for (name, script) in queue_scripts() {
         add("copyd_lines", name, script);
     }
+    for (name, content) in tables() {
+        add("copyd_why", name, content);
+    }
     for (name, content) in channel_words() {
         add("channel_word", name, content);
     }
@@ -122,6 +126,54 @@ fn chunk_scripts() -> [(&'static str, Vec<u8>); 2] {
     let mut many = vec![0x71, 13, 0, 15, 0, 16, 0, 17, 1, 0, 1, 1, 2, 90, 2, 91];
     many.extend((0..13 + 800_u32).map(|byte| (byte * 7) as u8));
     [("short", b"\x00\x05headr0123456789".to_vec()), ("many-blocks", many)]
+}
+
+/// Tables of call sites: empty, with a site that queues and a short one, and with more changes than
+/// there is room for.
+fn tables() -> [(&'static str, Vec<u8>); 3] {
+    let mut view = View { state: State::Queued, cause: Cause::Pays, ..View::default() };
+    (1..12_u16).for_each(|number| {
+        let ns = f32::from(number) * 100.0;
+        view.copy.add(ns);
+        view.inline.add(1.1 * ns);
+        view.window.add(40.0 * ns);
+        view.base.add(ns / 5.0);
+        view.submit.add(40.0);
+    });
+    view.allowance_ns = -500.0;
+    let site = |class: usize, line: u32, view: View| Site {
+        client: 1,
+        serving: Serving::Threads,
+        address: 0x5555_5000 + 64 * u64::from(line),
+        file: Some("src/server.c".to_owned()),
+        line,
+        class,
+        since_ns: 1_000_000,
+        counts: Counts { at_once: 130, at_once_bytes: 130 << 16, ..Counts::default() },
+        view,
+    };
+    let change = |number: u64| Change {
+        number,
+        at_ns: 7000 * number,
+        client: 1,
+        address: 0x5555_5000,
+        class: 6,
+        from: State::Trial,
+        to: State::Queued,
+        cause: Cause::Pays,
+        inline_ns: 500.0,
+        queued_ns: 100.0,
+        window_ns: 20_000.0,
+        allowance_ns: 30_000.0,
+    };
+    let filled = |sites: Vec<Site>, changes: u64| {
+        let mut report = Report::empty(4711);
+        (report.sites, report.clients, report.changes_total) = (sites, 1, changes);
+        report.changes = (0..changes).map(change).collect();
+        Board::of_report(&report, 3, 4).image()
+    };
+    let both = vec![site(6, 12, view), site(0, 0, View::short())];
+    [("empty", filled(vec![], 0)), ("sites", filled(both.clone(), 2)), ("changes", filled(both, 7))]
 }
 
 fn channel_words() -> [(&'static str, Vec<u8>); 5] {

@@ -2,6 +2,7 @@
 //! decoder itself panics.
 
 use unlade_copy::channel::wire::ChannelMessage;
+use unlade_copy::explain::{self, Board, CHANGES_MAX, Change, SITES_MAX};
 use unlade_copy_adapters::{ParcelReader, ParcelWriter};
 use unlade_copy_service::daemon::message::{Reply, Request};
 use unlade_handoff_protocol::frame::{Deframer, Frame};
@@ -46,6 +47,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("splice_head", crate::splice::splice_head),
     ("copyd_message", copyd_message),
     ("copyd_lines", copyd_lines),
+    ("copyd_why", copyd_why),
     ("channel_word", channel_word),
     ("parcel", parcel),
     ("resp_request", resp_request),
@@ -63,6 +65,32 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("guest", guest),
     ("trace_rows", trace_rows),
 ];
+
+/// A table of call sites is refused, or each of its entries can be shown: in few words, without a
+/// character that a terminal obeys. Written again it means the same.
+pub fn copyd_why(data: &[u8]) {
+    let Ok(report) = explain::decode(data) else { return };
+    assert!(report.sites.len() <= SITES_MAX && report.changes.len() <= CHANGES_MAX);
+    let sites = report.sites.iter().flat_map(|site| [site.place(), site.reason(), site.window()]);
+    let changes = report.changes.iter().map(Change::reason);
+    for text in sites.chain(changes) {
+        assert!(text.len() < 1024 && !text.chars().any(char::is_control), "{text:?}");
+    }
+    for site in &report.sites {
+        assert!((0.0..=1.0).contains(&site.queued_part()));
+        assert!(site.view.queued_ns().is_none_or(f32::is_finite), "{site:?}");
+    }
+    for change in &report.changes {
+        assert!(change.number < report.changes_total);
+        let _ = report.site_of(change);
+    }
+    // Written again, it means the same.
+    let board = Board::of_report(&report, SITES_MAX.min(data.len() / 512 + 1), CHANGES_MAX);
+    let again = explain::decode(&board.image()).expect("it was decoded before");
+    assert_eq!((again.pid, again.off, &again.sites), (report.pid, report.off, &report.sites));
+    let kept = |changes: &[Change]| changes.iter().all(|change| report.changes.contains(change));
+    assert!(again.changes.len() == report.changes.len() && kept(&again.changes));
+}
 
 /// A message on a channel's socket has one meaning.
 pub fn channel_word(data: &[u8]) {

@@ -63,6 +63,10 @@ pub struct CallSite {
     pub state: AtomicU32,
 }
 
+// Explanations read these two: `unlade_copy::explain::SiteNames::CallSite`.
+const _: () = assert!(std::mem::offset_of!(CallSite, file) == 0);
+const _: () = assert!(std::mem::offset_of!(CallSite, line) == size_of::<usize>());
+
 impl Default for CallSite {
     fn default() -> CallSite {
         CallSite {

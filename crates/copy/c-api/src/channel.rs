@@ -6,6 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
+use unlade_copy::explain::SiteNames;
 use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, StatsRead, Token};
 use unlade_copy_kernels::probes::{self, NO_TICKET};
 
@@ -48,6 +49,7 @@ impl Channel {
     fn numbered(id: u64, attachment: Option<Attachment>) -> Channel {
         let incarnation = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let copier = attachment.map(Copier::new);
+        let copier = copier.map(|copier| copier.with_site_names(SiteNames::CallSite));
         let at_once = if copier.is_some() { AtOnce::default() } else { AtOnce::guarded() };
         Channel { id, incarnation, copier, at_once }
     }

@@ -10,6 +10,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use unlade_copy::explain::{self, Off};
 use unlade_copy::{SLOTS_MIN, Scenario, Service};
 
 use crate::abi;
@@ -96,6 +97,10 @@ impl Process {
         let may_start = settings.is_enabled && FORKS_ARE_WATCHED.load(Ordering::Relaxed);
         let service = may_start.then(|| Service::start(settings.config).ok()).flatten();
         let attachment = service.as_ref().and_then(|service| service.attach().ok());
+        if attachment.is_none() {
+            let off = if settings.is_enabled { Off::Failed } else { Off::Disabled };
+            explain::note_off(Some(off));
+        }
         Process {
             default: Arc::new(Channel::default_queue(attachment)),
             service,

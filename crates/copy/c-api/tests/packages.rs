@@ -10,11 +10,12 @@ use support::{ROOT, has, libraries, program, run};
 mod support;
 
 /// The examples, and a compiler for each.
-const EXAMPLES: [(&str, &[&str]); 5] = [
+const EXAMPLES: [(&str, &[&str]); 6] = [
     ("readme.c", &["gcc", "clang"]),
     ("log_pipeline.c", &["gcc", "clang"]),
     ("receive.c", &["gcc", "clang"]),
     ("proxy.c", &["gcc", "clang"]),
+    ("sites.c", &["gcc", "clang"]),
     ("frames.cc", &["g++", "clang++"]),
 ];
 /// Options that select other code paths of the library.

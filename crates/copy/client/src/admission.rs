@@ -20,8 +20,12 @@ use std::time::Instant;
 
 use once_cell::race::OnceNonZeroUsize;
 use unlade_copy_scheduler::admit::{
-    CLASSES, CallSite, Costs, QueuedTiming, RUN_COPIES, Request, Verdict, class_of,
+    CLASSES, CallSite, Costs, QueuedTiming, RUN_COPIES, Request, State, Verdict, View, class_of,
 };
+
+use crate::explain::board;
+use crate::explain::explainer::Explainer;
+use crate::explain::{Board, Serving, SiteNames};
 
 /// Shorter receives are synchronous, unless the program asks for a queued one: asking a socket for
 /// the number of its bytes is a system call, too. Longer ones are queued without a measurement;
@@ -113,6 +117,10 @@ struct Hint {
     /// Copies until the next one is timed.
     left: Cell<u8>,
     queue: Cell<bool>,
+    /// Copies for which it was stored.
+    given: Cell<u8>,
+    /// Entry of the place in the table of the process, to count the copies.
+    entry: Cell<board::Entry>,
 }
 
 /// Arguments of a query to the table.
@@ -123,8 +131,7 @@ struct Query {
     /// Bytes of the task.
     len: u64,
     is_awake: bool,
-    /// The thread had a hint, and has used it up.
-    is_due: bool,
+    hint: HintLookup,
 }
 
 /// Result of a lookup in the thread's hints.
@@ -142,7 +149,13 @@ thread_local! {
     static HINTS: [[Hint; WAYS]; SETS] = const {
         [const {
             [const {
-                Hint { key: Cell::new(0), left: Cell::new(0), queue: Cell::new(false) }
+                Hint {
+                    key: Cell::new(0),
+                    left: Cell::new(0),
+                    queue: Cell::new(false),
+                    given: Cell::new(0),
+                    entry: Cell::new(0),
+                }
             }; WAYS]
         }; SETS]
     };
@@ -153,6 +166,8 @@ thread_local! {
 struct Entry {
     site: CallSite,
     usual: [CachedDecision; CLASSES],
+    /// Entries in the table of the process.
+    entries: [board::Entry; CLASSES],
     /// The number of the question that it was asked last.
     asked: u64,
 }
@@ -183,11 +198,21 @@ pub(crate) struct Admission {
     /// decision changes that hints may still hold.
     epoch: AtomicU64,
     table: Mutex<Table>,
+    explainer: Explainer,
 }
 
 impl Default for Admission {
     fn default() -> Admission {
-        Admission { epoch: AtomicU64::new(next_epoch()), table: Mutex::default() }
+        let epoch = AtomicU64::new(next_epoch());
+        Admission { epoch, table: Mutex::default(), explainer: Explainer::default() }
+    }
+}
+
+impl Drop for Admission {
+    fn drop(&mut self) {
+        if let Some(table) = self.table() {
+            table.sites.values().for_each(|entry| self.explainer.release(&entry.entries));
+        }
     }
 }
 
@@ -197,6 +222,39 @@ fn next_epoch() -> u64 {
 }
 
 impl Admission {
+    /// Admission whose decisions are explained in the table of the process.
+    pub fn explained(serving: Serving) -> Admission {
+        let mut admission = Admission::default();
+        admission.explainer = Explainer::new(serving);
+        admission
+    }
+
+    /// Kind of the program's sites, to name them.
+    pub fn set_names(&mut self, names: SiteNames) {
+        self.explainer.set_names(names);
+    }
+
+    /// A copy of `len` bytes was made at once, since it is too short to be queued.
+    pub fn note_short(&self, place: Place, len: usize) {
+        self.explainer.note_short(place.site, place.class, len as u64);
+    }
+
+    /// A copy that was to be queued was made at once: the queue is full, or, if it is not
+    /// `is_reachable`, the service cannot access the memory.
+    #[cold]
+    pub fn note_unqueued(&self, place: Place, is_reachable: bool) {
+        let Some(board) = self.explainer.board() else { return };
+        let Some(table) = self.table() else { return };
+        if let Some(entry) = table.sites.get(&place.site) {
+            board.count_unqueued(entry.entries[place.class], is_reachable);
+        }
+    }
+
+    /// Returns true when the client has been quiet for some looks: see [`Explainer`].
+    pub fn is_introduced(&self) -> bool {
+        self.explainer.is_introduced()
+    }
+
     /// Decides for a copy of `len` bytes at `place`,
     /// [`QUEUED_BYTES_MIN`](unlade_copy_scheduler::admit::QUEUED_BYTES_MIN) or more. `is_awake`
     /// returns true if the service is awake, `pending` the number of queued bytes, `costs` the
@@ -215,9 +273,8 @@ impl Admission {
         match known {
             HintLookup::Cached { queue: false } => COPY_AT_ONCE,
             HintLookup::Cached { queue: true } if is_awake() => QUEUE,
-            _ => {
-                let is_due = known == HintLookup::Due;
-                let query = Query { key, place, len: len as u64, is_awake: is_awake(), is_due };
+            hint => {
+                let query = Query { key, place, len: len as u64, is_awake: is_awake(), hint };
                 self.query(&query, &pending, &costs)
             }
         }
@@ -244,7 +301,11 @@ impl Admission {
     ) -> Decision {
         // Another thread uses the table: this copy does not wait for it.
         let Some(mut table) = self.table() else { return COPY_AT_ONCE };
-        table.query(query, pending, costs)
+        if matches!(query.hint, HintLookup::Cached { .. }) {
+            // The hint did not decide about this copy.
+            Hint::give_back(query.key);
+        }
+        table.query(query, pending, costs, &self.explainer)
     }
 
     /// Locks the table if it is free. One sample is not worth a wait.
@@ -256,37 +317,43 @@ impl Admission {
         }
     }
 
-    fn learn(&self, site: usize, learn: impl FnOnce(&mut Entry)) {
+    fn learn(&self, place: Place, learn: impl FnOnce(&mut Entry)) {
         if let Some(mut table) = self.table()
-            && let Some(entry) = table.sites.get_mut(&site)
+            && let Some(entry) = table.sites.get_mut(&place.site)
         {
+            let before = entry.site.state(place.class);
             learn(entry);
+            // A known site is written with its next decision.
+            let now = entry.site.state(place.class);
+            if now != before || matches!(now, State::NotLearnt | State::Trial) {
+                entry.explain(&self.explainer, place, None, before);
+            }
         }
     }
 
     /// A copy that was to be timed was made at once, in `copy_ns`; see
     /// [`CallSite::observe_inline`].
     pub fn learn_at_once(&self, place: Place, len: usize, copy_ns: u32, line_ns: Option<f32>) {
-        self.learn(place.site, |entry| {
+        self.learn(place, |entry| {
             entry.site.observe_inline(place.class, len as u64, copy_ns, line_ns);
         });
     }
 
     /// The bytes of a copy that was made at once are synced `window_ns` later.
     pub fn learn_window(&self, place: Place, window_ns: u32) {
-        self.learn(place.site, |entry| entry.site.observe_window(place.class, window_ns));
+        self.learn(place, |entry| entry.site.observe_window(place.class, window_ns));
     }
 
     /// Records a timed copy of `len` bytes that was queued and is synced now, by any thread.
     pub fn learn_queued(&self, (place, is_awake): (Place, bool), len: u32, seen: &QueuedTiming) {
-        self.learn(place.site, |entry| {
+        self.learn(place, |entry| {
             entry.site.observe_queued(place.class, len.into(), is_awake, seen);
         });
     }
 
     /// Records the wait for a queued copy that was not timed.
     pub fn learn_late(&self, place: Place, wait_ns: u32) {
-        self.learn(place.site, |entry| {
+        self.learn(place, |entry| {
             if entry.site.observe_late(place.class, wait_ns) {
                 // The hints of all threads are obsolete.
                 entry.usual[place.class] = CachedDecision::default();
@@ -364,87 +431,142 @@ impl Hint {
         });
     }
 
-    /// Stores the hint for a key; evicts the oldest hint of the set.
-    fn set(key: HintKey, usual: CachedDecision) {
+    /// Takes back a look at the hint that decided nothing.
+    fn give_back(key: HintKey) {
+        HINTS.with(|hints| {
+            let mut set = hints[key.set()].iter();
+            if let Some(hint) = set.find(|hint| hint.key.get() == key.0) {
+                hint.left.set(hint.left.get().saturating_add(1));
+            }
+        });
+    }
+
+    /// Stores the hint for a key; evicts the oldest hint of the set, and counts its copies.
+    fn set(key: HintKey, usual: CachedDecision, entry: board::Entry, board: Option<&Board>) {
         HINTS.with(|hints| {
             let set = &hints[key.set()];
             let found = set.iter().position(|hint| hint.key.get() == key.0);
-            for way in (1..=found.unwrap_or(WAYS - 1)).rev() {
+            let last = found.unwrap_or(WAYS - 1);
+            set[last].count(board);
+            for way in (1..=last).rev() {
                 let (newer, older) = (&set[way - 1], &set[way]);
                 older.key.set(newer.key.get());
                 older.left.set(newer.left.get());
                 older.queue.set(newer.queue.get());
+                older.given.set(newer.given.get());
+                older.entry.set(newer.entry.get());
             }
             set[0].key.set(key.0);
             set[0].left.set(usual.left);
             set[0].queue.set(usual.queue);
+            set[0].given.set(usual.left);
+            set[0].entry.set(entry);
         });
+    }
+
+    /// Counts the copies for which the hint was used.
+    fn count(&self, board: Option<&Board>) {
+        let used = self.given.get().saturating_sub(self.left.get());
+        if let Some(board) = board.filter(|_| used > 0) {
+            board.count(self.entry.get(), self.queue.get(), used.into());
+        }
     }
 }
 
 impl Entry {
     /// Stores the decision for the next `left` copies, of this thread and of threads without a
     /// hint.
-    fn store(&mut self, key: HintKey, class: usize, left: u8, queue: bool) {
-        let usual = CachedDecision { left, queue };
+    fn store(&mut self, key: HintKey, class: usize, usual: CachedDecision, board: Option<&Board>) {
         self.usual[class] = usual;
-        Hint::set(key, usual);
+        Hint::set(key, usual, self.entries[class], board);
     }
 
     /// Reuses the stored decision for one more copy.
-    fn reuse(&mut self, key: HintKey, class: usize) -> Option<bool> {
+    fn reuse(&mut self, key: HintKey, class: usize, board: Option<&Board>) -> Option<bool> {
         let CachedDecision { left, queue } = self.usual[class];
-        let left = left.checked_sub(1)?;
-        self.store(key, class, left, queue);
+        let usual = CachedDecision { left: left.checked_sub(1)?, queue };
+        self.store(key, class, usual, board);
         Some(queue)
+    }
+
+    /// Writes the state of a class, of which `before` was the last one, into the table of the
+    /// process. `bytes`: length of the copy that was decided about.
+    fn explain(&mut self, explainer: &Explainer, place: Place, bytes: Option<u64>, before: State) {
+        if explainer.board().is_some() {
+            let view = self.site.view(place.class);
+            self.explain_as(explainer, place, bytes, before, &view);
+        }
+    }
+
+    fn explain_as(
+        &mut self,
+        explainer: &Explainer,
+        place: Place,
+        bytes: Option<u64>,
+        before: State,
+        view: &View,
+    ) {
+        let Place { site, class } = place;
+        explainer.publish(&mut self.entries[class], (site, class), bytes, before, view);
     }
 }
 
 impl Table {
     /// Finds or inserts a site; none if there is no room.
-    fn entry(&mut self, site: usize) -> Option<&mut Entry> {
+    fn entry(&mut self, site: usize, explainer: &Explainer) -> Option<&mut Entry> {
         self.asked += 1;
         if self.sites.len() >= SITES_MAX && !self.sites.contains_key(&site) {
-            self.make_room()?;
+            self.make_room(explainer)?;
         }
         let entry = self.sites.entry(site).or_default();
         entry.asked = self.asked;
         Some(entry)
     }
 
-    fn make_room(&mut self) -> Option<()> {
+    fn make_room(&mut self, explainer: &Explainer) -> Option<()> {
         self.refused += 1;
         if self.refused < EVICT_EVERY {
             return None;
         }
         self.refused = 0;
         let oldest = self.sites.iter().min_by_key(|(_, entry)| entry.asked).map(|(site, _)| *site);
-        self.sites.remove(&oldest?).map(drop)
+        self.sites.remove(&oldest?).map(|entry| explainer.release(&entry.entries))
     }
 
     fn query(
         &mut self,
-        &Query { key, place, len, is_awake, is_due }: &Query,
+        &Query { key, place, len, is_awake, hint }: &Query,
         pending: &dyn Fn() -> u64,
         costs: &dyn Fn() -> Costs,
+        explainer: &Explainer,
     ) -> Decision {
-        let Some(entry) = self.entry(place.site) else { return COPY_AT_ONCE };
+        let Some(entry) = self.entry(place.site, explainer) else { return COPY_AT_ONCE };
         let (pending_bytes, costs) = (pending(), &costs());
-        if !is_due {
-            match entry.reuse(key, place.class) {
-                Some(false) => return COPY_AT_ONCE,
-                // A long copy wakes the service.
-                Some(true) if is_awake || len + pending_bytes >= costs.wake_pending_bytes_min => {
-                    return QUEUE;
-                }
-                _ => {}
+        let (class, board) = (place.class, explainer.board());
+        let count = |entry: &Entry, is_queued: bool| {
+            board.iter().for_each(|board| board.count(entry.entries[class], is_queued, 1));
+        };
+        if hint != HintLookup::Due
+            && let Some(queue) = entry.reuse(key, class, board)
+        {
+            // A long copy wakes the service.
+            let is_worth_it = is_awake || len + pending_bytes >= costs.wake_pending_bytes_min;
+            if !queue || is_worth_it {
+                count(entry, queue);
+                return if queue { QUEUE } else { COPY_AT_ONCE };
             }
         }
-        let request =
-            Request { class: place.class, bytes: len, pending_bytes, is_awake, run: RUN_COPIES };
+        let before = entry.site.state(class);
+        let request = Request { class, bytes: len, pending_bytes, is_awake, run: RUN_COPIES };
         let choice = entry.site.decide(costs, &request);
-        entry.store(key, place.class, choice.copies, choice.usual == Verdict::Queue);
+        match len < costs.queued_bytes_min {
+            true => entry.explain_as(explainer, place, Some(len), State::AtOnce, &View::short()),
+            false => entry.explain(explainer, place, Some(len), before),
+        }
+        let usual = CachedDecision { left: choice.copies, queue: choice.usual == Verdict::Queue };
+        entry.store(key, class, usual, board);
         let queue = choice.verdict == Verdict::Queue;
+        count(entry, queue);
         Decision { queue, timed: true, wake: choice.wake, is_awake }
     }
 }

@@ -13,9 +13,9 @@ use unlade_shm::{Flags, Queue, Task, Ticket, segment};
 use crate::admission::{Admission, Decision, Place, nanos};
 use crate::at_once::{AtOnce, hint_for, is_refused};
 use crate::cache_probe::line_ns;
-use crate::call_handler::call_handler;
 use crate::deferred::Deferred;
 use crate::error::{CopyError, to_result};
+use crate::explain::{Serving, SiteNames};
 use crate::failures::{AT_ONCE, DEFERRED, Failures};
 use crate::fork::OnceInChild;
 use crate::link::Link;
@@ -159,18 +159,29 @@ impl Copier {
         let pending = Pending::new(queue.slots(), queue.tail());
         // Memory shared with a daemon stays mapped, so it needs no guard.
         let is_local = attachment.local().is_some();
-        Copier {
+        let serving = if is_local { Serving::Threads } else { Serving::Daemon };
+        let copier = Copier {
             pending,
             deferred: Deferred::default(),
             at_once: if is_local { AtOnce::guarded() } else { AtOnce::default() },
-            admission: Admission::default(),
+            admission: Admission::explained(serving),
             window: WindowProbe::default(),
             stats: Stats::default(),
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
             orphaned: OnceInChild::default(),
             attachment,
-        }
+        };
+        // Its first copies are looked at: those that are too short for the admission are noted.
+        copier.attention().raise();
+        copier
+    }
+
+    /// Kind of the program's call sites, to name them in explanations ([`explain`](crate::explain)).
+    /// The default is that of [`Scope::copy`](crate::Scope::copy).
+    pub fn with_site_names(mut self, names: SiteNames) -> Copier {
+        self.admission.set_names(names);
+        self
     }
 
     #[inline]
@@ -321,6 +332,9 @@ impl Copier {
     /// As for [`Copier::submit`].
     #[inline(never)]
     unsafe fn submit_past_deferred(&self, part: Part, options: &CopyOptions) -> Token {
+        if !options.queued && options.lazy_us.is_none() {
+            self.note_short(&part);
+        }
         let part = self.past_deferred(part, options.handler.is_some());
         // SAFETY: the caller's promise.
         unsafe { self.submit_now(part, options) }
@@ -358,7 +372,34 @@ impl Copier {
         match self.acquire_for(part.dst, part.src, part.len) {
             Some(ticket) => self.enqueue(ticket, part, options),
             // SAFETY: the caller's promise.
-            None => unsafe { self.make_at_once(part, options) },
+            None => unsafe { self.make_unqueued(part, options) },
+        }
+    }
+
+    /// Makes a copy that could not be queued.
+    ///
+    /// # Safety
+    /// As for [`Copier::submit`].
+    #[inline(never)]
+    unsafe fn make_unqueued(&self, part: Part, options: &CopyOptions) -> Token {
+        if !options.queued && options.lazy_us.is_none() {
+            self.note_unqueued(&part);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.make_at_once(part, options) }
+    }
+
+    #[cold]
+    fn note_unqueued(&self, part: &Part) {
+        let is_reachable = self.attachment.reaches(part.dst.addr(), part.src.addr(), part.len);
+        self.admission.note_unqueued(part.place, is_reachable);
+    }
+
+    /// Notes a copy that the admission does not see, for explanations. Only where the copy is
+    /// looked at anyway.
+    pub(crate) fn note_short(&self, part: &Part) {
+        if part.len < QUEUED_BYTES_MIN as usize {
+            self.admission.note_short(part.place, part.len);
         }
     }
 
@@ -422,6 +463,9 @@ impl Copier {
             let token = self.enqueue(ticket, part, options);
             self.note_timing(ticket, place, began, decision.is_awake);
             return Token { is_timed: true, ..token };
+        }
+        if decision.queue {
+            self.note_unqueued(&part);
         }
         // SAFETY: the caller's promise.
         let token = unsafe { self.make_at_once(part, options) };
@@ -674,60 +718,6 @@ impl Copier {
         self.run_handlers();
         self.settle();
         to_result(self.failures().unreported_since(since, at_once))
-    }
-
-    /// Runs the handlers that are due in this thread. Returns their number.
-    pub fn run_handlers(&self) -> usize {
-        if self.is_orphan() {
-            // The parent runs them.
-            return 0;
-        }
-        if let Some(remote) = self.attachment.remote() {
-            return self.run_remote_handlers(remote);
-        }
-        self.clear_event();
-        let mut count = 0;
-        while let Some(ticket) = self.queue().pop_handler() {
-            let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
-            if self.queue().progress(ticket).take_handler() {
-                // SAFETY: only this process writes its lines: the service in this process does
-                // not. The submitter promised that the handler may be called.
-                unsafe { call_handler(task.handler as usize, task.argument as usize) };
-                count += 1;
-            }
-        }
-        if !self.is_served() {
-            count += self.run_left_handlers();
-        }
-        count
-    }
-
-    /// As [`Copier::run_handlers`], for lines in memory shared with a daemon. A dead daemon
-    /// reports no handlers, so complete their tasks here.
-    fn run_remote_handlers(&self, remote: &Remote) -> usize {
-        let mut count = 0;
-        while let Some(ticket) = self.queue().pop_handler() {
-            count += usize::from(self.run_remote_handler(remote, ticket));
-        }
-        if remote.tasks().has_handlers() && !self.is_served() {
-            count += self.run_left_handlers();
-        }
-        count
-    }
-
-    /// Runs the handler of a task, if it is waiting and the task is over.
-    pub(crate) fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
-        let progress = self.queue().progress(ticket);
-        let queued = self.pending().get(ticket);
-        if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
-            return false;
-        }
-        let Some((function, argument)) = remote.tasks().take_handler(ticket) else { return false };
-        progress.take_handler();
-        // SAFETY: both are from this process's own memory. The submitter promised that the handler
-        // may be called; it is taken once.
-        unsafe { call_handler(function, argument) };
-        true
     }
 
     /// The connection to the daemon, if one serves this client.

@@ -37,6 +37,11 @@ pub(crate) fn watch() -> io::Result<()> {
     }
 }
 
+/// Number that no ancestor of this process has, once forks are watched.
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
 /// A value that owns threads and locks of the process that created it. In a child it is not
 /// dropped, since that would wait for threads that do not exist.
 pub(crate) struct OfProcess<T> {

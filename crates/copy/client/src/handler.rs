@@ -13,8 +13,63 @@ use unlade_shm::{Flags, Ticket};
 use crate::call_handler::call_handler;
 use crate::copier::Copier;
 use crate::error::{CopyError, to_result};
+use crate::remote::Remote;
 
 impl Copier {
+    /// Runs the handlers that are due in this thread. Returns their number.
+    pub fn run_handlers(&self) -> usize {
+        if self.is_orphan() {
+            // The parent runs them.
+            return 0;
+        }
+        if let Some(remote) = self.remote() {
+            return self.run_remote_handlers(remote);
+        }
+        self.clear_event();
+        let mut count = 0;
+        while let Some(ticket) = self.queue().pop_handler() {
+            let Some(Ok(task)) = self.queue().peek(ticket) else { continue };
+            if self.queue().progress(ticket).take_handler() {
+                // SAFETY: only this process writes its lines: the service in this process does
+                // not. The submitter promised that the handler may be called.
+                unsafe { call_handler(task.handler as usize, task.argument as usize) };
+                count += 1;
+            }
+        }
+        if !self.is_served() {
+            count += self.run_left_handlers();
+        }
+        count
+    }
+
+    /// As [`Copier::run_handlers`], for lines in memory shared with a daemon. A dead daemon
+    /// reports no handlers, so complete their tasks here.
+    fn run_remote_handlers(&self, remote: &Remote) -> usize {
+        let mut count = 0;
+        while let Some(ticket) = self.queue().pop_handler() {
+            count += usize::from(self.run_remote_handler(remote, ticket));
+        }
+        if remote.tasks().has_handlers() && !self.is_served() {
+            count += self.run_left_handlers();
+        }
+        count
+    }
+
+    /// Runs the handler of a task, if it is waiting and the task is over.
+    pub(crate) fn run_remote_handler(&self, remote: &Remote, ticket: Ticket) -> bool {
+        let progress = self.queue().progress(ticket);
+        let queued = self.pending().get(ticket);
+        if queued.is_some_and(|queued| !progress.is_done(queued.all())) {
+            return false;
+        }
+        let Some((function, argument)) = remote.tasks().take_handler(ticket) else { return false };
+        progress.take_handler();
+        // SAFETY: both are from this process's own memory. The submitter promised that the handler
+        // may be called; it is taken once.
+        unsafe { call_handler(function, argument) };
+        true
+    }
+
     /// A descriptor that is readable when handlers are due, for event loops. Then call
     /// [`Copier::run_handlers`], which makes it unreadable until the next handler is due. The
     /// descriptor is also readable if handlers may be due: at first, and when the service has

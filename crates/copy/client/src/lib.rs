@@ -15,7 +15,7 @@
 //! 4. [`Inbound`], [`Incoming`], [`Copier::forward`](Forwarding) and [`Sent`]: receives, forwards
 //!    and sends at sockets, as tasks; [`channel`]: messages to another process;
 //! 5. [`CopyError`]: the failure of one copy, at its sync; [`Stats`]: what was queued and what was
-//!    not.
+//!    not; [`explain`]: the reason, for each call site.
 //!
 //! ```
 //! use unlade_copy::{Config, Copier, CopyError, Service};
@@ -74,6 +74,7 @@ mod completion;
 mod copier;
 mod deferred;
 mod error;
+pub mod explain;
 mod failures;
 #[allow(unsafe_code)]
 mod fork;

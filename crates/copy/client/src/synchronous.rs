@@ -43,6 +43,7 @@ impl Copier {
     pub unsafe fn copy_in_order(&self, dst: *mut u8, src: *const u8, len: usize, site: usize) {
         let options = CopyOptions { site, ..CopyOptions::default() };
         let part = Part { dst, src, len, hint: Hint::Reuse, place: Place::of(site, len) };
+        self.note_short(&part);
         let part = self.past_deferred(part, false);
         // SAFETY: the caller's promise.
         let _ = unsafe { self.make_at_once(part, &options) };
@@ -153,7 +154,9 @@ impl Copier {
                 self.deferred().with(|table| table.drop_sent(|send| self.is_sent(send)));
             }
             let is_done = is_done && !self.deferred().any();
-            is_done && !self.failures().has_unreported() && !self.window().is_active()
+            let is_over =
+                is_done && !self.failures().has_unreported() && !self.window().is_active();
+            is_over && self.admission().is_introduced()
         });
     }
 }

@@ -22,11 +22,16 @@ mod recent;
 mod request;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use class::Class;
+pub use class::{ENTER, FIRST_COPIES, HANDOFF_NS, LEAVE};
+pub use ledger::EARNED;
+pub use recent::{RECENT_WORDS, Recent};
 pub use request::{
     Choice, Costs, QUEUED_BYTES_MIN, QueuedTiming, Request, Verdict, WAKE_PENDING_BYTES_MIN,
 };
+pub use view::{Cause, State, View};
 
 /// Number of copies that one decision holds for, once both costs are known.
 pub const RUN_COPIES: u8 = 128;
@@ -49,6 +54,14 @@ pub fn class_of(len: u64) -> usize {
     (power as usize).min(CLASSES - 1)
 }
 
+/// Returns the lengths of a class: the shortest one, and the first one that is longer; none for
+/// the last class, which has no end.
+pub fn lengths_of(class: usize) -> (u64, Option<u64>) {
+    let start = if class == 0 { 0 } else { 1 << (CLASS_MIN as usize + class.min(CLASSES - 1)) };
+    let end = (class + 1 < CLASSES).then(|| 1 << (CLASS_MIN as usize + class + 1));
+    (start, end)
+}
+
 impl CallSite {
     fn class_mut(&mut self, class: usize) -> &mut Class {
         self.classes[class.min(CLASSES - 1)].get_or_insert_default()
@@ -69,6 +82,16 @@ impl CallSite {
     /// Returns the decision outside of trials; `None` until inline copies are measured.
     pub fn usual(&self, class: usize) -> Option<Verdict> {
         self.class(class).and_then(Class::usual)
+    }
+
+    /// Returns the state of a class.
+    pub fn state(&self, class: usize) -> State {
+        self.class(class).map_or(State::NotLearnt, Class::state)
+    }
+
+    /// Returns the state of a class with the measurements that led to it.
+    pub fn view(&self, class: usize) -> View {
+        self.class(class).map_or_else(View::default, Class::view)
     }
 
     /// The window that counts, in nanoseconds: four of five are longer. `None` before one is

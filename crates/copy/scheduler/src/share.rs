@@ -86,6 +86,16 @@ impl Shares {
         Ok(())
     }
 
+    /// Changes the weight of a client, from 1 to [`WEIGHT_MAX`]; other weights change nothing. Bytes
+    /// that are charged from now on count by it, what the client has had stays as it was counted.
+    pub fn reweigh(&mut self, client: ClientId, weight: u32) {
+        if let Some(known) = self.clients.get_mut(&client)
+            && (1..=WEIGHT_MAX).contains(&weight)
+        {
+            known.weight = weight;
+        }
+    }
+
     /// Removes a client. Unknown clients are ignored, here and in the following functions.
     pub fn leave(&mut self, client: ClientId) {
         self.sleep(client);
@@ -168,6 +178,39 @@ mod tests {
                     assert!(lead.abs() <= allowed + 0.01, "{served:?} of {weights:?}");
                 }
             }
+        });
+    }
+
+    #[test]
+    fn a_new_weight_counts_from_then_on() {
+        unlade_testkit::cases(200, |random| {
+            let slice = 1 + random.below(10_000);
+            let mut shares = Shares::new(slice);
+            let mut weights = [1 + random.below(500) as u32, 1 + random.below(500) as u32];
+            for client in [0, 1] {
+                shares.join(ClientId(client), weights[client as usize]).unwrap();
+            }
+            let mut before = weights;
+            for _ in 0..5 {
+                let mut served = [0u64; 2];
+                for _ in 0..300 {
+                    let bytes = 1 + random.below(slice);
+                    served[serve(&mut shares, bytes).0 as usize] += bytes;
+                }
+                // At the start one is ahead by a slice at most, by its weight before; at the end by
+                // its weight now.
+                let parts = |at: usize| served[at] as f64 / f64::from(weights[at]);
+                let lead = |weights: [u32; 2]| slice as f64 / f64::from(weights[0].min(weights[1]));
+                let allowed = lead(before) + lead(weights) + 0.01;
+                assert!((parts(0) - parts(1)).abs() <= allowed, "{served:?} of {weights:?}");
+                before = weights;
+                let at = random.below(2_u32);
+                weights[at as usize] = 1 + random.below(500) as u32;
+                shares.reweigh(ClientId(at), weights[at as usize]);
+            }
+            shares.reweigh(ClientId(0), 0);
+            shares.reweigh(ClientId(1), WEIGHT_MAX + 1);
+            assert_eq!([0, 1].map(|at| shares.clients[&ClientId(at)].weight), weights);
         });
     }
 

@@ -1,6 +1,6 @@
 //! Mailboxes of the service threads, and routes of the clients.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unlade_copy_scheduler::ClientId;
@@ -111,7 +111,7 @@ impl Mailbox {
 #[derive(Debug)]
 pub(crate) struct Route {
     pub id: ClientId,
-    pub weight: u32,
+    weight: AtomicU32,
     /// The thread that serves the client, or that has it in its mailbox.
     thread: AtomicUsize,
     /// The thread that is to serve the client.
@@ -127,12 +127,23 @@ impl Route {
         let (thread, assigned_thread) = (AtomicUsize::new(thread), AtomicUsize::new(thread));
         Route {
             id,
-            weight,
+            weight: AtomicU32::new(weight),
             thread,
             assigned_thread,
             bytes: AtomicU64::new(0),
             gate: Mutex::default(),
         }
+    }
+
+    /// Returns the client's weight.
+    #[inline]
+    pub fn weight(&self) -> u32 {
+        self.weight.load(Ordering::Relaxed)
+    }
+
+    /// Changes the weight. The thread of the client sees it with the next slice.
+    pub fn set_weight(&self, weight: u32) {
+        self.weight.store(weight, Ordering::Relaxed);
     }
 
     /// Returns the thread that serves the client, as far as is known.

@@ -9,6 +9,7 @@ use std::sync::atomic::{Ordering, fence};
 use unlade_copy_kernels::Space;
 use unlade_copy_scheduler::ClientId;
 use unlade_copy_scheduler::admit::Costs;
+use unlade_copy_scheduler::share::WEIGHT_MAX;
 use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
 
 use crate::calibration;
@@ -267,6 +268,12 @@ impl Attachment {
     #[inline]
     fn mailbox(&self) -> &Mailbox {
         self.shared.mailbox(self.route.thread())
+    }
+
+    /// Changes the weight of the client, 1 to [`WEIGHT_MAX`]; other values become the nearest of
+    /// these. Bytes that are copied from now on count by it.
+    pub fn set_weight(&self, weight: u32) {
+        self.route.set_weight(weight.clamp(1, WEIGHT_MAX));
     }
 
     /// Returns the machine-dependent costs. They are measured when a service of this process is

@@ -27,6 +27,8 @@ const QUIET_MIN: u32 = 8;
 struct Served {
     route: Arc<Route>,
     client: Box<Client>,
+    /// Weight that the shares know.
+    weight: u32,
 }
 
 /// State of a thread.
@@ -162,12 +164,13 @@ impl Worker {
     }
 
     fn take(&mut self, route: Arc<Route>, client: Box<Client>) {
-        match self.shares.join(route.id, route.weight) {
+        let weight = route.weight();
+        match self.shares.join(route.id, weight) {
             Ok(()) => {
                 client.announce_awake();
                 // The client may have been reassigned on its way.
                 self.is_moving |= route.assigned_thread() != self.number;
-                self.clients.push(Served { route, client });
+                self.clients.push(Served { route, client, weight });
             }
             // The weight was checked and the id is new, so this is a bug. The client copies by
             // itself.
@@ -188,7 +191,7 @@ impl Worker {
     fn give_away(&mut self) {
         self.is_moving = false;
         let mut at = 0;
-        while let Some(Served { route, client }) = self.clients.get(at) {
+        while let Some(Served { route, client, .. }) = self.clients.get(at) {
             let assigned_thread = route.assigned_thread();
             if assigned_thread == self.number {
                 at += 1;
@@ -199,7 +202,7 @@ impl Worker {
                 at += 1;
                 continue;
             }
-            let Served { route, client } = self.clients.swap_remove(at);
+            let Served { route, client, .. } = self.clients.swap_remove(at);
             self.shares.leave(route.id);
             match route.hand_over(client, assigned_thread, self.shared.mailbox(assigned_thread)) {
                 Ok(()) => self.shared.counters.moves.add(1),
@@ -216,7 +219,7 @@ impl Worker {
     /// Accepts news of all clients, and serves one.
     fn round(&mut self, now: Micros) -> RoundResult {
         self.due = None;
-        for Served { route, client } in &mut self.clients {
+        for Served { route, client, .. } in &mut self.clients {
             if client.intake(now) {
                 // This includes a client that copies everything itself, because it continues to
                 // submit.
@@ -254,6 +257,11 @@ impl Worker {
             served.client.turn(clock, engine, slice_bytes, run_bytes, others);
         if copied_bytes > 0 && self.shared.scales() {
             served.route.bytes.fetch_add(copied_bytes, Ordering::Relaxed);
+        }
+        let weight = served.route.weight();
+        if served.weight != weight {
+            served.weight = weight;
+            self.shares.reweigh(id, weight);
         }
         self.shares.charge(id, copied_bytes);
         match turn {

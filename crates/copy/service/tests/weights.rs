@@ -63,6 +63,46 @@ fn bytes_are_shared_out_by_weight() {
     assert!((all / 4..all / 12 * 5).contains(&of_other), "{of_other} of {all}");
 }
 
+#[test]
+fn a_new_weight_counts_for_a_served_client() {
+    const TASKS: u64 = 256;
+    const TASK_BYTES: u32 = 16 << 10;
+    let config = Config { slice_bytes: 64 << 10, ..Config::default() };
+    let service = Service::start(config).unwrap();
+    let notes = Arc::new(Mutex::new(Vec::new()));
+    // The first copy of either client waits until both have filled their queues.
+    let gate = notes.lock().unwrap();
+    let clients: Vec<_> = (0..2)
+        .map(|client| {
+            let space = Noted { client, notes: Arc::clone(&notes) };
+            let attachment = service.attach(Arc::new(space), 100).unwrap();
+            for number in 0..TASKS {
+                let ticket = attachment.queue().try_acquire().unwrap();
+                let at = number << 20;
+                attachment.queue().publish(ticket, &Task::copy(at, 1 << 40 | at, TASK_BYTES));
+            }
+            attachment.ring();
+            attachment
+        })
+        .collect();
+    clients[0].set_weight(900);
+    clients[1].set_weight(0);
+    clients[1].set_weight(100);
+    drop(gate);
+    for attachment in &clients {
+        let last = attachment.queue().progress(unlade_shm::Ticket(TASKS - 1));
+        while !last.is_done(1) {
+            std::thread::yield_now();
+        }
+    }
+    let notes = notes.lock().unwrap();
+    let last = notes.iter().rposition(|(client, _)| *client == 0).unwrap();
+    let of_other: u64 = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
+    let all = TASKS * u64::from(TASK_BYTES);
+    // A ninth, except for a slice or two at either end; with equal weights nearly all.
+    assert!((all / 18..all / 4).contains(&of_other), "{of_other} of {all}");
+}
+
 /// A space that copies nothing and records the cache hint of each copy.
 #[derive(Default)]
 struct Hints(Mutex<Vec<Hint>>);

@@ -3,15 +3,16 @@
 use super::ledger::Ledger;
 use super::recent::Recent;
 use super::request::{Choice, Costs, QueuedTiming, Request, Verdict, lines};
+use super::view::{Cause, State, View, WINDOW_PERCENT};
 
 /// Part of the inline time below which a site begins to queue. It uses another core too.
-pub(super) const ENTER: f32 = 0.88;
+pub const ENTER: f32 = 0.88;
 /// Part of the inline time above which a site no longer queues.
-pub(super) const LEAVE: f32 = 0.97;
+pub const LEAVE: f32 = 0.97;
 
 /// Number of inline copies that are measured first. The very first one meets cold caches and new
 /// pages.
-const FIRST_COPIES: u8 = 4;
+pub const FIRST_COPIES: u8 = 4;
 /// Number of queued copies of a trial that are measured, and of those before them that are not:
 /// the service has just woken up, and its caches are cold.
 const TRIAL_COPIES: u8 = 6;
@@ -29,15 +30,13 @@ const REFRESH_RUNS: u8 = 16;
 const LOSING_RUNS: u8 = 2;
 /// Maximum number of runs between two trials.
 const BACKOFF_RUNS_MAX: u16 = 256;
-/// This part of the windows, in percent, is shorter than the one that counts.
-const WINDOW_PERCENT: usize = 20;
 /// Waits count as at most this multiple of an inline copy; the ledger has all of them.
 const WAIT_MAX: f32 = 8.0;
 
 /// Expected time of a submission.
 const SUBMIT_NS: f32 = 40.0;
 /// Expected time from a submission to the first copied byte, while the service is awake.
-const HANDOFF_NS: f32 = 200.0;
+pub const HANDOFF_NS: f32 = 200.0;
 /// Time of the system call that wakes the service, and time until the service runs.
 const WAKE_NS: f32 = 8_000.0;
 const WAKE_LATENCY_NS: f32 = 60_000.0;
@@ -91,6 +90,11 @@ pub(super) struct Class {
     /// Number of further copies during which the woken service may become awake.
     waking: u16,
     ledger: Ledger,
+    /// Times of the submissions; no decision uses them alone.
+    submit: Recent,
+    /// The last expected time of a queued copy.
+    forecast_ns: f32,
+    cause: Cause,
 }
 
 impl Class {
@@ -107,11 +111,14 @@ impl Class {
                 Choice::inline(run)
             }
             _ if !self.ledger.affords(0.0) => {
-                self.leave();
+                self.leave(Cause::Allowance);
                 Choice::inline(run)
             }
             _ if !self.is_worth_waking(costs, request, inline_ns) => self.wake(run),
-            Stage::Trial { .. } => Choice::queue(0),
+            Stage::Trial { .. } => {
+                self.cause = Cause::Trial;
+                Choice::queue(0)
+            }
             Stage::Queue { losing, runs } => self.go_on(request, inline_ns, losing, runs),
         };
         self.ledger.earn(inline_ns * (1.0 + f32::from(choice.copies)));
@@ -122,7 +129,10 @@ impl Class {
     fn consider(&mut self, costs: &Costs, request: &Request, inline_ns: f32) -> Choice {
         let run = self.run - 1;
         let awake = Request { is_awake: true, ..*request };
-        if !self.pays(&awake, inline_ns) || !self.ledger.affords(0.0) {
+        self.forecast_ns = self.forecast(&awake, inline_ns);
+        let pays = self.forecast_ns <= ENTER * inline_ns;
+        if !pays || !self.ledger.affords(0.0) {
+            self.cause = if pays { Cause::Allowance } else { Cause::Forecast };
             return Choice::inline(run);
         }
         if !self.is_worth_waking(costs, request, inline_ns) {
@@ -131,11 +141,13 @@ impl Class {
         self.stage = Stage::Trial { warm_up: WARM_UP_COPIES, left: TRIAL_COPIES };
         (self.base, self.waits) = (Recent::default(), Recent::default());
         (self.wait_ns, self.run_wait_ns) = (0.0, 0.0);
+        self.cause = Cause::Trial;
         Choice::queue(0)
     }
 
     /// Wakes the service, if the allowance has that much, and copies inline meanwhile.
     fn wake(&mut self, run: u8) -> Choice {
+        self.cause = Cause::Asleep;
         if self.waking > 0 {
             self.waking -= 1;
             return Choice::inline(0);
@@ -160,9 +172,10 @@ impl Class {
             false => losing.saturating_sub(1),
         };
         if losing >= LOSING_RUNS {
-            self.leave();
+            self.leave(Cause::Loses);
             return Choice::inline(run);
         }
+        self.cause = Cause::Pays;
         // The likely gain of the copies of this run; waits are charged when they happen.
         self.ledger.charge((self.base.median().unwrap_or(0.0) - inline_ns) * f32::from(run));
         let runs = runs + 1;
@@ -216,7 +229,8 @@ impl Class {
     }
 
     /// Stops queueing, for longer each time.
-    fn leave(&mut self) {
+    fn leave(&mut self, cause: Cause) {
+        self.cause = cause;
         self.backoff = (2 * self.backoff).clamp(1, BACKOFF_RUNS_MAX);
         self.stage = Stage::Inline { runs: self.backoff };
     }
@@ -225,6 +239,35 @@ impl Class {
         self.inline_ns()?;
         let is_queueing = matches!(self.stage, Stage::Queue { .. });
         Some(if is_queueing { Verdict::Queue } else { Verdict::Inline })
+    }
+
+    pub fn state(&self) -> State {
+        match self.stage {
+            _ if self.cause == Cause::Unmeasured => State::NotLearnt,
+            Stage::Trial { .. } => State::Trial,
+            Stage::Queue { .. } => State::Queued,
+            Stage::Inline { .. } if self.cause == Cause::Allowance => State::Suspended,
+            Stage::Inline { .. } => State::AtOnce,
+        }
+    }
+
+    /// The state, with all that led to it.
+    pub fn view(&self) -> View {
+        let runs = if let Stage::Inline { runs } = self.stage { runs } else { 0 };
+        View {
+            state: self.state(),
+            cause: self.cause,
+            copy: self.copy,
+            inline: self.inline,
+            window: self.window,
+            base: self.base,
+            submit: self.submit,
+            wait_ns: self.wait_ns,
+            forecast_ns: self.forecast_ns,
+            allowance_ns: self.ledger.allowance_ns(),
+            lost_ns: self.ledger.lost_ns(),
+            runs,
+        }
     }
 
     pub fn window_ns(&self) -> Option<f32> {
@@ -245,6 +288,7 @@ impl Class {
             seen.submit_ns as f32 + lines(bytes) * seen.line_ns.unwrap_or(self.remote_line_ns);
         let wait_ns = seen.wait_ns as f32;
         self.window.add(seen.window_ns as f32);
+        self.submit.add(seen.submit_ns as f32);
         let Some(inline_ns) = self.inline_ns() else { return };
         self.ledger.charge(base_ns + wait_ns - inline_ns);
         match self.stage {
@@ -268,8 +312,11 @@ impl Class {
         self.run_wait_ns = 0.0;
         self.wait_ns = self.waits.quantile(TRIAL_PERCENT).unwrap_or(0.0);
         match self.queued_ns().is_some_and(|queued_ns| queued_ns < ENTER * inline_ns) {
-            true => self.stage = Stage::Queue { losing: 0, runs: 0 },
-            false => self.leave(),
+            true => {
+                self.stage = Stage::Queue { losing: 0, runs: 0 };
+                self.cause = Cause::Pays;
+            }
+            false => self.leave(Cause::TrialLost),
         }
     }
 
@@ -281,10 +328,11 @@ impl Class {
         let base_ns = self.base.median().unwrap_or(inline_ns);
         // The run loses, even if no other of its copies is late.
         let allowed_ns = (LEAVE * inline_ns - base_ns).max(0.0) * f32::from(self.run);
-        let loses = self.run_wait_ns > allowed_ns || !self.ledger.affords(0.0);
+        let affords = self.ledger.affords(0.0);
+        let loses = self.run_wait_ns > allowed_ns || !affords;
         let is_queueing = matches!(self.stage, Stage::Queue { .. });
         if is_queueing && loses {
-            self.leave();
+            self.leave(if affords { Cause::Late } else { Cause::Allowance });
         }
         is_queueing && loses
     }

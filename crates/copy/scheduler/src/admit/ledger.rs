@@ -7,7 +7,7 @@
 //! [`ALLOWANCE_NS`], plus one late copy.
 
 /// Part of the inline time that may be lost.
-const EARNED: f32 = 0.02;
+pub const EARNED: f32 = 0.02;
 /// Initial allowance: some trials, and a wake-up.
 const ALLOWANCE_NS: f32 = 30_000.0;
 /// Maximum allowance.
@@ -17,11 +17,13 @@ const ALLOWANCE_NS_MAX: f32 = 300_000.0;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ledger {
     allowance_ns: f32,
+    /// All losses so far, without the gains.
+    lost_ns: f64,
 }
 
 impl Default for Ledger {
     fn default() -> Ledger {
-        Ledger { allowance_ns: ALLOWANCE_NS }
+        Ledger { allowance_ns: ALLOWANCE_NS, lost_ns: 0.0 }
     }
 }
 
@@ -33,7 +35,20 @@ impl Ledger {
 
     /// Records time that was lost; gained if it is negative.
     pub fn charge(&mut self, ns: f32) {
+        if ns.is_finite() {
+            self.lost_ns += f64::from(ns.max(0.0));
+        }
         self.add(-ns);
+    }
+
+    /// Time that may still be lost; negative after a loss that exceeded it.
+    pub fn allowance_ns(&self) -> f32 {
+        self.allowance_ns
+    }
+
+    /// Time that was lost so far, without what was gained.
+    pub fn lost_ns(&self) -> f64 {
+        self.lost_ns
     }
 
     fn add(&mut self, ns: f32) {
@@ -66,6 +81,7 @@ mod tests {
         }
         assert!(lost_ns <= EARNED * inline_ns + ALLOWANCE_NS + 700.0, "{lost_ns}");
         assert!(lost_ns > 0.9 * EARNED * inline_ns, "{lost_ns}");
+        assert!((ledger.lost_ns() - f64::from(lost_ns)).abs() < 1.0, "{}", ledger.lost_ns());
     }
 
     #[test]
@@ -75,6 +91,7 @@ mod tests {
         assert!(!ledger.affords(0.0));
         ledger.charge(-1e9);
         assert!(ledger.affords(ALLOWANCE_NS_MAX) && !ledger.affords(ALLOWANCE_NS_MAX + 1.0));
+        assert!((ledger.lost_ns() - f64::from(ALLOWANCE_NS + 1.0)).abs() < 1.0);
         ledger.charge(f32::NAN);
         assert!(ledger.affords(ALLOWANCE_NS_MAX));
     }

@@ -2,11 +2,13 @@
 
 /// Number of samples that are kept.
 const KEPT: usize = 9;
+/// Number of words of [`Recent::to_words`].
+pub const RECENT_WORDS: usize = KEPT + 1;
 
 /// A ring of samples. Quantiles of it are robust against a thread that was preempted during a
 /// sample.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Recent {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Recent {
     samples: [f32; KEPT],
     /// Number of samples so far, at most 255.
     count: u8,
@@ -14,6 +16,7 @@ pub(super) struct Recent {
 }
 
 impl Recent {
+    /// Adds a sample. One that is not finite is ignored, a negative one counts as 0.
     pub fn add(&mut self, sample: f32) {
         if !sample.is_finite() {
             return;
@@ -44,6 +47,29 @@ impl Recent {
     pub fn median(&self) -> Option<f32> {
         self.quantile(50)
     }
+
+    /// Packs the samples, for a reader elsewhere.
+    pub fn to_words(&self) -> [u32; RECENT_WORDS] {
+        let mut words = [0; RECENT_WORDS];
+        for (word, sample) in words.iter_mut().zip(self.samples) {
+            *word = sample.to_bits();
+        }
+        words[KEPT] = u32::from(self.count) | u32::from(self.next) << 8;
+        words
+    }
+
+    /// Unpacks samples; `None` if no [`Recent::to_words`] gives these words.
+    pub fn from_words(words: &[u32; RECENT_WORDS]) -> Option<Recent> {
+        let mut recent = Recent::default();
+        for (sample, word) in recent.samples.iter_mut().zip(words) {
+            *sample = Some(f32::from_bits(*word)).filter(|it| it.is_finite() && *it >= 0.0)?;
+        }
+        let [count, next, 0, 0] = words[KEPT].to_le_bytes() else { return None };
+        (recent.count, recent.next) = (count, next);
+        // Below 255 samples, the count says where the next one goes.
+        let is_counted = count == u8::MAX || next == count % KEPT as u8;
+        (usize::from(next) < KEPT && is_counted).then_some(recent)
+    }
 }
 
 #[cfg(test)]
@@ -64,5 +90,24 @@ mod tests {
         assert_eq!(recent.count(), 3 + KEPT as u8);
         (0..1000).for_each(|_| recent.add(7.0));
         assert_eq!((recent.count(), recent.quantile(100)), (255, Some(7.0)));
+    }
+
+    #[test]
+    fn words_are_unpacked_as_they_were_packed() {
+        let mut recent = Recent::default();
+        for sample in 0..300 {
+            assert_eq!(Recent::from_words(&recent.to_words()), Some(recent));
+            recent.add(sample as f32);
+        }
+        let changed = |at: usize, word: u32| {
+            let mut words = recent.to_words();
+            words[at] = word;
+            Recent::from_words(&words)
+        };
+        for bad in [f32::NAN, f32::INFINITY, -1.0] {
+            assert_eq!(changed(3, bad.to_bits()), None);
+        }
+        assert_eq!((changed(KEPT, 9 << 8 | 255), changed(KEPT, 1 << 8 | 3)), (None, None));
+        assert_eq!(changed(KEPT, 1 << 16), None);
     }
 }

@@ -1,5 +1,7 @@
 //! Simulated call sites.
 
+use unlade_testkit::cases;
+
 use super::request::lines;
 use super::*;
 
@@ -212,4 +214,106 @@ fn a_sleeping_service_is_woken_as_the_allowance_permits() {
         Request { class, bytes: 1 << 20, pending_bytes: 0, is_awake: false, run: RUN_COPIES };
     assert_eq!(site.decide(&COSTS, &request).verdict, Verdict::Queue);
     assert_eq!(site.window_ns(class), Some(1_000_000.0));
+}
+
+/// State and cause after `count` copies of a world.
+fn after(world: World, count: u32, noise: impl FnMut(u32) -> u32) -> (State, Cause) {
+    let mut site = Simulated::default();
+    site.run(world, count, noise);
+    let view = site.site.view(class_of(world.len));
+    (view.state, view.cause)
+}
+
+#[test]
+fn a_state_has_its_cause() {
+    let long = World::new(1 << 20, 30_000, 120_000);
+    assert_eq!(after(long, 3, |_| 0), (State::NotLearnt, Cause::Unmeasured));
+    assert_eq!(after(long, 8, |_| 0), (State::Trial, Cause::Trial));
+    assert_eq!(after(long, 1000, |_| 0), (State::Queued, Cause::Pays));
+    assert_eq!(after(World::new(8192, 300, 100), 1000, |_| 0), (State::AtOnce, Cause::Forecast));
+    // The lines of the result are far away, which only a trial shows.
+    let far = World { line_ns: 1.5, ..World::new(65_536, 1_100, 9_000) };
+    assert_eq!(after(far, 100, |_| 0), (State::AtOnce, Cause::TrialLost));
+    // One wait that costs more than all that may be lost.
+    let late = |number: u32| if number == 8 { 10_000_000 } else { 0 };
+    assert_eq!(after(long, 20, late), (State::Suspended, Cause::Allowance));
+    // The window ends within a run.
+    let mut site = Simulated::default();
+    let world = World::new(65_536, 1_000, 5_000);
+    site.run(world, 1000, |_| 0);
+    site.left = 31;
+    site.run(World { window_ns: 0, ..world }, 20, |_| 0);
+    assert_eq!(site.site.view(class_of(world.len)).cause, Cause::Late);
+}
+
+#[test]
+fn a_view_agrees_with_the_decisions_that_it_explains() {
+    cases(300, |random| {
+        let mut site = CallSite::default();
+        let class = class_of(65_536);
+        let (mut lost_ns, mut window_ns, mut wait_ns) = (0.0, 9_000, 0);
+        for _ in 0..200 {
+            if random.below(20) == 0 {
+                window_ns = random.below(20_000) as u32;
+                wait_ns = random.below(4_000) as u32 * u32::from(random.below(2) == 0);
+            }
+            let (is_awake, pending_bytes) = (random.below(8) != 0, random.below(3) * 65_536);
+            let request =
+                Request { class, bytes: 65_536, pending_bytes, is_awake, run: RUN_COPIES };
+            let choice = site.decide(&COSTS, &request);
+            let view = site.view(class);
+            let is_queueing = site.usual(class) == Some(Verdict::Queue);
+            assert_eq!(view.state == State::Queued, is_queueing, "{view:?}");
+            assert_eq!(view.state, site.state(class));
+            let causes: &[Cause] = match view.state {
+                State::NotLearnt => &[Cause::Unmeasured],
+                State::Trial => &[Cause::Trial, Cause::Asleep],
+                State::Queued => &[Cause::Pays, Cause::Asleep],
+                State::Suspended => &[Cause::Allowance],
+                State::AtOnce => {
+                    &[Cause::Forecast, Cause::TrialLost, Cause::Loses, Cause::Late, Cause::Asleep]
+                }
+            };
+            assert!(causes.contains(&view.cause), "{view:?}");
+            if choice.verdict == Verdict::Queue {
+                assert!(matches!(view.state, State::Trial | State::Queued), "{view:?}");
+                assert!(matches!(view.cause, Cause::Trial | Cause::Pays), "{view:?}");
+            }
+            if view.cause == Cause::Forecast && view.runs == 0 {
+                let inline_ns = view.inline.median().unwrap();
+                assert!(view.forecast_ns > ENTER * inline_ns, "{view:?}");
+            }
+            if view.state == State::NotLearnt {
+                assert!(view.inline.count() < FIRST_COPIES && choice.verdict == Verdict::Inline);
+            }
+            assert!(view.lost_ns >= lost_ns, "losses are never taken back");
+            lost_ns = view.lost_ns;
+            match choice.verdict {
+                Verdict::Inline => {
+                    site.observe_inline(class, 65_536, 1_000, None);
+                    site.observe_window(class, window_ns);
+                }
+                Verdict::Queue => {
+                    let seen =
+                        QueuedTiming { submit_ns: 30, window_ns, wait_ns, line_ns: Some(0.1) };
+                    site.observe_queued(class, 65_536, is_awake, &seen);
+                }
+            }
+            if random.below(4) == 0 && wait_ns > 0 {
+                site.observe_late(class, wait_ns);
+            }
+        }
+    });
+}
+
+#[test]
+fn lengths_of_a_class_are_those_that_are_classed_there() {
+    for class in 0..CLASSES {
+        let (start, end) = lengths_of(class);
+        assert_eq!(class_of(start), class);
+        match end {
+            Some(end) => assert_eq!((class_of(end - 1), class_of(end)), (class, class + 1)),
+            None => assert_eq!((class, class_of(u64::MAX)), (CLASSES - 1, class)),
+        }
+    }
 }

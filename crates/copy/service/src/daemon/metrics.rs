@@ -16,6 +16,7 @@ unlade_metrics::metric_set! {
     accepted: counter, "unlade_copyd_accepted", "Connections accepted.";
     refused: counter, "unlade_copyd_refused", "Connections and regions refused.";
     rings: counter, "unlade_copyd_rings", "Doorbell signals received.";
+    weight_changes: counter, "unlade_copyd_weight_changes", "Changes of weights of served clients.";
 }
 
 /// Renders the metrics as OpenMetrics text: gauges before counters.

@@ -35,6 +35,8 @@ pub use listen::BindError;
 pub use metrics::families as metric_families;
 #[cfg(feature = "daemon")]
 pub use serve::{Daemon, DaemonError, run};
+#[cfg(feature = "daemon")]
+pub use weight::KernelFiles;
 
 /// Default path of the daemon's socket.
 pub const SOCKET: &str = "/run/unlade/copyd.sock";

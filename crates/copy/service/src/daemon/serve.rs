@@ -25,6 +25,7 @@ use crate::daemon::message::{Refusal, Reply};
 use crate::daemon::metrics::{self, Sessions};
 use crate::daemon::session::{self, Context};
 use crate::daemon::socket;
+use crate::daemon::weight::KernelFiles;
 use crate::service::{Service, StartError};
 
 /// Pause after a failed accept (no descriptors left), to avoid a busy loop.
@@ -80,6 +81,7 @@ struct ControlState {
     sessions: Arc<Sessions>,
     guard: Guard,
     epoch: u64,
+    files: KernelFiles,
 }
 
 impl Daemon {
@@ -88,6 +90,14 @@ impl Daemon {
     /// # Errors
     /// The first resource that is not available.
     pub fn bind(config: DaemonConfig) -> Result<Daemon, DaemonError> {
+        Daemon::bind_with(config, KernelFiles::default())
+    }
+
+    /// As [`Daemon::bind`], with the weights of cgroups in other directories.
+    ///
+    /// # Errors
+    /// As for [`Daemon::bind`].
+    pub fn bind_with(config: DaemonConfig, files: KernelFiles) -> Result<Daemon, DaemonError> {
         config.check()?;
         // Each client needs three descriptors.
         unlade_runtime::limits::raise_descriptor_limit();
@@ -105,7 +115,7 @@ impl Daemon {
         let parts = Mutex::new(Some((listening, service)));
         Ok(Daemon {
             control,
-            shared: Arc::new(ControlState { parts, sessions, guard, epoch }),
+            shared: Arc::new(ControlState { parts, sessions, guard, epoch, files }),
             admin,
             counters,
         })
@@ -182,6 +192,7 @@ async fn control(
         sessions: Arc::clone(&shared.sessions),
         guard: shared.guard,
         epoch: shared.epoch,
+        files: shared.files.clone(),
     });
     let mut drain = watch.clone();
     let ended = tokio::select! {

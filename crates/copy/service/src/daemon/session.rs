@@ -9,20 +9,23 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::net::UCred;
 use tokio::io::unix::AsyncFd;
 use unlade_copy_kernels::{Guard, RegionError, Regions};
 use unlade_shm::layout::SLOTS_MAX;
-use unlade_shm::{Arena, Memory, Queue};
+use unlade_shm::{Arena, Memory, Queue, Ticket};
 
 use crate::daemon::config::DaemonConfig;
 use crate::daemon::message::{Class, Limits, Refusal, Reply, Request, VERSION};
 use crate::daemon::metrics::Sessions;
 use crate::daemon::socket::{self, Received};
-use crate::daemon::weight;
+use crate::daemon::weight::{self, KernelFiles};
 use crate::service::{AttachError, Attachment, Service};
 
+/// Interval at which the weight of a client that copies is read again.
+const WEIGHT_EVERY: Duration = Duration::from_secs(1);
 /// Maximum page size: a file is rounded up to whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
@@ -34,6 +37,7 @@ pub(crate) struct Context {
     pub sessions: Arc<Sessions>,
     pub guard: Guard,
     pub epoch: u64,
+    pub files: KernelFiles,
 }
 
 /// End of a session.
@@ -56,6 +60,11 @@ impl From<Refusal> for End {
 struct Session {
     bell: Option<AsyncFd<Arc<OwnedFd>>>,
     attachment: Option<Attachment>,
+    class: Class,
+    /// Weight of the client.
+    weight: Cell<u32>,
+    /// Tasks that the client had submitted when its weight was read.
+    seen: Cell<Ticket>,
     regions: Arc<Regions>,
     /// Number of region bytes that are counted in the metrics.
     counted_bytes: Cell<u64>,
@@ -87,7 +96,18 @@ impl Session {
         };
         context.sessions.open.add(1);
         let counted_bytes = Cell::new(0);
-        Ok(Session { bell: None, attachment: None, regions, counted_bytes, socket, peer, context })
+        Ok(Session {
+            bell: None,
+            attachment: None,
+            class: Class::Normal,
+            weight: Cell::new(0),
+            seen: Cell::new(Ticket(0)),
+            regions,
+            counted_bytes,
+            socket,
+            peer,
+            context,
+        })
     }
 
     async fn live(&mut self) -> End {
@@ -130,6 +150,7 @@ impl Session {
 
     /// Handles further regions and the doorbell while the client is served.
     async fn attend(&mut self) -> Result<(), End> {
+        let mut weight_due = unlade_runtime::ticker::every(WEIGHT_EVERY);
         loop {
             let (Some(bell), Some(attachment)) = (&self.bell, &self.attachment) else {
                 return Ok(());
@@ -148,8 +169,30 @@ impl Session {
                     attachment.ring();
                     tokio::task::yield_now().await;
                 }
+                _ = weight_due.tick() => self.follow_weight(attachment),
             }
         }
+    }
+
+    /// Reads the weight of the client again, if it has submitted tasks since the last time.
+    fn follow_weight(&self, attachment: &Attachment) {
+        let head = attachment.queue().head();
+        if self.seen.replace(head) == head {
+            return;
+        }
+        let weight = self.read_weight();
+        let before = self.weight.replace(weight);
+        if weight != before {
+            attachment.set_weight(weight);
+            self.context.sessions.weight_changes.add(1);
+            let pid = self.peer.pid.as_raw_nonzero();
+            tracing::info!(pid, before, weight, "the weight of a client has changed");
+        }
+    }
+
+    fn read_weight(&self) -> u32 {
+        let config = self.context.config.borrow();
+        weight::weight_of(&self.context.files, &config.weights, &self.peer, self.class)
     }
 
     /// Receives the next message and checks its number of descriptors.
@@ -221,7 +264,9 @@ impl Session {
             return Err(Refusal::Queue);
         }
         let queue = Queue::attach(Memory::from(memory)).map_err(|_| Refusal::Queue)?;
-        let weight = weight::weight_of(&self.context.config.borrow().weights, &self.peer, class);
+        self.class = class;
+        let weight = self.read_weight();
+        self.weight.set(weight);
         let service = self.context.service.borrow();
         let service = service.as_ref().ok_or(Refusal::Stopping)?;
         let held = Arc::clone(self.socket.get_ref());
