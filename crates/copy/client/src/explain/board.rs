@@ -366,7 +366,7 @@ impl Board {
         let old = words[change::SEQUENCE].load(Ordering::Relaxed);
         let done = written(change.number);
         // Another thread may still be writing an older change there: then this one is lost.
-        let begins = old % 2 == 0
+        let begins = old.is_multiple_of(2)
             && words[change::SEQUENCE]
                 .compare_exchange(old, done - 1, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();

@@ -74,7 +74,7 @@ pub fn decode(bytes: &[u8]) -> Result<Report, DecodeError> {
         let words = &image[site_at(number)..][..SITE_WORDS];
         match words {
             _ if words[site::CLIENT] == 0 => {}
-            _ if words[site::SEQUENCE] % 2 != 0 => report.unsettled += 1,
+            _ if !words[site::SEQUENCE].is_multiple_of(2) => report.unsettled += 1,
             _ => {
                 let site = decode_site(words);
                 report.sites.push(site.map_err(|word| DecodeError::Site { site: number, word })?);

@@ -39,7 +39,10 @@ fn mark(before: &[u8], image: &mut [u8], after: &[u8]) -> bool {
     let mut is_changing = false;
     let mut check = |at: usize| {
         let sequence = word(image, at);
-        if word(before, at) != sequence || word(after, at) != sequence || sequence % 2 != 0 {
+        if word(before, at) != sequence
+            || word(after, at) != sequence
+            || !sequence.is_multiple_of(2)
+        {
             image[8 * at..][..8].copy_from_slice(&(sequence | 1).to_ne_bytes());
             is_changing = true;
         }
