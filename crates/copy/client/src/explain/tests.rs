@@ -143,7 +143,8 @@ fn a_reader_sees_whole_entries_while_they_are_written() {
         is_over.store(true, Ordering::Relaxed);
     });
     let last = decode(&board.image()).unwrap();
-    assert_eq!((last.sites.len(), last.unsettled), (2, 0));
+    // A change is lost if another thread still writes an older one to its entry.
+    assert_eq!((last.sites.len(), last.changes.len() as u64 + last.unsettled), (2, 2));
     println!("{sites} sites and {changes} changes were whole");
 }
 
