@@ -1,6 +1,7 @@
 //! `unlade copyd why`: a Rust program with sites of several kinds, and processes that cannot be
 //! explained.
 
+use std::collections::VecDeque;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -163,9 +164,13 @@ fn changes_are_followed() {
     let (source, mut destination) = ([1; MEDIUM], [0; MEDIUM]);
     let change: Value = std::thread::scope(|scope| {
         scope.spawn(|| {
-            // The site is new to each client, and known after some copies.
+            // The site is new to each client, and known after some copies. The last clients are kept:
+            // a change has the name of its site as long as a client has the site.
+            let mut kept = VecDeque::new();
             while !is_over.load(Ordering::Relaxed) {
-                let copier = Copier::new(service.attach().unwrap());
+                kept.truncate(7);
+                kept.push_front(Copier::new(service.attach().unwrap()));
+                let copier = &kept[0];
                 for _ in 0..10 {
                     copier.scope(|scope| {
                         let pending = scope.copy(&source, &mut destination);

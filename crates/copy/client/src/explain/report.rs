@@ -128,12 +128,13 @@ impl Report {
         }
     }
 
-    /// The site of a change, unless its client has ended.
+    /// The site of a change; that of another client with the same place if its own client has ended.
     pub fn site_of(&self, change: &Change) -> Option<&Site> {
         let is_its = |site: &&Site| (site.client, site.address) == (change.client, change.address);
         let mut sites = self.sites.iter().filter(is_its);
         let class = sites.clone().find(|site| site.class == change.class);
-        class.or_else(|| sites.next())
+        let its_place = || self.sites.iter().find(|site| site.address == change.address);
+        class.or_else(|| sites.next()).or_else(its_place)
     }
 }
 
