@@ -4,13 +4,13 @@
 //! target over the committed seeds: a crash that was found and added there stays fixed.
 #![forbid(unsafe_code)]
 
-mod inline_device;
+mod chunks;
 mod guest;
 mod initiator;
+mod inline_device;
 mod lines;
 mod nvme;
 mod pdus;
-mod chunks;
 mod presume;
 pub mod sealing;
 pub mod seeds;
