@@ -62,7 +62,8 @@ impl SocketRequest<'_> {
         Ok(CopyOptions { queued, site: self.site, ..CopyOptions::default() })
     }
 
-    /// What no task should do: the memory is bound, and other processes see only what is there.
+    /// Returns true if the call must be a plain one: the memory is bound, and other processes see only
+    /// the bytes that are there.
     fn is_plain(&self) -> bool {
         shm::is_used()
     }

@@ -24,7 +24,7 @@ use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::deferred::{Deferral, PIECES_MAX, Piece, Table};
 use crate::error::CopyError;
 use crate::held::HeldSend;
-use crate::pending::Kind;
+use crate::pending::{Kind, Queued};
 
 /// An address that no process can read, for bytes that could not be saved.
 const NOWHERE: u64 = u64::MAX - 2 * TASK_BYTES_MAX as u64;
@@ -300,10 +300,17 @@ impl Copier {
 
     /// Returns true if a receive has still to write some of these bytes.
     fn is_coming(&self, address: usize, len: usize) -> bool {
+        self.is_any_under_way(|queued| match queued.kind {
+            Kind::Receive => queued.writing(address, len),
+            _ => 0,
+        })
+    }
+
+    /// Returns true if segments that `bits` names are not done, of any queued task.
+    pub(crate) fn is_any_under_way(&self, bits: impl Fn(&Queued) -> u32) -> bool {
         let (mut at, head) = (self.pending().completed(), self.queue().head());
         while at < head {
-            let receive = self.pending().get(at).filter(|queued| queued.kind == Kind::Receive);
-            let bits = receive.map_or(0, |queued| queued.writing(address, len));
+            let bits = self.pending().get(at).map_or(0, |queued| bits(&queued));
             if bits != 0 && !self.queue().progress(at).is_done(bits) {
                 return true;
             }

@@ -178,16 +178,10 @@ impl Copier {
 
     /// Returns true if a task has bytes for the socket.
     pub(crate) fn is_sending(&self, socket: Option<usize>) -> bool {
-        let (mut at, head) = (self.pending().completed(), self.queue().head());
-        while at < head {
-            let queued = self.pending().get(at);
-            let queued = queued.filter(|queued| queued.destination_socket() == socket);
-            if queued.is_some_and(|queued| !self.queue().progress(at).is_done(queued.all())) {
-                return true;
-            }
-            at = at.next();
-        }
-        false
+        self.is_any_under_way(|queued| match queued.destination_socket() == socket {
+            true => queued.all(),
+            false => 0,
+        })
     }
 
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use unlade_copy_kernels::{Fault, Hint, Space};
-use unlade_copy_service::{Config, Service};
+use unlade_copy_service::{Attachment, Config, Service};
 use unlade_shm::{Flags, Task};
 
 /// A space that copies nothing and records the client of each copy.
@@ -24,16 +24,17 @@ impl Space for Noted {
     }
 }
 
-#[test]
-fn bytes_are_shared_out_by_weight() {
+/// Two clients copy equally many bytes, and have these weights; `change` is called before the second
+/// copy. Returns the bytes of the second client while the first one copied, and those of a client.
+fn shared_out(weights: [u32; 2], change: impl FnOnce(&[Attachment])) -> (u64, u64) {
     const TASKS: u64 = 256;
     const TASK_BYTES: u32 = 16 << 10;
     let config = Config { slice_bytes: 64 << 10, ..Config::default() };
     let service = Service::start(config).unwrap();
     let notes = Arc::new(Mutex::new(Vec::new()));
-    // No copy starts before both clients have filled their queues.
+    // The first copy of either client waits until both have filled their queues.
     let gate = notes.lock().unwrap();
-    let clients: Vec<_> = [300, 100]
+    let clients: Vec<_> = weights
         .into_iter()
         .enumerate()
         .map(|(client, weight)| {
@@ -48,6 +49,7 @@ fn bytes_are_shared_out_by_weight() {
             attachment
         })
         .collect();
+    change(&clients);
     drop(gate);
     for attachment in &clients {
         let last = attachment.queue().progress(unlade_shm::Ticket(TASKS - 1));
@@ -57,48 +59,24 @@ fn bytes_are_shared_out_by_weight() {
     }
     let notes = notes.lock().unwrap();
     let last = notes.iter().rposition(|(client, _)| *client == 0).unwrap();
-    let of_other: u64 = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
-    let all = TASKS * u64::from(TASK_BYTES);
+    let of_other = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
+    (of_other, TASKS * u64::from(TASK_BYTES))
+}
+
+#[test]
+fn bytes_are_shared_out_by_weight() {
+    let (of_other, all) = shared_out([300, 100], |_| {});
     // A third, except for a slice or two at either end.
     assert!((all / 4..all / 12 * 5).contains(&of_other), "{of_other} of {all}");
 }
 
 #[test]
 fn a_new_weight_counts_for_a_served_client() {
-    const TASKS: u64 = 256;
-    const TASK_BYTES: u32 = 16 << 10;
-    let config = Config { slice_bytes: 64 << 10, ..Config::default() };
-    let service = Service::start(config).unwrap();
-    let notes = Arc::new(Mutex::new(Vec::new()));
-    // The first copy of either client waits until both have filled their queues.
-    let gate = notes.lock().unwrap();
-    let clients: Vec<_> = (0..2)
-        .map(|client| {
-            let space = Noted { client, notes: Arc::clone(&notes) };
-            let attachment = service.attach(Arc::new(space), 100).unwrap();
-            for number in 0..TASKS {
-                let ticket = attachment.queue().try_acquire().unwrap();
-                let at = number << 20;
-                attachment.queue().publish(ticket, &Task::copy(at, 1 << 40 | at, TASK_BYTES));
-            }
-            attachment.ring();
-            attachment
-        })
-        .collect();
-    clients[0].set_weight(900);
-    clients[1].set_weight(0);
-    clients[1].set_weight(100);
-    drop(gate);
-    for attachment in &clients {
-        let last = attachment.queue().progress(unlade_shm::Ticket(TASKS - 1));
-        while !last.is_done(1) {
-            std::thread::yield_now();
-        }
-    }
-    let notes = notes.lock().unwrap();
-    let last = notes.iter().rposition(|(client, _)| *client == 0).unwrap();
-    let of_other: u64 = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
-    let all = TASKS * u64::from(TASK_BYTES);
+    let (of_other, all) = shared_out([100, 100], |clients| {
+        clients[0].set_weight(900);
+        clients[1].set_weight(0);
+        clients[1].set_weight(100);
+    });
     // A ninth, except for a slice or two at either end; with equal weights nearly all.
     assert!((all / 18..all / 4).contains(&of_other), "{of_other} of {all}");
 }

@@ -55,7 +55,7 @@ struct Middle {
     copier: Copier,
 }
 
-/// What a message took: time, and processor time of the program's thread and of the service.
+/// Cost of a message: time, and processor time of the program's thread and of the service.
 #[derive(Debug, Default, Clone, Copy)]
 struct Cost {
     ns: f64,
