@@ -115,10 +115,10 @@ impl HintKey {
 struct Hint {
     key: Cell<u64>,
     /// Copies until the next one is timed.
-    left: Cell<u8>,
+    left: Cell<u16>,
     queue: Cell<bool>,
     /// Copies for which it was stored.
-    given: Cell<u8>,
+    given: Cell<u16>,
     /// Entry of the place in the table of the process, to count the copies.
     entry: Cell<board::Entry>,
 }
@@ -174,7 +174,7 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct CachedDecision {
-    left: u8,
+    left: u16,
     queue: bool,
 }
 
@@ -282,7 +282,7 @@ impl Admission {
 
     /// Number of copies at `place` that this thread makes at once before the next timed one, as far
     /// as it knows; none if it queues them.
-    pub fn left_at_once(&self, place: Place) -> Option<u8> {
+    pub fn left_at_once(&self, place: Place) -> Option<u16> {
         Hint::left_at_once(HintKey::of(self.epoch.load(Ordering::Relaxed), place))
     }
 
@@ -414,7 +414,7 @@ impl Hint {
     }
 
     /// Number of copies that the thread still makes at once by this hint; none if they are queued.
-    fn left_at_once(key: HintKey) -> Option<u8> {
+    fn left_at_once(key: HintKey) -> Option<u16> {
         HINTS.with(|hints| {
             let hint = hints[key.set()].iter().find(|hint| hint.key.get() == key.0)?;
             (!hint.queue.get()).then(|| hint.left.get())

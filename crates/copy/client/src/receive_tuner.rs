@@ -12,7 +12,7 @@ use crate::admission::nanos;
 /// Times of rounds are scaled to this number of bytes.
 const UNIT_BYTES: u64 = 64 << 10;
 /// If the costs are known, or rounds cannot be measured, one round in this number is timed.
-const SAMPLE_EVERY: u8 = 8;
+const SAMPLE_EVERY: u16 = 8;
 
 /// Measurements of earlier rounds, and the current round.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ pub(crate) struct ReceiveTuner {
     /// Start of the current round, if it is timed.
     began: Option<Instant>,
     bytes: usize,
-    until_sample: u8,
+    until_sample: u16,
 }
 
 impl ReceiveTuner {
@@ -42,7 +42,7 @@ impl ReceiveTuner {
     /// Returns true if this round is synchronous without a new decision.
     fn passes(&mut self) -> bool {
         let passes = self.until_sample > 0 && self.usual() == Verdict::Inline;
-        self.until_sample -= u8::from(passes);
+        self.until_sample -= u16::from(passes);
         passes
     }
 

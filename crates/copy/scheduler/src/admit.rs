@@ -11,7 +11,8 @@
 //! 2. A cost model (`class.rs`) says whether queueing can pay. If so, and the
 //!    service is awake, some copies are queued and measured: a *trial*.
 //! 3. If the trial paid, the site queues. Every wait is counted, one copy in [`RUN_COPIES`] is
-//!    measured whole, of long copies one in 32. The site enters below 0.88 of the inline time and leaves above 0.97.
+//!    measured whole, of long copies one in 32. The site enters below 0.88 of the inline time and
+//!    leaves above 0.97. A site of short copies that gains nothing is asked less and less.
 //!
 //! A ledger for each site and class bounds the loss of trials, wake-ups and late copies to a
 //! small part of the time of all copies.
@@ -25,7 +26,7 @@ mod tests;
 mod view;
 
 use class::Class;
-pub use class::{ENTER, FIRST_COPIES, HANDOFF_NS, LEAVE};
+pub use class::{ENTER, FIRST_COPIES, HANDOFF_NS, LEAVE, SETTLED_RUNS};
 pub use ledger::EARNED;
 pub use recent::{RECENT_WORDS, Recent};
 pub use request::{
@@ -34,7 +35,7 @@ pub use request::{
 pub use view::{Cause, State, View};
 
 /// Number of copies that one decision holds for, once both costs are known.
-pub const RUN_COPIES: u8 = 128;
+pub const RUN_COPIES: u16 = 128;
 
 /// Lengths of at least `1 << CLASS_MIN` bytes are classed by powers of two.
 const CLASS_MIN: u32 = 10;

@@ -23,7 +23,11 @@ const TRIAL_PERCENT: usize = 70;
 /// Runs of copies of at least this length are shorter: their measurement costs little, and a
 /// program makes fewer of them.
 const LONG_BYTES: u64 = 64 << 10;
-const LONG_RUN_COPIES: u8 = 32;
+const LONG_RUN_COPIES: u16 = 32;
+/// After this number of runs in a row in which shorter copies would gain nothing by queueing, runs are
+/// longer by this factor: a timed copy costs what many short ones do.
+pub const SETTLED_RUNS: u8 = 16;
+const SETTLED_FACTOR: u16 = 8;
 /// A site that queues makes one inline copy in this number of runs, to measure it again.
 const REFRESH_RUNS: u8 = 16;
 /// A site leaves after this number of losing runs in excess of others.
@@ -82,9 +86,11 @@ pub(super) struct Class {
     /// Waits since the mean was taken.
     run_wait_ns: f32,
     /// Copies of a run.
-    run: u8,
+    run: u16,
     /// Time to read a line that the service wrote, where no sample says it.
     remote_line_ns: f32,
+    /// Runs in a row without an expected gain.
+    settled_runs: u8,
     /// Number of runs between two trials.
     backoff: u16,
     /// Number of further copies during which the woken service may become awake.
@@ -100,7 +106,7 @@ pub(super) struct Class {
 impl Class {
     pub fn decide(&mut self, costs: &Costs, request: &Request) -> Choice {
         let Some(inline_ns) = self.inline_ns() else { return Choice::inline(0) };
-        let long_run = if request.bytes >= LONG_BYTES { LONG_RUN_COPIES } else { u8::MAX };
+        let long_run = if request.bytes >= LONG_BYTES { LONG_RUN_COPIES } else { u16::MAX };
         self.run = request.run.clamp(1, long_run);
         self.remote_line_ns = costs.remote_line_ns;
         let run = self.run - 1;
@@ -131,8 +137,13 @@ impl Class {
         let awake = Request { is_awake: true, ..*request };
         self.forecast_ns = self.forecast(&awake, inline_ns);
         let pays = self.forecast_ns <= ENTER * inline_ns;
-        if !pays || !self.ledger.affords(0.0) {
-            self.cause = if pays { Cause::Allowance } else { Cause::Forecast };
+        if !pays {
+            self.cause = Cause::Forecast;
+            return self.settle(request);
+        }
+        self.settled_runs = 0;
+        if !self.ledger.affords(0.0) {
+            self.cause = Cause::Allowance;
             return Choice::inline(run);
         }
         if !self.is_worth_waking(costs, request, inline_ns) {
@@ -145,8 +156,16 @@ impl Class {
         Choice::queue(0)
     }
 
+    /// Copies inline, for a longer run if the site has long had no gain to expect.
+    fn settle(&mut self, request: &Request) -> Choice {
+        self.settled_runs = self.settled_runs.saturating_add(1);
+        let is_settled = self.settled_runs > SETTLED_RUNS && request.bytes < LONG_BYTES;
+        let factor = if is_settled { SETTLED_FACTOR } else { 1 };
+        Choice::inline(self.run.saturating_mul(factor) - 1)
+    }
+
     /// Wakes the service, if the allowance has that much, and copies inline meanwhile.
-    fn wake(&mut self, run: u8) -> Choice {
+    fn wake(&mut self, run: u16) -> Choice {
         self.cause = Cause::Asleep;
         if self.waking > 0 {
             self.waking -= 1;
@@ -280,6 +299,10 @@ impl Class {
     }
 
     pub fn observe_window(&mut self, window_ns: f32) {
+        if window_ns > HANDOFF_NS + 2.0 * self.window_ns().unwrap_or(0.0) {
+            // The program has changed, perhaps.
+            self.settled_runs = 0;
+        }
         self.window.add(window_ns);
     }
 

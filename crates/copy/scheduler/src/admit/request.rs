@@ -53,8 +53,9 @@ pub struct Request {
     pub pending_bytes: u64,
     /// The service is awake.
     pub is_awake: bool,
-    /// Maximum number of copies that the decision holds for, with this one.
-    pub run: u8,
+    /// Number of copies that a decision usually holds for, with this one. It may be eight times as
+    /// many: see [`SETTLED_RUNS`](super::SETTLED_RUNS).
+    pub run: u16,
 }
 
 /// Answer to a [`Request`].
@@ -65,7 +66,7 @@ pub struct Choice {
     /// The decision for the next copies of the class, which are not timed.
     pub usual: Verdict,
     /// Number of these copies.
-    pub copies: u8,
+    pub copies: u16,
     /// Wake the service: queueing is likely to pay.
     pub wake: bool,
 }
@@ -86,12 +87,12 @@ pub struct QueuedTiming {
 
 impl Choice {
     /// Inline, with this number of copies after it.
-    pub(super) fn inline(copies: u8) -> Choice {
+    pub(super) fn inline(copies: u16) -> Choice {
         Choice { verdict: Verdict::Inline, usual: Verdict::Inline, copies, wake: false }
     }
 
     /// Queued, with this number of copies after it.
-    pub(super) fn queue(copies: u8) -> Choice {
+    pub(super) fn queue(copies: u16) -> Choice {
         Choice { verdict: Verdict::Queue, usual: Verdict::Queue, copies, wake: false }
     }
 }

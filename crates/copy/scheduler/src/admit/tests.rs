@@ -39,8 +39,10 @@ struct Seen {
 struct Simulated {
     site: CallSite,
     usual: Verdict,
-    left: u8,
+    left: u16,
     wakes: u32,
+    /// Number of decisions.
+    asked: u32,
 }
 
 impl Simulated {
@@ -59,6 +61,7 @@ impl Simulated {
                         run: RUN_COPIES,
                     };
                     let choice = self.site.decide(&COSTS, &request);
+                    self.asked += 1;
                     (self.left, self.usual) = (choice.copies, choice.usual);
                     self.wakes += u32::from(choice.wake);
                     (choice.verdict, true)
@@ -103,6 +106,31 @@ fn a_site_without_a_window_is_never_tried() {
         let seen = site.run(World::new(len, copy_ns, 0), 20_000, |_| 0);
         assert_eq!(seen.queued, 0);
     }
+}
+
+#[test]
+fn a_site_without_a_gain_is_asked_less_and_less_and_notices_a_window_all_the_same() {
+    let mut site = Simulated::default();
+    let short = World::new(8192, 300, 0);
+    let asked = |site: &mut Simulated, world: World, count: u32| {
+        let before = site.asked;
+        site.run(world, count, |_| 0);
+        site.asked - before
+    };
+    let run = u32::from(RUN_COPIES);
+    let settled = run * u32::from(SETTLED_RUNS);
+    let first = asked(&mut site, short, settled);
+    assert!((SETTLED_RUNS.into()..SETTLED_RUNS as u32 + 8).contains(&first), "{first}");
+    let later = asked(&mut site, short, 10 * settled);
+    assert!((20..30).contains(&later), "{later}: a run is eight times as long");
+    // Several measurements are needed before the new window counts.
+    let seen = site.run(World { window_ns: 3_000, ..short }, (8 + 12) * run, |_| 0);
+    assert!(seen.queued > 0);
+    // Long copies are always asked about.
+    let long = World::new(64 << 10, 1_000, 0);
+    let mut site = Simulated::default();
+    site.run(long, 100_000, |_| 0);
+    assert!(asked(&mut site, long, 3200) >= 100);
 }
 
 #[test]
