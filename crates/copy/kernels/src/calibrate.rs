@@ -2,8 +2,10 @@
 //! the cost to read a cache line that another core wrote.
 //!
 //! For each class of length, all loops copy one size from warm caches to warm caches, in turn and
-//! in several rounds, so disturbances affect all of them alike. Medians decide. A loop replaces
-//! the preferred one only if it is clearly faster. The first touch of buffers larger than the
+//! in several rounds, so disturbances affect all of them alike. A round has several distances between
+//! source and destination within a page: the order of the loops depends on it. One byte of each line
+//! is read after a copy, as the program will. Medians decide. A loop replaces the preferred one only
+//! if it is clearly faster. The first touch of buffers larger than the
 //! caches would take longer than a few milliseconds, so the last classes use the largest sample.
 //!
 //! [`Calibrator`] runs it step by step, for callers that have other work in between.
@@ -16,16 +18,21 @@ use crate::kernel::{self, CLASS_BYTES_MAX, CLASSES, Kernel};
 
 /// Number of rounds for the median.
 const ROUNDS: usize = 7;
-/// Number of bytes that one loop copies in one round of a class; at least one copy.
+/// Bytes of a page, and offsets of source and destination in one: allocators align to 16 bytes.
+const PAGE_BYTES: usize = 4 << 10;
+const OFFSETS: [(usize, usize); 4] = [(0, 0), (16, 32), (1040, 16), (2080, 0)];
+/// Number of bytes that one loop copies in one round of a class; at least a copy for each offset.
 const ROUND_BYTES: usize = 256 << 10;
 /// Maximum sample size, in bytes.
 const SAMPLE_BYTES_MAX: usize = 256 << 10;
 /// Minimum advantage over the preferred loop, in percent of the time.
 const BETTER_PERCENT: u64 = 5;
 /// Maximum total time of all steps; classes that are not measured keep the preferred loop.
-const BUDGET: Duration = Duration::from_millis(4);
+const BUDGET: Duration = Duration::from_millis(8);
 /// Class whose loop determines the processor's copy rate for large copies: up to 64 KiB.
 const LARGE_CLASS: usize = 4;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 /// Number of lines that move from core to core in one round.
 const REMOTE_LINES: usize = 1024;
 /// Number of rounds for the median.
@@ -111,7 +118,8 @@ impl Calibrator {
         match &mut self.buffers {
             // The first touch of the buffers takes as long as a class.
             None => {
-                self.buffers = Some((vec![1_u8; SAMPLE_BYTES_MAX], vec![2_u8; SAMPLE_BYTES_MAX]));
+                let buffer = |byte| vec![byte; SAMPLE_BYTES_MAX + 2 * PAGE_BYTES];
+                self.buffers = Some((buffer(1), buffer(2)));
             }
             Some((source, target)) if self.took < BUDGET => {
                 self.classes.push(measure(sample_bytes(class), source, target));
@@ -142,13 +150,21 @@ fn sample_bytes(class: usize) -> usize {
     (CLASS_BYTES_MAX[class] / 2).min(SAMPLE_BYTES_MAX)
 }
 
+/// Returns the offset of the first page that begins in the buffer.
+fn first_page(buffer: &[u8]) -> usize {
+    buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
+}
+
 fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTimings {
+    let source = &source[first_page(source)..];
+    let start = first_page(target);
+    let target = &mut target[start..];
     let kernels = kernel::available();
     let mut rounds: Vec<[u64; ROUNDS]> = vec![[0; ROUNDS]; kernels.len()];
     // The first round warms the caches.
     for round in 0..=ROUNDS {
         for (kernel, times) in kernels.iter().zip(&mut rounds) {
-            let ps = time(kernel, &source[..sample_bytes], &mut target[..sample_bytes]);
+            let ps = time(kernel, source, target, sample_bytes);
             times[round.saturating_sub(1)] = ps;
         }
     }
@@ -163,16 +179,20 @@ fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTiming
     }
 }
 
-/// Returns the time of one copy, in picoseconds.
-fn time(kernel: &Kernel, source: &[u8], target: &mut [u8]) -> u64 {
-    let copies = (ROUND_BYTES / source.len()).max(1);
+/// Returns the time of one copy, in picoseconds: the mean over all offsets.
+fn time(kernel: &Kernel, source: &[u8], target: &mut [u8], bytes: usize) -> u64 {
+    let repeats = (ROUND_BYTES / bytes / OFFSETS.len()).max(1);
     let begin = Instant::now();
-    for _ in 0..copies {
-        // SAFETY: two slices, so they are valid and do not overlap; `measure` gave them the same
-        // length.
-        unsafe { kernel.copy(target.as_mut_ptr(), source.as_ptr(), source.len()) };
+    for (from, to) in OFFSETS {
+        let (source, target) = (&source[from..from + bytes], &mut target[to..to + bytes]);
+        for _ in 0..repeats {
+            kernel.copy_slice(target, source);
+            let lines = target.iter().step_by(LINE_BYTES);
+            std::hint::black_box(lines.map(|byte| u64::from(*byte)).sum::<u64>());
+        }
     }
-    (begin.elapsed().as_nanos() as u64).saturating_mul(1000) / copies as u64
+    let copies = (repeats * OFFSETS.len()) as u64;
+    (begin.elapsed().as_nanos() as u64).saturating_mul(1000) / copies
 }
 
 /// Returns the index of the fastest permitted loop, or of the first one if that is about as fast.

@@ -64,8 +64,8 @@ impl Kernel {
         Kernel { name, routine, guarded: false }
     }
 
-    /// Returns the name: `avx512`, `avx2`, `sse2`, `erms`, `neon`, `bytes`, `libc`, `portable`,
-    /// and `stream-` with some of these.
+    /// Returns the name: `avx512`, `avx2`, `sse2`, `erms`, `mixed`, `neon`, `bytes`, `libc`,
+    /// `portable`, and `stream-` with some of these.
     pub fn name(&self) -> &'static str {
         self.name
     }

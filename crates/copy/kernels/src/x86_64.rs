@@ -265,6 +265,26 @@ unlade_copyunit_bytes_end:
     copyunit_leave
 copyunit_end unlade_copyunit_erms
 
+# `rep movsb`, which is fastest in the second-level cache, but slow where a store precedes a load of the
+# next bytes at the same place in a page: there vectors copy.
+.macro copyunit_mixed vectors
+    mov eax, edi
+    sub eax, esi
+    dec eax
+    and eax, 4095
+    cmp eax, 63
+    jb \vectors
+    jmp unlade_copyunit_erms
+.endm
+
+copyunit_enter unlade_copyunit_mixed_avx512
+    copyunit_mixed unlade_copyunit_avx512
+copyunit_end unlade_copyunit_mixed_avx512
+
+copyunit_enter unlade_copyunit_mixed_avx2
+    copyunit_mixed unlade_copyunit_avx2
+copyunit_end unlade_copyunit_mixed_avx2
+
 # The fence is for what was stored around the caches before the fault.
 copyunit_enter unlade_copyunit_recover
     sfence
@@ -292,6 +312,7 @@ copyunit_end unlade_copyunit_give_up
 .purgem copyunit_loop
 .purgem copyunit_vectors
 .purgem copyunit_stream
+.purgem copyunit_mixed
 .popsection
 "#
 );
@@ -301,6 +322,8 @@ unsafe extern "C" {
     fn unlade_copyunit_avx2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_sse2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_erms(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
+    fn unlade_copyunit_mixed_avx512(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
+    fn unlade_copyunit_mixed_avx2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_stream_avx512(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_stream_avx2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
     fn unlade_copyunit_stream_sse2(dst: *mut u8, src: *const u8, bytes: usize) -> Raw;
@@ -325,7 +348,19 @@ pub(crate) fn kernels() -> impl Iterator<Item = Kernel> {
     // `rep movsb` works everywhere, but is slow on processors that do not announce it.
     let (third, fourth) = if has_erms() { (erms, sse2) } else { (sse2, erms) };
     let has_avx2 = is_x86_feature_detected!("avx2");
-    let all = [has_avx512().then_some(avx512), has_avx2.then_some(avx2), Some(third), Some(fourth)];
+    let mixed = match (has_avx512(), has_avx2) {
+        (true, _) => Some(Kernel::guarded("mixed", unlade_copyunit_mixed_avx512)),
+        (false, true) => Some(Kernel::guarded("mixed", unlade_copyunit_mixed_avx2)),
+        (false, false) => None,
+    };
+    let mixed = mixed.filter(|_| has_erms());
+    let all = [
+        has_avx512().then_some(avx512),
+        has_avx2.then_some(avx2),
+        mixed,
+        Some(third),
+        Some(fourth),
+    ];
     all.into_iter().flatten()
 }
 
