@@ -4,7 +4,7 @@
 use crate::bench::cpu;
 use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{clock_ns, middle_mean, ns};
+use crate::bench::samples::{clock_ns, ns, trimmed_mean};
 use anyhow::{Result, anyhow};
 use serde_json::{Map, json};
 use std::hint::black_box;
@@ -83,7 +83,7 @@ fn measure(bytes: usize, is_cold: bool, rounds: usize, clock_ns: f64) -> Vec<f64
                     None => buffers.chained(site, is_cold),
                 };
                 let mut samples: Vec<f64> = (0..repeats).map(once).collect();
-                (middle_mean(&mut samples) - clock_ns).max(1.0)
+                (trimmed_mean(&mut samples) - clock_ns).max(1.0)
             });
             ways.collect()
         })

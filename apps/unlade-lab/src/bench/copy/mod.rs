@@ -93,7 +93,7 @@ answered, by two clients of a daemon that is a thread of this process. Beside it
 plain receive or copy; beside tls, records opened by rustls in its own buffers and, as with the \
 service, where they were received: the faster counts. CPU is the processor time of the whole process, in proportion.
 
-Figures are medians over rounds (in micro, of the mean of the middle half of a round's samples), \
+Figures are medians over rounds (in micro, of the mean of a round's samples without the extreme ones), \
 after the cost of reading the clock is taken off. The end says \
 what processor time each part took, of all threads, and lists every case in which the offload \
 loses.";

@@ -4,7 +4,7 @@
 use super::sockets::{Wire, send_all};
 use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{clock_ns, middle_mean, ns};
+use crate::bench::samples::{clock_ns, ns, trimmed_mean};
 use anyhow::{Context, Result, ensure};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
@@ -159,9 +159,9 @@ fn measure(bytes: usize, rounds: usize) -> Result<[Cost; 3]> {
             // The first round only warms up.
             if round > 0 {
                 let mut samples: Vec<f64> = costs.iter().map(|cost| cost.ns).collect();
-                times.push((middle_mean(&mut samples) - clock_ns).max(1.0));
+                times.push((trimmed_mean(&mut samples) - clock_ns).max(1.0));
                 let mut samples: Vec<f64> = costs.iter().map(|cost| cost.thread_ns).collect();
-                threads.push(middle_mean(&mut samples));
+                threads.push(trimmed_mean(&mut samples));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{middle_mean, ns};
+use crate::bench::samples::{ns, trimmed_mean};
 use anyhow::{Context, Result};
 use serde_json::{Map, json};
 use std::hint::black_box;
@@ -41,7 +41,7 @@ fn submit_ns(service: &Service, clock_ns: f64) -> Result<f64> {
         });
         samples.push((took - clock_ns).max(0.0) / BATCH as f64);
     }
-    Ok(middle_mean(&mut samples))
+    Ok(trimmed_mean(&mut samples))
 }
 
 /// Cost of checking that bytes have arrived.

@@ -12,7 +12,7 @@ mod ways;
 use crate::bench::cpu;
 use crate::bench::figures::median;
 use crate::bench::record::Sink;
-use crate::bench::samples::{clock_ns, middle_mean};
+use crate::bench::samples::{clock_ns, trimmed_mean};
 use anyhow::{Result, anyhow};
 use case::{Buffers, Case};
 use hog::Hog;
@@ -109,12 +109,12 @@ impl Measurement<'_> {
             .map(|kernel| {
                 let once = |_| alone(kernel, &mut self.buffers, self.case, self.window);
                 let mut samples: Vec<f64> = (0..self.repeats).map(once).collect();
-                (middle_mean(&mut samples) - overhead_ns).max(1.0)
+                (trimmed_mean(&mut samples) - overhead_ns).max(1.0)
             })
             .collect();
         let mut samples: Vec<f64> = (0..2 * self.repeats).map(|_| self.served()).collect();
         // The first half wakes the service.
-        means.push(middle_mean(&mut samples[self.repeats..]));
+        means.push(trimmed_mean(&mut samples[self.repeats..]));
         means
     }
 }
