@@ -1,12 +1,12 @@
-//! Calibration: measures in a few milliseconds the fastest loop for each size on this machine, and
+//! Calibration: measures in some milliseconds the fastest loop for each size on this machine, and
 //! the cost to read a cache line that another core wrote.
 //!
 //! For each class of length, all loops copy one size from warm caches to warm caches, in turn and
-//! in several rounds, so disturbances affect all of them alike. A round has several distances between
-//! source and destination within a page: the order of the loops depends on it. One byte of each line
-//! is read after a copy, as the program will. Medians decide. A loop replaces the preferred one only
-//! if it is clearly faster. The first touch of buffers larger than the
-//! caches would take longer than a few milliseconds, so the last classes use the largest sample.
+//! in several rounds, so disturbances affect all of them alike. A round has several distances
+//! between source and destination within a page: the order of the loops depends on it. One byte of
+//! each line is read after a copy, as the program will. Medians decide. A loop replaces the
+//! preferred one only if it is clearly faster. Larger samples than the caches would take longer,
+//! so the last class has one of 1 MiB.
 //!
 //! [`Calibrator`] runs it step by step, for callers that have other work in between.
 
@@ -14,23 +14,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::kernel::{self, CLASS_BYTES_MAX, CLASSES, Kernel};
+use crate::kernel::{self, CLASSES, Kernel, class_bytes_max};
 
-/// Number of rounds for the median.
+/// Number of rounds for the median; fewer where a copy is long.
 const ROUNDS: usize = 7;
+const LONG_ROUNDS: usize = 3;
+const LONG_BYTES: usize = 256 << 10;
 /// Bytes of a page, and offsets of source and destination in one: allocators align to 16 bytes.
 const PAGE_BYTES: usize = 4 << 10;
 const OFFSETS: [(usize, usize); 4] = [(0, 0), (16, 32), (1040, 16), (2080, 0)];
 /// Number of bytes that one loop copies in one round of a class; at least a copy for each offset.
 const ROUND_BYTES: usize = 256 << 10;
 /// Maximum sample size, in bytes.
-const SAMPLE_BYTES_MAX: usize = 256 << 10;
+const SAMPLE_BYTES_MAX: usize = 1 << 20;
+/// Size of a buffer, with room for its offset, and bytes that one step touches first.
+const BUFFER_BYTES: usize = SAMPLE_BYTES_MAX + 2 * PAGE_BYTES;
+const TOUCHED_BYTES: usize = 64 << 10;
 /// Minimum advantage over the preferred loop, in percent of the time.
 const BETTER_PERCENT: u64 = 5;
 /// Maximum total time of all steps; classes that are not measured keep the preferred loop.
-const BUDGET: Duration = Duration::from_millis(8);
-/// Class whose loop determines the processor's copy rate for large copies: up to 64 KiB.
-const LARGE_CLASS: usize = 4;
+const BUDGET: Duration = Duration::from_millis(40);
+/// Length whose loop determines the processor's copy rate for large copies.
+const LARGE_BYTES: usize = 64 << 10;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
 /// Number of lines that move from core to core in one round.
@@ -70,7 +75,7 @@ impl ClassTimings {
 /// Measurements by class.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// One entry for each class of [`CLASS_BYTES_MAX`].
+    /// One entry for each class of [`kernel::class`].
     pub classes: [ClassTimings; CLASSES],
 }
 
@@ -78,7 +83,7 @@ impl Calibration {
     /// Returns the processor's rate for large copies within its caches, in bytes per microsecond;
     /// `None` if not measured.
     pub fn bytes_per_us(&self) -> Option<u64> {
-        let large = &self.classes[LARGE_CLASS];
+        let large = &self.classes[kernel::class(LARGE_BYTES)];
         let ps = large.copy_ps.get(large.best_guarded).copied().filter(|ps| *ps > 0)?;
         Some((large.sample_bytes as u64).saturating_mul(1_000_000) / ps)
     }
@@ -98,17 +103,19 @@ pub fn calibrate() -> Calibration {
     calibrator.into_result()
 }
 
-/// Measures one class at a time.
+/// Measures one round of one class at a time.
 #[derive(Debug, Default)]
 pub struct Calibrator {
     classes: Vec<ClassTimings>,
+    /// Times of each loop in the class that is measured now, in picoseconds.
+    rounds: Vec<Vec<u64>>,
     buffers: Option<(Vec<u8>, Vec<u8>)>,
     took: Duration,
 }
 
 impl Calibrator {
-    /// Measures the next class, which takes less than a millisecond of a core. Returns false if
-    /// nothing is left to measure.
+    /// Measures once more, which takes less than a millisecond of a core. Returns false if nothing
+    /// is left to measure.
     pub fn step(&mut self) -> bool {
         let class = self.classes.len();
         if class >= CLASSES {
@@ -116,13 +123,25 @@ impl Calibrator {
         }
         let begin = Instant::now();
         match &mut self.buffers {
-            // The first touch of the buffers takes as long as a class.
             None => {
-                let buffer = |byte| vec![byte; SAMPLE_BYTES_MAX + 2 * PAGE_BYTES];
-                self.buffers = Some((buffer(1), buffer(2)));
+                let buffer = || Vec::with_capacity(BUFFER_BYTES);
+                self.buffers = Some((buffer(), buffer()));
+            }
+            // The first touch of all pages at once would take milliseconds.
+            Some((source, target)) if source.len() < BUFFER_BYTES => {
+                let bytes = (source.len() + TOUCHED_BYTES).min(BUFFER_BYTES);
+                source.resize(bytes, 1);
+                target.resize(bytes, 2);
             }
             Some((source, target)) if self.took < BUDGET => {
-                self.classes.push(measure(sample_bytes(class), source, target));
+                let bytes = sample_bytes(class);
+                self.rounds.push(round(bytes, source, target));
+                let rounds = if bytes < LONG_BYTES { ROUNDS } else { LONG_ROUNDS };
+                // The first round warms the caches.
+                if self.rounds.len() > rounds {
+                    self.classes.push(judge(bytes, &self.rounds[1..]));
+                    self.rounds.clear();
+                }
             }
             Some(_) => self.classes.push(unmeasured(sample_bytes(class))),
         }
@@ -147,7 +166,7 @@ fn unmeasured(sample_bytes: usize) -> ClassTimings {
 
 /// Returns a size from the middle of a class.
 fn sample_bytes(class: usize) -> usize {
-    (CLASS_BYTES_MAX[class] / 2).min(SAMPLE_BYTES_MAX)
+    (class_bytes_max(class) / 4 * 3).min(SAMPLE_BYTES_MAX)
 }
 
 /// Returns the offset of the first page that begins in the buffer.
@@ -155,22 +174,23 @@ fn first_page(buffer: &[u8]) -> usize {
     buffer.as_ptr().align_offset(PAGE_BYTES).min(PAGE_BYTES)
 }
 
-fn measure(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> ClassTimings {
+/// Returns the time of one copy by each loop, in picoseconds.
+fn round(sample_bytes: usize, source: &[u8], target: &mut [u8]) -> Vec<u64> {
     let source = &source[first_page(source)..];
     let start = first_page(target);
     let target = &mut target[start..];
+    kernel::available().iter().map(|kernel| time(kernel, source, target, sample_bytes)).collect()
+}
+
+/// The medians of an odd number of rounds, and the loops that they make the best.
+fn judge(sample_bytes: usize, rounds: &[Vec<u64>]) -> ClassTimings {
     let kernels = kernel::available();
-    let mut rounds: Vec<[u64; ROUNDS]> = vec![[0; ROUNDS]; kernels.len()];
-    // The first round warms the caches.
-    for round in 0..=ROUNDS {
-        for (kernel, times) in kernels.iter().zip(&mut rounds) {
-            let ps = time(kernel, source, target, sample_bytes);
-            times[round.saturating_sub(1)] = ps;
-        }
-    }
-    // A fixed odd number of integers: no sort and no mean of two is needed.
-    let median = |mut times: [u64; ROUNDS]| *times.select_nth_unstable(ROUNDS / 2).1;
-    let copy_ps: Vec<u64> = rounds.into_iter().map(median).collect();
+    let median = |kernel: usize| {
+        let mut times: Vec<u64> = rounds.iter().map(|times| times[kernel]).collect();
+        let middle = times.len() / 2;
+        *times.select_nth_unstable(middle).1
+    };
+    let copy_ps: Vec<u64> = (0..kernels.len()).map(median).collect();
     ClassTimings {
         sample_bytes,
         best: best(&copy_ps, |_| true),
@@ -325,8 +345,9 @@ mod tests {
     #[test]
     fn a_step_is_a_class_and_what_is_not_measured_keeps_its_loop() {
         let mut calibrator = Calibrator::default();
-        // One step for the buffers, one for the first class.
-        assert!(calibrator.step() && calibrator.step());
+        let buffers = 1 + BUFFER_BYTES.div_ceil(TOUCHED_BYTES);
+        assert!((0..buffers + 1 + ROUNDS).all(|_| calibrator.step()));
+        assert_eq!(calibrator.classes.len(), 1);
         calibrator.took = BUDGET;
         let steps = (0..CLASSES).take_while(|_| calibrator.step()).count();
         assert_eq!(steps, CLASSES - 1);
@@ -359,7 +380,7 @@ mod tests {
             assert!(measured.best_guarded().is_guarded());
         }
         found.apply();
-        for bytes in CLASS_BYTES_MAX.into_iter().take(CLASSES - 1).flat_map(|b| [b - 1, b, b + 1]) {
+        for bytes in (0..CLASSES - 1).map(class_bytes_max).flat_map(|b| [b - 1, b, b + 1]) {
             let from: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
             let mut to = vec![0; bytes];
             // SAFETY: two vectors of `bytes` bytes.

@@ -13,18 +13,22 @@ use crate::{arch, portable, stream};
 
 pub use crate::routine::{Hint, Kernel};
 
-/// Number of length classes with a loop of their own.
-pub const CLASSES: usize = 8;
+/// Number of length classes with a loop of their own: up to 256 bytes, then a class for each power of
+/// two up to 1 MiB, and one for all longer copies.
+pub const CLASSES: usize = 14;
 
-/// Maximum length of each class, in bytes; each class begins behind the previous one.
-pub const CLASS_BYTES_MAX: [usize; CLASSES] =
-    [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, usize::MAX];
+const FIRST_CLASS_LOG2: u32 = 8;
 
 /// Returns the class of a copy of `bytes`.
 #[inline]
 pub fn class(bytes: usize) -> usize {
     let log2_ceil = usize::BITS - bytes.saturating_sub(1).leading_zeros();
-    (log2_ceil.saturating_sub(7) as usize / 2).min(CLASSES - 1)
+    (log2_ceil.saturating_sub(FIRST_CLASS_LOG2) as usize).min(CLASSES - 1)
+}
+
+/// Returns the maximum length of a class, in bytes; each class begins behind the previous one.
+pub const fn class_bytes_max(class: usize) -> usize {
+    if class + 1 < CLASSES { 1 << (FIRST_CLASS_LOG2 as usize + class) } else { usize::MAX }
 }
 
 /// Returns the loops that this machine can run, the preferred first; the last two are `libc` and
@@ -134,7 +138,8 @@ mod tests {
     #[test]
     fn classes_end_where_the_table_says() {
         assert_eq!(class(0), 0);
-        for (at, last) in CLASS_BYTES_MAX.into_iter().enumerate() {
+        for at in 0..CLASSES {
+            let last = class_bytes_max(at);
             assert_eq!(class(last), at);
             if at + 1 < CLASSES {
                 assert_eq!(class(last + 1), at + 1);

@@ -1,7 +1,7 @@
 //! Every loop against a simple one: all small lengths, the limits of all classes, all alignments,
 //! with checks of the surrounding bytes.
 
-use unlade_copy_kernels::kernel::{self, CLASS_BYTES_MAX, CLASSES, Kernel};
+use unlade_copy_kernels::kernel::{self, CLASSES, Kernel, class_bytes_max};
 use unlade_copy_kernels::{Hint, stream};
 use unlade_testkit::{Random, seed};
 
@@ -120,7 +120,7 @@ fn the_chosen_loop_copies_every_class_with_both_hints() {
     let mut random = Random::new(seed());
     let bytes_max = stream::STREAM_BYTES_MIN + 70_000;
     let mut bench = Bench::new(&mut random, bytes_max);
-    let edges = CLASS_BYTES_MAX[..CLASSES - 1].iter().flat_map(|&last| [last - 1, last, last + 1]);
+    let edges = (0..CLASSES - 1).map(class_bytes_max).flat_map(|last| [last - 1, last, last + 1]);
     for bytes in
         edges.chain([0, 1, stream::STREAM_PART_BYTES_MIN - 1, stream::STREAM_BYTES_MIN, bytes_max])
     {
