@@ -106,6 +106,7 @@ pub(super) struct Class {
 impl Class {
     pub fn decide(&mut self, costs: &Costs, request: &Request) -> Choice {
         let Some(inline_ns) = self.inline_ns() else { return Choice::inline(0) };
+        self.ledger.fit(inline_ns);
         let long_run = if request.bytes >= LONG_BYTES { LONG_RUN_COPIES } else { u16::MAX };
         self.run = request.run.clamp(1, long_run);
         self.remote_line_ns = costs.remote_line_ns;

@@ -3,31 +3,43 @@
 //! Each copy earns a small part of the time that it takes inline. Each copy that took longer than
 //! inline, and each wake-up, is charged what it lost. Copies that took less time give back what
 //! they gained, up to a limit. Nothing is queued while the allowance is negative. It follows that
-//! all copies of a site together take at most `1 + EARNED` of the inline time, plus
-//! [`ALLOWANCE_NS`], plus one late copy.
+//! all copies of a site together take at most `1 + EARNED` of the inline time, plus the initial
+//! allowance, plus one late copy. The initial allowance is [`ALLOWANCE_NS`], of long copies the time
+//! of one: they are few, so that 2 % of them would not pay a trial for a long time.
 
 /// Part of the inline time that may be lost.
 pub const EARNED: f32 = 0.02;
-/// Initial allowance: some trials, and a wake-up.
+/// Initial allowance at least: some trials, and a wake-up.
 const ALLOWANCE_NS: f32 = 30_000.0;
-/// Maximum allowance.
-const ALLOWANCE_NS_MAX: f32 = 300_000.0;
+/// Maximum allowance, in initial ones.
+const ALLOWANCES_MAX: f32 = 10.0;
 
 /// Allowance of a site and class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ledger {
     allowance_ns: f32,
+    /// The initial allowance.
+    initial_ns: f32,
     /// All losses so far, without the gains.
     lost_ns: f64,
 }
 
 impl Default for Ledger {
     fn default() -> Ledger {
-        Ledger { allowance_ns: ALLOWANCE_NS, lost_ns: 0.0 }
+        Ledger { allowance_ns: ALLOWANCE_NS, initial_ns: ALLOWANCE_NS, lost_ns: 0.0 }
     }
 }
 
 impl Ledger {
+    /// Adjusts the initial allowance to copies that take `inline_ns` each. Only a longer time than
+    /// before changes it.
+    pub fn fit(&mut self, inline_ns: f32) {
+        if inline_ns.is_finite() && inline_ns > self.initial_ns {
+            self.allowance_ns += inline_ns - self.initial_ns;
+            self.initial_ns = inline_ns;
+        }
+    }
+
     /// Records copies that take `inline_ns` together.
     pub fn earn(&mut self, inline_ns: f32) {
         self.add(EARNED * inline_ns);
@@ -53,7 +65,7 @@ impl Ledger {
 
     fn add(&mut self, ns: f32) {
         if ns.is_finite() {
-            self.allowance_ns = (self.allowance_ns + ns).min(ALLOWANCE_NS_MAX);
+            self.allowance_ns = (self.allowance_ns + ns).min(ALLOWANCES_MAX * self.initial_ns);
         }
     }
 
@@ -87,12 +99,30 @@ mod tests {
     #[test]
     fn gains_allow_further_losses_up_to_a_limit() {
         let mut ledger = Ledger::default();
+        let max_ns = ALLOWANCES_MAX * ALLOWANCE_NS;
         ledger.charge(ALLOWANCE_NS + 1.0);
         assert!(!ledger.affords(0.0));
         ledger.charge(-1e9);
-        assert!(ledger.affords(ALLOWANCE_NS_MAX) && !ledger.affords(ALLOWANCE_NS_MAX + 1.0));
+        assert!(ledger.affords(max_ns) && !ledger.affords(max_ns + 1.0));
         assert!((ledger.lost_ns() - f64::from(ALLOWANCE_NS + 1.0)).abs() < 1.0);
         ledger.charge(f32::NAN);
-        assert!(ledger.affords(ALLOWANCE_NS_MAX));
+        assert!(ledger.affords(max_ns));
+    }
+
+    #[test]
+    fn a_long_copy_may_lose_its_own_time_once() {
+        let mut ledger = Ledger::default();
+        ledger.fit(1_000.0);
+        assert!(ledger.affords(ALLOWANCE_NS) && !ledger.affords(ALLOWANCE_NS + 1.0));
+        ledger.fit(400_000.0);
+        ledger.fit(300_000.0);
+        assert!(ledger.affords(400_000.0) && !ledger.affords(401_000.0));
+        ledger.charge(400_000.0);
+        ledger.fit(400_000.0);
+        assert!(!ledger.affords(1.0), "not twice");
+        ledger.charge(-1e9);
+        assert!(ledger.affords(4_000_000.0) && !ledger.affords(4_001_000.0));
+        ledger.fit(f32::NAN);
+        assert!(ledger.affords(4_000_000.0));
     }
 }
