@@ -1,6 +1,7 @@
 //! Client of the copy service: submits and completes copies, and runs handlers.
 
 use std::ops::Range;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -436,6 +437,32 @@ impl Copier {
         if len > 0 && is_here { self.queue().try_acquire() } else { None }
     }
 
+    /// As [`Copier::acquire`], also for a daemon that has the socket and the memory from `address` on.
+    #[inline]
+    pub(crate) fn acquire_at(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_send: bool,
+        address: usize,
+        len: usize,
+    ) -> Option<Ticket> {
+        match (self.remote(), is_send) {
+            (Some(remote), _) => remote.acquire(fd, is_send, address, len),
+            (None, true) => self.acquire_here(len),
+            (None, false) => self.acquire(len, address..address + len),
+        }
+    }
+
+    /// Returns the number of bytes of a receive or send that a daemon had moved before it was killed.
+    pub(crate) fn moved(&self, ticket: Ticket) -> u32 {
+        self.attachment.moved(ticket)
+    }
+
+    /// Claims all of `bits`, or nothing if one of them is claimed.
+    pub(crate) fn claim_all_or_none(&self, ticket: Ticket, bits: u32) -> bool {
+        self.attachment.claim_all_or_none(ticket, bits)
+    }
+
     /// Acquires a ticket for a copy, if the service can access its bytes.
     #[inline]
     pub(crate) fn acquire_for(&self, dst: *mut u8, src: *const u8, len: usize) -> Option<Ticket> {
@@ -735,7 +762,9 @@ impl Copier {
     /// process ends between two copies without claims; a daemon may be killed.
     pub(crate) fn take_back(&self) {
         if let Some(remote) = self.attachment.remote() {
-            remote.take_back();
+            for (ticket, queued, bits) in remote.take_back(|ticket| self.pending().get(ticket)) {
+                self.lose(ticket, &queued, bits);
+            }
         }
         self.release_orphaned();
     }

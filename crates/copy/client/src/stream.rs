@@ -9,7 +9,7 @@ use std::slice;
 use rustix::net::{RecvFlags, SendFlags};
 use unlade_shm::{Task, segment};
 
-use crate::admission::{RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
+use crate::admission::{DAEMON_SOCKET_BYTES_MIN, RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
 use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::Kind;
@@ -61,8 +61,8 @@ impl Copier {
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= RECEIVE_BYTES_MIN || options.queued && count > 0)
-            && let Some(ticket) = self.acquire(count, dst.addr()..dst.addr() + count)
+        if (count >= self.task_bytes_min(RECEIVE_BYTES_MIN) || options.queued && count > 0)
+            && let Some(ticket) = self.acquire_at(fd, false, dst.addr(), count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
@@ -133,8 +133,8 @@ impl Copier {
         if let Some(token) = unsafe { self.send_past_deferred(fd, src, len, options)? } {
             return Ok(token);
         }
-        if (len >= SEND_BYTES_MIN || options.queued)
-            && let Some(ticket) = self.acquire_here(len)
+        if (len >= self.task_bytes_min(SEND_BYTES_MIN) || options.queued)
+            && let Some(ticket) = self.acquire_at(fd, true, src.addr(), len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
             task.kind = unlade_shm::Kind::Send;
@@ -184,8 +184,13 @@ impl Copier {
         })
     }
 
+    /// Length from which a receive or send is a task; `local` in this process.
+    fn task_bytes_min(&self, local: usize) -> usize {
+        if self.remote().is_some() { DAEMON_SOCKET_BYTES_MIN } else { local }
+    }
+
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
-        options.queued || len >= RECEIVE_BYTES_MIN && self.is_awake()
+        options.queued || len >= self.task_bytes_min(RECEIVE_BYTES_MIN) && self.is_awake()
     }
 
     /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are
