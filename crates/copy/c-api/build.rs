@@ -23,7 +23,7 @@ fn main() {
         Ok(config) => config,
         Err(error) => fail(&format!("cbindgen.toml: {error}")),
     };
-    let sources = ["abi.rs", "exports.rs"].map(|name| root.join("src").join(name));
+    let sources = ["abi.rs", "exports.rs", "daemon.rs"].map(|name| root.join("src").join(name));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for source in sources {
         builder = builder.with_src(source);

@@ -753,6 +753,65 @@ const char *copier_strerror(int errnum);
  */
 const char *copier_version(void);
 
+/**
+ * Creates a queue with a capacity of at least len tasks that the copy daemon serves: `unlade copyd`,
+ * which listens at path, or at /run/unlade/copyd.sock if that is NULL. Returns its file descriptor,
+ * or -1 with errno. The functions with a queue use it as any other; without the daemon, or after its
+ * end, they copy, receive and send by themselves.
+ *
+ * The daemon reaches memory of copier_alloc() and sockets of copier_pass() only. The descriptor never
+ * becomes readable: call _post_handlers(fd) to run handlers. A child after fork(2) cannot use the
+ * queue.
+ *
+ * # Errors
+ * EINVAL: len is 0 or above 4096. ENOENT, ECONNREFUSED: no daemon listens there. EACCES: it does not
+ * permit this user. EPERM: it runs as neither root nor this user. EAGAIN: it has too many clients, or
+ * is about to end. EPROTO: it is of another version. EMFILE, ENOMEM: as copier_create_queue().
+ *
+ * # Safety
+ * path is NULL or a string.
+ */
+int copier_create_daemon_queue(const char *path,
+                               size_t len);
+
+/**
+ * Allocates len zeroed bytes that this process shares with the daemon of queue fd, so that it can
+ * copy, receive and send them. Returns their address, or NULL with errno. They are never freed:
+ * allocate few and large areas. Without the daemon this is ordinary memory.
+ *
+ * # Errors
+ * EBADF: fd is not a queue. EINVAL: no daemon serves it, or len is 0. ENOSPC: the daemon's limit of
+ * areas or of bytes for a client. ENOMEM: no memory.
+ */
+void *copier_alloc(int fd,
+                   size_t len);
+
+/**
+ * Passes a connected TCP socket to the daemon of queue fd, which then makes the receives and sends of
+ * _arecv() and _asend() in this queue whose bytes are in memory of copier_alloc(). Returns 0, or -1
+ * with errno.
+ *
+ * The daemon has the socket, too, until copier_forget(): the connection stays open after close(2)
+ * alone, but not after shutdown(2). Sockets with urgent data must not be passed. No other thread or
+ * process uses the socket while tasks of it are pending.
+ *
+ * # Errors
+ * EBADF: fd is not a queue, or sockfd is not open. EINVAL: no daemon serves the queue. EOPNOTSUPP:
+ * the descriptor is not a connected TCP socket. ENOSPC: the daemon's limit of sockets for a client.
+ */
+int copier_pass(int fd,
+                int sockfd);
+
+/**
+ * Completes the tasks of a socket, and has the daemon of queue fd close it: call it before close(2).
+ * Returns 0, or -1 with errno. No effect for a socket that is not passed.
+ *
+ * # Errors
+ * EBADF: fd is not a queue. EINVAL: no daemon serves it. EPROTO: the daemon's answer is invalid.
+ */
+int copier_forget(int fd,
+                  int sockfd);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus
