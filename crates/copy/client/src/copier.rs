@@ -1,7 +1,6 @@
 //! Client of the copy service: submits and completes copies, and runs handlers.
 
 use std::ops::Range;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -188,6 +187,11 @@ impl Copier {
     #[inline]
     pub(crate) fn queue(&self) -> &Queue {
         self.attachment.queue()
+    }
+
+    #[inline]
+    pub(crate) fn link(&self) -> &Link {
+        &self.attachment
     }
 
     /// The service of this process, or `None` if a daemon serves.
@@ -435,32 +439,6 @@ impl Copier {
     pub(crate) fn acquire_here(&self, len: usize) -> Option<Ticket> {
         let is_here = self.local().is_some() && !self.is_orphan();
         if len > 0 && is_here { self.queue().try_acquire() } else { None }
-    }
-
-    /// As [`Copier::acquire`], also for a daemon that has the socket and the memory from `address` on.
-    #[inline]
-    pub(crate) fn acquire_at(
-        &self,
-        fd: BorrowedFd<'_>,
-        is_send: bool,
-        address: usize,
-        len: usize,
-    ) -> Option<Ticket> {
-        match (self.remote(), is_send) {
-            (Some(remote), _) => remote.acquire(fd, is_send, address, len),
-            (None, true) => self.acquire_here(len),
-            (None, false) => self.acquire(len, address..address + len),
-        }
-    }
-
-    /// Returns the number of bytes of a receive or send that a daemon had moved before it was killed.
-    pub(crate) fn moved(&self, ticket: Ticket) -> u32 {
-        self.attachment.moved(ticket)
-    }
-
-    /// Claims all of `bits`, or nothing if one of them is claimed.
-    pub(crate) fn claim_all_or_none(&self, ticket: Ticket, bits: u32) -> bool {
-        self.attachment.claim_all_or_none(ticket, bits)
     }
 
     /// Acquires a ticket for a copy, if the service can access its bytes.

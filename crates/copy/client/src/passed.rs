@@ -13,9 +13,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use unlade_shm::{Ticket, segment};
 use unlade_sys::stream;
 
-use crate::copier::Copier;
-use crate::remote::RemoteError;
-
 /// One direction of a socket.
 #[derive(Debug, Default)]
 struct Direction {
@@ -128,38 +125,6 @@ impl PassedSockets {
 
     pub fn remove(&self, fd: i32) -> Option<Arc<Passed>> {
         self.table().remove(&fd)
-    }
-}
-
-impl Copier {
-    /// Passes a connected TCP socket to the daemon, which then makes receives and sends of it
-    /// ([`Copier::receive`], [`Copier::send`]) whose bytes are in memory shared with it
-    /// ([`Remote::memory`](crate::Remote::memory)). Receives and sends of other memory, short ones,
-    /// and all without the daemon are made by this process. No effect without a daemon, or if the
-    /// socket is passed already.
-    ///
-    /// The daemon then has the socket, too: the connection stays open until
-    /// [`Copier::forget_socket`], the end of this client, or a shutdown(2), even if this process has
-    /// closed its descriptor. Forget a socket before it is closed. A socket with urgent data (OOB)
-    /// must not be passed.
-    ///
-    /// # Errors
-    /// [`RemoteError::Refused`]: the daemon takes connected TCP sockets only, and a limited number.
-    pub fn pass_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
-        self.remote().map_or(Ok(()), |remote| remote.pass_socket(fd))
-    }
-
-    /// Completes the tasks of a socket, and has the daemon close it. No effect if the socket is not
-    /// passed. Waits for the peer if it does not read: see [`Copier::abort`] and shutdown(2).
-    ///
-    /// # Errors
-    /// [`RemoteError`]: the daemon's answer is invalid.
-    pub fn forget_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
-        let Some(remote) = self.remote() else { return Ok(()) };
-        if remote.has_passed(fd) {
-            self.complete_socket(fd, 0, 0, 0);
-        }
-        remote.forget_socket(fd)
     }
 }
 

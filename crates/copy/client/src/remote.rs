@@ -221,6 +221,10 @@ impl Remote {
         if self.passed.find(fd).is_some() || !self.is_served() {
             return Ok(());
         }
+        // The counters of such a socket are not those of its bytes.
+        if unlade_sys::sockopt::has_upper_protocol(&fd).unwrap_or(true) {
+            return Err(Refusal::Socket.into());
+        }
         self.forget_now(fd.as_raw_fd())?;
         let number = self.passed.free_number().ok_or(RemoteError::Answer)?;
         match ask(&self.socket, &Request::Socket { socket: number }, &[fd]) {

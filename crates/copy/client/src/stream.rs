@@ -7,12 +7,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
 use rustix::net::{RecvFlags, SendFlags};
-use unlade_shm::{Task, segment};
+use unlade_shm::{Task, Ticket, segment};
 
 use crate::admission::{DAEMON_SOCKET_BYTES_MIN, RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
 use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::Kind;
+use crate::remote::RemoteError;
 
 impl Copier {
     /// Receives what socket `fd` has, at most `len` bytes. Returns their number at once, while the
@@ -174,6 +175,62 @@ impl Copier {
         let sent = rustix::net::send(fd, bytes, flags | SendFlags::NOSIGNAL)?;
         self.stats().count_at_once(sent);
         Ok(sent)
+    }
+
+    /// Passes a connected TCP socket to the daemon, which then makes receives and sends of it
+    /// ([`Copier::receive`], [`Copier::send`]) whose bytes are in memory shared with it
+    /// ([`Remote::memory`](crate::Remote::memory)). Receives and sends of other memory, short ones,
+    /// and all without the daemon are made by this process. No effect without a daemon, or if the
+    /// socket is passed already.
+    ///
+    /// The daemon then has the socket, too: the connection stays open until
+    /// [`Copier::forget_socket`], the end of this client, or a shutdown(2), even if this process has
+    /// closed its descriptor. Forget a socket before it is closed. A socket with urgent data (OOB)
+    /// must not be passed, and TLS of the kernel must not be attached to a passed one.
+    ///
+    /// # Errors
+    /// [`RemoteError::Refused`]: the daemon takes connected TCP sockets only, and a limited number.
+    pub fn pass_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        self.remote().map_or(Ok(()), |remote| remote.pass_socket(fd))
+    }
+
+    /// Completes the tasks of a socket, and has the daemon close it. No effect if the socket is not
+    /// passed. Waits for the peer if it does not read: see [`Copier::abort`] and shutdown(2).
+    ///
+    /// # Errors
+    /// [`RemoteError`]: the daemon's answer is invalid.
+    pub fn forget_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        let Some(remote) = self.remote() else { return Ok(()) };
+        if remote.has_passed(fd) {
+            self.complete_socket(fd, 0, 0, 0);
+        }
+        remote.forget_socket(fd)
+    }
+
+    /// As [`Copier::acquire`], also for a daemon that has the socket and the memory from `address` on.
+    #[inline]
+    pub(crate) fn acquire_at(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_send: bool,
+        address: usize,
+        len: usize,
+    ) -> Option<Ticket> {
+        match (self.remote(), is_send) {
+            (Some(remote), _) => remote.acquire(fd, is_send, address, len),
+            (None, true) => self.acquire_here(len),
+            (None, false) => self.acquire(len, address..address + len),
+        }
+    }
+
+    /// Returns the number of bytes of a receive or send that a daemon had moved before it was killed.
+    pub(crate) fn moved(&self, ticket: Ticket) -> u32 {
+        self.link().moved(ticket)
+    }
+
+    /// Claims all of `bits`, or nothing if one of them is claimed.
+    pub(crate) fn claim_all_or_none(&self, ticket: Ticket, bits: u32) -> bool {
+        self.link().claim_all_or_none(ticket, bits)
     }
 
     /// Returns true if a task has bytes for the socket.

@@ -321,6 +321,7 @@ impl Session {
                 self.context.sessions.sockets.add(1);
                 self.reply(&Reply::Passed { socket: number })
             }
+            Err(_) if self.space.is_behind() => Err(Refusal::Exhausted.into()),
             Err(why) => {
                 tracing::info!(pid = self.peer.pid.as_raw_nonzero(), %why, "a socket is refused");
                 self.context.sessions.refused.add(1);
@@ -334,6 +335,9 @@ impl Session {
             return Err(Refusal::Protocol.into());
         }
         self.context.sessions.sockets.subtract(1);
+        if self.space.is_behind() {
+            return Err(Refusal::Exhausted.into());
+        }
         self.reply(&Reply::Forgotten { socket: number })
     }
 

@@ -28,6 +28,11 @@ type Key = (i32, bool);
 /// Number of bytes, or the kernel's error number.
 type Outcome = Result<u64, i32>;
 
+/// Maximum number of given up descriptors besides three for each socket of the client's limit: itself,
+/// and the calls in both directions. A client for which there are more holds the lock of a socket, so
+/// that the thread does not close them.
+const CLOSING_MAX: usize = 16;
+
 /// State of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -47,6 +52,14 @@ struct Call {
     place: u64,
     len: u64,
     state: State,
+}
+
+/// A call that the thread makes.
+struct Begun {
+    key: Key,
+    socket: Arc<OwnedFd>,
+    place: u64,
+    len: u64,
 }
 
 /// The threads for sockets of all clients. One can outlive its session, if a client holds the lock of
@@ -182,6 +195,11 @@ impl ClientSpace {
         true
     }
 
+    /// Returns true if the thread does not close as many descriptors as the client gives up.
+    pub fn is_behind(&self) -> bool {
+        self.table().closing.len() > CLOSING_MAX + 3 * usize::from(self.limits.sockets_max)
+    }
+
     /// Number of sockets.
     pub fn sockets(&self) -> usize {
         self.table().sockets.len()
@@ -225,7 +243,7 @@ impl ClientSpace {
     /// Makes calls until the client is gone.
     fn run(&self, session: Arc<OwnedFd>) {
         while let Some(calls) = self.begin() {
-            for (key, socket, place, len) in calls {
+            for Begun { key, socket, place, len } in calls {
                 let moved = match key.1 {
                     true => self.regions.send_to(socket.as_fd(), place, len),
                     false => self.regions.receive_from(socket.as_fd(), place, len),
@@ -244,14 +262,14 @@ impl ClientSpace {
     }
 
     /// Begins the due calls, and closes the sockets that were given up. `None` at the end.
-    fn begin(&self) -> Option<Vec<(Key, Arc<OwnedFd>, u64, u64)>> {
+    fn begin(&self) -> Option<Vec<Begun>> {
         let mut table = self.table();
         let closing = std::mem::take(&mut table.closing);
         let is_closed = table.is_closed;
         let due = table.calls.iter_mut().filter(|(_, call)| call.state == State::Due);
         let calls = due.map(|(key, call)| {
             call.state = State::Calling;
-            (*key, Arc::clone(&call.socket), call.place, call.len)
+            Begun { key: *key, socket: Arc::clone(&call.socket), place: call.place, len: call.len }
         });
         let calls = calls.collect();
         drop(table);
