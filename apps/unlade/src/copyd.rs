@@ -15,8 +15,8 @@ Runs the copy daemon until SIGTERM or SIGINT. SIGHUP reads the configuration aga
 weights and who is allowed can change, the rest wants a restart.
 
 Programs with the crate `unlade-copy` or the C library libunlade_copier connect to its socket, share \
-memory with it, and queue copies between their shared regions; its threads make them, those of the client first that was \
-served least for its weight. A client reaches its own regions only. A client that ends, or is \
+memory with it, and queue copies between their shared regions; its threads make them: those of the \
+group that was served least for its weight, and in it of the client that was served least. A client reaches its own regions only. A client that ends, or is \
 killed, takes its tasks and regions along. When the daemon ends, or is killed, clients take back \
 what it had not done, and copy by themselves from then on.
 
@@ -49,15 +49,17 @@ A copyd.toml; all keys can be left out, here are the defaults, or examples where
   clients_max = 256            # 1 to 4096
   regions_max = 64             # of a client, 1 to 256
   region_bytes_max = \"4GiB\"    # of a client's regions together, at most 1TiB
+  sockets_max = 64             # of a client, 0 (none) to 1024
   hello_timeout = \"5s\"         # from a client's connection to its queue, 1ms to 1h
   [allow]
   uids = [1000]
   gids = [100]
-  [weights]                    # 1 to 10000; the user's before the group's before the cgroup's
+  [weights]                    # 1 to 10000; the user's before the group's before the cgroup's;
+                               #   shared by all clients of that user, group or cgroup
   uid.1000 = 300
   gid.100 = 50
   cgroup = true                # cpu.weight of the client's cgroup, or its cpu.shares
-  default = 100
+  default = 100                # of every other client for itself
   [log]
   format = \"text\"              # or \"json\"
   level = \"info\"

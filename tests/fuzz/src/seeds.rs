@@ -214,20 +214,30 @@ const RESP_REQUESTS: [(&str, &str); 4] = [
     ("open", "*3\r\n$3\r\nSET\r\n$0\r\n\r\n$100\r\nabc"),
 ];
 
-fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
-    let limits =
-        Limits { version: 1, regions_max: 64, pid: 4711, region_bytes_max: 4 << 30, epoch: 1 };
-    let [hello, segment, queue] = [
+fn copyd_messages() -> [(&'static str, Vec<u8>); 11] {
+    let limits = Limits {
+        version: 2,
+        regions_max: 64,
+        sockets_max: 64,
+        pid: 4711,
+        region_bytes_max: 4 << 30,
+        epoch: 1,
+    };
+    let [hello, segment, queue, socket, forget] = [
         Request::hello(Class::Background),
         Request::Segment { region: 3, bytes: 1 << 20 },
         Request::Queue,
+        Request::Socket { socket: 5 },
+        Request::Forget { socket: 5 },
     ]
     .map(|request| request.encode().as_slice().to_vec());
-    let [welcome, added, served, refused] = [
+    let [welcome, added, served, refused, passed, forgotten] = [
         Reply::Welcome(limits),
         Reply::Added { region: 3 },
         Reply::Served,
         Reply::Refused(Refusal::RegionLimit),
+        Reply::Passed { socket: 5 },
+        Reply::Forgotten { socket: 5 },
     ]
     .map(|reply| reply.encode().as_slice().to_vec());
     [
@@ -238,6 +248,10 @@ fn copyd_messages() -> [(&'static str, Vec<u8>); 7] {
         ("added", added),
         ("served", served),
         ("refused", refused),
+        ("socket", socket),
+        ("forget", forget),
+        ("passed", passed),
+        ("forgotten", forgotten),
     ]
 }
 

@@ -8,6 +8,7 @@
 //! - [`repair`]: freeze, snapshot and restore one TCP connection (TCP_REPAIR);
 //! - [`info`]: the kernel's information about a connection (TCP_INFO);
 //! - [`sockopt`]: socket options that have no safe wrapper elsewhere;
+//! - [`stream`]: position of a program in a TCP stream;
 //! - [`ktls`]: TLS in the kernel.
 //!
 //! Packets:
@@ -80,6 +81,7 @@ pub mod repair;
 pub mod shared;
 pub mod signals;
 pub mod sockopt;
+pub mod stream;
 pub mod tap;
 pub mod usage;
 pub mod vnet;

@@ -41,6 +41,17 @@ pub fn is_spent(socket: &impl AsFd) -> io::Result<bool> {
     Ok(state == STATE_CLOSE || unacknowledged_bytes(socket)? == 0)
 }
 
+/// Returns true if a protocol is attached to a TCP socket that changes its bytes, such as TLS in the
+/// kernel (TCP_ULP).
+///
+/// # Errors
+/// The kernel's.
+pub fn has_upper_protocol(socket: &impl AsFd) -> io::Result<bool> {
+    // The start of its name.
+    let (_, length) = get::<u32>(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_ULP)?;
+    Ok(length > 0)
+}
+
 /// Sets the number of bytes at which a receiver of this socket is woken (SO_RCVLOWAT), unless the
 /// stream ends before. The kernel makes space for them.
 ///

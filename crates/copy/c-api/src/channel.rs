@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use unlade_copy::explain::SiteNames;
-use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, StatsRead, Token};
+use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, Remote, StatsRead, Token};
 use unlade_copy_kernels::probes::{self, NO_TICKET};
 
 use crate::errno;
@@ -46,9 +46,17 @@ impl Channel {
         Channel::numbered(NEXT_ID.fetch_add(1, Ordering::Relaxed), attachment)
     }
 
+    /// Creates a queue that a daemon serves.
+    pub fn of_daemon(remote: Remote) -> Channel {
+        Channel::of(NEXT_ID.fetch_add(1, Ordering::Relaxed), Some(Copier::new(remote)))
+    }
+
     fn numbered(id: u64, attachment: Option<Attachment>) -> Channel {
+        Channel::of(id, attachment.map(Copier::new))
+    }
+
+    fn of(id: u64, copier: Option<Copier>) -> Channel {
         let incarnation = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        let copier = attachment.map(Copier::new);
         let copier = copier.map(|copier| copier.with_site_names(SiteNames::CallSite));
         let at_once = if copier.is_some() { AtOnce::default() } else { AtOnce::guarded() };
         Channel { id, incarnation, copier, at_once }

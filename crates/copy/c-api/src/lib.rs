@@ -28,7 +28,7 @@
 //!
 //! Modules, in the order in which a copy uses them:
 //! - `abi`: structures and constants of the C interface;
-//! - `exports`: the functions;
+//! - `exports`: the functions; `daemon`: those for the copy daemon;
 //! - `options`: options of the process; `process`: the service, started with the first copy, and
 //!   forks; `channel`: one queue; `queues`: queues created by the program, by descriptor;
 //! - `site`: copies at once, by the state of their call site; `countdown`: the copies of a thread
@@ -41,7 +41,7 @@
 //! - `errno`, `lock`: shared helpers;
 //! - [`timed`]: one copy as a C program makes it, for measurements from Rust.
 //!
-//! The C header is generated from `abi` and `exports` and is checked in as
+//! The C header is generated from `abi`, `exports` and `daemon`, and is checked in as
 //! `include/unlade/copier.h`; the manual is `man/unlade_copier.3`.
 //!
 //! # Limits
@@ -53,6 +53,7 @@ mod abi;
 mod channel;
 mod completion;
 mod countdown;
+mod daemon;
 mod descriptor;
 mod errno;
 mod exports;
@@ -71,4 +72,5 @@ mod sync_all;
 pub mod timed;
 
 pub use abi::*;
+pub use daemon::*;
 pub use exports::*;

@@ -3,7 +3,7 @@
 use unlade_shm::{SyncKind, SyncTask, WaitPolicy, Waited};
 
 use crate::copier::{Copier, TASK_BYTES_MAX, Token};
-use crate::pending::Queued;
+use crate::pending::{Kind, Queued};
 
 impl Copier {
     /// Aborts a copy. Segments on which no other task depends are not copied, and the content of
@@ -31,6 +31,17 @@ impl Copier {
         }
         let all = token.bits(0..usize::MAX);
         let progress = self.queue().progress(token.ticket);
+        if let Some(remote) = self.remote()
+            && let Some(queued) = self.pending().get(token.ticket)
+            && !progress.is_done(all)
+        {
+            if queued.kind == Kind::Receive {
+                // The bytes leave the stream in any case.
+                self.complete_slowly(token.ticket, all, 0);
+            } else {
+                remote.note_abort(&queued);
+            }
+        }
         let wish = SyncTask { ticket: token.ticket, bits: all, kind: SyncKind::Abort };
         // A full ring drains as soon as the service polls it.
         while self.queue().push_sync(wish).is_err() && self.is_served() {

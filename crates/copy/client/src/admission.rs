@@ -33,6 +33,8 @@ use crate::explain::{Board, Serving, SiteNames};
 pub(crate) const RECEIVE_BYTES_MIN: usize = 4 << 10;
 /// Shorter sends are synchronous, unless the program asks for a queued one.
 pub(crate) const SEND_BYTES_MIN: usize = 4 << 10;
+/// Both for a daemon, whose thread for this client's sockets is woken for each system call.
+pub(crate) const DAEMON_SOCKET_BYTES_MIN: usize = 64 << 10;
 /// Shorter messages of a channel go in its ring.
 pub(crate) const MESSAGE_BYTES_MIN: usize = 4 << 10;
 /// Shorter rests of an [`Incoming`](crate::Incoming) are not offered to the service: the thread

@@ -102,12 +102,12 @@ fn receive_into(fd: BorrowedFd<'_>, parts: &mut [&mut [u8]], count: &mut usize) 
     Ok(())
 }
 
-/// Executes a task at a socket in this thread, and waits for the socket.
+/// Executes a task at a socket in this thread, from its byte `from` on, and waits for the socket.
 ///
 /// # Safety
 /// The task's bytes are valid, and no other thread touches them; its socket is open.
-pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
-    let len = queued.len_bytes as usize;
+pub(crate) unsafe fn wait_for_all(queued: &Queued, from: u32) -> io::Result<()> {
+    let (len, from) = (queued.len_bytes as usize, from as usize);
     let fd = socket(queued.source_socket().or(queued.destination_socket()))?;
     if queued.kind == Kind::Forward {
         let to = socket(queued.destination_socket())?;
@@ -116,11 +116,11 @@ pub(crate) unsafe fn wait_for_all(queued: &Queued) -> io::Result<()> {
     if queued.kind == Kind::Send {
         let bytes = std::ptr::with_exposed_provenance::<u8>(queued.src);
         // SAFETY: the caller's promise.
-        return send_all(fd, unsafe { slice::from_raw_parts(bytes, len) });
+        return send_all(fd, &unsafe { slice::from_raw_parts(bytes, len) }[from.min(len)..]);
     }
     let bytes = std::ptr::with_exposed_provenance_mut::<u8>(queued.dst);
     // SAFETY: the caller's promise.
-    let mut left = unsafe { slice::from_raw_parts_mut(bytes, len) };
+    let mut left = &mut unsafe { slice::from_raw_parts_mut(bytes, len) }[from.min(len)..];
     while !left.is_empty() {
         match rustix::net::recv(fd, &mut *left, RecvFlags::empty()) {
             Ok((_, 0)) => return Err(io::Error::from_raw_os_error(61)),

@@ -279,15 +279,19 @@ impl Copier {
         if !self.complete_conflicting(ticket, dst, 0, len, depth) {
             return false;
         }
-        if !progress.claim_all_or_none(run.bits()) {
+        if !self.claim_all_or_none(ticket, run.bits()) {
             return false;
         }
+        // A daemon that has just been killed may have moved the first bytes.
+        let moved = (self.moved(ticket).max(bytes.start) - bytes.start) as usize;
+        let (dst, len) = (dst + moved.min(len), len - moved.min(len));
         let start = std::ptr::with_exposed_provenance_mut::<u8>(dst);
         // SAFETY: the submitter promised that the task's bytes stay valid and unused by others
         // until the task is completed; these segments are not. This thread holds the claim, and no
         // older pending task touches the bytes.
         let mut parts = [unsafe { slice::from_raw_parts_mut(start, len) }];
-        let received = receive_all(socket(queued.source_socket()), &mut parts);
+        let (count, received) = receive_all(socket(queued.source_socket()), &mut parts);
+        let received = (moved + count, received);
         // The waiter reads the error from the progress line.
         let _ = self.finish_receive(ticket, queued, run, received);
         true
@@ -328,6 +332,15 @@ impl Copier {
         self.fail_readers(ticket, queued, run.bits() & !there, failure);
         progress.fail(failure.code(), run.bits() & !there);
         Err(CopyError::Failed(failure))
+    }
+
+    /// Fails claimed segments of a task at a socket of which a killed daemon may have moved some
+    /// bytes, and the tasks that read them.
+    pub(crate) fn lose(&self, ticket: Ticket, queued: &Queued, bits: u32) {
+        if queued.kind == Kind::Receive {
+            self.fail_readers(ticket, queued, bits, TaskFailure::CANCELLED);
+        }
+        self.queue().progress(ticket).fail(TaskFailure::CANCELLED.code(), bits);
     }
 
     /// Fails the tasks that read these segments, and transitively their readers, unless another

@@ -187,9 +187,14 @@ impl Copier {
             Kind::Forward => true,
         };
         let progress = self.queue().progress(ticket);
-        if !progress.claim_all_or_none(queued.all()) {
+        let left = queued.all() & !progress.done();
+        if left == 0 || !self.claim_all_or_none(ticket, left) {
             return;
         }
+        // A daemon may have moved the first bytes.
+        let first = Run { first: 0, count: left.trailing_zeros() };
+        let first = segment::bytes_of(first, queued.len_bytes, queued.granule_shift).end;
+        let from = first.max(self.moved(ticket));
         let held = self.local().and_then(|local| local.held_sends().get(ticket));
         let transferred = match (held, queued.kind) {
             (Some(held), Kind::Send) => {
@@ -199,11 +204,11 @@ impl Copier {
             }
             // SAFETY: as for a copy: the submitter promised that the bytes stay valid until the
             // task is completed, and no older task touches them.
-            _ => unsafe { crate::blocking::wait_for_all(queued) },
+            _ => unsafe { crate::blocking::wait_for_all(queued, from) },
         };
         match transferred {
-            Ok(()) => progress.finish(queued.all()),
-            Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), queued.all()),
+            Ok(()) => progress.finish(left),
+            Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), left),
         };
     }
 

@@ -189,6 +189,11 @@ impl Copier {
         self.attachment.queue()
     }
 
+    #[inline]
+    pub(crate) fn link(&self) -> &Link {
+        &self.attachment
+    }
+
     /// The service of this process, or `None` if a daemon serves.
     #[inline]
     pub(crate) fn local(&self) -> Option<&Attachment> {
@@ -735,7 +740,9 @@ impl Copier {
     /// process ends between two copies without claims; a daemon may be killed.
     pub(crate) fn take_back(&self) {
         if let Some(remote) = self.attachment.remote() {
-            remote.take_back();
+            for (ticket, queued, bits) in remote.take_back(|ticket| self.pending().get(ticket)) {
+                self.lose(ticket, &queued, bits);
+            }
         }
         self.release_orphaned();
     }

@@ -291,7 +291,7 @@ impl Inbound {
             if !progress.is_done(all) && progress.claim_all_or_none(all) {
                 // SAFETY: the bytes are within the buffer, and the socket is open. The claim gives
                 // them to this thread; all earlier tasks at the socket are done.
-                match unsafe { crate::blocking::wait_for_all(&self.queued(chunk)) } {
+                match unsafe { crate::blocking::wait_for_all(&self.queued(chunk), 0) } {
                     Ok(()) => progress.finish(all),
                     Err(error) => progress.fail(TaskFailure::of_socket(&error).code(), all),
                 };

@@ -94,6 +94,7 @@ mod learn;
 mod link;
 #[allow(unsafe_code)]
 mod owned;
+mod passed;
 mod pending;
 #[allow(unsafe_code)]
 mod process;
@@ -133,6 +134,6 @@ pub use unlade_copy_kernels::prefetch;
 pub use unlade_copy_service::daemon::SOCKET;
 pub use unlade_copy_service::daemon::message::{Class, Limits, Refusal};
 pub use unlade_copy_service::{
-    AttachError, Attachment, Config, Counts, Devices, Polling, Scenario, TaskFailure, Units,
+    AttachError, Attachment, Config, Counts, Devices, Group, Polling, Scenario, TaskFailure, Units,
 };
-pub use unlade_shm::layout::SLOTS_MIN;
+pub use unlade_shm::layout::{SLOTS_MAX, SLOTS_MIN};

@@ -115,6 +115,20 @@ impl Link {
         }
     }
 
+    /// Returns the number of bytes of a receive or send that a daemon had moved before it was killed.
+    pub(crate) fn moved(&self, ticket: Ticket) -> u32 {
+        self.remote().map_or(0, |remote| remote.tasks().moved(ticket))
+    }
+
+    /// Claims all of `bits`, or nothing if one of them is claimed.
+    pub(crate) fn claim_all_or_none(&self, ticket: Ticket, bits: u32) -> bool {
+        let progress = self.queue().progress(ticket);
+        match &self.0 {
+            Server::Local(_) => progress.claim_all_or_none(bits),
+            Server::Remote(remote) => remote.tasks().claim_all_or_none(ticket, progress, bits),
+        }
+    }
+
     /// Claims the segments of `wanted` that are not claimed.
     #[inline]
     pub(crate) fn claim(&self, ticket: Ticket, wanted: u32) -> u32 {

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use unlade_copy_kernels::model::{Clock, Paced};
 use unlade_copy_kernels::{OwnMemory, Space};
-use unlade_copy_service::{AttachError, Attachment, Config, Counts, Devices, Scenario};
+use unlade_copy_service::{
+    AttachError, Attachment, Config, Counts, Devices, Group, Scenario, Share,
+};
 
 use crate::fork::{self, OfProcess};
 
@@ -116,7 +118,25 @@ impl Service {
         if self.service.is_orphan() {
             return Err(AttachError::Stopping);
         }
-        self.service.attach_with(Arc::clone(&self.memory) as _, weight, slots)
+        let share = Share::whole(self.service.group(weight));
+        self.service.attach_with(Arc::clone(&self.memory) as _, share, slots)
+    }
+
+    /// Creates a group for clients that share a weight: under contention they get together `weight`
+    /// times as many bytes copied as a client of weight 1, however many they are.
+    pub fn group(&self, weight: u32) -> Group {
+        self.service.group(weight)
+    }
+
+    /// As [`Service::attach`], for a client of a group.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_in(&self, group: &Group) -> Result<Attachment, AttachError> {
+        if self.service.is_orphan() {
+            return Err(AttachError::Stopping);
+        }
+        self.service.attach_to(Arc::clone(&self.memory), Share::whole(group.clone()))
     }
 
     /// Keeps the threads awake while the returned value lives; see

@@ -16,7 +16,7 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -29,7 +29,9 @@ use unlade_copy_service::daemon::message::{Class, Limits, MessageError, Refusal,
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, LayoutError, Memory, Queue, Task, Ticket};
 
-use crate::client_tasks::ClientTasks;
+use crate::client_tasks::{ClientTasks, Left};
+use crate::passed::{self, PassedSockets};
+use crate::pending::{Kind, Queued};
 
 /// Timeout of a request to the daemon.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,6 +110,7 @@ pub struct Remote {
     regions_count: AtomicUsize,
     /// Index of the region that was found last.
     regions_hint: AtomicUsize,
+    passed: PassedSockets,
     socket: OwnedFd,
     /// Held during a request on the socket.
     asking: Mutex<()>,
@@ -156,6 +159,7 @@ impl Remote {
             regions: (0..limits.regions_max).map(|_| OnceLock::new()).collect(),
             regions_count: AtomicUsize::new(0),
             regions_hint: AtomicUsize::new(0),
+            passed: PassedSockets::default(),
             socket,
             asking: Mutex::new(()),
             is_lost: AtomicBool::new(false),
@@ -208,6 +212,81 @@ impl Remote {
             Ok(_) => Err(RemoteError::Answer),
             Err(_) if !self.is_served() => Ok(arena),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Passes a connected TCP socket to the daemon. See [`Copier::pass_socket`](crate::Copier::pass_socket).
+    pub(crate) fn pass_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.passed.find(fd).is_some() || !self.is_served() {
+            return Ok(());
+        }
+        // The counters of such a socket are not those of its bytes.
+        if unlade_sys::sockopt::has_upper_protocol(&fd).unwrap_or(true) {
+            return Err(Refusal::Socket.into());
+        }
+        self.forget_now(fd.as_raw_fd())?;
+        let number = self.passed.free_number().ok_or(RemoteError::Answer)?;
+        match ask(&self.socket, &Request::Socket { socket: number }, &[fd]) {
+            Ok(Reply::Passed { socket }) if socket == number => match self.passed.add(fd, number) {
+                true => Ok(()),
+                false => Err(RemoteError::Answer),
+            },
+            Ok(Reply::Refused(why)) => Err(why.into()),
+            Ok(_) => Err(RemoteError::Answer),
+            Err(_) if !self.is_served() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns true if the daemon has the socket with this descriptor.
+    pub(crate) fn has_passed(&self, fd: BorrowedFd<'_>) -> bool {
+        self.passed.find(fd).is_some()
+    }
+
+    /// Has the daemon close its descriptor of a socket. All tasks of the socket are over.
+    pub(crate) fn forget_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
+        self.forget_now(fd.as_raw_fd())
+    }
+
+    fn forget_now(&self, fd: i32) -> Result<(), RemoteError> {
+        let Some(passed) = self.passed.remove(fd) else { return Ok(()) };
+        let socket = passed.number();
+        match ask(&self.socket, &Request::Forget { socket }, &[]) {
+            Ok(Reply::Forgotten { .. }) => Ok(()),
+            Ok(_) => Err(RemoteError::Answer),
+            Err(_) if !self.is_served() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Acquires a ticket for a receive or send of `len` bytes at `address`, if the daemon has the
+    /// socket and the memory.
+    pub(crate) fn acquire(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_send: bool,
+        address: usize,
+        len: usize,
+    ) -> Option<Ticket> {
+        if len == 0 || self.is_lost.load(Ordering::Relaxed) || self.find(address, len).is_none() {
+            return None;
+        }
+        let passed = self.passed.find(fd)?;
+        let is_done = |ticket, bits| self.queue.progress(ticket).is_done(bits);
+        passed.begin(fd, is_send, len, is_done, |position| {
+            let ticket = self.queue.try_acquire()?;
+            self.tasks.set_position(ticket, position);
+            Some(ticket)
+        })
+    }
+
+    /// A send is aborted, so those behind it have no known position.
+    pub(crate) fn note_abort(&self, queued: &Queued) {
+        let fd = queued.destination_socket().and_then(|fd| i32::try_from(fd).ok());
+        if let Some(passed) = fd.and_then(|fd| self.passed.named(fd)) {
+            passed.break_off(true);
         }
     }
 
@@ -284,20 +363,68 @@ impl Remote {
         let place = |address: u64| self.find(address as usize, len).unwrap_or((0, 0));
         (task.dst_region, task.dst) = place(task.dst);
         (task.src_region, task.src) = place(task.src);
+        if task.fd >= 0 {
+            // The daemon refuses number 0. The caller has checked that the socket is passed.
+            task.fd = self.passed.named(task.fd).map_or(0, |passed| passed.number().into());
+        }
         let has_handler = task.flags.contains(unlade_shm::Flags::HANDLER);
         let handler = has_handler.then_some((task.handler as usize, task.argument as usize));
         (task.handler, task.argument) = (0, 0);
         self.tasks.begin(ticket, handler);
     }
 
-    /// Releases all segments that the dead daemon had claimed and not done.
-    pub(crate) fn take_back(&self) {
+    /// Releases all segments that the dead daemon had claimed and not done. Returns the tasks at
+    /// sockets of which nobody knows how many bytes are moved, with the segments to be failed.
+    pub(crate) fn take_back(
+        &self,
+        queued: impl Fn(Ticket) -> Option<Queued>,
+    ) -> Vec<(Ticket, Queued, u32)> {
+        let mut lost = Vec::new();
         let (tail, head) = (self.queue.tail().0, self.queue.head().0);
         let count = head.wrapping_sub(tail).min(self.queue.slots().into());
         for ticket in (0..count).map(|at| Ticket(tail.wrapping_add(at))) {
             let progress = self.queue.progress(ticket);
-            let segments = self.tasks.take_back(ticket, progress);
+            // `None`: not published, so the daemon has not seen it.
+            let Some(task) = queued(ticket) else { continue };
+            let shape = (task.len_bytes, task.granule_shift);
+            let left = |was_claimed| self.left_of(ticket, &task, was_claimed);
+            let (segments, bits) = self.tasks.take_back(ticket, progress, shape, left);
             self.taken_back.fetch_add(segments.into(), Ordering::Relaxed);
+            if bits != 0 {
+                lost.push((ticket, task, bits));
+            }
+        }
+        lost
+    }
+
+    /// Returns how many bytes of a task are moved, by the kernel's counters. No thread of this
+    /// process goes on with it before that is recorded.
+    fn left_of(&self, ticket: Ticket, task: &Queued, was_claimed: bool) -> Left {
+        let (fd, is_send) = match task.kind {
+            Kind::Receive => (task.src, false),
+            Kind::Send => (task.dst, true),
+            Kind::Copy | Kind::Forward => return Left::Moved(0),
+        };
+        let Some(passed) = i32::try_from(fd).ok().and_then(|fd| self.passed.named(fd)) else {
+            return Left::Unknown;
+        };
+        if passed.is_broken(is_send) {
+            return Left::Unknown;
+        }
+        if !was_claimed {
+            return Left::Moved(0);
+        }
+        let position = crate::blocking::socket(Some(fd)).ok();
+        let position = position.and_then(|fd| passed::position(fd, is_send));
+        let moved = position.and_then(|at| at.checked_sub(self.tasks.position(ticket)));
+        match moved {
+            Some(moved) => Left::Moved(moved.min(task.len_bytes.into()) as u32),
+            // Nothing of it is moved.
+            None if position.is_some() => Left::Moved(0),
+            None => {
+                passed.break_off(is_send);
+                Left::Unknown
+            }
         }
     }
 }

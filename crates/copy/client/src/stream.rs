@@ -7,12 +7,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::slice;
 
 use rustix::net::{RecvFlags, SendFlags};
-use unlade_shm::{Task, segment};
+use unlade_shm::{Task, Ticket, segment};
 
-use crate::admission::{RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
+use crate::admission::{DAEMON_SOCKET_BYTES_MIN, RECEIVE_BYTES_MIN, SEND_BYTES_MIN};
 use crate::blocking::send_all;
 use crate::copier::{Copier, CopyOptions, TASK_BYTES_MAX, Token};
 use crate::pending::Kind;
+use crate::remote::RemoteError;
 
 impl Copier {
     /// Receives what socket `fd` has, at most `len` bytes. Returns their number at once, while the
@@ -61,8 +62,8 @@ impl Copier {
             false => 0,
         };
         let count = ready.min(len).min(TASK_BYTES_MAX);
-        if (count >= RECEIVE_BYTES_MIN || options.queued && count > 0)
-            && let Some(ticket) = self.acquire(count, dst.addr()..dst.addr() + count)
+        if (count >= self.task_bytes_min(RECEIVE_BYTES_MIN) || options.queued && count > 0)
+            && let Some(ticket) = self.acquire_at(fd, false, dst.addr(), count)
         {
             let mut task = Task::copy(dst.addr() as u64, 0, count as u32);
             task.kind = unlade_shm::Kind::Receive;
@@ -133,8 +134,8 @@ impl Copier {
         if let Some(token) = unsafe { self.send_past_deferred(fd, src, len, options)? } {
             return Ok(token);
         }
-        if (len >= SEND_BYTES_MIN || options.queued)
-            && let Some(ticket) = self.acquire_here(len)
+        if (len >= self.task_bytes_min(SEND_BYTES_MIN) || options.queued)
+            && let Some(ticket) = self.acquire_at(fd, true, src.addr(), len)
         {
             let mut task = Task::copy(0, src.addr() as u64, len as u32);
             task.kind = unlade_shm::Kind::Send;
@@ -176,6 +177,62 @@ impl Copier {
         Ok(sent)
     }
 
+    /// Passes a connected TCP socket to the daemon, which then makes receives and sends of it
+    /// ([`Copier::receive`], [`Copier::send`]) whose bytes are in memory shared with it
+    /// ([`Remote::memory`](crate::Remote::memory)). Receives and sends of other memory, short ones,
+    /// and all without the daemon are made by this process. No effect without a daemon, or if the
+    /// socket is passed already.
+    ///
+    /// The daemon then has the socket, too: the connection stays open until
+    /// [`Copier::forget_socket`], the end of this client, or a shutdown(2), even if this process has
+    /// closed its descriptor. Forget a socket before it is closed. A socket with urgent data (OOB)
+    /// must not be passed, and TLS of the kernel must not be attached to a passed one.
+    ///
+    /// # Errors
+    /// [`RemoteError::Refused`]: the daemon takes connected TCP sockets only, and a limited number.
+    pub fn pass_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        self.remote().map_or(Ok(()), |remote| remote.pass_socket(fd))
+    }
+
+    /// Completes the tasks of a socket, and has the daemon close it. No effect if the socket is not
+    /// passed. Waits for the peer if it does not read: see [`Copier::abort`] and shutdown(2).
+    ///
+    /// # Errors
+    /// [`RemoteError`]: the daemon's answer is invalid.
+    pub fn forget_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
+        let Some(remote) = self.remote() else { return Ok(()) };
+        if remote.has_passed(fd) {
+            self.complete_socket(fd, 0, 0, 0);
+        }
+        remote.forget_socket(fd)
+    }
+
+    /// As [`Copier::acquire`], also for a daemon that has the socket and the memory from `address` on.
+    #[inline]
+    pub(crate) fn acquire_at(
+        &self,
+        fd: BorrowedFd<'_>,
+        is_send: bool,
+        address: usize,
+        len: usize,
+    ) -> Option<Ticket> {
+        match (self.remote(), is_send) {
+            (Some(remote), _) => remote.acquire(fd, is_send, address, len),
+            (None, true) => self.acquire_here(len),
+            (None, false) => self.acquire(len, address..address + len),
+        }
+    }
+
+    /// Returns the number of bytes of a receive or send that a daemon had moved before it was killed.
+    pub(crate) fn moved(&self, ticket: Ticket) -> u32 {
+        self.link().moved(ticket)
+    }
+
+    /// Claims all of `bits`, or nothing if one of them is claimed.
+    pub(crate) fn claim_all_or_none(&self, ticket: Ticket, bits: u32) -> bool {
+        self.link().claim_all_or_none(ticket, bits)
+    }
+
     /// Returns true if a task has bytes for the socket.
     pub(crate) fn is_sending(&self, socket: Option<usize>) -> bool {
         self.is_any_under_way(|queued| match queued.destination_socket() == socket {
@@ -184,8 +241,13 @@ impl Copier {
         })
     }
 
+    /// Length from which a receive or send is a task; `local` in this process.
+    fn task_bytes_min(&self, local: usize) -> usize {
+        if self.remote().is_some() { DAEMON_SOCKET_BYTES_MIN } else { local }
+    }
+
     fn is_worth_asking(&self, len: usize, options: &CopyOptions) -> bool {
-        options.queued || len >= RECEIVE_BYTES_MIN && self.is_awake()
+        options.queued || len >= self.task_bytes_min(RECEIVE_BYTES_MIN) && self.is_awake()
     }
 
     /// Number of bytes in the socket that are not reserved. Bytes reserved for older tasks are

@@ -294,7 +294,7 @@ fn what_is_sent_wrongly_is_refused() {
     refused(queue.as_slice(), &[one.fd(), bell.as_fd()], Refusal::Queue);
     refused(queue.as_slice(), &[bell.as_fd(), bell.as_fd()], Refusal::Queue);
     let version = raw(&path);
-    say(&version, Request::Hello { version: 2, class: Class::Normal }.encode().as_slice(), &[]);
+    say(&version, Request::Hello { version: 3, class: Class::Normal }.encode().as_slice(), &[]);
     assert_eq!(reply(&version), Some(Reply::Refused(Refusal::Version)));
     assert_eq!(reply(&version), None);
     assert!(running.connect().is_served(), "others are served");
@@ -397,6 +397,7 @@ fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
             Request::Hello { version, .. } => answer(Reply::Welcome(unlade_copy::Limits {
                 version,
                 regions_max: 8,
+                sockets_max: 0,
                 pid: 1,
                 region_bytes_max: 1 << 30,
                 epoch: 1,
@@ -410,6 +411,7 @@ fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
                 queue = Some(Queue::attach(Memory::from(memory)).unwrap());
                 answer(Reply::Served);
             }
+            other => panic!("{other:?}"),
         }
     }
     let queue = queue.unwrap();

@@ -15,10 +15,15 @@ use unlade_copy_service::daemon::{Daemon, DaemonConfig, KernelFiles};
 const PATIENCE: Duration = Duration::from_secs(120);
 const BYTES: usize = 64 << 10;
 
-/// A daemon on a thread of this process, with a client in this process.
-struct Served {
+/// A client in this process.
+struct Client {
     copier: Copier,
     buffers: [unlade_copy::SharedMemory; 2],
+}
+
+/// A daemon on a thread of this process, with its clients.
+struct Served {
+    clients: Vec<Client>,
     admin: SocketAddr,
     stop: Box<dyn Fn()>,
     thread: Option<JoinHandle<()>>,
@@ -26,7 +31,7 @@ struct Served {
 }
 
 impl Served {
-    fn start(files: KernelFiles) -> Served {
+    fn start(files: KernelFiles, clients: usize) -> Served {
         let directory = tempfile::tempdir().unwrap();
         let config = DaemonConfig {
             socket: directory.path().join("copyd.sock"),
@@ -39,29 +44,40 @@ impl Served {
         let thread = std::thread::spawn(move || {
             daemon.run(false, move || Ok(config.clone())).unwrap();
         });
-        let remote = Remote::connect(&socket).unwrap();
-        let buffers = [remote.memory(BYTES).unwrap(), remote.memory(BYTES).unwrap()];
+        let connect = |_| {
+            let remote = Remote::connect(&socket).unwrap();
+            let buffers = [remote.memory(BYTES).unwrap(), remote.memory(BYTES).unwrap()];
+            Client { copier: Copier::new(remote), buffers }
+        };
+        let clients = (0..clients).map(connect).collect();
         let stop = Box::new(move || control.drain());
-        let copier = Copier::new(remote);
-        Served { copier, buffers, admin, stop, thread: Some(thread), _directory: directory }
+        Served { clients, admin, stop, thread: Some(thread), _directory: directory }
     }
 
-    /// Makes a queued copy: the daemon looks at the weights of clients that copy.
+    /// Makes a queued copy of each client: the daemon looks at the weights of clients that copy.
     fn copy(&mut self) {
-        let [source, destination] = &mut self.buffers;
-        self.copier.scope(|scope| {
-            scope.queue(source, destination).sync(0..BYTES).unwrap();
-        });
+        for Client { copier, buffers: [source, destination] } in &mut self.clients {
+            copier.scope(|scope| {
+                scope.queue(source, destination).sync(0..BYTES).unwrap();
+            });
+        }
     }
 
     /// Number of changes of weights that the daemon has noticed.
     fn changes(&self) -> u64 {
+        self.metric("unlade_copyd_weight_changes_total ")
+    }
+
+    fn groups(&self) -> u64 {
+        self.metric("unlade_copyd_groups ")
+    }
+
+    fn metric(&self, name: &str) -> u64 {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
-        let line =
-            text.lines().find_map(|it| it.strip_prefix("unlade_copyd_weight_changes_total "));
+        let line = text.lines().find_map(|it| it.strip_prefix(name));
         line.unwrap_or_else(|| panic!("{text}")).trim().parse().unwrap()
     }
 
@@ -110,7 +126,7 @@ fn a_changed_weight_and_a_move_are_followed() {
     weight("tenant/a", "100\n");
     weight("tenant/b", "300\n");
     place("tenant/a");
-    let mut served = Served::start(files.clone());
+    let mut served = Served::start(files.clone(), 1);
     served.copy();
     assert_eq!(served.changes(), 0);
     weight("tenant/a", "50\n");
@@ -125,6 +141,31 @@ fn a_changed_weight_and_a_move_are_followed() {
     weight("tenant/a", "7\n");
     place("tenant/a");
     served.copy_until(4);
+}
+
+#[test]
+fn clients_of_a_cgroup_are_a_group() {
+    let tree = tempfile::tempdir().unwrap();
+    let files =
+        KernelFiles { processes: tree.path().join("proc"), cgroups: tree.path().join("cgroup") };
+    let process = files.processes.join(std::process::id().to_string()).join("cgroup");
+    write(&files.cgroups.join("tenant/a/cpu.weight"), "100\n");
+    write(&process, "0::/tenant/a/below\n");
+    let mut served = Served::start(files.clone(), 3);
+    assert_eq!(served.groups(), 1);
+    // Without a cgroup with a weight each is a group of its own.
+    write(&process, "0::/tenant/b\n");
+    served.copy_until(3);
+    assert_eq!(served.groups(), 3);
+    write(&process, "0::/tenant/a\n");
+    served.copy_until(6);
+    assert_eq!(served.groups(), 1);
+    served.clients.clear();
+    let begin = Instant::now();
+    while served.groups() > 0 {
+        assert!(begin.elapsed() < PATIENCE, "{} groups", served.groups());
+        std::thread::yield_now();
+    }
 }
 
 /// A cgroup of the kernel, which this process leaves and removes at the end.
@@ -183,7 +224,7 @@ fn the_kernels_own_cgroups_are_followed() {
             return;
         }
     };
-    let mut served = Served::start(KernelFiles::default());
+    let mut served = Served::start(KernelFiles::default(), 1);
     served.copy();
     assert_eq!(served.changes(), 0);
     fs::write(&value, "3000").unwrap();

@@ -5,14 +5,14 @@
 //! checked when a place is made, and again when it is used.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::device::Chunk;
 use crate::guard::{Fault, Guard, Kind};
-use crate::space::{Address, Reach, Space, hint_for};
+use crate::space::{Address, Reach, Space, hint_for, result};
 
 /// Maximum number of regions of a client: numbers 1 to this.
 pub const REGIONS_MAX: u16 = 256;
@@ -124,6 +124,31 @@ impl Regions {
         place.set(region).map_err(|_| RegionError::Number(number))
     }
 
+    /// Receives up to `len` bytes from a socket to a place, without a wait for the peer. Returns 0 at
+    /// the end.
+    ///
+    /// # Errors
+    /// The kernel's error: [`io::ErrorKind::WouldBlock`] if there is nothing yet, EFAULT for a place
+    /// outside the regions.
+    pub fn receive_from(&self, socket: BorrowedFd<'_>, dst: u64, len: u64) -> io::Result<u64> {
+        let to = self.resolve(dst, len).ok_or(io::Error::from_raw_os_error(libc::EFAULT))?;
+        let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT);
+        // SAFETY: the kernel writes at most `len` bytes, all in a mapping of this value, to which no
+        // reference is returned, and only the client uses the overwritten bytes.
+        result(unsafe { libc::syscall(libc::SYS_recvfrom, fd, to, len, flags, 0, 0) })
+    }
+
+    /// Sends up to `len` bytes from a place to a socket, without a wait for the peer.
+    ///
+    /// # Errors
+    /// As for [`Regions::receive_from`].
+    pub fn send_to(&self, socket: BorrowedFd<'_>, src: u64, len: u64) -> io::Result<u64> {
+        let from = self.resolve(src, len).ok_or(io::Error::from_raw_os_error(libc::EFAULT))?;
+        let (fd, flags) = (socket.as_raw_fd(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        // SAFETY: the kernel reads at most `len` bytes, all in a mapping of this value.
+        result(unsafe { libc::syscall(libc::SYS_sendto, fd, from, len, flags, 0, 0) })
+    }
+
     /// Returns the address of a place if `len` bytes from there are within one region.
     fn resolve(&self, place: u64, len: u64) -> Option<*mut u8> {
         let number = place >> REGION_SHIFT;
@@ -210,6 +235,11 @@ impl Space for Regions {
         Some(self)
     }
 
+    /// The descriptors of another process are not valid here.
+    fn has_socket(&self, _fd: i32) -> bool {
+        false
+    }
+
     fn address(&self, place: u64, len: u64) -> Option<Address> {
         let address = self.resolve(place, len)?.addr();
         Some(Address { address, is_lasting: true })
@@ -286,6 +316,32 @@ mod tests {
             assert!(regions.copy(place, src, 5).is_err(), "{place:#x}");
             assert!(regions.copy(dst, place, 5).is_err(), "{place:#x}");
         }
+    }
+
+    #[test]
+    fn sockets_reach_the_regions_only_and_never_wait() {
+        use std::os::fd::AsFd;
+        let Some(regions) = regions() else { return };
+        regions.add(1, 4096, memfd(4096, SEALS)).unwrap();
+        let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let at = |offset, len| regions.place(1, offset, len).unwrap();
+        assert_eq!(regions.send_to(one.as_fd(), at(4000, 96), 96).unwrap(), 96);
+        assert_eq!(regions.receive_from(other.as_fd(), at(0, 1000), 1000).unwrap(), 96);
+        let empty = regions.receive_from(other.as_fd(), at(0, 1000), 1000).unwrap_err();
+        assert_eq!(empty.kind(), io::ErrorKind::WouldBlock);
+        let bad = |place, len| {
+            let errors = [
+                regions.receive_from(other.as_fd(), place, len).unwrap_err(),
+                regions.send_to(one.as_fd(), place, len).unwrap_err(),
+            ];
+            errors.map(|error| error.raw_os_error())
+        };
+        for (place, len) in [(at(4000, 96), 97), (0, 1), (2 << 48, 1), (u64::MAX, 1)] {
+            assert_eq!(bad(place, len), [Some(libc::EFAULT); 2], "{place:#x}");
+        }
+        drop(one);
+        assert_eq!(regions.receive_from(other.as_fd(), at(0, 10), 10).unwrap(), 0);
+        assert!(regions.send_to(other.as_fd(), at(0, 10), 10).is_err());
     }
 
     #[test]

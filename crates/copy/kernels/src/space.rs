@@ -38,6 +38,15 @@ pub unsafe trait Reach: Send + Sync {
     fn chunk(&self, dst: u64, src: u64, len: u64) -> Option<Chunk>;
 }
 
+/// Result of [`Space::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cancelled {
+    /// Nothing goes on any more; so many bytes were moved since the last result.
+    Moved(u64),
+    /// A system call is being made: ask again.
+    Busy,
+}
+
 /// Memory for the copies of one client.
 pub trait Space: Send + Sync {
     /// Returns the place at `offset` in a `region`, as one number that identifies the byte among
@@ -106,6 +115,25 @@ pub trait Space: Send + Sync {
             Some(&(src, len)) => self.send(fd, src, len),
             None => Ok(0),
         }
+    }
+
+    /// Returns true if the client's sockets have these numbers: descriptors of this process by
+    /// default, for a client of this process.
+    fn has_socket(&self, fd: i32) -> bool {
+        fd >= 0
+    }
+
+    /// Returns the number of receives and sends that were over after [`io::ErrorKind::WouldBlock`],
+    /// where another thread makes the system calls: their sockets are worth an attempt.
+    fn results(&self) -> u64 {
+        0
+    }
+
+    /// Gives a receive or send up that may go on after [`io::ErrorKind::WouldBlock`], where another
+    /// thread makes the system calls. By default none does.
+    fn cancel(&self, fd: i32, is_send: bool) -> Cancelled {
+        let _ = (fd, is_send);
+        Cancelled::Moved(0)
     }
 
     /// Sends up to `len` bytes from a place to socket `fd` of the client, without blocking.
@@ -225,7 +253,7 @@ fn with_parts(places: &[(u64, u64)], call: impl FnOnce(&mut libc::msghdr) -> i64
 
 /// The result of a system call. The C library's functions are not used: AddressSanitizer intercepts
 /// them, and reports buffers of a program that it must not touch yet.
-fn result(returned: i64) -> io::Result<u64> {
+pub(crate) fn result(returned: i64) -> io::Result<u64> {
     u64::try_from(returned).map_err(|_| io::Error::last_os_error())
 }
 

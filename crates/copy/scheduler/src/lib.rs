@@ -19,7 +19,7 @@
 //! Decisions around the queue:
 //! - [`shift`]: splits a move with overlapping ranges into copies;
 //! - [`admit`]: inline or queued copy;
-//! - [`share`]: the client that is served next;
+//! - [`share`]: the client that is served next, by group;
 //! - [`dispatch`]: division of copies between units;
 //! - [`scale`]: number of threads, and assignment of clients to them;
 //! - [`idle`]: idle behaviour of a thread.

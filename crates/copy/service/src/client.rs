@@ -95,6 +95,8 @@ pub(crate) struct Client {
     refused: Vec<unlade_shm::Ticket>,
     /// Tasks that wait for sockets.
     transfers: Vec<Transfer>,
+    /// Results of other threads that these have seen: see [`Space::results`].
+    results: u64,
     /// A copy that was interrupted in favour of other clients.
     pub(crate) unfinished: Option<Box<InterruptedCopy>>,
     /// Unused relays from socket to socket.
@@ -136,6 +138,7 @@ impl Client {
             tail,
             refused: Vec::new(),
             transfers: Vec::new(),
+            results: 0,
             unfinished: None,
             relays: Vec::new(),
             aborts: Vec::new(),
@@ -163,6 +166,10 @@ impl Client {
         if let Some((target, _)) = self.plan.target_of(order) {
             self.prepared.prepare(order, target, &*self.space, &self.counters);
         }
+    }
+
+    fn is_remote(&self) -> bool {
+        self.keep_alive.is_some()
     }
 
     /// Announces to a client in another process that its queue is not polled, so it must ring.
@@ -194,6 +201,9 @@ impl Client {
     /// has none.
     pub fn has_news(&self) -> bool {
         let has_line = !self.is_full && self.queue.peek(self.cursor()).is_some();
+        if self.space.results() != self.results && !self.transfers.is_empty() {
+            return true;
+        }
         // Requests that cannot be accepted because too many aborts are pending do not count.
         has_line || (self.aborts.len() < SYNC_MAX && self.queue.has_sync())
     }
@@ -259,7 +269,7 @@ impl Client {
                 let mut transfer = self.transfers.swap_remove(place);
                 match transfer.redirect_to_receive(TaskFailure::CANCELLED) {
                     true => _ = self.advance(transfer, now),
-                    false => self.end_short(transfer, TaskFailure::CANCELLED, now),
+                    false => _ = self.give_up(transfer, now),
                 }
             }
         }
@@ -321,8 +331,13 @@ impl Client {
         let src = || self.space.place(task.src_region, task.src, len);
         let (kind, dst, src) = match task.kind {
             unlade_shm::Kind::Copy => (Kind::Memory, dst(), src()),
-            // The descriptors of another process are not valid here.
-            _ if self.keep_alive.is_some() => return Err(()),
+            // A daemon uses the sockets only that a client has passed, one at a time.
+            unlade_shm::Kind::Forward if self.is_remote() => return Err(()),
+            unlade_shm::Kind::Receive | unlade_shm::Kind::Send
+                if !self.space.has_socket(task.fd) =>
+            {
+                return Err(());
+            }
             unlade_shm::Kind::Receive => (Kind::Source, dst(), transfer::stream(task.fd, false)),
             unlade_shm::Kind::Send => (Kind::Sink, transfer::stream(task.fd, true), src()),
             unlade_shm::Kind::Forward => {
@@ -336,7 +351,9 @@ impl Client {
             granule_shift: task.granule_shift,
             lazy_until: lazy.then(|| Micros(now.0.saturating_add(task.delay_us.into()))),
             kind,
-            last_use: task.flags.contains(Flags::LAST_USE),
+            // A client in another process looks for received bytes where the receive puts them, if
+            // this service ends.
+            last_use: task.flags.contains(Flags::LAST_USE) && !self.is_remote(),
         };
         match self.plan.submit(Ticket(ticket.0), &request, now) {
             Ok(()) => Ok(true),
@@ -450,19 +467,46 @@ impl Client {
 
     /// Continues the transfers that wait for sockets.
     fn go_on(&mut self, now: Micros) -> u64 {
-        if self.transfers.iter().all(|transfer| transfer.retry_at() > now) {
+        let results = self.space.results();
+        let is_new = std::mem::replace(&mut self.results, results) != results;
+        if !is_new && self.transfers.iter().all(|transfer| transfer.retry_at() > now) {
             return 0;
         }
         let waiting = std::mem::take(&mut self.transfers);
         waiting.into_iter().map(|transfer| self.advance(transfer, now)).sum()
     }
 
-    fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
-        let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
+    /// Ends an aborted transfer, once no other thread moves bytes for it.
+    fn give_up(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        match transfer.cancel(&*self.space, now) {
+            None => {
+                self.transfers.push(transfer);
+                0
+            }
+            Some(moved_bytes) => {
+                self.count_moved(&mut transfer, moved_bytes);
+                match transfer.is_complete() {
+                    true => self.plan.finished(transfer.order, &mut PlanProgress(&self.queue)),
+                    false => self.end_short(transfer, TaskFailure::CANCELLED, now),
+                }
+                moved_bytes
+            }
+        }
+    }
+
+    fn count_moved(&mut self, transfer: &mut Transfer, moved_bytes: u64) {
         self.counters.copied_bytes.add(moved_bytes);
         self.counters.socket_bytes.add(moved_bytes);
         self.counters.zero_copy_bytes.add(transfer.take_spliced_bytes());
-        self.mark_updates(&mut transfer);
+        self.mark_updates(transfer);
+    }
+
+    fn advance(&mut self, mut transfer: Transfer, now: Micros) -> u64 {
+        if transfer.is_aborted() {
+            return self.give_up(transfer, now);
+        }
+        let (moved_bytes, attempt) = transfer.attempt(&*self.space, now);
+        self.count_moved(&mut transfer, moved_bytes);
         match attempt {
             Attempt::Blocked => self.transfers.push(transfer),
             Attempt::Done => {
@@ -520,12 +564,15 @@ impl Client {
     }
 
     /// Ends the transfers that wait for sockets: sent or received bytes cannot be taken back, so
-    /// no other thread could continue them. Waits for devices.
+    /// no other thread could continue them. Only a client in another process can, by the position
+    /// of its streams, so it gets no error. Waits for devices.
     pub fn cancel(&mut self, engine: &mut Engine, run_bytes: u64) {
         self.end_round(engine, run_bytes);
         self.finish_copying();
         for transfer in std::mem::take(&mut self.transfers) {
-            self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
+            if !self.is_remote() {
+                self.end_short(transfer, TaskFailure::CANCELLED, Micros(0));
+            }
         }
         self.collect();
         // No thread reports handlers from now on; the client must look for itself.

@@ -96,6 +96,11 @@ impl Counts {
                 self.absorbed_bytes,
             ),
             (
+                "unlade_copyd_socket_bytes",
+                "Bytes that the daemon received and sent at sockets of clients.",
+                self.socket_bytes,
+            ),
+            (
                 "unlade_copyd_aborted_segments",
                 "Segments ended without a copy.",
                 self.aborted_segments,

@@ -40,7 +40,7 @@
 //! - [`service`]: the threads, and the attachment of clients; [`config`] has its options;
 //! - `worker`: one thread: polls, serves the client with the least service, sleeps; `scaling`
 //!   decides the number of threads and assigns clients to them; `placement` their processors;
-//!   `mailbox` carries messages to threads;
+//!   `mailbox` carries messages to threads; [`group`] has the clients' shares;
 //! - `client`: one client: accepts lines, copies, reports completions; `view` gives the plan access
 //!   to its progress; `steps` copies in preemptible steps; `trace` tells tracers;
 //!   `transfer` copies from and to sockets; [`held`] has sends whose bytes may move;
@@ -66,6 +66,7 @@ pub mod counters;
 pub mod daemon;
 mod dispatch;
 pub mod error;
+pub mod group;
 mod handler_event;
 pub mod held;
 mod mailbox;
@@ -86,6 +87,7 @@ mod worker;
 pub use config::{Config, Polling, Units};
 pub use counters::{Counters, Counts};
 pub use error::TaskFailure;
+pub use group::{Group, Share};
 pub use held::{HeldBytes, HeldSends};
-pub use service::{AttachError, Attachment, Scenario, Service, StartError};
+pub use service::{AttachError, Attachment, Ringer, Scenario, Service, StartError};
 pub use units::Devices;

@@ -1,12 +1,13 @@
 //! Mailboxes of the service threads, and routes of the clients.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unlade_copy_scheduler::ClientId;
 use unlade_shm::{Doorbell, DoorbellLine, Scope};
 
 use crate::client::Client;
+use crate::group::{Share, SharedShare};
 use crate::placement::RingLocation;
 
 /// A message to a thread.
@@ -111,7 +112,8 @@ impl Mailbox {
 #[derive(Debug)]
 pub(crate) struct Route {
     pub id: ClientId,
-    weight: AtomicU32,
+    /// The thread of the client sees a change with the next turn.
+    pub share: SharedShare,
     /// The thread that serves the client, or that has it in its mailbox.
     thread: AtomicUsize,
     /// The thread that is to serve the client.
@@ -123,27 +125,16 @@ pub(crate) struct Route {
 }
 
 impl Route {
-    pub fn new(id: ClientId, weight: u32, thread: usize) -> Route {
+    pub fn new(id: ClientId, share: Share, thread: usize) -> Route {
         let (thread, assigned_thread) = (AtomicUsize::new(thread), AtomicUsize::new(thread));
         Route {
             id,
-            weight: AtomicU32::new(weight),
+            share: SharedShare::new(share),
             thread,
             assigned_thread,
             bytes: AtomicU64::new(0),
             gate: Mutex::default(),
         }
-    }
-
-    /// Returns the client's weight.
-    #[inline]
-    pub fn weight(&self) -> u32 {
-        self.weight.load(Ordering::Relaxed)
-    }
-
-    /// Changes the weight. The thread of the client sees it with the next slice.
-    pub fn set_weight(&self, weight: u32) {
-        self.weight.store(weight, Ordering::Relaxed);
     }
 
     /// Returns the thread that serves the client, as far as is known.

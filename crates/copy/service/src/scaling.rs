@@ -14,6 +14,7 @@ use unlade_copy_scheduler::{ClientId, Micros};
 
 use crate::config::Config;
 use crate::counters::Counters;
+use crate::group::Share;
 use crate::mailbox::{Mailbox, Message, Route};
 
 /// Interval of the load checks, in microseconds.
@@ -89,9 +90,9 @@ impl Scaling {
     }
 
     /// Adds a client, and assigns it to a thread.
-    pub fn place(&mut self, id: ClientId, weight: u32) -> Arc<Route> {
+    pub fn place(&mut self, id: ClientId, share: Share) -> Arc<Route> {
         let thread = self.assignments.place(id).map_or(0, |thread| usize::from(thread.0));
-        let route = Arc::new(Route::new(id, weight, thread));
+        let route = Arc::new(Route::new(id, share, thread));
         self.clients.insert(id, ClientRecord { route: Arc::clone(&route), bytes: 0 });
         route
     }

@@ -9,13 +9,14 @@ use std::sync::atomic::{Ordering, fence};
 use unlade_copy_kernels::Space;
 use unlade_copy_scheduler::ClientId;
 use unlade_copy_scheduler::admit::Costs;
-use unlade_copy_scheduler::share::WEIGHT_MAX;
+use unlade_copy_scheduler::share::GroupId;
 use unlade_shm::{LayoutError, Memory, MemoryError, Queue};
 
 use crate::calibration;
 use crate::client::{Client, KeepAlive};
 use crate::config::Config;
 use crate::counters::{Counters, Counts};
+use crate::group::{Group, Share};
 use crate::handler_event::HandlerEvent;
 use crate::held::HeldSends;
 use crate::mailbox::{Mailbox, Message, Route};
@@ -110,27 +111,47 @@ impl Service {
         Ok(service)
     }
 
-    /// Attaches a client whose addresses are in `space`.
+    /// Creates a group for clients that share a weight, 1 to
+    /// [`WEIGHT_MAX`](unlade_copy_scheduler::share::WEIGHT_MAX); other values become the
+    /// nearest of these.
+    pub fn group(&self, weight: u32) -> Group {
+        let id = GroupId(self.shared.next_group.fetch_add(1, Ordering::Relaxed));
+        Group::new(id, weight)
+    }
+
+    /// Attaches a client whose addresses are in `space`, as a group of its own.
     ///
     /// # Errors
     /// [`AttachError`].
     pub fn attach(&self, space: Arc<dyn Space>, weight: u32) -> Result<Attachment, AttachError> {
-        self.attach_with(space, weight, self.shared.config.slots)
+        self.attach_to(space, Share::whole(self.group(weight)))
     }
 
-    /// As [`Service::attach`], with a given number of queue slots: a power of two, 16 to 4096.
+    /// As [`Service::attach`], with a share of a group.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach_to(
+        &self,
+        space: Arc<dyn Space>,
+        share: Share,
+    ) -> Result<Attachment, AttachError> {
+        self.attach_with(space, share, self.shared.config.slots)
+    }
+
+    /// As [`Service::attach_to`], with a given number of queue slots: a power of two, 16 to 4096.
     ///
     /// # Errors
     /// [`AttachError`].
     pub fn attach_with(
         &self,
         space: Arc<dyn Space>,
-        weight: u32,
+        share: Share,
         slots: u32,
     ) -> Result<Attachment, AttachError> {
         let bytes = Queue::bytes_for(slots)?;
         let queue = Queue::create(Memory::heap(bytes)?, slots)?;
-        self.join(queue, space, weight, None)
+        self.join(queue, space, share, None)
     }
 
     /// Attaches a client in another process, with a queue that the client made. The service drops
@@ -146,17 +167,17 @@ impl Service {
         &self,
         queue: Queue,
         space: Arc<dyn Space>,
-        weight: u32,
+        share: Share,
         keep_alive: Arc<dyn Any + Send + Sync>,
     ) -> Result<Attachment, AttachError> {
-        self.join(queue, space, weight, Some(keep_alive))
+        self.join(queue, space, share, Some(keep_alive))
     }
 
     fn join(
         &self,
         queue: Queue,
         space: Arc<dyn Space>,
-        weight: u32,
+        share: Share,
         keep_alive: Option<KeepAlive>,
     ) -> Result<Attachment, AttachError> {
         let shared = &self.shared;
@@ -174,14 +195,15 @@ impl Service {
         let handler_event = client.handler_event();
         let held_sends = client.held_sends();
         let mut scaling = shared.scaling();
-        let route = scaling.place(id, weight);
+        let route = scaling.place(id, share);
         // The thread is running. If it is stopped, that happens later, and it then hands the
         // client on.
         let _ = shared
             .mailbox(route.thread())
             .send(Message::Join(Arc::clone(&route), Box::new(client)));
         drop(scaling);
-        Ok(Attachment { queue, shared: Arc::clone(shared), route, handler_event, held_sends })
+        let ringer = Ringer { shared: Arc::clone(shared), route };
+        Ok(Attachment { queue, ringer, handler_event, held_sends })
     }
 
     /// Keeps the threads awake while the value lives, with [`crate::Polling::Scenario`]: for a
@@ -249,11 +271,38 @@ impl Drop for Scenario {
     }
 }
 
+/// Wakes the thread of a client.
+#[derive(Clone)]
+pub struct Ringer {
+    shared: Arc<ServiceState>,
+    route: Arc<Route>,
+}
+
+impl std::fmt::Debug for Ringer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Ringer").field(&self.route.id).finish()
+    }
+}
+
+impl Ringer {
+    /// Wakes the thread if it sleeps.
+    pub fn ring(&self) {
+        // When the client moves, its new thread is recorded first, and reads the queue after a
+        // fence of its own. The order of the two fences decides: either the new thread sees the
+        // published task, or this call sees the new thread and rings its doorbell.
+        fence(Ordering::SeqCst);
+        let mailbox = self.shared.mailbox(self.route.thread());
+        if !mailbox.bell().is_awake() {
+            mailbox.ring_location.note();
+        }
+        mailbox.bell().ring();
+    }
+}
+
 /// The client's side: its queue, and the doorbell of its thread.
 pub struct Attachment {
     queue: Arc<Queue>,
-    shared: Arc<ServiceState>,
-    route: Arc<Route>,
+    ringer: Ringer,
     handler_event: Arc<HandlerEvent>,
     held_sends: Arc<HeldSends>,
 }
@@ -267,13 +316,19 @@ impl Attachment {
 
     #[inline]
     fn mailbox(&self) -> &Mailbox {
-        self.shared.mailbox(self.route.thread())
+        self.ringer.shared.mailbox(self.ringer.route.thread())
     }
 
-    /// Changes the weight of the client, 1 to [`WEIGHT_MAX`]; other values become the nearest of
-    /// these. Bytes that are copied from now on count by it.
+    /// Changes the weight of the client's group, as [`Group::set_weight`] does. Other values become the nearest
+    /// of these. Bytes that are copied from now on count by it.
     pub fn set_weight(&self, weight: u32) {
-        self.route.set_weight(weight.clamp(1, WEIGHT_MAX));
+        self.ringer.route.share.get().group.set_weight(weight);
+    }
+
+    /// Moves the client to another group, or changes its weight there. It begins in another group as
+    /// a client that has just been attached.
+    pub fn set_share(&self, share: Share) {
+        self.ringer.route.share.set(share);
     }
 
     /// Returns the machine-dependent costs. They are measured when a service of this process is
@@ -290,15 +345,12 @@ impl Attachment {
 
     /// Wakes the thread if it sleeps.
     pub fn ring(&self) {
-        // When the client moves, its new thread is recorded first, and reads the queue after a
-        // fence of its own. The order of the two fences decides: either the new thread sees the
-        // published task, or this call sees the new thread and rings its doorbell.
-        fence(Ordering::SeqCst);
-        let mailbox = self.mailbox();
-        if !mailbox.bell().is_awake() {
-            mailbox.ring_location.note();
-        }
-        mailbox.bell().ring();
+        self.ringer.ring();
+    }
+
+    /// Returns a handle that wakes the thread from elsewhere.
+    pub fn ringer(&self) -> Ringer {
+        self.ringer.clone()
     }
 
     /// Returns a descriptor that is readable when handlers are due or the service has ended, until
@@ -323,14 +375,14 @@ impl Attachment {
 
     /// Returns true while the service runs. After that, it has no claims.
     pub fn is_served(&self) -> bool {
-        !self.shared.is_stopping()
+        !self.ringer.shared.is_stopping()
     }
 }
 
 impl Drop for Attachment {
     fn drop(&mut self) {
-        self.shared.clients.fetch_sub(1, Ordering::Relaxed);
-        self.shared.scaling().leave(self.route.id);
-        self.route.leave(&self.shared.mailboxes);
+        self.ringer.shared.clients.fetch_sub(1, Ordering::Relaxed);
+        self.ringer.shared.scaling().leave(self.ringer.route.id);
+        self.ringer.route.leave(&self.ringer.shared.mailboxes);
     }
 }

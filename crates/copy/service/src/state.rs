@@ -32,6 +32,7 @@ pub(crate) struct ServiceState {
     pub scenarios: AtomicUsize,
     pub clients: AtomicUsize,
     pub next_client: AtomicU32,
+    pub next_group: AtomicU32,
     /// Runs a thread until it ends.
     run: fn(usize, Arc<ServiceState>),
 }
@@ -57,6 +58,7 @@ impl ServiceState {
             scenarios: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             next_client: AtomicU32::new(0),
+            next_group: AtomicU32::new(0),
             run,
         }
     }

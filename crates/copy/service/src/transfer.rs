@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use unlade_copy_kernels::Space;
 use unlade_copy_kernels::relay::Relay;
-use unlade_copy_kernels::space::PARTS_MAX;
+use unlade_copy_kernels::space::{Cancelled, PARTS_MAX};
 use unlade_copy_scheduler::Micros;
 use unlade_copy_scheduler::plan::{Chunk, Order, SegmentProgress, StreamInput};
 use unlade_copy_scheduler::task::Kind;
@@ -62,6 +62,8 @@ pub(crate) struct Transfer {
     spliced_bytes: u64,
     retry_at: Micros,
     retry_us: u64,
+    /// The client has given the task up, and another thread was moving its bytes.
+    is_aborted: bool,
 }
 
 /// Result of an attempt.
@@ -104,7 +106,34 @@ impl Transfer {
             spliced_bytes: 0,
             retry_at: Micros(0),
             retry_us: RETRY_US_MIN,
+            is_aborted: false,
             order,
+        }
+    }
+
+    /// Returns true if all bytes have come or gone.
+    pub fn is_complete(&self) -> bool {
+        self.position >= self.end
+    }
+
+    pub fn is_aborted(&self) -> bool {
+        self.is_aborted
+    }
+
+    /// Gives the task up. Returns the number of bytes that another thread has moved since the last
+    /// attempt; `None` if it moves some now: try again later.
+    pub fn cancel(&mut self, space: &dyn Space, now: Micros) -> Option<u64> {
+        self.is_aborted = true;
+        match space.cancel(self.fd, self.order.kind == Kind::Sink) {
+            Cancelled::Moved(bytes) => {
+                let bytes = bytes.min(self.end - self.position.min(self.end));
+                self.position += bytes;
+                Some(bytes)
+            }
+            Cancelled::Busy => {
+                self.retry_at = Micros(now.0 + RETRY_US_MIN);
+                None
+            }
         }
     }
 

@@ -12,6 +12,7 @@ use unlade_copy_scheduler::{ClientId, Micros};
 use crate::calibration::Calibration;
 use crate::client::{Client, Turn};
 use crate::config::Polling;
+use crate::group::KnownShare;
 use crate::mailbox::{Mailbox, Message, Route};
 use crate::state::ServiceState;
 use crate::units::Engine;
@@ -27,8 +28,7 @@ const QUIET_MIN: u32 = 8;
 struct Served {
     route: Arc<Route>,
     client: Box<Client>,
-    /// Weight that the shares know.
-    weight: u32,
+    share: KnownShare,
 }
 
 /// State of a thread.
@@ -164,13 +164,13 @@ impl Worker {
     }
 
     fn take(&mut self, route: Arc<Route>, client: Box<Client>) {
-        let weight = route.weight();
-        match self.shares.join(route.id, weight) {
+        let share = KnownShare::read(&route.share);
+        match self.shares.join(route.id, share.membership) {
             Ok(()) => {
                 client.announce_awake();
                 // The client may have been reassigned on its way.
                 self.is_moving |= route.assigned_thread() != self.number;
-                self.clients.push(Served { route, client, weight });
+                self.clients.push(Served { route, client, share });
             }
             // The weight was checked and the id is new, so this is a bug. The client copies by
             // itself.
@@ -258,10 +258,8 @@ impl Worker {
         if copied_bytes > 0 && self.shared.scales() {
             served.route.bytes.fetch_add(copied_bytes, Ordering::Relaxed);
         }
-        let weight = served.route.weight();
-        if served.weight != weight {
-            served.weight = weight;
-            self.shares.reweigh(id, weight);
+        if let Some(membership) = served.share.refresh(&served.route.share) {
+            self.shares.change(id, membership);
         }
         self.shares.charge(id, copied_bytes);
         match turn {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::{Guard, Regions};
-use unlade_copy_service::{Config, Polling, Service};
+use unlade_copy_service::{Config, Polling, Service, Share};
 use unlade_shm::{Arena, Flags, Memory, Queue, SyncKind, SyncTask, Task, Ticket};
 use unlade_testkit::{Random, count, setting};
 
@@ -39,7 +39,8 @@ impl Client {
         let queue = Queue::create(Memory::from(arena), SLOTS).unwrap();
         let served = Queue::attach(Memory::from(other)).unwrap();
         let held = Arc::new(());
-        let attachment = service.attach_remote(served, Arc::new(regions), 1, held).unwrap();
+        let share = Share::whole(service.group(1));
+        let attachment = service.attach_remote(served, Arc::new(regions), share, held).unwrap();
         Client { queue, region: again(&region).into(), _attachment: attachment }
     }
 

@@ -1,9 +1,9 @@
-//! Clients that demand more than the service can copy share it by weight.
+//! Clients and groups that demand more than the service can copy share it by weight.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use unlade_copy_kernels::{Fault, Hint, Space};
-use unlade_copy_service::{Attachment, Config, Service};
+use unlade_copy_service::{Attachment, Config, Service, Share};
 use unlade_shm::{Flags, Task};
 
 /// A space that copies nothing and records the client of each copy.
@@ -24,22 +24,28 @@ impl Space for Noted {
     }
 }
 
-/// Two clients copy equally many bytes, and have these weights; `change` is called before the second
-/// copy. Returns the bytes of the second client while the first one copied, and those of a client.
-fn shared_out(weights: [u32; 2], change: impl FnOnce(&[Attachment])) -> (u64, u64) {
-    const TASKS: u64 = 256;
-    const TASK_BYTES: u32 = 16 << 10;
+const TASKS: u64 = 256;
+const TASK_BYTES: u32 = 16 << 10;
+/// Bytes of a client.
+const ALL: u64 = TASKS * TASK_BYTES as u64;
+
+/// Clients with these shares copy [`ALL`] bytes each; `change` is called before the second copy.
+/// Returns the bytes of each client while the first one copied.
+fn shared_out(
+    shares: impl FnOnce(&Service) -> Vec<Share>,
+    change: impl FnOnce(&Service, &[Attachment]),
+) -> Vec<u64> {
     let config = Config { slice_bytes: 64 << 10, ..Config::default() };
     let service = Service::start(config).unwrap();
     let notes = Arc::new(Mutex::new(Vec::new()));
-    // The first copy of either client waits until both have filled their queues.
+    // The first copy waits until all clients have filled their queues.
     let gate = notes.lock().unwrap();
-    let clients: Vec<_> = weights
+    let clients: Vec<_> = shares(&service)
         .into_iter()
         .enumerate()
-        .map(|(client, weight)| {
+        .map(|(client, share)| {
             let space = Noted { client, notes: Arc::clone(&notes) };
-            let attachment = service.attach(Arc::new(space), weight).unwrap();
+            let attachment = service.attach_to(Arc::new(space), share).unwrap();
             for number in 0..TASKS {
                 let ticket = attachment.queue().try_acquire().unwrap();
                 let at = number << 20;
@@ -49,7 +55,7 @@ fn shared_out(weights: [u32; 2], change: impl FnOnce(&[Attachment])) -> (u64, u6
             attachment
         })
         .collect();
-    change(&clients);
+    change(&service, &clients);
     drop(gate);
     for attachment in &clients {
         let last = attachment.queue().progress(unlade_shm::Ticket(TASKS - 1));
@@ -59,26 +65,73 @@ fn shared_out(weights: [u32; 2], change: impl FnOnce(&[Attachment])) -> (u64, u6
     }
     let notes = notes.lock().unwrap();
     let last = notes.iter().rposition(|(client, _)| *client == 0).unwrap();
-    let of_other = notes[..last].iter().filter(|(client, _)| *client == 1).map(|n| n.1).sum();
-    (of_other, TASKS * u64::from(TASK_BYTES))
+    let mut bytes = vec![0; clients.len()];
+    notes[..last].iter().for_each(|(client, len)| bytes[*client] += len);
+    bytes
+}
+
+/// Shares of clients that are groups of their own.
+fn alone(weights: [u32; 2]) -> impl FnOnce(&Service) -> Vec<Share> {
+    move |service| weights.map(|weight| Share::whole(service.group(weight))).into()
+}
+
+/// Shares of one client of a group, and of three of another one, of groups with these weights.
+fn one_and_three(weights: [u32; 2]) -> impl FnOnce(&Service) -> Vec<Share> {
+    move |service| {
+        let groups = weights.map(|weight| service.group(weight));
+        [0, 1, 1, 1].map(|at: usize| Share::whole(groups[at].clone())).into()
+    }
+}
+
+/// The bytes are these, except for some slices at either end.
+#[track_caller]
+fn are_about(bytes: u64, expected: u64) {
+    assert!((expected / 2..expected / 2 * 3).contains(&bytes), "{bytes} for {expected}");
 }
 
 #[test]
 fn bytes_are_shared_out_by_weight() {
-    let (of_other, all) = shared_out([300, 100], |_| {});
+    let of_other = shared_out(alone([300, 100]), |_, _| {})[1];
     // A third, except for a slice or two at either end.
-    assert!((all / 4..all / 12 * 5).contains(&of_other), "{of_other} of {all}");
+    assert!((ALL / 4..ALL / 12 * 5).contains(&of_other), "{of_other} of {ALL}");
 }
 
 #[test]
 fn a_new_weight_counts_for_a_served_client() {
-    let (of_other, all) = shared_out([100, 100], |clients| {
+    let of_other = shared_out(alone([100, 100]), |_, clients| {
         clients[0].set_weight(900);
         clients[1].set_weight(0);
         clients[1].set_weight(100);
-    });
+    })[1];
     // A ninth, except for a slice or two at either end; with equal weights nearly all.
-    assert!((all / 18..all / 4).contains(&of_other), "{of_other} of {all}");
+    assert!((ALL / 18..ALL / 4).contains(&of_other), "{of_other} of {ALL}");
+}
+
+#[test]
+fn clients_of_a_group_share_its_share() {
+    for (weights, of_group) in [([100, 100], ALL), ([300, 100], ALL / 3)] {
+        let bytes = shared_out(one_and_three(weights), |_, _| {});
+        bytes[1..].iter().for_each(|bytes| are_about(*bytes, of_group / 3));
+    }
+}
+
+#[test]
+fn a_client_that_moves_to_another_group_has_a_share_of_that() {
+    // One of the three becomes a group of its own.
+    let change = |service: &Service, clients: &[Attachment]| {
+        clients[1].set_share(Share::whole(service.group(100)));
+    };
+    let bytes = shared_out(one_and_three([200, 100]), change);
+    [ALL / 2, ALL / 4, ALL / 4].iter().zip(&bytes[1..]).for_each(|(due, it)| are_about(*it, *due));
+}
+
+#[test]
+fn a_client_of_less_weight_has_less_also_alone_in_its_group() {
+    let quarter = |service: &Service| {
+        let own = Share::whole(service.group(100));
+        vec![own, Share { group: service.group(200), weight: 25 }]
+    };
+    are_about(shared_out(quarter, |_, _| {})[1], ALL / 2);
 }
 
 /// A space that copies nothing and records the cache hint of each copy.

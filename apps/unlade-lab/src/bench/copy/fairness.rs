@@ -1,4 +1,4 @@
-//! Two clients of one service thread: who gets how much, and who waits for whom.
+//! Clients and groups of one service thread: who gets how much, and who waits for whom.
 
 use super::pool::{self, Flow};
 use crate::bench::figures::median;
@@ -10,17 +10,21 @@ use std::time::{Duration, Instant};
 use unlade_command::output::line;
 use unlade_copy::{Config, Copier, Polling, Service};
 
-/// Two clients that want more than there is.
+/// Two groups that want more than there is.
 struct Rivals {
     weights: [u32; 2],
+    /// Clients of each.
+    clients: [usize; 2],
     task_bytes: [usize; 2],
 }
 
-const RIVALS: [Rivals; 4] = [
-    Rivals { weights: [1, 3], task_bytes: [16 << 10, 256 << 10] },
-    Rivals { weights: [1, 3], task_bytes: [256 << 10, 16 << 10] },
-    Rivals { weights: [1, 3], task_bytes: [64 << 10, 64 << 10] },
-    Rivals { weights: [1, 1], task_bytes: [4 << 10, 1 << 20] },
+const RIVALS: [Rivals; 6] = [
+    Rivals { weights: [1, 3], clients: [1, 1], task_bytes: [16 << 10, 256 << 10] },
+    Rivals { weights: [1, 3], clients: [1, 1], task_bytes: [256 << 10, 16 << 10] },
+    Rivals { weights: [1, 3], clients: [1, 1], task_bytes: [64 << 10, 64 << 10] },
+    Rivals { weights: [1, 1], clients: [1, 1], task_bytes: [4 << 10, 1 << 20] },
+    Rivals { weights: [1, 1], clients: [3, 1], task_bytes: [64 << 10, 64 << 10] },
+    Rivals { weights: [1, 3], clients: [3, 1], task_bytes: [64 << 10, 64 << 10] },
 ];
 /// Bytes that each has queued at a time: several slices.
 const RIVAL_QUEUED_BYTES: usize = 8 << 20;
@@ -48,7 +52,7 @@ fn service() -> Result<Service> {
 pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     let rounds = if quick { 3 } else { 9 };
     let heads = ["bytes wanted", "bytes copied", "off by"].map(|head| format!("{head:>14}"));
-    line(format_args!("{:<32}{}", "weights, tasks", heads.concat()))?;
+    line(format_args!("{:<32}{}", "weights, clients, tasks", heads.concat()))?;
     for rivals in &RIVALS {
         share(rivals, rounds, Duration::from_millis(if quick { 150 } else { 400 }), sink)?;
     }
@@ -64,20 +68,26 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that the service copied for each of two clients that never wait: the second's for each byte of
-/// the first's.
+/// Bytes that the service copied for each of two groups whose clients never wait: the second's for
+/// each byte of the first's.
 fn compete(rivals: &Rivals, length: Duration) -> Result<f64> {
     let service = service()?;
-    let [first, second] = rivals.weights.map(|weight| service.attach_weighted(weight));
-    let clients = [Copier::new(first?), Copier::new(second?)];
+    let mut clients = Vec::new();
+    for side in [0, 1] {
+        let group = service.group(rivals.weights[side]);
+        for _ in 0..rivals.clients[side] {
+            clients.push((side, Copier::new(service.attach_in(&group)?)));
+        }
+    }
     let mut flows: Vec<Flow<'_>> = Vec::new();
-    for (client, bytes) in clients.iter().zip(rivals.task_bytes) {
+    for (side, client) in &clients {
+        let bytes = rivals.task_bytes[*side];
         let queued = (RIVAL_QUEUED_BYTES / bytes).min(RIVAL_QUEUED_MAX);
         flows.push(Flow::new(client, pool::pairs(queued, bytes), queued));
     }
     let mut copied = [0.0; 2];
     let begin = Instant::now();
-    let mut before = [0; 2];
+    let mut before = vec![0; flows.len()];
     // Neither is ahead of the other with filling its queue once the first tenth is over.
     for (until, measured) in [(length / 10, false), (length, true)] {
         before.iter_mut().zip(&flows).for_each(|(before, flow)| *before = flow.made);
@@ -88,13 +98,13 @@ fn compete(rivals: &Rivals, length: Duration) -> Result<f64> {
             }
         }
         if measured {
-            for (at, flow) in flows.iter().enumerate() {
-                copied[at] = (flow.made - before[at]) as f64 * rivals.task_bytes[at] as f64;
+            for (((side, _), flow), before) in clients.iter().zip(&flows).zip(&before) {
+                copied[*side] += (flow.made - before) as f64 * rivals.task_bytes[*side] as f64;
             }
         }
     }
-    let stats = clients.each_ref().map(|client| client.stats().read());
-    let own = stats.iter().map(|stats| stats.at_once_bytes + stats.helped_bytes).sum::<u64>();
+    let stats = clients.iter().map(|(_, client)| client.stats().read());
+    let own = stats.map(|stats| stats.at_once_bytes + stats.helped_bytes).sum::<u64>();
     ensure!(own == 0, "{own} bytes did not go through the service");
     for flow in flows {
         flow.finish()?;
@@ -113,6 +123,8 @@ fn share(rivals: &Rivals, rounds: usize, length: Duration, sink: &mut Sink) -> R
     let worst = found.iter().map(|found| (found / wanted - 1.0).abs()).fold(0.0, f64::max);
     let case = json!({
         "weights": format!("{one}:{three}"),
+        "first_clients": rivals.clients[0],
+        "second_clients": rivals.clients[1],
         "first_task_bytes": rivals.task_bytes[0],
         "second_task_bytes": rivals.task_bytes[1],
     });
@@ -121,7 +133,8 @@ fn share(rivals: &Rivals, rounds: usize, length: Duration, sink: &mut Sink) -> R
     });
     sink.write(map(&case), "offload", map(&metrics))?;
     let [first, second] = rivals.task_bytes.map(|bytes| unlade_config::ByteSize(bytes as u64));
-    let label = format!("{one}:{three}, {first} and {second}");
+    let [some, others] = rivals.clients;
+    let label = format!("{one}:{three}, {some} and {others}, {first} and {second}");
     line(format_args!("{label:<32}{wanted:>14.2}{bytes:>14.3}{:>13.1}%", 100.0 * worst))
 }
 
@@ -193,8 +206,10 @@ mod tests {
 
     #[test]
     fn both_experiments_run_and_the_service_copies_for_both() {
-        let ratio = compete(&RIVALS[0], Duration::from_secs(2)).unwrap();
-        assert!(ratio.is_finite() && ratio > 0.0, "{ratio}");
+        for rivals in [&RIVALS[0], &RIVALS[5]] {
+            let ratio = compete(rivals, Duration::from_secs(2)).unwrap();
+            assert!(ratio.is_finite() && ratio > 0.0, "{ratio}");
+        }
         let service = service().unwrap();
         for helps in [true, false] {
             let took = request(&service, 4 << 10, helps, 5, true).unwrap();

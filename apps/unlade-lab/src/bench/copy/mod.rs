@@ -61,7 +61,8 @@ helps; from the same few buffers again and again, and from fresh ones. Beside it
 and stores past the caches. Processor time of the program and of the service, for each GiB.
 
 fairness: two clients with weights 1 and 3, tasks of different sizes, and full queues, that never \
-wait, so that the service copies all: the bytes of each. And what a client waits for small copies \
+wait, so that the service copies all: the bytes of each; the same for a group of three clients beside \
+one. And what a client waits for small copies \
 now and then while another one has its queue full of 1 MiB tasks: where it helps itself, as a sync \
 does, and where it leaves all to the service.
 

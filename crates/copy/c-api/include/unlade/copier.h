@@ -299,9 +299,7 @@ extern "C" {
  * # Safety
  * As memcpy(3), until the bytes are synced.
  */
-void *amemcpy(void *dst,
-              const void *src,
-              size_t n);
+void *amemcpy(void *dst, const void *src, size_t n);
 
 /**
  * Copies n bytes between ranges that may overlap, as memmove(3) does, possibly later; returns
@@ -328,9 +326,7 @@ void *copier_amemcpy_at(void *dst, const void *src, size_t n, const struct copie
  * # Safety
  * As amemcpy().
  */
-void *amemcpy_lazily(void *dst,
-                     const void *src,
-                     size_t n);
+void *amemcpy_lazily(void *dst, const void *src, size_t n);
 
 /**
  * Says that nothing will look at the n bytes from addr on: copies into them by amemcpy_lazily() are
@@ -343,8 +339,7 @@ void *amemcpy_lazily(void *dst,
  * # Safety
  * No requirements: the address is only compared.
  */
-int cdiscard(const void *addr,
-             size_t n);
+int cdiscard(const void *addr, size_t n);
 
 /**
  * amemmove() with a call site, or NULL. The macro amemmove calls this.
@@ -368,8 +363,7 @@ void *copier_amemmove_at(void *dst, const void *src, size_t n, const struct copi
  * # Safety
  * No requirements: the address is only compared.
  */
-int csync(const void *addr,
-          size_t n);
+int csync(const void *addr, size_t n);
 
 /**
  * As csync(), and also waits until no copy reads the bytes: call it before they are changed or
@@ -412,10 +406,7 @@ int post_handlers(void);
  * # Safety
  * As recv(2), until the bytes are synced.
  */
-ssize_t arecv(int sockfd,
-              void *buf,
-              size_t n,
-              int flags);
+ssize_t arecv(int sockfd, void *buf, size_t n, int flags);
 
 /**
  * Sends n bytes, as send(2) does. Returns their number at once, at most 4 MiB, while the service
@@ -434,10 +425,7 @@ ssize_t arecv(int sockfd,
  * # Safety
  * As send(2), until the bytes are sent.
  */
-ssize_t asend(int sockfd,
-              const void *buf,
-              size_t n,
-              int flags);
+ssize_t asend(int sockfd, const void *buf, size_t n, int flags);
 
 /**
  * arecv() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
@@ -452,14 +440,9 @@ ssize_t asend(int sockfd,
  * As arecv(). func, desc and opts are NULL or point to such structures, and the handler may be
  * called with its argument.
  */
-ssize_t _arecv(int sockfd,
-               void *buf,
-               size_t n,
-               int flags,
-               int fd,
-               const struct copier_func *func,
-               struct copier_descr *desc,
-               const struct copier_task_opts *opts);
+ssize_t _arecv(int sockfd, void *buf, size_t n, int flags, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts);
 
 /**
  * asend() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
@@ -476,14 +459,9 @@ ssize_t _arecv(int sockfd,
  * As asend(). func, desc and opts are NULL or point to such structures, and the handler may be
  * called with its argument.
  */
-ssize_t _asend(int sockfd,
-               const void *buf,
-               size_t n,
-               int flags,
-               int fd,
-               const struct copier_func *func,
-               struct copier_descr *desc,
-               const struct copier_task_opts *opts);
+ssize_t _asend(int sockfd, const void *buf, size_t n, int flags, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts);
 
 /**
  * _arecv() with a call site, or NULL. The macros arecv and _arecv call this.
@@ -491,15 +469,9 @@ ssize_t _asend(int sockfd,
  * # Safety
  * As _arecv(). The call site is static.
  */
-ssize_t copier_arecv_on(int sockfd,
-                        void *buf,
-                        size_t n,
-                        int flags,
-                        int fd,
-                        const struct copier_func *func,
-                        struct copier_descr *desc,
-                        const struct copier_task_opts *opts,
-                        const struct copier_site *site);
+ssize_t copier_arecv_on(int sockfd, void *buf, size_t n, int flags, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts, const struct copier_site *site);
 
 /**
  * _asend() with a call site, or NULL. The macros asend and _asend call this.
@@ -507,15 +479,9 @@ ssize_t copier_arecv_on(int sockfd,
  * # Safety
  * As _asend(). The call site is static.
  */
-ssize_t copier_asend_on(int sockfd,
-                        const void *buf,
-                        size_t n,
-                        int flags,
-                        int fd,
-                        const struct copier_func *func,
-                        struct copier_descr *desc,
-                        const struct copier_task_opts *opts,
-                        const struct copier_site *site);
+ssize_t copier_asend_on(int sockfd, const void *buf, size_t n, int flags, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts, const struct copier_site *site);
 
 /**
  * amemcpy() with all options: the queue (fd, or -1 for the default one), a handler (or NULL), a
@@ -529,13 +495,8 @@ ssize_t copier_asend_on(int sockfd,
  * As amemcpy(). func, desc and opts are NULL or point to such structures, and the handler may be
  * called with its argument.
  */
-int _amemcpy(void *dst,
-             const void *src,
-             size_t n,
-             int fd,
-             const struct copier_func *func,
-             struct copier_descr *desc,
-             const struct copier_task_opts *opts);
+int _amemcpy(void *dst, const void *src, size_t n, int fd, const struct copier_func *func,
+    struct copier_descr *desc, const struct copier_task_opts *opts);
 
 /**
  * amemmove() with all options; see _amemcpy(). A move has no tokens in its descriptor: _csync()
@@ -547,13 +508,8 @@ int _amemcpy(void *dst,
  * # Safety
  * As _amemcpy(), except that the ranges may overlap.
  */
-int _amemmove(void *dst,
-              const void *src,
-              size_t n,
-              int fd,
-              const struct copier_func *func,
-              struct copier_descr *desc,
-              const struct copier_task_opts *opts);
+int _amemmove(void *dst, const void *src, size_t n, int fd, const struct copier_func *func,
+    struct copier_descr *desc, const struct copier_task_opts *opts);
 
 /**
  * _amemcpy() with a call site, or NULL. The macro _amemcpy calls this.
@@ -561,14 +517,9 @@ int _amemmove(void *dst,
  * # Safety
  * As _amemcpy(). The call site is static.
  */
-int copier_amemcpy_on(void *dst,
-                      const void *src,
-                      size_t n,
-                      int fd,
-                      const struct copier_func *func,
-                      struct copier_descr *desc,
-                      const struct copier_task_opts *opts,
-                      const struct copier_site *site);
+int copier_amemcpy_on(void *dst, const void *src, size_t n, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts, const struct copier_site *site);
 
 /**
  * _amemmove() with a call site, or NULL. The macro _amemmove calls this.
@@ -576,14 +527,9 @@ int copier_amemcpy_on(void *dst,
  * # Safety
  * As _amemmove(). The call site is static.
  */
-int copier_amemmove_on(void *dst,
-                       const void *src,
-                       size_t n,
-                       int fd,
-                       const struct copier_func *func,
-                       struct copier_descr *desc,
-                       const struct copier_task_opts *opts,
-                       const struct copier_site *site);
+int copier_amemmove_on(void *dst, const void *src, size_t n, int fd,
+    const struct copier_func *func, struct copier_descr *desc,
+    const struct copier_task_opts *opts, const struct copier_site *site);
 
 /**
  * Waits for size bytes from offset on, of the copy that filled the descriptor, on its queue (fd,
@@ -600,11 +546,8 @@ int copier_amemmove_on(void *dst,
  * The descriptor is NULL, zeroed, or was filled by the library; opts is NULL or points to such a
  * structure.
  */
-int _csync(size_t offset,
-           size_t size,
-           int fd,
-           const struct copier_descr *desc,
-           const struct copier_sync_opts *opts);
+int _csync(size_t offset, size_t size, int fd, const struct copier_descr *desc,
+    const struct copier_sync_opts *opts);
 
 /**
  * csync_all() for one queue (fd, or -1 for the default one). Returns 0, or -1 with errno.
@@ -703,8 +646,7 @@ int copier_get_stats(int fd, struct copier_stats *stats);
  * are invalid: the segment size is a power of two, 64 to 2^30, and there are at most 2^24
  * segments.
  */
-size_t copier_shm_descr_size(size_t shm_len,
-                             size_t segment_len);
+size_t copier_shm_descr_size(size_t shm_len, size_t segment_len);
 
 /**
  * Initialises memory as descriptors of shm_len bytes in segments of segment_len. One of the
@@ -730,9 +672,7 @@ int copier_shm_descr_init(void *descr, size_t shm_len, size_t segment_len);
  * # Safety
  * Both stay mapped until shm_descr_unbind().
  */
-int shm_descr_bind(void *shm,
-                   void *descr,
-                   size_t segment_len);
+int shm_descr_bind(void *shm, void *descr, size_t segment_len);
 
 /**
  * Undoes shm_descr_bind(), after the copies of this process into the memory are over. Returns 0,
@@ -752,6 +692,61 @@ const char *copier_strerror(int errnum);
  * The version of the library, as a constant string: "0.1.0".
  */
 const char *copier_version(void);
+
+/**
+ * Creates a queue with a capacity of at least len tasks that the copy daemon serves: `unlade copyd`,
+ * which listens at path, or at /run/unlade/copyd.sock if that is NULL. Returns its file descriptor,
+ * or -1 with errno. The functions with a queue use it as any other; without the daemon, or after its
+ * end, they copy, receive and send by themselves.
+ *
+ * The daemon reaches memory of copier_alloc() and sockets of copier_pass() only. The descriptor never
+ * becomes readable: call _post_handlers(fd) to run handlers. A child after fork(2) cannot use the
+ * queue.
+ *
+ * # Errors
+ * EINVAL: len is 0 or above 4096. ENOENT, ECONNREFUSED: no daemon listens there. EACCES: it does not
+ * permit this user. EPERM: it runs as neither root nor this user. EAGAIN: it has too many clients, or
+ * is about to end. EPROTO: it is of another version. EMFILE, ENOMEM: as copier_create_queue().
+ *
+ * # Safety
+ * path is NULL or a string.
+ */
+int copier_create_daemon_queue(const char *path, size_t len);
+
+/**
+ * Allocates len zeroed bytes that this process shares with the daemon of queue fd, so that it can
+ * copy, receive and send them. Returns their address, or NULL with errno. They are never freed:
+ * allocate few and large areas. Without the daemon this is ordinary memory.
+ *
+ * # Errors
+ * EBADF: fd is not a queue. EINVAL: no daemon serves it, or len is 0. ENOSPC: the daemon's limit of
+ * areas or of bytes for a client. ENOMEM: no memory.
+ */
+void *copier_alloc(int fd, size_t len);
+
+/**
+ * Passes a connected TCP socket to the daemon of queue fd, which then makes the receives and sends of
+ * _arecv() and _asend() in this queue whose bytes are in memory of copier_alloc(). Returns 0, or -1
+ * with errno.
+ *
+ * The daemon has the socket, too, until copier_forget(): the connection stays open after close(2)
+ * alone, but not after shutdown(2). Sockets with urgent data must not be passed. No other thread or
+ * process uses the socket while tasks of it are pending.
+ *
+ * # Errors
+ * EBADF: fd is not a queue, or sockfd is not open. EINVAL: no daemon serves the queue. EOPNOTSUPP:
+ * the descriptor is not a connected TCP socket. ENOSPC: the daemon's limit of sockets for a client.
+ */
+int copier_pass(int fd, int sockfd);
+
+/**
+ * Completes the tasks of a socket, and has the daemon of queue fd close it: call it before close(2).
+ * Returns 0, or -1 with errno. No effect for a socket that is not passed.
+ *
+ * # Errors
+ * EBADF: fd is not a queue. EINVAL: no daemon serves it. EPROTO: the daemon's answer is invalid.
+ */
+int copier_forget(int fd, int sockfd);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -16,6 +16,8 @@ use crate::service::{CLIENTS_MAX, THREADS_MAX};
 
 /// Maximum of `region_bytes_max`: 1 TiB.
 pub const REGION_BYTES_CEILING: u64 = 1 << 40;
+/// Maximum of `sockets_max`.
+pub const SOCKETS_CEILING: u16 = 1024;
 /// Maximum length of the socket's path.
 const SOCKET_BYTES_MAX: usize = 100;
 /// Permission bits of a file mode.
@@ -59,6 +61,8 @@ pub struct DaemonConfig {
     pub regions_max: u16,
     /// Maximum number of bytes in all regions of a client.
     pub region_bytes_max: ByteSize,
+    /// Maximum number of sockets of a client; 0 for none.
+    pub sockets_max: u16,
     /// Maximum time from a client's connection to its QUEUE message.
     #[serde(with = "unlade_config::duration")]
     pub hello_timeout: Duration,
@@ -145,6 +149,7 @@ impl Default for DaemonConfig {
             clients_max: 256,
             regions_max: 64,
             region_bytes_max: ByteSize(4 << 30),
+            sockets_max: 64,
             hello_timeout: Duration::from_secs(5),
             allow: Allow::default(),
             weights: Weights::default(),
@@ -217,6 +222,9 @@ impl DaemonConfig {
         within("clients_max", self.clients_max as u64, CLIENTS_MAX as u64)?;
         within("regions_max", self.regions_max.into(), REGIONS_MAX.into())?;
         within("region_bytes_max", self.region_bytes_max.bytes(), REGION_BYTES_CEILING)?;
+        if self.sockets_max > 0 {
+            within("sockets_max", self.sockets_max.into(), SOCKETS_CEILING.into())?;
+        }
         within("slice_bytes", self.slice_bytes.bytes(), 1 << 30)?;
         within("run_bytes", self.run_bytes.bytes(), self.slice_bytes.bytes())?;
         within("sleep_max in ms", self.sleep_max.as_millis() as u64, 60_000)?;
@@ -316,6 +324,7 @@ mod tests {
             clients_max = 10
             regions_max = 8
             region_bytes_max = "1GiB"
+            sockets_max = 0
             hello_timeout = "2s"
             [allow]
             uids = [1000]
@@ -349,6 +358,7 @@ mod tests {
             ("units = \"all\"", "units"),
             ("mode = 0o1777", "mode"),
             ("regions_max = 1000", "regions_max"),
+            ("sockets_max = 1025", "sockets_max"),
             ("weights.uid.1000 = 0", "weights.uid.1000"),
             ("weights.uid.root = 5", "weights.uid.root"),
             ("weights.default = 20000", "weights.default"),

@@ -6,17 +6,21 @@
 //! | 1 HELLO | client | magic, version, class | |
 //! | 2 SEGMENT | client | region, its bytes | the memfd |
 //! | 3 QUEUE | client | | the memfd, an eventfd |
+//! | 4 SOCKET | client | number | the TCP socket |
+//! | 5 FORGET | client | number | |
 //! | 129 WELCOME | daemon | limits, pid, epoch | |
 //! | 130 ADDED | daemon | region | |
 //! | 131 SERVED | daemon | | |
 //! | 132 REFUSED | daemon | reason | |
+//! | 133 PASSED | daemon | number | |
+//! | 134 FORGOTTEN | daemon | number | |
 //!
-//! A client sends HELLO, then any number of SEGMENTs, QUEUE once, and further SEGMENTs. The daemon
-//! answers each message, in order. After REFUSED it closes the connection, except for a SEGMENT
-//! whose region it does not accept.
+//! A client sends HELLO, then any number of SEGMENTs, QUEUE once, and further SEGMENTs, SOCKETs and
+//! FORGETs. The daemon answers each message, in order. After REFUSED it closes the connection, except
+//! for a SEGMENT whose region, or a SOCKET whose descriptor, it does not accept.
 
 /// Version of the messages. A daemon serves only clients of its own version.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// "UlCd": the first bytes of a HELLO.
 const MAGIC: [u8; 4] = *b"UlCd";
 /// Maximum length of a message, in bytes.
@@ -54,6 +58,16 @@ pub enum Request {
     },
     /// Requests service of its queue.
     Queue,
+    /// Passes a socket, which tasks name by the number from then on.
+    Socket {
+        /// Number of the socket, from 1.
+        socket: u16,
+    },
+    /// Has the daemon close its descriptor of a socket.
+    Forget {
+        /// Number of the socket.
+        socket: u16,
+    },
 }
 
 /// Message from the daemon.
@@ -70,6 +84,16 @@ pub enum Reply {
     Served,
     /// Refusal.
     Refused(Refusal),
+    /// Tasks may name the socket.
+    Passed {
+        /// Number of the socket.
+        socket: u16,
+    },
+    /// The daemon closes its descriptor.
+    Forgotten {
+        /// Number of the socket.
+        socket: u16,
+    },
 }
 
 /// Limits for a client, and the identity of the daemon.
@@ -79,6 +103,8 @@ pub struct Limits {
     pub version: u16,
     /// Maximum number of regions of a client.
     pub regions_max: u16,
+    /// Maximum number of sockets of a client.
+    pub sockets_max: u16,
     /// Process id of the daemon.
     pub pid: u32,
     /// Maximum number of bytes in all regions of a client.
@@ -121,10 +147,16 @@ pub enum Refusal {
     /// The daemon is stopping.
     #[error("the copy daemon is about to end")]
     Stopping = 10,
+    /// The descriptor is of another kind.
+    #[error("the descriptor is not a connected TCP socket; use it without the copy daemon")]
+    Socket = 11,
+    /// The client has passed too many sockets, or the number is in use.
+    #[error("the socket is beyond what a client may pass; see the daemon's sockets_max")]
+    SocketLimit = 12,
 }
 
 /// All refusals, in the order of their numbers.
-const REFUSALS: [Refusal; 10] = [
+const REFUSALS: [Refusal; 12] = [
     Refusal::Version,
     Refusal::NotAllowed,
     Refusal::Full,
@@ -135,6 +167,8 @@ const REFUSALS: [Refusal; 10] = [
     Refusal::Doorbell,
     Refusal::Exhausted,
     Refusal::Stopping,
+    Refusal::Socket,
+    Refusal::SocketLimit,
 ];
 
 /// Error in a message, caused by the peer.
@@ -234,10 +268,14 @@ impl<'b> Fields<'b> {
 const HELLO: u8 = 1;
 const SEGMENT: u8 = 2;
 const QUEUE: u8 = 3;
+const SOCKET: u8 = 4;
+const FORGET: u8 = 5;
 const WELCOME: u8 = 129;
 const ADDED: u8 = 130;
 const SERVED: u8 = 131;
 const REFUSED: u8 = 132;
+const PASSED: u8 = 133;
+const FORGOTTEN: u8 = 134;
 
 impl Request {
     /// Returns a HELLO of this version.
@@ -248,8 +286,8 @@ impl Request {
     /// Returns the number of descriptors that the message carries.
     pub fn descriptors(&self) -> usize {
         match self {
-            Request::Hello { .. } => 0,
-            Request::Segment { .. } => 1,
+            Request::Hello { .. } | Request::Forget { .. } => 0,
+            Request::Segment { .. } | Request::Socket { .. } => 1,
             Request::Queue => 2,
         }
     }
@@ -264,6 +302,8 @@ impl Request {
                 Encoded::new(SEGMENT).with(&region.to_le_bytes()).with(&bytes.to_le_bytes())
             }
             Request::Queue => Encoded::new(QUEUE),
+            Request::Socket { socket } => Encoded::new(SOCKET).with(&socket.to_le_bytes()),
+            Request::Forget { socket } => Encoded::new(FORGET).with(&socket.to_le_bytes()),
         }
     }
 
@@ -276,6 +316,7 @@ impl Request {
             HELLO => Some(7),
             SEGMENT => Some(10),
             QUEUE => Some(0),
+            SOCKET | FORGET => Some(2),
             _ => None,
         })?;
         match fields.kind {
@@ -292,6 +333,8 @@ impl Request {
                 Ok(Request::Hello { version, class })
             }
             SEGMENT => Ok(Request::Segment { region: fields.u16()?, bytes: fields.u64()? }),
+            SOCKET => Ok(Request::Socket { socket: fields.u16()? }),
+            FORGET => Ok(Request::Forget { socket: fields.u16()? }),
             _ => Ok(Request::Queue),
         }
     }
@@ -304,12 +347,15 @@ impl Reply {
             Reply::Welcome(limits) => Encoded::new(WELCOME)
                 .with(&limits.version.to_le_bytes())
                 .with(&limits.regions_max.to_le_bytes())
+                .with(&limits.sockets_max.to_le_bytes())
                 .with(&limits.pid.to_le_bytes())
                 .with(&limits.region_bytes_max.to_le_bytes())
                 .with(&limits.epoch.to_le_bytes()),
             Reply::Added { region } => Encoded::new(ADDED).with(&region.to_le_bytes()),
             Reply::Served => Encoded::new(SERVED),
             Reply::Refused(why) => Encoded::new(REFUSED).with(&(why as u16).to_le_bytes()),
+            Reply::Passed { socket } => Encoded::new(PASSED).with(&socket.to_le_bytes()),
+            Reply::Forgotten { socket } => Encoded::new(FORGOTTEN).with(&socket.to_le_bytes()),
         }
     }
 
@@ -319,8 +365,8 @@ impl Reply {
     /// [`MessageError`] if the bytes are not a valid message.
     pub fn decode(message: &[u8]) -> Result<Reply, MessageError> {
         let mut fields = Fields::of(message, |kind| match kind {
-            WELCOME => Some(24),
-            ADDED | REFUSED => Some(2),
+            WELCOME => Some(26),
+            ADDED | REFUSED | PASSED | FORGOTTEN => Some(2),
             SERVED => Some(0),
             _ => None,
         })?;
@@ -328,11 +374,14 @@ impl Reply {
             WELCOME => Ok(Reply::Welcome(Limits {
                 version: fields.u16()?,
                 regions_max: fields.u16()?,
+                sockets_max: fields.u16()?,
                 pid: fields.u32()?,
                 region_bytes_max: fields.u64()?,
                 epoch: fields.u64()?,
             })),
             ADDED => Ok(Reply::Added { region: fields.u16()? }),
+            PASSED => Ok(Reply::Passed { socket: fields.u16()? }),
+            FORGOTTEN => Ok(Reply::Forgotten { socket: fields.u16()? }),
             REFUSED => {
                 let number = fields.u16()?;
                 let known = REFUSALS.into_iter().find(|refusal| *refusal as u16 == number);
@@ -358,16 +407,23 @@ mod tests {
             (any::<u16>(), any::<u64>())
                 .prop_map(|(region, bytes)| Request::Segment { region, bytes }),
             Just(Request::Queue),
+            any::<u16>().prop_map(|socket| Request::Socket { socket }),
+            any::<u16>().prop_map(|socket| Request::Forget { socket }),
         ]
     }
 
     fn reply() -> impl Strategy<Value = Reply> {
-        let limits = (any::<(u16, u16, u32)>(), any::<(u64, u64)>());
+        let limits = (any::<(u16, u16, u16, u32)>(), any::<(u64, u64)>());
         prop_oneof![
-            limits.prop_map(|((version, regions_max, pid), (region_bytes_max, epoch))| {
-                Reply::Welcome(Limits { version, regions_max, pid, region_bytes_max, epoch })
+            limits.prop_map(|((version, regions_max, sockets_max, pid), (bytes, epoch))| {
+                let region_bytes_max = bytes;
+                let limits =
+                    Limits { version, regions_max, sockets_max, pid, region_bytes_max, epoch };
+                Reply::Welcome(limits)
             }),
             any::<u16>().prop_map(|region| Reply::Added { region }),
+            any::<u16>().prop_map(|socket| Reply::Passed { socket }),
+            any::<u16>().prop_map(|socket| Reply::Forgotten { socket }),
             Just(Reply::Served),
             (0..REFUSALS.len()).prop_map(|at| Reply::Refused(REFUSALS[at])),
         ]
@@ -414,7 +470,7 @@ mod tests {
         assert_eq!(Request::decode(&[bytes, &[0]].concat()), length(9));
         let magic = [&[HELLO][..], b"UlCe", &bytes[5..]].concat();
         assert_eq!(Request::decode(&magic), Err(MessageError::Field { kind: HELLO }));
-        let reason = [REFUSED, 11, 0];
+        let reason = [REFUSED, 13, 0];
         assert_eq!(Reply::decode(&reason), Err(MessageError::Field { kind: REFUSED }));
     }
 }

@@ -12,11 +12,13 @@ unlade_metrics::metric_set! {
 
     open: gauge, "unlade_copyd_sessions", "Connections now.";
     served: gauge, "unlade_copyd_clients", "Clients whose queue is served now.";
+    groups: gauge, "unlade_copyd_groups", "Users, groups, cgroups and single clients with a share now.";
     region_bytes: gauge, "unlade_copyd_region_bytes", "Bytes that clients share now.";
+    sockets: gauge, "unlade_copyd_sockets", "Sockets that clients have passed now.";
     accepted: counter, "unlade_copyd_accepted", "Connections accepted.";
-    refused: counter, "unlade_copyd_refused", "Connections and regions refused.";
+    refused: counter, "unlade_copyd_refused", "Connections, regions and sockets refused.";
     rings: counter, "unlade_copyd_rings", "Doorbell signals received.";
-    weight_changes: counter, "unlade_copyd_weight_changes", "Changes of weights of served clients.";
+    weight_changes: counter, "unlade_copyd_weight_changes", "Changes of the weights and groups of served clients.";
 }
 
 /// Renders the metrics as OpenMetrics text: gauges before counters.

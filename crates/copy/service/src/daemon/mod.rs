@@ -6,6 +6,7 @@
 //! - `listen`: the socket, and the permitted clients;
 //! - [`message`], [`socket`]: the messages on the socket;
 //! - `session`: one client from HELLO to its end;
+//! - `sockets`: the sockets that the client has passed, and the thread that uses them;
 //! - `weight`: the client's share of the service;
 //! - `serve`: the process: one control thread for all sessions, the copy threads, and the
 //!   shutdown.
@@ -24,6 +25,8 @@ pub mod serve;
 #[cfg(feature = "daemon")]
 mod session;
 pub mod socket;
+#[cfg(feature = "daemon")]
+mod sockets;
 #[cfg(feature = "daemon")]
 mod weight;
 

@@ -4,7 +4,7 @@
 //! On SIGTERM the daemon stops accepting, each thread ends after its current copy, and then the
 //! sessions close. Nothing is claimed at that time, so the clients copy the rest themselves.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,6 +25,7 @@ use crate::daemon::message::{Refusal, Reply};
 use crate::daemon::metrics::{self, Sessions};
 use crate::daemon::session::{self, Context};
 use crate::daemon::socket;
+use crate::daemon::sockets::Threads;
 use crate::daemon::weight::KernelFiles;
 use crate::service::{Service, StartError};
 
@@ -99,7 +100,7 @@ impl Daemon {
     /// As for [`Daemon::bind`].
     pub fn bind_with(config: DaemonConfig, files: KernelFiles) -> Result<Daemon, DaemonError> {
         config.check()?;
-        // Each client needs three descriptors.
+        // Each client needs four descriptors, and one for each socket that it passes.
         unlade_runtime::limits::raise_descriptor_limit();
         let guard = guard::install()?;
         let listening = Listening::bind(&config.socket, config.mode)?;
@@ -193,6 +194,9 @@ async fn control(
         guard: shared.guard,
         epoch: shared.epoch,
         files: shared.files.clone(),
+        groups: RefCell::default(),
+        next_session: Cell::new(0),
+        socket_threads: Threads::default(),
     });
     let mut drain = watch.clone();
     let ended = tokio::select! {

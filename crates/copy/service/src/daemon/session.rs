@@ -21,7 +21,9 @@ use crate::daemon::config::DaemonConfig;
 use crate::daemon::message::{Class, Limits, Refusal, Reply, Request, VERSION};
 use crate::daemon::metrics::Sessions;
 use crate::daemon::socket::{self, Received};
-use crate::daemon::weight::{self, KernelFiles};
+use crate::daemon::sockets::{ClientSpace, Limits as SocketLimits, Threads};
+use crate::daemon::weight::{self, Due, Groups, KernelFiles};
+use crate::group::{Group, Share};
 use crate::service::{AttachError, Attachment, Service};
 
 /// Interval at which the weight of a client that copies is read again.
@@ -38,6 +40,9 @@ pub(crate) struct Context {
     pub guard: Guard,
     pub epoch: u64,
     pub files: KernelFiles,
+    pub groups: RefCell<Groups>,
+    pub next_session: Cell<u64>,
+    pub socket_threads: Threads,
 }
 
 /// End of a session.
@@ -61,11 +66,13 @@ struct Session {
     bell: Option<AsyncFd<Arc<OwnedFd>>>,
     attachment: Option<Attachment>,
     class: Class,
-    /// Weight of the client.
-    weight: Cell<u32>,
-    /// Tasks that the client had submitted when its weight was read.
+    number: u64,
+    /// Share of the client, once it is served.
+    due: RefCell<Option<Due>>,
+    /// Tasks that the client had submitted when its share was read.
     seen: Cell<Ticket>,
     regions: Arc<Regions>,
+    space: Arc<ClientSpace>,
     /// Number of region bytes that are counted in the metrics.
     counted_bytes: Cell<u64>,
     socket: AsyncFd<Arc<OwnedFd>>,
@@ -89,10 +96,17 @@ pub(crate) async fn run(socket: OwnedFd, peer: UCred, context: Rc<Context>) {
 impl Session {
     fn new(socket: OwnedFd, peer: UCred, context: Rc<Context>) -> io::Result<Session> {
         let socket = socket::watch(Arc::new(socket))?;
-        let regions = {
+        let (regions, space) = {
             let config = context.config.borrow();
             let bytes_max = config.region_bytes_max.bytes();
-            Arc::new(Regions::new(context.guard, config.regions_max, bytes_max))
+            let regions = Arc::new(Regions::new(context.guard, config.regions_max, bytes_max));
+            let limits = SocketLimits {
+                sockets_max: config.sockets_max,
+                threads: context.socket_threads.clone(),
+                threads_max: config.clients_max,
+            };
+            let space = ClientSpace::new(Arc::clone(&regions), limits)?;
+            (regions, space)
         };
         context.sessions.open.add(1);
         let counted_bytes = Cell::new(0);
@@ -100,9 +114,11 @@ impl Session {
             bell: None,
             attachment: None,
             class: Class::Normal,
-            weight: Cell::new(0),
+            number: context.next_session.replace(context.next_session.get() + 1),
+            due: RefCell::new(None),
             seen: Cell::new(Ticket(0)),
             regions,
+            space,
             counted_bytes,
             socket,
             peer,
@@ -161,6 +177,11 @@ impl Session {
                         let file = descriptors.pop().ok_or(Refusal::Protocol)?;
                         self.add_region(region, bytes, file)?;
                     }
+                    (Request::Socket { socket }, mut descriptors) => {
+                        let descriptor = descriptors.pop().ok_or(Refusal::Protocol)?;
+                        self.add_socket(socket, descriptor)?;
+                    }
+                    (Request::Forget { socket }, _) => self.forget(socket)?,
                     _ => return Err(Refusal::Protocol.into()),
                 },
                 ready = bell.readable() => {
@@ -174,25 +195,65 @@ impl Session {
         }
     }
 
-    /// Reads the weight of the client again, if it has submitted tasks since the last time.
+    /// Reads the share of the client again, if it has submitted tasks since the last time.
     fn follow_weight(&self, attachment: &Attachment) {
         let head = attachment.queue().head();
         if self.seen.replace(head) == head {
             return;
         }
-        let weight = self.read_weight();
-        let before = self.weight.replace(weight);
-        if weight != before {
-            attachment.set_weight(weight);
-            self.context.sessions.weight_changes.add(1);
-            let pid = self.peer.pid.as_raw_nonzero();
-            tracing::info!(pid, before, weight, "the weight of a client has changed");
+        let due = self.read_due();
+        let Some(before) = self.due.borrow().clone().filter(|before| *before != due) else {
+            return;
+        };
+        let pid = self.peer.pid.as_raw_nonzero();
+        if before.owner == due.owner {
+            attachment.set_weight(due.weight);
+        } else {
+            // The service is absent when the daemon is ending.
+            let Ok(group) = self.enter(&due) else { return };
+            attachment.set_share(self.share(group));
+            self.leave_group();
+        }
+        self.context.sessions.weight_changes.add(1);
+        let (weight, owner) = (due.weight, &due.owner);
+        tracing::info!(pid, before = before.weight, weight, %owner, "a client has another share");
+        self.due.replace(Some(due));
+    }
+
+    fn read_due(&self) -> Due {
+        let config = self.context.config.borrow();
+        weight::due_to(&self.context.files, &config.weights, &self.peer, self.number)
+    }
+
+    fn share(&self, group: Group) -> Share {
+        Share { group, weight: weight::weight_in_group(self.class) }
+    }
+
+    /// Enters the group of the share's owner.
+    fn enter(&self, due: &Due) -> Result<Group, Refusal> {
+        let service = self.context.service.borrow();
+        let service = service.as_ref().ok_or(Refusal::Stopping)?;
+        let create = |weight| service.group(weight);
+        Ok(self.with_groups(|groups| groups.enter(due, create)))
+    }
+
+    /// Leaves the group, if the client is in one.
+    fn leave_group(&self) {
+        if let Some(due) = self.due.take() {
+            self.with_groups(|groups| groups.leave(&due.owner));
         }
     }
 
-    fn read_weight(&self) -> u32 {
-        let config = self.context.config.borrow();
-        weight::weight_of(&self.context.files, &config.weights, &self.peer, self.class)
+    fn with_groups<T>(&self, change: impl FnOnce(&mut Groups) -> T) -> T {
+        let mut groups = self.context.groups.borrow_mut();
+        let before = groups.len();
+        let result = change(&mut groups);
+        let gauge = &self.context.sessions.groups;
+        match groups.len().checked_sub(before) {
+            Some(more) => gauge.add(more as u64),
+            None => gauge.subtract((before - groups.len()) as u64),
+        }
+        result
     }
 
     /// Receives the next message and checks its number of descriptors.
@@ -220,6 +281,7 @@ impl Session {
         Limits {
             version: VERSION,
             regions_max: config.regions_max,
+            sockets_max: config.sockets_max,
             pid: std::process::id(),
             region_bytes_max: config.region_bytes_max.bytes(),
             epoch: self.context.epoch,
@@ -253,6 +315,32 @@ impl Session {
         }
     }
 
+    fn add_socket(&self, number: u16, descriptor: OwnedFd) -> Result<(), End> {
+        match self.space.add(number, descriptor, self.socket.get_ref()) {
+            Ok(()) => {
+                self.context.sessions.sockets.add(1);
+                self.reply(&Reply::Passed { socket: number })
+            }
+            Err(_) if self.space.is_behind() => Err(Refusal::Exhausted.into()),
+            Err(why) => {
+                tracing::info!(pid = self.peer.pid.as_raw_nonzero(), %why, "a socket is refused");
+                self.context.sessions.refused.add(1);
+                self.reply(&Reply::Refused(why))
+            }
+        }
+    }
+
+    fn forget(&self, number: u16) -> Result<(), End> {
+        if !self.space.forget(number) {
+            return Err(Refusal::Protocol.into());
+        }
+        self.context.sessions.sockets.subtract(1);
+        if self.space.is_behind() {
+            return Err(Refusal::Exhausted.into());
+        }
+        self.reply(&Reply::Forgotten { socket: number })
+    }
+
     fn attach(&mut self, memory: OwnedFd, bell: OwnedFd, class: Class) -> Result<(), Refusal> {
         if !is_eventfd(&bell) {
             return Err(Refusal::Doorbell);
@@ -265,17 +353,21 @@ impl Session {
         }
         let queue = Queue::attach(Memory::from(memory)).map_err(|_| Refusal::Queue)?;
         self.class = class;
-        let weight = self.read_weight();
-        self.weight.set(weight);
+        let due = self.read_due();
+        let group = self.enter(&due)?;
+        let weight = due.weight;
+        self.due.replace(Some(due));
         let service = self.context.service.borrow();
         let service = service.as_ref().ok_or(Refusal::Stopping)?;
         let held = Arc::clone(self.socket.get_ref());
-        let attached = service.attach_remote(queue, Arc::clone(&self.regions) as _, weight, held);
+        let attached =
+            service.attach_remote(queue, Arc::clone(&self.space) as _, self.share(group), held);
         self.attachment = Some(attached.map_err(|error| match error {
             AttachError::Full => Refusal::Full,
             AttachError::Stopping => Refusal::Stopping,
             AttachError::Memory(_) | AttachError::Layout(_) => Refusal::Exhausted,
         })?);
+        self.space.set_ringer(self.attachment.as_ref().ok_or(Refusal::Exhausted)?.ringer());
         self.context.sessions.served.add(1);
         tracing::debug!(pid = self.peer.pid.as_raw_nonzero(), weight, "a client is served");
         Ok(())
@@ -284,8 +376,11 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.leave_group();
         let sessions = &self.context.sessions;
         sessions.open.subtract(1);
+        sessions.sockets.subtract(self.space.sockets() as u64);
+        self.space.close();
         sessions.region_bytes.subtract(self.counted_bytes.get());
         if self.attachment.is_some() {
             sessions.served.subtract(1);

@@ -1,16 +1,21 @@
-//! Weight of a client (`copier.shares` of Copier, SOSP 2025, §4.5.2).
+//! Share of a client (`copier.shares` of Copier, SOSP 2025, §4.5.2): its owner, and the owner's
+//! weight. All clients of an owner share its share.
 //!
 //! The weight of a cgroup may change, and a client may move to another cgroup. Neither is reported
 //! for every hierarchy and every mount, so a session reads the files again while its client copies.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::net::UCred;
-use unlade_copy_scheduler::share::WEIGHT_MAX;
+use unlade_copy_scheduler::share::{WEIGHT_DEFAULT, WEIGHT_MAX};
 
 use crate::daemon::config::Weights;
 use crate::daemon::message::Class;
+use crate::group::Group;
 
 /// Divisor for the weight of a background client.
 const BACKGROUND_DIVISOR: u32 = 4;
@@ -35,29 +40,97 @@ impl Default for KernelFiles {
     }
 }
 
-/// Returns the weight of a client.
-pub(crate) fn weight_of(
-    files: &KernelFiles,
-    weights: &Weights,
-    client: &UCred,
-    class: Class,
-) -> u32 {
-    let by_user = weights.uid.get(&client.uid.as_raw().to_string());
-    let by_group = || weights.gid.get(&client.gid.as_raw().to_string());
-    let named = by_user.or_else(by_group).copied();
-    let by_cgroup = || weights.cgroup.then(|| cgroup_weight(files, client)).flatten();
-    let weight = named.or_else(by_cgroup).unwrap_or(weights.default);
-    match class {
-        Class::Normal => weight,
-        Class::Background => (weight / BACKGROUND_DIVISOR).max(1),
+/// Owner of a share: that which gave the weight.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Owner {
+    /// A user of the configuration.
+    User(u32),
+    /// A primary group of the configuration.
+    Group(u32),
+    /// The directory with the weight.
+    Cgroup(PathBuf),
+    /// The client itself, with the number of its session.
+    Client(u64),
+}
+
+impl fmt::Display for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Owner::User(uid) => write!(f, "user {uid}"),
+            Owner::Group(gid) => write!(f, "group {gid}"),
+            Owner::Cgroup(path) => write!(f, "cgroup {}", path.display()),
+            Owner::Client(number) => write!(f, "client {number}"),
+        }
     }
 }
 
-/// Returns the weight of the client's cgroup: `cpu.weight` of version 2, which has the same range
-/// and default as weights here, or `cpu.shares` of version 1. A cgroup without the file has that of
-/// its nearest ancestor with one. `None` without a hierarchy with the cpu controller at the usual
-/// place. If another process has the client's PID by now, the only effect is a wrong weight.
-fn cgroup_weight(files: &KernelFiles, client: &UCred) -> Option<u32> {
+/// The share that is due to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Due {
+    pub owner: Owner,
+    /// Weight of the owner.
+    pub weight: u32,
+}
+
+/// Returns the share that is due to the client of session `number`: that of its user, of its group,
+/// of its cgroup, or else the default for itself.
+pub(crate) fn due_to(files: &KernelFiles, weights: &Weights, client: &UCred, number: u64) -> Due {
+    let (uid, gid) = (client.uid.as_raw(), client.gid.as_raw());
+    let user = weights.uid.get(&uid.to_string()).map(|weight| (Owner::User(uid), *weight));
+    let group = || weights.gid.get(&gid.to_string()).map(|weight| (Owner::Group(gid), *weight));
+    let cgroup = || {
+        let (path, weight) = weights.cgroup.then(|| cgroup_weight(files, client)).flatten()?;
+        Some((Owner::Cgroup(path), weight))
+    };
+    let found = user.or_else(group).or_else(cgroup);
+    let (owner, weight) = found.unwrap_or((Owner::Client(number), weights.default));
+    Due { owner, weight }
+}
+
+/// Weight of a client among the clients of its owner.
+pub(crate) fn weight_in_group(class: Class) -> u32 {
+    match class {
+        Class::Normal => WEIGHT_DEFAULT,
+        Class::Background => WEIGHT_DEFAULT / BACKGROUND_DIVISOR,
+    }
+}
+
+/// Groups of the sessions that are served, each with the number of its sessions.
+#[derive(Debug, Default)]
+pub(crate) struct Groups(BTreeMap<Owner, (Group, usize)>);
+
+impl Groups {
+    /// Returns the owner's group, with the weight that is due; `create` makes one of that weight.
+    pub fn enter(&mut self, due: &Due, create: impl FnOnce(u32) -> Group) -> Group {
+        let (group, sessions) = match self.0.entry(due.owner.clone()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert((create(due.weight), 0)),
+        };
+        *sessions += 1;
+        group.set_weight(due.weight);
+        group.clone()
+    }
+
+    pub fn leave(&mut self, owner: &Owner) {
+        if let Some((_, sessions)) = self.0.get_mut(owner) {
+            *sessions -= 1;
+            if *sessions == 0 {
+                self.0.remove(owner);
+            }
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Returns the weight of the client's cgroup, and the directory that has it: `cpu.weight` of version
+/// 2, which has the same range and default as weights here, or `cpu.shares` of version 1. A cgroup
+/// without the file has that of its nearest ancestor with one. `None` without a hierarchy with the
+/// cpu controller at the usual place. If another process has the client's PID by now, the only effect
+/// is a wrong weight.
+fn cgroup_weight(files: &KernelFiles, client: &UCred) -> Option<(PathBuf, u32)> {
     let pid = client.pid.as_raw_nonzero().to_string();
     let text = fs::read_to_string(files.processes.join(pid).join("cgroup")).ok()?;
     let unified = || {
@@ -79,11 +152,14 @@ fn nearest(
     path: &str,
     file: &str,
     parse: impl Fn(&str) -> Option<u32>,
-) -> Option<u32> {
+) -> Option<(PathBuf, u32)> {
     let cgroup = root.join(path);
     let ancestors = cgroup.ancestors().take_while(|it| it.starts_with(root)).take(DEPTH_MAX);
-    let mut values = ancestors.filter_map(|it| fs::read_to_string(it.join(file)).ok());
-    values.next().and_then(|text| parse(&text))
+    let mut values = ancestors.filter_map(|it| {
+        let text = fs::read_to_string(it.join(file)).ok()?;
+        Some((it.to_owned(), text))
+    });
+    values.next().and_then(|(path, text)| Some((path, parse(&text)?)))
 }
 
 /// Returns the version 2 path in `/proc/PID/cgroup`, if it is below the visible root.
@@ -119,6 +195,7 @@ fn parse_shares(text: &str) -> Option<u32> {
 mod tests {
     use super::*;
     use rustix::process::{getgid, getpid, getuid};
+    use unlade_copy_scheduler::share::GroupId;
 
     fn own() -> UCred {
         UCred { pid: getpid(), uid: getuid(), gid: getgid() }
@@ -151,6 +228,11 @@ mod tests {
         }
 
         fn weight(&self) -> Option<u32> {
+            self.owner().map(|owner| owner.1)
+        }
+
+        /// The directory that gives the weight, and the weight.
+        fn owner(&self) -> Option<(PathBuf, u32)> {
             cgroup_weight(&self.files(), &own())
         }
     }
@@ -161,21 +243,22 @@ mod tests {
         let files = tree.files();
         let (uid, gid) = (getuid().as_raw().to_string(), getgid().as_raw().to_string());
         let mut weights = Weights { cgroup: true, default: 7, ..Weights::default() };
-        let weight = |weights: &Weights, class| weight_of(&files, weights, &own(), class);
-        assert_eq!(weight(&weights, Class::Normal), 7);
-        assert_eq!(weight(&weights, Class::Background), 1);
+        let due = |weights: &Weights| {
+            let Due { owner, weight } = due_to(&files, weights, &own(), 3);
+            (owner, weight)
+        };
+        assert_eq!(due(&weights), (Owner::Client(3), 7));
         tree.place("0::/a\n");
         tree.write("cgroup/a/cpu.weight", "200\n");
-        assert_eq!(weight(&weights, Class::Normal), 200);
+        assert_eq!(due(&weights), (Owner::Cgroup(files.cgroups.join("a")), 200));
         let without = Weights { cgroup: false, ..weights.clone() };
-        assert_eq!(weight(&without, Class::Normal), 7);
+        assert_eq!(due(&without), (Owner::Client(3), 7));
         weights.gid.insert(gid, 50);
-        assert_eq!(weight(&weights, Class::Normal), 50);
+        assert_eq!(due(&weights), (Owner::Group(getgid().as_raw()), 50));
         weights.uid.insert(uid, 300);
-        assert_eq!(weight(&weights, Class::Normal), 300);
-        assert_eq!(weight(&weights, Class::Background), 75);
-        let real = weight_of(&KernelFiles::default(), &Weights::default(), &own(), Class::Normal);
-        assert!((1..=WEIGHT_MAX).contains(&real));
+        assert_eq!(due(&weights), (Owner::User(getuid().as_raw()), 300));
+        let real = due_to(&KernelFiles::default(), &Weights::default(), &own(), 3);
+        assert!((1..=WEIGHT_MAX).contains(&real.weight));
     }
 
     #[test]
@@ -186,7 +269,10 @@ mod tests {
         assert_eq!(tree.weight(), None);
         tree.write("cgroup/user.slice/cpu.weight", "300\n");
         assert_eq!(tree.weight(), Some(300));
+        let slice = tree.files().cgroups.join("user.slice");
+        assert_eq!(tree.owner(), Some((slice.clone(), 300)));
         tree.write("cgroup/user.slice/a/cpu.weight", "20\n");
+        assert_eq!(tree.owner(), Some((slice.join("a"), 20)));
         assert_eq!(tree.weight(), Some(20));
         tree.write("cgroup/user.slice/a/cpu.weight", "40\n");
         assert_eq!(tree.weight(), Some(40));
@@ -197,6 +283,34 @@ mod tests {
         assert_eq!(tree.weight(), None);
         tree.place("0::/\n");
         assert_eq!(tree.weight(), None);
+    }
+
+    #[test]
+    fn clients_of_an_owner_are_in_its_group_while_one_is_served() {
+        let mut groups = Groups::default();
+        let mut made = 0;
+        let mut enter = |groups: &mut Groups, owner, weight| {
+            let due = Due { owner, weight };
+            groups.enter(&due, |weight| {
+                made += 1;
+                Group::new(GroupId(made), weight)
+            })
+        };
+        let first = enter(&mut groups, Owner::User(1), 100);
+        let second = enter(&mut groups, Owner::User(1), 300);
+        assert_eq!((first.weight(), second.weight(), groups.len()), (300, 300, 1));
+        let client = enter(&mut groups, Owner::Client(1), 7);
+        assert_eq!((first.weight(), client.weight(), groups.len()), (300, 7, 2));
+        groups.leave(&Owner::User(1));
+        assert_eq!(groups.len(), 2);
+        groups.leave(&Owner::User(1));
+        groups.leave(&Owner::User(1));
+        assert_eq!(groups.len(), 1);
+        enter(&mut groups, Owner::User(1), 5);
+        assert_eq!((first.weight(), made), (300, 3));
+        let classes = [Class::Normal, Class::Background].map(weight_in_group);
+        assert_eq!(classes, [100, 25]);
+        assert_eq!(Owner::Cgroup("/c".into()).to_string(), "cgroup /c");
     }
 
     #[test]
