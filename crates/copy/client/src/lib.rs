@@ -101,6 +101,8 @@ mod process;
 mod put_off;
 mod receive_tuner;
 #[allow(unsafe_code)]
+mod remap;
+#[allow(unsafe_code)]
 mod remote;
 #[allow(unsafe_code)]
 pub mod scope;
@@ -124,6 +126,7 @@ pub use incoming::{Incoming, ReceiveError, receive_some};
 pub use link::Link;
 pub use owned::Owned;
 pub use process::{Service, StartError};
+pub use remap::Remaps;
 pub use remote::{Options, Remote, RemoteError, SharedMemory};
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use scope::{Pending, Scope};

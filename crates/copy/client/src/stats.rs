@@ -18,6 +18,10 @@ pub struct Stats {
     waits: AtomicU64,
     forwarded_bytes: AtomicU64,
     saved_bytes: AtomicU64,
+    remapped: AtomicU64,
+    remapped_bytes: AtomicU64,
+    remaps_refused: AtomicU64,
+    last_use_copied_bytes: AtomicU64,
 }
 
 /// A reading of [`Stats`].
@@ -39,6 +43,14 @@ pub struct StatsRead {
     pub forwarded_bytes: u64,
     /// Bytes of these sends that were copied after all: they changed before the socket took them.
     pub saved_bytes: u64,
+    /// Copies of a source that was given up, made by moving pages.
+    pub remapped: u64,
+    /// Bytes of these pages.
+    pub remapped_bytes: u64,
+    /// Number of such copies for which the kernel moved fewer pages than planned.
+    pub remaps_refused: u64,
+    /// Bytes of copies of a source that was given up that were copied nevertheless.
+    pub last_use_copied_bytes: u64,
 }
 
 impl Stats {
@@ -54,6 +66,10 @@ impl Stats {
             waits: get(&self.waits),
             forwarded_bytes: get(&self.forwarded_bytes),
             saved_bytes: get(&self.saved_bytes),
+            remapped: get(&self.remapped),
+            remapped_bytes: get(&self.remapped_bytes),
+            remaps_refused: get(&self.remaps_refused),
+            last_use_copied_bytes: get(&self.last_use_copied_bytes),
         }
     }
 
@@ -83,6 +99,19 @@ impl Stats {
 
     pub(crate) fn count_saved(&self, bytes: usize) {
         self.saved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_remapped(&self, bytes: usize) {
+        self.remapped.fetch_add(1, Ordering::Relaxed);
+        self.remapped_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_remap_refused(&self) {
+        self.remaps_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_last_use_copied(&self, bytes: usize) {
+        self.last_use_copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(crate) fn count_wait(&self) {

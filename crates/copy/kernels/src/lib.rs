@@ -34,6 +34,7 @@
 //!   `x86_64`, `aarch64` and `portable`;
 //! - [`stream`]: loops that store around the caches;
 //! - [`guard`]: turns a bad address in a copy loop into an error of that copy;
+//! - [`remap`]: copies that the page tables make, where the source is given up;
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
@@ -53,6 +54,7 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+mod area;
 pub mod calibrate;
 pub mod device;
 pub mod dsa;
@@ -60,16 +62,19 @@ mod evict;
 pub mod guard;
 pub mod kernel;
 pub mod model;
+mod pagemap;
 pub mod populate;
 mod portable;
 mod prefetch;
 pub mod probes;
 pub mod regions;
 pub mod relay;
+pub mod remap;
 mod routine;
 pub mod space;
 pub mod stream;
 pub mod unit;
+mod userfault;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 
