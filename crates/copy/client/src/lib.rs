@@ -107,6 +107,8 @@ mod remote;
 #[allow(unsafe_code)]
 pub mod scope;
 #[allow(unsafe_code)]
+mod snapshot;
+#[allow(unsafe_code)]
 mod sockets;
 mod stats;
 #[allow(unsafe_code)]
@@ -130,6 +132,7 @@ pub use remap::Remaps;
 pub use remote::{Options, Remote, RemoteError, SharedMemory};
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use scope::{Pending, Scope};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};
 pub use unlade_copy_kernels::prefetch;

@@ -22,6 +22,9 @@ pub struct Stats {
     remapped_bytes: AtomicU64,
     remaps_refused: AtomicU64,
     last_use_copied_bytes: AtomicU64,
+    snapshots: AtomicU64,
+    snapshot_bytes: AtomicU64,
+    snapshots_at_once: AtomicU64,
 }
 
 /// A reading of [`Stats`].
@@ -51,6 +54,12 @@ pub struct StatsRead {
     pub remaps_refused: u64,
     /// Bytes of copies of a source that was given up that were copied nevertheless.
     pub last_use_copied_bytes: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Their bytes.
+    pub snapshot_bytes: u64,
+    /// Snapshots that were copied at once: their memory could not be protected against writes.
+    pub snapshots_at_once: u64,
 }
 
 impl Stats {
@@ -70,6 +79,9 @@ impl Stats {
             remapped_bytes: get(&self.remapped_bytes),
             remaps_refused: get(&self.remaps_refused),
             last_use_copied_bytes: get(&self.last_use_copied_bytes),
+            snapshots: get(&self.snapshots),
+            snapshot_bytes: get(&self.snapshot_bytes),
+            snapshots_at_once: get(&self.snapshots_at_once),
         }
     }
 
@@ -112,6 +124,15 @@ impl Stats {
 
     pub(crate) fn count_last_use_copied(&self, bytes: usize) {
         self.last_use_copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_snapshot(&self, bytes: usize) {
+        self.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_snapshot_at_once(&self) {
+        self.snapshots_at_once.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_wait(&self) {

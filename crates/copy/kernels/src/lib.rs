@@ -35,6 +35,7 @@
 //! - [`stream`]: loops that store around the caches;
 //! - [`guard`]: turns a bad address in a copy loop into an error of that copy;
 //! - [`remap`]: copies that the page tables make, where the source is given up;
+//! - [`freeze`]: memory at one time, copied while the program writes on;
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
@@ -59,6 +60,7 @@ pub mod calibrate;
 pub mod device;
 pub mod dsa;
 mod evict;
+pub mod freeze;
 pub mod guard;
 pub mod kernel;
 pub mod model;

@@ -1,5 +1,6 @@
-//! Questions about the pages of this process (`PAGEMAP_SCAN`, Linux 6.7): a look at the page tables
-//! that ends at the first page with the answer.
+//! Questions about the memory of this process: about its pages (`PAGEMAP_SCAN`, Linux 6.7), by a look
+//! at the page tables that ends at the first page with the answer; and about its mappings
+//! (`PROCMAP_QUERY`, Linux 6.11).
 
 use std::fs::File;
 use std::io;
@@ -37,6 +38,55 @@ struct Region {
     start: u64,
     end: u64,
     categories: u64,
+}
+
+/// Maximum number of mappings of a range.
+const MAPPINGS_MAX: usize = 1024;
+const MAPPING_IS_SHARED: u64 = 8;
+
+/// `_IOWR('f', 17, struct procmap_query)`.
+const PROCMAP_QUERY: u64 = 3 << 30 | (size_of::<Query>() as u64) << 16 | 0x66 << 8 | 17;
+
+#[repr(C)]
+#[derive(Default)]
+struct Query {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    mapping_flags: u64,
+    page_bytes: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_and_build_id: [u32; 2],
+    addresses: [u64; 2],
+}
+
+/// Returns true if all of a range is private anonymous memory: no other process can change it.
+///
+/// # Errors
+/// The kernel cannot tell, or some of it is not mapped.
+pub(crate) fn is_private(range: &Range<usize>) -> io::Result<bool> {
+    let maps = File::open("/proc/self/maps")?;
+    let mut at = range.start as u64;
+    for _ in 0..MAPPINGS_MAX {
+        let size = size_of::<Query>() as u64;
+        let mut query = Query { size, address: at, ..Query::default() };
+        // SAFETY: the structure is the one of the request, which names no other memory.
+        if unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &raw mut query) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if query.inode != 0 || query.mapping_flags & MAPPING_IS_SHARED != 0 {
+            return Ok(false);
+        }
+        if query.end >= range.end as u64 {
+            return Ok(true);
+        }
+        at = query.end;
+    }
+    Err(io::Error::from(io::ErrorKind::QuotaExceeded))
 }
 
 /// The page tables of the process that opened them.

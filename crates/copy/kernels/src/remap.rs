@@ -243,19 +243,28 @@ impl Remapper {
     /// # Safety
     /// As for [`Remapper::run`].
     unsafe fn move_to_absent(&self, dst: usize, src: usize, len: usize) -> usize {
-        let pages = dst..dst + len;
-        if self.userfault.register(&pages).is_err() {
-            return 0;
-        }
-        // SAFETY: the caller's promise.
-        let (moved, _) = unsafe { self.userfault.move_pages(dst, src, len) };
-        self.unregister(&pages);
-        moved
+        self.registered(dst, src, len, || {
+            // SAFETY: the caller's promise.
+            unsafe { self.userfault.move_pages(dst, src, len) }.0
+        })
     }
 
-    /// Ends a registration. Pages that stay registered behave as before, since none is protected.
-    fn unregister(&self, pages: &Range<usize>) {
-        let _ = self.userfault.unregister(pages);
+    /// Runs `run` while both ranges are registered. Returns 0 if they cannot be: another descriptor
+    /// watches one of them, such as that of a snapshot ([`crate::freeze`]).
+    fn registered(&self, dst: usize, src: usize, len: usize, run: impl FnOnce() -> usize) -> usize {
+        let (to, from) = (dst..dst + len, src..src + len);
+        if self.userfault.register(&to).is_err() {
+            return 0;
+        }
+        let is_registered = self.userfault.register(&from).is_ok();
+        let moved = if is_registered { run() } else { 0 };
+        // Pages that stay registered, because the kernel refuses, behave as before: none is
+        // protected.
+        if is_registered {
+            let _ = self.userfault.unregister(&from);
+        }
+        let _ = self.userfault.unregister(&to);
+        moved
     }
 
     /// # Safety
@@ -263,12 +272,8 @@ impl Remapper {
     unsafe fn exchange(&self, dst: usize, src: usize, len: usize) -> usize {
         // A thread that has the lock is in an exchange, or was at a fork.
         let Ok(spare) = self.spare.try_lock() else { return 0 };
-        let (to, from) = (dst..dst + len, src..src + len);
-        if self.userfault.register(&to).is_err() {
-            return 0;
-        }
-        let mut done = 0;
-        if self.userfault.register(&from).is_ok() {
+        self.registered(dst, src, len, || {
+            let mut done = 0;
             while done < len {
                 let part = SPARE_BYTES.min(len - done);
                 // SAFETY: the caller's promise.
@@ -278,10 +283,8 @@ impl Remapper {
                     break;
                 }
             }
-            self.unregister(&from);
-        }
-        self.unregister(&to);
-        done
+            done
+        })
     }
 
     /// Exchanges at most [`SPARE_BYTES`] of registered pages.

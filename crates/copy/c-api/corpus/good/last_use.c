@@ -54,15 +54,21 @@ int main(void)
     /* Short ones, ranges that overlap, and moves of these. */
     unsigned char *bytes = filled(N, 1), *copy = filled(N, 2);
     const struct copier_task_opts last = {.size = sizeof(last), .flags = COPIER_LAST_USE};
-    const struct copier_task_opts wrong = {.size = sizeof(wrong), .flags = COPIER_LAST_USE | COPIER_LAZY};
+    const struct copier_task_opts wrong = {.size = sizeof(wrong),
+                                           .flags = COPIER_LAST_USE | COPIER_LAZY};
     give_up(copy, bytes, 100, &descr);
     assert(holds(copy, 0, 100, 1));
+    free(bytes);
     bytes = filled(N, 3);
     assert(_amemmove(bytes + 10, bytes, N - 10, -1, NULL, NULL, &last) == 0);
     assert(csync(bytes, N) == 0 && holds(bytes + 10, 0, N - 10, 3));
     assert(_amemcpy(bytes + 10, bytes, N - 10, -1, NULL, NULL, &last) == 0);
     assert(csync(bytes + 10, N - 10) == -1 && errno == EINVAL);
     assert(_amemcpy(copy, bytes, N, -1, NULL, NULL, &wrong) == -1 && errno == EINVAL);
+
+    assert(csync_write(bytes, N) == 0 && csync_write(copy, N) == 0);
+    free(bytes);
+    free(copy);
 
     struct copier_stats stats = {.size = sizeof(stats)};
     assert(copier_get_stats(-1, &stats) == 0);
