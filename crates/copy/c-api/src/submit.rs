@@ -105,14 +105,14 @@ pub(crate) unsafe fn copy(channel: &Arc<Channel>, request: CopyRequest<'_>) {
 /// As for [`copy`]; the content of the source is given up.
 #[cold]
 unsafe fn remap(channel: &Channel, request: &CopyRequest<'_>) -> bool {
+    let Some(copier) = channel.copier() else { return false };
     if shm::is_used() || sanitize::is_on() {
+        copier.note_copied(request.len);
         return false;
     }
     let (dst, src) = (request.dst, request.src.cast_mut());
     // SAFETY: the caller's promise.
-    channel.copier().is_some_and(|copier| unsafe {
-        copier.remap(dst, src, request.len, request.options.site)
-    })
+    unsafe { copier.remap(dst, src, request.len, request.options.site) }
 }
 
 /// Fails an invalid copy: runs its handler, and keeps the error for the sync of its bytes.

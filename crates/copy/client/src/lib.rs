@@ -94,6 +94,8 @@ mod learn;
 mod link;
 #[allow(unsafe_code)]
 mod owned;
+#[allow(unsafe_code)]
+mod page_memory;
 mod pending;
 #[allow(unsafe_code)]
 mod process;
@@ -127,6 +129,7 @@ pub use inbound::{CHUNK_BYTES_DEFAULT, FIRST_BYTES_DEFAULT, Inbound};
 pub use incoming::{Incoming, ReceiveError, receive_some};
 pub use link::Link;
 pub use owned::Owned;
+pub use page_memory::PageMemory;
 pub use process::{Service, StartError};
 pub use remap::Remaps;
 pub use remote::{Options, Remote, RemoteError, SharedMemory};

@@ -52,6 +52,11 @@ impl Copier {
         is_made
     }
 
+    /// Counts a copy of a source that is given up and that the caller has copied.
+    pub fn note_copied(&self, len: usize) {
+        self.stats().count_last_use_copied(len);
+    }
+
     /// # Safety
     /// As for [`Copier::remap`]; the ranges neither overlap nor wrap.
     unsafe fn remap_ranges(&self, dst: usize, src: usize, len: usize, site: usize) -> bool {

@@ -12,10 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
+use unlade_copy_kernels::area::Area;
 use unlade_copy_kernels::freeze::{BLOCK_BYTES, Frozen, Lost};
 
 use crate::at_once::{hint_for, is_refused};
 use crate::copier::Copier;
+use crate::page_memory::PageMemory;
 
 /// Milliseconds after which the thread looks again whether readers have copied the last blocks.
 const IDLE_MS: i32 = 1;
@@ -52,6 +54,8 @@ pub enum SnapshotError {
 pub struct Snapshot {
     bytes: Bytes,
     len: usize,
+    /// Keeps the source mapped, if that is ours. Behind the bytes: they are dropped first.
+    _source: Option<Arc<Area>>,
 }
 
 #[derive(Debug)]
@@ -69,6 +73,39 @@ struct Lazy {
 }
 
 impl Copier {
+    /// As [`Copier::snapshot`], of all of a memory, which the program may go on writing at once.
+    ///
+    /// ```
+    /// use unlade_copy::{Config, Copier, PageMemory, Service, SnapshotOptions};
+    ///
+    /// let service = Service::start(Config::default())?;
+    /// let copier = Copier::new(service.attach()?);
+    /// let mut table = PageMemory::new(1 << 20)?;
+    /// table.fill(1);
+    /// let options = SnapshotOptions { only_user_writes: true };
+    /// let snapshot = copier.snapshot_of(&mut table, &options)?;
+    /// table[5000..6000].fill(2);                      // waits until these bytes are copied
+    /// assert!(snapshot.sync(0..1 << 20)?.iter().all(|byte| *byte == 1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As there.
+    pub fn snapshot_of(
+        &self,
+        memory: &mut PageMemory,
+        options: &SnapshotOptions,
+    ) -> Result<Snapshot, SnapshotError> {
+        // Whole pages, also where the program asked for less.
+        let (pages, len) = (memory.area.pages(), memory.len());
+        let start = std::ptr::with_exposed_provenance(pages.start);
+        // SAFETY: the memory is readable and borrowed exclusively. It stays mapped as long as the
+        // snapshot has it; safe code cannot unmap or drop it. Its pages do not move while they are
+        // protected: the kernel refuses to register them for that.
+        let snapshot = unsafe { self.snapshot(start, pages.len(), options) }?;
+        Ok(Snapshot { len, _source: Some(Arc::clone(&memory.area)), ..snapshot })
+    }
+
     /// Takes a snapshot of `len` bytes. The call takes as long as protecting the pages, and the
     /// bytes are copied later: by a thread of the snapshot, by a reader, or before a write to them
     /// proceeds. A write to a block of 64 KiB waits until that is copied.
@@ -103,7 +140,7 @@ impl Copier {
         self.each_pending(|queued| queued.writing(start, len));
         self.stats().count_snapshot(len);
         if let Some(lazy) = Lazy::start(start..start + len, options) {
-            return Ok(Snapshot { bytes: Bytes::Lazy(lazy), len });
+            return Ok(Snapshot { bytes: Bytes::Lazy(lazy), len, _source: None });
         }
         self.stats().count_snapshot_at_once();
         let mut whole = vec![0; len].into_boxed_slice();
@@ -111,7 +148,7 @@ impl Copier {
         // SAFETY: the caller's promise; a new allocation does not overlap the source.
         let copied = unsafe { self.copy_now(whole.as_mut_ptr(), source, len, hint_for(len)) };
         match copied {
-            Ok(()) => Ok(Snapshot { bytes: Bytes::Whole(whole), len }),
+            Ok(()) => Ok(Snapshot { bytes: Bytes::Whole(whole), len, _source: None }),
             Err(_) => Err(SnapshotError::NotMapped),
         }
     }
@@ -205,6 +242,14 @@ impl Snapshot {
     /// Returns true if it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns true if all bytes are copied; does not wait.
+    pub fn is_complete(&self) -> bool {
+        match &self.bytes {
+            Bytes::Whole(_) => true,
+            Bytes::Lazy(lazy) => lazy.frozen.is_all_settled(),
+        }
     }
 
     /// Returns true if all was copied by [`Copier::snapshot`].

@@ -3,26 +3,29 @@
 use std::io;
 use std::ops::Range;
 
+use crate::populate::page_bytes;
+
 /// Bytes of a huge page.
-pub(crate) const HUGE_BYTES: usize = 2 << 20;
+pub const HUGE_BYTES: usize = 2 << 20;
 
 /// Mapped memory, unmapped at the drop. Its pages are absent at first.
 #[derive(Debug)]
-pub(crate) struct Area {
+pub struct Area {
     base: usize,
     mapped_bytes: usize,
     pages: Range<usize>,
 }
 
 impl Area {
-    /// Maps `bytes`, a number of whole pages, from a multiple of [`HUGE_BYTES`] on. Nothing is
+    /// Maps at least `bytes`, in whole pages, from a multiple of [`HUGE_BYTES`] on. No memory is
     /// reserved for them.
     ///
     /// # Errors
     /// There are too many mappings, or no address space is left.
     pub fn new(bytes: usize) -> io::Result<Area> {
-        let mapped_bytes =
-            bytes.checked_add(HUGE_BYTES).ok_or(io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let bytes = bytes.checked_next_multiple_of(page_bytes()).ok_or_else(too_many)?;
+        let mapped_bytes = bytes.checked_add(HUGE_BYTES).ok_or_else(too_many)?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -48,12 +51,12 @@ impl Area {
     }
 
     /// Drops the content: the pages are absent again.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         self.advise(libc::MADV_DONTNEED);
     }
 
     /// Leaves the area out of children after fork(2).
-    pub fn keep_from_children(&self) {
+    pub(crate) fn keep_from_children(&self) {
         self.advise(libc::MADV_DONTFORK);
     }
 
@@ -65,7 +68,7 @@ impl Area {
     }
 
     /// Writes one byte in every 4 KiB, so that the pages are there.
-    pub fn touch(&self) {
+    pub(crate) fn touch(&self) {
         for address in self.pages().step_by(4096) {
             // SAFETY: within this value's own mapping, into which no reference points.
             unsafe { std::ptr::with_exposed_provenance_mut::<u8>(address).write_volatile(1) };

@@ -136,6 +136,11 @@ impl Frozen {
         self.process != unsafe { libc::getpid() }
     }
 
+    /// Returns true if all blocks are.
+    pub fn is_all_settled(&self) -> bool {
+        (0..self.blocks()).all(|block| self.is_settled(block))
+    }
+
     /// Returns true if a block is copied or lost.
     pub fn is_settled(&self, block: usize) -> bool {
         self.blocks[block].load(Ordering::Acquire) >= COPIED

@@ -43,6 +43,14 @@ impl Arena {
         assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
     }
 
+    pub fn protect(&self, pages: Range<usize>, protection: i32) {
+        assert!(pages.end <= self.bytes);
+        // SAFETY: within this mapping, into which no reference points.
+        let result =
+            unsafe { libc::mprotect(self.at(pages.start).cast(), pages.len(), protection) };
+        assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    }
+
     /// Locks pages, if that is permitted.
     pub fn lock(&self, pages: Range<usize>) {
         // SAFETY: within this mapping.
