@@ -125,8 +125,10 @@ impl Copier {
     ///
     /// # Safety
     /// The bytes are valid for reads. Until the snapshot is complete or dropped they are not
-    /// unmapped, moved or dropped (`MADV_DONTNEED`), nor given up in a copy ([`Copier::remap`]). If
-    /// all is copied by the call, no other thread writes them during it.
+    /// unmapped, moved or dropped (`MADV_DONTNEED`), nor given up in a copy ([`Copier::remap`]). Their
+    /// pages have only bytes of the program: nothing that an allocator or this library writes, for
+    /// which the thread of the snapshot could wait itself. If all is copied by the call, no other
+    /// thread writes them during it.
     pub unsafe fn snapshot(
         &self,
         source: *const u8,
