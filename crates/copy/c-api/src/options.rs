@@ -143,8 +143,9 @@ mod tests {
 
     #[test]
     fn the_variable_is_parsed_and_errors_are_reported() {
-        let (settings, complaints) =
-            Settings::parse("threads=2:queue_len=64:polling=always:sanitize_sources=0:remaps=never");
+        let (settings, complaints) = Settings::parse(
+            "threads=2:queue_len=64:polling=always:sanitize_sources=0:remaps=never",
+        );
         assert!(complaints.is_empty());
         assert_eq!((settings.config.threads_max, settings.config.slots), (2, 64));
         assert_eq!(settings.config.polling, Polling::Always);

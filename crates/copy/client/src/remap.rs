@@ -45,7 +45,8 @@ impl Copier {
     pub unsafe fn remap(&self, dst: *mut u8, src: *mut u8, len: usize, site: usize) -> bool {
         let (to, from) = (dst.expose_provenance(), src.expose_provenance());
         // SAFETY: the caller's promise.
-        let is_made = !is_refused(to, from, len) && unsafe { self.remap_ranges(to, from, len, site) };
+        let is_made =
+            !is_refused(to, from, len) && unsafe { self.remap_ranges(to, from, len, site) };
         if !is_made {
             self.stats().count_last_use_copied(len);
         }
@@ -70,7 +71,7 @@ impl Copier {
             return false;
         }
         let Some(remapper) = Remapper::of_process() else { return false };
-        let Some(plan) = remapper.plan(dst, src, len, choice) else { return false };
+        let Some(plan) = remapper.plan(dst, src, len, site, choice) else { return false };
         self.precede_remap(dst, src, len);
         // SAFETY: the caller's promise; and all copies of this client that touch the ranges are
         // over.

@@ -228,6 +228,8 @@ fn serve(frozen: &Frozen, stop: &AtomicBool) {
             None => {
                 let left = (next..frozen.blocks()).find(|block| !frozen.is_claimed(*block));
                 let _ = left.map(|block| frozen.copy_block(block, false));
+                // The program has precedence where they share a processor.
+                std::thread::yield_now();
             }
         }
     }
@@ -284,7 +286,10 @@ impl Snapshot {
                 // SAFETY: these bytes of the snapshot's own area are copied, and never change
                 // again. The area lives as long as this value.
                 Ok(unsafe {
-                    std::slice::from_raw_parts(std::ptr::with_exposed_provenance(start), range.len())
+                    std::slice::from_raw_parts(
+                        std::ptr::with_exposed_provenance(start),
+                        range.len(),
+                    )
                 })
             }
         }

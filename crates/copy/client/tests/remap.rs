@@ -68,8 +68,7 @@ impl World {
         loop {
             let scale = 1_usize << (15 + random.below(longest));
             let len = scale + random.below(scale as u64) as usize;
-            let [dst, mut src] =
-                [0; 2].map(|_: usize| random.below((ARENA - len) as u64) as usize);
+            let [dst, mut src] = [0; 2].map(|_: usize| random.below((ARENA - len) as u64) as usize);
             let unit = if random.below(2_u64) == 0 { HUGE } else { PAGE };
             if random.below(5_u64) > 0 {
                 src = src / unit * unit + dst % unit;
@@ -141,10 +140,16 @@ impl World {
     fn check(&self, range: std::ops::Range<usize>) {
         self.copier.sync_range(self.arena.at(range.start).addr(), range.len()).unwrap();
         let seen = self.arena.read(range.clone());
-        let wrong = range.clone().zip(seen).find(|(at, byte)| {
-            !self.undefined[*at] && *byte != self.expected[*at]
-        });
-        assert_eq!(wrong, None, "within {range:?}, expected {:?}", wrong.map(|(at, _)| self.expected[at]));
+        let wrong = range
+            .clone()
+            .zip(seen)
+            .find(|(at, byte)| !self.undefined[*at] && *byte != self.expected[*at]);
+        assert_eq!(
+            wrong,
+            None,
+            "within {range:?}, expected {:?}",
+            wrong.map(|(at, _)| self.expected[at])
+        );
     }
 }
 
@@ -215,7 +220,7 @@ fn overlapping_ranges_and_bad_addresses_fail_as_in_a_copy() {
 fn a_scope_moves_what_safe_code_gives_up() {
     let _alone = FORKS.lock().unwrap_or_else(PoisonError::into_inner);
     let (_service, copier) = client(Remaps::Always);
-    for len in [0, 100, 64 << 10, (3 << 20) + 17] {
+    for len in [0, 100, 200 << 10, (3 << 20) + 17] {
         let expected: Vec<u8> = (0..len).map(|at| (at * 13 % 251) as u8).collect();
         let (mut source, mut destination) = (expected.clone(), vec![0; len]);
         copier.scope(|scope| {

@@ -108,8 +108,8 @@ fn a_snapshot_is_of_one_time_while_threads_write() {
         thread * PAGES + (number as usize * steps) % PAGES
     };
     std::thread::scope(|threads| {
-        for thread in 0..THREADS {
-            let (arena, is_over, version) = (&arena, &is_over, &versions[thread]);
+        for (thread, version) in versions.iter().enumerate() {
+            let (arena, is_over) = (&arena, &is_over);
             threads.spawn(move || {
                 let mut number = 0;
                 while !is_over.load(Ordering::Relaxed) {
@@ -216,7 +216,8 @@ fn a_child_has_what_was_copied_and_ends_nothing_of_its_parent() {
     // ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        let is_whole = whole.sync(0..64 * PAGE).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 6));
+        let is_whole =
+            whole.sync(0..64 * PAGE).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 6));
         // What was not copied is an error, never other bytes.
         let is_right = match partial.sync(0..32 << 20) {
             Ok(bytes) => bytes.iter().all(|byte| *byte == 8),

@@ -63,9 +63,8 @@ fn write_all(bytes: &[u8], out: libc::c_int) -> bool {
     while done < bytes.len() {
         let rest = &bytes[done..];
         // SAFETY: `rest` is readable.
-        let written = unsafe {
-            libc::pwrite(out, rest.as_ptr().cast(), rest.len(), done as libc::off_t)
-        };
+        let written =
+            unsafe { libc::pwrite(out, rest.as_ptr().cast(), rest.len(), done as libc::off_t) };
         match usize::try_from(written) {
             Ok(written) if written > 0 => done += written,
             _ => return false,

@@ -52,7 +52,9 @@ pub enum FreezeError {
     )]
     UserFaultsOnly,
     /// The kernel refuses.
-    #[error("these pages cannot be protected: {0}; is userfaultfd permitted, and the memory mapped?")]
+    #[error(
+        "these pages cannot be protected: {0}; is userfaultfd permitted, and the memory mapped?"
+    )]
     Kernel(#[from] io::Error),
 }
 
@@ -85,7 +87,8 @@ impl Frozen {
     /// [`FreezeError`]; the pages are as before.
     pub fn new(source: Range<usize>, only_user_writes: bool) -> Result<Frozen, FreezeError> {
         let page = page_bytes();
-        if source.is_empty() || source.start % page != 0 || source.end % page != 0 {
+        let is_page = |address: usize| address.is_multiple_of(page);
+        if source.is_empty() || !is_page(source.start) || !is_page(source.end) {
             let (address, bytes) = (source.start, source.len());
             return Err(FreezeError::NotPages { address, bytes });
         }

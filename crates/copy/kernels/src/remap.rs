@@ -16,6 +16,7 @@
 //! Addresses may be arbitrary: nothing here reads or writes them.
 
 mod costs;
+mod sites;
 
 use std::ops::Range;
 use std::ptr;
@@ -26,19 +27,17 @@ use once_cell::race::OnceBox;
 
 use crate::area::{Area, HUGE_BYTES};
 use crate::pagemap::Pagemap;
-use crate::populate::page_bytes;
+use crate::populate::{is_resident, page_bytes};
 use crate::userfault::{FEATURE_MOVE, Userfault};
 use costs::Costs;
+use sites::Sites;
 
 /// Shorter copies are never made by pages, in bytes.
-pub const REMAP_BYTES_MIN: usize = 32 << 10;
+pub const REMAP_BYTES_MIN: usize = 128 << 10;
 /// Spare addresses for exchanges, in bytes.
 const SPARE_BYTES: usize = 16 * HUGE_BYTES;
 /// The costs are measured after copies of this number of bytes, which takes longer than to measure.
 const MEASURED_AFTER_BYTES: usize = 1 << 20;
-/// After this number of refusals in a row, only one copy in [`TRIED_EVERY`] is tried.
-const REFUSALS_MAX: u32 = 8;
-const TRIED_EVERY: u32 = 64;
 /// Maximum number of descriptors that one memory opens: processes after vfork(2) share it.
 const OPENED_MAX: u32 = 16;
 
@@ -70,6 +69,7 @@ pub struct Plan {
     pub bytes: Range<usize>,
     dst: usize,
     src: usize,
+    site: usize,
 }
 
 /// Moves pages of this process.
@@ -82,9 +82,7 @@ pub struct Remapper {
     costs: OnceBox<Option<Costs>>,
     /// Bytes of copies that could be made by pages.
     asked_bytes: AtomicUsize,
-    /// Refusals since the last move, and copies that were not tried since.
-    refusals: AtomicU32,
-    untried: AtomicU32,
+    sites: Sites,
 }
 
 static CURRENT: AtomicPtr<Remapper> = AtomicPtr::new(ptr::null_mut());
@@ -156,16 +154,25 @@ impl Remapper {
             process,
             costs: OnceBox::new(),
             asked_bytes: AtomicUsize::new(0),
-            refusals: AtomicU32::new(0),
-            untried: AtomicU32::new(0),
+            sites: Sites::default(),
         })
     }
 
     /// The part of a copy of `len` bytes that should be made by moving pages; `None` if all of it
-    /// should be copied.
-    pub fn plan(&self, dst: usize, src: usize, len: usize, choice: Choice) -> Option<Plan> {
+    /// should be copied. Sites at which pages cannot move are tried seldom if that is measured;
+    /// `site` identifies one.
+    pub fn plan(
+        &self,
+        dst: usize,
+        src: usize,
+        len: usize,
+        site: usize,
+        choice: Choice,
+    ) -> Option<Plan> {
         let bytes = blocks(dst, src, len, page_bytes())?;
-        if bytes.len() < REMAP_BYTES_MIN || choice == Choice::Measured && self.is_put_off() {
+        if bytes.len() < REMAP_BYTES_MIN
+            || choice == Choice::Measured && !self.sites.of(site).is_tried()
+        {
             return None;
         }
         let costs = match choice {
@@ -173,25 +180,27 @@ impl Remapper {
             Choice::Measured => Some(self.costs(len)?),
         };
         let plan = |way, bytes: Range<usize>| {
-            Some(Plan { way, dst: dst + bytes.start, src: src + bytes.start, bytes })
+            Some(Plan { way, dst: dst + bytes.start, src: src + bytes.start, site, bytes })
         };
         let place = |base: usize, bytes: &Range<usize>| base + bytes.start..base + bytes.end;
-        if self.pagemap.is_untouched(&place(dst, &bytes)).ok()? {
+        // One page tells most of it, and a look at all small pages takes as long as their copy.
+        if !is_resident(dst + bytes.start) && self.pagemap.is_untouched(&place(dst, &bytes)).ok()? {
             let pages = bytes.len() / page_bytes();
             let pays = costs.is_none_or(|costs| costs.fresh_pays(pages));
             return if pays { plan(Way::ToAbsent, bytes) } else { None };
         }
-        let bytes = blocks(dst, src, len, HUGE_BYTES)?;
+        let huge = blocks(dst, src, len, HUGE_BYTES);
+        let first = |bytes: &Range<usize>| bytes.start..bytes.start + page_bytes();
+        let is_huge = |bytes: &Range<usize>| {
+            let is_huge = |base| self.pagemap.is_huge(&place(base, bytes)).unwrap_or(false);
+            is_huge(dst) && is_huge(src)
+        };
+        let Some(bytes) = huge.filter(|bytes| is_huge(&first(bytes)) && is_huge(bytes)) else {
+            self.sites.of(site).fail();
+            return None;
+        };
         let pays = costs.is_none_or(|costs| costs.exchange_pays(bytes.len() / HUGE_BYTES));
-        let is_huge = |base| self.pagemap.is_huge(&place(base, &bytes)).unwrap_or(false);
-        let can = pays && is_huge(dst) && is_huge(src);
-        if can { plan(Way::Exchange, bytes) } else { None }
-    }
-
-    /// Returns true if copies like the last ones were refused, and this one is not tried.
-    fn is_put_off(&self) -> bool {
-        self.refusals.load(Ordering::Relaxed) >= REFUSALS_MAX
-            && !self.untried.fetch_add(1, Ordering::Relaxed).is_multiple_of(TRIED_EVERY)
+        if pays { plan(Way::Exchange, bytes) } else { None }
     }
 
     fn costs(&self, len: usize) -> Option<&Costs> {
@@ -233,9 +242,10 @@ impl Remapper {
                 Way::Exchange => self.exchange(plan.dst, plan.src, len),
             }
         };
+        let site = self.sites.of(plan.site);
         match moved {
-            0 => drop(self.refusals.fetch_add(1, Ordering::Relaxed)),
-            _ => self.refusals.store(0, Ordering::Relaxed),
+            0 => site.fail(),
+            _ => site.succeed(),
         }
         moved
     }

@@ -236,8 +236,7 @@ impl Userfault {
         let mut message = Message::default();
         let bytes = size_of::<Message>();
         // SAFETY: the kernel writes at most one message there.
-        let read =
-            unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), bytes) };
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut message).cast(), bytes) };
         if read < 0 {
             let error = io::Error::last_os_error();
             return match error.raw_os_error() {

@@ -49,7 +49,7 @@ impl Pair {
 
     fn plan(&self, remapper: &Remapper) -> Option<Plan> {
         let (dst, src) = (self.dst.at(0).addr(), self.src.at(0).addr());
-        remapper.plan(dst, src, BYTES, Choice::Always)
+        remapper.plan(dst, src, BYTES, 0, Choice::Always)
     }
 
     /// The bytes that moved, which must be where they belong; the source keeps the rest.
@@ -57,7 +57,10 @@ impl Pair {
         let Some(plan) = self.plan(remapper) else { return 0 };
         // SAFETY: both areas are of this test, which has no reference into them.
         let moved = unsafe { remapper.run(&plan) };
-        assert!(self.dst.read(plan.bytes.start, moved) == content(1, BYTES)[plan.bytes.start..][..moved]);
+        assert!(
+            self.dst.read(plan.bytes.start, moved)
+                == content(1, BYTES)[plan.bytes.start..][..moved]
+        );
         let rest = plan.bytes.start + moved;
         assert!(self.src.read(rest, BYTES - rest) == content(1, BYTES)[rest..]);
         moved
@@ -112,7 +115,7 @@ fn huge_pages_are_exchanged_and_their_neighbours_stay() {
         let (before_src, before_dst) = (src.read(0, 5 * HUGE), dst.read(0, 5 * HUGE));
         let (start, target) = (from + offset, to + offset);
         let plan =
-            remapper.plan(dst.at(target).addr(), src.at(start).addr(), len, Choice::Always);
+            remapper.plan(dst.at(target).addr(), src.at(start).addr(), len, 0, Choice::Always);
         let Some(plan) = plan else {
             println!("skipped: no huge pages are free");
             return;
@@ -135,12 +138,14 @@ fn ranges_that_cannot_move_are_left_to_a_copy() {
     let Some((remapper, _forks)) = remapper() else { return };
     let pair = Pair::new();
     let (dst, src) = (pair.dst.at(0).addr(), pair.src.at(0).addr());
-    let plan = |dst, src, len| remapper.plan(dst, src, len, Choice::Always);
+    let plan = |dst, src, len| remapper.plan(dst, src, len, 0, Choice::Always);
     assert_eq!(plan(dst + 1, src, BYTES / 2), None, "other places in a page");
     assert_eq!(plan(dst, src, REMAP_BYTES_MIN - 1), None, "too short");
     assert_eq!(plan(dst, usize::MAX - 10 & !(PAGE - 1), BYTES), None, "it wraps");
     assert_eq!(plan(dst, src, usize::MAX), None, "it wraps");
-    assert!(plan(dst + 5, src + 5, BYTES - 5).is_some_and(|plan| plan.bytes == (PAGE - 5..BYTES - 5)));
+    assert!(
+        plan(dst + 5, src + 5, BYTES - 5).is_some_and(|plan| plan.bytes == (PAGE - 5..BYTES - 5))
+    );
 }
 
 /// Checks that nothing moves, and that the destination is as before.
@@ -212,7 +217,9 @@ fn pages_that_a_child_has_stay_and_are_copied() {
         unsafe {
             libc::close(pipe[1]);
             libc::read(pipe[0], (&raw mut byte).cast(), 1);
-            libc::_exit(i32::from(Remapper::of_process().is_some_and(|it| std::ptr::eq(it, remapper))));
+            libc::_exit(i32::from(
+                Remapper::of_process().is_some_and(|it| std::ptr::eq(it, remapper)),
+            ));
         }
     }
     // New pages of the parent alone.
@@ -244,9 +251,8 @@ fn mappings_are_joined_again() {
     src.write(0, &content(1, 16 * BYTES));
     let before = (mappings(&src), mappings(&dst));
     for at in (0..16).step_by(2).map(|number| number * BYTES) {
-        let plan = remapper
-            .plan(dst.at(at).addr(), src.at(at).addr(), BYTES, Choice::Always)
-            .unwrap();
+        let plan =
+            remapper.plan(dst.at(at).addr(), src.at(at).addr(), BYTES, 0, Choice::Always).unwrap();
         // SAFETY: both areas are of this test.
         assert_eq!(unsafe { remapper.run(&plan) }, BYTES);
     }
@@ -292,7 +298,7 @@ fn what_is_measured_decides_in_the_end() {
     for round in 0..40 {
         let pair = Pair::new();
         let (dst, src) = (pair.dst.at(0).addr(), pair.src.at(0).addr());
-        if let Some(plan) = remapper.plan(dst, src, BYTES, Choice::Measured) {
+        if let Some(plan) = remapper.plan(dst, src, BYTES, 1, Choice::Measured) {
             // SAFETY: both areas are of this test.
             assert_eq!(unsafe { remapper.run(&plan) }, BYTES);
             assert!(pair.dst.read(0, BYTES) == content(1, BYTES));

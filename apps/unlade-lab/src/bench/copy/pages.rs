@@ -152,9 +152,8 @@ fn report(
     let mut offload = metrics(given_up);
     offload.insert("moved_part".to_owned(), moved.into());
     sink.write(case(), "offload", offload)?;
-    let fastest = |which: usize| {
-        copied.iter().map(|times| times[which]).fold(f64::INFINITY, f64::min)
-    };
+    let fastest =
+        |which: usize| copied.iter().map(|times| times[which]).fold(f64::INFINITY, f64::min);
     let [ratio, touched] = [0, 1].map(|which| given_up[which] / fastest(which));
     let ratios = Map::from_iter([
         ("latency_ratio_vs_sync".to_owned(), ratio.into()),

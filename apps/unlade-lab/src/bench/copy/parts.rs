@@ -1,8 +1,8 @@
 //! The parts of the experiment, in the order in which they run.
 
 use super::{
-    chains, deflate, device, fairness, files, ipc, kv, loops, micro, pages, protobuf, proxy, sockets,
-    threads, throughput, tls,
+    chains, deflate, device, fairness, files, ipc, kv, loops, micro, pages, protobuf, proxy,
+    sockets, threads, throughput, tls,
 };
 use crate::bench::parts::Part;
 

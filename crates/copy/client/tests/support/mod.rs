@@ -21,7 +21,8 @@ unsafe impl Send for Arena {}
 
 impl Arena {
     pub fn new(bytes: usize) -> Arena {
-        let mapped = map(ptr::null_mut(), bytes + HUGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
+        let mapped =
+            map(ptr::null_mut(), bytes + HUGE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1);
         let base = mapped.wrapping_add(mapped.align_offset(HUGE));
         Arena { mapped, base, bytes }
     }

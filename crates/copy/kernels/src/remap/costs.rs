@@ -48,7 +48,11 @@ pub(crate) type Move<'m> = &'m dyn Fn(Range<usize>, Range<usize>) -> bool;
 
 impl Costs {
     /// Measures, in some milliseconds. `None` if pages cannot be moved.
-    pub fn measure(fresh: Move<'_>, exchange: Move<'_>, is_huge: &dyn Fn(Range<usize>) -> bool) -> Option<Costs> {
+    pub fn measure(
+        fresh: Move<'_>,
+        exchange: Move<'_>,
+        is_huge: &dyn Fn(Range<usize>) -> bool,
+    ) -> Option<Costs> {
         let page_bytes = crate::populate::page_bytes();
         let fastest = |pages: usize, by: Move<'_>| {
             let time = |_| time_to_fresh(pages * page_bytes, by);
@@ -95,7 +99,10 @@ fn time_to_fresh(bytes: usize, by: Move<'_>) -> Option<f32> {
 }
 
 /// Between warm pages, which is the fastest copy.
-fn measure_huge(exchange: Move<'_>, is_huge: &dyn Fn(Range<usize>) -> bool) -> Option<(Linear, f32)> {
+fn measure_huge(
+    exchange: Move<'_>,
+    is_huge: &dyn Fn(Range<usize>) -> bool,
+) -> Option<(Linear, f32)> {
     let (src, dst) = (Area::new(2 * HUGE_BYTES).ok()?, Area::new(2 * HUGE_BYTES).ok()?);
     for area in [&src, &dst] {
         area.prefer_huge();
