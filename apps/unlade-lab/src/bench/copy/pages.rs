@@ -18,6 +18,8 @@ const LINE_BYTES: usize = 64;
 const PAGE_BYTES: usize = 4096;
 /// Pairs of memory that a measurement takes at most, in bytes.
 const BYTES_MAX: usize = 512 << 20;
+/// Copies in which the admission and the measurement of moves learn, at most.
+const LEARNING: usize = 64;
 
 /// Pages of the destination, and of both sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -97,6 +99,9 @@ fn measure(
         }
         Ok(times)
     };
+    for _ in 0..LEARNING.min(BYTES_MAX / bytes) {
+        once(None)?;
+    }
     let ways = || kernels.iter().map(Some).chain([None]);
     let rounds: Vec<Vec<[f64; 2]>> =
         (0..rounds).map(|_| ways().map(once).collect()).collect::<Result<_>>()?;
@@ -118,11 +123,13 @@ pub fn run(quick: bool, sink: &mut Sink) -> Result<()> {
                 continue;
             }
             for is_cold in [false, true] {
-                let rounds = (BYTES_MAX / bytes).clamp(3, if quick { 7 } else { 21 });
-                let before = copier.stats().read().remapped_bytes;
+                let rounds = (BYTES_MAX / bytes).clamp(3, if quick { 15 } else { 41 });
+                let before = copier.stats().read();
                 let times = measure(&copier, bytes, pages, is_cold, rounds)?;
-                let moved = copier.stats().read().remapped_bytes - before;
-                let part = moved as f64 / (rounds * bytes) as f64;
+                let after = copier.stats().read();
+                let moved = after.remapped_bytes - before.remapped_bytes;
+                let copied = after.last_use_copied_bytes - before.last_use_copied_bytes;
+                let part = moved as f64 / (moved + copied) as f64;
                 report((bytes, pages, is_cold), &times, part, sink)?;
             }
         }
