@@ -20,9 +20,11 @@ pub const COPIER_VERSION_PATCH: u32 = 0;
 pub const COPIER_LAZY: u32 = 1;
 /// Flag of a copy, a receive or a send: queue it, even if it is small.
 pub const COPIER_QUEUED: u32 = 2;
-/// Flag of a send: nothing will look at the bytes again, neither there nor, if amemcpy_lazily()
-/// would write exactly them, in the source of that copy. The content of both is undefined
-/// afterwards, and bytes that are not received yet may go from socket to socket.
+/// Flag of a send or a copy: nothing will look at these bytes again, in what is sent or in the source
+/// of the copy. Its content is undefined afterwards; the memory stays mapped and writable. Of a send:
+/// also not, if amemcpy_lazily() would write exactly these bytes, in the source of that copy; bytes
+/// that are not received yet may go from socket to socket. Of a copy: its pages may be moved to the
+/// destination.
 pub const COPIER_LAST_USE: u32 = 4;
 
 /// Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
@@ -187,6 +189,14 @@ pub struct CopierStats {
     pub forwarded_bytes: u64,
     /// Bytes of these sends that were copied after all: they changed before the socket took them.
     pub saved_bytes: u64,
+    /// Copies with COPIER_LAST_USE that were made by moving pages.
+    pub remapped: u64,
+    /// Bytes of these pages.
+    pub remapped_bytes: u64,
+    /// Number of such copies for which the kernel moved fewer pages than planned.
+    pub remaps_refused: u64,
+    /// Bytes of copies with COPIER_LAST_USE that were copied nevertheless.
+    pub last_use_copied_bytes: u64,
 }
 
 impl CopierStats {

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use unlade_copy::explain::SiteNames;
-use unlade_copy::{AtOnce, Attachment, Copier, CopyError, CopyOptions, Remote, StatsRead, Token};
+use unlade_copy::{
+    AtOnce, Attachment, Copier, CopyError, CopyOptions, Remaps, Remote, StatsRead, Token,
+};
 use unlade_copy_kernels::probes::{self, NO_TICKET};
 
 use crate::errno;
@@ -60,6 +62,12 @@ impl Channel {
         let copier = copier.map(|copier| copier.with_site_names(SiteNames::CallSite));
         let at_once = if copier.is_some() { AtOnce::default() } else { AtOnce::guarded() };
         Channel { id, incarnation, copier, at_once }
+    }
+
+    /// Sets which copies of a source that is given up are made by moving pages.
+    pub fn with_remaps(mut self, remaps: Remaps) -> Channel {
+        self.copier = self.copier.map(|copier| copier.with_remaps(remaps));
+        self
     }
 
     /// Copies by the calling thread, and the errors of the queue's copies.

@@ -614,6 +614,10 @@ pub unsafe extern "C" fn copier_get_stats(fd: c_int, stats: *mut CopierStats) ->
             never_made_bytes,
             forwarded_bytes: read.forwarded_bytes,
             saved_bytes: read.saved_bytes,
+            remapped: read.remapped,
+            remapped_bytes: read.remapped_bytes,
+            remaps_refused: read.remaps_refused,
+            last_use_copied_bytes: read.last_use_copied_bytes,
         };
         let bytes = size.min(size_of::<CopierStats>());
         // SAFETY: the caller has `size` bytes there; `now` has no padding.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use unlade_copy::{Config, Polling};
+use unlade_copy::{Config, Polling, Remaps};
 
 use crate::abi;
 
@@ -24,6 +24,8 @@ pub(crate) struct Settings {
     pub sanitize: bool,
     /// Also report reads of a source that is not synced.
     pub sanitize_sources: bool,
+    /// Which copies of a source that is given up are made by moving pages.
+    pub remaps: Remaps,
 }
 
 impl Settings {
@@ -34,6 +36,7 @@ impl Settings {
             config: Config::default(),
             sanitize: true,
             sanitize_sources: true,
+            remaps: Remaps::Measured,
         };
         let mut complaints = Vec::new();
         for item in text.split(':').filter(|item| !item.is_empty()) {
@@ -41,7 +44,7 @@ impl Settings {
                 complaints.push(format!(
                     "unlade: {VARIABLE}: `{item}` is ignored; known are enabled=0|1, threads=N, \
                      queue_len=N, polling=adaptive|scenario|always, sanitize=0|1, \
-                     sanitize_sources=0|1"
+                     sanitize_sources=0|1, remaps=measured|always|never"
                 ));
             }
         }
@@ -63,6 +66,14 @@ impl Settings {
                 }
             }
             "sanitize" => self.sanitize = switch(value)?,
+            "remaps" => {
+                self.remaps = match value {
+                    "measured" => Remaps::Measured,
+                    "always" => Remaps::Always,
+                    "never" => Remaps::Never,
+                    _ => return None,
+                }
+            }
             "sanitize_sources" => self.sanitize_sources = switch(value)?,
             _ => return None,
         }
@@ -132,15 +143,17 @@ mod tests {
 
     #[test]
     fn the_variable_is_parsed_and_errors_are_reported() {
-        let (settings, complaints) =
-            Settings::parse("threads=2:queue_len=64:polling=always:sanitize_sources=0");
+        let (settings, complaints) = Settings::parse(
+            "threads=2:queue_len=64:polling=always:sanitize_sources=0:remaps=never",
+        );
         assert!(complaints.is_empty());
         assert_eq!((settings.config.threads_max, settings.config.slots), (2, 64));
         assert_eq!(settings.config.polling, Polling::Always);
         assert!(settings.is_enabled && settings.sanitize && !settings.sanitize_sources);
+        assert_eq!(settings.remaps, Remaps::Never);
         let (settings, complaints) =
-            Settings::parse("threads=0:queue_len=63:polling=never:enabled=yes:x:y=1:");
-        assert_eq!(complaints.len(), 6);
+            Settings::parse("threads=0:queue_len=63:polling=never:enabled=yes:x:y=1:remaps=1:");
+        assert_eq!(complaints.len(), 7);
         assert_eq!(settings, Settings::parse("").0);
     }
 

@@ -102,7 +102,7 @@ impl Process {
             explain::note_off(Some(off));
         }
         Process {
-            default: Arc::new(Channel::default_queue(attachment)),
+            default: Arc::new(Channel::default_queue(attachment).with_remaps(settings.remaps)),
             service,
             settings,
             queues: Queues::default(),
@@ -130,7 +130,8 @@ impl Process {
         }
         let Some(service) = &self.service else { return Ok(Channel::new(None)) };
         let slots = len.next_power_of_two().max(SLOTS_MIN as usize) as u32;
-        Ok(Channel::new(Some(service.attach_with(1, slots).map_err(|_| libc::ENOMEM)?)))
+        let attachment = service.attach_with(1, slots).map_err(|_| libc::ENOMEM)?;
+        Ok(Channel::new(Some(attachment)).with_remaps(self.settings.remaps))
     }
 
     /// Returns the queue of a file descriptor; the default one for -1.

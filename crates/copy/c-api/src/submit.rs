@@ -28,6 +28,8 @@ pub(crate) struct CopyRequest<'d> {
     pub len: usize,
     pub options: CopyOptions,
     pub part_bytes: usize,
+    /// The content of the source is given up.
+    pub is_last_use: bool,
     pub func: Option<Func>,
     pub descr: Option<&'d mut Descr>,
 }
@@ -36,17 +38,28 @@ impl CopyRequest<'_> {
     /// Creates a copy without options.
     pub fn plain(dst: *mut u8, src: *const u8, len: usize, site: usize) -> CopyRequest<'static> {
         let options = CopyOptions { site, ..CopyOptions::default() };
-        CopyRequest { dst, src, len, options, part_bytes: TASK_BYTES_MAX, func: None, descr: None }
+        CopyRequest {
+            dst,
+            src,
+            len,
+            options,
+            part_bytes: TASK_BYTES_MAX,
+            is_last_use: false,
+            func: None,
+            descr: None,
+        }
     }
 
     /// Applies the options.
     ///
     /// # Errors
-    /// EINVAL: a flag is unknown.
+    /// EINVAL: a flag is unknown, or excludes another one.
     pub fn with(mut self, opts: &TaskOpts) -> Result<Self, c_int> {
-        if opts.flags & !(abi::COPIER_LAZY | abi::COPIER_QUEUED) != 0 {
+        let both = abi::COPIER_LAZY | abi::COPIER_LAST_USE;
+        if opts.flags & !(both | abi::COPIER_QUEUED) != 0 || opts.flags & both == both {
             return Err(libc::EINVAL);
         }
+        self.is_last_use = opts.flags & abi::COPIER_LAST_USE != 0;
         self.options.lazy_us = (opts.flags & abi::COPIER_LAZY != 0).then_some(opts.lazy_us);
         self.options.queued = opts.flags & abi::COPIER_QUEUED != 0;
         if opts.granularity_bytes != 0 {
@@ -70,7 +83,36 @@ pub(crate) unsafe fn copy(channel: &Arc<Channel>, request: CopyRequest<'_>) {
         return unsafe { refuse(channel, request) };
     }
     // SAFETY: the caller's promise.
+    if request.is_last_use && unsafe { remap(channel, &request) } {
+        let parts = Parts { part_bytes: request.part_bytes, ..Parts::default() };
+        if let Some(handler) = completion::handler(request.func, 1, None) {
+            // SAFETY: the handler has one part, and this is it.
+            unsafe { completion::call(handler) };
+        }
+        if let Some(descr) = request.descr {
+            fill(descr, channel, request.dst, request.len, &parts);
+        }
+        return;
+    }
+    // SAFETY: the caller's promise.
     unsafe { submit(channel, request, &[]) };
+}
+
+/// Makes a copy by moving pages, if that is possible and takes less time. Copies that something
+/// watches are copied.
+///
+/// # Safety
+/// As for [`copy`]; the content of the source is given up.
+#[cold]
+unsafe fn remap(channel: &Channel, request: &CopyRequest<'_>) -> bool {
+    let Some(copier) = channel.copier() else { return false };
+    if shm::is_used() || sanitize::is_on() {
+        copier.note_copied(request.len);
+        return false;
+    }
+    let (dst, src) = (request.dst, request.src.cast_mut());
+    // SAFETY: the caller's promise.
+    unsafe { copier.remap(dst, src, request.len, request.options.site) }
 }
 
 /// Fails an invalid copy: runs its handler, and keeps the error for the sync of its bytes.
@@ -123,7 +165,7 @@ pub(crate) unsafe fn move_bytes(channel: &Arc<Channel>, request: CopyRequest<'_>
 /// # Safety
 /// As for [`copy`]; the copies are of the job's bytes, and none overlaps itself.
 unsafe fn submit(channel: &Arc<Channel>, request: CopyRequest<'_>, copies: &[Chunk]) {
-    let CopyRequest { dst, src, len, options, part_bytes, func, descr } = request;
+    let CopyRequest { dst, src, len, options, part_bytes, func, descr, .. } = request;
     let is_move = !copies.is_empty();
     let whole = [Chunk { dst: dst.addr() as u64, src: src.addr() as u64, len: len as u64 }];
     let copies = if is_move { copies } else { &whole };
@@ -185,7 +227,7 @@ fn watch(
 /// # Safety
 /// As for [`move_bytes`].
 unsafe fn move_at_once(channel: &Channel, request: CopyRequest<'_>) {
-    let CopyRequest { dst, src, len, options, func, descr, part_bytes } = request;
+    let CopyRequest { dst, src, len, options, func, descr, part_bytes, .. } = request;
     let record = watch(channel, &options, dst, src, len);
     // A failed copy leaves its destination unchanged; the move uses these bytes.
     channel.complete_for_write(src.addr(), len);
@@ -295,7 +337,11 @@ mod tests {
         let with = request().with(&opts).ok().unwrap();
         assert!(with.options.queued && with.options.lazy_us.is_none());
         assert_eq!(with.part_bytes, 64 << 10);
-        assert!(request().with(&TaskOpts { flags: 4, ..<_>::default() }).is_err());
+        for flags in [8, abi::COPIER_LAZY | abi::COPIER_LAST_USE] {
+            assert!(request().with(&TaskOpts { flags, ..<_>::default() }).is_err());
+        }
+        let last = TaskOpts { flags: abi::COPIER_LAST_USE, ..<_>::default() };
+        assert!(request().with(&last).ok().unwrap().is_last_use);
         let tiny = TaskOpts { granularity_bytes: 1, ..<_>::default() };
         assert_eq!(request().with(&tiny).ok().unwrap().part_bytes, 32 << 10);
     }

@@ -10,12 +10,13 @@ use support::{ROOT, has, libraries, program, run};
 mod support;
 
 /// The examples, and a compiler for each.
-const EXAMPLES: [(&str, &[&str]); 6] = [
+const EXAMPLES: [(&str, &[&str]); 7] = [
     ("readme.c", &["gcc", "clang"]),
     ("log_pipeline.c", &["gcc", "clang"]),
     ("receive.c", &["gcc", "clang"]),
     ("proxy.c", &["gcc", "clang"]),
     ("sites.c", &["gcc", "clang"]),
+    ("hand_over.c", &["gcc", "clang"]),
     ("frames.cc", &["g++", "clang++"]),
 ];
 /// Options that select other code paths of the library.

@@ -285,6 +285,25 @@ fn libraries_are_sought_in_the_release_directory_of_the_workspace() {
     assert!(!staging.exists(), "the script installed something");
 }
 
+/// Copies of a source that is given up are made by moving pages, where the kernel can.
+fn pages_move_and_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("last_use");
+    compile(&words("cc"), &Path::new(ROOT).join("corpus/good/last_use.c"), &program);
+    let remapped = |options: &str| {
+        let output = run(self::program(&program).env("COPIER_OPTIONS", options)).stdout;
+        let text = String::from_utf8(output).unwrap();
+        let (number, served) =
+            text.trim().strip_prefix("remapped ").unwrap().split_once(", served ").unwrap();
+        (number.parse::<u32>().unwrap(), served == "1")
+    };
+    let (always, is_served) = remapped("remaps=always");
+    let can = is_served && unlade_copy_kernels::remap::Remapper::of_process().is_some();
+    assert_eq!(always > 0, can, "{always} copies were moved");
+    assert_eq!(remapped("remaps=never").0, 0);
+    assert_eq!(remapped("enabled=0"), (0, false));
+}
+
 fn threads_and_forks_are_supported() {
     let seed = std::env::var("UNLADE_SEED").unwrap_or_else(|_| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
@@ -314,6 +333,7 @@ fn programs() {
     the_header_is_cpp_and_strict_c_too();
     good_programs_succeed_with_all_options();
     bad_addresses_end_in_efault_and_bad_ranges_in_einval();
+    pages_move_and_are_counted();
     threads_and_forks_are_supported();
     the_sanitizer_finds_mistakes_and_nothing_else();
 }

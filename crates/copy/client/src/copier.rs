@@ -20,6 +20,7 @@ use crate::failures::{AT_ONCE, DEFERRED, Failures};
 use crate::fork::OnceInChild;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
+use crate::remap::Remaps;
 use crate::remote::Remote;
 use crate::stats::Stats;
 use crate::window_probe::WindowProbe;
@@ -49,6 +50,7 @@ pub struct Copier {
     unserved_bytes: AtomicU64,
     /// In a child after a fork: the claims of the parent's threads have been released.
     orphaned: OnceInChild,
+    pub(crate) remaps: Remaps,
 }
 
 /// Options of a copy.
@@ -170,6 +172,7 @@ impl Copier {
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
             orphaned: OnceInChild::default(),
+            remaps: Remaps::default(),
             attachment,
         };
         // Its first copies are looked at: those that are too short for the admission are noted.

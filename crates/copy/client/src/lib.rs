@@ -94,6 +94,8 @@ mod learn;
 mod link;
 #[allow(unsafe_code)]
 mod owned;
+#[allow(unsafe_code)]
+mod page_memory;
 mod passed;
 mod pending;
 #[allow(unsafe_code)]
@@ -102,9 +104,13 @@ mod process;
 mod put_off;
 mod receive_tuner;
 #[allow(unsafe_code)]
+mod remap;
+#[allow(unsafe_code)]
 mod remote;
 #[allow(unsafe_code)]
 pub mod scope;
+#[allow(unsafe_code)]
+mod snapshot;
 #[allow(unsafe_code)]
 mod sockets;
 mod stats;
@@ -124,10 +130,13 @@ pub use inbound::{CHUNK_BYTES_DEFAULT, FIRST_BYTES_DEFAULT, Inbound};
 pub use incoming::{Incoming, ReceiveError, receive_some};
 pub use link::Link;
 pub use owned::Owned;
+pub use page_memory::PageMemory;
 pub use process::{Service, StartError};
+pub use remap::Remaps;
 pub use remote::{Options, Remote, RemoteError, SharedMemory};
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use scope::{Pending, Scope};
+pub use snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};
 pub use unlade_copy_kernels::prefetch;

@@ -146,6 +146,43 @@ impl<'scope, 'env> Scope<'scope, 'env> {
         )
     }
 
+    /// Copies `source` into `destination` and gives its content up: where the page tables can make
+    /// the copy and that takes less time, its pages are moved ([`Copier::remap`]). Otherwise it is
+    /// copied, as by [`Scope::copy`]. The content of `source` is undefined afterwards: its own bytes,
+    /// those of `destination`, or zeros.
+    ///
+    /// ```
+    /// # let service = unlade_copy::Service::start(unlade_copy::Config::default())?;
+    /// # let copier = unlade_copy::Copier::new(service.attach()?);
+    /// let mut received = vec![7u8; 1 << 20];
+    /// let mut kept = vec![0u8; 1 << 20];
+    /// copier.scope(|scope| drop(scope.copy_last_use(&mut received, &mut kept)));
+    /// assert!(kept.iter().all(|byte| *byte == 7));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// Panics if the lengths differ.
+    #[track_caller]
+    pub fn copy_last_use(
+        &'scope self,
+        source: &'env mut [u8],
+        destination: &'env mut [u8],
+    ) -> Pending<'scope> {
+        assert_eq!(source.len(), destination.len(), "source and destination differ in length");
+        let site = std::ptr::from_ref(Location::caller()).addr();
+        let (dst, src, len) = (destination.as_mut_ptr(), source.as_mut_ptr(), source.len());
+        // SAFETY: both are borrowed exclusively for `'env`, so they do not overlap and nothing else
+        // accesses them. Any bytes are a valid content.
+        if unsafe { self.copier.remap(dst, src, len, site) } {
+            // SAFETY: the destination is borrowed exclusively for the scope, and no task writes it.
+            return unsafe { Pending::of_task(self.copier, dst, len, Token::DONE) };
+        }
+        let options = CopyOptions { site, ..CopyOptions::default() };
+        // SAFETY: as above; the source is borrowed for the scope, so it is not written.
+        unsafe { self.submit(dst, src, len, &options) }
+    }
+
     #[inline(always)]
     fn copy_how(
         &'scope self,

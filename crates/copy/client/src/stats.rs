@@ -18,6 +18,13 @@ pub struct Stats {
     waits: AtomicU64,
     forwarded_bytes: AtomicU64,
     saved_bytes: AtomicU64,
+    remapped: AtomicU64,
+    remapped_bytes: AtomicU64,
+    remaps_refused: AtomicU64,
+    last_use_copied_bytes: AtomicU64,
+    snapshots: AtomicU64,
+    snapshot_bytes: AtomicU64,
+    snapshots_at_once: AtomicU64,
 }
 
 /// A reading of [`Stats`].
@@ -39,6 +46,20 @@ pub struct StatsRead {
     pub forwarded_bytes: u64,
     /// Bytes of these sends that were copied after all: they changed before the socket took them.
     pub saved_bytes: u64,
+    /// Copies of a source that was given up, made by moving pages.
+    pub remapped: u64,
+    /// Bytes of these pages.
+    pub remapped_bytes: u64,
+    /// Number of such copies for which the kernel moved fewer pages than planned.
+    pub remaps_refused: u64,
+    /// Bytes of copies of a source that was given up that were copied nevertheless.
+    pub last_use_copied_bytes: u64,
+    /// Snapshots.
+    pub snapshots: u64,
+    /// Their bytes.
+    pub snapshot_bytes: u64,
+    /// Snapshots that were copied at once: their memory could not be protected against writes.
+    pub snapshots_at_once: u64,
 }
 
 impl Stats {
@@ -54,6 +75,13 @@ impl Stats {
             waits: get(&self.waits),
             forwarded_bytes: get(&self.forwarded_bytes),
             saved_bytes: get(&self.saved_bytes),
+            remapped: get(&self.remapped),
+            remapped_bytes: get(&self.remapped_bytes),
+            remaps_refused: get(&self.remaps_refused),
+            last_use_copied_bytes: get(&self.last_use_copied_bytes),
+            snapshots: get(&self.snapshots),
+            snapshot_bytes: get(&self.snapshot_bytes),
+            snapshots_at_once: get(&self.snapshots_at_once),
         }
     }
 
@@ -83,6 +111,28 @@ impl Stats {
 
     pub(crate) fn count_saved(&self, bytes: usize) {
         self.saved_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_remapped(&self, bytes: usize) {
+        self.remapped.fetch_add(1, Ordering::Relaxed);
+        self.remapped_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_remap_refused(&self) {
+        self.remaps_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_last_use_copied(&self, bytes: usize) {
+        self.last_use_copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_snapshot(&self, bytes: usize) {
+        self.snapshots.fetch_add(1, Ordering::Relaxed);
+        self.snapshot_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_snapshot_at_once(&self) {
+        self.snapshots_at_once.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_wait(&self) {

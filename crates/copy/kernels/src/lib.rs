@@ -34,10 +34,14 @@
 //!   `x86_64`, `aarch64` and `portable`;
 //! - [`stream`]: loops that store around the caches;
 //! - [`guard`]: turns a bad address in a copy loop into an error of that copy;
+//! - [`remap`]: copies that the page tables make, where the source is given up;
+//! - [`area`]: mapped memory;
+//! - [`freeze`]: memory at one time, copied while the program writes on;
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
 //! - [`probes`]: static user probes for tracers, of all crates of the copy service;
+//! - [`fork`]: a snapshot by fork(2), for measurements;
 //! - [`calibrate`]: measures the fastest loop for each length on this machine;
 //! - [`device`]: interface of asynchronous units;
 //! - [`dsa`]: Intel's Data Streaming Accelerator;
@@ -53,23 +57,29 @@
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
+pub mod area;
 pub mod calibrate;
 pub mod device;
 pub mod dsa;
 mod evict;
+pub mod fork;
+pub mod freeze;
 pub mod guard;
 pub mod kernel;
 pub mod model;
+mod pagemap;
 pub mod populate;
 mod portable;
 mod prefetch;
 pub mod probes;
 pub mod regions;
 pub mod relay;
+pub mod remap;
 mod routine;
 pub mod space;
 pub mod stream;
 pub mod unit;
+mod userfault;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
 

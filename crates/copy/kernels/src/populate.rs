@@ -240,7 +240,7 @@ fn pages(address: usize, bytes: usize) -> Option<(usize, usize)> {
     Some((address & !mask, to))
 }
 
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     const USUAL: NonZero<usize> = NonZero::new(4096).unwrap();
     // Values of the process are found without waiting: a child after fork(2) would wait for ever
     // for a parent's thread in a `OnceLock`.

@@ -39,6 +39,8 @@ pub enum Maker {
     Service = 1,
     /// A thread that waited for the copy.
     Waiter = 2,
+    /// The page tables: the submitting thread has moved pages. Such a copy has any length.
+    PageTables = 3,
 }
 
 /// Defines a probe: its function, its semaphore, and the note that names them.

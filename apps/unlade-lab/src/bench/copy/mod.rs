@@ -12,12 +12,14 @@ mod ipc;
 pub mod kv;
 mod loops;
 mod micro;
+mod pages;
 mod parts;
 mod passing;
 mod peers;
 mod pool;
 mod protobuf;
 mod proxy;
+mod snapshots;
 mod sockets;
 mod threads;
 mod throughput;
@@ -52,6 +54,13 @@ chains: bytes that are copied into a buffer in between and from there to where t
 two copies by the loops of micro: `amemcpy_lazily`, `amemcpy`, `csync`, and `cdiscard` of the buffer \
 in between, at which nothing looks. And messages that are received, copied and sent on (\"forward\"), \
 the copy left out by the send: beside `memcpy`, and beside splice(2), which looks at a head only.
+
+pages: copies whose source is given up (`Scope::copy_last_use`), until their bytes are read, beside the \
+fastest loop: to memory that was never touched, between huge pages, and between ordinary pages, which \
+do not move. \"Touched\" is the ratio with a write to each page of the source afterwards. Then \
+snapshots of memory that a thread goes on writing, at random places: how long the call takes, the \
+slowest writes, and the rate of writes until all is copied, as a part of the usual rate. Beside it a \
+child of fork(2) that writes the memory to a file in memory, and a copy of all.
 
 loops: bytes a second of every copy loop of this machine, by size, warm and one after the other; and \
 the time of the calibration that chooses among them.

@@ -1,8 +1,8 @@
 //! The parts of the experiment, in the order in which they run.
 
 use super::{
-    chains, deflate, device, fairness, files, ipc, kv, loops, micro, protobuf, proxy, sockets,
-    threads, throughput, tls,
+    chains, deflate, device, fairness, files, ipc, kv, loops, micro, pages, protobuf, proxy,
+    sockets, threads, throughput, tls,
 };
 use crate::bench::parts::Part;
 
@@ -11,6 +11,7 @@ use crate::bench::parts::Part;
 pub static PARTS: &[Part] = &[
     Part { name: "micro", about: "single copies, as their client sees them", run: micro::run },
     Part { name: "chains", about: "copies of copies, read past", run: chains::run },
+    Part { name: "pages", about: "sources that are given up, and snapshots", run: pages::run },
     Part { name: "loops", about: "every copy loop by size", run: loops::run },
     Part { name: "throughput", about: "bytes a second, many copies queued", run: throughput::run },
     Part { name: "fairness", about: "two clients of one thread", run: fairness::run },

@@ -41,9 +41,11 @@
 #define COPIER_QUEUED 2
 
 /**
- * Flag of a send: nothing will look at the bytes again, neither there nor, if amemcpy_lazily()
- * would write exactly them, in the source of that copy. The content of both is undefined
- * afterwards, and bytes that are not received yet may go from socket to socket.
+ * Flag of a send or a copy: nothing will look at these bytes again, in what is sent or in the source
+ * of the copy. Its content is undefined afterwards; the memory stays mapped and writable. Of a send:
+ * also not, if amemcpy_lazily() would write exactly these bytes, in the source of that copy; bytes
+ * that are not received yet may go from socket to socket. Of a copy: its pages may be moved to the
+ * destination.
  */
 #define COPIER_LAST_USE 4
 
@@ -283,6 +285,22 @@ struct copier_stats {
      * Bytes of these sends that were copied after all: they changed before the socket took them.
      */
     uint64_t saved_bytes;
+    /**
+     * Copies with COPIER_LAST_USE that were made by moving pages.
+     */
+    uint64_t remapped;
+    /**
+     * Bytes of these pages.
+     */
+    uint64_t remapped_bytes;
+    /**
+     * Number of such copies for which the kernel moved fewer pages than planned.
+     */
+    uint64_t remaps_refused;
+    /**
+     * Bytes of copies with COPIER_LAST_USE that were copied nevertheless.
+     */
+    uint64_t last_use_copied_bytes;
 };
 
 #ifdef __cplusplus
