@@ -37,6 +37,7 @@
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
+//! - [`thread`]: threads within a program, which leave its signals to the program;
 //! - [`probes`]: static user probes for tracers, of all crates of the copy service;
 //! - [`calibrate`]: measures the fastest loop for each length on this machine;
 //! - [`device`]: interface of asynchronous units;
@@ -69,6 +70,7 @@ pub mod relay;
 mod routine;
 pub mod space;
 pub mod stream;
+pub mod thread;
 pub mod unit;
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
