@@ -259,8 +259,7 @@ impl MirrorState {
 
 /// Starts the helper thread. Returns false if that fails.
 fn start_helper() -> bool {
-    let thread = std::thread::Builder::new().name("copier-shm".to_owned());
-    thread.spawn(help).is_ok()
+    unlade_copy_kernels::thread::spawn("copier-shm".to_owned(), help).is_ok()
 }
 
 fn help() {

@@ -256,9 +256,8 @@ pub fn remote_line_ns() -> Option<f32> {
         until: Instant::now() + REMOTE_BUDGET,
     });
     let writer = Arc::clone(&exchange);
-    let name = std::thread::Builder::new().name("copyd-measure".to_owned());
     // The writer ends by itself, so a busy core delays no caller.
-    drop(name.spawn(move || writer.write()).ok()?);
+    drop(crate::thread::spawn("copyd-measure".to_owned(), move || writer.write()).ok()?);
     plausible_line_ns(exchange.read())
 }
 

@@ -40,6 +40,7 @@
 //! - [`space`]: a client's address space, and copies within it;
 //! - [`regions`]: the address space of a client in another process, which shares memory;
 //! - [`relay`]: bytes from socket to socket;
+//! - [`thread`]: threads within a program, which leave its signals to the program;
 //! - [`probes`]: static user probes for tracers, of all crates of the copy service;
 //! - [`fork`]: a snapshot by fork(2), for measurements;
 //! - [`calibrate`]: measures the fastest loop for each length on this machine;
@@ -78,6 +79,7 @@ pub mod remap;
 mod routine;
 pub mod space;
 pub mod stream;
+pub mod thread;
 pub mod unit;
 mod userfault;
 #[cfg(target_arch = "x86_64")]

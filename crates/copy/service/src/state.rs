@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use unlade_copy_kernels::thread;
 use unlade_copy_scheduler::Micros;
 
 use crate::config::Config;
@@ -116,9 +117,7 @@ impl ServiceState {
         threads.retain(|thread| !thread.is_finished());
         let shared = Arc::clone(self);
         let run = self.run;
-        let thread = std::thread::Builder::new().name(format!("copyd-{number}"));
-        let spawned = thread.spawn(move || run(number, shared));
-        match spawned {
+        match thread::spawn(format!("copyd-{number}"), move || run(number, shared)) {
             Ok(thread) => {
                 threads.push(thread);
                 self.counters.threads_started.add(1);

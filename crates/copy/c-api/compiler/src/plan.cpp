@@ -32,6 +32,8 @@ constexpr uint64_t CallWork = 20;
 constexpr uint64_t DivisionWork = 8;
 /// Bytes that an instruction of a block copy or fill moves.
 constexpr uint64_t BytesPerInstruction = 16;
+/// Why a sync is on an edge.
+constexpr const char *EdgeReason = "a join of paths, or a loop that uses the bytes";
 /// Bytes of a block copy of unknown length.
 constexpr uint64_t BytesUnknown = 1024;
 
@@ -97,8 +99,8 @@ private:
   void visit(BasicBlock *Block, BasicBlock::iterator From, uint64_t Distance) {
     const uint64_t Passes = passesOf(Block);
     for (Instruction &I : make_range(From, Block->end())) {
-      if (Ranges.mustSyncBefore(I)) {
-        syncBefore(I, Distance);
+      if (const char *Why = Ranges.reasonToSync(I)) {
+        syncBefore(I, Distance, Why);
         return;
       }
       Distance += Passes * workOf(I);
@@ -106,9 +108,18 @@ private:
     leave(*Block->getTerminator(), Distance);
   }
 
-  void syncBefore(Instruction &I, uint64_t Distance) {
+  void syncBefore(Instruction &I, uint64_t Distance, const char *Why) {
     Result.Before.push_back(&I);
-    Result.Window = std::max(Result.Window, Distance);
+    reaches(I, Distance, Why);
+  }
+
+  /// Keeps the farthest sync.
+  void reaches(Instruction &I, uint64_t Distance, const char *Why) {
+    if (Result.Why && Distance <= Result.Window)
+      return;
+    Result.Window = Distance;
+    Result.Farthest = &I;
+    Result.Why = Why;
   }
 
   /// Continues after the last instruction of a block.
@@ -117,12 +128,12 @@ private:
     for (unsigned N = 0; N < Last.getNumSuccessors(); N++)
       (endsOnEdge(Last.getParent(), Last.getSuccessor(N)) ? Ends : Goes).push_back(N);
     if (!Ends.empty() && (Goes.empty() || !isa<BranchInst>(Last))) {
-      syncBefore(Last, Distance);
+      syncBefore(Last, Distance, EdgeReason);
       return;
     }
     for (unsigned N : Ends) {
       Result.Edges.push_back({&Last, N});
-      Result.Window = std::max(Result.Window, Distance);
+      reaches(Last, Distance, EdgeReason);
     }
     for (unsigned N : Goes) {
       BasicBlock *Next = Last.getSuccessor(N);
@@ -152,7 +163,7 @@ private:
     if (Known != UsesRanges.end())
       return Known->second;
     const bool Uses = any_of(Outermost->blocks(), [this](const BasicBlock *Block) {
-      return any_of(*Block, [this](const Instruction &I) { return Ranges.mustSyncBefore(I); });
+      return any_of(*Block, [this](const Instruction &I) { return Ranges.reasonToSync(I); });
     });
     UsesRanges[Outermost] = Uses;
     return Uses;

@@ -26,6 +26,9 @@ struct Plan {
   llvm::SmallVector<std::pair<llvm::Instruction *, unsigned>, 4> Edges;
   /// Work up to the farthest sync, in simple instructions, on the shortest path to it.
   uint64_t Window = 0;
+  /// The instruction at that sync, and why it is there.
+  const llvm::Instruction *Farthest = nullptr;
+  const char *Why = nullptr;
   /// The reason to leave the copy alone, or null.
   const char *Reason = nullptr;
 };

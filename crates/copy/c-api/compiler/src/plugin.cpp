@@ -57,7 +57,9 @@ uint64_t windowInstructions() {
 #ifdef UNLADE_TEST_RULES
 bool rule(const char *Name) {
   static const char *Without = std::getenv("UNLADE_WITHOUT");
-  return !Without || StringRef(Name) != Without;
+  SmallVector<StringRef, 4> Names;
+  StringRef(Without ? Without : "").split(Names, ',');
+  return !is_contained(Names, Name);
 }
 #endif
 
@@ -124,12 +126,26 @@ private:
     return true;
   }
 
+  /// Adds the sync that is farthest from the copy, with its place.
+  static void explain(const Plan &P, OptimizationRemarkMissed &Remark) {
+    Remark << "; the farthest sync is after " << ore::NV("Window", unsigned(P.Window))
+           << " instructions, before " << ore::NV("Why", StringRef(P.Why));
+    const auto *Call = dyn_cast<CallBase>(P.Farthest);
+    if (Call && Call->getCalledFunction())
+      Remark << " (" << ore::NV("Callee", Call->getCalledFunction()) << ")";
+    if (const DebugLoc &Place = P.Farthest->getDebugLoc())
+      Remark << ", line " << ore::NV("Line", Place.getLine());
+  }
+
   /// Remarks for -Rpass=unlade and -Rpass-missed=unlade.
   static void tell(const Plan &P, OptimizationRemarkEmitter &Remarks) {
     if (P.Reason)
       Remarks.emit([&] {
-        return OptimizationRemarkMissed(PassName, "CopyLeft", P.Copy)
-               << "copy left alone: " << ore::NV("Reason", StringRef(P.Reason));
+        OptimizationRemarkMissed Remark(PassName, "CopyLeft", P.Copy);
+        Remark << "copy left alone: " << ore::NV("Reason", StringRef(P.Reason));
+        if (P.Why)
+          explain(P, Remark);
+        return Remark;
       });
     else
       Remarks.emit([&] {

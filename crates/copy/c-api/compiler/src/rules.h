@@ -19,8 +19,8 @@ uint64_t windowInstructions();
 constexpr unsigned SyncsMax = 64;
 
 /// Returns true if a rule is in force. Every rule always is, except in the build for tests
-/// (UNLADE_TEST_RULES), where the variable UNLADE_WITHOUT names one rule that is not: so a test
-/// shows that it fails without its rule.
+/// (UNLADE_TEST_RULES), where the variable UNLADE_WITHOUT names rules, with commas, that are not: so a
+/// test shows that it fails without its rule.
 #ifdef UNLADE_TEST_RULES
 bool rule(const char *Name);
 #else

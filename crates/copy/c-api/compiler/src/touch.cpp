@@ -60,33 +60,33 @@ Pending::Pending(const MemTransferInst &Copy, AAResults &Alias)
       Source(Copy.getRawSource(), sizeOf(Copy)) {}
 
 /// Ranges of stack memory end with the frame, so a call that may leave the frame is one, too.
-bool Pending::callNeedsSync(const CallBase &Call) const {
+const char *Pending::reasonOfCall(const CallBase &Call) const {
   if (Call.isInlineAsm())
-    return rule("inline-asm");
+    return rule("inline-asm") ? "inline assembly" : nullptr;
   if (Call.isMustTailCall())
-    return rule("musttail");
+    return rule("musttail") ? "a call in place of the return" : nullptr;
   if (Call.doesNotReturn())
-    return rule("noreturn");
+    return rule("noreturn") ? "a call that does not return" : nullptr;
   if (!Call.getCalledFunction())
-    return rule("indirect-call");
+    return rule("indirect-call") ? "an indirect call" : nullptr;
   if (passesBytes(Call) && rule("byval"))
-    return true;
+    return "an argument that is passed by value from memory";
   if (!Call.doesNotThrow() && rule("unwind"))
-    return true;
+    return "a call that may unwind";
   switch (Call.getIntrinsicID()) {
   case Intrinsic::lifetime_start:
   case Intrinsic::lifetime_end:
-    return rule("lifetime") && touches(Call);
+    return rule("lifetime") && touches(Call) ? "the end of a variable's life" : nullptr;
   case Intrinsic::stackrestore:
-    return rule("stackrestore");
+    return rule("stackrestore") ? "the end of an array's life" : nullptr;
   default:
     break;
   }
   if ((!Call.hasFnAttr(Attribute::WillReturn) || Call.isConvergent()) && rule("call"))
-    return true;
+    return "a call that may not return";
   if (!hasKnownEffects(Call) && rule("call"))
-    return true;
-  return rule("call-memory") && touches(Call);
+    return "a call with unknown effects";
+  return rule("call-memory") && touches(Call) ? "a call that may use or change the bytes" : nullptr;
 }
 
 bool Pending::touches(const Instruction &I) const {
@@ -98,14 +98,14 @@ bool Pending::touches(const Instruction &I) const {
   return isModSet(Alias.getModRefInfo(&I, Source)) && rule("write-source");
 }
 
-bool Pending::mustSyncBefore(const Instruction &I) const {
+const char *Pending::reasonToSync(const Instruction &I) const {
   if (leaves(I))
-    return true;
+    return "the end of the function";
   if (isa<FenceInst>(I) || I.isAtomic() || I.isVolatile())
-    return mayRelease(I);
+    return mayRelease(I) ? "an atomic or volatile access" : nullptr;
   if (const auto *Call = dyn_cast<CallBase>(&I))
-    return callNeedsSync(*Call);
-  return I.mayReadOrWriteMemory() && touches(I);
+    return reasonOfCall(*Call);
+  return I.mayReadOrWriteMemory() && touches(I) ? "an access that may use or change the bytes" : nullptr;
 }
 
 } // namespace unlade

@@ -15,11 +15,11 @@ class Pending {
 public:
   Pending(const llvm::MemTransferInst &Copy, llvm::AAResults &Alias);
 
-  /// Returns true if the copy must be synced before the instruction.
-  bool mustSyncBefore(const llvm::Instruction &I) const;
+  /// Returns why the copy must be synced before the instruction, or null if it need not be.
+  const char *reasonToSync(const llvm::Instruction &I) const;
 
 private:
-  bool callNeedsSync(const llvm::CallBase &Call) const;
+  const char *reasonOfCall(const llvm::CallBase &Call) const;
   bool touches(const llvm::Instruction &I) const;
 
   llvm::AAResults &Alias;

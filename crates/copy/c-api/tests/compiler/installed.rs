@@ -100,7 +100,7 @@ pub fn install(prefix: &Path) -> PathBuf {
 /// The compiler, without the caller's settings.
 fn command(compiler: &Path) -> Command {
     let mut command = Command::new(compiler);
-    for name in ["THRESHOLD", "WINDOW", "CLANG", "PLUGIN", "LIBRARIES"] {
+    for name in ["THRESHOLD", "WINDOW", "CLANG", "PLUGIN", "LIBRARIES", "REMARKS"] {
         command.env_remove(format!("UNLADE_CC_{name}"));
     }
     command
@@ -163,11 +163,15 @@ fn check_messages(compiler: &Path, directory: &Path) {
     };
     let (_, turned) = said(&["-Rpass=unlade"], ("UNLADE_CC_WINDOW", ""));
     assert!(turned.contains("a.c:6:5: remark: copy made by the copy service"), "{turned}");
+    let (_, same) = said(&[], ("UNLADE_CC_REMARKS", "yes"));
+    assert_eq!(same, turned);
     let (_, left) = said(&["-Rpass-missed=unlade"], ("UNLADE_CC_WINDOW", "9999999"));
     assert!(
         left.contains("a.c:6:5: remark: copy left alone: its bytes are used too soon"),
         "{left}"
     );
+    let why = " instructions, before an access that may use or change the bytes, line 9 ";
+    assert!(left.contains("; the farthest sync is after ") && left.contains(why), "{left}");
     let (is_compiled, wrong) = said(&[], ("UNLADE_CC_THRESHOLD", "4k"));
     assert!(is_compiled && wrong.contains("`4k` is ignored; give a number"), "{wrong}");
     let (is_compiled, missing) = said(&[], ("UNLADE_CC_PLUGIN", "/nowhere.so"));
