@@ -197,9 +197,9 @@ def sts_identities(t):
     sts = t.client("sts")
     t.see("identity", sts.get_caller_identity())
     role = "arn:aws:iam::123456789012:role/reader"
-    t.see("assume", sts.assume_role(RoleArn=role, RoleSessionName="s"))
+    t.see("assume", sts.assume_role(RoleArn=role, RoleSessionName="session"))
     t.see("session", sts.get_session_token())
-    t.attempt("invalid", sts.assume_role, RoleArn="x", RoleSessionName="s")
+    t.attempt("invalid", sts.assume_role, RoleArn="x", RoleSessionName="session")
     t.attempt("policy", sts.get_federation_token, Name="a" * 40)
 
 
@@ -250,12 +250,13 @@ def lambda_functions(t):
 @case
 def events_rules(t):
     events = t.client("events")
+    # Before there is a rule: moto fails to match one without a pattern.
+    entry = {"Source": "app", "DetailType": "d", "Detail": json.dumps({"a": 1})}
+    t.see("put", events.put_events(Entries=[entry, dict(entry, EventBusName="default")]))
     t.see("rule", events.put_rule(Name="hourly", ScheduleExpression="rate(1 hour)"))
     target = {"Id": "1", "Arn": "arn:aws:sqs:us-east-1:123456789012:sink"}
     t.see("targets", events.put_targets(Rule="hourly", Targets=[target]))
     t.see("list", events.list_targets_by_rule(Rule="hourly"))
-    entry = {"Source": "app", "DetailType": "d", "Detail": json.dumps({"a": 1})}
-    t.see("put", events.put_events(Entries=[entry, dict(entry, EventBusName="default")]))
     t.see("bus", events.create_event_bus(Name="own"))
     t.see("describe", events.describe_rule(Name="hourly"))
     t.see("rules", events.list_rules())

@@ -149,6 +149,10 @@ fn written(route: &Route<'_>, head: &RequestHead, body: &Body) -> Result<Vec<u8>
     let target = format!("{}{mark}{}", head.path, head.query);
     let method = head.method.as_str();
     let mut headers = head.headers.clone();
+    // Otherwise a server may choose an encoding, which no parser of an SDK expects.
+    if !head.has_header("accept-encoding") {
+        headers.push(("accept-encoding".to_owned(), "identity".to_owned()));
+    }
     let has_body = !body.bytes().is_empty();
     if has_body || !matches!(head.method, RequestMethod::Get | RequestMethod::Head) {
         headers.push(("content-length".to_owned(), body.bytes().len().to_string()));
@@ -273,7 +277,7 @@ mod tests {
             let text =
                 String::from_utf8(written(&route, &head, &Body::default()).unwrap()).unwrap();
             let lines: Vec<_> = text.split("\r\n").collect();
-            assert_eq!(lines.len(), 6, "{text}");
+            assert_eq!(lines.len(), 7, "{text}");
             assert_eq!(lines[0].split(' ').count(), 3, "{text}");
             assert_eq!(lines[1], "host: h:1");
             let fields = lines.iter().filter(|line| line.starts_with("host:"));
