@@ -277,7 +277,7 @@ def test_a_function_calls_others_through_its_gateway(tmp_path):
         def invoke(name):
             event = json.dumps({"name": name, "parts": [[1, 2], [3, 4], [5]]})
             done = subprocess.run(
-                tool + ["invoke", *where, "driver", event], capture_output=True, text=True
+                tool + ["invoke", *where, "driver", "--payload", event], capture_output=True, text=True
             )
             return done.stdout + done.stderr
 
