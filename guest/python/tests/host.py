@@ -269,12 +269,13 @@ class Session:
         """One descriptor."""
         assert epoch == self.epoch & 0xFFFFFFFF, "another epoch"
         assert meta + meta_bytes <= META_BYTES and flags & ~MORE == 0
-        if operation == 1:
+        if operation in (1, 6):
             at = self.places[2] + meta
             text, _, inline = bytes(self.view[at : at + meta_bytes]).partition(b"\0")
             assert len(text) <= TEXT_BYTES_MAX
             said = json.loads(text, object_hook=decoder)
             upload = Upload(said)
+            upload.is_request = operation == 6
             if said.get("inline"):
                 assert len(inline) == said["body_bytes"] and not body_bytes
                 upload.data += inline
@@ -325,13 +326,16 @@ class Session:
         """Asks the service and answers."""
         meta = upload.meta
         body = bytes(upload.data) if "body_bytes" in meta else None
-        outcome = self.service(
-            meta["service"],
-            meta["operation"],
-            meta["parameters"],
-            body,
-            (meta.get("region"), True) if meta.get("unsigned") else meta.get("region"),
-        )
+        if upload.is_request:
+            outcome = self.service.request(meta, body or b"")
+        else:
+            outcome = self.service(
+                meta["service"],
+                meta["operation"],
+                meta["parameters"],
+                body,
+                (meta.get("region"), True) if meta.get("unsigned") else meta.get("region"),
+            )
         if outcome.body is None:
             self.complete(call, outcome.status, 0, outcome.meta, None, 0, 0)
             return

@@ -192,7 +192,11 @@ except Exception as error:
 
 
 def test_what_is_not_carried_names_the_line_of_the_manifest(served):
-    code = REFUSED % "boto3.client('sqs', region_name='eu-west-1').list_queues()"
+    code = REFUSED % "boto3.client('s3').list_multipart_uploads(Bucket='b')"
     said = run_guest(served, code)
     assert said.startswith("HostError Unsupported") and ADVICE in said
+    # Of other services the host says what to do: it is not always the manifest.
+    code = REFUSED % "boto3.client('sqs', region_name='eu-west-1').list_queues()"
+    said = run_guest(served, code)
+    assert said.startswith("HostError Unsupported") and "not here" in said
     assert "outside the function" not in said

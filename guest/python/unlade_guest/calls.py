@@ -39,11 +39,12 @@ def perform(
 class Begun:
     """A call in flight, and what it takes to make it again."""
 
-    __slots__ = ("channel", "call", "meta", "pieces", "body", "operation")
+    __slots__ = ("channel", "call", "kind", "meta", "pieces", "body", "operation")
 
-    def __init__(self, link, meta, pieces, body, operation):
+    def __init__(self, link, kind, meta, pieces, body, operation):
         self.channel = link
         self.call = None
+        self.kind = kind
         self.meta = meta
         self.pieces = pieces
         self.body = body
@@ -58,12 +59,13 @@ def begin(service, operation, parameters, body=None, region=None, unsigned=False
     if unsigned:
         meta["unsigned"] = True
     try:
-        return _begin(meta, operation, body)
+        return submit(wire.CALL, meta, operation, body)
     except ChannelLost as error:
         raise host_error("Lost", str(error), operation) from None
 
 
-def _begin(meta, operation, body):
+def submit(kind, meta, operation, body=None):
+    """Submits a CALL or a REQUEST by its text, with its body. ChannelLost where the host is gone."""
     link = channel()
     pieces = []
     if body is not None:
@@ -77,7 +79,7 @@ def _begin(meta, operation, body):
         elif not body.length:
             body = None
     pieces.insert(0, encode(meta).encode())
-    begun = Begun(link, meta, pieces, body, operation)
+    begun = Begun(link, kind, meta, pieces, body, operation)
     _send(begun)
     return begun
 
@@ -85,7 +87,7 @@ def _begin(meta, operation, body):
 def _send(begun):
     link, body = begun.channel, begun.body
     if body is None:
-        begun.call = link.submit(begun.pieces)
+        begun.call = link.submit(begun.pieces, operation=begun.kind)
         return
     begun.call = None
     try:
@@ -114,26 +116,28 @@ def _send_pieces(begun):
             raise
         left -= size
         if call is None:
-            call = begun.call = link.submit(begun.pieces, extents, size, left > 0)
+            more = left > 0
+            call = begun.call = link.submit(begun.pieces, extents, size, more, begun.kind)
         elif not link.submit_body(call, extents, size, left > 0):
             break
 
 
-def collect(begun, streaming=False):
-    """Waits for a call's end. Where the host has too much at once, makes it again."""
+def collect(begun, streaming=False, failure=host_error):
+    """Waits for a call's end. Where the host has too much at once, makes it again. `failure` makes
+    the exception of a failure of the host."""
     try:
-        return _collect(begun, streaming)
+        return _collect(begun, streaming, failure)
     except ChannelLost as error:
-        raise host_error("Lost", str(error), begun.operation) from None
+        raise failure("Lost", str(error), begun.operation) from None
 
 
-def _collect(begun, streaming):
+def _collect(begun, streaming, failure):
     link = begun.channel
     for attempt in range(wire.REFUSALS_MAX):
         completion = link.finish(begun.call)
         again = completion.flags & wire.AGAIN
         if completion.status != wire.REFUSED and not again:
-            return _answer(link, begun.operation, completion, streaming)
+            return _answer(link, begun.operation, completion, streaming, failure)
         _drop(link, completion)
         if again:
             _repeat(begun, completion)
@@ -142,7 +146,7 @@ def _collect(begun, streaming):
         if begun.body is not None:
             begun.body.rewind()
         _send(begun)
-    raise host_error("Refused", "the host had too much to do at once", begun.operation)
+    raise failure("Refused", "the host had too much to do at once", begun.operation)
 
 
 def _repeat(begun, completion):
@@ -157,7 +161,7 @@ def _drop(link, completion):
         link.release(completion.token)
 
 
-def _answer(link, operation, completion, streaming):
+def _answer(link, operation, completion, streaming, failure):
     try:
         said = decode(completion.meta.decode()) if completion.meta else {}
     except BaseException:
@@ -166,7 +170,7 @@ def _answer(link, operation, completion, streaming):
     if completion.status == wire.HOST_ERROR:
         _drop(link, completion)
         error = said.get("error", {})
-        raise host_error(error.get("Code", "Unknown"), error.get("Message", ""), operation)
+        raise failure(error.get("Code", "Unknown"), error.get("Message", ""), operation)
     if completion.status == wire.DONE and streaming:
         return Answer(wire.DONE, completion.flags, said, Stream(link, completion))
     _drop(link, completion)

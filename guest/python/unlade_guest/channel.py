@@ -180,8 +180,8 @@ class Channel(LeaderElection):
 
     # The interface for the layers above.
 
-    def submit(self, pieces, extents=None, body_bytes=0, more=False):
-        """Submits a CALL whose meta are `pieces`; its body is in `extents` of taken slots, which
+    def submit(self, pieces, extents=None, body_bytes=0, more=False, operation=CALL):
+        """Submits a CALL, or a REQUEST, whose meta are `pieces`; its body is in `extents` of taken slots, which
         are free again where it raises."""
         total = sum(map(len, pieces))
         units = -(-total // META_ALIGN_BYTES)
@@ -196,7 +196,7 @@ class Channel(LeaderElection):
         with self._lock:
             self.region.put_meta(first, pieces)
             meta = (first, units, total)
-            return self._new(CALL, MORE if more else 0, meta, extents, body_bytes, 0)
+            return self._new(operation, MORE if more else 0, meta, extents, body_bytes, 0)
 
     def submit_body(self, call, extents, body_bytes, more):
         """The next piece of a call's body; False where the call has ended meanwhile."""

@@ -3,7 +3,7 @@
 from _collections import deque
 from struct import Struct
 
-CALL, BODY, READ, RELEASE, CANCEL = 1, 2, 3, 4, 5
+CALL, BODY, READ, RELEASE, CANCEL, REQUEST = 1, 2, 3, 4, 5, 6
 MORE, PART, PREFETCHED, PENDING, AGAIN = 1, 2, 4, 8, 16
 DONE, SERVICE_ERROR, HOST_ERROR, REFUSED = 0, 1, 2, 3
 

@@ -148,7 +148,7 @@ class HostError(BotoCoreError):
 
 
 HINTS = {
-    "Unsupported": "; the host carries S3 only, and not all of it: deploy the function with "
+    "Unsupported": "; the host carries most of S3, and not this: deploy the function with "
     '`mode = "stock"` in function.toml, and it has the real boto3, a network and the store\'s keys',
     "TooLarge": "; send it as a multipart upload",
 }

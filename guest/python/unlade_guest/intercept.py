@@ -1,12 +1,12 @@
-"""Interception of real botocore clients' calls, which are sent to the host instead of a request.
+"""Interception of real botocore clients, whose calls and requests are sent to the host.
 
-`before-call` lets a handler answer in place of the network. The host is asked by the names of the
-operation and its parameters, as they were given; so it needs no credentials here, and exceptions
-that the service's model has come out of botocore as ever. Every session of the real one is cut,
-whoever makes it: there is no network for it here.
+S3 is cut at `before-call`, which lets a handler answer in place of the network: the host is asked by
+the names of the operation and its parameters, as they were given. Every other service is cut where
+its request would be sent (`cut.py`). Every session of the real one is cut, whoever makes it: there
+is no network for it here, and there are no credentials.
 """
 
-from . import endpoints
+from . import cut, endpoints
 from .body import RawBody, StreamingBody
 from .calls import perform
 from .descriptors import DONE
@@ -36,10 +36,10 @@ class Response:
 
 
 def install(session):
-    """Cuts the calls of every client of a botocore session."""
-    session.register("before-parameter-build", _hold, unique_id="unlade-hold")
-    session.register("before-call", _carry, unique_id="unlade-carry")
-    session.register("choose-signer", _unsigned, unique_id="unlade-unsigned")
+    """Cuts the calls of every S3 client of a botocore session."""
+    session.register("before-parameter-build.s3", _hold, unique_id="unlade-hold")
+    session.register("before-call.s3", _carry, unique_id="unlade-carry")
+    session.register("choose-signer.s3", _unsigned, unique_id="unlade-unsigned")
     events = session.get_component("event_emitter")
     # After botocore's own, which is registered for every service.
     events.register_last("creating-client-class", _presigning, unique_id="unlade-presigning")
@@ -47,6 +47,9 @@ def install(session):
 
 def install_everywhere(kind):
     """Cuts every session that is made of a class of sessions, and checks its clients' endpoints."""
+    from botocore.endpoint import EndpointCreator
+
+    cut.install_endpoints(EndpointCreator)
     make, create = kind.__init__, kind.create_client
 
     def init(self, *args, **kwargs):
@@ -59,6 +62,8 @@ def install_everywhere(kind):
     def create_client(self, service_name, *args, **kwargs):
         client = create(self, service_name, *args, **kwargs)
         endpoints.check_made(service_name, client)
+        if service_name != "s3":
+            cut.install(client)
         return client
 
     kind.__init__ = init

@@ -22,11 +22,9 @@ class Session:
         profile_name=None,
         aws_account_id=None,
     ):
-        from .s3.meta import Events
-
         self._region = region_name
         self._profile = profile_name
-        self._events = Events()
+        self._events = SessionEvents()
         self._given = {
             "aws_access_key_id": aws_access_key_id,
             "aws_secret_access_key": aws_secret_access_key,
@@ -111,7 +109,7 @@ class Session:
         config = config or Config()
         region = region_name or config.region_name or self.region_name or REGION_DEFAULT
         merged = config.merge(Config(region_name=region))
-        return client(merged, region, endpoint or _endpoint(region), self._events.copy())
+        return client(merged, region, endpoint or _endpoint(region), self._events.of_s3())
 
     def resource(self, service_name, *args, **kwargs):
         """A resource of a service."""
@@ -131,7 +129,58 @@ class Session:
             from .real import session
 
             self._other = session(self.region_name or REGION_DEFAULT)
+            self._events.forward(self._other.events)
         return self._other
+
+
+class SessionEvents:
+    """Hooks of a session: S3's clients hear of them here, others' by the real boto3's session."""
+
+    def __init__(self):
+        from .s3.meta import Events
+
+        self._s3 = Events()
+        self._registered = []
+        self._real = None
+
+    def of_s3(self):
+        """The hooks of a client of S3."""
+        return self._s3.copy()
+
+    def forward(self, real):
+        """Registers at the events of a real session what is and will be registered here."""
+        self._real = real
+        for name, given in self._registered:
+            getattr(real, name)(*given)
+
+    def register(self, event_name, handler, unique_id=None, unique_id_uses_count=False):
+        """Calls `handler` with what botocore gives it, for clients that are made later."""
+        self._do("register", event_name, handler, unique_id, unique_id_uses_count)
+
+    def register_first(self, event_name, handler, unique_id=None, unique_id_uses_count=False):
+        """The same, before others."""
+        self._do("register_first", event_name, handler, unique_id, unique_id_uses_count)
+
+    def register_last(self, event_name, handler, unique_id=None, unique_id_uses_count=False):
+        """The same, after others."""
+        self._do("register_last", event_name, handler, unique_id, unique_id_uses_count)
+
+    def unregister(self, event_name, handler=None, unique_id=None, unique_id_uses_count=False):
+        """Takes a hook away."""
+        self._do("unregister", event_name, handler, unique_id, unique_id_uses_count)
+
+    def _do(self, name, *given):
+        service = given[0].split(".")[1:2]
+        if service in ([], ["s3"], ["*"]):
+            getattr(self._s3, name)(*given)
+        if service != ["s3"]:
+            self._registered.append((name, given))
+            if self._real is not None:
+                getattr(self._real, name)(*given)
+
+    def emit(self, event_name, **kwargs):
+        """Calls the hooks of an event of S3; what each of them said."""
+        return self._s3.emit(event_name, **kwargs)
 
 
 def _endpoint(region):

@@ -4,6 +4,7 @@
 use unlade_guest_protocol::control::{ControlHead, Message};
 use unlade_guest_protocol::frame::Deframer;
 use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation, Submission};
+use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_s3::call::Call;
 use unlade_s3::operation::find;
 use unlade_s3::response::{Answer, Head, understand};
@@ -12,13 +13,14 @@ use unlade_s3::{Policy, Request};
 /// See the [module](self).
 pub fn guest(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    match kind % 6 {
+    match kind % 7 {
         0 => frames(data),
         1 => descriptors(data),
         2 => header(data),
         3 => control(data),
         4 => call(data),
-        _ => answer(data),
+        5 => answer(data),
+        _ => request(data),
     }
 }
 
@@ -123,6 +125,23 @@ fn answer(data: &[u8]) {
     }
 }
 
+/// A decoded request has one line for its target and one for each field, none of them the host's,
+/// and encodes to the same value.
+fn request(data: &[u8]) {
+    let Ok((head, inline)) = RequestHead::decode(data) else { return };
+    assert!(inline.len() <= unlade_guest_protocol::request::INLINE_BYTES_MAX);
+    assert!(head.path.starts_with('/') && !head.path.starts_with("//"));
+    let target = format!("{}?{}", head.path, head.query);
+    assert!(target.bytes().all(|byte| byte.is_ascii_graphic()), "{target}");
+    for (name, value) in &head.headers {
+        assert!(!name.contains([':', ' ']) && !name.bytes().any(|byte| byte.is_ascii_uppercase()));
+        assert!(value.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
+        assert!(!["host", "authorization", "transfer-encoding"].contains(&name.as_str()));
+    }
+    let again = [&head.to_json()[..], b"\0", inline].concat();
+    assert_eq!(RequestHead::decode(&again), Ok((head, inline)));
+}
+
 /// The seeds.
 pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     let mut seeds = Vec::new();
@@ -161,5 +180,22 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("call", 4, &[&put[..], b"\0abc"].concat());
     let list = b"<L><Contents><Key>a%20b</Key><Size>3</Size></Contents><Prefix/></L>";
     add("list", 5, list);
+    let head = RequestHead {
+        service: "dynamodb".into(),
+        operation: "GetItem".into(),
+        region: "us-east-1".into(),
+        method: RequestMethod::Post,
+        path: "/".into(),
+        query: String::new(),
+        headers: vec![("x-amz-target".into(), "DynamoDB_20120810.GetItem".into())],
+        body_bytes: 17,
+        inline: true,
+        unsigned: false,
+        read_timeout_ms: Some(60_000),
+    };
+    add("request", 6, &[&head.to_json()[..], b"\0{\"TableName\":\"t\"}"].concat());
+    let path = "/2015-03-31/functions/a%3A1/invocations".into();
+    let rest = RequestHead { service: "lambda".into(), path, body_bytes: 0, inline: false, ..head };
+    add("request_rest", 6, &rest.to_json());
     seeds
 }

@@ -15,7 +15,7 @@ use clap::{Args, Subcommand};
 const LONG: &str = "\
 Runs AWS-Lambda-style Python functions that use boto3, unmodified: SDK, TLS and TCP are in one I/O \
 worker of the host; inputs are fetched while an instance is restored, outputs are written back when \
-it has been released. The worker carries S3 only, and a write that is lost fails the invocation by \
+it has been released. Other services than S3 need an endpoint and a right ([services] in fn.toml, role in function.toml), and a write that is lost fails the invocation by \
 default; `unlade fn serve --help` has the keys that change that (mode, writes). Callers use the Lambda API: `aws lambda invoke`, boto3, curl.";
 
 const EXAMPLE: &str = "\

@@ -55,8 +55,10 @@ An fn.toml, with the defaults:
   level = \"info\"
   [store]                           # another one: as in `unlade fn worker --help`
   endpoint = \"https://s3.example\"
+  [services]                        # other than S3: as in `unlade fn worker --help`; `lambda` is
+  aws = false                       # this gateway where nothing else is said
   [tenant.NAME]                     # besides `default`; with its own [tenant.NAME.store],
-                                    # [tenant.NAME.limits], .instance and .copies
+                                    # [tenant.NAME.services], .limits, .instance and .copies
   admin = \"127.0.0.1:9904\"        # /metrics of its worker; none if absent
   keys = []                         # { access_key_id = \"…\", secret_access_key = \"…\" }; none: a
                                     # pair is made: profile NAME of the file `credentials` in state
@@ -105,7 +107,7 @@ A function.toml; only the handler must be there:
   modules = []
   [environment]
   NAME = \"value\"
-  [[role.statements]]               # all of the tenant's store where nothing is said
+  [[role.statements]]               # absent: all of the tenant's store, and no other service
   effect = \"allow\"
   actions = [\"s3:GetObject\", \"s3:PutObject\"]
   resources = [\"photos/*\"]";

@@ -42,6 +42,17 @@ A worker.toml; only `control` and `[store]` must be there, the rest are the defa
   read_timeout = \"1m\"                   # of a read or write without progress
   idle_connections_max = 64
   idle_timeout = \"15s\"                  # of an idle connection
+  [services]                            # other than S3; none where nothing is said
+  aws = false                           # true: AWS's own, in the region of the function's client
+  credentials = { from = \"environment\" }  # as in [store]
+  ca = \"/etc/ssl/services.pem\"          # trusted authorities; the system's where not said
+  connect_timeout = \"1m\"
+  read_timeout = \"1m\"                   # for clients that say none
+  idle_connections_max = 64
+  idle_timeout = \"15s\"
+  [services.endpoint.NAME]              # of the service that boto3 calls so: dynamodb, sqs, …
+  url = \"http://127.0.0.1:8000\"
+  credentials = { from = \"anonymous\" }  # those of [services] where not said
   [instance]                            # of each function instance
   ring_entries = 256                    # a power of two
   meta_bytes = \"512KiB\"                 # requests and answers without their bodies

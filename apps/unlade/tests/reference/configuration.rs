@@ -152,6 +152,7 @@ const FILES: &[File] = &[
         // Those of a worker.toml.
         repeated: &[
             "tenant.NAME.store",
+            "tenant.NAME.services",
             "tenant.NAME.limits",
             "tenant.NAME.instance",
             "tenant.NAME.copies",

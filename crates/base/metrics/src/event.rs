@@ -2,10 +2,10 @@
 
 use crate::Family;
 use crate::label::{
-    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, Direction, Fallback, FinalClass, Health,
-    Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger,
-    Unfit, UpstreamFailure,
+    AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
+    Fallback, FinalClass, Health, Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection,
+    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
+    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -405,6 +405,12 @@ events! {
         "Bytes of responses sent to clients directly.";
 
     // The I/O worker of a tenant's functions.
+    /// A request to a service other than S3 was sent
+    HostioServiceRequest(service: CutService) => "unlade_hostio_service_requests",
+        "Requests sent to services other than S3, by service.";
+    /// A request to a service other than S3 was refused before its role was asked
+    HostioServiceRefused(reason: CutRefusal) => "unlade_hostio_service_requests_refused",
+        "Requests to services other than S3 refused before they were signed, by reason.";
     /// A call of a function was completed
     HostioCall(end: CallEnd) => "unlade_hostio_calls",
         "Calls of functions, by result.";

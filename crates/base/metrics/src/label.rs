@@ -69,6 +69,50 @@ labels! {
 }
 
 labels! {
+    /// A service other than S3 to which a request was sent.
+    CutService: "service" {
+        /// Amazon DynamoDB.
+        Dynamodb => "dynamodb",
+        /// Amazon EventBridge.
+        Events => "events",
+        /// Amazon Kinesis Data Streams.
+        Kinesis => "kinesis",
+        /// AWS Lambda, or the gateway in its place.
+        Lambda => "lambda",
+        /// Amazon CloudWatch Logs.
+        Logs => "logs",
+        /// AWS Secrets Manager.
+        Secretsmanager => "secretsmanager",
+        /// Amazon SNS.
+        Sns => "sns",
+        /// Amazon SQS.
+        Sqs => "sqs",
+        /// AWS Systems Manager.
+        Ssm => "ssm",
+        /// AWS STS.
+        Sts => "sts",
+        /// Any other service.
+        Other => "other",
+    }
+}
+
+labels! {
+    /// The reason why a request to a service other than S3 was refused.
+    CutRefusal: "reason" {
+        /// Its head is malformed, too long, or has what belongs to the host.
+        Head => "head",
+        /// The host does not carry the service.
+        Service => "service",
+        /// It is not the operation that it claims to be, or could be read as two.
+        Operation => "operation",
+        /// The region has not the form of one.
+        Region => "region",
+        /// No endpoint of the service is configured.
+        Endpoint => "endpoint",
+    }
+}
+
+labels! {
     /// The outcome for an object that was fetched before the function requested it.
     PrefetchEnd: "end" {
         /// A GET used it.

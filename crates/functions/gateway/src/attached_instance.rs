@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use crate::config::GatewayConfig;
     use crate::host::Host;
-    use crate::tenants::Tenants;
+    use crate::tenants::{Own, Tenants};
 
     struct Nothing;
 
@@ -250,7 +250,7 @@ mod tests {
 
     fn host(state: &Path) -> Rc<Host> {
         let config = GatewayConfig { state: state.to_owned(), ..GatewayConfig::default() };
-        let tenants = Tenants::start(&config, Path::new("/nothing"), None).unwrap();
+        let tenants = Tenants::start(&config, Path::new("/nothing"), None, Own::default()).unwrap();
         let backend: Rc<dyn Isolation> = Rc::new(Nothing);
         let backends = HashMap::from([(Backend::default(), backend)]);
         let meter = Arc::new(Meter::for_role(Role::Gateway));

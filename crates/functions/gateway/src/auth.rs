@@ -107,6 +107,11 @@ impl Keys {
         Ok(())
     }
 
+    /// A pair of keys of a tenant.
+    pub fn of(&self, tenant: &str) -> Option<&KeyPair> {
+        self.by_id.values().find(|(owner, _)| owner == tenant).map(|(_, pair)| pair)
+    }
+
     /// Takes over the keys of some tenants, unless another tenant has them now.
     pub fn keep(&mut self, before: &Keys, is_kept: impl Fn(&str) -> bool) {
         for (id, (tenant, keys)) in &before.by_id {

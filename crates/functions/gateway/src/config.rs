@@ -89,6 +89,9 @@ pub struct GatewayConfig {
     pub scratch: ByteSize,
     /// The object store, as in a worker's configuration; the built-in store if absent.
     pub store: Option<toml::Table>,
+    /// Services other than S3, as in a worker's configuration; none but this gateway, as `lambda`,
+    /// if absent.
+    pub services: Option<toml::Table>,
     /// The address of the built-in store.
     pub store_listen: SocketAddr,
     /// The assignment of I/O workers to tenants.
@@ -160,6 +163,8 @@ pub struct TenantConfig {
     pub pythons: Vec<PathBuf>,
     /// Its object store and credentials.
     pub store: Option<toml::Table>,
+    /// Its services other than S3, and credentials.
+    pub services: Option<toml::Table>,
     /// `[instance]` of its worker.
     pub instance: Option<toml::Table>,
     /// `[copies]` of its worker.
@@ -179,6 +184,7 @@ impl Default for TenantConfig {
             packages: Vec::new(),
             pythons: Vec::new(),
             store: None,
+            services: None,
             instance: None,
             copies: None,
             limits: None,
@@ -234,6 +240,7 @@ impl Default for GatewayConfig {
             packages: Vec::new(),
             scratch: ByteSize(512 << 20),
             store: None,
+            services: None,
             store_listen: local(9000),
             workers: Workers::default(),
             workers_admin: None,

@@ -46,11 +46,14 @@ pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<
     Ok(())
 }
 
-/// The rights of a function: those in its manifest, limited by those of the operator.
+/// The rights of a function: those in its manifest, limited by those of the operator. Without a
+/// role it has all of the store and no other service, as [`Policy::of_store`].
+///
+/// [`Policy::of_store`]: unlade_s3::Policy::of_store
 pub fn policy(rules: &TenantConfig, manifest: &Manifest) -> Value {
-    let everything =
-        json!({"statements": [{"effect": "allow", "actions": ["*"], "resources": ["*"]}]});
-    let mut policy = manifest.role.clone().unwrap_or(everything);
+    let of_store =
+        json!({"statements": [{"effect": "allow", "actions": ["s3:*"], "resources": ["*"]}]});
+    let mut policy = manifest.role.clone().unwrap_or(of_store);
     if let (Some(boundary), Some(policy)) = (&rules.role, policy.as_object_mut()) {
         policy.insert("boundary".to_owned(), boundary.clone());
     }
@@ -97,6 +100,8 @@ mod tests {
         let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
                    resources = [\"a/*\"]\n";
         assert_eq!(policy(&rules(""), &manifest(own)).get("boundary"), None);
+        let absent = policy(&rules(""), &manifest(""));
+        assert_eq!(unlade_s3::Policy::from_value(&absent).unwrap(), unlade_s3::Policy::of_store());
         let bound = policy(&rules(own), &manifest(""));
         assert_eq!(bound["boundary"]["statements"][0]["resources"][0], "a/*");
         assert_eq!(bound["statements"][0]["resources"][0], "*");

@@ -34,7 +34,7 @@ use crate::guest;
 use crate::host::Host;
 use crate::store::{Access, Store};
 use crate::tenant::{Tenant, write_private};
-use crate::tenants::Tenants;
+use crate::tenants::{Own, Tenants};
 use crate::trial;
 
 /// Polling interval of the drain.
@@ -121,7 +121,8 @@ async fn serve(
     let text = client_environment(&config, access.as_ref(), own.as_ref(), address);
     write_private(&state.join("env"), &text).map_err(system("the file env"))?;
     let guest = guest::unpack(&state, &config.python).await.map_err(system("the guest"))?;
-    let tenants = Tenants::start(&config, &parts.executable, access.clone());
+    let own = Own { url: of_this_machine(address), keys: keys.clone() };
+    let tenants = Tenants::start(&config, &parts.executable, access.clone(), own);
     let tenants = tenants.map_err(system("the tenants"))?;
     let host = Host::new(config, parts.backends, tenants, access, guest, meter);
     *host.keys.borrow_mut() = keys;
@@ -168,6 +169,16 @@ async fn serve(
     }
     ticking.abort();
     end(&host, store, store_task).await
+}
+
+/// The URL of a listener for clients of this machine.
+fn of_this_machine(address: std::net::SocketAddr) -> String {
+    let ip = match address.ip() {
+        ip if !ip.is_unspecified() => ip,
+        ip if ip.is_ipv4() => std::net::Ipv4Addr::LOCALHOST.into(),
+        _ => std::net::Ipv6Addr::LOCALHOST.into(),
+    };
+    format!("http://{}", std::net::SocketAddr::new(ip, address.port()))
 }
 
 /// Ends the remaining children: workers that have not been drained, and the store after them.
@@ -322,6 +333,7 @@ async fn reload(host: &Rc<Host>, read: &dyn Fn() -> Result<GatewayConfig, Config
                 if let (Some(keys), Some(before)) = (&mut keys, &*host.keys.borrow()) {
                     keys.keep(before, |tenant| host.stays(tenant, &config.tenant));
                 }
+                host.tenants.set_keys(keys.clone());
                 *host.keys.borrow_mut() = keys;
             }
             Err(error) => tracing::error!(%error, "keys of tenants are not reloaded"),

@@ -9,15 +9,26 @@ use std::rc::Rc;
 
 use tokio::task::JoinHandle;
 
+use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, TenantConfig, Workers};
 use crate::store::Access;
 use crate::tenant::{Tenant, config_file, configure, write_private};
 use crate::worker::{Kind, Worker};
 
+/// The gateway, as its own functions call it.
+#[derive(Clone, Debug, Default)]
+pub struct Own {
+    /// Its URL.
+    pub url: String,
+    /// The keys of callers; `None` without authentication.
+    pub keys: Option<Keys>,
+}
+
 /// See the [module](self).
 pub struct Tenants {
     executable: PathBuf,
     access: Option<Access>,
+    own: RefCell<Own>,
     state: PathBuf,
     all: RefCell<BTreeMap<String, Entry>>,
     /// Tenants that accept no new functions, and are served until they have drained.
@@ -56,6 +67,7 @@ impl Tenants {
         config: &GatewayConfig,
         executable: &Path,
         access: Option<Access>,
+        own: Own,
     ) -> io::Result<Tenants> {
         let shared = (config.workers == Workers::Shared).then(|| {
             let file = config.state.join("shared.toml");
@@ -64,6 +76,7 @@ impl Tenants {
         let tenants = Tenants {
             executable: executable.to_owned(),
             access,
+            own: RefCell::new(own),
             state: config.state.clone(),
             all: RefCell::default(),
             leaving: RefCell::default(),
@@ -80,6 +93,11 @@ impl Tenants {
     /// The tenant with this name.
     pub fn get(&self, name: &str) -> Option<Rc<Tenant>> {
         self.all.borrow().get(name).map(|entry| entry.tenant.clone())
+    }
+
+    /// Changes the keys of callers; [`Tenants::apply`] passes them to the workers.
+    pub fn set_keys(&self, keys: Option<Keys>) {
+        self.own.borrow_mut().keys = keys;
     }
 
     /// All tenants, by name.
@@ -103,7 +121,8 @@ impl Tenants {
         let (mut configured, mut is_other) = (config.tenant.clone(), false);
         configured.entry(DEFAULT_TENANT.to_owned()).or_default();
         for (name, own) in configured {
-            let table = worker_table(config, &own, self.access.as_ref());
+            let mut table = worker_table(config, &own, self.access.as_ref());
+            add_lambda(&mut table, &name, &self.own.borrow());
             let dir = self.dir(&name);
             if let Some(entry) = self.all.borrow_mut().get_mut(&name) {
                 if served(&entry.table) != served(&table) {
@@ -217,6 +236,8 @@ fn worker_table(
     let builtin = || access.map(Access::table).unwrap_or_default();
     let store = tenant.store.clone().or_else(|| config.store.clone()).unwrap_or_else(builtin);
     table.insert("store".to_owned(), store.into());
+    let services = tenant.services.clone().or_else(|| config.services.clone());
+    table.insert("services".to_owned(), services.unwrap_or_default().into());
     let parts =
         [("instance", &tenant.instance), ("copies", &tenant.copies), ("tenant", &tenant.limits)];
     for (key, part) in parts {
@@ -233,6 +254,36 @@ fn worker_table(
     log.insert("level".to_owned(), config.log.level.clone().into());
     table.insert("log".to_owned(), log.into());
     table
+}
+
+/// Adds this gateway as the service `lambda`, unless the configuration names another endpoint.
+fn add_lambda(table: &mut toml::Table, tenant: &str, own: &Own) {
+    let entry = |table: &mut toml::Table, key: &str| -> Option<toml::Table> {
+        table.remove(key).unwrap_or_else(|| toml::Table::new().into()).try_into().ok()
+    };
+    // A value that is no table is left for the worker to refuse.
+    let kept = table.clone();
+    let Some(mut services) = entry(table, "services") else { return *table = kept };
+    let Some(mut endpoints) = entry(&mut services, "endpoint") else { return *table = kept };
+    if !endpoints.contains_key("lambda") {
+        let text = |text: &str| toml::Value::from(text.to_owned());
+        let pair = own.keys.as_ref().and_then(|keys| keys.of(tenant));
+        let credentials = match pair {
+            None => vec![("from", text("anonymous"))],
+            Some(pair) => vec![
+                ("from", text("keys")),
+                ("access_key_id", text(&pair.access_key_id)),
+                ("secret_access_key", text(&pair.secret_access_key)),
+            ],
+        };
+        let credentials = credentials.into_iter().map(|(key, value)| (key.to_owned(), value));
+        let mut lambda = toml::Table::new();
+        lambda.insert("url".to_owned(), text(&own.url));
+        lambda.insert("credentials".to_owned(), toml::Table::from_iter(credentials).into());
+        endpoints.insert("lambda".to_owned(), lambda.into());
+    }
+    services.insert("endpoint".to_owned(), endpoints.into());
+    table.insert("services".to_owned(), services.into());
 }
 
 #[cfg(test)]
@@ -254,7 +305,8 @@ mod tests {
     }
 
     fn start(config: &GatewayConfig) -> Tenants {
-        Tenants::start(config, Path::new("/nothing"), None).unwrap()
+        let own = Own { url: "http://127.0.0.1:9001".to_owned(), keys: None };
+        Tenants::start(config, Path::new("/nothing"), None, own).unwrap()
     }
 
     fn told(state: &Path) -> Vec<String> {
@@ -307,6 +359,35 @@ mod tests {
             tenants.apply(&config(state, "[tenant.default.limits]\ncalls_max = 7\n")).unwrap();
             assert!(read().contains("calls_max = 7"));
         });
+    }
+
+    #[test]
+    fn functions_reach_their_gateway_with_a_key_of_their_tenant() {
+        let pair = |id: &str| crate::config::KeyPair {
+            access_key_id: id.to_owned(),
+            secret_access_key: "s".to_owned(),
+        };
+        let mut keys = Keys::default();
+        keys.add("a", pair("A")).unwrap();
+        keys.add("b", pair("B")).unwrap();
+        let own = Own { url: "http://127.0.0.1:9001".to_owned(), keys: Some(keys) };
+        let config = GatewayConfig::default();
+        let lambda = |tenant: &TenantConfig, own: &Own| {
+            let mut table = worker_table(&config, tenant, None);
+            add_lambda(&mut table, "b", own);
+            table["services"]["endpoint"]["lambda"].clone()
+        };
+        let found = lambda(&TenantConfig::default(), &own);
+        assert_eq!(found["url"].as_str(), Some("http://127.0.0.1:9001"));
+        assert_eq!(found["credentials"]["access_key_id"].as_str(), Some("B"));
+        let open = Own { keys: None, ..own.clone() };
+        let found = lambda(&TenantConfig::default(), &open);
+        assert_eq!(found["credentials"]["from"].as_str(), Some("anonymous"));
+        let other = "[endpoint.lambda]\nurl = \"https://lambda.example\"";
+        let services = Some(toml::from_str(other).unwrap());
+        let found = lambda(&TenantConfig { services, ..TenantConfig::default() }, &own);
+        assert_eq!(found["url"].as_str(), Some("https://lambda.example"));
+        assert!(found.get("credentials").is_none());
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub struct Manifest {
     /// Environment variables.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Its rights; all of its tenant's store if absent.
+    /// Its rights; all of its tenant's store, and no other service, if absent.
     #[serde(default)]
     pub role: Option<serde_json::Value>,
     /// The isolation backend of its instances.
@@ -200,7 +200,7 @@ impl Manifest {
     pub fn policy(&self) -> Result<Policy, ManifestError> {
         let wrong = |why: String| ManifestError { key: "role".to_owned(), why };
         match &self.role {
-            None => Ok(Policy::everything()),
+            None => Ok(Policy::of_store()),
             Some(role) => Policy::from_value(role).map_err(|error| wrong(error.to_string())),
         }
     }

@@ -22,6 +22,8 @@ pub enum Operation {
     Release = 4,
     /// Cancels a call.
     Cancel = 5,
+    /// An HTTP request to a service, prepared and not signed.
+    Request = 6,
 }
 
 impl Operation {
@@ -32,6 +34,7 @@ impl Operation {
             3 => Operation::Read,
             4 => Operation::Release,
             5 => Operation::Cancel,
+            6 => Operation::Request,
             _ => {
                 let value = value.into();
                 return Err(DecodeError::Undefined { what: "operation", value });

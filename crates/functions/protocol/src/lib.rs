@@ -9,6 +9,7 @@
 //! - [`frame`]: the channel between guest and host: greeting, wake-ups, invocations;
 //! - [`region`]: the header of the shared memory, and the offsets of its words;
 //! - [`descriptor`]: submissions and completions, 64 bytes each;
+//! - [`request`]: the text of REQUEST and of its answer;
 //! - [`invocation`]: heads of INVOKE and REPLY.
 //!
 //! ```
@@ -52,11 +53,13 @@ pub mod descriptor;
 pub mod frame;
 pub mod invocation;
 pub mod region;
+pub mod request;
 
 pub use descriptor::{Completion, Operation, Status, Submission};
 pub use frame::{Deframer, Frame};
 pub use invocation::{HandlerStatus, InvokeHead, ReplyHead};
 pub use region::{Extent, Header, Layout};
+pub use request::{AnswerHead, RequestError, RequestHead, RequestMethod};
 
 use unlade_bytes::DecodeError;
 

@@ -1,13 +1,16 @@
 //! The rights of a role: actions, buckets and prefixes.
 //!
 //! The semantics are those of the store's policies: patterns with `*` and `?`; a denial overrides
-//! every permission; the default is denial.
+//! every permission; the default is denial. [`services`] decides about requests to services other
+//! than S3, by the same statements.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::copy_source::{self, COPY_SOURCE};
 use crate::operation::{Operation, Target};
+
+pub mod services;
 
 /// Most statements of a policy.
 pub const STATEMENTS_MAX: usize = 64;
@@ -115,6 +118,14 @@ impl Policy {
     pub fn everything() -> Policy {
         let all = || vec!["*".to_owned()];
         let statement = Statement { effect: Verdict::Allow, actions: all(), resources: all() };
+        Policy { statements: vec![statement], boundary: None }
+    }
+
+    /// A role with all rights to objects, and none to other services: that of a function whose
+    /// manifest has no role.
+    pub fn of_store() -> Policy {
+        let (actions, resources) = (vec!["s3:*".to_owned()], vec!["*".to_owned()]);
+        let statement = Statement { effect: Verdict::Allow, actions, resources };
         Policy { statements: vec![statement], boundary: None }
     }
 

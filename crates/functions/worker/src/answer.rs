@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use unlade_guest_protocol::AnswerHead;
 use unlade_metrics::CallEnd;
 use unlade_s3::Head;
 use unlade_s3::failure::ServiceError;
@@ -33,6 +34,15 @@ pub enum Answer {
         /// Flags of the completion.
         flags: u16,
     },
+    /// The answer of a service, as it is, with the first chunk of its body in slots.
+    Http {
+        /// Status and header fields.
+        head: AnswerHead,
+        /// The first chunk.
+        filled: Filled,
+        /// The end of the call.
+        end: CallEnd,
+    },
     /// The next chunk of an object.
     Chunk {
         /// The token of the object.
@@ -58,6 +68,7 @@ impl Answer {
     pub fn call_end(&self) -> Option<CallEnd> {
         Some(match self {
             Answer::Result { .. } | Answer::Object { .. } | Answer::Chunk { .. } => CallEnd::Done,
+            Answer::Http { end, .. } => *end,
             Answer::Refused => CallEnd::Refused,
             Answer::Failed(Failed::Service { error, .. }) if *error == ServiceError::denied() => {
                 CallEnd::Denied

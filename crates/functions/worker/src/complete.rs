@@ -47,6 +47,13 @@ pub async fn complete(caller: &Caller, subject: Subject<'_>, answer: Answer) {
             let token = session_epoch.next_token();
             lend(&caller.tenant, session_epoch, number, token, Some(meta), filled, flags);
         }
+        Answer::Http { head, filled, .. } => {
+            let Some(meta) = session_epoch.lender.meta(&head.to_json()).await else {
+                return post(session_epoch, bare(session_epoch, number, Status::HostError));
+            };
+            let token = session_epoch.next_token();
+            lend(&caller.tenant, session_epoch, number, token, Some(meta), filled, 0);
+        }
         Answer::Chunk { token, filled } => {
             lend(&caller.tenant, session_epoch, number, token, None, filled, 0);
         }

@@ -13,6 +13,7 @@ use unlade_guest_protocol::Layout;
 use unlade_runtime::logs::LogConfig;
 
 use crate::copies::CopyService;
+use crate::cut::ServicesConfig;
 use crate::relay::Route;
 use crate::store::credentials::{CredentialsConfig, CredentialsError};
 use crate::store::http::{Addressing, Endpoint};
@@ -34,6 +35,9 @@ pub struct WorkerConfig {
     pub admin: Option<SocketAddr>,
     /// The object store.
     pub store: StoreConfig,
+    /// Services other than S3; none if absent.
+    #[serde(default)]
+    pub services: ServicesConfig,
     /// Limits of each instance.
     #[serde(default)]
     pub instance: InstanceConfig,
@@ -276,6 +280,7 @@ impl WorkerConfig {
         if limits.window_slots == 0 || limits.window_slots > limits.layout.host_slots {
             return Err(value("[instance] window_slots", "1 to host_slots"));
         }
+        self.services.check()?;
         self.store.parse().map(|_| ())
     }
 
@@ -339,7 +344,7 @@ impl StoreConfig {
     /// # Errors
     /// Keys or certificate authorities are missing.
     pub fn endpoint(&self) -> Result<Endpoint, ConfigError> {
-        let (host, port, tls) = self.parse()?;
+        let (host, port, is_tls) = self.parse()?;
         let keys = self.credentials.keys()?;
         let addressing = match self.addressing {
             AddressingConfig::Path => Addressing::Path,
@@ -351,40 +356,44 @@ impl StoreConfig {
             host,
             by_region: self.endpoint.is_none(),
             port,
-            tls: if tls { Some(self.tls()?) } else { None },
+            tls: if is_tls { Some(tls(self.ca.as_deref(), "[store] ca")?) } else { None },
             addressing,
             signer: keys.map(|keys| Signer::new(keys, &self.region)),
-            signs_bodies: self.sign_bodies.unwrap_or(!tls),
+            signs_bodies: self.sign_bodies.unwrap_or(!is_tls),
             connect_timeout: self.connect_timeout,
             read_timeout: self.read_timeout,
             idle_max: self.idle_connections_max,
             idle_timeout: self.idle_timeout,
         })
     }
+}
 
-    fn tls(&self) -> Result<Arc<rustls::ClientConfig>, ConfigError> {
-        let key = "[store] ca";
-        let system = || AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
-        let path = self.ca.clone().or_else(system);
-        let path = path.ok_or_else(|| value(key, "the system has no authorities; name a file"))?;
-        let mut roots = rustls::RootCertStore::empty();
-        let failed = |error: &dyn std::fmt::Display| value(key, format!("{path:?}: {error}"));
-        for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| failed(&e))? {
-            // A bundle may contain certificates that the parser does not support; the others are
-            // used.
-            let _ = roots.add(certificate.map_err(|e| failed(&e))?);
-        }
-        if roots.is_empty() {
-            return Err(value(key, format!("{path:?} has no certificate")));
-        }
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| value(key, error))?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Arc::new(config))
+/// The TLS configuration with the authorities of a file, or the system's; `key` names the file's
+/// key.
+///
+/// # Errors
+/// There are no authorities.
+pub fn tls(ca: Option<&Path>, key: &'static str) -> Result<Arc<rustls::ClientConfig>, ConfigError> {
+    let system = || AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
+    let path = ca.map(Path::to_owned).or_else(system);
+    let path = path.ok_or_else(|| value(key, "the system has no authorities; name a file"))?;
+    let mut roots = rustls::RootCertStore::empty();
+    let failed = |error: &dyn std::fmt::Display| value(key, format!("{path:?}: {error}"));
+    for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| failed(&e))? {
+        // A bundle may contain certificates that the parser does not support; the others are
+        // used.
+        let _ = roots.add(certificate.map_err(|e| failed(&e))?);
     }
+    if roots.is_empty() {
+        return Err(value(key, format!("{path:?} has no certificate")));
+    }
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| value(key, error))?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(Arc::new(config))
 }
 
 #[cfg(test)]

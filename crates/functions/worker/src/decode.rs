@@ -1,16 +1,18 @@
 //! The decoding of a submission: its text and its body, copied out of the region and checked.
 
-use unlade_guest_protocol::{Operation, Submission};
+use unlade_guest_protocol::{Operation, RequestHead, Submission};
+use unlade_metrics::CutRefusal;
 use unlade_s3::Call;
 use unlade_s3::failure::HostCode;
 
 use crate::answer::Rejection;
 use crate::caller::Caller;
 use crate::complete;
+use crate::cut;
 use crate::perform::Failed;
 use crate::region::ProtocolViolation;
 use crate::session_epoch::{CallPermit, CallState};
-use crate::stage::{StageError, Staged, Upload};
+use crate::stage::{StageError, Staged, Text, Upload};
 use crate::stream::{self, Streamed};
 use crate::stream_input::StreamInput;
 
@@ -49,6 +51,7 @@ pub enum Work {
 pub async fn decode(caller: &Caller, submission: &Submission) -> Result<Option<Work>, Rejection> {
     match submission.operation {
         Operation::Call => call(caller, submission).await,
+        Operation::Request => request(caller, submission).await,
         Operation::Body => body(caller, submission).await,
         Operation::Read => {
             let permit = caller.permit().ok_or(Rejection::Refused)?;
@@ -96,7 +99,35 @@ async fn call(caller: &Caller, submission: &Submission) -> Result<Option<Work>, 
         let streamed = Streamed { call, stream_input, attempts: before.attempts, room, held };
         return Ok(Some(Work::Stream { streamed: Box::new(streamed), permit }));
     }
-    let upload = Upload::new(call, inline, room, held);
+    let upload = Upload::new(Text::Call(call), inline, room, held);
+    stage(caller, submission, Box::new(upload), permit).await
+}
+
+/// A request to a service other than S3: its body is buffered as a whole, because its signature
+/// covers the body.
+async fn request(caller: &Caller, submission: &Submission) -> Result<Option<Work>, Rejection> {
+    let (session_epoch, number) = (&caller.session_epoch, submission.call);
+    if session_epoch.calls.borrow().contains_key(&number) {
+        return Err(ProtocolViolation::Number(number).into());
+    }
+    let meta = (submission.meta_offset, submission.meta_bytes);
+    let text = session_epoch.region().borrow().guest_meta(meta.0, meta.1)?;
+    let (head, inline) = RequestHead::decode(&text).map_err(|error| {
+        cut::refused(caller, cut::Refusal::new(CutRefusal::Head, error.to_string()))
+    })?;
+    let limits = &caller.tenant.limits;
+    let most = limits.staged_bytes_max.min(limits.body_bytes_max);
+    if head.body_bytes > most {
+        let why = format!("a body of {} bytes, {most} at most", head.body_bytes);
+        return Err(Failed::host(HostCode::TooLarge, why).into());
+    }
+    let quota = &caller.tenant.quota;
+    let (Some(room), Some(held), Some(permit)) =
+        (quota.call(), quota.hold_call(text.len(), head.body_bytes), caller.permit())
+    else {
+        return Err(Rejection::Refused);
+    };
+    let upload = Upload::new(Text::Request(head), inline, room, held);
     stage(caller, submission, Box::new(upload), permit).await
 }
 

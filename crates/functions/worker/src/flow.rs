@@ -51,6 +51,8 @@ pub struct Flow {
     /// Bytes that were read but not yet requested.
     pub carry: Vec<u8>,
     window_slots: u32,
+    /// True if a body of unknown length is passed on as it arrives.
+    is_eager: bool,
 }
 
 /// A filled run of slots.
@@ -64,7 +66,12 @@ pub struct Chunk {
 impl Flow {
     /// Creates a flow from a body reader that fills at most `window_slots` slots at a time.
     pub fn new(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
-        Flow { reader, carry: Vec::new(), window_slots }
+        Flow { reader, carry: Vec::new(), window_slots, is_eager: false }
+    }
+
+    /// The same for a body that its sender may never end: what has arrived is passed on.
+    pub fn eager(reader: Box<dyn Reader>, window_slots: u32) -> Flow {
+        Flow { is_eager: true, ..Flow::new(reader, window_slots) }
     }
 
     /// Bytes that remain; `None` if the length is unknown.
@@ -99,10 +106,11 @@ impl Flow {
         }
         while bytes < room {
             let read = self.read(lender, start + bytes, room - bytes).await?;
-            if read == 0 {
+            bytes += read;
+            let waits = self.is_eager && self.reader.left_bytes().is_none();
+            if read == 0 || waits {
                 break;
             }
-            bytes += read;
         }
         Ok((bytes > 0).then_some(Chunk { slots, bytes }))
     }

@@ -36,6 +36,7 @@
 //! - [`call`]: a local answer, or a request to the store: [`perform`]; [`invalidation`]: what it
 //!   makes stale; [`stream`]: a large body, sent to the store while it arrives, from its
 //!   [`stream_input`];
+//! - [`cut`]: requests to services other than S3, prepared by the function's SDK;
 //! - [`prefetch`]: objects fetched before the function requests them;
 //! - [`writeback`]: writes acknowledged before they are durable; [`journal`]: the record of those
 //!   that must survive the worker;
@@ -52,7 +53,7 @@
 //!
 //! # Limits
 //! A worker has one thread. A tenant that needs more has more workers. The thread of the copy
-//! service starts with the first copy that benefits from it. S3 only. No `unsafe`.
+//! service starts with the first copy that benefits from it. No `unsafe`.
 #![forbid(unsafe_code)]
 
 pub mod answer;
@@ -64,6 +65,7 @@ pub mod complete;
 pub mod config;
 pub mod control;
 pub mod copies;
+pub mod cut;
 pub mod decode;
 pub mod fetch;
 pub mod flow;

@@ -8,6 +8,7 @@ use unlade_runtime::admin::AdminError;
 use unlade_runtime::system::{SystemError, system};
 
 use crate::config::{ConfigError, WorkerConfig};
+use crate::cut::Services;
 use crate::journal::{Journal, Opened};
 use crate::perform::StoreClient;
 use crate::quota::{self, Quota};
@@ -81,7 +82,8 @@ pub fn tenant_with(
     let seed = u64::from_le_bytes(seed);
     let store_client = StoreClient::new(transport, meter, seed);
     let writeback = WriteBack::new(limits, journal, store_client);
-    let tenant = Tenant::new(config.limits(), quota, writeback, turn, seed);
+    let services = Services::new(&config.services)?;
+    let tenant = Tenant::new(config.limits(), quota, writeback, services, turn, seed);
     if !begun.is_empty() {
         tracing::info!(writes = begun.len(), "journal: made again");
     }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use unlade_guest_protocol::RequestHead;
 use unlade_s3::Call;
 
 use crate::copies::Copies;
@@ -30,11 +31,30 @@ pub enum StageError {
     },
 }
 
+/// The text of a call.
+#[derive(Debug)]
+pub enum Text {
+    /// An operation of S3.
+    Call(Call),
+    /// A request to another service.
+    Request(RequestHead),
+}
+
+impl Text {
+    /// The announced length of the body.
+    pub fn body_bytes(&self) -> u64 {
+        match self {
+            Text::Call(call) => call.body_bytes,
+            Text::Request(head) => head.body_bytes,
+        }
+    }
+}
+
 /// A call whose body is incomplete.
 #[derive(Debug)]
 pub struct Upload {
-    /// The call.
-    pub call: Call,
+    /// The text of the call.
+    pub text: Text,
     /// Its permit among the calls.
     pub room: CallRoom,
     /// The reserved bytes of its body.
@@ -45,8 +65,8 @@ pub struct Upload {
 /// A call with its complete body.
 #[derive(Debug)]
 pub struct Staged {
-    /// The call.
-    pub call: Call,
+    /// The text of the call.
+    pub text: Text,
     /// Its permit among the calls.
     pub room: CallRoom,
     /// The reserved bytes of its body.
@@ -57,11 +77,11 @@ pub struct Staged {
 
 impl Upload {
     /// Creates an upload with the part of the body that follows the call's text.
-    pub fn new(call: Call, inline: &[u8], room: CallRoom, held: HeldBytes) -> Upload {
+    pub fn new(text: Text, inline: &[u8], room: CallRoom, held: HeldBytes) -> Upload {
         // The quota granted the announced length; no more bytes are taken.
-        let mut bytes = Vec::with_capacity(usize::try_from(call.body_bytes).unwrap_or_default());
+        let mut bytes = Vec::with_capacity(usize::try_from(text.body_bytes()).unwrap_or_default());
         bytes.extend_from_slice(inline);
-        Upload { call, room, held, bytes }
+        Upload { text, room, held, bytes }
     }
 
     /// Copies the slots of a CALL or BODY. Afterwards the guest may reuse them.
@@ -70,7 +90,7 @@ impl Upload {
     /// The call fails.
     pub async fn take(&mut self, copies: &Rc<Copies>, place: GuestRange) -> Result<(), StageError> {
         let came = self.bytes.len() as u64 + place.bytes as u64;
-        let announced = self.call.body_bytes;
+        let announced = self.text.body_bytes();
         if came > announced {
             return Err(StageError::Length { came, announced });
         }
@@ -85,11 +105,11 @@ impl Upload {
     /// # Errors
     /// It is shorter than announced.
     pub fn finish(self) -> Result<Staged, StageError> {
-        let (came, announced) = (self.bytes.len() as u64, self.call.body_bytes);
+        let (came, announced) = (self.bytes.len() as u64, self.text.body_bytes());
         if came != announced {
             return Err(StageError::Length { came, announced });
         }
-        let Upload { call, room, held, bytes } = self;
-        Ok(Staged { call, room, held, bytes })
+        let Upload { text, room, held, bytes } = self;
+        Ok(Staged { text, room, held, bytes })
     }
 }

@@ -13,13 +13,14 @@ use crate::authorise::{authorise, request};
 use crate::call;
 use crate::caller::Caller;
 use crate::complete::{self, Subject, complete};
+use crate::cut;
 use crate::decode::{Work, decode};
 use crate::fetch;
 use crate::perform::Failed;
 use crate::quota::HeldBytes;
 use crate::region::ProtocolViolation;
 use crate::session_epoch::CallState;
-use crate::stage::Staged;
+use crate::stage::{Staged, Text};
 use crate::store::Body;
 use crate::stream::{self, Streamed};
 use crate::stream_input::StreamInput;
@@ -70,9 +71,16 @@ fn start(caller: &Caller, number: u64, work: Work) {
 
 /// Executes a call and completes it. What it holds is released after its completion.
 async fn run(caller: &Caller, number: u64, staged: Staged) {
-    let Staged { call, room: _room, held, bytes } = staged;
+    let Staged { text, room: _room, held, bytes } = staged;
     let (mut held, mut attempts) = (Some(held), Attempts::default());
     let body = Rc::new(Body::from(bytes));
+    let call = match text {
+        Text::Call(call) => call,
+        Text::Request(head) => {
+            let answer = cut::act(caller, &head, &body).await;
+            return finish(caller, number, &head.operation, attempts, answer).await;
+        }
+    };
     let answer = answer(caller, &call, &body, &mut held, &mut attempts).await;
     finish(caller, number, &call.operation, attempts, answer).await;
 }

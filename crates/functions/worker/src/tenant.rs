@@ -9,6 +9,7 @@ use unlade_guest_protocol::Layout;
 use unlade_metrics::Meter;
 
 use crate::copies::{Copies, CopyService};
+use crate::cut::Services;
 use crate::perform::StoreClient;
 use crate::prefetch::{Prefetches, Resources};
 use crate::quota::Quota;
@@ -44,6 +45,8 @@ pub struct Limits {
 pub struct Tenant {
     /// The client of the store.
     pub store_client: Rc<StoreClient>,
+    /// Services other than S3.
+    pub services: Services,
     /// Limits of each instance.
     pub limits: Limits,
     /// Limits of all instances together.
@@ -68,6 +71,7 @@ impl Tenant {
         limits: Limits,
         quota: Rc<Quota>,
         writeback: Rc<WriteBack>,
+        services: Services,
         turn: Rc<Turn>,
         seed: u64,
     ) -> Rc<Tenant> {
@@ -83,6 +87,7 @@ impl Tenant {
         });
         Rc::new(Tenant {
             store_client,
+            services,
             limits,
             quota,
             copies,

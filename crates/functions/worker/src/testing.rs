@@ -11,6 +11,7 @@ use unlade_metrics::Meter;
 use unlade_s3::{Head, Request};
 
 use crate::copies::CopyService;
+use crate::cut::{Services, ServicesConfig};
 use crate::journal::Journal;
 use crate::perform::StoreClient;
 use crate::prefetch::Empty;
@@ -98,5 +99,6 @@ pub fn tenant(
         unlade_s3::pending::Limits { dirty_bytes_max: 1 << 20, writes_max, in_flight_max: 4 };
     let store_client = StoreClient::new(Box::new(store), Arc::new(Meter::new()), 1);
     let writeback = WriteBack::new(pending, journal, store_client);
-    Tenant::new(limits, quota, writeback, turn, 1)
+    let services = Services::new(&ServicesConfig::default()).unwrap();
+    Tenant::new(limits, quota, writeback, services, turn, 1)
 }

@@ -153,7 +153,7 @@ class Worker:
     """`unlade fn worker`. With `writes`, calls belong to an invocation whose writes are
     acknowledged in that way."""
 
-    def __init__(self, endpoint, writes=None, more="", secret=KEY, ca=None):
+    def __init__(self, endpoint, writes=None, more="", secret=KEY, ca=None, policy=EVERYTHING):
         self.folder = tempfile.mkdtemp(prefix="unlade-worker-")
         self.writes = writes
         self.instance = 0
@@ -170,7 +170,7 @@ class Worker:
         self.process = subprocess.Popen([binary(), "fn", "worker", "--config", config])
         try:
             self.control = self._connect(path)
-            self.control.say("role", role=1, policy=EVERYTHING)
+            self.control.say("role", role=1, policy=policy)
         except BaseException:
             self.close()
             raise

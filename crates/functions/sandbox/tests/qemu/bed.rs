@@ -94,6 +94,7 @@ impl Bed {
             admin: None,
             copies: unlade_fn_worker::config::CopiesConfig::default(),
             store,
+            services: unlade_fn_worker::cut::ServicesConfig::default(),
             instance: InstanceConfig::default(),
             tenant: TenantConfig::default(),
             drain_timeout: Duration::from_secs(10),

@@ -73,7 +73,7 @@ pub(super) enum Sent {
 
 /// A connection that carries one exchange at a time.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(crate) struct Connection {
     pub(super) stream: Stream,
     pub(super) host: String,
     /// Bytes that were received and not consumed.
@@ -85,6 +85,12 @@ pub(super) struct Connection {
 impl Connection {
     pub(super) fn new(stream: Stream, host: String, timeout: Duration) -> Connection {
         Connection { stream, host, buffer: Vec::new(), taken: 0, timeout }
+    }
+
+    /// The same connection with another timeout of a read or write without progress.
+    pub(crate) fn patient(mut self, timeout: Duration) -> Connection {
+        self.timeout = timeout;
+        self
     }
 
     /// The bytes that were received and not consumed.

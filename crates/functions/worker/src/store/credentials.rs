@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use aws_credential_types::Credentials;
 use serde::Deserialize;
 
 /// Largest profile file.
@@ -61,6 +62,15 @@ pub struct Keys {
     pub secret_access_key: Secret,
     /// The token of a session.
     pub session_token: Option<Secret>,
+}
+
+impl Keys {
+    /// The keys for AWS's library.
+    pub fn credentials(&self) -> Credentials {
+        let token = self.session_token.as_ref().map(|token| token.0.clone());
+        let (id, secret) = (self.access_key_id.clone(), self.secret_access_key.0.clone());
+        Credentials::new(id, secret, token, None, "unlade")
+    }
 }
 
 /// The reason why there are no keys. The operator is at fault.

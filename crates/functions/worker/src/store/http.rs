@@ -66,16 +66,8 @@ pub struct Endpoint {
 #[derive(Debug)]
 pub struct HttpStore {
     pub(super) endpoint: Endpoint,
-    tls: Option<TlsConnectorShown>,
+    dial: Dial,
     pub(super) pool: Rc<Pool>,
-}
-
-struct TlsConnectorShown(TlsConnector);
-
-impl std::fmt::Debug for TlsConnectorShown {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TlsConnector")
-    }
 }
 
 /// The destination of a request.
@@ -90,13 +82,18 @@ pub(super) struct Destination {
 impl HttpStore {
     /// Creates a transport to an endpoint.
     pub fn new(endpoint: Endpoint) -> HttpStore {
-        let tls = endpoint.tls.clone().map(|config| TlsConnectorShown(config.into()));
+        let tls = endpoint.tls.clone().map(TlsConnector::from);
+        let dial = Dial { tls, timeout: endpoint.connect_timeout };
         let pool = Rc::new(Pool::new(endpoint.idle_max, endpoint.idle_timeout));
-        HttpStore { endpoint, tls, pool }
+        HttpStore { endpoint, dial, pool }
+    }
+
+    fn is_tls(&self) -> bool {
+        self.dial.tls.is_some()
     }
 
     fn scheme(&self) -> &'static str {
-        if self.tls.is_some() { "https" } else { "http" }
+        if self.is_tls() { "https" } else { "http" }
     }
 
     /// The region of a request: its own, or that of the configuration.
@@ -116,13 +113,13 @@ impl HttpStore {
         let base = named.map(|region| format!("s3.{region}.amazonaws.com"));
         let base = base.unwrap_or_else(|| endpoint.host.clone());
         // A wildcard certificate covers one label.
-        let fits = |bucket: &&str| self.tls.is_none() || !bucket.contains('.');
+        let fits = |bucket: &&str| !self.is_tls() || !bucket.contains('.');
         let virtual_host = endpoint.addressing == Addressing::VirtualHost;
         let (host, path) = match bucket.filter(|bucket| virtual_host && fits(bucket)) {
             Some(bucket) => (format!("{bucket}.{base}"), path(false)),
             None => (base, path(true)),
         };
-        let usual = if self.tls.is_some() { 443 } else { 80 };
+        let usual = if self.is_tls() { 443 } else { 80 };
         let authority = match endpoint.port == usual {
             true => host.clone(),
             false => format!("{host}:{}", endpoint.port),
@@ -131,28 +128,8 @@ impl HttpStore {
     }
 
     pub(super) async fn connect(&self, host: &str) -> Result<Connection, TransportError> {
-        let limit = self.endpoint.connect_timeout;
-        let unreachable = |why: String| TransportError::Connect { host: host.to_owned(), why };
-        let work = async {
-            let bare = host.trim_start_matches('[').trim_end_matches(']');
-            let tcp = TcpStream::connect((bare, self.endpoint.port)).await?;
-            // Heads and small bodies are written at once, so they must not wait for an
-            // acknowledgement.
-            tcp.set_nodelay(true)?;
-            Ok::<_, std::io::Error>(match &self.tls {
-                None => Stream::Plain(tcp),
-                Some(tls) => {
-                    let name = ServerName::try_from(bare.to_owned());
-                    let name = name.map_err(std::io::Error::other)?;
-                    Stream::Tls(Box::new(tls.0.connect(name, tcp).await?))
-                }
-            })
-        };
-        let stream = match tokio::time::timeout(limit, work).await {
-            Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
-            Err(_) => return Err(TransportError::Timeout { host: host.to_owned(), after: limit }),
-        };
-        Ok(Connection::new(stream, host.to_owned(), self.endpoint.read_timeout))
+        let connection = self.dial.connect(host, (host, self.endpoint.port), self.is_tls()).await?;
+        Ok(connection.patient(self.endpoint.read_timeout))
     }
 
     /// The head of a request, signed.
@@ -199,66 +176,115 @@ impl HttpStore {
     pub(super) fn url(&self, request: &Request, place: &Destination) -> String {
         format!("{}://{}{}", self.scheme(), place.authority, target(request, place))
     }
+}
 
-    async fn attempt(
-        &self,
-        mut connection: Connection,
-        head: &[u8],
-        request: &Request,
-        body: &Body,
-    ) -> Result<Incoming, TransportError> {
-        let sent = connection.send(head, body.bytes()).await;
-        // A store may respond and close before it has read the body.
-        match (self.receive_head(&mut connection, request).await, sent) {
-            (Ok((head, framing, keep)), sent) => {
-                let keep = keep && sent.is_ok();
-                let body = HttpReader::new(connection, framing, keep, self.pool.clone());
-                Ok(Incoming { head, body: Box::new(body) })
-            }
-            (Err(_), Err(unsent)) => Err(unsent),
-            (Err(unread), Ok(())) => Err(unread),
-        }
+/// The establishment of connections.
+pub(crate) struct Dial {
+    /// The TLS client, if there are servers with TLS.
+    pub(crate) tls: Option<TlsConnector>,
+    /// Timeout of an attempt.
+    pub(crate) timeout: Duration,
+}
+
+impl std::fmt::Debug for Dial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dial").field("timeout", &self.timeout).finish_non_exhaustive()
     }
+}
 
-    /// Receives the head of the response, with the framing of its body, and true if the connection
-    /// can be reused.
-    pub(super) async fn receive_head(
+impl Dial {
+    /// Connects to a host and port. `name` identifies the connection in errors and in a pool.
+    pub(crate) async fn connect(
         &self,
-        connection: &mut Connection,
-        request: &Request,
-    ) -> Result<(Head, BodyFraming, bool), TransportError> {
-        for _ in 0..=INTERIM_MAX {
-            if let Some(head) = self.receive_next(connection, request).await? {
-                return Ok(head);
-            }
-        }
-        Err(broken(&connection.host, "it does not come to its answer"))
-    }
-
-    /// Receives the next head; `None` for an interim response, after which another follows. Cancel
-    /// safe.
-    pub(super) async fn receive_next(
-        &self,
-        connection: &mut Connection,
-        request: &Request,
-    ) -> Result<Option<(Head, BodyFraming, bool)>, TransportError> {
-        loop {
-            let held = connection.held();
-            let parsed = ResponseHead::parse(held, &LIMITS, request.operation.method);
-            let parsed = parsed.map_err(|error| broken(&connection.host, error))?;
-            let Some(parsed) = parsed else {
-                if connection.fill().await? == 0 {
-                    return Err(broken(&connection.host, "it ended before an answer"));
+        name: &str,
+        (host, port): (&str, u16),
+        is_tls: bool,
+    ) -> Result<Connection, TransportError> {
+        let unreachable = |why: String| TransportError::Connect { host: name.to_owned(), why };
+        let work = async {
+            let bare = host.trim_start_matches('[').trim_end_matches(']');
+            let tcp = TcpStream::connect((bare, port)).await?;
+            // Heads and small bodies are written at once, so they must not wait for an
+            // acknowledgement.
+            tcp.set_nodelay(true)?;
+            Ok::<_, std::io::Error>(match self.tls.as_ref().filter(|_| is_tls) {
+                None if is_tls => return Err(std::io::Error::other("TLS is not configured")),
+                None => Stream::Plain(tcp),
+                Some(tls) => {
+                    let name = ServerName::try_from(bare.to_owned());
+                    let name = name.map_err(std::io::Error::other)?;
+                    Stream::Tls(Box::new(tls.connect(name, tcp).await?))
                 }
-                continue;
-            };
-            let text = |value: &[u8]| String::from_utf8_lossy(padded(held, value)).into_owned();
-            let fields = parsed.headers(held).map(|(name, value)| (name.to_owned(), text(value)));
-            let head = Head { status: parsed.status(), headers: fields.collect() };
-            connection.take(parsed.head_bytes());
-            let answer = (head, parsed.framing(), parsed.keep_alive());
-            return Ok(if parsed.is_interim() { None } else { Some(answer) });
+            })
+        };
+        let stream = match tokio::time::timeout(self.timeout, work).await {
+            Ok(stream) => stream.map_err(|error| unreachable(error.to_string()))?,
+            Err(_) => {
+                let (host, after) = (name.to_owned(), self.timeout);
+                return Err(TransportError::Timeout { host, after });
+            }
+        };
+        Ok(Connection::new(stream, name.to_owned(), self.timeout))
+    }
+}
+
+/// Sends a request, and receives the head of its response.
+pub(crate) async fn exchange(
+    mut connection: Connection,
+    head: &[u8],
+    body: &[u8],
+    method: Method,
+    pool: &Rc<Pool>,
+) -> Result<Incoming, TransportError> {
+    let sent = connection.send(head, body).await;
+    // A server may respond and close before it has read the body.
+    match (receive_head(&mut connection, method).await, sent) {
+        (Ok((head, framing, keep)), sent) => {
+            let keep = keep && sent.is_ok();
+            let body = HttpReader::new(connection, framing, keep, pool.clone());
+            Ok(Incoming { head, body: Box::new(body) })
         }
+        (Err(_), Err(unsent)) => Err(unsent),
+        (Err(unread), Ok(())) => Err(unread),
+    }
+}
+
+/// Receives the head of the response, with the framing of its body, and true if the connection can
+/// be reused.
+pub(super) async fn receive_head(
+    connection: &mut Connection,
+    method: Method,
+) -> Result<(Head, BodyFraming, bool), TransportError> {
+    for _ in 0..=INTERIM_MAX {
+        if let Some(head) = receive_next(connection, method).await? {
+            return Ok(head);
+        }
+    }
+    Err(broken(&connection.host, "it does not come to its answer"))
+}
+
+/// Receives the next head; `None` for an interim response, after which another follows. Cancel
+/// safe.
+pub(super) async fn receive_next(
+    connection: &mut Connection,
+    method: Method,
+) -> Result<Option<(Head, BodyFraming, bool)>, TransportError> {
+    loop {
+        let held = connection.held();
+        let parsed = ResponseHead::parse(held, &LIMITS, method);
+        let parsed = parsed.map_err(|error| broken(&connection.host, error))?;
+        let Some(parsed) = parsed else {
+            if connection.fill().await? == 0 {
+                return Err(broken(&connection.host, "it ended before an answer"));
+            }
+            continue;
+        };
+        let text = |value: &[u8]| String::from_utf8_lossy(padded(held, value)).into_owned();
+        let fields = parsed.headers(held).map(|(name, value)| (name.to_owned(), text(value)));
+        let head = Head { status: parsed.status(), headers: fields.collect() };
+        connection.take(parsed.head_bytes());
+        let answer = (head, parsed.framing(), parsed.keep_alive());
+        return Ok(if parsed.is_interim() { None } else { Some(answer) });
     }
 }
 
@@ -272,9 +298,9 @@ impl Transport for HttpStore {
             let region = request.region.as_deref();
             let bucket = request.bucket.as_deref();
             let place = self.place(bucket, region, |bucket| request.path(bucket));
-            let head = self.head(&request, &body, &place)?;
+            let (head, method) = (self.head(&request, &body, &place)?, request.operation.method);
             if let Some(kept) = self.pool.take(&place.host) {
-                let answered = self.attempt(kept, &head, &request, &body).await;
+                let answered = exchange(kept, &head, body.bytes(), method, &self.pool).await;
                 // An idle connection may be closed by the peer at the moment of its reuse.
                 return answered.map_err(|error| match error {
                     TransportError::Broken { host, why, .. } => {
@@ -284,7 +310,7 @@ impl Transport for HttpStore {
                 });
             }
             let connection = self.connect(&place.host).await?;
-            self.attempt(connection, &head, &request, &body).await
+            exchange(connection, &head, body.bytes(), method, &self.pool).await
         })
     }
 

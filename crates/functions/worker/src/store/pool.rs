@@ -8,19 +8,19 @@ use super::connection::Connection;
 
 /// Idle connections by host.
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     idle: RefCell<HashMap<String, Vec<(Instant, Connection)>>>,
     idle_max: usize,
     idle_timeout: Duration,
 }
 
 impl Pool {
-    pub(super) fn new(idle_max: usize, idle_timeout: Duration) -> Pool {
+    pub(crate) fn new(idle_max: usize, idle_timeout: Duration) -> Pool {
         Pool { idle: RefCell::default(), idle_max, idle_timeout }
     }
 
     /// Takes the most recently used connection to a host that is still open.
-    pub(super) fn take(&self, host: &str) -> Option<Connection> {
+    pub(crate) fn take(&self, host: &str) -> Option<Connection> {
         let mut idle = self.idle.borrow_mut();
         let kept = idle.get_mut(host)?;
         while let Some((since, connection)) = kept.pop() {
@@ -32,7 +32,7 @@ impl Pool {
     }
 
     /// Keeps a connection, unless the pool is full.
-    pub(super) fn keep(&self, connection: Connection) {
+    pub(crate) fn keep(&self, connection: Connection) {
         let mut idle = self.idle.borrow_mut();
         let now = Instant::now();
         for kept in idle.values_mut() {

@@ -133,9 +133,7 @@ fn failed(error: impl std::fmt::Display) -> TransportError {
 impl Signer {
     /// Creates a signer with a pair of keys.
     pub fn new(keys: Keys, region: &str) -> Signer {
-        let token = keys.session_token.as_ref().map(|token| token.0.clone());
-        let (id, secret) = (keys.access_key_id.clone(), keys.secret_access_key.0.clone());
-        let credentials = Credentials::new(id, secret, token, None, "unlade");
+        let credentials = keys.credentials();
         Signer { keys, credentials, region: region.to_owned() }
     }
 

@@ -11,7 +11,9 @@ use unlade_s3::{Head, Request};
 
 use super::chunked::{CHUNK_BYTES, Encoder, Framing, Trailer};
 use super::connection::{Connection, Sent, broken};
-use super::http::{Destination, HttpReader, HttpStore, method_name, written};
+use super::http::{
+    Destination, HttpReader, HttpStore, method_name, receive_head, receive_next, written,
+};
 use super::sign::Payload;
 use super::transport::{Incoming, Outgoing, TransportError};
 
@@ -51,7 +53,7 @@ impl HttpStore {
         let is_early = early.is_some();
         let (head, framing, keep) = match early {
             Some(answer) => answer,
-            None => self.receive_head(&mut connection, request).await?,
+            None => receive_head(&mut connection, request.operation.method).await?,
         };
         if is_early && (200..300).contains(&head.status) {
             return Err(broken(&connection.host, "it answered before it had all of the body"));
@@ -133,7 +135,7 @@ impl HttpStore {
         head: &[u8],
     ) -> Result<Option<Answer>, TransportError> {
         connection.send(head, b"").await?;
-        let heard = self.receive_next(connection, request);
+        let heard = receive_next(connection, request.operation.method);
         match tokio::time::timeout(CONTINUE_TIMEOUT, heard).await {
             Ok(heard) => heard,
             Err(_) => Ok(None),
@@ -164,7 +166,10 @@ impl HttpStore {
                 Ok(answer) => return Ok(answer),
                 // A store may respond and close before it has read the body.
                 Err(unsent) => {
-                    return self.receive_head(connection, request).await.map(Some).or(Err(unsent));
+                    return receive_head(connection, request.operation.method)
+                        .await
+                        .map(Some)
+                        .or(Err(unsent));
                 }
             }
         }
@@ -188,7 +193,7 @@ impl HttpStore {
             if heard == 0 {
                 return Err(broken(&connection.host, "it ended within a body that it was sent"));
             }
-            let answer = self.receive_next(connection, request).await?;
+            let answer = receive_next(connection, request.operation.method).await?;
             if answer.is_some() {
                 return Ok(answer);
             }
@@ -207,7 +212,7 @@ impl HttpStore {
                 Sent::All => return Ok(None),
                 Sent::Until(bytes) => rest = rest.get(bytes..).unwrap_or_default(),
             }
-            let answer = self.receive_next(connection, request).await?;
+            let answer = receive_next(connection, request.operation.method).await?;
             if answer.is_some() {
                 return Ok(answer);
             }

@@ -5,6 +5,7 @@ mod bed;
 mod brought;
 mod copies;
 mod copies_measured;
+mod cut;
 mod failures;
 mod hostile;
 mod invocations;

@@ -216,13 +216,21 @@ impl Guest {
 
     /// Submits a call with its body; returns its number.
     pub fn begin(&mut self, operation: &str, parameters: Value, body: &[u8]) -> u64 {
+        let text = json!({"service": "s3", "operation": operation, "parameters": parameters});
+        self.begin_text(Operation::Call, text, body)
+    }
+
+    /// Submits a request to another service with its body; returns its number.
+    pub fn begin_request(&mut self, head: Value, body: &[u8]) -> u64 {
+        self.begin_text(Operation::Request, head, body)
+    }
+
+    fn begin_text(&mut self, first: Operation, mut text: Value, body: &[u8]) -> u64 {
         let call = self.next_call;
         self.next_call += 1;
         let inline = !body.is_empty() && body.len() <= 4096;
-        let mut meta = json!({"service": "s3", "operation": operation, "parameters": parameters,
-            "body_bytes": body.len(), "inline": inline})
-        .to_string()
-        .into_bytes();
+        (text["body_bytes"], text["inline"]) = (body.len().into(), inline.into());
+        let mut meta = text.to_string().into_bytes();
         if inline {
             meta.push(0);
             meta.extend_from_slice(body);
@@ -236,7 +244,7 @@ impl Guest {
             let piece = pieces.next().unwrap_or_default();
             self.arena.copy_in(self.header.guest_slots_offset as usize, piece).unwrap();
             let more = at + 1 < count;
-            let kind = if at == 0 { Operation::Call } else { Operation::Body };
+            let kind = if at == 0 { first } else { Operation::Body };
             let body = Extent { first_slot: 0, bytes: piece.len() as u32 };
             let plain = self.submission(call, kind);
             let meta_bytes = if at == 0 { meta.len() as u32 } else { 0 };

@@ -93,6 +93,7 @@ pub fn config(dir: &Path, store: SocketAddr) -> WorkerConfig {
         copies: unlade_fn_worker::config::CopiesConfig::default(),
         relay: None,
         store,
+        services: unlade_fn_worker::cut::ServicesConfig::default(),
         instance: InstanceConfig { guest_slots: 16, host_slots: 32, ..InstanceConfig::default() },
         tenant: TenantConfig::default(),
         drain_timeout: Duration::from_secs(10),

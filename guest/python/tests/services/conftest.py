@@ -1,0 +1,34 @@
+"""moto and a scripted server, each with stock boto3 and with the worker."""
+
+import os
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "differential")]
+
+import hosts  # noqa: E402
+from service_hosts import SERVICES, Bench, Scripted  # noqa: E402
+from stores import Moto  # noqa: E402
+
+
+def made(server, services):
+    """A bench, where there is a worker."""
+    if hosts.binary() is None:
+        pytest.skip("unlade is not built: cargo build, or UNLADE_BIN")
+    found = Bench(server(), services)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def moto_services():
+    """moto."""
+    yield from made(Moto, SERVICES)
+
+
+@pytest.fixture(scope="session")
+def scripted_services():
+    """The scripted server."""
+    yield from made(Scripted, ["bedrock-runtime", "dynamodb"])
