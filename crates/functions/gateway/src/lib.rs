@@ -38,7 +38,9 @@
 //! the worker's task. Requests are signed but not encrypted, hence `allow_remote`. No `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod api;
+pub mod archive;
 pub mod attached_instance;
 pub mod auth;
 pub mod child;
@@ -49,9 +51,14 @@ pub mod events;
 pub mod function;
 pub mod guest;
 pub mod host;
+pub mod install;
 pub mod invoke;
+pub mod lambda_api;
 pub mod link;
 pub mod permit;
+pub mod record_file;
+pub mod registry;
+pub mod request;
 pub mod serve;
 pub mod store;
 pub mod tenant;

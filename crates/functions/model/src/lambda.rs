@@ -114,9 +114,9 @@ impl Refusal {
     /// The error code, from which SDKs derive an exception.
     pub fn code(&self) -> &'static str {
         match self {
-            Refusal::NotFound(_)
-            | Refusal::Absent(_)
-            | Refusal::Throttled(Refused::Removed) => "ResourceNotFoundException",
+            Refusal::NotFound(_) | Refusal::Absent(_) | Refusal::Throttled(Refused::Removed) => {
+                "ResourceNotFoundException"
+            }
             Refusal::NotProvisioned(_) => "ProvisionedConcurrencyConfigNotFoundException",
             Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
             Refusal::Throttled(_) | Refusal::Reserved(_) => "TooManyRequestsException",

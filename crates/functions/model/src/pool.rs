@@ -140,11 +140,7 @@ fn living(members: &BTreeMap<InstanceId, Member>, function: FunctionId) -> usize
 }
 
 /// The number of instances of a function that may stop.
-fn spare(
-    members: &BTreeMap<InstanceId, Member>,
-    function: FunctionId,
-    family: &Family,
-) -> usize {
+fn spare(members: &BTreeMap<InstanceId, Member>, function: FunctionId, family: &Family) -> usize {
     match family.share.warm {
         0 => usize::MAX,
         warm => living(members, function).saturating_sub(warm),

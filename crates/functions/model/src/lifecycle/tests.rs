@@ -56,7 +56,10 @@ fn a_version_is_published_once_and_never_changes() {
     let said = Publication { description: Some("nine".to_owned()), ..Publication::default() };
     assert_eq!(record.publish(said, stamp(4)), Ok(3));
     assert_eq!(record.versions[&3].description, "nine");
-    assert_eq!((record.versions[&3].revision.as_str(), record.latest.revision.as_str()), ("r4", "edition-2"));
+    assert_eq!(
+        (record.versions[&3].revision.as_str(), record.latest.revision.as_str()),
+        ("r4", "edition-2")
+    );
     assert_eq!(record.versions[&1], first);
     record.delete_version(&number(3)).unwrap();
     assert_eq!(record.publish(Publication::default(), stamp(5)), Ok(4), "no number twice");
@@ -126,7 +129,10 @@ fn provisioned_concurrency_is_within_the_reserved() {
     assert_eq!(record.provision(&latest, 1, stamp(1)).unwrap_err().status(), 400);
     assert_eq!(record.provision(&number(1), 0, stamp(1)).unwrap_err().status(), 400);
     assert_eq!(record.provision(&name("absent"), 1, stamp(1)).unwrap_err().status(), 404);
-    assert_eq!(record.provisioned(&number(1)).unwrap_err().code(), "ProvisionedConcurrencyConfigNotFoundException");
+    assert_eq!(
+        record.provisioned(&number(1)).unwrap_err().code(),
+        "ProvisionedConcurrencyConfigNotFoundException"
+    );
     record.provision(&name("prod"), 3, stamp(1)).unwrap();
     assert_eq!(record.provision(&number(2), 1, stamp(1)).unwrap_err().status(), 409);
     record.provision(&number(1), 2, stamp(2)).unwrap();
