@@ -225,10 +225,26 @@ mod tests {
             assert!(matches!(error, ArchiveError::Content(_)), "{error}");
         }
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1);
-        let mut cut = zip_of(&[("app.py", b"def handler(e, c): pass")]);
-        let middle = cut.len() / 2;
-        cut[middle] ^= 0xff;
-        let _ = unpack_zip(&inner, &cut);
+    }
+
+    #[test]
+    fn a_damaged_archive_is_an_error() {
+        let whole = zip_of(&[("app.py", b"def handler(e, c): pass"), ("lib/tool.py", b"X = 1")]);
+        unlade_testkit::cases(400, |random| {
+            let root = tempfile::tempdir().unwrap();
+            let inner = root.path().join("inner");
+            fs::create_dir(&inner).unwrap();
+            let mut damaged = whole.clone();
+            for _ in 0..=random.below(3) {
+                let at = random.below(damaged.len() as u64) as usize;
+                damaged[at] = random.below(256) as u8;
+            }
+            damaged.truncate(damaged.len() - random.below(8) as usize);
+            if let Err(error) = unpack_zip(&inner, &damaged) {
+                assert!(matches!(error, ArchiveError::Content(_)), "{error}");
+            }
+            assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing beside it");
+        });
     }
 
     #[test]
