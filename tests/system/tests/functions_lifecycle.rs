@@ -80,6 +80,43 @@ fn concurrency_is_reserved_and_provisioned() {
     case("concurrency");
 }
 
+/// Runs until the object `go` is there, and says with `begun` that it runs.
+const WAITS: &str = r#"
+import time
+import boto3
+s3 = boto3.client("s3")
+
+def handler(event, context):
+    s3.put_object(Bucket="box", Key="begun", Body=b"x")
+    while True:
+        try:
+            return s3.get_object(Bucket="box", Key="go")["Body"].read().decode()
+        except s3.exceptions.NoSuchKey:
+            time.sleep(0.01)
+"#;
+
+#[test]
+fn no_more_invocations_run_than_are_reserved() {
+    needs_functions!();
+    let gateway = Gateway::start("");
+    gateway.bucket("box");
+    gateway.deploy("waits", "writes = \"sync\"\ntimeout = \"10m\"\n", WAITS);
+    let path = "/2017-10-31/functions/waits/concurrency";
+    let body = json!({"ReservedConcurrentExecutions": 1}).to_string();
+    assert_eq!(ask(gateway.address, "PUT", path, &[], body.as_bytes()).unwrap().status, 200);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| gateway.invoke("waits", &json!(1)));
+        until("it runs", || gateway.object("box", "begun"));
+        let second = gateway.invoke("waits", &json!(2));
+        assert_eq!(second.status, 429, "{second:?}");
+        let reason = "ReservedFunctionConcurrentInvocationLimitExceeded";
+        assert_eq!(second.json()["Reason"], reason);
+        gateway.put("box", "go", b"gone");
+        assert_eq!(first.join().unwrap().json(), "gone");
+    });
+    assert!(gateway.invoke("waits", &json!(3)).is_success(), "its place is free again");
+}
+
 #[test]
 fn tags_and_policies_are_kept() {
     needs_functions!();

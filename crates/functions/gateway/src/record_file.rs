@@ -1,7 +1,8 @@
 //! The file of a function's record: replaced as a whole and durable before a change is answered.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use unlade_fn_model::lifecycle::Record;
@@ -18,7 +19,10 @@ const CURRENT: &str = "current";
 pub fn write(home: &Path, record: &Record) -> io::Result<()> {
     let fresh = home.join("record.new");
     let text = serde_json::to_vec_pretty(record).map_err(io::Error::other)?;
-    let mut file = File::create(&fresh)?;
+    // Environment variables may be secrets.
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&fresh)?;
     file.write_all(&text)?;
     file.sync_all()?;
     fs::rename(&fresh, home.join(RECORD))?;

@@ -6,8 +6,7 @@ use base64::Engine as _;
 use bytes::Bytes;
 use unlade_fn_model::Manifest;
 use unlade_fn_model::lambda::Refusal;
-use unlade_fn_model::lifecycle::{Edition, Publication, Record, Version};
-use unlade_fn_model::manifest::is_name;
+use unlade_fn_model::lifecycle::{Edition, Publication, Record, Reference, Version};
 
 use super::operation::ZIP_BYTES_MAX;
 use super::parameters::Parameters;
@@ -39,7 +38,6 @@ pub fn zip_file(code: &mut Parameters) -> Result<Bytes, Refusal> {
     if code.text("ImageUri")?.is_some() {
         return wrong("ImageUri: container images are not served: send an archive as ZipFile");
     }
-    code.text("SourceKMSKeyArn")?;
     let text = code.required("ZipFile")?;
     let decoded = base64::engine::general_purpose::STANDARD.decode(text);
     let decoded = decoded.map_err(|error| Refusal::Parameter(format!("ZipFile: {error}")))?;
@@ -90,10 +88,12 @@ fn manifest(code: &Path, handler: &str) -> Result<Manifest, Refusal> {
 pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
     let host = call.host;
     let name = call.parameters.required("FunctionName")?;
-    let name = unlade_fn_model::lifecycle::Reference::parse(&name, None)?.name;
-    if !is_name(&name) {
-        return Err(Refusal::Parameter(format!("FunctionName: {name:?} is invalid")));
+    let reference = Reference::parse(&name, None)?;
+    if let Some(qualifier) = reference.qualifier {
+        let why = format!("FunctionName: a new function has no qualifier ({qualifier})");
+        return Err(Refusal::Parameter(why));
     }
+    let name = reference.name;
     let own = &mut call.parameters;
     let settings = Settings::take(own, host.config.scratch.0 >> 20)?;
     architectures(own)?;
@@ -111,7 +111,7 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
     }
 
     install::free(host, &call.caller, &name)?;
-    let _deploying = host.registry.deploying(&name)?;
+    let deploying = host.registry.deploying(&name)?;
     if host.registry.get(&name).is_some() {
         return Err(Refusal::Conflict(format!("Function already exist: {name}")));
     }
@@ -140,6 +140,7 @@ pub async fn create(mut call: Call<'_>) -> Result<Reply, Refusal> {
         install::install(host, &call.caller, &name, &tenant, edition, make).await
     };
     let record = install::refused(host, &name, number, created.await)?;
+    drop(deploying);
     let version = match publish {
         true => Version::Number(record.last_version),
         false => Version::Latest,

@@ -154,8 +154,6 @@ fn only(own: &mut Parameters, name: &str, value: &Value, why: &str) -> Result<()
 fn logging(own: &mut Parameters) -> Result<(), Refusal> {
     let Some(mut logging) = own.object("LoggingConfig")? else { return Ok(()) };
     only(&mut logging, "LogFormat", &"Text".into(), "output is not converted")?;
-    // Output goes to the gateway's log, whatever the group.
-    logging.text("LogGroup")?;
     logging.done()
 }
 
@@ -227,6 +225,7 @@ mod tests {
             (json!({"SnapStart": {"ApplyOn": "PublishedVersions"}}), "SnapStart"),
             (json!({"EphemeralStorage": {"Size": 1024}}), "scratch"),
             (json!({"LoggingConfig": {"LogFormat": "JSON"}}), "LogFormat"),
+            (json!({"LoggingConfig": {"LogGroup": "/own"}}), "LogGroup"),
             (json!({"Runtime": "nodejs22.x"}), "python3"),
             (json!({"Timeout": 0}), "Timeout"),
             (json!({"MemorySize": 1}), "MemorySize"),
@@ -243,7 +242,7 @@ mod tests {
             "Layers": [], "VpcConfig": {"SubnetIds": [], "SecurityGroupIds": []},
             "TracingConfig": {"Mode": "PassThrough"}, "SnapStart": {"ApplyOn": "None"},
             "EphemeralStorage": {"Size": 512}, "DeadLetterConfig": {"TargetArn": ""},
-            "LoggingConfig": {"LogFormat": "Text", "LogGroup": "/aws/lambda/f"},
+            "LoggingConfig": {"LogFormat": "Text"},
         });
         taken(&same).unwrap();
     }

@@ -52,6 +52,7 @@ pub async fn code(mut call: Call<'_>) -> Result<Reply, Refusal> {
         let tried = install::refused(host, &name, number, tried.map(drop));
         host.registry.release(&name, number);
         tried?;
+        drop(deploying);
         let with = updated(&name, Some((*record).clone()), edition, None)?;
         let view = View { host, name: &name, record: &with };
         return Ok(json_reply(200, view.configuration(Version::Latest)?.to_string()));
