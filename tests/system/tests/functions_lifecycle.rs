@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use system_tests::functions::{Gateway, ask, ask_as, keys_of, until};
+use system_tests::functions::{Gateway, ask, ask_as, ask_plainly, keys_of, until};
 use system_tests::needs_functions;
 
 /// The interpreter with boto3; `None`, and a message, where it cannot be had.
@@ -185,34 +185,65 @@ fn a_key_of_another_tenant_neither_sees_nor_changes_a_function() {
     gateway.deploy("echo", "", "def handler(event, context):\n    return event\n");
     let other = keys_of(gateway.address, "other").unwrap();
     let arn = "arn%3Aaws%3Alambda%3Aus-east-1%3A000000000000%3Afunction%3Aecho";
-    for (method, path) in [
-        ("PUT", "/2015-03-31/functions/echo/configuration"),
-        ("GET", "/2015-03-31/functions/echo/versions"),
-        ("POST", "/2015-03-31/functions/echo/versions"),
-        ("POST", "/2015-03-31/functions/echo/aliases"),
-        ("GET", "/2015-03-31/functions/echo/aliases"),
-        ("GET", "/2015-03-31/functions/echo/policy"),
-        ("DELETE", "/2015-03-31/functions/echo/policy/s"),
-        ("GET", "/2019-09-30/functions/echo/concurrency"),
-        ("DELETE", "/2017-10-31/functions/echo/concurrency"),
-        ("GET", "/2019-09-30/functions/echo/provisioned-concurrency?List=ALL"),
-        ("GET", "/2020-06-30/functions/echo/code-signing-config"),
-        ("GET", &format!("/2017-03-31/tags/{arn}")),
-        ("DELETE", &format!("/2017-03-31/tags/{arn}?tagKeys=a")),
+    let [archive, _] = zips();
+    let permission = json!({"StatementId": "s", "Action": "lambda:*", "Principal": "*"});
+    let own = |rest: &str| format!("/2015-03-31/functions/echo{rest}");
+    for (method, path, body) in [
+        ("GET", own(""), json!({})),
+        ("GET", own("/configuration"), json!({})),
+        ("DELETE", own(""), json!({})),
+        ("DELETE", own("?Qualifier=1"), json!({})),
+        ("PUT", own("/code"), json!({ "ZipFile": archive })),
+        ("PUT", own("/configuration"), json!({"Timeout": 5})),
+        ("GET", own("/versions"), json!({})),
+        ("POST", own("/versions"), json!({})),
+        ("POST", own("/aliases"), json!({"Name": "a", "FunctionVersion": "$LATEST"})),
+        ("GET", own("/aliases"), json!({})),
+        ("GET", own("/aliases/a"), json!({})),
+        ("PUT", own("/aliases/a"), json!({"FunctionVersion": "$LATEST"})),
+        ("DELETE", own("/aliases/a"), json!({})),
+        ("POST", own("/policy"), permission),
+        ("GET", own("/policy"), json!({})),
+        ("DELETE", own("/policy/s"), json!({})),
+        ("POST", own("/invocations"), json!({})),
+        ("GET", "/2019-09-30/functions/echo/concurrency".to_owned(), json!({})),
+        (
+            "PUT",
+            "/2017-10-31/functions/echo/concurrency".to_owned(),
+            json!({"ReservedConcurrentExecutions": 0}),
+        ),
+        ("DELETE", "/2017-10-31/functions/echo/concurrency".to_owned(), json!({})),
+        (
+            "PUT",
+            "/2019-09-30/functions/echo/provisioned-concurrency?Qualifier=a".to_owned(),
+            json!({"ProvisionedConcurrentExecutions": 1}),
+        ),
+        (
+            "GET",
+            "/2019-09-30/functions/echo/provisioned-concurrency?List=ALL".to_owned(),
+            json!({}),
+        ),
+        (
+            "DELETE",
+            "/2019-09-30/functions/echo/provisioned-concurrency?Qualifier=a".to_owned(),
+            json!({}),
+        ),
+        ("GET", "/2020-06-30/functions/echo/code-signing-config".to_owned(), json!({})),
+        ("GET", format!("/2017-03-31/tags/{arn}"), json!({})),
+        ("POST", format!("/2017-03-31/tags/{arn}"), json!({"Tags": {"a": "b"}})),
+        ("DELETE", format!("/2017-03-31/tags/{arn}?tagKeys=a"), json!({})),
     ] {
-        let body = match (method, path.rsplit('/').next()) {
-            ("POST", Some("aliases")) => {
-                json!({"Name": "a", "FunctionVersion": "$LATEST"}).to_string()
-            }
-            _ => "{}".to_owned(),
-        };
-        let answer = ask_as(&other, gateway.address, method, path, &[], body.as_bytes()).unwrap();
+        let body = body.to_string();
+        let answer = ask_as(&other, gateway.address, method, &path, &[], body.as_bytes()).unwrap();
         assert_eq!(
             (answer.status, answer.error().as_str()),
             (404, "ResourceNotFoundException"),
             "{method} {path}: {answer:?}"
         );
+        let unsigned = ask_plainly(gateway.address, method, &path, &[], body.as_bytes()).unwrap();
+        assert_eq!(unsigned.status, 403, "{method} {path}: {unsigned:?}");
     }
+    assert_eq!(gateway.invoke("echo", &json!(7)).json(), 7, "it is as it was");
     let settings = ask_as(&other, gateway.address, "GET", "/2016-08-19/account-settings", &[], b"");
     assert_eq!(settings.unwrap().json()["AccountUsage"]["FunctionCount"], 0);
 }

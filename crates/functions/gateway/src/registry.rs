@@ -184,6 +184,7 @@ impl Registry {
 #[cfg(test)]
 mod tests {
     use unlade_fn_model::Manifest;
+    use unlade_fn_model::lifecycle::{Qualifier, Version};
 
     use super::*;
 
@@ -215,9 +216,9 @@ mod tests {
         // A record that cannot be stored does not change.
         let home = deploy::home(state.path(), "f");
         std::fs::create_dir(home.join("record.new")).unwrap();
-        let stored = registry.edit("f", |record| Ok(record.untag(&["k".to_owned()]))).await;
+        let stored = registry.edit("f", |record| record.reserve(Some(1))).await;
         assert_eq!(stored.unwrap_err().status(), 500);
-        assert_eq!(registry.get("f").unwrap().tags.len(), 1);
+        assert_eq!(registry.get("f").unwrap().reserved, None);
         std::fs::remove_dir(home.join("record.new")).unwrap();
         registry.change("f", |_| Ok((None, ()))).await.unwrap();
         assert!(registry.get("f").is_none() && !code.exists());
@@ -243,7 +244,8 @@ mod tests {
         assert!(path(2).exists(), "an instance has it");
         drop(used);
         assert!(!path(2).exists());
-        registry.edit("f", |own| Ok(own.versions.clear())).await.unwrap();
+        let first = Qualifier::Version(Version::Number(1));
+        registry.edit("f", |own| own.delete_version(&first)).await.unwrap();
         assert!(!path(1).exists() && path(3).exists());
     }
 

@@ -317,7 +317,7 @@ fn act(random: &mut Random, record: &mut Record, history: &mut History, turn: u6
                     own == version || other.is_some_and(|(second, _)| second == version)
                 })
             };
-            let may = exists(history, version) && !NAMES.iter().any(|name| refers(&name));
+            let may = exists(history, version) && !NAMES.iter().any(refers);
             assert_eq!(record.delete_version(&number(version)).is_ok(), may);
             if may {
                 history.events.push(Happened::Deleted { version });
