@@ -104,10 +104,10 @@ pub async fn delete(call: &Call<'_>) -> Result<Reply, Refusal> {
         None => {
             let _deploying = call.host.registry.deploying(&name)?;
             let absent = || Refusal::NotFound(name.clone());
-            let removed = call
-                .host
-                .registry
-                .change(&name, |record| record.map(|_| (None, ())).ok_or_else(absent));
+            let removed = call.host.registry.change(&name, |record| {
+                call.check_owner(&name, &record.ok_or_else(absent)?)?;
+                Ok((None, ()))
+            });
             removed.await?;
             call.host.reconcile(&name);
         }

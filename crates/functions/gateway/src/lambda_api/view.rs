@@ -75,6 +75,17 @@ impl Call<'_> {
         Ok(record)
     }
 
+    /// Refuses a record of another tenant: the name may have changed hands while a change waited.
+    ///
+    /// # Errors
+    /// The function is another tenant's.
+    pub fn check_owner(&self, name: &str, record: &Record) -> Result<(), Refusal> {
+        match self.caller.is(&record.tenant) {
+            true => Ok(()),
+            false => Err(Refusal::NotFound(arn(REGION, name, None))),
+        }
+    }
+
     /// Changes the record of a function of the caller, and what is served, if it is concerned.
     ///
     /// # Errors
@@ -85,7 +96,11 @@ impl Call<'_> {
         act: impl FnOnce(&mut Record) -> Result<T, Refusal>,
     ) -> Result<(Rc<Record>, T), Refusal> {
         self.changeable(name)?;
-        let result = self.host.registry.edit(name, act).await?;
+        let own = |record: &mut Record| {
+            self.check_owner(name, record)?;
+            act(record)
+        };
+        let result = self.host.registry.edit(name, own).await?;
         self.host.reconcile(name);
         Ok((self.record(name)?, result))
     }
