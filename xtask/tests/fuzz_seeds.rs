@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+#[path = "../../tests/fuzz/src/archive.rs"]
+mod archive;
 #[path = "../../tests/fuzz/src/chunks.rs"]
 mod chunks;
 #[path = "../../tests/fuzz/src/guest.rs"]
@@ -109,6 +111,10 @@ fn seeds_pass_the_first_check() {
         "nvme_pdu" => unlade_nvme_wire::CommonHeader::parse(content)
             .and_then(|common| unlade_nvme_wire::Pdu::parse(&common, content))
             .is_ok(),
+        "function_archive" => {
+            let root = tempfile::tempdir().unwrap();
+            unlade_fn_gateway::archive::unpack_zip(root.path(), content).is_ok()
+        }
         "trace_rows" => is_trace(content),
         _ => true,
     };

@@ -4,6 +4,7 @@
 //! target over the committed seeds: a crash that was found and added there stays fixed.
 #![forbid(unsafe_code)]
 
+mod archive;
 mod chunks;
 mod guest;
 mod initiator;

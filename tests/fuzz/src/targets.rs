@@ -17,6 +17,7 @@ use unlade_net::packet::{
     classify, classify_ip,
 };
 
+pub use super::archive::function_archive;
 pub use super::chunks::aead_chunks;
 pub use super::guest::guest;
 pub use super::initiator::{nvme_initiator, psk};
@@ -64,6 +65,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nic_storage", nic_storage),
     ("guest", guest),
     ("trace_rows", trace_rows),
+    ("function_archive", function_archive),
 ];
 
 /// A table of call sites is refused, or each of its entries can be shown: in few words, without a

@@ -70,6 +70,10 @@ An fn.toml, with the defaults:
   effect = \"allow\"
   actions = [\"s3:*\"]
   resources = [\"photos/*\"]
+  [[tenant.NAME.roles.reader.statements]]  # a role that CreateFunction may name; `default` has the
+  effect = \"allow\"                # rights of the tenant
+  actions = [\"s3:GetObject\"]
+  resources = [\"photos/*\"]
   [isolation.process]
   cgroup = \"unlade\"
   ids_first = 1879048192            # unused users and groups from this one on, 1024 a template

@@ -1,40 +1,41 @@
-//! The HTTP server: Lambda's Invoke API, the management calls that `aws lambda` needs, and
-//! deployment.
+//! The HTTP server: Lambda's Invoke API, and the own API of `unlade fn`. The life cycle of functions
+//! is in [`lambda_api`].
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::header::HeaderMap;
-use hyper::http::request;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use unlade_fn_model::lambda::{
-    ASYNC_EVENT_BYTES_MAX, Denial, EVENT_BYTES_MAX, InvocationType, LATEST, Refusal, UNHANDLED,
-    function_name,
+    ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, InvocationType, Refusal, UNHANDLED,
 };
+use unlade_fn_model::lifecycle::{Qualifier, Reference, Version};
 use unlade_fn_model::manifest::is_name;
 use unlade_guest_protocol::control::ObjectName;
 use unlade_metrics::Event;
 
-use crate::auth::{CONTENT_SHA256, Caller, Head, sha256};
-use crate::deploy;
+use crate::answer::{Reply, json_reply, refuse, set};
+use crate::archive::CODE_BYTES_MAX;
+use crate::auth::Caller;
 use crate::events::Events;
-use crate::function::Function;
+use crate::function::{Function, key};
 use crate::host::Host;
+use crate::install;
 use crate::invoke::{self, Answer, invoke};
-use crate::trial;
+use crate::lambda_api::{self, Operation, View};
+use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
 
 /// Most connections at a time; more wait in the kernel's backlog.
 pub const CONNECTIONS_MAX: usize = 4096;
@@ -47,8 +48,6 @@ pub const HINT_HEADER: &str = "x-unlade-hint";
 const HINTS_MAX: usize = unlade_fn_model::manifest::HINTS_MAX;
 /// Pause after a failed accept (descriptors exhausted), so as not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-type Reply = Response<Full<Bytes>>;
 
 /// The state that requests need.
 pub struct Api {
@@ -125,137 +124,26 @@ async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Reply {
     routed.unwrap_or_else(|refusal| refuse(&refusal))
 }
 
-fn refuse(refusal: &Refusal) -> Reply {
-    let mut reply = json_reply(refusal.status(), refusal.body());
-    set(&mut reply, "x-amzn-errortype", refusal.code());
-    reply
-}
-
-fn json_reply(status: u16, body: impl Into<Bytes>) -> Reply {
-    let mut reply = Response::new(Full::new(body.into()));
-    *reply.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
-    set(&mut reply, "content-type", "application/json");
-    reply
-}
-
-fn set(reply: &mut Reply, name: &'static str, value: &str) {
-    if let Ok(value) = value.parse() {
-        reply.headers_mut().insert(name, value);
-    }
-}
-
-/// Decodes percent encoding (RFC 3986 §2.1).
-fn unpercent(text: &str) -> Result<String, Refusal> {
-    let wrong = || Refusal::Parameter(format!("{text:?} is not in percent notation"));
-    let decoded = unlade_http::percent::decoded(text).ok_or_else(wrong)?;
-    String::from_utf8(decoded).map_err(|_| wrong())
-}
-
-/// A request of an authenticated caller, and its body.
-struct AuthenticatedRequest {
-    caller: Caller,
-    head: request::Parts,
-    body: Payload,
-}
-
-/// A body that was read, because its hash is signed, or that is still unread.
-enum Payload {
-    Taken(Bytes),
-    Coming {
-        body: Incoming,
-        /// The hash in the caller's signature.
-        sha256: Option<String>,
-    },
-}
-
-impl Payload {
-    /// Reads the bytes; returns the SHA-256 if it is still to be compared.
-    async fn collect(self, bytes_max: usize) -> Result<(Bytes, Option<String>), Refusal> {
-        match self {
-            Payload::Taken(bytes) if bytes.len() > bytes_max => Err(Refusal::TooLarge(bytes_max)),
-            Payload::Taken(bytes) => Ok((bytes, None)),
-            Payload::Coming { body, sha256 } => Ok((collect(body, bytes_max).await?, sha256)),
-        }
-    }
-
-    /// Reads the bytes and compares them with the signed hash.
-    async fn signed(self, bytes_max: usize) -> Result<Bytes, Refusal> {
-        let (bytes, due) = self.collect(bytes_max).await?;
-        compare(&bytes, due.as_deref())?;
-        Ok(bytes)
-    }
-}
-
-fn compare(bytes: &[u8], due: Option<&str>) -> Result<(), Refusal> {
-    if due.is_none_or(|due| due == sha256(bytes)) {
-        return Ok(());
-    }
-    let why = format!("the body is not the one whose SHA-256 {CONTENT_SHA256} gives");
-    Err(Refusal::Denied(Denial::Signature, why))
-}
-
-/// Authenticates the caller. No large body is read before that.
-async fn identify(api: &Api, request: Request<Incoming>) -> Result<AuthenticatedRequest, Refusal> {
-    let (parts, body) = request.into_parts();
-    let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
-    let head = Head { method: parts.method.as_str(), target, headers: &parts.headers };
-    let claim = match &*api.host.keys.borrow() {
-        Some(keys) => keys.claim(head, SystemTime::now())?,
-        None => {
-            let body = Payload::Coming { body, sha256: None };
-            return Ok(AuthenticatedRequest { caller: Caller::Anyone, head: parts, body });
-        }
-    };
-    let announced = claim.announced()?.map(str::to_owned);
-    let (caller, body) = match announced {
-        Some(hash) => (claim.verify(head, &hash)?, Payload::Coming { body, sha256: Some(hash) }),
-        None => {
-            let bytes = collect(body, EVENT_BYTES_MAX).await?;
-            (claim.verify(head, &sha256(&bytes))?, Payload::Taken(bytes))
-        }
-    };
-    Ok(AuthenticatedRequest { caller, head: parts, body })
-}
-
 async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refusal> {
     if request.headers().contains_key("origin") {
         // A web page in a browser on this machine is not a valid caller.
         return Err(Refusal::Unsupported("requests of browsers are not served".to_owned()));
     }
-    let asked = identify(api, request).await.inspect_err(|refusal| {
+    let path = request.uri().path().to_owned();
+    let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
+    let method = request.method().clone();
+    let operation = Operation::of(&method, &parts);
+    let bytes_max = operation.as_ref().map_or(EVENT_BYTES_MAX, Operation::body_bytes_max);
+    let asked = identify(&api.host, request, bytes_max).await.inspect_err(|refusal| {
         tracing::debug!(code = refusal.code(), why = refusal.message(), "request denied");
     })?;
-    let path = asked.head.uri.path().to_owned();
-    let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
-    let method = asked.head.method.clone();
+    if let Some(operation) = operation {
+        return lambda_api::serve(&api.host, operation, asked).await;
+    }
     match (&method, parts.as_slice()) {
         (&Method::POST, ["2015-03-31", "functions", name, "invocations"]) => {
             let name = unpercent(name)?;
             invocation(api, &name, asked).await
-        }
-        (&Method::GET, ["2015-03-31", "functions"]) => {
-            asked.body.signed(EVENT_BYTES_MAX).await?;
-            let all = api.host.functions();
-            let own = all.iter().filter(|function| asked.caller.is(&function.tenant.name));
-            let functions: Vec<_> = own.map(|function| configuration(function)).collect();
-            Ok(json_reply(200, json!({ "Functions": functions }).to_string()))
-        }
-        (&Method::GET, ["2015-03-31", "functions", name, rest @ ..]) => {
-            let function = find(api, &asked.caller, &unpercent(name)?, None)?;
-            asked.body.signed(EVENT_BYTES_MAX).await?;
-            match rest {
-                [] => {
-                    let body = json!({"Configuration": configuration(&function)});
-                    Ok(json_reply(200, body.to_string()))
-                }
-                ["configuration"] => Ok(json_reply(200, configuration(&function).to_string())),
-                _ => Err(Refusal::Unsupported(format!("{method} {path} is not done here"))),
-            }
-        }
-        (&Method::DELETE, ["2015-03-31", "functions", name]) => {
-            let function = find(api, &asked.caller, &unpercent(name)?, None)?;
-            asked.body.signed(EVENT_BYTES_MAX).await?;
-            remove(api, &function)
         }
         (&Method::PUT, ["unlade", "v1", "functions", name]) => {
             let name = unpercent(name)?;
@@ -265,34 +153,40 @@ async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refus
             asked.body.signed(EVENT_BYTES_MAX).await?;
             Ok(json_reply(200, state(api, &asked.caller).await.to_string()))
         }
-        _ => Err(Refusal::Unsupported(format!("{method} {path} is not done here"))),
+        _ => Err(Refusal::Unsupported(format!(
+            "{method} {path} is not served here; the reference of the API lists what is"
+        ))),
     }
 }
 
-/// Finds a function of the caller. Another tenant's function is reported as absent.
+/// Finds the version of a function that serves an invocation. Another tenant's function is
+/// reported as absent.
 fn find(
-    api: &Api,
+    host: &Host,
     caller: &Caller,
     text: &str,
     qualifier: Option<&str>,
 ) -> Result<Rc<Function>, Refusal> {
-    let name = function_name(text, qualifier)?;
-    let found = api.host.function(&name).filter(|function| caller.is(&function.tenant.name));
-    found.ok_or(Refusal::NotFound(name))
+    let Reference { name, qualifier } = Reference::parse(text, qualifier)?;
+    let absent = || Refusal::NotFound(name.clone());
+    let version = match host.registry.get(&name) {
+        Some(record) if !caller.is(&record.tenant) => return Err(absent()),
+        Some(record) => record.choose(qualifier.as_ref(), draw())?,
+        None if matches!(qualifier, None | Some(Qualifier::Version(Version::Latest))) => {
+            Version::Latest
+        }
+        None => return Err(absent()),
+    };
+    let found = host.function(&key(&name, version));
+    found.filter(|function| caller.is(&function.tenant.name)).ok_or_else(absent)
 }
 
-async fn collect(body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
-    let collected = Limited::new(body, bytes_max).collect().await;
-    let collected =
-        collected.map_err(|error| match error.is::<http_body_util::LengthLimitError>() {
-            true => Refusal::TooLarge(bytes_max),
-            false => Refusal::Content(error.to_string()),
-        })?;
-    Ok(collected.to_bytes())
-}
-
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
+/// A random number from 0 up to but not including 1.
+fn draw() -> f64 {
+    const BITS: u32 = 53;
+    // The version and the variant of a UUID are in its other bits.
+    let (_, low) = uuid::Uuid::new_v4().as_u64_pair();
+    (low & ((1 << BITS) - 1)) as f64 / (1_u64 << BITS) as f64
 }
 
 async fn invocation(
@@ -301,10 +195,8 @@ async fn invocation(
     asked: AuthenticatedRequest,
 ) -> Result<Reply, Refusal> {
     let AuthenticatedRequest { caller, head, body } = asked;
-    let query = head.uri.query().unwrap_or_default();
-    let qualifier = query.split('&').find_map(|pair| pair.strip_prefix("Qualifier="));
-    let qualifier = qualifier.map(unpercent).transpose()?;
-    let function = find(api, &caller, name, qualifier.as_deref())?;
+    let query = Query::parse(head.uri.query().unwrap_or_default())?;
+    let function = find(&api.host, &caller, name, query.get("Qualifier"))?;
     let kind = InvocationType::parse(header(&head.headers, "x-amz-invocation-type"))?;
     let wants_log = header(&head.headers, "x-amz-log-type") == Some("Tail");
     let objects = hinted(&head.headers)?;
@@ -349,7 +241,7 @@ fn answered(answer: Answer, function: &Function, wants_log: bool) -> Reply {
     let Answer { invocation, result, is_error, served, timings, .. } = answer;
     let mut reply = json_reply(200, result);
     set(&mut reply, "x-amzn-requestid", &invocation);
-    set(&mut reply, "x-amz-executed-version", LATEST);
+    set(&mut reply, "x-amz-executed-version", &function.version.to_string());
     set(&mut reply, "x-unlade-origin", served.name());
     let text = format!(
         "queued_us={},start_us={},handler_us={},settled_us={},prefetch_us={},prefetch_waited_us={}",
@@ -370,51 +262,6 @@ fn answered(answer: Answer, function: &Function, wants_log: bool) -> Reply {
     reply
 }
 
-fn configuration(function: &Function) -> Value {
-    let manifest = &function.manifest;
-    json!({
-        "FunctionName": function.name,
-        "FunctionArn": format!("arn:aws:lambda:us-east-1:000000000000:function:{}", function.name),
-        "Handler": manifest.handler,
-        "Runtime": "python3",
-        "MemorySize": manifest.memory.0 >> 20,
-        "Timeout": manifest.timeout.as_secs(),
-        "Version": LATEST,
-        "PackageType": "Zip",
-        "State": "Active",
-    })
-}
-
-/// Refuses changes of a function that the gateway does not own.
-fn owned(function: &Function) -> Result<(), Refusal> {
-    if function.is_deployed {
-        return Ok(());
-    }
-    let why = "it is served from the directory `functions`: change or remove it there, and reload";
-    Err(Refusal::Conflict(why.to_owned()))
-}
-
-/// Refuses a name that another tenant uses, or a function of the directory uses, because that one
-/// would return at the next reload.
-fn free(api: &Api, caller: &Caller, name: &str) -> Result<(), Refusal> {
-    match api.host.function(name) {
-        Some(function) if !caller.is(&function.tenant.name) => {
-            let why = format!("another tenant has a function {name}; choose another name");
-            Err(Refusal::Conflict(why))
-        }
-        Some(function) => owned(&function),
-        None => Ok(()),
-    }
-}
-
-fn remove(api: &Api, function: &Function) -> Result<Reply, Refusal> {
-    owned(function)?;
-    let forgotten = deploy::forget(&api.host.config.state, &function.name);
-    forgotten.map_err(|error| Refusal::Service(error.to_string()))?;
-    api.host.remove(&function.name);
-    Ok(json_reply(204, ""))
-}
-
 async fn deployment(
     api: &Rc<Api>,
     name: &str,
@@ -425,63 +272,19 @@ async fn deployment(
         let why = format!("{name:?} is no name: letters, digits, - and _, 64 at most");
         return Err(Refusal::Parameter(why));
     }
-    free(api, &caller, name)?;
-    let (archive, due) = body.collect(deploy::CODE_BYTES_MAX as usize).await?;
-    let state = api.host.config.state.clone();
-    let refusal = |error: deploy::DeployError| match error.is_callers() {
-        true => Refusal::Parameter(error.to_string()),
-        false => Refusal::Service(error.to_string()),
-    };
-    let (own, function_name) = (state.clone(), name.to_owned());
-    let tenant = match &caller {
-        Caller::Tenant(tenant) => Some(tenant.clone()),
-        Caller::Anyone => None,
-    };
-    let unpack = move || {
-        compare(&archive, due.as_deref())?;
-        let archive = archive.as_ref();
-        deploy::unpack(&own, &function_name, archive, tenant.as_deref()).map_err(refusal)
-    };
-    let unpacked = tokio::task::spawn_blocking(unpack).await;
-    let revision = unpacked.map_err(|error| Refusal::Service(error.to_string()))??;
-    let deployed = publish(api, &caller, name, &revision).await;
-    if deployed.is_err() {
-        api.host.meter.add(Event::FnDeployRefused);
-        deploy::discard(&revision.code);
-    }
-    let function = deployed?;
-    Ok(json_reply(200, configuration(&function).to_string()))
+    install::free(&api.host, &caller, name)?;
+    let (archive, due) = body.collect(CODE_BYTES_MAX as usize).await?;
+    compare_off_thread(&archive, due).await?;
+    let record = install::deploy_tar(&api.host, &caller, name, archive).await?;
+    let view = View { host: &api.host, name, record: &record };
+    Ok(json_reply(200, view.configuration(Version::Latest)?.to_string()))
 }
 
-/// Publishes a deployment. An import error is reported now, to the deployer; the previous revision
-/// continues to serve then.
-async fn publish(
-    api: &Rc<Api>,
-    caller: &Caller,
-    name: &str,
-    revision: &deploy::Revision,
-) -> Result<Rc<Function>, Refusal> {
-    if let Some(other) = revision.manifest.tenant.as_ref().filter(|named| !caller.is(named)) {
-        let why = format!(
-            "tenant: the key is one of tenant {}, which cannot deploy for tenant {other}; leave \
-             tenant out of the manifest, or sign with a key of {other}",
-            revision.tenant
-        );
-        return Err(Refusal::Denied(Denial::Access, why));
-    }
-    let made = api.host.make(name, revision.clone());
-    let function = made.map_err(|error| Refusal::Parameter(error.to_string()))?;
-    let wrong = |why| Refusal::Parameter(format!("{name} does not start: {why}"));
-    let template = api.host.template(&function).await.map_err(wrong)?;
-    if api.host.config.check_imports {
-        trial::check(&api.host, &function, template).await.map_err(wrong)?;
-    }
-    // Another deployment may have been published meanwhile, and the rules may have changed.
-    free(api, caller, name)?;
-    api.host.permit(&function).map_err(|error| Refusal::Parameter(error.to_string()))?;
-    deploy::commit(revision).map_err(|error| Refusal::Service(error.to_string()))?;
-    api.host.publish(&function);
-    Ok(function)
+/// Compares a long body with the signed hash, beside the requests of others.
+async fn compare_off_thread(archive: &Bytes, due: Option<String>) -> Result<(), Refusal> {
+    let archive = archive.clone();
+    let compared = tokio::task::spawn_blocking(move || compare(&archive, due.as_deref())).await;
+    compared.map_err(|error| Refusal::Service(error.to_string()))?
 }
 
 async fn state(api: &Api, caller: &Caller) -> Value {

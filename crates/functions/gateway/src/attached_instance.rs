@@ -265,7 +265,8 @@ mod tests {
         let manifest = Manifest::of_handler("app.handler");
         let (stream, _worker) = UnixStream::pair().unwrap();
         let (code, tenant) = (state.path().to_owned(), "default".to_owned());
-        let revision = crate::deploy::Revision { manifest, code, tenant };
+        let version = unlade_fn_model::lifecycle::Version::Latest;
+        let revision = crate::deploy::Revision { manifest, code, tenant, version, role: None };
         let attached_instance = AttachedInstance {
             id: 1,
             function: host.make("f", revision).unwrap(),

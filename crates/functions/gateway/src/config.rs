@@ -17,6 +17,8 @@ use crate::tenant::relay;
 
 /// The tenant of a function that names none.
 pub const DEFAULT_TENANT: &str = "default";
+/// The role that has the rights of its tenant, or those in the function's manifest.
+pub const DEFAULT_ROLE: &str = "default";
 /// The region of the built-in store, in signatures.
 pub const REGION: &str = "us-east-1";
 /// The default modes of a tenant: none of them gives access to the host's network or to a key of
@@ -155,6 +157,8 @@ pub struct TenantConfig {
     /// The upper bound of its functions' rights, regardless of their manifests; unlimited if
     /// absent.
     pub role: Option<serde_json::Value>,
+    /// The rights of the roles that its functions may have, by name.
+    pub roles: BTreeMap<String, serde_json::Value>,
     /// The modes that its manifests may choose.
     pub modes: Vec<Mode>,
     /// Directories that its manifests may name as packages, or directories below them.
@@ -180,6 +184,7 @@ impl Default for TenantConfig {
         TenantConfig {
             keys: Vec::new(),
             role: None,
+            roles: BTreeMap::new(),
             modes: MODES.to_vec(),
             packages: Vec::new(),
             pythons: Vec::new(),
@@ -200,6 +205,19 @@ impl TenantConfig {
             understood.map_err(|error| value("[tenant] role", error))?;
             if role.get("boundary").is_some() {
                 return Err(value("[tenant] role", "is itself a boundary, and has none"));
+            }
+        }
+        for (name, role) in &self.roles {
+            if !is_name(name) || name == DEFAULT_ROLE {
+                let why = format!(
+                    "{name:?} must be letters, digits, - and _; {DEFAULT_ROLE} has the tenant's rights"
+                );
+                return Err(value("[tenant] roles", why));
+            }
+            let understood = Policy::from_value(role);
+            understood.map_err(|error| value("[tenant] roles", format!("{name}: {error}")))?;
+            if role.get("boundary").is_some() {
+                return Err(value("[tenant] roles", "the boundary is `role` of the tenant"));
             }
         }
         let is_word = |text: &str| {
@@ -376,6 +394,10 @@ mod tests {
             "[tenant.a]\nmodes = [\"fast\"]",
             "[tenant.a]\nrole = { a = 1 }",
             "[tenant.a]\nrole = { statements = [], boundary = { statements = [] } }",
+            "[tenant.a.roles.r]\na = 1",
+            "[tenant.a.roles.default]\nstatements = []",
+            "[tenant.a.roles.\"a b\"]\nstatements = []",
+            "[tenant.a.roles.r]\nstatements = []\nboundary = { statements = [] }",
             "[[tenant.a.keys]]\naccess_key_id = \"a/b\"\nsecret_access_key = \"s\"",
             "[[tenant.a.keys]]\naccess_key_id = \"ab\"\nsecret_access_key = \"\"",
         ] {

@@ -1,28 +1,31 @@
-//! Deployments of functions: a directory for each function, with one current revision.
+//! Deployments of functions: a directory for each function, with its revisions and its record.
 //!
-//! A deployment is a tar archive of the function's directory, with `function.toml` in it. It is
-//! unpacked next to the previous revisions, and becomes current by renaming one file, so that a
-//! restarted gateway finds either the old or the new revision.
+//! A deployment is an archive of the function's files. It is unpacked next to the previous
+//! revisions, and becomes current with the function's record, which is replaced as a whole, so that
+//! a restarted gateway finds either the old or the new state.
 
+use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Component, Path, PathBuf};
+use std::io;
+use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use time::OffsetDateTime;
+use time::format_description::FormatItem;
+use time::macros::format_description;
 use unlade_config::SettingsError;
+use unlade_fn_model::lifecycle::{Edition, Record, Stamp, Version};
 use unlade_fn_model::manifest::is_name;
 use unlade_fn_model::{Manifest, ManifestError};
 
-use crate::config::DEFAULT_TENANT;
+use crate::archive::ArchiveError;
+use crate::config::{DEFAULT_ROLE, DEFAULT_TENANT};
+use crate::permit;
+use crate::record_file;
 
 /// The name of the manifest's file.
 pub const MANIFEST: &str = "function.toml";
-/// Largest deployment, as for Lambda's unpacked ones.
-pub const CODE_BYTES_MAX: u64 = 250 << 20;
-/// Most files of a deployment.
-pub const FILES_MAX: usize = 20_000;
-/// The file that names the current revision.
-const CURRENT: &str = "current";
 
 /// The reason why a deployment failed.
 #[derive(Debug, thiserror::Error)]
@@ -33,9 +36,9 @@ pub enum DeployError {
     /// The manifest has invalid values.
     #[error("{MANIFEST}: {0}")]
     Manifest(#[from] ManifestError),
-    /// The archive is invalid. The caller is at fault.
-    #[error("the archive: {0}")]
-    Archive(String),
+    /// The archive is invalid or cannot be unpacked.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The system call failed.
     #[error("{path}: {source}")]
     System {
@@ -50,7 +53,12 @@ pub enum DeployError {
 impl DeployError {
     /// Returns true if the caller can correct the error.
     pub fn is_callers(&self) -> bool {
-        !matches!(self, DeployError::System { .. })
+        let by_system = |error: &ArchiveError| matches!(error, ArchiveError::System { .. });
+        match self {
+            DeployError::System { .. } => false,
+            DeployError::Archive(error) => !by_system(error),
+            DeployError::Settings(_) | DeployError::Manifest(_) => true,
+        }
     }
 }
 
@@ -69,6 +77,39 @@ pub struct Revision {
     /// The tenant: that of the deployer, or the one in the manifest for a directory of the
     /// operator.
     pub tenant: String,
+    /// The version that it is.
+    pub version: Version,
+    /// The operator's role that it has; `None` for the rights in its manifest.
+    pub role: Option<String>,
+}
+
+/// The directory of a revision's files, which several functions may use. It is removed with the
+/// last of them if no record names it any more.
+#[derive(Debug)]
+pub struct Code {
+    /// The directory.
+    pub path: PathBuf,
+    is_doomed: Cell<bool>,
+}
+
+impl Code {
+    /// A directory that stays.
+    pub fn new(path: &Path) -> Code {
+        Code { path: path.to_owned(), is_doomed: Cell::new(false) }
+    }
+
+    /// Notes that no record names it.
+    pub fn doom(&self) {
+        self.is_doomed.set(true);
+    }
+}
+
+impl Drop for Code {
+    fn drop(&mut self) {
+        if self.is_doomed.get() {
+            discard(&self.path);
+        }
+    }
 }
 
 /// Reads a function's directory. Without a known deployer the manifest names the tenant.
@@ -79,49 +120,54 @@ pub fn read(code: &Path, tenant: Option<&str>) -> Result<Revision, DeployError> 
     let manifest: Manifest = unlade_config::load(&code.join(MANIFEST))?;
     manifest.check()?;
     let tenant = tenant.or(manifest.tenant.as_deref()).unwrap_or(DEFAULT_TENANT).to_owned();
-    Ok(Revision { manifest, code: code.to_owned(), tenant })
+    let (code, version) = (code.to_owned(), Version::Latest);
+    Ok(Revision { manifest, code, tenant, version, role: None })
 }
 
-/// Unpacks an archive as a new revision of a function, which is not current yet.
+/// A new revision of a function, which no record names yet.
+#[derive(Debug)]
+pub struct Unpacked {
+    /// Its number.
+    pub number: u64,
+    /// The directory of its files, which are durable.
+    pub code: PathBuf,
+}
+
+/// Unpacks an archive as a new revision of a function.
 ///
 /// # Errors
-/// The archive is invalid, too large, or contains files that instances must not see.
+/// The archive is invalid or too large, or a system call failed.
 pub fn unpack(
     state: &Path,
     name: &str,
-    archive: impl Read,
-    tenant: Option<&str>,
-) -> Result<Revision, DeployError> {
-    let home = state.join("functions").join(name);
+    extract: impl FnOnce(&Path) -> Result<(), ArchiveError>,
+) -> Result<Unpacked, DeployError> {
+    let home = home(state, name);
     fs::create_dir_all(&home).map_err(system(&home))?;
     let number = revisions(&home).map_err(system(&home))?.last().map_or(1, |last| last + 1);
     let code = home.join(number.to_string());
     fs::create_dir(&code).map_err(system(&code))?;
-    let unpacked = extract(&code, archive).and_then(|()| read(&code, tenant));
+    let unpacked = extract(&code).map_err(DeployError::from);
+    let unpacked = unpacked.and_then(|()| sync(&code).map_err(system(&code)));
     if unpacked.is_err() {
         let _ = fs::remove_dir_all(&code);
     }
-    unpacked
+    unpacked.map(|()| Unpacked { number, code })
 }
 
-/// Makes a revision current.
-///
-/// # Errors
-/// The system call failed.
-pub fn commit(revision: &Revision) -> Result<(), DeployError> {
-    let (home, number) = (revision.code.parent(), revision.code.file_name());
-    let (Some(home), Some(number)) = (home, number) else { return Ok(()) };
-    let fresh = home.join("current.new");
-    let text = format!("{} {}", number.display(), revision.tenant);
-    fs::write(&fresh, text).map_err(system(&fresh))?;
-    fs::rename(&fresh, home.join(CURRENT)).map_err(system(home))
+/// Writes all files of a file system to the disk: one call for thousands of files.
+fn sync(directory: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(fs::File::open(directory)?)?)
 }
 
-/// The current revision of a function, and its tenant, which earlier releases did not record.
-fn current(home: &Path) -> Option<(String, Option<String>)> {
-    let text = fs::read_to_string(home.join(CURRENT)).ok()?;
-    let mut words = text.split_whitespace().map(str::to_owned);
-    Some((words.next()?, words.next()))
+/// The directory of a function.
+pub fn home(state: &Path, name: &str) -> PathBuf {
+    state.join("functions").join(name)
+}
+
+/// The directory of a revision.
+pub fn code(state: &Path, name: &str, number: u64) -> PathBuf {
+    home(state, name).join(number.to_string())
 }
 
 /// Removes the files of a revision that failed, or whose last instance has gone.
@@ -131,19 +177,7 @@ pub fn discard(code: &Path) {
     }
 }
 
-/// Removes the current revision of a function. Its instances may still run.
-///
-/// # Errors
-/// The system call failed.
-pub fn forget(state: &Path, name: &str) -> Result<(), DeployError> {
-    let current = state.join("functions").join(name).join(CURRENT);
-    match fs::remove_file(&current) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(system(&current)(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Removes revisions that are not current and were left by a previous gateway.
+/// Removes revisions that no record names, left by a previous gateway.
 ///
 /// # Errors
 /// The system call failed.
@@ -151,12 +185,22 @@ pub fn sweep(state: &Path) -> Result<(), DeployError> {
     let directory = state.join("functions");
     for name in names(&directory)? {
         let home = directory.join(&name);
-        let Some((current, _)) = current(&home) else {
-            discard(&home);
-            continue;
+        let kept = match record_file::read(&home) {
+            Ok(Some(record)) => record.codes(),
+            Ok(None) => match record_file::read_legacy(&home) {
+                Some((number, _)) => BTreeSet::from([number]),
+                None => {
+                    discard(&home);
+                    continue;
+                }
+            },
+            Err(error) => {
+                tracing::error!(function = name, %error, "its record cannot be read: left alone");
+                continue;
+            }
         };
         for number in revisions(&home).map_err(system(&home))? {
-            if current != number.to_string() {
+            if !kept.contains(&number) {
                 discard(&home.join(number.to_string()));
             }
         }
@@ -164,22 +208,75 @@ pub fn sweep(state: &Path) -> Result<(), DeployError> {
     Ok(())
 }
 
-/// All deployed functions, by name.
+/// The records of all deployed functions, by name. One of an earlier release is made from its
+/// current revision.
 ///
 /// # Errors
-/// The system call failed. A function that cannot be read is logged and omitted.
-pub fn deployed(state: &Path) -> Result<Vec<(String, Revision)>, DeployError> {
+/// The system call failed. A record that cannot be read is logged and omitted.
+pub fn deployed(state: &Path) -> Result<Vec<(String, Record)>, DeployError> {
     let directory = state.join("functions");
     let mut found = Vec::new();
     for name in names(&directory)? {
         let home = directory.join(&name);
-        let Some((number, tenant)) = current(&home) else { continue };
-        match read(&home.join(number), tenant.as_deref()) {
-            Ok(revision) => found.push((name, revision)),
+        match record_file::read(&home) {
+            Ok(Some(record)) => found.push((name, record)),
+            Ok(None) => match legacy(&home) {
+                Ok(Some(record)) => found.push((name, record)),
+                Ok(None) => {}
+                Err(error) => tracing::error!(function = name, %error, "is not served"),
+            },
             Err(error) => tracing::error!(function = name, %error, "is not served"),
         }
     }
     Ok(found)
+}
+
+fn legacy(home: &Path) -> Result<Option<Record>, DeployError> {
+    let Some((number, tenant)) = record_file::read_legacy(home) else { return Ok(None) };
+    let revision = read(&home.join(number.to_string()), tenant.as_deref())?;
+    let edition = edition(revision.manifest, number, &[], &stamp());
+    Ok(Some(Record::new(&revision.tenant, edition)))
+}
+
+/// An edition of a manifest, with the role and the runtime of a deployment that names none.
+pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> Edition {
+    Edition {
+        code,
+        code_sha256: base64_sha256(archive),
+        code_bytes: archive.len() as u64,
+        manifest,
+        runtime: "python3".to_owned(),
+        role: permit::role_arn(DEFAULT_ROLE),
+        description: String::new(),
+        modified: stamp.time.clone(),
+        revision: stamp.revision.clone(),
+    }
+}
+
+/// SHA-256 in base64, as Lambda gives it.
+pub fn base64_sha256(bytes: &[u8]) -> String {
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
+    base64::engine::general_purpose::STANDARD.encode(digest)
+}
+
+/// The current time, and a random identifier.
+pub fn stamp() -> Stamp {
+    let revision = uuid::Uuid::new_v4().to_string();
+    Stamp { time: time_text(OffsetDateTime::now_utc()), revision }
+}
+
+/// A time in UTC, as in [`Stamp`].
+pub fn time_text(time: OffsetDateTime) -> String {
+    const FORMAT: &[FormatItem<'static>] = format_description!(
+        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]+0000"
+    );
+    time.format(FORMAT).unwrap_or_default()
+}
+
+/// The time of the last change of a function's manifest in the operator's directory.
+pub fn modified(code: &Path) -> OffsetDateTime {
+    let changed = fs::metadata(code.join(MANIFEST)).and_then(|about| about.modified());
+    changed.map_or(OffsetDateTime::UNIX_EPOCH, OffsetDateTime::from)
 }
 
 /// All functions of a directory, by name. An invalid one is logged and omitted.
@@ -227,47 +324,7 @@ fn revisions(home: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Accepts files and directories only: a link would be followed in another root than the
-/// instance's.
-fn extract(code: &Path, archive: impl Read) -> Result<(), DeployError> {
-    let wrong = |why: String| DeployError::Archive(why);
-    let mut archive = tar::Archive::new(archive);
-    let (mut files, mut bytes) = (0, 0);
-    for entry in archive.entries().map_err(|error| wrong(error.to_string()))? {
-        let mut entry = entry.map_err(|error| wrong(error.to_string()))?;
-        let name = entry.path().map_err(|error| wrong(error.to_string()))?.into_owned();
-        let is_plain =
-            |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
-        if !name.components().all(is_plain) {
-            return Err(wrong(format!("{} leads out of it", name.display())));
-        }
-        files += 1;
-        bytes += entry.size();
-        if files > FILES_MAX || bytes > CODE_BYTES_MAX {
-            return Err(wrong(format!("more than {FILES_MAX} files or {CODE_BYTES_MAX} bytes")));
-        }
-        let path = code.join(&name);
-        let kind = entry.header().entry_type();
-        if kind.is_dir() {
-            fs::create_dir_all(&path).map_err(system(&path))?;
-        } else if kind.is_file() {
-            if let Some(parent) = path.parent() {
-                fs::create_dir_all(parent).map_err(system(parent))?;
-            }
-            let mut file = fs::File::create(&path).map_err(system(&path))?;
-            io::copy(&mut entry, &mut file).map_err(|error| wrong(error.to_string()))?;
-            let runs = entry.header().mode().is_ok_and(|mode| mode & 0o111 != 0);
-            let mode = if runs { 0o755 } else { 0o644 };
-            let mode = fs::Permissions::from_mode(mode);
-            fs::set_permissions(&path, mode).map_err(system(&path))?;
-        } else if !matches!(kind, tar::EntryType::XGlobalHeader) {
-            return Err(wrong(format!("{} is neither a file nor a directory", name.display())));
-        }
-    }
-    Ok(())
-}
-
-/// Creates an archive of a directory for [`unpack`], with the given manifest in place of an
+/// Creates an archive of a directory for [`crate::archive::unpack_tar`], with the given manifest in place of an
 /// existing one. Build artefacts (`__pycache__`, `.git`) are omitted.
 ///
 /// # Errors
@@ -305,17 +362,10 @@ fn add(builder: &mut tar::Builder<Vec<u8>>, directory: &Path, name: &Path) -> io
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::archive::unpack_tar;
 
-    fn packed(name: &str, kind: tar::EntryType) -> Vec<u8> {
-        let mut builder = tar::Builder::new(Vec::new());
-        let mut header = tar::Header::new_gnu();
-        // The library refuses to write names that a hostile caller would use.
-        header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
-        header.set_entry_type(kind);
-        header.set_size(0);
-        header.set_cksum();
-        builder.append(&header, io::empty()).unwrap();
-        builder.into_inner().unwrap()
+    fn unpacked(state: &Path, archive: &[u8]) -> Unpacked {
+        unpack(state, "f", |root| unpack_tar(root, archive)).unwrap()
     }
 
     #[test]
@@ -328,44 +378,72 @@ mod tests {
         fs::write(source.path().join("app.py"), "def handler(e, c): return 1\n").unwrap();
         let manifest = Manifest::of_handler("app.handler");
         let archive = pack(source.path(), &manifest).unwrap();
-        let revision = unpack(state.path(), "f", archive.as_slice(), Some("t")).unwrap();
+        let first = unpacked(state.path(), &archive);
+        let revision = read(&first.code, Some("t")).unwrap();
         assert_eq!((&revision.manifest, revision.tenant.as_str()), (&manifest, "t"));
         assert!(deployed(state.path()).unwrap().is_empty(), "it is not current");
-        commit(&revision).unwrap();
-        let again = unpack(state.path(), "f", archive.as_slice(), None).unwrap();
-        assert_eq!(again.tenant, DEFAULT_TENANT);
-        let found = deployed(state.path()).unwrap();
-        assert_eq!((found[0].0.as_str(), &found[0].1.code), ("f", &revision.code));
-        assert_eq!(found[0].1.tenant, "t", "it is still whose it was");
-        assert!(found[0].1.code.join("lib/tool.py").exists());
-        assert!(!found[0].1.code.join("__pycache__").exists());
-        commit(&again).unwrap();
+        let mut record = Record::new("t", edition(manifest, first.number, &archive, &stamp()));
+        let home = home(state.path(), "f");
+        record_file::write(&home, &record).unwrap();
+        assert_eq!(deployed(state.path()).unwrap(), [("f".to_owned(), record.clone())]);
+        assert!(first.code.join("lib/tool.py").exists());
+        assert!(!first.code.join("__pycache__").exists());
+        record.publish(Default::default(), stamp()).unwrap();
+        let second = unpacked(state.path(), &archive);
+        record.latest.code = second.number;
+        record_file::write(&home, &record).unwrap();
         sweep(state.path()).unwrap();
-        assert!(!revision.code.exists() && again.code.exists());
-        forget(state.path(), "f").unwrap();
-        assert!(deployed(state.path()).unwrap().is_empty() && again.code.exists());
+        assert!(first.code.exists() && second.code.exists(), "a version has the first");
+        record.versions.clear();
+        record_file::write(&home, &record).unwrap();
         sweep(state.path()).unwrap();
-        assert!(!again.code.exists());
+        assert!(!first.code.exists() && second.code.exists());
+        record_file::remove(&home).unwrap();
+        assert!(deployed(state.path()).unwrap().is_empty() && second.code.exists());
+        sweep(state.path()).unwrap();
+        assert!(!second.code.exists());
     }
 
     #[test]
-    fn an_archive_stays_where_it_is_unpacked() {
+    fn a_deployment_of_an_earlier_release_is_found() {
+        let (source, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(source.path().join("app.py"), "def handler(e, c): return 1\n").unwrap();
+        let archive = pack(source.path(), &Manifest::of_handler("app.handler")).unwrap();
+        let first = unpacked(state.path(), &archive);
+        let home = home(state.path(), "f");
+        fs::write(home.join("current"), format!("{} t", first.number)).unwrap();
+        sweep(state.path()).unwrap();
+        let (name, record) = deployed(state.path()).unwrap().remove(0);
+        assert_eq!((name.as_str(), record.tenant.as_str(), record.latest.code), ("f", "t", 1));
+        record_file::write(&home, &record).unwrap();
+        assert!(!home.join("current").exists());
+        assert_eq!(deployed(state.path()).unwrap(), [(name, record)]);
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_is_left_alone() {
         let state = tempfile::tempdir().unwrap();
-        for (name, kind) in [
-            ("../out", tar::EntryType::Regular),
-            ("/etc/out", tar::EntryType::Regular),
-            ("link", tar::EntryType::Symlink),
-            ("link", tar::EntryType::Link),
-            ("device", tar::EntryType::Char),
-        ] {
-            let archive = packed(name, kind);
-            let error = unpack(state.path(), "f", archive.as_slice(), None).unwrap_err();
-            assert!(matches!(error, DeployError::Archive(_)), "{name}: {error}");
-        }
-        let cut = &packed("a", tar::EntryType::Regular)[..100];
-        assert!(unpack(state.path(), "f", cut, None).is_err());
-        let empty = unpack(state.path(), "f", io::empty(), None);
-        assert!(empty.unwrap_err().is_callers(), "no manifest");
-        assert!(revisions(&state.path().join("functions/f")).unwrap().is_empty());
+        let code = code(state.path(), "f", 1);
+        fs::create_dir_all(&code).unwrap();
+        fs::write(home(state.path(), "f").join("record.json"), "{").unwrap();
+        sweep(state.path()).unwrap();
+        assert!(code.exists());
+        assert!(deployed(state.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn files_are_removed_with_their_last_user() {
+        let state = tempfile::tempdir().unwrap();
+        let path = state.path().join("1");
+        fs::create_dir(&path).unwrap();
+        drop(Code::new(&path));
+        assert!(path.exists());
+        let code = std::rc::Rc::new(Code::new(&path));
+        let user = code.clone();
+        code.doom();
+        drop(code);
+        assert!(path.exists(), "it is still used");
+        drop(user);
+        assert!(!path.exists());
     }
 }

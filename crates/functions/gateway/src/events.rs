@@ -59,7 +59,7 @@ impl Events {
         self.count.set(self.count.get() + 1);
         let number = uuid();
         let path = self.directory.join(&number);
-        let name = format!("{}/{}", function.tenant.name, function.name);
+        let name = format!("{}/{}", function.tenant.name, function.key());
         let (function, bytes) = (name.clone(), event.clone());
         let file = path.clone();
         let written = tokio::task::spawn_blocking(move || write(&file, &name, &bytes)).await;
@@ -118,9 +118,10 @@ impl Events {
             };
             match invoke(host, &found, event.clone(), Vec::new()).await {
                 Ok(answer) if !answer.is_error => break,
-                Err(Refusal::Throttled(
-                    Refused::Concurrency | Refused::Waited | Refused::Memory,
-                )) if throttled < THROTTLED_MAX => {
+                Err(
+                    Refusal::Reserved(_)
+                    | Refusal::Throttled(Refused::Concurrency | Refused::Waited | Refused::Memory),
+                ) if throttled < THROTTLED_MAX => {
                     throttled += 1;
                     tokio::time::sleep(THROTTLED_PAUSE).await;
                     continue;

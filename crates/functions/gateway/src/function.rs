@@ -1,19 +1,19 @@
-//! A deployed function.
+//! A version of a function that is served.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
 use std::rc::Rc;
 
 use tokio::sync::Notify;
 use unlade_fn_model::Manifest;
 use unlade_fn_model::isolation::{Preload, Template};
-use unlade_fn_model::pool::FunctionId;
+use unlade_fn_model::lifecycle::Version;
+use unlade_fn_model::pool::{FunctionId, Share};
 use unlade_s3::hint;
 
-use crate::deploy;
+use crate::deploy::Code;
 use crate::tenant::Tenant;
 
-/// A deployed function. A new deployment creates a new value.
+/// A version of a function. A new deployment creates a new value.
 pub struct Function {
     /// The number in the pool.
     pub id: FunctionId,
@@ -21,8 +21,12 @@ pub struct Function {
     pub name: String,
     /// The manifest.
     pub manifest: Manifest,
+    /// The version.
+    pub version: Version,
     /// Its files.
-    pub code: PathBuf,
+    pub code: Rc<Code>,
+    /// The operator's role that it has; `None` for the rights in its manifest.
+    pub role_name: Option<String>,
     /// The number of its role, which later deployments reuse.
     pub role: u64,
     /// Its tenant.
@@ -38,10 +42,25 @@ pub struct Function {
     pub(crate) is_removed: Cell<bool>,
     /// Notified when it is removed, replaced or dropped.
     pub(crate) removed: Rc<Notify>,
-    /// True if it was deployed: the gateway owns its files and removes them with it.
+    /// True if it was deployed: the gateway owns its files.
     pub is_deployed: bool,
-    /// True if its files are kept when it is dropped.
-    pub(crate) is_kept: Cell<bool>,
+    /// Its limits in the pool, once it is served.
+    pub(crate) share: Cell<Option<Share>>,
+}
+
+/// The name of a version among the functions that are served.
+pub fn key(name: &str, version: Version) -> String {
+    match version {
+        Version::Latest => name.to_owned(),
+        Version::Number(number) => format!("{name}:{number}"),
+    }
+}
+
+impl Function {
+    /// Its name among the functions that are served.
+    pub fn key(&self) -> String {
+        key(&self.name, self.version)
+    }
 }
 
 impl Drop for Function {
@@ -49,8 +68,5 @@ impl Drop for Function {
     fn drop(&mut self) {
         // The task that watches its template waits for this.
         self.removed.notify_one();
-        if self.is_removed.get() && self.is_deployed && !self.is_kept.get() {
-            deploy::discard(&self.code);
-        }
     }
 }

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Semaphore, oneshot};
 use unlade_fn_model::ManifestError;
 use unlade_fn_model::isolation::{Image, Isolation, Mode, Origin, Template};
+use unlade_fn_model::lambda::Refusal;
+use unlade_fn_model::lifecycle::{Edition, Record, Version};
 use unlade_fn_model::manifest::Backend;
 use unlade_fn_model::pool::{Action, FunctionId, InstanceId, InvocationId, Pool, Refused, Share};
 use unlade_guest_protocol::control::ControlHead;
@@ -19,9 +21,10 @@ use unlade_s3::hint;
 use crate::attached_instance::{self, AttachedInstance, Availability};
 use crate::auth::Keys;
 use crate::config::{DEFAULT_TENANT, GatewayConfig, REGION, TenantConfig};
-use crate::deploy::Revision;
-use crate::function::Function;
+use crate::deploy::{self, Revision};
+use crate::function::{Function, key};
 use crate::permit;
+use crate::registry::Registry;
 use crate::store::Access;
 use crate::tenant::relay;
 use crate::tenants::Tenants;
@@ -30,6 +33,8 @@ use crate::tenants::Tenants;
 const TICK: Duration = Duration::from_millis(500);
 /// Interval of the measurements of instances.
 const MEASURE: Duration = Duration::from_secs(5);
+/// Most long bodies of unauthenticated senders at a time.
+const UPLOADS_MAX: usize = 2;
 /// Minimum charge of an instance.
 const CHARGE_BYTES_MIN: u64 = 4 << 20;
 
@@ -39,6 +44,25 @@ pub struct Assigned {
     pub attached_instance: Rc<AttachedInstance>,
     /// True if this is its first invocation.
     pub is_first: bool,
+}
+
+/// An invocation that is counted as running, until it is dropped.
+pub struct Entered {
+    host: Rc<Host>,
+    name: String,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.host.running.set(self.host.running.get() - 1);
+        let mut running_by = self.host.running_by.borrow_mut();
+        if let Some(running) = running_by.get_mut(&self.name) {
+            *running -= 1;
+            if *running == 0 {
+                running_by.remove(&self.name);
+            }
+        }
+    }
 }
 
 /// The state of a gateway.
@@ -51,6 +75,8 @@ pub struct Host {
     pub guest: PathBuf,
     /// The metrics.
     pub meter: Arc<Meter>,
+    /// The records of deployed functions.
+    pub registry: Registry,
     backends: HashMap<Backend, Rc<dyn Isolation>>,
     pool: RefCell<Pool>,
     functions: RefCell<BTreeMap<String, Rc<Function>>>,
@@ -66,9 +92,13 @@ pub struct Host {
     pub keys: RefCell<Option<Keys>>,
     /// Permits of functions that are being tried.
     pub trials: Semaphore,
+    /// Permits of long bodies whose senders are not authenticated yet.
+    pub uploads: Semaphore,
     next: Cell<u64>,
     /// Number of unanswered invocations.
     pub running: Cell<usize>,
+    /// Number of unanswered invocations, by function.
+    running_by: RefCell<HashMap<String, u32>>,
 }
 
 impl Host {
@@ -82,12 +112,14 @@ impl Host {
         meter: Arc<Meter>,
     ) -> Rc<Host> {
         let pool = RefCell::new(Pool::new(config.limits()));
+        let registry = Registry::new(&config.state);
         let (rules, trials) = (config.tenant.clone(), Semaphore::new(config.starting_max));
         Rc::new(Host {
             config,
             access,
             guest,
             meter,
+            registry,
             backends,
             pool,
             functions: RefCell::default(),
@@ -99,8 +131,10 @@ impl Host {
             rules: RefCell::new(rules),
             keys: RefCell::default(),
             trials,
+            uploads: Semaphore::new(UPLOADS_MAX),
             next: Cell::new(1),
             running: Cell::new(0),
+            running_by: RefCell::default(),
         })
     }
 
@@ -111,12 +145,12 @@ impl Host {
         next
     }
 
-    /// The function with this name.
-    pub fn function(&self, name: &str) -> Option<Rc<Function>> {
-        self.functions.borrow().get(name).cloned()
+    /// The function with this name, or the version with this key ([`key`]).
+    pub fn function(&self, key: &str) -> Option<Rc<Function>> {
+        self.functions.borrow().get(key).cloned()
     }
 
-    /// All functions.
+    /// All functions, with their versions.
     pub fn functions(&self) -> Vec<Rc<Function>> {
         self.functions.borrow().values().cloned().collect()
     }
@@ -126,10 +160,10 @@ impl Host {
     /// # Errors
     /// The manifest is invalid, or it chooses something that its tenant may not.
     pub fn make(&self, name: &str, revision: Revision) -> Result<Rc<Function>, ManifestError> {
-        let Revision { manifest, code, tenant } = revision;
+        let Revision { manifest, code, tenant, version, role: role_name } = revision;
         manifest.check()?;
         let wrong = |key: &str, why: String| ManifestError { key: key.to_owned(), why };
-        permit::check(&tenant, &self.rules(&tenant), &manifest)?;
+        permit::check(&tenant, &self.rules(&tenant), &manifest, role_name.as_deref())?;
         let tenant = self.tenants.get(&tenant).ok_or_else(|| {
             wrong("tenant", format!("{tenant:?} is not in the gateway's configuration"))
         })?;
@@ -137,7 +171,7 @@ impl Host {
             let why = format!("{:?} is not offered by this gateway", manifest.isolation);
             return Err(wrong("isolation", why));
         }
-        let role = self.role(name.to_owned());
+        let role = self.role(key(name, version));
         Ok(Rc::new(Function {
             is_deployed: code.starts_with(self.config.state.join("functions")),
             id: self.next(),
@@ -145,13 +179,15 @@ impl Host {
             hints: manifest.templates()?,
             preload: RefCell::new(manifest.preload.clone()),
             manifest,
-            code,
+            version,
+            code: self.registry.code(&code),
+            role_name,
             role,
             tenant,
             template: tokio::sync::Mutex::default(),
             is_removed: Cell::new(false),
             removed: Rc::default(),
-            is_kept: Cell::new(false),
+            share: Cell::default(),
         }))
     }
 
@@ -160,13 +196,31 @@ impl Host {
         *self.roles.borrow_mut().entry(name).or_insert_with(|| self.next())
     }
 
+    /// Creates the function of an edition, which is not served yet.
+    ///
+    /// # Errors
+    /// As [`Host::make`].
+    pub fn make_edition(
+        &self,
+        name: &str,
+        tenant: &str,
+        version: Version,
+        edition: &Edition,
+    ) -> Result<Rc<Function>, ManifestError> {
+        let role = permit::role_name(&edition.role)?.map(str::to_owned);
+        let code = deploy::code(&self.config.state, name, edition.code);
+        let (manifest, tenant) = (edition.manifest.clone(), tenant.to_owned());
+        self.make(name, Revision { manifest, code, tenant, version, role })
+    }
+
     fn rules(&self, tenant: &str) -> TenantConfig {
         self.rules.borrow().get(tenant).cloned().unwrap_or_default()
     }
 
     /// The rights of a function.
     pub fn policy(&self, function: &Function) -> serde_json::Value {
-        permit::policy(&self.rules(&function.tenant.name), &function.manifest)
+        let rules = self.rules(&function.tenant.name);
+        permit::policy(&rules, &function.manifest, function.role_name.as_deref())
     }
 
     /// Refuses a function that chooses something that its tenant may not.
@@ -175,7 +229,8 @@ impl Host {
     /// The forbidden choice, and the configuration line that would allow it.
     pub fn permit(&self, function: &Function) -> Result<(), ManifestError> {
         let tenant = &function.tenant.name;
-        permit::check(tenant, &self.rules(tenant), &function.manifest)
+        let role = function.role_name.as_deref();
+        permit::check(tenant, &self.rules(tenant), &function.manifest, role)
     }
 
     /// Returns true if a tenant that is no longer configured must stay, because it has functions.
@@ -196,27 +251,91 @@ impl Host {
                 Ok(()) => function.tenant.role(function.role, self.policy(&function)),
                 Err(error) => {
                     tracing::error!(function = %function.name, %error, "is not served any more");
-                    self.retire_name(&function.name);
+                    self.remove(&function.key());
                 }
             }
         }
     }
 
-    /// Serves a function in place of the previous one with that name, whose instances finish their
+    /// Serves a function in place of the previous one with its key, whose instances finish their
     /// work.
     pub fn publish(&self, function: &Rc<Function>) {
-        let manifest = &function.manifest;
         function.tenant.role(function.role, self.policy(function));
-        let share = Share {
-            concurrency: manifest.concurrency as usize,
-            keep_alive: manifest.keep_alive,
-            charge_bytes: manifest.memory.0,
-        };
-        self.pool.borrow_mut().set(function.id, share);
+        self.share(function);
         self.by_id.borrow_mut().insert(function.id, function.clone());
-        let name = function.name.clone();
-        let before = self.functions.borrow_mut().insert(name, function.clone());
+        let before = self.functions.borrow_mut().insert(function.key(), function.clone());
         self.retire(before);
+    }
+
+    /// Tells the pool the limits of a function: those of its record, and of its manifest.
+    fn share(&self, function: &Function) {
+        let record = self.registry.get(&function.name).filter(|_| function.is_deployed);
+        let reserved = record.as_ref().and_then(|record| record.reserved);
+        let warm = record.map_or(0, |record| record.warm(function.version)) as usize;
+        let concurrency = reserved.unwrap_or(function.manifest.concurrency) as usize;
+        let share = Share {
+            concurrency: concurrency.max(warm).max(1),
+            keep_alive: function.manifest.keep_alive,
+            charge_bytes: function.manifest.memory.0,
+            warm,
+        };
+        if function.share.replace(Some(share)) != Some(share) {
+            self.pool.borrow_mut().set(function.id, share);
+        }
+    }
+
+    /// Serves the versions of a function's record, and no others. A version that cannot be served
+    /// is logged and omitted.
+    pub fn reconcile(self: &Rc<Host>, name: &str) {
+        let record = self.registry.get(name);
+        let is_due = |function: &Rc<Function>| {
+            let due = record.as_ref().is_some_and(|record| {
+                let is_there = record.edition(function.version).is_some();
+                is_there && record.tenant == function.tenant.name
+            });
+            due || function.name != name || !function.is_deployed
+        };
+        for function in self.functions().iter().filter(|function| !is_due(function)) {
+            self.remove(&function.key());
+        }
+        let Some(record) = record else { return };
+        for (version, edition) in record.editions() {
+            match self.function(&key(name, version)) {
+                Some(function) => self.share(&function),
+                None => self.serve_edition(name, &record, version, edition),
+            }
+        }
+    }
+
+    fn serve_edition(&self, name: &str, record: &Record, version: Version, edition: &Edition) {
+        match self.make_edition(name, &record.tenant, version, edition) {
+            Ok(function) => self.publish(&function),
+            Err(error) => {
+                self.meter.add(Event::FnDeployRefused);
+                tracing::error!(function = name, %version, %error, "is not served");
+            }
+        }
+    }
+
+    /// Counts an invocation as running.
+    ///
+    /// # Errors
+    /// As many of its function are running as are reserved for it.
+    pub fn enter(self: &Rc<Host>, function: &Function) -> Result<Entered, Refusal> {
+        let reserved = self.registry.get(&function.name).and_then(|record| record.reserved);
+        let mut running_by = self.running_by.borrow_mut();
+        let running = running_by.get(&function.name).copied().unwrap_or_default();
+        if let Some(reserved) = reserved.filter(|reserved| running >= *reserved) {
+            return Err(Refusal::Reserved(reserved));
+        }
+        running_by.insert(function.name.clone(), running + 1);
+        self.running.set(self.running.get() + 1);
+        Ok(Entered { host: self.clone(), name: function.name.clone() })
+    }
+
+    /// The number of started instances of a function.
+    pub fn available(&self, function: &Function) -> usize {
+        self.pool.borrow().available(function.id)
     }
 
     /// Applies new limits.
@@ -225,21 +344,12 @@ impl Host {
         self.act(actions);
     }
 
-    /// Removes a function; returns true if it existed.
-    pub fn remove(self: &Rc<Host>, name: &str) -> bool {
-        let found = self.functions.borrow_mut().remove(name);
+    /// Stops serving a function or a version; returns true if it existed.
+    pub fn remove(&self, key: &str) -> bool {
+        let found = self.functions.borrow_mut().remove(key);
         let there_was = found.is_some();
         self.retire(found);
         there_was
-    }
-
-    /// Stops serving a function, and keeps its files.
-    fn retire_name(&self, name: &str) {
-        let found = self.functions.borrow_mut().remove(name);
-        if let Some(function) = &found {
-            function.is_kept.set(true);
-        }
-        self.retire(found);
     }
 
     fn retire(&self, function: Option<Rc<Function>>) {
@@ -315,7 +425,7 @@ impl Host {
             environment.insert(name.to_owned(), value.to_owned());
         };
         set("AWS_LAMBDA_FUNCTION_NAME", &function.name);
-        set("AWS_LAMBDA_FUNCTION_VERSION", unlade_fn_model::lambda::LATEST);
+        set("AWS_LAMBDA_FUNCTION_VERSION", &function.version.to_string());
         set("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", &(manifest.memory.0 >> 20).to_string());
         set("_HANDLER", &manifest.handler);
         set("TZ", ":UTC");
@@ -347,7 +457,7 @@ impl Host {
         Image {
             function: function.name.clone(),
             handler: manifest.handler.clone(),
-            code: function.code.clone(),
+            code: function.code.path.clone(),
             guest: self.guest.clone(),
             python: python.clone(),
             packages: [manifest.packages.clone(), self.config.packages.clone()].concat(),

@@ -86,9 +86,17 @@ pub async fn invoke(
     objects: Vec<ObjectName>,
 ) -> Result<Answer, Refusal> {
     let invocation = uuid();
-    host.running.set(host.running.get() + 1);
-    let answered = attempt(host, function, &invocation, event, objects).await;
-    host.running.set(host.running.get() - 1);
+    let answered = match host.enter(function) {
+        Ok(entered) => {
+            let answered = attempt(host, function, &invocation, event, objects).await;
+            drop(entered);
+            answered
+        }
+        Err(refusal) => {
+            host.meter.add(Event::FnRefused);
+            Err(refusal)
+        }
+    };
     host.meter.add(match &answered {
         Ok(answer) if !answer.is_error => Event::FnInvoked,
         Ok(_) => Event::FnFailed,
@@ -175,7 +183,7 @@ async fn assign(host: &Rc<Host>, function: &mut Rc<Function>) -> Result<Assigned
             Err(Refused::Removed) => Refused::Removed,
             assigned => return assigned,
         };
-        match host.function(&function.name).filter(|found| found.id != function.id) {
+        match host.function(&function.key()).filter(|found| found.id != function.id) {
             Some(found) => *function = found,
             None => return Err(why),
         }
@@ -298,8 +306,9 @@ pub fn log(answer: &Answer, function: &Function) -> String {
         tail.push('\n');
     }
     format!(
-        "START RequestId: {id} Version: $LATEST\n{tail}END RequestId: {id}\nREPORT RequestId: \
+        "START RequestId: {id} Version: {}\n{tail}END RequestId: {id}\nREPORT RequestId: \
          {id}\tDuration: {handler_ms:.2} ms\tBilled Duration: {:.0} ms\tMemory Size: {} MB\n",
+        function.version,
         handler_ms.ceil(),
         function.manifest.memory.0 >> 20,
     )

@@ -21,15 +21,17 @@
 //!
 //! Modules, in the order in which an invocation passes them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: its configuration;
-//! - [`api`]: the HTTP requests; [`auth`]: the authentication of callers; [`credentials`]:
-//!   generated keys; [`permit`]: the choices that a deployment is allowed;
+//! - [`api`]: the HTTP server, with [`request`] and [`answer`]; [`auth`]: the authentication of
+//!   callers; [`credentials`]: generated keys; [`permit`]: the choices that a deployment is allowed;
+//! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
+//!   files of [`record_file`];
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
 //!   asynchronous invocations;
 //! - [`host`]: all functions, and the execution of the pool's actions; [`function`]: one function;
 //!   [`attached_instance`]: one instance, started and attached;
 //! - [`tenants`]: all tenants and their workers; [`worker`]: a worker's process, restarted when it
 //!   ends; [`tenant`]: its roles, and its connection; [`link`]: the messages on that connection;
-//! - [`deploy`]: deployments; [`trial`]: the trial import of a function; [`guest`]: the package
+//! - [`deploy`]: deployments, unpacked by [`archive`]; [`install`]: tried and served; [`trial`]: the trial import of a function; [`guest`]: the package
 //!   that instances import;
 //! - [`store`]: the built-in store; [`child`]: child processes.
 //!
@@ -38,7 +40,9 @@
 //! the worker's task. Requests are signed but not encrypted, hence `allow_remote`. No `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 pub mod api;
+pub mod archive;
 pub mod attached_instance;
 pub mod auth;
 pub mod child;
@@ -49,9 +53,14 @@ pub mod events;
 pub mod function;
 pub mod guest;
 pub mod host;
+pub mod install;
 pub mod invoke;
+pub mod lambda_api;
 pub mod link;
 pub mod permit;
+pub mod record_file;
+pub mod registry;
+pub mod request;
 pub mod serve;
 pub mod store;
 pub mod tenant;

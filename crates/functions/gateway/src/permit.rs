@@ -2,15 +2,21 @@
 //! manifest.
 
 use serde_json::{Value, json};
+use unlade_fn_model::lifecycle::reference::ACCOUNT;
 use unlade_fn_model::{Manifest, ManifestError};
 
-use crate::config::TenantConfig;
+use crate::config::{DEFAULT_ROLE, TenantConfig};
 
 /// Refuses a manifest that chooses something that its tenant may not.
 ///
 /// # Errors
 /// The forbidden choice, and the configuration line that would allow it.
-pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<(), ManifestError> {
+pub fn check(
+    tenant: &str,
+    rules: &TenantConfig,
+    manifest: &Manifest,
+    role: Option<&str>,
+) -> Result<(), ManifestError> {
     let refused = |key: &str, what: String, line: String| {
         let why = format!(
             "tenant {tenant} may not choose {what}; the operator allows it with `{line}` in \
@@ -39,6 +45,20 @@ pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<
         let line = format!("pythons = [{path}]");
         return refused("python", format!("the interpreter {path}"), line);
     }
+    if let Some(role) = role {
+        if !rules.roles.contains_key(role) {
+            let line = format!(
+                "roles.{role} = {{ statements = [{{ effect = \"allow\", actions = [\"s3:*\"], \
+                 resources = [\"BUCKET/*\"] }}] }}"
+            );
+            return refused("Role", format!("the role {role:?}"), line);
+        }
+        if manifest.role.is_some() {
+            let why =
+                format!("the function has the role {role:?}: remove `role` from its manifest");
+            return Err(ManifestError { key: "role".to_owned(), why });
+        }
+    }
     if manifest.role.as_ref().is_some_and(|role| role.get("boundary").is_some()) {
         let why = "the boundary is the operator's: `role` of the tenant".to_owned();
         return Err(ManifestError { key: "role".to_owned(), why });
@@ -46,18 +66,47 @@ pub fn check(tenant: &str, rules: &TenantConfig, manifest: &Manifest) -> Result<
     Ok(())
 }
 
-/// The rights of a function: those in its manifest, limited by those of the operator. Without a
-/// role it has all of the store and no other service, as [`Policy::of_store`].
+/// The rights of a function: those of its role or in its manifest, limited by those of the
+/// operator. With neither it has all of the store and no other service, as [`Policy::of_store`].
 ///
 /// [`Policy::of_store`]: unlade_s3::Policy::of_store
-pub fn policy(rules: &TenantConfig, manifest: &Manifest) -> Value {
+pub fn policy(rules: &TenantConfig, manifest: &Manifest, role: Option<&str>) -> Value {
     let of_store =
         json!({"statements": [{"effect": "allow", "actions": ["s3:*"], "resources": ["*"]}]});
-    let mut policy = manifest.role.clone().unwrap_or(of_store);
+    let mut policy = match role {
+        // A role that is configured no longer has no rights.
+        Some(role) => rules.roles.get(role).cloned().unwrap_or(json!({"statements": []})),
+        None => manifest.role.clone().unwrap_or(of_store),
+    };
     if let (Some(boundary), Some(policy)) = (&rules.role, policy.as_object_mut()) {
         policy.insert("boundary".to_owned(), boundary.clone());
     }
     policy
+}
+
+/// The ARN of a role.
+pub fn role_arn(name: &str) -> String {
+    format!("arn:aws:iam::{ACCOUNT}:role/{name}")
+}
+
+/// The name of the operator's role in an ARN; `None` for [`DEFAULT_ROLE`].
+///
+/// # Errors
+/// It is no ARN of a role.
+pub fn role_name(arn: &str) -> Result<Option<&str>, ManifestError> {
+    let parts: Vec<&str> = arn.splitn(6, ':').collect();
+    let path = match parts.as_slice() {
+        ["arn", _, "iam", _, _, path] => path.strip_prefix("role/"),
+        _ => None,
+    };
+    match path.and_then(|path| path.rsplit('/').next()).filter(|name| !name.is_empty()) {
+        Some(DEFAULT_ROLE) => Ok(None),
+        Some(name) => Ok(Some(name)),
+        None => {
+            let why = format!("{arn:?} is no role: {}", role_arn("NAME"));
+            Err(ManifestError { key: "Role".to_owned(), why })
+        }
+    }
 }
 
 #[cfg(test)]
@@ -80,18 +129,18 @@ mod tests {
             ("packages = [\"/etc\"]", "packages", "packages = [\"/etc\"]"),
             ("python = \"/tmp/evil\"", "python", "pythons = [\"/tmp/evil\"]"),
         ] {
-            let why = check("t", &rules(""), &manifest(more)).unwrap_err().to_string();
+            let why = check("t", &rules(""), &manifest(more), None).unwrap_err().to_string();
             assert!(why.starts_with(key) && why.contains(line), "{more}: {why}");
             assert!(why.contains("[tenant.t]"), "{why}");
         }
-        assert!(check("t", &rules(""), &manifest("mode = \"sdk\"")).is_ok());
+        assert!(check("t", &rules(""), &manifest("mode = \"sdk\""), None).is_ok());
         let wide = rules("modes = [\"stock\"]\npackages = [\"/opt/p\"]\npythons = [\"/opt/py\"]\n");
         let more = "mode = \"stock\"\npackages = [\"/opt/p/x\"]\npython = \"/opt/py\"\n";
-        assert!(check("t", &wide, &manifest(more)).is_ok());
-        assert!(check("t", &wide, &manifest("")).is_err(), "only what is named");
+        assert!(check("t", &wide, &manifest(more), None).is_ok());
+        assert!(check("t", &wide, &manifest(""), None).is_err(), "only what is named");
         for path in ["/opt/pp", "/opt/p/../q", "opt/p"] {
             let more = format!("mode = \"stock\"\npackages = [{path:?}]\n");
-            assert!(check("t", &wide, &manifest(&more)).is_err(), "{path}");
+            assert!(check("t", &wide, &manifest(&more), None).is_err(), "{path}");
         }
     }
 
@@ -99,13 +148,39 @@ mod tests {
     fn a_role_is_within_the_operators() {
         let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
                    resources = [\"a/*\"]\n";
-        assert_eq!(policy(&rules(""), &manifest(own)).get("boundary"), None);
-        let absent = policy(&rules(""), &manifest(""));
+        assert_eq!(policy(&rules(""), &manifest(own), None).get("boundary"), None);
+        let absent = policy(&rules(""), &manifest(""), None);
         assert_eq!(unlade_s3::Policy::from_value(&absent).unwrap(), unlade_s3::Policy::of_store());
-        let bound = policy(&rules(own), &manifest(""));
+        let bound = policy(&rules(own), &manifest(""), None);
         assert_eq!(bound["boundary"]["statements"][0]["resources"][0], "a/*");
         assert_eq!(bound["statements"][0]["resources"][0], "*");
         let widened = manifest("[role]\nstatements = []\n[role.boundary]\nstatements = []\n");
-        assert!(check("t", &rules(own), &widened).is_err());
+        assert!(check("t", &rules(own), &widened, None).is_err());
+    }
+
+    #[test]
+    fn a_role_is_one_of_the_operators() {
+        let own = rules(
+            "[[roles.reader.statements]]\neffect = \"allow\"\nactions = [\"s3:GetObject\"]\n\
+             resources = [\"in/*\"]\n",
+        );
+        assert!(check("t", &own, &manifest(""), Some("reader")).is_ok());
+        let narrowed = manifest("[role]\nstatements = []\n");
+        assert!(check("t", &own, &narrowed, Some("reader")).is_err(), "one or the other");
+        let why = check("t", &own, &manifest(""), Some("writer")).unwrap_err().to_string();
+        assert!(why.contains("`roles.writer = {") && why.contains("[tenant.t]"), "{why}");
+        let rights = policy(&own, &manifest(""), Some("reader"));
+        assert_eq!(rights["statements"][0]["resources"][0], "in/*");
+        assert_eq!(policy(&own, &manifest(""), Some("writer"))["statements"], json!([]));
+    }
+
+    #[test]
+    fn roles_are_named_by_arns() {
+        assert_eq!(role_name(&role_arn("reader")).unwrap(), Some("reader"));
+        assert_eq!(role_name("arn:aws:iam::123456789012:role/a/b/reader").unwrap(), Some("reader"));
+        assert_eq!(role_name(&role_arn(DEFAULT_ROLE)).unwrap(), None);
+        for wrong in ["reader", "arn:aws:iam::1:user/x", "arn:aws:iam::1:role/", ""] {
+            assert!(role_name(wrong).is_err(), "{wrong}");
+        }
     }
 }

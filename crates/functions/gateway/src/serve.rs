@@ -246,15 +246,9 @@ async fn start_store(
 /// Loads the deployed functions, and those of the directory that can be imported. The others are
 /// logged and omitted.
 async fn load(host: &Rc<Host>) -> Result<(), GatewayError> {
-    deploy::sweep(&host.config.state)?;
-    for (name, revision) in deploy::deployed(&host.config.state)? {
-        match host.make(&name, revision) {
-            Ok(function) => host.publish(&function),
-            Err(error) => {
-                host.meter.add(Event::FnDeployRefused);
-                tracing::error!(function = name, %error, "is not served");
-            }
-        }
+    host.registry.load()?;
+    for (name, _) in host.registry.all() {
+        host.reconcile(&name);
     }
     if let Some(directory) = &host.config.functions {
         publish_all(host, deploy::of_directory(directory)?).await;
@@ -306,7 +300,7 @@ async fn tried(host: &Rc<Host>, function: &Rc<Function>) -> Result<(), String> {
 /// Returns true if a deployed function has the name of a function in the directory; the deployed
 /// one stays.
 fn is_deployed(host: &Host, name: &str) -> bool {
-    let is_deployed = host.function(name).is_some_and(|function| function.is_deployed);
+    let is_deployed = host.registry.get(name).is_some();
     if is_deployed {
         let why = "a deployed function has this name; remove one of them";
         tracing::error!(function = name, why, "not served from the directory");

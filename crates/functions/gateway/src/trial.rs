@@ -35,7 +35,7 @@ pub async fn check(
     let _place = host.trials.acquire().await;
     let id = INSTANCE_FIRST + host.next();
     // The function that currently serves keeps its own role.
-    let role = host.role(format!("{}, tried", function.name));
+    let role = host.role(format!("{}, tried", function.key()));
     function.tenant.role(role, host.policy(function));
     let patience = host.config.start_timeout;
     let start = attached_instance::start(id, function, template, role, patience);

@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::manifest::is_name;
 use crate::pool::Refused;
 
 /// Most bytes of an event, and of a result.
 pub const EVENT_BYTES_MAX: usize = 6 * 1024 * 1024;
 /// Most bytes of an asynchronous event.
 pub const ASYNC_EVENT_BYTES_MAX: usize = 1024 * 1024;
-/// The only version.
+/// The name of the version that deployments change.
 pub const LATEST: &str = "$LATEST";
 /// The value of the error header if the function failed.
 pub const UNHANDLED: &str = "Unhandled";
@@ -66,6 +65,12 @@ pub enum Denial {
 pub enum Refusal {
     /// There is no such function.
     NotFound(String),
+    /// There is no such version, alias, policy or statement, with the reason.
+    Absent(String),
+    /// A version or an alias has no provisioned concurrency.
+    NotProvisioned(String),
+    /// The function has as many running invocations as are reserved for it.
+    Reserved(u32),
     /// Too many requests, with the reason.
     Throttled(Refused),
     /// The event is too long: its limit in bytes.
@@ -76,6 +81,10 @@ pub enum Refusal {
     Parameter(String),
     /// The function cannot be changed now.
     Conflict(String),
+    /// The state is not the one that the caller expects.
+    Precondition(String),
+    /// The resource policy would be too long: its limit in bytes.
+    PolicyTooLong(usize),
     /// The caller is denied.
     Denied(Denial, String),
     /// The operation is not supported.
@@ -88,13 +97,14 @@ impl Refusal {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::NotFound(_) => 404,
+            Refusal::NotFound(_) | Refusal::Absent(_) | Refusal::NotProvisioned(_) => 404,
             Refusal::Throttled(Refused::Start(_)) => 502,
             Refusal::Throttled(Refused::Removed) => 404,
-            Refusal::Throttled(_) => 429,
+            Refusal::Throttled(_) | Refusal::Reserved(_) => 429,
             Refusal::TooLarge(_) => 413,
-            Refusal::Content(_) | Refusal::Parameter(_) => 400,
+            Refusal::Content(_) | Refusal::Parameter(_) | Refusal::PolicyTooLong(_) => 400,
             Refusal::Conflict(_) => 409,
+            Refusal::Precondition(_) => 412,
             Refusal::Denied(..) => 403,
             Refusal::Unsupported(_) => 501,
             Refusal::Service(_) => 500,
@@ -104,15 +114,18 @@ impl Refusal {
     /// The error code, from which SDKs derive an exception.
     pub fn code(&self) -> &'static str {
         match self {
-            Refusal::NotFound(_) | Refusal::Throttled(Refused::Removed) => {
+            Refusal::NotFound(_) | Refusal::Absent(_) | Refusal::Throttled(Refused::Removed) => {
                 "ResourceNotFoundException"
             }
+            Refusal::NotProvisioned(_) => "ProvisionedConcurrencyConfigNotFoundException",
             Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
-            Refusal::Throttled(_) => "TooManyRequestsException",
+            Refusal::Throttled(_) | Refusal::Reserved(_) => "TooManyRequestsException",
             Refusal::TooLarge(_) => "RequestTooLargeException",
             Refusal::Content(_) => "InvalidRequestContentException",
             Refusal::Parameter(_) => "InvalidParameterValueException",
             Refusal::Conflict(_) => "ResourceConflictException",
+            Refusal::Precondition(_) => "PreconditionFailedException",
+            Refusal::PolicyTooLong(_) => "PolicyLengthExceededException",
             Refusal::Denied(Denial::Missing, _) => "MissingAuthenticationTokenException",
             Refusal::Denied(Denial::Incomplete, _) => "IncompleteSignatureException",
             Refusal::Denied(Denial::Unrecognised, _) => "UnrecognizedClientException",
@@ -148,7 +161,17 @@ impl Refusal {
             Refusal::Content(why) => {
                 format!("Could not parse request body into json: {why}")
             }
-            Refusal::Parameter(why)
+            Refusal::Reserved(reserved) => format!(
+                "Rate Exceeded. The function has {reserved} invocations at a time reserved, and \
+                 they run; raise its reserved concurrency (PutFunctionConcurrency), or try again"
+            ),
+            Refusal::PolicyTooLong(bytes_max) => {
+                format!("the policy would be longer than {bytes_max} bytes: remove statements")
+            }
+            Refusal::Absent(why)
+            | Refusal::NotProvisioned(why)
+            | Refusal::Precondition(why)
+            | Refusal::Parameter(why)
             | Refusal::Conflict(why)
             | Refusal::Denied(_, why)
             | Refusal::Unsupported(why)
@@ -160,43 +183,16 @@ impl Refusal {
     pub fn body(&self) -> String {
         let kind = if self.status() < 500 { "User" } else { "Service" };
         let mut body = json!({"Type": kind, "message": self.message(), "Message": self.message()});
-        if let Refusal::Throttled(why) = self {
-            let reason = match why {
-                Refused::Memory => "CallerRateLimitExceeded",
-                _ => "ConcurrentInvocationLimitExceeded",
-            };
+        let reason = match self {
+            Refusal::Throttled(Refused::Memory) => Some("CallerRateLimitExceeded"),
+            Refusal::Throttled(_) => Some("ConcurrentInvocationLimitExceeded"),
+            Refusal::Reserved(_) => Some("ReservedFunctionConcurrentInvocationLimitExceeded"),
+            _ => None,
+        };
+        if let Some(reason) = reason {
             body["Reason"] = reason.into();
         }
         body.to_string()
-    }
-}
-
-/// Parses the function's name from a name, or a partial or full ARN, with or without a qualifier.
-///
-/// # Errors
-/// The name is invalid, or the version is not [`LATEST`].
-pub fn function_name(text: &str, qualifier: Option<&str>) -> Result<String, Refusal> {
-    let wrong = || {
-        Refusal::Parameter(format!(
-            "{text:?} is no function: NAME, NAME:$LATEST or arn:aws:lambda:REGION:ACCOUNT:function:NAME"
-        ))
-    };
-    let parts: Vec<&str> = text.split(':').collect();
-    let (name, version) = match parts.as_slice() {
-        [name] => (*name, None),
-        [name, version] => (*name, Some(*version)),
-        ["arn", _, "lambda", _, _, "function", name] | [_, "function", name] => (*name, None),
-        ["arn", _, "lambda", _, _, "function", name, version] | [_, "function", name, version] => {
-            (*name, Some(*version))
-        }
-        _ => return Err(wrong()),
-    };
-    if !is_name(name) {
-        return Err(wrong());
-    }
-    match version.or(qualifier) {
-        None | Some(LATEST) => Ok(name.to_owned()),
-        Some(other) => Err(Refusal::NotFound(format!("{name}:{other}"))),
     }
 }
 
@@ -252,24 +248,6 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_are_found_in_arns() {
-        for text in [
-            "f-1",
-            "f-1:$LATEST",
-            "arn:aws:lambda:us-east-1:123456789012:function:f-1",
-            "arn:aws:lambda:us-east-1:123456789012:function:f-1:$LATEST",
-            "123456789012:function:f-1",
-        ] {
-            assert_eq!(function_name(text, None).unwrap(), "f-1", "{text}");
-        }
-        for text in ["", "../etc", "a:b:c", "arn:aws:s3:::bucket", "f/1"] {
-            assert_eq!(function_name(text, None).unwrap_err().status(), 400, "{text}");
-        }
-        assert_eq!(function_name("f:7", None).unwrap_err().status(), 404);
-        assert_eq!(function_name("f", Some("prod")).unwrap_err().status(), 404);
-    }
 
     #[test]
     fn refusals_have_lambdas_names() {

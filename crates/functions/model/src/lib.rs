@@ -7,7 +7,8 @@
 //! 1. [`manifest`]: the description of a function by its author, [`Manifest`];
 //! 2. [`pool`]: the assignment of invocations to instances: start, run, stop, refuse;
 //! 3. [`lambda`]: the types of the Invoke API: requests, refusals and failures;
-//! 4. [`isolation`]: the trait of isolation backends: processes, virtual machines.
+//! 4. [`lifecycle`]: versions, aliases, concurrency, tags and policies of a function;
+//! 5. [`isolation`]: the trait of isolation backends: processes, virtual machines.
 //!
 //! ```
 //! use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@
 //!     starting_max: 4,
 //! });
 //! let keep_alive = Duration::from_secs(60);
-//! pool.set(7, Share { concurrency: 1, keep_alive, charge_bytes: 128 << 20 });
+//! pool.set(7, Share { concurrency: 1, keep_alive, charge_bytes: 128 << 20, warm: 0 });
 //!
 //! let now = Instant::now();
 //! assert_eq!(pool.arrive(7, 100, now), [Action::Start { instance: 1, function: 7 }]);
@@ -46,6 +47,7 @@
 
 pub mod isolation;
 pub mod lambda;
+pub mod lifecycle;
 pub mod manifest;
 pub mod pool;
 

@@ -15,6 +15,9 @@ pub type InstanceId = u64;
 /// The number of an invocation, chosen by the caller.
 pub type InvocationId = u64;
 
+/// Ticks without a start of warm instances, after one that failed.
+const PAUSE_TICKS: u32 = 20;
+
 /// The limits of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -39,6 +42,8 @@ pub struct Share {
     pub keep_alive: Duration,
     /// The charge of an instance: its limit, or the measured memory.
     pub charge_bytes: u64,
+    /// Instances that are started without an invocation, and not stopped by age or for others.
+    pub warm: usize,
 }
 
 /// The reason why an invocation is not served.
@@ -124,6 +129,22 @@ struct Family {
     starting: usize,
     instances: usize,
     is_removed: bool,
+    /// Ticks without a start of warm instances, after one that failed.
+    pause_ticks: u32,
+}
+
+/// Instances of a function that are not stopping.
+fn living(members: &BTreeMap<InstanceId, Member>, function: FunctionId) -> usize {
+    let own = members.values().filter(|member| member.function == function);
+    own.filter(|member| member.state != State::Stopping).count()
+}
+
+/// The number of instances of a function that may stop.
+fn spare(members: &BTreeMap<InstanceId, Member>, function: FunctionId, family: &Family) -> usize {
+    match family.share.warm {
+        0 => usize::MAX,
+        warm => living(members, function).saturating_sub(warm),
+    }
 }
 
 /// The numbers of instances by state.
@@ -179,6 +200,7 @@ impl Pool {
             starting: 0,
             instances: 0,
             is_removed: false,
+            pause_ticks: 0,
         });
         family.share = share;
         family.is_removed = false;
@@ -318,6 +340,7 @@ impl Pool {
         match member.state {
             State::Starting => {
                 family.starting -= 1;
+                family.pause_ticks = PAUSE_TICKS;
                 if let Some(waiting) = family.waiting.pop_front() {
                     let why = Refused::Start(why.unwrap_or("the instance ended").to_owned());
                     actions.push(Action::Refuse { invocation: waiting.invocation, why });
@@ -354,19 +377,53 @@ impl Pool {
             if family.waiting.is_empty() {
                 self.hungry.remove(function);
             }
+            let mut spare = spare(&self.members, *function, family);
             for instance in family.idle.values() {
                 let since = self.members.get(instance).and_then(|member| member.since);
                 let since = since.unwrap_or(now);
-                if now.saturating_duration_since(since) < family.share.keep_alive {
+                if spare == 0 || now.saturating_duration_since(since) < family.share.keep_alive {
                     break;
                 }
+                spare -= 1;
                 old.push(*instance);
             }
         }
         for instance in old {
             self.stop(instance, &mut actions);
         }
+        self.warm_up(&mut actions);
         actions
+    }
+
+    /// The number of instances of a function that have started and are not stopping.
+    pub fn available(&self, function: FunctionId) -> usize {
+        let is_available = |state| matches!(state, State::Idle | State::Busy);
+        let own = self.members.values().filter(|member| member.function == function);
+        own.filter(|member| is_available(member.state)).count()
+    }
+
+    /// Starts the instances that are to be warm, within the limits.
+    fn warm_up(&mut self, actions: &mut Vec<Action>) {
+        let mut cold = Vec::new();
+        for (function, family) in &mut self.families {
+            if family.pause_ticks > 0 {
+                family.pause_ticks -= 1;
+            } else if family.share.warm > 0 && !family.is_removed {
+                cold.push(*function);
+            }
+        }
+        for function in cold {
+            while let Some(family) = self.families.get(&function) {
+                let share = family.share;
+                let is_full = family.starting >= self.limits.starting_max
+                    || family.instances >= share.concurrency
+                    || living(&self.members, function) >= share.warm;
+                if is_full || self.make_room(share.charge_bytes, actions).is_err() {
+                    break;
+                }
+                self.start(function, share.charge_bytes, actions);
+            }
+        }
     }
 
     /// The numbers of instances by state.
@@ -429,17 +486,21 @@ impl Pool {
             }
             let charged_bytes = family.share.charge_bytes;
             self.make_room(charged_bytes, actions)?;
-            let instance = self.next_instance;
-            self.next_instance += 1;
-            let Some(family) = self.families.get_mut(&function) else { return Ok(()) };
-            family.starting += 1;
-            family.instances += 1;
-            self.charged_bytes += charged_bytes;
-            let (state, turn, has_run) = (State::Starting, u64::MAX, false);
-            let member = Member { function, state, since: None, turn, charged_bytes, has_run };
-            self.members.insert(instance, member);
-            actions.push(Action::Start { instance, function });
+            self.start(function, charged_bytes, actions);
         }
+    }
+
+    fn start(&mut self, function: FunctionId, charged_bytes: u64, actions: &mut Vec<Action>) {
+        let Some(family) = self.families.get_mut(&function) else { return };
+        family.starting += 1;
+        family.instances += 1;
+        self.charged_bytes += charged_bytes;
+        let instance = self.next_instance;
+        self.next_instance += 1;
+        let (state, turn, has_run) = (State::Starting, u64::MAX, false);
+        let member = Member { function, state, since: None, turn, charged_bytes, has_run };
+        self.members.insert(instance, member);
+        actions.push(Action::Start { instance, function });
     }
 
     /// Stops the least recently used idle instances until there is room. A stopping instance
@@ -463,9 +524,12 @@ impl Pool {
             members -= 1;
         }
         let mut idle: Vec<(u64, InstanceId, u64)> = Vec::new();
-        for (instance, member) in &self.members {
-            if member.state == State::Idle {
-                idle.push((member.turn, *instance, member.charged_bytes));
+        for (function, family) in &self.families {
+            // The least recently used ones are not those that are kept warm.
+            let spare = spare(&self.members, *function, family);
+            for (turn, instance) in family.idle.iter().take(spare) {
+                let charged_bytes = self.members.get(instance).map_or(0, |own| own.charged_bytes);
+                idle.push((*turn, *instance, charged_bytes));
             }
         }
         idle.sort_unstable();

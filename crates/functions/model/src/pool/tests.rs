@@ -11,7 +11,7 @@ const LIMITS: Limits = Limits {
 };
 
 fn share(concurrency: usize, charge_bytes: u64) -> Share {
-    Share { concurrency, keep_alive: Duration::from_secs(60), charge_bytes }
+    Share { concurrency, keep_alive: Duration::from_secs(60), charge_bytes, warm: 0 }
 }
 
 fn started(actions: &[Action]) -> Vec<InstanceId> {
@@ -144,6 +144,35 @@ fn idle_instances_grow_old_and_removed_functions_end() {
     assert_eq!(pool.census(), Census::default());
 }
 
+#[test]
+fn warm_instances_are_started_ahead_and_kept() {
+    let (mut pool, now) = (Pool::new(LIMITS), Instant::now());
+    pool.set(1, Share { warm: 2, ..share(3, 3) });
+    pool.set(2, share(5, 5));
+    let warm = started(&pool.tick(now));
+    assert_eq!(warm.len(), 2);
+    assert_eq!(pool.tick(now), [], "they are starting");
+    for instance in &warm {
+        assert_eq!(pool.ready(*instance, now), []);
+    }
+    assert_eq!((pool.available(1), pool.available(2)), (2, 0));
+    let later = now + Duration::from_secs(100);
+    assert_eq!(pool.tick(later), [], "age stops none");
+    let why = Refused::Memory;
+    assert_eq!(pool.arrive(2, 1, later), [Action::Refuse { invocation: 1, why }], "nor others");
+    let run = Action::Run { instance: warm[1], invocation: 2, is_first: true };
+    assert_eq!(pool.arrive(1, 2, later), [run]);
+    pool.gone(warm[1], None);
+    let again = started(&pool.tick(later));
+    assert_eq!(again.len(), 1, "one that ends is replaced");
+    pool.gone(again[0], Some("no"));
+    assert_eq!(pool.tick(later), [], "after a failure it waits");
+    let tried = (0..=PAUSE_TICKS).map(|_| started(&pool.tick(later)).len()).sum::<usize>();
+    assert_eq!(tried, 1);
+    pool.set(1, share(3, 3));
+    assert_eq!(pool.tick(later).len(), 1, "an idle one grows old again");
+}
+
 /// A slow reference model of a gateway.
 #[derive(Default)]
 struct World {
@@ -193,6 +222,10 @@ impl World {
                     let at = self.idle.iter().position(|(id, _)| id == instance);
                     let (instance, function) = self.idle.remove(at.expect("only idle ones stop"));
                     self.stopping.insert(instance, function);
+                    let stopping = self.stopping.values().filter(|f| **f == function).count();
+                    let own = self.all().iter().filter(|f| **f == function).count();
+                    let warm = self.shares[&function].warm;
+                    assert!(own - stopping >= warm, "warm ones stay");
                 }
                 Action::Refuse { invocation, .. } => {
                     assert!(self.waiting.remove(invocation).is_some(), "it waited");
@@ -244,7 +277,10 @@ fn every_invocation_runs_or_is_refused_once_within_the_limits() {
         let (mut pool, mut world) = (Pool::new(LIMITS), World::default());
         let mut now = Instant::now();
         for function in 1..=3 {
-            let share = share(1 + random.below(4) as usize, 1 + random.below(5));
+            let mut share = share(1 + random.below(4) as usize, 1 + random.below(5));
+            if random.below(3) == 0 {
+                share.warm = random.below(share.concurrency as u64 + 1) as usize;
+            }
             pool.set(function, share);
             world.shares.insert(function, share);
         }

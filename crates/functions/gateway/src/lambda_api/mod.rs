@@ -1,0 +1,77 @@
+//! Lambda's REST API for the life cycle of functions, as SDKs and tools call it. One file for each
+//! family of operations; `docs/functions/api.md` lists all of them.
+
+mod account;
+mod aliases;
+mod concurrency;
+mod create;
+mod functions;
+mod operation;
+mod parameters;
+mod permissions;
+mod settings;
+mod tags;
+mod update;
+mod versions;
+mod view;
+
+use std::rc::Rc;
+
+use unlade_fn_model::lambda::Refusal;
+
+use crate::answer::Reply;
+use crate::host::Host;
+use crate::request::{AuthenticatedRequest, Query, unpercent};
+
+use operation::Kind;
+pub use operation::Operation;
+use parameters::Parameters;
+use view::Call;
+pub use view::View;
+
+/// Serves a request of an authenticated caller.
+///
+/// # Errors
+/// The request is refused.
+pub async fn serve(
+    host: &Rc<Host>,
+    operation: Operation,
+    asked: AuthenticatedRequest,
+) -> Result<Reply, Refusal> {
+    let bytes_max = operation.body_bytes_max();
+    let parameters = Parameters::read(asked.body, bytes_max).await?;
+    let query = Query::parse(asked.head.uri.query().unwrap_or_default())?;
+    let Operation { kind, target, item } = operation;
+    let (target, item) = (unpercent(&target)?, unpercent(&item)?);
+    let call = Call { host, caller: asked.caller, target, item, query, parameters };
+    match kind {
+        Kind::CreateFunction => create::create(call).await,
+        Kind::ListFunctions => functions::list(&call),
+        Kind::GetFunction => functions::get(&call),
+        Kind::GetFunctionConfiguration => functions::configuration(&call),
+        Kind::DeleteFunction => functions::delete(&call).await,
+        Kind::UpdateFunctionCode => update::code(call).await,
+        Kind::UpdateFunctionConfiguration => update::configuration(call).await,
+        Kind::PublishVersion => versions::publish(call).await,
+        Kind::ListVersionsByFunction => versions::list(&call),
+        Kind::CreateAlias => aliases::create(call).await,
+        Kind::GetAlias => aliases::get(&call),
+        Kind::UpdateAlias => aliases::update(call).await,
+        Kind::DeleteAlias => aliases::delete(&call).await,
+        Kind::ListAliases => aliases::list(&call),
+        Kind::PutFunctionConcurrency => concurrency::reserve(call).await,
+        Kind::GetFunctionConcurrency => concurrency::reserved(&call),
+        Kind::DeleteFunctionConcurrency => concurrency::unreserve(&call).await,
+        Kind::PutProvisionedConcurrencyConfig => concurrency::provision(call).await,
+        Kind::GetProvisionedConcurrencyConfig => concurrency::provisioned(&call),
+        Kind::DeleteProvisionedConcurrencyConfig => concurrency::unprovision(&call).await,
+        Kind::TagResource => tags::tag(call).await,
+        Kind::UntagResource => tags::untag(&call).await,
+        Kind::ListTags => tags::list(&call),
+        Kind::AddPermission => permissions::add(call).await,
+        Kind::RemovePermission => permissions::remove(&call).await,
+        Kind::GetPolicy => permissions::get(&call),
+        Kind::GetAccountSettings => Ok(account::settings(&call)),
+        Kind::GetFunctionCodeSigningConfig => account::code_signing(&call),
+    }
+}
