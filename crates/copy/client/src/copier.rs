@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use unlade_copy_kernels::Hint;
 use unlade_copy_kernels::probes::{self, NO_TICKET};
+use unlade_copy_kernels::remap::Choice;
 use unlade_copy_scheduler::admit::QUEUED_BYTES_MIN;
 use unlade_copy_service::{Attachment, TaskFailure};
 use unlade_shm::{Flags, Queue, Task, Ticket, segment};
@@ -20,7 +21,6 @@ use crate::failures::{AT_ONCE, DEFERRED, Failures};
 use crate::fork::OnceInChild;
 use crate::link::Link;
 use crate::pending::{Kind, Pending, Queued};
-use crate::remap::Remaps;
 use crate::remote::Remote;
 use crate::stats::Stats;
 use crate::window_probe::WindowProbe;
@@ -50,7 +50,7 @@ pub struct Copier {
     unserved_bytes: AtomicU64,
     /// In a child after a fork: the claims of the parent's threads have been released.
     orphaned: OnceInChild,
-    pub(crate) remaps: Remaps,
+    pub(crate) remaps: Choice,
 }
 
 /// Options of a copy.
@@ -172,7 +172,7 @@ impl Copier {
             origin: Instant::now(),
             unserved_bytes: AtomicU64::new(0),
             orphaned: OnceInChild::default(),
-            remaps: Remaps::default(),
+            remaps: Choice::default(),
             attachment,
         };
         // Its first copies are looked at: those that are too short for the admission are noted.

@@ -132,7 +132,6 @@ pub use link::Link;
 pub use owned::Owned;
 pub use page_memory::PageMemory;
 pub use process::{Service, StartError};
-pub use remap::Remaps;
 pub use remote::{Options, Remote, RemoteError, SharedMemory};
 pub use rustix::net::{RecvFlags, SendFlags};
 pub use scope::{Pending, Scope};
@@ -140,6 +139,7 @@ pub use snapshot::{Snapshot, SnapshotError, SnapshotOptions};
 pub use sockets::Sent;
 pub use stats::{Stats, StatsRead};
 pub use unlade_copy_kernels::prefetch;
+pub use unlade_copy_kernels::remap::Choice as Remaps;
 pub use unlade_copy_service::daemon::SOCKET;
 pub use unlade_copy_service::daemon::message::{Class, Limits, Refusal};
 pub use unlade_copy_service::{

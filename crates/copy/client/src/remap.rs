@@ -11,21 +11,9 @@ use unlade_copy_service::TaskFailure;
 use crate::at_once::{hint_for, is_refused};
 use crate::copier::Copier;
 
-/// Which copies of a source that is given up are made by the page tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Remaps {
-    /// Those for which that was measured to take less time.
-    #[default]
-    Measured,
-    /// All for which it is possible.
-    Always,
-    /// None.
-    Never,
-}
-
 impl Copier {
     /// Sets which copies of a source that is given up are made by the page tables.
-    pub fn with_remaps(mut self, remaps: Remaps) -> Copier {
+    pub fn with_remaps(mut self, remaps: Choice) -> Copier {
         self.remaps = remaps;
         self
     }
@@ -61,17 +49,12 @@ impl Copier {
     /// # Safety
     /// As for [`Copier::remap`]; the ranges neither overlap nor wrap.
     unsafe fn remap_ranges(&self, dst: usize, src: usize, len: usize, site: usize) -> bool {
-        let choice = match self.remaps {
-            Remaps::Measured => Choice::Measured,
-            Remaps::Always => Choice::Always,
-            Remaps::Never => return false,
-        };
         // Memory that is shared with a daemon stays where it is.
-        if len < REMAP_BYTES_MIN || self.local().is_none() {
+        if len < REMAP_BYTES_MIN || self.local().is_none() || self.remaps == Choice::Never {
             return false;
         }
         let Some(remapper) = Remapper::of_process() else { return false };
-        let Some(plan) = remapper.plan(dst, src, len, site, choice) else { return false };
+        let Some(plan) = remapper.plan(dst, src, len, site, self.remaps) else { return false };
         self.precede_remap(dst, src, len);
         // SAFETY: the caller's promise; and all copies of this client that touch the ranges are
         // over.

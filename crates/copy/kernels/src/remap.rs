@@ -41,14 +41,16 @@ const MEASURED_AFTER_BYTES: usize = 1 << 20;
 /// Maximum number of descriptors that one memory opens: processes after vfork(2) share it.
 const OPENED_MAX: u32 = 16;
 
-/// Which copies are made by pages, of those that can be.
+/// Which copies of a source that is given up are made by moving pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
-    /// Those for which moving pages was measured to take less time.
+    /// Those for which that was measured to take less time.
     #[default]
     Measured,
-    /// All.
+    /// All for which it is possible.
     Always,
+    /// None.
+    Never,
 }
 
 /// How pages move.
@@ -176,6 +178,7 @@ impl Remapper {
             return None;
         }
         let costs = match choice {
+            Choice::Never => return None,
             Choice::Always => None,
             Choice::Measured => Some(self.costs(len)?),
         };

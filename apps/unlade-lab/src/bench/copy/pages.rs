@@ -79,6 +79,16 @@ impl Pair {
     }
 }
 
+/// Copies at a call site of its own for each kind of pages: what the admission learns of one does not
+/// hold for another.
+fn give_up(copier: &Copier, pages: Pages, source: &mut [u8], destination: &mut [u8]) {
+    copier.scope(|scope| match pages {
+        Pages::New => drop(scope.copy_last_use(source, destination)),
+        Pages::Huge => drop(scope.copy_last_use(source, destination)),
+        Pages::Small => drop(scope.copy_last_use(source, destination)),
+    });
+}
+
 /// Times of each loop, then of the copy that gives its source up; by [`Pair::time`].
 fn measure(
     copier: &Copier,
@@ -92,7 +102,7 @@ fn measure(
         let mut pair = Pair::new(bytes, pages, is_cold)?;
         let times = pair.time(|source, destination| match kernel {
             Some(kernel) => kernel.copy_slice(destination, source),
-            None => copier.scope(|scope| drop(scope.copy_last_use(source, destination))),
+            None => give_up(copier, pages, source, destination),
         });
         if !pair.destination.iter().all(|byte| *byte == 7) {
             bail!("a copy of {bytes} bytes has lost some");
