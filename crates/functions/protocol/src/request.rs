@@ -48,6 +48,9 @@ const FIELDS_OF_THE_HOST: &[&str] = &[
     "x-amz-date",
     "x-amz-region-set",
     "x-amz-security-token",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
 ];
 /// Beginnings of names of header fields that the host makes, or that address a metadata service.
 const FIELDS_OF_THE_HOST_BEGIN: &[&str] = &["x-unlade-", "x-forwarded-", "x-aws-ec2-metadata-"];

@@ -2,27 +2,24 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use serde::Deserialize;
-use unlade_config::{ByteSize, SettingsError};
+use unlade_config::ByteSize;
 use unlade_guest_protocol::Layout;
 use unlade_runtime::logs::LogConfig;
 
+use crate::config_error::value;
 use crate::copies::CopyService;
 use crate::cut::ServicesConfig;
 use crate::relay::Route;
-use crate::store::credentials::{CredentialsConfig, CredentialsError};
+use crate::store::credentials::CredentialsConfig;
 use crate::store::http::{Addressing, Endpoint};
 use crate::store::sign::Signer;
 use crate::tenant::Limits;
+use crate::tls::tls;
 
-/// Usual paths of the system's trusted certificate authorities.
-const AUTHORITIES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt"];
+pub use crate::config_error::ConfigError;
 
 /// The file given to `unlade fn worker --config`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -236,29 +233,6 @@ impl Default for TenantConfig {
     }
 }
 
-/// An error in a configuration, or in a file that it names. The operator is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The text cannot be parsed.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
-    /// The keys cannot be read.
-    #[error("[store.credentials] {0}")]
-    Credentials(#[from] CredentialsError),
-    /// A value is invalid.
-    #[error("{key}: {why}")]
-    Value {
-        /// The key.
-        key: &'static str,
-        /// The reason.
-        why: String,
-    },
-}
-
-fn value(key: &'static str, why: impl std::fmt::Display) -> ConfigError {
-    ConfigError::Value { key, why: why.to_string() }
-}
-
 impl WorkerConfig {
     /// Reads and checks a configuration.
     ///
@@ -366,34 +340,6 @@ impl StoreConfig {
             idle_timeout: self.idle_timeout,
         })
     }
-}
-
-/// The TLS configuration with the authorities of a file, or the system's; `key` names the file's
-/// key.
-///
-/// # Errors
-/// There are no authorities.
-pub fn tls(ca: Option<&Path>, key: &'static str) -> Result<Arc<rustls::ClientConfig>, ConfigError> {
-    let system = || AUTHORITIES.iter().map(PathBuf::from).find(|path| path.exists());
-    let path = ca.map(Path::to_owned).or_else(system);
-    let path = path.ok_or_else(|| value(key, "the system has no authorities; name a file"))?;
-    let mut roots = rustls::RootCertStore::empty();
-    let failed = |error: &dyn std::fmt::Display| value(key, format!("{path:?}: {error}"));
-    for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| failed(&e))? {
-        // A bundle may contain certificates that the parser does not support; the others are
-        // used.
-        let _ = roots.add(certificate.map_err(|e| failed(&e))?);
-    }
-    if roots.is_empty() {
-        return Err(value(key, format!("{path:?} has no certificate")));
-    }
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| value(key, error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Ok(Arc::new(config))
 }
 
 #[cfg(test)]

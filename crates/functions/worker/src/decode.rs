@@ -113,7 +113,7 @@ async fn request(caller: &Caller, submission: &Submission) -> Result<Option<Work
     let meta = (submission.meta_offset, submission.meta_bytes);
     let text = session_epoch.region().borrow().guest_meta(meta.0, meta.1)?;
     let (head, inline) = RequestHead::decode(&text).map_err(|error| {
-        cut::refused(caller, cut::Refusal::new(CutRefusal::Head, error.to_string()))
+        cut::execute::refused(caller, cut::Refusal::new(CutRefusal::Head, error.to_string()))
     })?;
     let limits = &caller.tenant.limits;
     let most = limits.staged_bytes_max.min(limits.body_bytes_max);

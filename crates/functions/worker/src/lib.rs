@@ -24,7 +24,7 @@
 //! Modules, in the order in which a call passes them:
 //! - [`worker`]: the process of one tenant, or [`shared`]: of several, which [`tenant_list`] reads
 //!   and [`scheduler`] schedules; [`serve`]: the service of one tenant; [`open`]: its construction;
-//!   [`config`]: the configuration; [`control`]: the socket where the gateway attaches instances;
+//!   [`config`]: the configuration, with [`config_error`] and [`tls`]; [`control`]: the socket where the gateway attaches instances;
 //!   [`gateway`]: messages to it;
 //! - [`tenant`]: the state that all instances share; [`quota`]: its resource limits;
 //! - [`session`]: one instance; [`channel`]: its stream; [`session_epoch`]: its epoch; [`region`]:
@@ -63,6 +63,7 @@ pub mod caller;
 pub mod channel;
 pub mod complete;
 pub mod config;
+pub mod config_error;
 pub mod control;
 pub mod copies;
 pub mod cut;
@@ -94,6 +95,7 @@ pub mod tenant;
 pub mod tenant_list;
 #[cfg(test)]
 mod testing;
+pub mod tls;
 pub mod worker;
 pub mod writeback;
 

@@ -77,7 +77,7 @@ async fn run(caller: &Caller, number: u64, staged: Staged) {
     let call = match text {
         Text::Call(call) => call,
         Text::Request(head) => {
-            let answer = cut::act(caller, &head, &body).await;
+            let answer = cut::execute::act(caller, &head, &body).await;
             return finish(caller, number, &head.operation, attempts, answer).await;
         }
     };

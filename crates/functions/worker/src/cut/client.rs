@@ -9,16 +9,17 @@ use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_http::Method;
 use unlade_metrics::CutRefusal;
 
-use super::Refusal;
 use super::config::ServicesConfig;
+use super::refusal::Refusal;
 use super::route::{self, Origin};
 use super::services::Service;
 use super::sign::{Scope, fields};
-use crate::config::{ConfigError, tls};
+use crate::config_error::ConfigError;
 use crate::store::credentials::Keys;
 use crate::store::http::{self, Dial};
 use crate::store::pool::Pool;
 use crate::store::{Body, Incoming, TransportError};
+use crate::tls::tls;
 
 /// The services that a tenant's functions reach.
 pub struct Services {

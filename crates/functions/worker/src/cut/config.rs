@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::route::Origin;
 use super::services::find;
-use crate::config::ConfigError;
+use crate::config_error::ConfigError;
 use crate::store::credentials::CredentialsConfig;
 
 /// Services other than S3. Without it no function reaches one.

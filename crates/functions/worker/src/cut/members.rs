@@ -48,6 +48,30 @@ impl Kept {
     }
 }
 
+/// The members of a service's JSON bodies that name resources.
+pub fn wanted(service: &str) -> &'static [&'static str] {
+    match service {
+        "dynamodb" => &[
+            "TableName",
+            "IndexName",
+            "RequestItems",
+            "TransactItems",
+            "Get",
+            "Put",
+            "Update",
+            "Delete",
+            "ConditionCheck",
+        ],
+        "sqs" => &["QueueUrl", "QueueName", "QueueOwnerAWSAccountId"],
+        "secretsmanager" => &["SecretId", "Name", "SecretIdList", "Filters"],
+        "ssm" => &["Name", "Names", "Path"],
+        "kinesis" => &["StreamName", "StreamARN"],
+        "events" => &["Entries", "EventBusName", "Name", "Rule", "EndpointId"],
+        "logs" => &["logGroupName", "logGroupIdentifier"],
+        _ => &[],
+    }
+}
+
 /// Reads a JSON object; keeps the members with `wanted` names at any depth below kept ones.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Requests to services other than S3: prepared by the function's own SDK and cut off where it
 //! would send them. The worker decides, signs and sends.
 //!
-//! Stages, in order: [`told`] (the operation that the request really is, by its protocol) →
+//! Stages, called by [`execute`], in order: [`told`] (the operation that the request really is, by its protocol) →
 //! [`resources`] with [`members`] (what it is on) → the role's policy, whose refusal is
 //! [`denial`] → [`route`] (the endpoint) → [`sign`] → [`client`]. [`services`] has the tables.
 //!
@@ -12,142 +12,16 @@
 pub mod client;
 pub mod config;
 pub mod denial;
+pub mod execute;
 pub mod form;
 pub mod members;
+pub mod refusal;
 pub mod resources;
 pub mod route;
 pub mod services;
 pub mod sign;
 pub mod told;
 
-use std::rc::Rc;
-
-use unlade_guest_protocol::{AnswerHead, RequestHead};
-use unlade_metrics::{CallEnd, CutRefusal, CutService, Event};
-use unlade_s3::failure::HostCode;
-
-use crate::answer::Answer;
-use crate::caller::Caller;
-use crate::fetch;
-use crate::flow::Flow;
-use crate::perform::Failed;
-use crate::prefetch::Bytes;
-use crate::store::{Body, Incoming};
-
 pub use client::Services;
 pub use config::ServicesConfig;
-
-/// The reason why a request is refused before a policy is asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// The kind, for the metrics.
-    pub kind: CutRefusal,
-    /// The reason, and what to do.
-    pub why: String,
-}
-
-impl Refusal {
-    /// Creates a refusal.
-    pub fn new(kind: CutRefusal, why: impl Into<String>) -> Refusal {
-        Refusal { kind, why: why.into() }
-    }
-}
-
-/// The label of a service in metrics.
-pub fn label(service: &str) -> CutService {
-    let is_name = |label: &&CutService| label.as_str() == service;
-    CutService::ALL.iter().find(is_name).copied().unwrap_or(CutService::Other)
-}
-
-/// Records a refusal; it is the failure of the call.
-pub fn refused(caller: &Caller, refusal: Refusal) -> Failed {
-    caller.tenant.meter.add(Event::HostioServiceRefused(refusal.kind));
-    let code = match refusal.kind {
-        CutRefusal::Endpoint | CutRefusal::Service => HostCode::Unsupported,
-        _ => HostCode::Invalid,
-    };
-    Failed::host(code, refusal.why)
-}
-
-/// Executes a request: it is checked, signed and sent, and the answer's body comes to the guest in
-/// slots.
-///
-/// # Errors
-/// The request is refused, or the service cannot be reached.
-pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result<Answer, Failed> {
-    let refuse = |refusal| refused(caller, refusal);
-    let service = services::find(&head.service).map_err(refuse)?;
-    let told = told::tell(service, head, body.bytes()).map_err(refuse)?;
-    let asked = resources::asked(service, head, &told);
-    if let Err(not_allowed) = caller.policy.decide_on(&asked) {
-        let (answer, body) = denial::answer(head, &told, &not_allowed);
-        let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));
-        let flow = Flow::new(Box::new(reader), caller.tenant.limits.window_slots);
-        return deliver(caller, answer, flow, CallEnd::Denied).await;
-    }
-    let services = &caller.tenant.services;
-    let route = services.route(service, head).map_err(refuse)?;
-    let meter = &caller.tenant.meter;
-    meter.add(Event::HostioServiceRequest(label(&head.service)));
-    meter.add_n(Event::HostioBytesOut, body.bytes().len() as u64);
-    let limit = caller.tenant.limits.call_timeout;
-    let work = services.send(&route, head, body, limit);
-    let Incoming { head: found, body } = tokio::time::timeout(limit, work)
-        .await
-        .map_err(|_| Failed::host(HostCode::Timeout, format!("no answer within {limit:?}")))??;
-    let answer = AnswerHead { http_status: found.status, headers: joined(found.headers) };
-    let flow = Flow::eager(body, caller.tenant.limits.window_slots);
-    let end = if found.status < 300 { CallEnd::Done } else { CallEnd::Service };
-    deliver(caller, answer, flow, end).await
-}
-
-async fn deliver(
-    caller: &Caller,
-    answer: AnswerHead,
-    flow: Flow,
-    end: CallEnd,
-) -> Result<Answer, Failed> {
-    Ok(match fetch::first(&caller.session_epoch, flow).await? {
-        Some(filled) => Answer::Http { head: answer, filled, end },
-        None => Answer::Refused,
-    })
-}
-
-/// Header fields with names in small letters; values of one name are joined, as an SDK's client
-/// joins them.
-fn joined(fields: Vec<(String, String)>) -> Vec<(String, String)> {
-    let mut out: Vec<(String, String)> = Vec::with_capacity(fields.len());
-    for (name, value) in fields {
-        let name = name.to_ascii_lowercase();
-        match out.iter_mut().find(|(found, _)| *found == name) {
-            Some((_, found)) => {
-                found.push_str(", ");
-                found.push_str(&value);
-            }
-            None => out.push((name, value)),
-        }
-    }
-    out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_are_bounded() {
-        assert_eq!(label("dynamodb"), CutService::Dynamodb);
-        assert_eq!(label("other"), CutService::Other);
-        assert_eq!(label("kms"), CutService::Other);
-        for service in CutService::ALL.iter().filter(|service| **service != CutService::Other) {
-            assert!(services::find(service.as_str()).is_ok(), "{service:?}");
-        }
-    }
-
-    #[test]
-    fn fields_of_one_name_are_joined() {
-        let field = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-        let found = joined(vec![field("A", "1"), field("b", "2"), field("a", "3")]);
-        assert_eq!(found, [field("a", "1, 3"), field("b", "2")]);
-    }
-}
+pub use refusal::Refusal;

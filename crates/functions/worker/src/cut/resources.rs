@@ -16,30 +16,6 @@ use super::told::{Parameters, Told};
 /// Most resources of a request that are decided one by one.
 const RESOURCES_MAX: usize = 512;
 
-/// The members of a service's JSON bodies that name resources.
-pub fn wanted(service: &str) -> &'static [&'static str] {
-    match service {
-        "dynamodb" => &[
-            "TableName",
-            "IndexName",
-            "RequestItems",
-            "TransactItems",
-            "Get",
-            "Put",
-            "Update",
-            "Delete",
-            "ConditionCheck",
-        ],
-        "sqs" => &["QueueUrl", "QueueName", "QueueOwnerAWSAccountId"],
-        "secretsmanager" => &["SecretId", "Name", "SecretIdList", "Filters"],
-        "ssm" => &["Name", "Names", "Path"],
-        "kinesis" => &["StreamName", "StreamARN"],
-        "events" => &["Entries", "EventBusName", "Name", "Rule", "EndpointId"],
-        "logs" => &["logGroupName", "logGroupIdentifier"],
-        _ => &[],
-    }
-}
-
 /// The actions of a request, each on a resource; at least one.
 pub fn asked(service: &Service, head: &RequestHead, told: &Told) -> Vec<Asked> {
     let Some(operation) = told.operation.as_deref() else {

@@ -3,7 +3,7 @@
 
 use unlade_metrics::CutRefusal;
 
-use super::Refusal;
+use super::refusal::Refusal;
 use super::services::Service;
 
 /// Beginnings of regions, and what their hosts end with in place of `amazonaws.com` and `api.aws`.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use unlade_guest_protocol::RequestHead;
 use unlade_metrics::CutRefusal;
 
-use super::Refusal;
+use super::refusal::Refusal;
 
 const SERVICES: &str = include_str!("services.txt");
 const OPERATIONS: &str = include_str!("operations.txt");

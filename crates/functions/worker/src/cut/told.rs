@@ -4,9 +4,10 @@
 use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_metrics::CutRefusal;
 
+use super::form;
 use super::members::{self, Kept, Unreadable};
+use super::refusal::Refusal;
 use super::services::{Service, by_path};
-use super::{Refusal, form, resources};
 
 const TARGET: &str = "x-amz-target";
 const CBOR: &str = "smithy-protocol";
@@ -111,7 +112,7 @@ fn json(service: &Service, head: &RequestHead, body: &[u8]) -> Result<Told, Refu
         }
         _ => return Err(refusal(format!("{TARGET} is not of {}", service.name))),
     };
-    let wanted = resources::wanted(service.name);
+    let wanted = members::wanted(service.name);
     let parameters = match wanted.is_empty() {
         true => Parameters::None,
         false => Parameters::Json(members::read(body, wanted)?),
