@@ -51,10 +51,10 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     for (name, content) in entries {
         let mut common = Vec::new();
         // Version, flags, method, time and date.
-        [20_u16, 0, 0, 0, 0x21].map(|word| common.extend(word.to_le_bytes()));
+        common.extend([20_u16, 0, 0, 0, 0x21].into_iter().flat_map(u16::to_le_bytes));
         let length = content.len() as u32;
-        [crc32(content), length, length].map(|word| common.extend(word.to_le_bytes()));
-        [name.len() as u16, 0].map(|word| common.extend(word.to_le_bytes()));
+        common.extend([crc32(content), length, length].into_iter().flat_map(u32::to_le_bytes));
+        common.extend([name.len() as u16, 0].into_iter().flat_map(u16::to_le_bytes));
         directory.extend(b"PK\x01\x02\x14\x03");
         directory.extend(&common);
         // No comment, first disk, attributes of a file, place.
@@ -70,8 +70,8 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (place, length, count) = (whole.len() as u32, directory.len() as u32, entries.len() as u16);
     whole.extend(directory);
     whole.extend(b"PK\x05\x06");
-    [0, 0, count, count].map(|word| whole.extend(word.to_le_bytes()));
-    [length, place].map(|word| whole.extend(word.to_le_bytes()));
+    whole.extend([0, 0, count, count].into_iter().flat_map(u16::to_le_bytes));
+    whole.extend([length, place].into_iter().flat_map(u32::to_le_bytes));
     whole.extend([0; 2]);
     whole
 }
