@@ -20,11 +20,9 @@ pub const COPIER_VERSION_PATCH: u32 = 0;
 pub const COPIER_LAZY: u32 = 1;
 /// Flag of a copy, a receive or a send: queue it, even if it is small.
 pub const COPIER_QUEUED: u32 = 2;
-/// Flag of a send or a copy: nothing will look at these bytes again, in what is sent or in the source
-/// of the copy. Its content is undefined afterwards; the memory stays mapped and writable. Of a send:
-/// also not, if amemcpy_lazily() would write exactly these bytes, in the source of that copy; bytes
-/// that are not received yet may go from socket to socket. Of a copy: its pages may be moved to the
-/// destination.
+/// Flag of a send or a copy: nothing will look at its bytes again, nor, if amemcpy_lazily() would write
+/// exactly what is sent, at the source of that copy. Their content is undefined afterwards. Bytes that
+/// are not received yet may go from socket to socket; pages of a copy may move to the destination.
 pub const COPIER_LAST_USE: u32 = 4;
 
 /// Delay of a lazy copy: until something needs the bytes. The copy is never made if its destination
@@ -129,8 +127,7 @@ pub struct TaskOpts {
     pub flags: u32,
     /// With COPIER_LAZY: the delay in microseconds; COPIER_UNTIL_NEEDED.
     pub lazy_us: u32,
-    /// Maximum size of the segments in which progress is reported, in bytes; at least 1024. 0: the
-    /// library chooses.
+    /// Maximum size of a segment, the unit of progress; at least 1024. 0: the library chooses.
     pub granularity_bytes: u32,
 }
 
@@ -193,7 +190,7 @@ pub struct CopierStats {
     pub remapped: u64,
     /// Bytes of these pages.
     pub remapped_bytes: u64,
-    /// Number of such copies for which the kernel moved fewer pages than planned.
+    /// Such copies for which fewer pages were moved than planned.
     pub remaps_refused: u64,
     /// Bytes of copies with COPIER_LAST_USE that were copied nevertheless.
     pub last_use_copied_bytes: u64,

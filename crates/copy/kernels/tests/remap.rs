@@ -141,7 +141,7 @@ fn ranges_that_cannot_move_are_left_to_a_copy() {
     let plan = |dst, src, len| remapper.plan(dst, src, len, 0, Choice::Always);
     assert_eq!(plan(dst + 1, src, BYTES / 2), None, "other places in a page");
     assert_eq!(plan(dst, src, REMAP_BYTES_MIN - 1), None, "too short");
-    assert_eq!(plan(dst, usize::MAX - 10 & !(PAGE - 1), BYTES), None, "it wraps");
+    assert_eq!(plan(dst, (usize::MAX - 10) & !(PAGE - 1), BYTES), None, "it wraps");
     assert_eq!(plan(dst, src, usize::MAX), None, "it wraps");
     assert!(
         plan(dst + 5, src + 5, BYTES - 5).is_some_and(|plan| plan.bytes == (PAGE - 5..BYTES - 5))

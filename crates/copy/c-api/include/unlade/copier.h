@@ -41,11 +41,9 @@
 #define COPIER_QUEUED 2
 
 /**
- * Flag of a send or a copy: nothing will look at these bytes again, in what is sent or in the source
- * of the copy. Its content is undefined afterwards; the memory stays mapped and writable. Of a send:
- * also not, if amemcpy_lazily() would write exactly these bytes, in the source of that copy; bytes
- * that are not received yet may go from socket to socket. Of a copy: its pages may be moved to the
- * destination.
+ * Flag of a send or a copy: nothing will look at its bytes again, nor, if amemcpy_lazily() would write
+ * exactly what is sent, at the source of that copy. Their content is undefined afterwards. Bytes that
+ * are not received yet may go from socket to socket; pages of a copy may move to the destination.
  */
 #define COPIER_LAST_USE 4
 
@@ -186,8 +184,7 @@ struct copier_task_opts {
      */
     uint32_t lazy_us;
     /**
-     * Maximum size of the segments in which progress is reported, in bytes; at least 1024. 0: the
-     * library chooses.
+     * Maximum size of a segment, the unit of progress; at least 1024. 0: the library chooses.
      */
     uint32_t granularity_bytes;
 };
@@ -294,7 +291,7 @@ struct copier_stats {
      */
     uint64_t remapped_bytes;
     /**
-     * Number of such copies for which the kernel moved fewer pages than planned.
+     * Such copies for which fewer pages were moved than planned.
      */
     uint64_t remaps_refused;
     /**
