@@ -177,6 +177,6 @@ mod tests {
         assert_eq!((head.http_status, body[0]), (403, b'{'));
         let (head, body) = of("cloudwatch", Protocol::Cbor);
         assert!(head.headers.iter().any(|(name, _)| name == "smithy-protocol"));
-        assert_eq!(&body[..12], b"\xa2\x7a\0\0\0\x06__type\x7a");
+        assert!(body.starts_with(b"\xa2\x7a\0\0\0\x06__type\x7a"), "{body:?}");
     }
 }
