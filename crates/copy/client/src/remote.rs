@@ -221,8 +221,8 @@ impl Remote {
         if self.passed.find(fd).is_some() || !self.is_served() {
             return Ok(());
         }
-        // The counters of such a socket are not those of its bytes.
-        if unlade_sys::sockopt::has_upper_protocol(&fd).unwrap_or(true) {
+        // The counters of such a socket are not those of its bytes. The daemon checks the rest.
+        if unlade_sys::sockopt::has_upper_protocol(&fd).unwrap_or(false) {
             return Err(Refusal::Socket.into());
         }
         self.forget_now(fd.as_raw_fd())?;
