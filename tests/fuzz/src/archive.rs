@@ -51,10 +51,10 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     for (name, content) in entries {
         let mut common = Vec::new();
         // Version, flags, method, time and date.
-        common.extend([20_u16, 0, 0, 0, 0x21].into_iter().flat_map(u16::to_le_bytes));
+        put16(&mut common, &[20, 0, 0, 0, 0x21]);
         let length = content.len() as u32;
-        common.extend([crc32(content), length, length].into_iter().flat_map(u32::to_le_bytes));
-        common.extend([name.len() as u16, 0].into_iter().flat_map(u16::to_le_bytes));
+        put32(&mut common, &[crc32(content), length, length]);
+        put16(&mut common, &[name.len() as u16, 0]);
         directory.extend(b"PK\x01\x02\x14\x03");
         directory.extend(&common);
         // No comment, first disk, attributes of a file, place.
@@ -70,10 +70,18 @@ fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (place, length, count) = (whole.len() as u32, directory.len() as u32, entries.len() as u16);
     whole.extend(directory);
     whole.extend(b"PK\x05\x06");
-    whole.extend([0, 0, count, count].into_iter().flat_map(u16::to_le_bytes));
-    whole.extend([length, place].into_iter().flat_map(u32::to_le_bytes));
+    put16(&mut whole, &[0, 0, count, count]);
+    put32(&mut whole, &[length, place]);
     whole.extend([0; 2]);
     whole
+}
+
+fn put16(out: &mut Vec<u8>, words: &[u16]) {
+    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+}
+
+fn put32(out: &mut Vec<u8>, words: &[u32]) {
+    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
 fn crc32(bytes: &[u8]) -> u32 {
