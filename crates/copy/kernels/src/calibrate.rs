@@ -345,7 +345,11 @@ mod tests {
     fn a_step_is_a_class_and_what_is_not_measured_keeps_its_loop() {
         let mut calibrator = Calibrator::default();
         let buffers = 1 + BUFFER_BYTES.div_ceil(TOUCHED_BYTES);
-        assert!((0..buffers + 1 + ROUNDS).all(|_| calibrator.step()));
+        for _ in 0..buffers + 1 + ROUNDS {
+            // However long the steps take on a busy machine.
+            calibrator.took = Duration::ZERO;
+            assert!(calibrator.step());
+        }
         assert_eq!(calibrator.classes.len(), 1);
         calibrator.took = BUDGET;
         let steps = (0..CLASSES).take_while(|_| calibrator.step()).count();
