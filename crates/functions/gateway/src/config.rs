@@ -210,7 +210,7 @@ impl TenantConfig {
         for (name, role) in &self.roles {
             if !is_name(name) || name == DEFAULT_ROLE {
                 let why = format!(
-                    "{name:?} must be letters, digits, - and _; {DEFAULT_ROLE} has the tenant's rights"
+                    "{name:?} must be letters, digits, - and _; {DEFAULT_ROLE} is built in"
                 );
                 return Err(value("[tenant] roles", why));
             }

@@ -72,7 +72,9 @@ pub fn message(not: &NotAllowed) -> String {
              {lines}"
         );
     }
-    let mut out = format!("the function's role does not allow {what}; add to function.toml:\n");
+    let mut out = format!(
+        "the function's role does not allow {what}; add to function.toml, or to its role in fn.toml:\n"
+    );
     out.push_str(&statement("role.statements", &action, resource));
     if not.is_default {
         out.push_str(&statement("role.statements", "s3:*", "*"));
