@@ -91,7 +91,7 @@ _SIGNER = _Signer()
 
 
 class Session:
-    """What botocore has an HTTP session for."""
+    """Takes the place of botocore's HTTP session."""
 
     def __init__(self, timeout=None, **_):
         self.service = self.region = self.netloc = None

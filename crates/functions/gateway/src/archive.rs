@@ -54,8 +54,7 @@ impl<'a> Place<'a> {
 
     /// The path of the next entry.
     fn path(&mut self, name: &Path) -> Result<PathBuf, ArchiveError> {
-        let too_large = || wrong(format!("more than {FILES_MAX} files or {CODE_BYTES_MAX} bytes"));
-        self.files = self.files.checked_sub(1).ok_or_else(too_large)?;
+        self.count(1)?;
         let is_plain =
             |part: Component<'_>| matches!(part, Component::Normal(_) | Component::CurDir);
         if !name.components().all(is_plain) || name.as_os_str().len() > PATH_BYTES_MAX {
@@ -64,9 +63,22 @@ impl<'a> Place<'a> {
         Ok(self.root.join(name))
     }
 
+    fn count(&mut self, files: usize) -> Result<(), ArchiveError> {
+        let too_large = || wrong(format!("more than {FILES_MAX} files and directories"));
+        self.files = self.files.checked_sub(files).ok_or_else(too_large)?;
+        Ok(())
+    }
+
     fn directory(&mut self, name: &Path) -> Result<(), ArchiveError> {
         let path = self.path(name)?;
-        fs::create_dir_all(&path).map_err(system(&path))
+        self.make_directory(&path)
+    }
+
+    /// Makes a directory and those above it, each of which counts.
+    fn make_directory(&mut self, path: &Path) -> Result<(), ArchiveError> {
+        let is_missing = |at: &&Path| *at != self.root && !at.exists();
+        self.count(path.ancestors().take_while(is_missing).count())?;
+        fs::create_dir_all(path).map_err(|error| wrong(format!("{}: {error}", path.display())))
     }
 
     fn file(
@@ -77,7 +89,7 @@ impl<'a> Place<'a> {
     ) -> Result<(), ArchiveError> {
         let path = self.path(name)?;
         if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent).map_err(|error| wrong(format!("{name:?}: {error}")))?;
+            self.make_directory(parent)?;
         }
         let mut file = fs::File::create(&path).map_err(|error| match error.kind() {
             io::ErrorKind::IsADirectory => wrong(format!("{name:?} is a directory, too")),

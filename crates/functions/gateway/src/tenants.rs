@@ -120,9 +120,13 @@ impl Tenants {
     pub fn apply(&self, config: &GatewayConfig) -> io::Result<()> {
         let (mut configured, mut is_other) = (config.tenant.clone(), false);
         configured.entry(DEFAULT_TENANT.to_owned()).or_default();
+        // Without keys the gateway cannot tell the functions of several tenants apart.
+        let has_lambda = configured.len() == 1 || self.own.borrow().keys.is_some();
         for (name, own) in configured {
             let mut table = worker_table(config, &own, self.access.as_ref());
-            add_lambda(&mut table, &name, &self.own.borrow());
+            if has_lambda {
+                add_lambda(&mut table, &name, &self.own.borrow());
+            }
             let dir = self.dir(&name);
             if let Some(entry) = self.all.borrow_mut().get_mut(&name) {
                 if served(&entry.table) != served(&table) {

@@ -79,7 +79,7 @@ class Runner:
         assert self.process.stdout.readline().strip() == "ready"
 
     def run(self, name):
-        """What a case saw."""
+        """The observations of a case."""
         self.process.stdin.write(json.dumps(name) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -104,7 +104,7 @@ class Bench:
         self.runners = [Runner(server.endpoint), Runner(server.endpoint, self.worker)]
 
     def see(self, name):
-        """What either sees of a case."""
+        """The observations of a case, by either."""
         out = []
         for runner in self.runners:
             self.server.reset()

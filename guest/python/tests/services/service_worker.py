@@ -15,7 +15,7 @@ sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "differential")]
 
 
 class Trial:
-    """What a case works with, and where it writes what it sees."""
+    """The surroundings of a case, and the file of its observations."""
 
     def __init__(self):
         import boto3

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import sys
+import time
 import zipfile
 
 import boto3
@@ -152,7 +153,7 @@ def lists():
 
 
 def refusals():
-    """What is refused, and that the function before goes on."""
+    """Refused changes, after which the function before goes on."""
     create("f")
     wrong = errors.InvalidParameterValueException
     for text, said in (
@@ -327,8 +328,10 @@ def concurrency():
         FunctionName="f", Qualifier="prod", ProvisionedConcurrentExecutions=2
     )
     assert put["RequestedProvisionedConcurrentExecutions"] == 2
+    deadline = time.monotonic() + 120
     while put["Status"] != "READY":
-        assert put["Status"] == "IN_PROGRESS", put
+        assert put["Status"] == "IN_PROGRESS" and time.monotonic() < deadline, put
+        time.sleep(0.05)
         put = client.get_provisioned_concurrency_config(FunctionName="f", Qualifier="prod")
     assert put["AvailableProvisionedConcurrentExecutions"] == 2
     configs = client.list_provisioned_concurrency_configs(FunctionName="f")

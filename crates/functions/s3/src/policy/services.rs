@@ -51,6 +51,14 @@ impl Action {
             Action::Any(service) => format!("{service}:*"),
         }
     }
+
+    /// The service of the action.
+    fn service(&self) -> &str {
+        match self {
+            Action::Named(name) => name.split(':').next().unwrap_or_default(),
+            Action::Any(service) => service,
+        }
+    }
 }
 
 impl Resource {
@@ -104,7 +112,7 @@ fn decide(statements: &[Statement], asked: &Asked) -> Decision {
     for statement in statements {
         let allows = statement.effect == Verdict::Allow;
         let is_action = |pattern: &String| is_action(pattern, &asked.action, allows);
-        let is_resource = |pattern: &String| is_resource(pattern, &asked.resource, allows);
+        let is_resource = |pattern: &String| is_resource(pattern, asked, allows);
         let is_about =
             statement.actions.iter().any(is_action) && statement.resources.iter().any(is_resource);
         match (is_about, allows) {
@@ -136,13 +144,16 @@ fn may_match(pattern: &str, start: &str) -> bool {
     literal.starts_with(start) || (has_wildcard && start.starts_with(literal))
 }
 
-fn is_resource(pattern: &str, resource: &Resource, allows: bool) -> bool {
+fn is_resource(pattern: &str, asked: &Asked, allows: bool) -> bool {
     let parts = arn(pattern);
-    match resource {
+    match &asked.resource {
         Resource::Unknown if allows => match parts {
             None => is_all(pattern),
             // Region and account could be others than those of the pattern.
-            Some([_, _, region, account, name]) => [region, account, name].into_iter().all(is_all),
+            Some([_, of_service, region, account, name]) => {
+                matches(of_service, asked.action.service())
+                    && [region, account, name].into_iter().all(is_all)
+            }
         },
         Resource::Unknown => true,
         Resource::Named { service, region, account, name } => match parts {
@@ -272,6 +283,21 @@ mod tests {
             {"effect": "deny", "actions": ["dynamodb:*", "api"], "resources": ["table/secret"]}]));
         assert_eq!(decision(&role, &unknown), Decision::Denied);
         assert_eq!(decision(&role, &any), Decision::Allowed);
+    }
+
+    #[test]
+    fn everything_of_a_service_is_nothing_of_another() {
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["*"], "resources": ["arn:aws:s3:::*"]}]));
+        let unknown = |action: Action| Asked { action, resource: Resource::Unknown };
+        let list = unknown(Action::Named("dynamodb:ListTables".into()));
+        assert_eq!(decision(&role, &list), Decision::NotAllowed);
+        let any = unknown(Action::Any("iam".into()));
+        assert_eq!(decision(&role, &any), Decision::NotAllowed);
+        let role = policy(json!([
+            {"effect": "allow", "actions": ["*"], "resources": ["arn:aws:dynamodb:*:*:*"]}]));
+        assert_eq!(decision(&role, &list), Decision::Allowed);
+        assert_eq!(decision(&role, &any), Decision::NotAllowed);
     }
 
     #[test]

@@ -84,6 +84,11 @@ impl Services {
         })
     }
 
+    /// True if requests to the service go to AWS itself.
+    pub fn is_aws(&self, service: &Service) -> bool {
+        !self.endpoints.contains_key(service.name)
+    }
+
     /// The destination of a request that the role allows.
     ///
     /// # Errors

@@ -120,7 +120,7 @@ mod tests {
         let head = head("dynamodb", "GetItem", &[target, json]);
         let service = find("dynamodb").unwrap();
         let told = told::tell(service, &head, br#"{"TableName":"orders"}"#).unwrap();
-        policy.decide_on(&resources::asked(service, &head, &told)).unwrap_err()
+        policy.decide_on(&resources::asked(service, true, &head, &told)).unwrap_err()
     }
 
     /// The lines of a message are TOML; added to a manifest, they allow the request.

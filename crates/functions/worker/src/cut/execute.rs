@@ -52,7 +52,8 @@ pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result
     let refuse = |refusal| refused(caller, refusal);
     let service = services::find(&head.service).map_err(refuse)?;
     let told = told::tell(service, head, body.bytes()).map_err(refuse)?;
-    let asked = resources::asked(service, head, &told);
+    let is_aws = caller.tenant.services.is_aws(service);
+    let asked = resources::asked(service, is_aws, head, &told);
     if let Err(not_allowed) = caller.policy.decide_on(&asked) {
         let (answer, body) = denial::answer(head, &told, &not_allowed);
         let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));

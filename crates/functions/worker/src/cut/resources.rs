@@ -15,9 +15,22 @@ use super::told::{Parameters, Told};
 
 /// Most resources of a request that are decided one by one.
 const RESOURCES_MAX: usize = 512;
+/// Longest name of a resource, in bytes: that of an ARN.
+const NAME_BYTES_MAX: usize = 2048;
 
-/// The actions of a request, each on a resource; at least one.
-pub fn asked(service: &Service, head: &RequestHead, told: &Told) -> Vec<Asked> {
+/// The actions of a request, each on a resource; at least one. Of a server that is not AWS's own,
+/// which may take any region and account for its own, a resource is in all of them.
+pub fn asked(service: &Service, is_aws: bool, head: &RequestHead, told: &Told) -> Vec<Asked> {
+    let mut all = named(service, head, told);
+    for asked in all.iter_mut().filter(|_| !is_aws) {
+        if let Resource::Named { region, account, .. } = &mut asked.resource {
+            (*region, *account) = (String::new(), None);
+        }
+    }
+    all
+}
+
+fn named(service: &Service, head: &RequestHead, told: &Told) -> Vec<Asked> {
     let Some(operation) = told.operation.as_deref() else {
         let action = Action::Any(service.action.to_owned());
         return vec![Asked { action, resource: Resource::Unknown }];
@@ -68,6 +81,13 @@ fn unlisted(service: &str, operation: &str) -> Option<&'static [&'static str]> {
         ("dynamodb", "ExecuteStatement" | "BatchExecuteStatement" | "ExecuteTransaction") => {
             Some(&["PartiQLSelect", "PartiQLInsert", "PartiQLUpdate", "PartiQLDelete"])
         }
+        ("dynamodb", "TransactGetItems") => Some(&["GetItem"]),
+        ("dynamodb", "TransactWriteItems") => {
+            Some(&["PutItem", "UpdateItem", "DeleteItem", "ConditionCheckItem"])
+        }
+        ("secretsmanager", "BatchGetSecretValue") => {
+            Some(&["BatchGetSecretValue", "GetSecretValue"])
+        }
         _ => None,
     }
 }
@@ -111,7 +131,11 @@ impl Naming<'_> {
 /// True for a name without characters that a service could take for something else.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./+=@#$".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_plain)
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+fn is_account(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 fn text<'a>(body: &'a Kept, name: &str) -> Option<&'a str> {
@@ -136,6 +160,10 @@ fn dynamodb(naming: &Naming<'_>, operation: &str, body: &Kept) -> Found {
         | "DescribeTimeToLive" | "UpdateTimeToLive" => {
             let mut resource = table(text(body, "TableName")?)?;
             if let Some(index) = body.get("IndexName") {
+                // Other operations have no such member, and may ignore it.
+                if !matches!(operation, "Query" | "Scan") {
+                    return None;
+                }
                 let index = index.text().filter(|index| is_name(index))?;
                 let Resource::Named { name, .. } = &mut resource else { return None };
                 name.push_str("/index/");
@@ -168,12 +196,32 @@ fn transaction(
 fn sqs(naming: &Naming<'_>, operation: &str, body: &Kept) -> Found {
     let action = action("sqs", operation);
     let one = |resource| Some(vec![naming.ask(action, resource)]);
-    if let Some(url) = text(body, "QueueUrl") {
+    let has_url = matches!(
+        operation,
+        "AddPermission"
+            | "ChangeMessageVisibility"
+            | "ChangeMessageVisibilityBatch"
+            | "DeleteMessage"
+            | "DeleteMessageBatch"
+            | "DeleteQueue"
+            | "GetQueueAttributes"
+            | "ListDeadLetterSourceQueues"
+            | "ListQueueTags"
+            | "PurgeQueue"
+            | "ReceiveMessage"
+            | "RemovePermission"
+            | "SendMessage"
+            | "SendMessageBatch"
+            | "SetQueueAttributes"
+            | "TagQueue"
+            | "UntagQueue"
+    );
+    if has_url {
         // SCHEME://HOST/ACCOUNT/NAME: the service reads no more than that.
-        let (_, rest) = url.split_once("://")?;
+        let (_, rest) = text(body, "QueueUrl")?.split_once("://")?;
         let segments: Vec<_> = rest.split('/').collect();
         let [_, account, name] = segments[..] else { return None };
-        let is_plain = is_name(name) && account.bytes().all(|byte| byte.is_ascii_digit());
+        let is_plain = is_name(name) && is_account(account);
         return if is_plain { one(naming.named(Some(account), name.to_owned())) } else { None };
     }
     if !matches!(operation, "CreateQueue" | "GetQueueUrl") {
@@ -217,8 +265,11 @@ fn secrets(naming: &Naming<'_>, operation: &str, body: &Kept) -> Found {
 fn ssm(naming: &Naming<'_>, operation: &str, body: &Kept) -> Found {
     let parameter = |text: &str| {
         // NAME:VERSION and NAME:LABEL are the parameter, too.
-        let is_arn = text.starts_with("arn:");
-        let text = if is_arn { text } else { text.split(':').next().unwrap_or_default() };
+        if text.starts_with("arn:") {
+            let is_one = arn(text)?[4].split(':').count() == 1;
+            return naming.by_arn(text, naming.service).filter(|_| is_one);
+        }
+        let text = text.split(':').next().unwrap_or_default();
         naming.by_name(text, |name| format!("parameter/{}", name.trim_start_matches('/')))
     };
     match operation {
@@ -363,11 +414,14 @@ fn lambda(
     // NAME, NAME:QUALIFIER, ACCOUNT:function:NAME, or an ARN.
     let mut resource = match parts[..] {
         ["arn", ..] => naming.by_arn(&text, naming.service)?,
-        [account, "function", name] if is_name(name) && is_name(account) => {
+        [account, "function", name] if is_name(name) && is_account(account) => {
             naming.named(Some(account), format!("function:{name}"))
         }
         [name] if is_name(name) => naming.named(None, format!("function:{name}")),
-        [name, qualifier] if is_name(name) && is_name(qualifier) => {
+        // `function:NAME` and ACCOUNT:NAME are the function NAME for AWS.
+        [name, qualifier]
+            if is_name(name) && is_name(qualifier) && name != "function" && !is_account(name) =>
+        {
             naming.named(None, format!("function:{name}:{qualifier}"))
         }
         _ => return None,
@@ -393,7 +447,7 @@ mod tests {
     use super::*;
     use unlade_guest_protocol::RequestMethod;
 
-    /// What a request asks for, one line for each action: `action resource account`.
+    /// The actions that a request asks for, one line for each: `action resource account`.
     fn lines(head: &RequestHead, body: &str) -> Vec<String> {
         let service = find(&head.service).unwrap();
         let told = tell(service, head, body.as_bytes()).unwrap();
@@ -404,7 +458,7 @@ mod tests {
             };
             format!("{} {}{account}", asked.action.text(), asked.resource.text())
         };
-        asked(service, head, &told).iter().map(line).collect()
+        asked(service, true, head, &told).iter().map(line).collect()
     }
 
     fn json(service: &str, operation: &str, body: &str) -> Vec<String> {
@@ -526,15 +580,15 @@ mod tests {
             ("dynamodb", "ListTables", "{}"),
             ("dynamodb", "RestoreTableFromBackup", r#"{"TableName":"a"}"#),
             ("dynamodb", "BatchGetItem", r#"{"RequestItems":{}}"#),
-            (
-                "dynamodb",
-                "TransactGetItems",
-                r#"{"TransactItems":[{"Get":{"TableName":"a"},"Put":{"TableName":"b"}}]}"#,
-            ),
             ("sqs", "SendMessage", r#"{"QueueUrl":"http://h/1/a/../b"}"#),
             ("sqs", "SendMessage", r#"{"QueueUrl":"http://h/1/a?x=/2/b"}"#),
             ("sqs", "SendMessage", r#"{"QueueUrl":"a"}"#),
             ("sqs", "ListQueues", "{}"),
+            ("sqs", "ListQueues", r#"{"QueueUrl":"http://h/1/q"}"#),
+            ("sqs", "StartMessageMoveTask", r#"{"QueueUrl":"http://h/1/q","SourceArn":"x"}"#),
+            ("sqs", "SendMessage", r#"{"QueueUrl":"http://h//q"}"#),
+            ("dynamodb", "DeleteTable", r#"{"TableName":"a","IndexName":"b"}"#),
+            ("ssm", "GetParameter", r#"{"Name":"arn:aws:ssm:r:7:parameter/a:3"}"#),
             ("kinesis", "GetRecords", r#"{"ShardIterator":"x","StreamName":"a"}"#),
             ("events", "PutEvents", r#"{"EndpointId":"x.y","Entries":[{}]}"#),
             ("events", "PutEvents", r#"{"Entries":[{"EventBusName":7}]}"#),
@@ -552,6 +606,14 @@ mod tests {
         ] {
             assert_eq!(query("sns", body), ["sns:Publish *"], "{body}");
         }
+        let items = r#"{"TransactItems":[{"Delete":{"TableName":"a"},"Put":null}]}"#;
+        let all = json("dynamodb", "TransactWriteItems", items);
+        assert_eq!(all.len(), 4, "{all:?}");
+        assert!(all.contains(&"dynamodb:DeleteItem *".to_owned()), "{all:?}");
+        let filtered = json("secretsmanager", "BatchGetSecretValue", r#"{"Filters":null}"#);
+        assert!(filtered.contains(&"secretsmanager:GetSecretValue *".to_owned()), "{filtered:?}");
+        let long = format!("{{\"TableName\":\"{}\"}}", "a".repeat(NAME_BYTES_MAX + 1));
+        assert_eq!(json("dynamodb", "GetItem", &long), ["dynamodb:GetItem *"]);
         let many: Vec<_> = (0..=RESOURCES_MAX).map(|n| format!("\"{n}\"")).collect();
         let body = format!("{{\"Names\":[{}]}}", many.join(","));
         assert_eq!(json("ssm", "GetParameters", &body), ["ssm:GetParameters *"]);
@@ -575,12 +637,25 @@ mod tests {
             ("f%20g", "", "lambda:InvokeFunction *"),
             ("f%3Ap", "Qualifier=q", "lambda:InvokeFunction *"),
             ("f", "Qualifier=p&Qualifier=q", "lambda:InvokeFunction *"),
+            ("function%3Af", "", "lambda:InvokeFunction *"),
+            ("7%3Af", "", "lambda:InvokeFunction *"),
+            // Names that another reader decodes.
+            ("f", "%51ualifier=p", "lambda:* *"),
+            ("f", "%51ualifier=p&Qualifier=q", "lambda:* *"),
         ] {
             assert_eq!(invoke(name, query), due, "{name}?{query}");
         }
         let mut list = head("lambda", "ListFunctions", &[]);
         (list.method, list.path) = (RequestMethod::Get, "/2015-03-31/functions".into());
         assert_eq!(lines(&list, ""), ["lambda:ListFunctions *"]);
+        // A server of the operator may serve any region and account as its own.
+        let service = find("lambda").unwrap();
+        let mut named = head("lambda", "Invoke", &[]);
+        named.path = "/2015-03-31/functions/7%3Afunction%3Af/invocations".into();
+        let told = tell(service, &named, b"{}").unwrap();
+        let all = asked(service, false, &named, &told);
+        let Resource::Named { region, account, .. } = &all[0].resource else { panic!("{all:?}") };
+        assert_eq!((region.as_str(), account), ("", &None));
         let mut other = head("apigateway", "GetRestApis", &[]);
         other.path = "/restapis".into();
         assert_eq!(lines(&other, ""), ["apigateway:* *"]);

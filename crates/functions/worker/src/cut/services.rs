@@ -111,8 +111,14 @@ pub struct Found {
 }
 
 /// The operation of a request by its method and path; `None` if the service's operations are not in
-/// the table, if none is found, or if several are.
+/// the table, if none is found, if several are, or if the query has encoded names: the service decodes
+/// them.
 pub fn by_path(service: &Service, head: &RequestHead) -> Option<Found> {
+    let is_encoded =
+        |field: &str| field.split('=').next().is_some_and(|name| name.contains(['%', '+']));
+    if head.query.split('&').any(is_encoded) {
+        return None;
+    }
     let mut found = Vec::new();
     for candidate in paths().get(service.name)? {
         let is_method = candidate.method == head.method.as_str();
