@@ -162,7 +162,8 @@ impl Lazy {
         let stop = Arc::new(AtomicBool::new(false));
         let (begin, begun): (SyncSender<Arc<Frozen>>, Receiver<_>) = sync_channel(1);
         // The thread is there before a write can wait for it.
-        let thread = std::thread::Builder::new().name("unlade-snapshot".to_owned()).spawn({
+        // It runs no handler of the program: a handler that writes the memory would wait for itself.
+        let thread = unlade_copy_kernels::thread::spawn("unlade-snapshot".to_owned(), {
             let stop = Arc::clone(&stop);
             move || {
                 if let Ok(frozen) = begun.recv() {

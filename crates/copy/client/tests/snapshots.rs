@@ -218,7 +218,7 @@ fn a_child_has_what_was_copied_and_ends_nothing_of_its_parent() {
     if child == 0 {
         let is_whole =
             whole.sync(0..64 * PAGE).is_ok_and(|bytes| bytes.iter().all(|byte| *byte == 6));
-        // What was not copied is an error, never other bytes.
+        // Bytes that were not copied are an error, never other bytes.
         let is_right = match partial.sync(0..32 << 20) {
             Ok(bytes) => bytes.iter().all(|byte| *byte == 8),
             Err(error) => error == SnapshotError::InChild,

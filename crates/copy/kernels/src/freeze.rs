@@ -229,7 +229,7 @@ impl Frozen {
                     pause(&mut looks);
                 }
             }
-            // What is not mapped any more needs no end.
+            // Pages that are not mapped any more need no end.
             let _ = self.userfault.unregister(&self.source);
             let _ = self.userfault.unregister(&self.copy.pages());
         }

@@ -131,7 +131,8 @@ impl Transfer {
                 Some(bytes)
             }
             Cancelled::Busy => {
-                self.retry_at = Micros(now.0 + RETRY_US_MIN);
+                self.retry_at = Micros(now.0 + self.retry_us);
+                self.retry_us = (2 * self.retry_us).min(RETRY_US_MAX);
                 None
             }
         }

@@ -202,9 +202,12 @@ impl Session {
             return;
         }
         let due = self.read_due();
-        let Some(before) = self.due.borrow().clone().filter(|before| *before != due) else {
+        let Some(before) = self.due.borrow().clone() else { return };
+        if before == due {
+            // Another session of the group may have seen another weight meanwhile.
+            attachment.set_weight(due.weight);
             return;
-        };
+        }
         let pid = self.peer.pid.as_raw_nonzero();
         if before.owner == due.owner {
             attachment.set_weight(due.weight);

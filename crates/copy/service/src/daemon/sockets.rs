@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -32,6 +33,8 @@ type Outcome = Result<u64, i32>;
 /// and the calls in both directions. A client for which there are more holds the lock of a socket, so
 /// that the thread does not close them.
 const CLOSING_MAX: usize = 16;
+/// Time between two looks at sockets of which one has an entry in its error queue.
+const ERROR_QUEUE_EVERY: Duration = Duration::from_millis(10);
 
 /// State of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,7 +234,11 @@ impl ClientSpace {
             table.closing.extend(removed.map(|call| call.socket));
             return outcome.map_err(io::Error::from_raw_os_error);
         }
-        let Some(socket) = table.sockets.get(&key.0).filter(|_| !table.is_closed) else {
+        if table.is_closed {
+            // The client ends its tasks itself.
+            return Err(blocked());
+        }
+        let Some(socket) = table.sockets.get(&key.0) else {
             return Err(rustix::io::Errno::BADF.into());
         };
         let socket = Arc::clone(socket);
@@ -316,6 +323,10 @@ impl ClientSpace {
         polled.push(PollFd::new(&self.bell, PollFlags::IN));
         // After an error of the call itself all sockets are tried.
         let has_failed = poll(&mut polled, None).is_err();
+        if polled.iter().any(|polled| polled.revents() == PollFlags::ERR) {
+            // An entry of the error queue, such as a time stamp, ends each poll, and lets no call go on.
+            std::thread::sleep(ERROR_QUEUE_EVERY);
+        }
         let ready: Vec<Key> = waiting
             .iter()
             .zip(&polled)
