@@ -70,8 +70,8 @@ An fn.toml, with the defaults:
   effect = \"allow\"
   actions = [\"s3:*\"]
   resources = [\"photos/*\"]
-  [[tenant.NAME.roles.reader.statements]]  # a role that CreateFunction may name; `default` has the
-  effect = \"allow\"                # rights of the tenant
+  [[tenant.NAME.roles.reader.statements]]  # a role that CreateFunction may name; `default` is
+  effect = \"allow\"                # all of the store of the tenant
   actions = [\"s3:GetObject\"]
   resources = [\"photos/*\"]
   [isolation.process]
@@ -243,6 +243,7 @@ mod tests {
             functions: config.functions.clone(),
             memory_max: config.memory_max,
             python: config.python.clone(),
+            services: config.services.clone(),
             store: config.store.clone(),
             tenant: config.tenant.clone(),
             isolation: config.isolation.clone(),
