@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unlade/copier.h>
 
-enum { LONG = 1 << 20, MEDIUM = 8 << 10, SHORT = 1000, COPIES_MAX = 2000, IN_A_ROW = 64 };
+enum { LONG = 1 << 20, MEDIUM = 8 << 10, SHORT = 1000, COPIES_MAX = 20000, IN_A_ROW = 64 };
 
 static unsigned long queued(void)
 {
