@@ -743,7 +743,8 @@ impl Copier {
     /// process ends between two copies without claims; a daemon may be killed.
     pub(crate) fn take_back(&self) {
         if let Some(remote) = self.attachment.remote() {
-            for (ticket, queued, bits) in remote.take_back(|ticket| self.pending().get(ticket)) {
+            let queued = |ticket| self.pending().get(ticket);
+            for (ticket, queued, bits) in remote.take_back(queued, self.failures()) {
                 self.lose(ticket, &queued, bits);
             }
         }

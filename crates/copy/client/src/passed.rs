@@ -4,24 +4,51 @@
 //! kernel's counters of the connection tell how many: they count the bytes that were taken out of the
 //! stream, or accepted for it, by whatever process. A task's position is where its first byte is in
 //! that count. It is known because the tasks of a socket follow one another, and nobody else uses the
-//! socket meanwhile.
+//! socket meanwhile. Behind a task that has failed or was aborted, no position is known until all
+//! tasks of the direction are over.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use unlade_shm::{Ticket, segment};
 use unlade_sys::stream;
 
+/// State of a task at a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TaskState {
+    /// Some of its segments are not done.
+    Pending,
+    /// All of its bytes were moved, as far as it is not aborted.
+    Moved,
+    /// It has failed, before or after some bytes.
+    Failed,
+}
+
 /// One direction of a socket.
 #[derive(Debug, Default)]
 struct Direction {
     /// Position behind the last task.
     end: u64,
-    /// The last task, and its segments.
-    last: Option<(Ticket, u32)>,
+    /// The tasks, oldest first, with their segments, since all were over last. The oldest ones are
+    /// removed when they are over, so there are at most as many as the queue has slots.
+    tasks: VecDeque<(Ticket, u32)>,
     /// The positions of pending tasks are not known: one of them did not move all of its bytes.
     is_broken: bool,
+}
+
+impl Direction {
+    /// Removes tasks that are over from the old end.
+    fn settle(&mut self, state: &impl Fn(Ticket, u32) -> TaskState) {
+        while let Some((ticket, bits)) = self.tasks.front() {
+            match state(*ticket, *bits) {
+                TaskState::Pending => break,
+                TaskState::Moved => {}
+                TaskState::Failed => self.is_broken = true,
+            }
+            self.tasks.pop_front();
+        }
+    }
 }
 
 /// A socket that the daemon has, too.
@@ -46,25 +73,27 @@ impl Passed {
     }
 
     /// Begins a task of `len` bytes: returns the result of `acquire`, which is called with its
-    /// position. `None` if the position is not known.
+    /// position. `None` if the position is not known. `state` is that of an older task.
     pub fn begin(
         &self,
         fd: BorrowedFd<'_>,
         is_send: bool,
         len: usize,
-        is_done: impl Fn(Ticket, u32) -> bool,
+        state: impl Fn(Ticket, u32) -> TaskState,
         acquire: impl FnOnce(u64) -> Option<Ticket>,
     ) -> Option<Ticket> {
         let mut direction = self.direction(is_send);
-        let start = match direction.last.is_none_or(|(ticket, bits)| is_done(ticket, bits)) {
+        direction.settle(&state);
+        let start = match direction.tasks.is_empty() {
             true => position(fd, is_send)?,
             false if direction.is_broken => return None,
             false => direction.end,
         };
         let ticket = acquire(start)?;
         let bits = segment::bits_for(len as u32, segment::granule_shift_for(len as u32));
-        let end = start + len as u64;
-        *direction = Direction { end, last: Some((ticket, bits)), is_broken: false };
+        direction.is_broken = false;
+        direction.end = start + len as u64;
+        direction.tasks.push_back((ticket, bits));
         Some(ticket)
     }
 
@@ -73,8 +102,17 @@ impl Passed {
         self.direction(is_send).is_broken = true;
     }
 
-    pub fn is_broken(&self, is_send: bool) -> bool {
-        self.direction(is_send).is_broken
+    /// Returns true if the position of a pending task is known.
+    pub fn is_known(
+        &self,
+        is_send: bool,
+        ticket: Ticket,
+        state: impl Fn(Ticket, u32) -> TaskState,
+    ) -> bool {
+        let direction = self.direction(is_send);
+        let mut older = direction.tasks.iter().take_while(|(older, _)| *older < ticket);
+        let is_short = |(older, bits): &(Ticket, u32)| state(*older, *bits) == TaskState::Failed;
+        !direction.is_broken && !older.any(is_short)
     }
 }
 
@@ -158,33 +196,63 @@ mod tests {
         assert!(sockets.remove(fd).is_some() && sockets.remove(fd).is_none());
     }
 
-    #[test]
-    fn tasks_of_a_direction_follow_one_another() {
-        let (one, _peer) = pair();
+    /// Begins a task of 100 bytes to be sent, number `ticket`. Older ones are in these states.
+    fn begin(
+        (passed, one): (&Passed, &TcpStream),
+        ticket: u64,
+        states: &[TaskState],
+        expected: Option<u64>,
+    ) {
+        let state = |older: Ticket, _| states[older.0 as usize];
+        let begun = passed.begin(one.as_fd(), true, 100, state, |start| {
+            assert_eq!(Some(start), expected);
+            Some(Ticket(ticket))
+        });
+        assert_eq!(begun.is_some(), expected.is_some());
+    }
+
+    fn passed() -> (TcpStream, TcpStream, Arc<Passed>, u64) {
+        let (one, peer) = pair();
         let sockets = PassedSockets::default();
         sockets.add(one.as_fd(), 1);
         let passed = sockets.find(one.as_fd()).unwrap();
         let base = position(one.as_fd(), true).unwrap();
-        let begin = |ticket, is_done: bool, expected: Option<u64>| {
-            let begun = passed.begin(
-                one.as_fd(),
-                true,
-                100,
-                |_, _| is_done,
-                |start| {
-                    assert_eq!(Some(start), expected);
-                    Some(Ticket(ticket))
-                },
-            );
-            assert_eq!(begun.is_some(), expected.is_some());
-        };
-        begin(1, false, Some(base));
-        begin(2, false, Some(base + 100));
+        (one, peer, passed, base)
+    }
+
+    #[test]
+    fn tasks_of_a_direction_follow_one_another() {
+        use TaskState::{Moved, Pending};
+        let (one, _peer, passed, base) = passed();
+        let at = (&*passed, &one);
+        begin(at, 0, &[], Some(base));
+        begin(at, 1, &[Pending], Some(base + 100));
+        assert!(passed.is_known(true, Ticket(1), |_, _| Pending));
         passed.break_off(true);
-        begin(3, false, None);
+        begin(at, 2, &[Pending; 2], None);
+        begin(at, 2, &[Moved, Pending], None);
+        assert!(!passed.is_known(true, Ticket(1), |_, _| Moved));
+        assert!(passed.is_known(false, Ticket(1), |_, _| Moved));
         // All are over: the kernel knows.
-        begin(3, true, Some(base));
-        begin(4, false, Some(base + 100));
-        assert!(passed.is_broken(false) == passed.is_broken(true));
+        begin(at, 2, &[Moved; 2], Some(base));
+        begin(at, 3, &[Moved, Moved, Pending], Some(base + 100));
+        assert!(passed.is_known(true, Ticket(3), |_, _| Pending));
+    }
+
+    #[test]
+    fn behind_a_task_that_failed_no_position_is_known() {
+        use TaskState::{Failed, Moved, Pending};
+        let (one, _peer, passed, base) = passed();
+        let at = (&*passed, &one);
+        (0..3).for_each(|ticket| begin(at, ticket, &[Pending; 2], Some(base + 100 * ticket)));
+        // The second fails, and the daemon goes on with the third.
+        let states = [Moved, Failed, Pending];
+        let is_known =
+            |ticket| passed.is_known(true, Ticket(ticket), |it, _| states[it.0 as usize]);
+        assert!(is_known(0) && is_known(1) && !is_known(2));
+        begin(at, 3, &states, None);
+        // The failure is remembered when its task is forgotten.
+        assert!(!passed.is_known(true, Ticket(2), |_, _| Moved));
+        begin(at, 3, &[Moved; 3], Some(base));
     }
 }

@@ -19,18 +19,21 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+};
 use unlade_copy_service::daemon::message::{Class, Limits, MessageError, Refusal, Reply, Request};
 use unlade_copy_service::daemon::socket;
 use unlade_shm::{Arena, LayoutError, Memory, Queue, Task, Ticket};
 
 use crate::client_tasks::{ClientTasks, Left};
-use crate::passed::{self, PassedSockets};
+use crate::failures::Failures;
+use crate::passed::{self, PassedSockets, TaskState};
 use crate::pending::{Kind, Queued};
 
 /// Timeout of a request to the daemon.
@@ -96,6 +99,14 @@ fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> RemoteError {
     move |errno| RemoteError::System { call, source: errno.into() }
 }
 
+/// State of the requests on a connection.
+#[derive(Debug, Default)]
+struct Asking {
+    /// A reply is missing or was wrong. No further request is made: a late reply would be taken for
+    /// that of the next one. The daemon ends the session.
+    is_over: bool,
+}
+
 /// A connection to the daemon: a queue and shared memory.
 #[derive(Debug)]
 pub struct Remote {
@@ -113,7 +124,7 @@ pub struct Remote {
     passed: PassedSockets,
     socket: OwnedFd,
     /// Held during a request on the socket.
-    asking: Mutex<()>,
+    asking: Mutex<Asking>,
     /// The daemon is gone.
     is_lost: AtomicBool,
     taken_back: AtomicU64,
@@ -161,7 +172,7 @@ impl Remote {
             regions_hint: AtomicUsize::new(0),
             passed: PassedSockets::default(),
             socket,
-            asking: Mutex::new(()),
+            asking: Mutex::default(),
             is_lost: AtomicBool::new(false),
             taken_back: AtomicU64::new(0),
         })
@@ -191,8 +202,8 @@ impl Remote {
     /// reference.
     pub(crate) fn arena(&self, len: usize) -> Result<Arc<Arena>, RemoteError> {
         let arena = Arc::new(Arena::create("unlade-shared", len)?);
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.is_served() {
+        let mut asking = self.asking();
+        if asking.is_over || !self.is_served() {
             return Ok(arena);
         }
         let count = self.regions_count.load(Ordering::Relaxed);
@@ -201,7 +212,7 @@ impl Remote {
             return Err(full);
         };
         let request = Request::Segment { region, bytes: len as u64 };
-        match ask(&self.socket, &request, &[arena.fd()]) {
+        match self.ask(&mut asking, &request, &[arena.fd()]) {
             Ok(Reply::Added { region: added }) if added == region => {
                 // Set once: the lock is held.
                 let _ = place.set(Arc::clone(&arena));
@@ -215,19 +226,40 @@ impl Remote {
         }
     }
 
+    fn asking(&self) -> MutexGuard<'_, Asking> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a request. If its reply is missing or wrong, it is the last one.
+    fn ask(
+        &self,
+        asking: &mut Asking,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<Reply, RemoteError> {
+        let reply = ask(&self.socket, request, descriptors);
+        if !reply.as_ref().is_ok_and(|reply| is_answer(request, reply)) {
+            asking.is_over = true;
+            // The daemon ends the session and closes the connection, which tells when it has stopped.
+            // Fails if it has closed it already.
+            let _ = rustix::net::shutdown(&self.socket, Shutdown::Write);
+        }
+        reply
+    }
+
     /// Passes a connected TCP socket to the daemon. See [`Copier::pass_socket`](crate::Copier::pass_socket).
     pub(crate) fn pass_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.passed.find(fd).is_some() || !self.is_served() {
+        let mut asking = self.asking();
+        if self.passed.find(fd).is_some() || asking.is_over || !self.is_served() {
             return Ok(());
         }
         // The counters of such a socket are not those of its bytes. The daemon checks the rest.
         if unlade_sys::sockopt::has_upper_protocol(&fd).unwrap_or(false) {
             return Err(Refusal::Socket.into());
         }
-        self.forget_now(fd.as_raw_fd())?;
+        self.forget_now(&mut asking, fd.as_raw_fd())?;
         let number = self.passed.free_number().ok_or(RemoteError::Answer)?;
-        match ask(&self.socket, &Request::Socket { socket: number }, &[fd]) {
+        match self.ask(&mut asking, &Request::Socket { socket: number }, &[fd]) {
             Ok(Reply::Passed { socket }) if socket == number => match self.passed.add(fd, number) {
                 true => Ok(()),
                 false => Err(RemoteError::Answer),
@@ -246,14 +278,16 @@ impl Remote {
 
     /// Has the daemon close its descriptor of a socket. All tasks of the socket are over.
     pub(crate) fn forget_socket(&self, fd: BorrowedFd<'_>) -> Result<(), RemoteError> {
-        let _asking = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
-        self.forget_now(fd.as_raw_fd())
+        self.forget_now(&mut self.asking(), fd.as_raw_fd())
     }
 
-    fn forget_now(&self, fd: i32) -> Result<(), RemoteError> {
+    fn forget_now(&self, asking: &mut Asking, fd: i32) -> Result<(), RemoteError> {
         let Some(passed) = self.passed.remove(fd) else { return Ok(()) };
+        if asking.is_over {
+            return Ok(());
+        }
         let socket = passed.number();
-        match ask(&self.socket, &Request::Forget { socket }, &[]) {
+        match self.ask(asking, &Request::Forget { socket }, &[]) {
             Ok(Reply::Forgotten { .. }) => Ok(()),
             Ok(_) => Err(RemoteError::Answer),
             Err(_) if !self.is_served() => Ok(()),
@@ -262,24 +296,34 @@ impl Remote {
     }
 
     /// Acquires a ticket for a receive or send of `len` bytes at `address`, if the daemon has the
-    /// socket and the memory.
+    /// socket and the memory. `failures` has the errors of tasks whose slots were reused.
     pub(crate) fn acquire(
         &self,
         fd: BorrowedFd<'_>,
         is_send: bool,
-        address: usize,
-        len: usize,
+        (address, len): (usize, usize),
+        failures: &Failures,
     ) -> Option<Ticket> {
         if len == 0 || self.is_lost.load(Ordering::Relaxed) || self.find(address, len).is_none() {
             return None;
         }
         let passed = self.passed.find(fd)?;
-        let is_done = |ticket, bits| self.queue.progress(ticket).is_done(bits);
-        passed.begin(fd, is_send, len, is_done, |position| {
+        let state = |ticket, bits| self.state_of(ticket, bits, failures);
+        passed.begin(fd, is_send, len, state, |position| {
             let ticket = self.queue.try_acquire()?;
             self.tasks.set_position(ticket, position);
             Some(ticket)
         })
+    }
+
+    fn state_of(&self, ticket: Ticket, bits: u32, failures: &Failures) -> TaskState {
+        let progress = self.queue.progress(ticket);
+        if !progress.is_done(bits) {
+            return TaskState::Pending;
+        }
+        // `None`: the slot was reused, and an error is among the failures.
+        let failure = progress.ending().map_or_else(|| failures.find(ticket), Result::err);
+        if failure.is_some() { TaskState::Failed } else { TaskState::Moved }
     }
 
     /// A send is aborted, so those behind it have no known position.
@@ -378,6 +422,7 @@ impl Remote {
     pub(crate) fn take_back(
         &self,
         queued: impl Fn(Ticket) -> Option<Queued>,
+        failures: &Failures,
     ) -> Vec<(Ticket, Queued, u32)> {
         let mut lost = Vec::new();
         let (tail, head) = (self.queue.tail().0, self.queue.head().0);
@@ -387,7 +432,7 @@ impl Remote {
             // `None`: not published, so the daemon has not seen it.
             let Some(task) = queued(ticket) else { continue };
             let shape = (task.len_bytes, task.granule_shift);
-            let left = |was_claimed| self.left_of(ticket, &task, was_claimed);
+            let left = |was_claimed| self.left_of(ticket, &task, was_claimed, failures);
             let (segments, bits) = self.tasks.take_back(ticket, progress, shape, left);
             self.taken_back.fetch_add(segments.into(), Ordering::Relaxed);
             if bits != 0 {
@@ -399,7 +444,13 @@ impl Remote {
 
     /// Returns how many bytes of a task are moved, by the kernel's counters. No thread of this
     /// process goes on with it before that is recorded.
-    fn left_of(&self, ticket: Ticket, task: &Queued, was_claimed: bool) -> Left {
+    fn left_of(
+        &self,
+        ticket: Ticket,
+        task: &Queued,
+        was_claimed: bool,
+        failures: &Failures,
+    ) -> Left {
         let (fd, is_send) = match task.kind {
             Kind::Receive => (task.src, false),
             Kind::Send => (task.dst, true),
@@ -408,7 +459,7 @@ impl Remote {
         let Some(passed) = i32::try_from(fd).ok().and_then(|fd| self.passed.named(fd)) else {
             return Left::Unknown;
         };
-        if passed.is_broken(is_send) {
+        if !passed.is_known(is_send, ticket, |older, bits| self.state_of(older, bits, failures)) {
             return Left::Unknown;
         }
         if !was_claimed {
@@ -416,11 +467,9 @@ impl Remote {
         }
         let position = crate::blocking::socket(Some(fd)).ok();
         let position = position.and_then(|fd| passed::position(fd, is_send));
-        let moved = position.and_then(|at| at.checked_sub(self.tasks.position(ticket)));
-        match moved {
+        // Below its position if a task before it did not move all of its bytes.
+        match position.and_then(|at| at.checked_sub(self.tasks.position(ticket))) {
             Some(moved) => Left::Moved(moved.min(task.len_bytes.into()) as u32),
-            // Nothing of it is moved.
-            None if position.is_some() => Left::Moved(0),
             None => {
                 passed.break_off(is_send);
                 Left::Unknown
@@ -454,11 +503,23 @@ fn check_peer(socket: &OwnedFd, trusted_uid: Option<u32>) -> Result<(), RemoteEr
     }
 }
 
+/// Returns true if a request can have such a reply.
+fn is_answer(request: &Request, reply: &Reply) -> bool {
+    match (request, reply) {
+        (Request::Hello { .. }, Reply::Welcome(_)) | (Request::Queue, Reply::Served) => true,
+        (Request::Segment { region, .. }, Reply::Added { region: added }) => region == added,
+        (Request::Socket { socket }, Reply::Passed { socket: passed }) => socket == passed,
+        (Request::Forget { socket }, Reply::Forgotten { socket: forgotten }) => socket == forgotten,
+        (_, Reply::Refused(_)) => true,
+        _ => false,
+    }
+}
+
 /// Sends one request and receives its reply.
 fn ask(
     socket: &OwnedFd,
     request: &Request,
-    descriptors: &[std::os::fd::BorrowedFd<'_>],
+    descriptors: &[BorrowedFd<'_>],
 ) -> Result<Reply, RemoteError> {
     let failed = |call| move |source| RemoteError::System { call, source };
     let sent = socket::send(socket.as_fd(), request.encode().as_slice(), descriptors);

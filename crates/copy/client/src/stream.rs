@@ -217,7 +217,7 @@ impl Copier {
         len: usize,
     ) -> Option<Ticket> {
         match (self.remote(), is_send) {
-            (Some(remote), _) => remote.acquire(fd, is_send, address, len),
+            (Some(remote), _) => remote.acquire(fd, is_send, (address, len), self.failures()),
             (None, true) => self.acquire_here(len),
             (None, false) => self.acquire(len, address..address + len),
         }

@@ -385,6 +385,68 @@ fn ranges_that_overlap_are_refused_before_a_daemon_sees_them() {
     assert_eq!(copier.sync_all(), Ok(()));
 }
 
+fn listen(path: &Path) -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let listening = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&listening, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::listen(&listening, 1).unwrap();
+    listening
+}
+
+fn welcome(version: u16) -> Reply {
+    Reply::Welcome(unlade_copy::Limits {
+        version,
+        regions_max: 8,
+        sockets_max: 0,
+        pid: 1,
+        region_bytes_max: 1 << 30,
+        epoch: 1,
+    })
+}
+
+#[test]
+fn after_a_wrong_reply_the_daemon_gets_no_request_and_is_served_until_it_closes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("copyd.sock");
+    let listening = listen(&path);
+    let (close, closed) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let socket = rustix::net::accept(&listening).unwrap();
+            let answer = |reply: Reply| say(&socket, reply.encode().as_slice(), &[]);
+            loop {
+                // The client says when it has no more to say.
+                let Some(received) = socket::receive(socket.as_fd()).unwrap() else { break };
+                match Request::decode(received.bytes()).unwrap() {
+                    Request::Hello { version, .. } => answer(welcome(version)),
+                    Request::Queue => answer(Reply::Served),
+                    // The second one is late.
+                    Request::Segment { region: 1, .. } => {
+                        [3, 1].into_iter().for_each(|region| answer(Reply::Added { region }));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            closed.recv().unwrap();
+        });
+        let remote = Remote::connect(&path).unwrap();
+        assert!(matches!(remote.memory(8192), Err(RemoteError::Answer)));
+        let mut memory = remote.memory(8192).unwrap();
+        let copier = Copier::new(remote);
+        // It may be at work until it closes the connection.
+        assert!(copier.is_served());
+        memory[..4096].fill(7);
+        let base = memory.as_mut_ptr();
+        // SAFETY: the memory is not used before the sync.
+        let token = unsafe { copier.submit(base.add(4096), base, 4096, &QUEUED) };
+        copier.sync(&token, 0..4096).unwrap();
+        assert_eq!(memory[4096..], [7; 4096]);
+        assert_eq!(copier.stats().read().queued, 0, "the memory is not shared");
+        close.send(()).unwrap();
+        eventually("the connection is closed", || !copier.is_served());
+    });
+}
+
 /// A daemon that serves one client, accepts `tasks` tasks, and dies: of each it has claimed random
 /// segments, and done some of these. Returns the number of segments left claimed.
 fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
@@ -394,14 +456,7 @@ fn die_at_random(listening: &OwnedFd, tasks: u64, random: &mut Random) -> u64 {
     while queue.is_none() || regions.len() < 2 {
         let mut received = socket::receive(socket.as_fd()).unwrap().unwrap();
         match Request::decode(received.bytes()).unwrap() {
-            Request::Hello { version, .. } => answer(Reply::Welcome(unlade_copy::Limits {
-                version,
-                regions_max: 8,
-                sockets_max: 0,
-                pid: 1,
-                region_bytes_max: 1 << 30,
-                epoch: 1,
-            })),
+            Request::Hello { version, .. } => answer(welcome(version)),
             Request::Segment { region, .. } => {
                 regions.push(Arena::attach(received.descriptors.pop().unwrap()).unwrap());
                 answer(Reply::Added { region });
@@ -462,10 +517,7 @@ fn what_a_killed_daemon_had_claimed_is_taken_back_and_done_once() {
     for _ in 0..20 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("copyd.sock");
-        let kind = SocketType::SEQPACKET;
-        let listening = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-        rustix::net::bind(&listening, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        rustix::net::listen(&listening, 1).unwrap();
+        let listening = listen(&path);
         let mut daemons = Random::new(random.next());
         DUE.store(0, Ordering::SeqCst);
         std::thread::scope(|scope| {

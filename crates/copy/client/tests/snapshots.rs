@@ -168,20 +168,6 @@ fn older_copies_are_in_it_and_younger_ones_are_not() {
 }
 
 #[test]
-fn what_is_watched_by_a_snapshot_does_not_move() {
-    let (_service, copier) = client();
-    let copier = copier.with_remaps(unlade_copy::Remaps::Always);
-    let (from, to) = (Arena::new(1 << 20), Arena::new(1 << 20));
-    from.fill(0..1 << 20, 4);
-    let mut snapshot = take(&copier, &from, 1 << 20, USER);
-    // SAFETY: arenas of this test. The snapshot forbids this, so it must be refused while pages are
-    // protected.
-    let is_moved = unsafe { copier.remap(to.at(0), from.at(0), 1 << 20, 0) };
-    assert!(!is_moved || snapshot.complete().is_ok());
-    assert!(snapshot.complete().unwrap().iter().all(|byte| *byte == 4));
-}
-
-#[test]
 fn memory_that_cannot_be_protected_is_copied_at_once() {
     let (_service, copier) = client();
     let arena = Arena::new(8 * PAGE);

@@ -213,17 +213,23 @@ impl Remapper {
         {
             return None;
         }
-        self.costs.get_or_init(|| Box::new(self.measure())).as_ref()
+        if let Some(costs) = self.costs.get() {
+            return costs.as_ref();
+        }
+        // One thread measures, while no other one exchanges pages: an exchange that gives way to
+        // another one would be taken for one that is not possible.
+        let spare = self.spare.try_lock().ok()?;
+        self.costs.get_or_init(|| Box::new(self.measure(&spare))).as_ref()
     }
 
-    fn measure(&self) -> Option<Costs> {
+    fn measure(&self, spare: &Area) -> Option<Costs> {
         // SAFETY: the measurement gives areas of its own.
         let fresh = |dst: Range<usize>, src: Range<usize>| unsafe {
             self.move_to_absent(dst.start, src.start, src.len()) == src.len()
         };
         // SAFETY: as above.
         let exchange = |dst: Range<usize>, src: Range<usize>| unsafe {
-            self.exchange(dst.start, src.start, src.len()) == src.len()
+            self.exchange_by(spare, dst.start, src.start, src.len()) == src.len()
         };
         let is_huge = |pages: Range<usize>| self.pagemap.is_huge(&pages).unwrap_or(false);
         Costs::measure(&fresh, &exchange, &is_huge)
@@ -285,12 +291,21 @@ impl Remapper {
     unsafe fn exchange(&self, dst: usize, src: usize, len: usize) -> usize {
         // A thread that has the lock is in an exchange, or was at a fork.
         let Ok(spare) = self.spare.try_lock() else { return 0 };
+        // SAFETY: the caller's promise.
+        unsafe { self.exchange_by(&spare, dst, src, len) }
+    }
+
+    /// As [`Remapper::exchange`], with the locked spare addresses.
+    ///
+    /// # Safety
+    /// As for [`Remapper::run`].
+    unsafe fn exchange_by(&self, spare: &Area, dst: usize, src: usize, len: usize) -> usize {
         self.registered(dst, src, len, || {
             let mut done = 0;
             while done < len {
                 let part = SPARE_BYTES.min(len - done);
                 // SAFETY: the caller's promise.
-                let moved = unsafe { self.exchange_part(&spare, dst + done, src + done, part) };
+                let moved = unsafe { self.exchange_part(spare, dst + done, src + done, part) };
                 done += moved;
                 if moved < part {
                     break;
@@ -330,6 +345,23 @@ impl Remapper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_costs_are_not_measured_beside_an_exchange() {
+        // SAFETY: the call has no preconditions.
+        let Ok(remapper) = Remapper::open(unsafe { libc::getpid() }) else {
+            println!("skipped: this kernel has no UFFDIO_MOVE, or userfaultfd is not permitted");
+            return;
+        };
+        let exchange = remapper.spare.lock().unwrap();
+        assert!(remapper.costs(MEASURED_AFTER_BYTES).is_none() && remapper.costs.get().is_none());
+        drop(exchange);
+        let _ = remapper.costs(1);
+        assert!(remapper.costs.get().is_some());
+        // Known costs need no lock.
+        let _exchange = remapper.spare.lock().unwrap();
+        assert_eq!(remapper.costs(1).is_some(), remapper.costs.get().unwrap().is_some());
+    }
 
     #[test]
     fn only_whole_blocks_that_lie_alike_are_moved() {

@@ -3,6 +3,7 @@
 use std::os::fd::AsRawFd;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
+use unlade_copy_kernels::freeze::Frozen;
 use unlade_copy_kernels::remap::{Choice, Plan, REMAP_BYTES_MIN, Remapper, Way};
 use unlade_testkit::{Random, cases};
 
@@ -65,6 +66,18 @@ impl Pair {
         assert!(self.src.read(rest, BYTES - rest) == content(1, BYTES)[rest..]);
         moved
     }
+}
+
+#[test]
+fn pages_that_a_snapshot_watches_stay() {
+    let Some((remapper, _forks)) = remapper() else { return };
+    let pair = Pair::new();
+    let frozen = Frozen::new(pair.src.at(0).addr()..pair.src.at(BYTES).addr(), true).unwrap();
+    assert!(pair.plan(remapper).is_some(), "what is watched is found by the move");
+    assert_eq!(pair.moved(remapper), 0);
+    assert!(pair.src.read(0, BYTES) == content(1, BYTES));
+    drop(frozen);
+    assert_eq!(pair.moved(remapper), BYTES);
 }
 
 #[test]
