@@ -17,11 +17,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
 use rustix::net::{Shutdown, shutdown};
+use tokio::sync::Notify;
 
 use crate::daemon::metrics::Sessions;
 
-/// Maximum number of descriptors that wait for the close of a client's others.
-const WAITING_MAX: usize = 256;
+/// Number of a client's descriptors that are given up and not closed, beyond which the client waits.
+const WAITING_MAX: usize = 64;
 
 /// Number of connections of one kind.
 #[derive(Clone, Debug, Default)]
@@ -54,6 +55,8 @@ impl Drop for Place {
 struct Shared {
     /// Number of descriptors that are dropped and not closed.
     waiting: AtomicUsize,
+    /// One of them is closed.
+    closed: Notify,
     place: OnceLock<Place>,
     sessions: Arc<Sessions>,
 }
@@ -75,6 +78,7 @@ impl Closer {
         let (queue, closing) = channel();
         let shared = Arc::new(Shared {
             waiting: AtomicUsize::new(0),
+            closed: Notify::new(),
             place: OnceLock::new(),
             sessions: Arc::clone(sessions),
         });
@@ -83,6 +87,7 @@ impl Closer {
             for descriptor in closing {
                 drop::<OwnedFd>(descriptor);
                 own.waiting.fetch_sub(1, Ordering::Relaxed);
+                own.closed.notify_one();
                 own.sessions.closing.subtract(1);
             }
         };
@@ -100,9 +105,16 @@ impl Closer {
         ClientDescriptor { descriptor: Some(descriptor), closer: Arc::clone(self) }
     }
 
-    /// Returns true if the client gives up more descriptors than can be closed.
+    /// Returns true if the client has given up many descriptors that are not closed.
     pub fn is_behind(&self) -> bool {
         self.shared.waiting.load(Ordering::Relaxed) > WAITING_MAX
+    }
+
+    /// Waits until enough of them are closed. Only one task may wait.
+    pub async fn catch_up(&self) {
+        while self.is_behind() {
+            self.shared.closed.notified().await;
+        }
     }
 
     fn close(&self, descriptor: OwnedFd) {
@@ -174,5 +186,53 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // The peer may have closed before.
         let _ = shutdown(&self.0, Shutdown::Both);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    fn eventually(mut is_so: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        while !is_so() {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_is_dropped_is_closed_and_the_place_is_free_after_the_last() {
+        let (sessions, places) = (Arc::<Sessions>::default(), Places::default());
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let closer = Closer::start(&sessions).unwrap();
+        let connection = Connection::new(socket.into(), &closer);
+        closer.take(&places);
+        closer.take(&places);
+        drop(closer);
+        let pairs: Vec<_> = (0..1000).map(|_| UnixStream::pair().unwrap()).collect();
+        let (here, there): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let mut owned: Vec<_> =
+            here.into_iter().map(|end| connection.closer().own(end.into())).collect();
+        assert_eq!((sessions.closing.get(), places.taken()), (0, 1));
+        let last = owned.pop();
+        drop(owned);
+        let (kept, others) = there.split_last().unwrap();
+        for mut end in others {
+            assert_eq!(end.read(&mut [0; 1]).unwrap(), 0);
+        }
+        eventually(|| sessions.closing.get() == 0 && !connection.closer().is_behind());
+        // The end of the connection is no end of a descriptor that another thread still holds.
+        drop(connection);
+        assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+        kept.set_nonblocking(true).unwrap();
+        assert!((&mut &*kept).read(&mut [0; 1]).is_err());
+        assert_eq!(places.taken(), 1);
+        drop(last);
+        eventually(|| places.taken() == 0);
+        assert_eq!((&mut &*kept).read(&mut [0; 1]).unwrap(), 0);
     }
 }

@@ -35,7 +35,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time for the threads to end; each one finishes one copy.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Maximum number of refused connections that are not closed yet. Beyond it no client is accepted.
 const TURNED_AWAY_MAX: usize = 64;
 
@@ -239,7 +238,7 @@ async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), Daem
     loop {
         let mut ready = socket.readable().await.map_err(DaemonError::Watch)?;
         // The closer comes first, because nothing else may close what it finds no thread for.
-        let closer = match spare.take().map_or_else(|| closer(context), Ok) {
+        let closer = match closer(context, &mut spare) {
             Ok(closer) => closer,
             Err(error) => {
                 tracing::warn!(%error, "a client is not accepted");
@@ -260,8 +259,8 @@ async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), Daem
     }
 }
 
-/// Starts the closer of the next connection.
-fn closer(context: &Context) -> std::io::Result<Arc<Closer>> {
+/// Returns the closer of the next connection; `spare` is one that no connection has got.
+fn closer(context: &Context, spare: &mut Option<Arc<Closer>>) -> std::io::Result<Arc<Closer>> {
     if context.turned_away.taken() >= TURNED_AWAY_MAX {
         let why = format!(
             "the close of {TURNED_AWAY_MAX} refused connections waits for their clients; let fewer \
@@ -269,7 +268,7 @@ fn closer(context: &Context) -> std::io::Result<Arc<Closer>> {
         );
         return Err(std::io::Error::other(why));
     }
-    Closer::start(&context.sessions)
+    spare.take().map_or_else(|| Closer::start(&context.sessions), Ok)
 }
 
 /// Starts a session if the client is permitted and there is room.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use rustix::net::UCred;
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 use unlade_copy_kernels::{Guard, RegionError, Regions};
 use unlade_shm::layout::SLOTS_MAX;
 use unlade_shm::{Arena, Memory, Queue, Ticket};
@@ -30,6 +31,8 @@ use crate::service::{AttachError, Attachment, Service};
 
 /// Interval at which the weight of a client that copies is read again.
 const WEIGHT_EVERY: Duration = Duration::from_secs(1);
+/// Maximum time for which a client has too many descriptors that are not closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum page size: a file is rounded up to whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
@@ -80,6 +83,8 @@ struct Session {
     space: Arc<ClientSpace>,
     /// Number of region bytes that are counted in the metrics.
     counted_bytes: Cell<u64>,
+    /// Time since which too many descriptors of the client are not closed.
+    behind_since: Cell<Option<Instant>>,
     socket: AsyncFd<Arc<Connection>>,
     peer: UCred,
     context: Rc<Context>,
@@ -120,6 +125,7 @@ impl Session {
             regions,
             space,
             counted_bytes,
+            behind_since: Cell::new(None),
             socket,
             peer,
             context,
@@ -259,16 +265,31 @@ impl Session {
         result
     }
 
+    /// Waits while many descriptors of the client are not closed yet; a close that lingers ends the
+    /// session.
+    async fn keep_up(&self) -> Result<(), End> {
+        let closer = self.socket.get_ref().closer();
+        if !closer.is_behind() {
+            self.behind_since.set(None);
+            return Ok(());
+        }
+        // This call is made anew after each ring.
+        let since = self.behind_since.get().unwrap_or_else(Instant::now);
+        self.behind_since.set(Some(since));
+        let caught_up = tokio::time::timeout_at(since + CLOSE_TIMEOUT, closer.catch_up()).await;
+        caught_up.map_err(|_| End::Refused(Refusal::Exhausted))
+    }
+
     /// Receives the next message and checks its number of descriptors.
     async fn next(&self) -> Result<(Request, Vec<ClientDescriptor>), End> {
         // Other sessions get their turn even if this client sends without a pause.
         tokio::task::yield_now().await;
-        if self.socket.get_ref().closer().is_behind() {
-            return Err(Refusal::Exhausted.into());
-        }
+        self.keep_up().await?;
         let received = loop {
             let mut ready = self.socket.readable().await.map_err(|_| End::Gone)?;
-            if let Ok(received) = ready.try_io(|socket| socket::receive_from_client(socket.get_ref())) {
+            if let Ok(received) =
+                ready.try_io(|socket| socket::receive_from_client(socket.get_ref()))
+            {
                 break received;
             }
         };
@@ -399,9 +420,7 @@ impl Drop for Session {
 }
 
 /// Decodes a message, and checks its descriptors.
-fn understand(
-    received: Received<ClientDescriptor>,
-) -> Option<(Request, Vec<ClientDescriptor>)> {
+fn understand(received: Received<ClientDescriptor>) -> Option<(Request, Vec<ClientDescriptor>)> {
     let request = Request::decode(received.bytes()).ok()?;
     let is_whole = received.descriptors.len() == request.descriptors();
     is_whole.then_some((request, received.descriptors))

@@ -369,3 +369,82 @@ impl Space for ClientSpace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::closer::Closer;
+    use rustix::net::{Shutdown, SocketFlags, connect, listen, shutdown, socket_with};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixStream;
+    use unlade_sys::info::TcpInfo;
+
+    /// `tcpi_state` of a socket that connects.
+    const SYN_SENT: u8 = 2;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn unconnected() -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap()
+    }
+
+    /// Sockets of which the last one connects for ever: the queue of the listener is full.
+    fn connecting() -> (OwnedFd, Vec<OwnedFd>) {
+        let listener = unconnected();
+        rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        listen(&listener, 0).unwrap();
+        let address: SocketAddr = rustix::net::getsockname(&listener).unwrap().try_into().unwrap();
+        let mut sockets = Vec::new();
+        for _ in 0..16 {
+            let socket = unconnected();
+            // In progress, or done at once.
+            let _ = connect(&socket, &address);
+            sockets.push(socket);
+            if TcpInfo::of(&sockets[sockets.len() - 1]).unwrap().state == SYN_SENT {
+                return (listener, sockets);
+            }
+        }
+        panic!("a listener without a queue takes all");
+    }
+
+    #[test]
+    fn sockets_are_checked_before_the_thread_starts() {
+        let guard = unlade_copy_kernels::guard::install().unwrap();
+        let closer = Closer::start(&Arc::default()).unwrap();
+        let session = Arc::new(Connection::new(UnixStream::pair().unwrap().0.into(), &closer));
+        let space = |sockets_max| {
+            ClientSpace::new(Arc::new(Regions::new(guard, 1, 4096)), sockets_max).unwrap()
+        };
+        let add = |space: &Arc<ClientSpace>, number, socket: OwnedFd| {
+            space.add(number, closer.own(socket), &session)
+        };
+        let (none, one) = (space(0), space(1));
+        assert_eq!(add(&none, 1, pair().0.into()), Err(Refusal::SocketLimit));
+        assert_eq!(add(&one, 0, pair().0.into()), Err(Refusal::SocketLimit));
+        let unix = UnixStream::pair().unwrap().0;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for other in [OwnedFd::from(unix), listener.into(), datagrams.into()] {
+            assert_eq!(add(&one, 1, other), Err(Refusal::Socket));
+        }
+        let (_listener, mut sockets) = connecting();
+        let (closed, _peer) = pair();
+        shutdown(&closed, Shutdown::Both).unwrap();
+        for socket in [unconnected(), sockets.pop().unwrap(), closed.into()] {
+            assert_eq!(add(&one, 1, socket), Err(Refusal::Unconnected));
+        }
+        assert!(!none.table().has_thread && !one.table().has_thread);
+        // One direction is enough.
+        let (half, _peer) = pair();
+        shutdown(&half, Shutdown::Write).unwrap();
+        assert_eq!(add(&one, 1, half.into()), Ok(()));
+        assert!(one.table().has_thread);
+        assert_eq!(add(&one, 2, pair().0.into()), Err(Refusal::SocketLimit));
+        one.close();
+    }
+}
