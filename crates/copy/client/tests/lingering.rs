@@ -12,7 +12,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::net::sockopt::{set_socket_linger, set_socket_recv_buffer_size};
+use rustix::net::sockopt::{
+    Timeout, set_socket_linger, set_socket_recv_buffer_size, set_socket_timeout,
+};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with,
@@ -155,6 +157,8 @@ fn raw(path: &Path) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    // No reply comes later than this from a daemon that is not held up.
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
     socket
 }
 
