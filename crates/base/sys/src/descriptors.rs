@@ -6,8 +6,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
 /// Most descriptors of one message of any protocol.
@@ -31,16 +31,7 @@ pub struct Received {
 /// [`io::ErrorKind::InvalidData`] if there were more descriptors, or this process has no room for
 /// them: all descriptors of the message are closed then, and its bytes are lost.
 pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> io::Result<Received> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [IoSliceMut::new(bytes)];
-    let received = recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)?;
-    let mut descriptors = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(found) = message {
-            descriptors.extend(found);
-        }
-    }
+    let (received, descriptors) = receive_with(socket, bytes, RecvFlags::CMSG_CLOEXEC)?;
     // The kernel has closed the surplus of a truncated message.
     if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > most {
         let why = format!(
@@ -49,6 +40,60 @@ pub fn receive(socket: impl AsFd, bytes: &mut [u8], most: usize) -> io::Result<R
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     Ok(Received { len_bytes: received.bytes, descriptors })
+}
+
+/// Result of [`take_packet`].
+#[derive(Debug)]
+pub struct Packet {
+    /// Number of bytes at the start of the caller's buffer. No byte and no descriptor mean that
+    /// the peer has closed.
+    pub len_bytes: usize,
+    /// Descriptors of the packet, with CLOEXEC set; a part of them if it is not taken.
+    pub descriptors: Vec<OwnedFd>,
+    /// False if the packet is still the next one of the socket: it has more descriptors than can be
+    /// received, this process has no room for them, or the connection was reset.
+    pub is_taken: bool,
+}
+
+/// Takes a packet out of a Unix socket of the type SEQPACKET or DGRAM that no other thread reads. One
+/// with more than [`DESCRIPTORS_MAX`] descriptors can be left there. In contrast to [`receive`], the
+/// thread never closes a descriptor, nor does the kernel in this call: the last close of a peer's
+/// descriptor can take as long as the peer likes.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::WouldBlock`] if nothing has arrived yet.
+pub fn take_packet(socket: impl AsFd, bytes: &mut [u8]) -> io::Result<Packet> {
+    // The kernel closes what it cannot deliver. Here it delivers copies of the packet's descriptors.
+    let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+    let (received, descriptors) = receive_with(&socket, bytes, flags)?;
+    let len_bytes = received.bytes;
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Ok(Packet { len_bytes, descriptors, is_taken: false });
+    }
+    if len_bytes == 0 && descriptors.is_empty() {
+        return Ok(Packet { len_bytes, descriptors, is_taken: true });
+    }
+    // The kernel closes the packet's own descriptors now. The caller has a copy of each.
+    let taken = recv(&socket, &mut [0_u8; 1], RecvFlags::DONTWAIT);
+    Ok(Packet { len_bytes, descriptors, is_taken: taken.is_ok() })
+}
+
+/// Receives bytes and up to [`DESCRIPTORS_MAX`] descriptors.
+fn receive_with(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> io::Result<(RecvMsg, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(found) = message {
+            descriptors.extend(found);
+        }
+    }
+    Ok((received, descriptors))
 }
 
 /// Sends bytes with at most [`DESCRIPTORS_MAX`] descriptors; returns the number of bytes sent. The
@@ -138,6 +183,54 @@ mod tests {
         assert_eq!(references(&file), 1);
         send(&near, b"next", &[file.as_fd()]).unwrap();
         assert_eq!(receive(&far, &mut [0; 8], 1).unwrap().descriptors.len(), 1);
+    }
+
+    #[test]
+    fn a_packet_is_taken_whole_or_left_and_its_descriptors_stay_open() {
+        let kind = rustix::net::SocketType::SEQPACKET;
+        let (near, far) = rustix::net::socketpair(
+            rustix::net::AddressFamily::UNIX,
+            kind,
+            rustix::net::SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let mut bytes = [0; 8];
+        let file = tempfile::tempfile().unwrap();
+        send(&near, b"one", &[file.as_fd(); DESCRIPTORS_MAX]).unwrap();
+        send(&near, b"", &[file.as_fd()]).unwrap();
+        send(&near, b"none", &[]).unwrap();
+        for (expected, count) in [(&b"one"[..], DESCRIPTORS_MAX), (b"", 1), (b"none", 0)] {
+            let packet = take_packet(&far, &mut bytes).unwrap();
+            assert_eq!(&bytes[..packet.len_bytes], expected);
+            assert!(packet.is_taken);
+            assert_eq!((packet.descriptors.len(), references(&file)), (count, 1 + count));
+            for descriptor in &packet.descriptors {
+                assert!(fcntl_getfd(descriptor).unwrap().contains(FdFlags::CLOEXEC));
+            }
+        }
+        assert_eq!(references(&file), 1);
+        // The one end of a pair is in the packet only: a close would be seen at the other.
+        let (here, there) = UnixStream::pair().unwrap();
+        here.set_nonblocking(true).unwrap();
+        let is_open = || {
+            let read = io::Read::read(&mut &here, &mut [0; 1]);
+            read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        let many = [there.as_fd(); DESCRIPTORS_MAX + 4];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        sendmsg(&near, &[IoSlice::new(b"many")], &mut control, SendFlags::empty()).unwrap();
+        drop(there);
+        for _ in 0..2 {
+            let packet = take_packet(&far, &mut bytes).unwrap();
+            assert!(!packet.is_taken);
+            drop(packet);
+            assert!(is_open(), "it is in the queue");
+        }
+        drop((near, far));
+        assert!(!is_open());
     }
 
     #[test]

@@ -18,7 +18,7 @@ fn number(error: &RemoteError) -> c_int {
         RemoteError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         RemoteError::Refused(Refusal::NotAllowed) => libc::EACCES,
         RemoteError::Refused(Refusal::Full | Refusal::Stopping) => libc::EAGAIN,
-        RemoteError::Refused(Refusal::Socket) => libc::EOPNOTSUPP,
+        RemoteError::Refused(Refusal::Socket | Refusal::Unconnected) => libc::EOPNOTSUPP,
         RemoteError::Refused(Refusal::SocketLimit | Refusal::RegionLimit)
         | RemoteError::Regions(_) => libc::ENOSPC,
         RemoteError::Refused(Refusal::Exhausted) | RemoteError::Memory(_) => libc::ENOMEM,

@@ -5,7 +5,7 @@
 //! checked when a place is made, and again when it is used.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -111,7 +111,7 @@ impl Regions {
     ///
     /// # Errors
     /// [`RegionError`]; the set is unchanged then.
-    pub fn add(&self, number: u16, bytes: u64, file: OwnedFd) -> Result<(), RegionError> {
+    pub fn add(&self, number: u16, bytes: u64, file: impl AsFd) -> Result<(), RegionError> {
         let place = number.checked_sub(1).and_then(|at| self.regions.get(usize::from(at)));
         let free = place.filter(|place| place.get().is_none());
         let place = free.ok_or(RegionError::Number(number))?;
@@ -119,7 +119,7 @@ impl Regions {
         if !(1..=most_bytes).contains(&bytes) {
             return Err(RegionError::Size { bytes, most_bytes });
         }
-        let region = map(&file, bytes)?;
+        let region = map(file.as_fd(), bytes)?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         place.set(region).map_err(|_| RegionError::Number(number))
     }
@@ -162,7 +162,7 @@ impl Regions {
 }
 
 /// Maps a file of `bytes` bytes whose size is sealed.
-fn map(file: &OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+fn map(file: BorrowedFd<'_>, bytes: u64) -> Result<Region, RegionError> {
     let fd = file.as_raw_fd();
     let failed = |call| RegionError::System { call, source: io::Error::last_os_error() };
     // SAFETY: no memory is involved.
@@ -259,7 +259,7 @@ unsafe impl Reach for Regions {
 mod tests {
     use super::*;
     use crate::guard::install;
-    use std::os::fd::FromRawFd;
+    use std::os::fd::{FromRawFd, OwnedFd};
 
     fn memfd(bytes: u64, seals: i32) -> OwnedFd {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;

@@ -84,25 +84,33 @@ impl Arena {
         Arena::map(fd, len_bytes)
     }
 
+    /// Returns the size of a region that a peer made.
+    ///
+    /// # Errors
+    /// As for [`Arena::attach`].
+    pub fn check(fd: BorrowedFd<'_>) -> Result<usize, MemoryError> {
+        let held = rustix::fs::fcntl_get_seals(fd).map_err(|_| MemoryError::NotMemfd)?;
+        if !held.contains(seals()) {
+            return Err(MemoryError::Unsealed);
+        }
+        // Access to a missing huge page would raise SIGBUS. The types of these numbers differ by
+        // platform.
+        let kind = rustix::fs::fstatfs(fd).map_err(system("fstatfs"))?.f_type as i64;
+        if kind != TMPFS_MAGIC {
+            return Err(MemoryError::NotMemfd);
+        }
+        // Read the size after the check of the seals: it is final now.
+        let size = rustix::fs::fstat(fd).map_err(system("fstat"))?.st_size;
+        checked(u64::try_from(size).unwrap_or(0))
+    }
+
     /// Maps a region that a peer made. Its size is that of the file, see [`Arena::len_bytes`].
     ///
     /// # Errors
     /// The file is unsuitable: empty, too large, not sealed, or not a memfd. Or a kernel error,
     /// for example if the peer sealed the file against writing.
     pub fn attach(fd: OwnedFd) -> Result<Arena, MemoryError> {
-        let held = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MemoryError::NotMemfd)?;
-        if !held.contains(seals()) {
-            return Err(MemoryError::Unsealed);
-        }
-        // Access to a missing huge page would raise SIGBUS. The types of these numbers differ by
-        // platform.
-        let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?.f_type as i64;
-        if kind != TMPFS_MAGIC {
-            return Err(MemoryError::NotMemfd);
-        }
-        // Read the size after the check of the seals: it is final now.
-        let size = rustix::fs::fstat(&fd).map_err(system("fstat"))?.st_size;
-        let len_bytes = checked(u64::try_from(size).unwrap_or(0))?;
+        let len_bytes = Arena::check(fd.as_fd())?;
         Arena::map(fd, len_bytes)
     }
 

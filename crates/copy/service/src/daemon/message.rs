@@ -153,10 +153,13 @@ pub enum Refusal {
     /// The client has passed too many sockets, or the number is in use.
     #[error("the socket is beyond what a client may pass; see the daemon's sockets_max")]
     SocketLimit = 12,
+    /// The TCP socket has no connection.
+    #[error("the socket is not connected, or its connection is closed; connect it, then pass it")]
+    Unconnected = 13,
 }
 
 /// All refusals, in the order of their numbers.
-const REFUSALS: [Refusal; 12] = [
+const REFUSALS: [Refusal; 13] = [
     Refusal::Version,
     Refusal::NotAllowed,
     Refusal::Full,
@@ -169,6 +172,7 @@ const REFUSALS: [Refusal; 12] = [
     Refusal::Stopping,
     Refusal::Socket,
     Refusal::SocketLimit,
+    Refusal::Unconnected,
 ];
 
 /// Error in a message, caused by the peer.
@@ -470,7 +474,7 @@ mod tests {
         assert_eq!(Request::decode(&[bytes, &[0]].concat()), length(9));
         let magic = [&[HELLO][..], b"UlCe", &bytes[5..]].concat();
         assert_eq!(Request::decode(&magic), Err(MessageError::Field { kind: HELLO }));
-        let reason = [REFUSED, 13, 0];
+        let reason = [REFUSED, 14, 0];
         assert_eq!(Reply::decode(&reason), Err(MessageError::Field { kind: REFUSED }));
     }
 }

@@ -5,7 +5,7 @@ use unlade_metrics::{Kind, OpenMetrics};
 use crate::counters::Counts;
 
 unlade_metrics::metric_set! {
-    /// Metrics of the sessions. Only one thread writes them.
+    /// Metrics of the sessions. Only the control thread writes them, and closers `closing`.
     pub(crate) struct Sessions;
     /// A reading of the metrics of the sessions.
     pub(crate) struct SessionCounts;
@@ -15,6 +15,7 @@ unlade_metrics::metric_set! {
     groups: gauge, "unlade_copyd_groups", "Users, groups, cgroups and single clients with a share now.";
     region_bytes: gauge, "unlade_copyd_region_bytes", "Bytes that clients share now.";
     sockets: gauge, "unlade_copyd_sockets", "Sockets that clients have passed now.";
+    closing: gauge, "unlade_copyd_closing", "Descriptors of clients that are given up and not closed now.";
     accepted: counter, "unlade_copyd_accepted", "Connections accepted.";
     refused: counter, "unlade_copyd_refused", "Connections, regions and sockets refused.";
     rings: counter, "unlade_copyd_rings", "Doorbell signals received.";

@@ -5,6 +5,7 @@
 //! - `config`: the configuration file;
 //! - `listen`: the socket, and the permitted clients;
 //! - [`message`], [`socket`]: the messages on the socket;
+//! - `closer`: the thread that closes a client's descriptors;
 //! - `session`: one client from HELLO to its end;
 //! - `sockets`: the sockets that the client has passed, and the thread that uses them;
 //! - `weight`: the client's share of the service;
@@ -13,6 +14,8 @@
 //!
 //! Without the feature `daemon` only `message` and `socket` are built; clients need no more.
 
+#[cfg(feature = "daemon")]
+mod closer;
 #[cfg(feature = "daemon")]
 pub mod config;
 #[cfg(feature = "daemon")]

@@ -5,7 +5,7 @@
 //! sessions close. Nothing is claimed at that time, so the clients copy the rest themselves.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -19,13 +19,13 @@ use unlade_runtime::admin::{AdminError, AdminServer, Answer, Health, Routes};
 use unlade_runtime::{Control, Ended, Phase, Watch, WorkersConfig, WorkersError};
 
 use crate::counters::Counters;
+use crate::daemon::closer::{Closer, Connection, Places};
 use crate::daemon::config::{ConfigError, DaemonConfig};
 use crate::daemon::listen::{BindError, Listening, is_allowed};
 use crate::daemon::message::{Refusal, Reply};
 use crate::daemon::metrics::{self, Sessions};
 use crate::daemon::session::{self, Context};
 use crate::daemon::socket;
-use crate::daemon::sockets::Threads;
 use crate::daemon::weight::KernelFiles;
 use crate::service::{Service, StartError};
 
@@ -35,6 +35,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Maximum time for the threads to end; each one finishes one copy.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of refused connections that are not closed yet. Beyond it no client is accepted.
+const TURNED_AWAY_MAX: usize = 64;
 
 /// Error of the daemon's start or run.
 #[derive(Debug, thiserror::Error)]
@@ -196,7 +198,8 @@ async fn control(
         files: shared.files.clone(),
         groups: RefCell::default(),
         next_session: Cell::new(0),
-        socket_threads: Threads::default(),
+        clients: Places::default(),
+        turned_away: Places::default(),
     });
     let mut drain = watch.clone();
     let ended = tokio::select! {
@@ -231,36 +234,63 @@ async fn tend(context: &Context, watch: &mut Watch<DaemonConfig>) -> Result<(), 
 async fn accept(listening: &Listening, context: &Rc<Context>) -> Result<(), DaemonError> {
     let socket = socket::watch(Arc::clone(&listening.socket)).map_err(DaemonError::Watch)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let mut spare = None;
     loop {
         let mut ready = socket.readable().await.map_err(DaemonError::Watch)?;
+        // The closer comes first, because nothing else may close what it finds no thread for.
+        let closer = match closer(context, &mut spare) {
+            Ok(closer) => closer,
+            Err(error) => {
+                tracing::warn!(%error, "a client is not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         match ready.try_io(|socket| Ok(accept_with(socket.get_ref(), flags)?)) {
-            Ok(Ok(client)) => welcome(client, context),
+            Ok(Ok(client)) => welcome(Connection::new(client, &closer), context),
             Ok(Err(error)) => {
+                spare = Some(closer);
                 tracing::warn!(%error, "a client is not accepted");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
-            Err(_) => {}
+            Err(_) => spare = Some(closer),
         }
         tokio::task::yield_now().await;
     }
 }
 
+/// Returns the closer of the next connection; `spare` is one that no connection has got.
+fn closer(context: &Context, spare: &mut Option<Arc<Closer>>) -> std::io::Result<Arc<Closer>> {
+    if context.turned_away.taken() >= TURNED_AWAY_MAX {
+        let why = format!(
+            "the close of {TURNED_AWAY_MAX} refused connections waits for their clients; let fewer \
+             users connect, by the mode of the socket"
+        );
+        return Err(std::io::Error::other(why));
+    }
+    spare.take().map_or_else(|| Closer::start(&context.sessions), Ok)
+}
+
 /// Starts a session if the client is permitted and there is room.
-fn welcome(client: OwnedFd, context: &Rc<Context>) {
+fn welcome(client: Connection, context: &Rc<Context>) {
     context.sessions.accepted.add(1);
-    let Ok(peer) = socket_peercred(&client) else { return };
+    let Ok(peer) = socket_peercred(&client) else {
+        client.closer().take(&context.turned_away);
+        return;
+    };
     let config = context.config.borrow();
-    let open = context.sessions.open.get();
     let refusal = if !is_allowed(&config.allow, &peer) {
         Some(Refusal::NotAllowed)
     } else {
-        (open >= config.clients_max as u64).then_some(Refusal::Full)
+        (context.clients.taken() >= config.clients_max).then_some(Refusal::Full)
     };
     match refusal {
         None => {
+            client.closer().take(&context.clients);
             tokio::task::spawn_local(session::run(client, peer, Rc::clone(context)));
         }
         Some(why) => {
+            client.closer().take(&context.turned_away);
             tracing::info!(pid = peer.pid.as_raw_nonzero(), %why, "a client is refused");
             context.sessions.refused.add(1);
             // The client may have closed already.

@@ -2,32 +2,37 @@
 //!
 //! No input is trusted: messages are decoded strictly, descriptors are checked by their actual
 //! type, and everything has a limit. The doorbell is never read, because a peer can make a read
-//! block; the kernel reports each write to it once.
+//! block; the kernel reports each write to it once. No descriptor is closed here, and no call is made
+//! on one that can wait for its client: fstat(2) of a file, only if it has the seals of a memfd.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::UCred;
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 use unlade_copy_kernels::{Guard, RegionError, Regions};
 use unlade_shm::layout::SLOTS_MAX;
 use unlade_shm::{Arena, Memory, Queue, Ticket};
 
+use crate::daemon::closer::{ClientDescriptor, Connection, Places};
 use crate::daemon::config::DaemonConfig;
 use crate::daemon::message::{Class, Limits, Refusal, Reply, Request, VERSION};
 use crate::daemon::metrics::Sessions;
 use crate::daemon::socket::{self, Received};
-use crate::daemon::sockets::{ClientSpace, Limits as SocketLimits, Threads};
+use crate::daemon::sockets::ClientSpace;
 use crate::daemon::weight::{self, Due, Groups, KernelFiles};
 use crate::group::{Group, Share};
 use crate::service::{AttachError, Attachment, Service};
 
 /// Interval at which the weight of a client that copies is read again.
 const WEIGHT_EVERY: Duration = Duration::from_secs(1);
+/// Maximum time for which a client has too many descriptors that are not closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum page size: a file is rounded up to whole pages.
 const PAGE_BYTES_MAX: usize = 64 << 10;
 
@@ -42,7 +47,10 @@ pub(crate) struct Context {
     pub files: KernelFiles,
     pub groups: RefCell<Groups>,
     pub next_session: Cell<u64>,
-    pub socket_threads: Threads,
+    /// Connections of clients that are served, or that were.
+    pub clients: Places,
+    /// Connections that are refused when they are accepted.
+    pub turned_away: Places,
 }
 
 /// End of a session.
@@ -61,9 +69,9 @@ impl From<Refusal> for End {
 }
 
 /// A client's session. The order of the fields matters: the serving thread drops the last handle
-/// of the socket, so the client sees the end only when no more copies are made for it.
+/// of the connection, so the client sees the end only when no more copies are made for it.
 struct Session {
-    bell: Option<AsyncFd<Arc<OwnedFd>>>,
+    bell: Option<AsyncFd<Arc<ClientDescriptor>>>,
     attachment: Option<Attachment>,
     class: Class,
     number: u64,
@@ -75,13 +83,15 @@ struct Session {
     space: Arc<ClientSpace>,
     /// Number of region bytes that are counted in the metrics.
     counted_bytes: Cell<u64>,
-    socket: AsyncFd<Arc<OwnedFd>>,
+    /// Time since which too many descriptors of the client are not closed.
+    behind_since: Cell<Option<Instant>>,
+    socket: AsyncFd<Arc<Connection>>,
     peer: UCred,
     context: Rc<Context>,
 }
 
 /// Serves the client behind `socket` until its end.
-pub(crate) async fn run(socket: OwnedFd, peer: UCred, context: Rc<Context>) {
+pub(crate) async fn run(socket: Connection, peer: UCred, context: Rc<Context>) {
     let pid = peer.pid.as_raw_nonzero();
     let Ok(mut session) = Session::new(socket, peer, context) else { return };
     match session.live().await {
@@ -94,18 +104,13 @@ pub(crate) async fn run(socket: OwnedFd, peer: UCred, context: Rc<Context>) {
 }
 
 impl Session {
-    fn new(socket: OwnedFd, peer: UCred, context: Rc<Context>) -> io::Result<Session> {
+    fn new(socket: Connection, peer: UCred, context: Rc<Context>) -> io::Result<Session> {
         let socket = socket::watch(Arc::new(socket))?;
         let (regions, space) = {
             let config = context.config.borrow();
             let bytes_max = config.region_bytes_max.bytes();
             let regions = Arc::new(Regions::new(context.guard, config.regions_max, bytes_max));
-            let limits = SocketLimits {
-                sockets_max: config.sockets_max,
-                threads: context.socket_threads.clone(),
-                threads_max: config.clients_max,
-            };
-            let space = ClientSpace::new(Arc::clone(&regions), limits)?;
+            let space = ClientSpace::new(Arc::clone(&regions), config.sockets_max)?;
             (regions, space)
         };
         context.sessions.open.add(1);
@@ -120,6 +125,7 @@ impl Session {
             regions,
             space,
             counted_bytes,
+            behind_since: Cell::new(None),
             socket,
             peer,
             context,
@@ -259,19 +265,37 @@ impl Session {
         result
     }
 
+    /// Waits while many descriptors of the client are not closed yet; a close that lingers ends the
+    /// session.
+    async fn keep_up(&self) -> Result<(), End> {
+        let closer = self.socket.get_ref().closer();
+        if !closer.is_behind() {
+            self.behind_since.set(None);
+            return Ok(());
+        }
+        // This call is made anew after each ring.
+        let since = self.behind_since.get().unwrap_or_else(Instant::now);
+        self.behind_since.set(Some(since));
+        let caught_up = tokio::time::timeout_at(since + CLOSE_TIMEOUT, closer.catch_up()).await;
+        caught_up.map_err(|_| End::Refused(Refusal::Exhausted))
+    }
+
     /// Receives the next message and checks its number of descriptors.
-    async fn next(&self) -> Result<(Request, Vec<OwnedFd>), End> {
+    async fn next(&self) -> Result<(Request, Vec<ClientDescriptor>), End> {
         // Other sessions get their turn even if this client sends without a pause.
         tokio::task::yield_now().await;
+        self.keep_up().await?;
         let received = loop {
             let mut ready = self.socket.readable().await.map_err(|_| End::Gone)?;
-            if let Ok(received) = ready.try_io(|socket| socket::receive(socket.get_ref().as_fd())) {
+            if let Ok(received) =
+                ready.try_io(|socket| socket::receive_from_client(socket.get_ref()))
+            {
                 break received;
             }
         };
         match received {
             Ok(Some(received)) => understand(received).ok_or(End::Refused(Refusal::Protocol)),
-            // Too many descriptors.
+            // Too many descriptors to be received.
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
                 Err(End::Refused(Refusal::Protocol))
             }
@@ -303,7 +327,7 @@ impl Session {
         let _ = self.reply(&Reply::Refused(why));
     }
 
-    fn add_region(&self, region: u16, bytes: u64, file: OwnedFd) -> Result<(), End> {
+    fn add_region(&self, region: u16, bytes: u64, file: ClientDescriptor) -> Result<(), End> {
         match self.regions.add(region, bytes, file) {
             Ok(()) => {
                 self.context.sessions.region_bytes.add(bytes);
@@ -318,13 +342,12 @@ impl Session {
         }
     }
 
-    fn add_socket(&self, number: u16, descriptor: OwnedFd) -> Result<(), End> {
+    fn add_socket(&self, number: u16, descriptor: ClientDescriptor) -> Result<(), End> {
         match self.space.add(number, descriptor, self.socket.get_ref()) {
             Ok(()) => {
                 self.context.sessions.sockets.add(1);
                 self.reply(&Reply::Passed { socket: number })
             }
-            Err(_) if self.space.is_behind() => Err(Refusal::Exhausted.into()),
             Err(why) => {
                 tracing::info!(pid = self.peer.pid.as_raw_nonzero(), %why, "a socket is refused");
                 self.context.sessions.refused.add(1);
@@ -338,22 +361,27 @@ impl Session {
             return Err(Refusal::Protocol.into());
         }
         self.context.sessions.sockets.subtract(1);
-        if self.space.is_behind() {
-            return Err(Refusal::Exhausted.into());
-        }
         self.reply(&Reply::Forgotten { socket: number })
     }
 
-    fn attach(&mut self, memory: OwnedFd, bell: OwnedFd, class: Class) -> Result<(), Refusal> {
+    fn attach(
+        &mut self,
+        memory: ClientDescriptor,
+        bell: ClientDescriptor,
+        class: Class,
+    ) -> Result<(), Refusal> {
         if !is_eventfd(&bell) {
             return Err(Refusal::Doorbell);
         }
         self.bell = Some(socket::watch(Arc::new(bell)).map_err(|_| Refusal::Exhausted)?);
-        let memory = Arena::attach(memory).map_err(|_| Refusal::Queue)?;
+        let bytes = Arena::check(memory.as_fd()).map_err(|_| Refusal::Queue)?;
         let most = Queue::bytes_for(SLOTS_MAX).map_err(|_| Refusal::Queue)? + PAGE_BYTES_MAX;
-        if memory.len_bytes() > most {
+        if bytes > most {
             return Err(Refusal::Queue);
         }
+        // A memfd, whose close waits for nobody: a copy thread may have to do it.
+        let memory = memory.as_fd().try_clone_to_owned().map_err(|_| Refusal::Exhausted)?;
+        let memory = Arena::attach(memory).map_err(|_| Refusal::Queue)?;
         let queue = Queue::attach(Memory::from(memory)).map_err(|_| Refusal::Queue)?;
         self.class = class;
         let due = self.read_due();
@@ -392,7 +420,7 @@ impl Drop for Session {
 }
 
 /// Decodes a message, and checks its descriptors.
-fn understand(received: Received) -> Option<(Request, Vec<OwnedFd>)> {
+fn understand(received: Received<ClientDescriptor>) -> Option<(Request, Vec<ClientDescriptor>)> {
     let request = Request::decode(received.bytes()).ok()?;
     let is_whole = received.descriptors.len() == request.descriptors();
     is_whole.then_some((request, received.descriptors))
@@ -409,7 +437,7 @@ fn region_refusal(error: &RegionError) -> Refusal {
 }
 
 /// Returns true if the descriptor is an eventfd, which only a write makes readable.
-fn is_eventfd(fd: &OwnedFd) -> bool {
+fn is_eventfd(fd: &ClientDescriptor) -> bool {
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     link.is_ok_and(|link| link.as_os_str() == "anon_inode:[eventfd]")
 }

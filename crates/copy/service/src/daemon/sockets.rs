@@ -2,9 +2,9 @@
 //!
 //! A client can make a system call on a shared socket wait, even one that does not wait for the peer:
 //! it holds the kernel's lock of the socket while its own call faults on a page that it never
-//! provides. A close can linger. So a thread for this client alone makes all calls, the close
-//! included, and waits for the sockets by poll(2). The copy threads post the calls and look for their
-//! results; until then they see a socket that would block.
+//! provides. So a thread for this client alone makes all calls, and waits for the sockets by poll(2).
+//! The copy threads post the calls and look for their results; until then they see a socket that would
+//! block. The client's closer closes the sockets.
 //!
 //! A result is not lost: the client reads the position of its streams from the kernel's counters when
 //! the daemon is gone. It sees the daemon's end after this thread's, which holds the session's socket.
@@ -12,15 +12,17 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use unlade_copy_kernels::space::{Address, Cancelled};
 use unlade_copy_kernels::{Fault, Reach, Regions, Space};
+use unlade_sys::sockopt::unacknowledged_bytes;
 
+use crate::daemon::closer::{ClientDescriptor, Connection};
 use crate::daemon::message::Refusal;
 use crate::service::Ringer;
 
@@ -29,10 +31,8 @@ type Key = (i32, bool);
 /// Number of bytes, or the kernel's error number.
 type Outcome = Result<u64, i32>;
 
-/// Maximum number of given up descriptors besides three for each socket of the client's limit: itself,
-/// and the calls in both directions. A client for which there are more holds the lock of a socket, so
-/// that the thread does not close them.
-const CLOSING_MAX: usize = 16;
+/// Number of looks at a socket that may be connected.
+const LOOKS: usize = 3;
 /// Time between two looks at sockets of which one has an entry in its error queue.
 const ERROR_QUEUE_EVERY: Duration = Duration::from_millis(10);
 
@@ -51,7 +51,7 @@ enum State {
 /// A call for a transfer. A socket has one in each direction, since its tasks follow one another.
 #[derive(Debug)]
 struct Call {
-    socket: Arc<OwnedFd>,
+    socket: Arc<ClientDescriptor>,
     place: u64,
     len: u64,
     state: State,
@@ -60,48 +60,15 @@ struct Call {
 /// A call that the thread makes.
 struct Begun {
     key: Key,
-    socket: Arc<OwnedFd>,
+    socket: Arc<ClientDescriptor>,
     place: u64,
     len: u64,
 }
 
-/// The threads for sockets of all clients. One can outlive its session, if a client holds the lock of
-/// a socket.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Threads(Arc<AtomicUsize>);
-
-impl Threads {
-    /// Counts another thread, unless there are `most`.
-    fn begin(&self, most: usize) -> Option<Counted> {
-        let add = |count: usize| (count < most).then_some(count + 1);
-        let added = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        added.ok().map(|_| Counted(Arc::clone(&self.0)))
-    }
-}
-
-/// A thread that is counted while this value lives.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Limits of a client's sockets.
-#[derive(Debug)]
-pub(crate) struct Limits {
-    pub sockets_max: u16,
-    pub threads: Threads,
-    pub threads_max: usize,
-}
-
 #[derive(Debug, Default)]
 struct Table {
-    sockets: BTreeMap<i32, Arc<OwnedFd>>,
+    sockets: BTreeMap<i32, Arc<ClientDescriptor>>,
     calls: BTreeMap<Key, Call>,
-    /// Given up; the thread closes them.
-    closing: Vec<Arc<OwnedFd>>,
     has_thread: bool,
     is_polling: bool,
     is_closed: bool,
@@ -118,15 +85,15 @@ pub(crate) struct ClientSpace {
     ringer: OnceLock<Ringer>,
     /// Number of results.
     results: AtomicU64,
-    limits: Limits,
+    sockets_max: u16,
 }
 
 impl ClientSpace {
-    /// Creates the space of a client with these regions.
+    /// Creates the space of a client with these regions, for a number of sockets.
     ///
     /// # Errors
     /// No descriptors are left.
-    pub fn new(regions: Arc<Regions>, limits: Limits) -> io::Result<Arc<ClientSpace>> {
+    pub fn new(regions: Arc<Regions>, sockets_max: u16) -> io::Result<Arc<ClientSpace>> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(ClientSpace {
             regions,
@@ -134,7 +101,7 @@ impl ClientSpace {
             bell,
             ringer: OnceLock::new(),
             results: AtomicU64::new(0),
-            limits,
+            sockets_max,
         }))
     }
 
@@ -152,55 +119,42 @@ impl ClientSpace {
     /// Adds a socket, and starts the thread with the first one, which holds `session` until its end.
     ///
     /// # Errors
-    /// The descriptor is not a connected TCP socket, the number is in use, or there are too many
-    /// sockets or threads.
+    /// The descriptor is not a connected TCP socket, the number is in use, there are too many sockets,
+    /// or the system has no threads left.
     pub fn add(
         self: &Arc<Self>,
         number: u16,
-        socket: OwnedFd,
-        session: &Arc<OwnedFd>,
+        socket: ClientDescriptor,
+        session: &Arc<Connection>,
     ) -> Result<(), Refusal> {
+        if !is_tcp(&socket) {
+            return Err(Refusal::Socket);
+        }
+        if !is_connected(&socket) {
+            return Err(Refusal::Unconnected);
+        }
         let mut table = self.table();
+        let is_free = number != 0 && !table.sockets.contains_key(&number.into());
+        if !is_free || table.sockets.len() >= self.sockets_max.into() {
+            return Err(Refusal::SocketLimit);
+        }
         if !table.has_thread {
             let (space, session) = (Arc::clone(self), Arc::clone(session));
-            let counted = self.limits.threads.begin(self.limits.threads_max);
-            let counted = counted.ok_or(Refusal::Exhausted)?;
-            let run = move || {
-                space.run(session);
-                drop(counted);
-            };
             let thread = std::thread::Builder::new().name("copyd-sockets".to_owned());
-            thread.spawn(run).map_err(|_| Refusal::Exhausted)?;
+            thread.spawn(move || space.run(session)).map_err(|_| Refusal::Exhausted)?;
             table.has_thread = true;
         }
-        let is_free = number != 0 && !table.sockets.contains_key(&number.into());
-        let refusal = if !is_connected_tcp(&socket) {
-            Some(Refusal::Socket)
-        } else {
-            (!is_free || table.sockets.len() >= self.limits.sockets_max.into())
-                .then_some(Refusal::SocketLimit)
-        };
-        let socket = Arc::new(socket);
-        match refusal {
-            None => _ = table.sockets.insert(number.into(), socket),
-            Some(_) => table.closing.push(socket),
-        }
+        table.sockets.insert(number.into(), Arc::new(socket));
         self.wake(table);
-        refusal.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Removes a socket; its call, if one is left, ends first. Returns false if there is none.
     pub fn forget(&self, number: u16) -> bool {
         let mut table = self.table();
-        let Some(socket) = table.sockets.remove(&number.into()) else { return false };
-        table.closing.push(socket);
+        let is_known = table.sockets.remove(&number.into()).is_some();
         self.wake(table);
-        true
-    }
-
-    /// Returns true if the thread does not close as many descriptors as the client gives up.
-    pub fn is_behind(&self) -> bool {
-        self.table().closing.len() > CLOSING_MAX + 3 * usize::from(self.limits.sockets_max)
+        is_known
     }
 
     /// Number of sockets.
@@ -208,7 +162,7 @@ impl ClientSpace {
         self.table().sockets.len()
     }
 
-    /// Ends the thread, which closes the sockets.
+    /// Ends the thread, which gives up the sockets.
     pub fn close(&self) {
         let mut table = self.table();
         table.is_closed = true;
@@ -230,8 +184,7 @@ impl ClientSpace {
         let mut table = self.table();
         if let Some(call) = table.calls.get(&key) {
             let State::Done(outcome) = call.state else { return Err(blocked()) };
-            let removed = table.calls.remove(&key);
-            table.closing.extend(removed.map(|call| call.socket));
+            table.calls.remove(&key);
             return outcome.map_err(io::Error::from_raw_os_error);
         }
         if table.is_closed {
@@ -248,7 +201,7 @@ impl ClientSpace {
     }
 
     /// Makes calls until the client is gone.
-    fn run(&self, session: Arc<OwnedFd>) {
+    fn run(&self, session: Arc<Connection>) {
         while let Some(calls) = self.begin() {
             for Begun { key, socket, place, len } in calls {
                 let moved = match key.1 {
@@ -262,26 +215,23 @@ impl ClientSpace {
         let mut table = self.table();
         let sockets = std::mem::take(&mut table.sockets);
         let calls = std::mem::take(&mut table.calls);
-        let closing = std::mem::take(&mut table.closing);
         drop(table);
-        drop((sockets, calls, closing));
+        drop((sockets, calls));
         drop(session);
     }
 
-    /// Begins the due calls, and closes the sockets that were given up. `None` at the end.
+    /// Begins the due calls. `None` at the end.
     fn begin(&self) -> Option<Vec<Begun>> {
         let mut table = self.table();
-        let closing = std::mem::take(&mut table.closing);
-        let is_closed = table.is_closed;
+        if table.is_closed {
+            return None;
+        }
         let due = table.calls.iter_mut().filter(|(_, call)| call.state == State::Due);
         let calls = due.map(|(key, call)| {
             call.state = State::Calling;
             Begun { key: *key, socket: Arc::clone(&call.socket), place: call.place, len: call.len }
         });
-        let calls = calls.collect();
-        drop(table);
-        drop(closing);
-        (!is_closed).then_some(calls)
+        Some(calls.collect())
     }
 
     fn end(&self, key: Key, moved: &io::Result<u64>) {
@@ -306,11 +256,11 @@ impl ClientSpace {
     fn wait(&self) {
         let mut table = self.table();
         let is_due = |call: &Call| call.state == State::Due;
-        if table.is_closed || !table.closing.is_empty() || table.calls.values().any(is_due) {
+        if table.is_closed || table.calls.values().any(is_due) {
             return;
         }
         let waiting = table.calls.iter().filter(|(_, call)| call.state == State::Waiting);
-        let waiting: Vec<(Key, Arc<OwnedFd>)> =
+        let waiting: Vec<(Key, Arc<ClientDescriptor>)> =
             waiting.map(|(key, call)| (*key, Arc::clone(&call.socket))).collect();
         table.is_polling = true;
         drop(table);
@@ -342,21 +292,32 @@ impl ClientSpace {
                 call.state = State::Due;
             }
         }
-        // A socket that was forgotten meanwhile is closed here, and not by another thread.
-        drop(polled);
-        drop(table);
-        drop(waiting);
     }
 }
 
 /// These system calls do not take the lock of the socket.
-fn is_connected_tcp(socket: &OwnedFd) -> bool {
+fn is_tcp(socket: &impl AsFd) -> bool {
     let is_stream = sockopt::socket_type(socket) == Ok(SocketType::STREAM);
     let families = [AddressFamily::INET, AddressFamily::INET6];
     let is_ip = sockopt::socket_domain(socket).is_ok_and(|family| families.contains(&family));
     let is_tcp = sockopt::socket_protocol(socket) == Ok(Some(rustix::net::ipproto::TCP));
     let is_listening = sockopt::socket_acceptconn(socket).unwrap_or(true);
     is_stream && is_ip && is_tcp && !is_listening
+}
+
+/// Returns true if a TCP socket is connected, and not closed in both directions. getpeername(2) and
+/// TCP_INFO take the lock of the socket, which the client can hold; poll(2) and SIOCOUTQ do not.
+fn is_connected(socket: &impl AsFd) -> bool {
+    (0..LOOKS).any(|_| {
+        // A socket that still connects has sent nothing and is not writable. One whose connection is
+        // full has sent something, unless all of it is acknowledged between the two calls.
+        let sent_bytes = unacknowledged_bytes(socket).unwrap_or(0);
+        let mut polled = [PollFd::new(socket, PollFlags::IN | PollFlags::OUT)];
+        let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
+        let events = polled[0].revents();
+        let is_ready = events.intersects(PollFlags::IN | PollFlags::OUT);
+        is_polled && !events.contains(PollFlags::HUP) && (is_ready || sent_bytes > 0)
+    })
 }
 
 impl Space for ClientSpace {
@@ -401,11 +362,89 @@ impl Space for ClientSpace {
         if state == State::Calling {
             return Cancelled::Busy;
         }
-        let removed = table.calls.remove(&key);
-        table.closing.extend(removed.map(|call| call.socket));
+        table.calls.remove(&key);
         match state {
             State::Done(Ok(bytes)) => Cancelled::Moved(bytes),
             _ => Cancelled::Moved(0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::closer::Closer;
+    use rustix::net::{Shutdown, SocketFlags, connect, listen, shutdown, socket_with};
+    use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+    use std::os::unix::net::UnixStream;
+    use unlade_sys::info::TcpInfo;
+
+    /// `tcpi_state` of a socket that connects.
+    const SYN_SENT: u8 = 2;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn unconnected() -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap()
+    }
+
+    /// Sockets of which the last one connects for ever: the queue of the listener is full.
+    fn connecting() -> (OwnedFd, Vec<OwnedFd>) {
+        let listener = unconnected();
+        rustix::net::bind(&listener, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
+        listen(&listener, 0).unwrap();
+        let address: SocketAddr = rustix::net::getsockname(&listener).unwrap().try_into().unwrap();
+        let mut sockets = Vec::new();
+        for _ in 0..16 {
+            let socket = unconnected();
+            // In progress, or done at once.
+            let _ = connect(&socket, &address);
+            sockets.push(socket);
+            if TcpInfo::of(&sockets[sockets.len() - 1]).unwrap().state == SYN_SENT {
+                return (listener, sockets);
+            }
+        }
+        panic!("a listener without a queue takes all");
+    }
+
+    #[test]
+    fn sockets_are_checked_before_the_thread_starts() {
+        let guard = unlade_copy_kernels::guard::install().unwrap();
+        let closer = Closer::start(&Arc::default()).unwrap();
+        let session = Arc::new(Connection::new(UnixStream::pair().unwrap().0.into(), &closer));
+        let space = |sockets_max| {
+            ClientSpace::new(Arc::new(Regions::new(guard, 1, 4096)), sockets_max).unwrap()
+        };
+        let add = |space: &Arc<ClientSpace>, number, socket: OwnedFd| {
+            space.add(number, closer.own(socket), &session)
+        };
+        let (none, one) = (space(0), space(1));
+        assert_eq!(add(&none, 1, pair().0.into()), Err(Refusal::SocketLimit));
+        assert_eq!(add(&one, 0, pair().0.into()), Err(Refusal::SocketLimit));
+        let unix = UnixStream::pair().unwrap().0;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let datagrams = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for other in [OwnedFd::from(unix), listener.into(), datagrams.into()] {
+            assert_eq!(add(&one, 1, other), Err(Refusal::Socket));
+        }
+        let (_listener, mut sockets) = connecting();
+        let (closed, _peer) = pair();
+        shutdown(&closed, Shutdown::Both).unwrap();
+        for socket in [unconnected(), sockets.pop().unwrap(), closed.into()] {
+            assert_eq!(add(&one, 1, socket), Err(Refusal::Unconnected));
+        }
+        assert!(!none.table().has_thread && !one.table().has_thread);
+        // One direction is enough.
+        let (half, _peer) = pair();
+        shutdown(&half, Shutdown::Write).unwrap();
+        assert_eq!(add(&one, 1, half.into()), Ok(()));
+        assert!(one.table().has_thread);
+        assert_eq!(add(&one, 2, pair().0.into()), Err(Refusal::SocketLimit));
+        one.close();
     }
 }
