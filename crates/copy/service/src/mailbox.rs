@@ -67,6 +67,13 @@ impl Mailbox {
         !inbox.is_open
     }
 
+    /// Closes the mailbox of a thread that has ended, and returns what it has not read.
+    pub fn shut(&self) -> Vec<Message> {
+        let mut inbox = self.inbox();
+        inbox.is_open = false;
+        std::mem::take(&mut inbox.messages)
+    }
+
     /// Sends a message, unless the mailbox is closed.
     pub fn send(&self, message: Message) -> Result<(), Message> {
         self.send_after(message, || {})
@@ -194,5 +201,8 @@ mod tests {
         assert!(mailbox.close());
         assert!(matches!(mailbox.send(Message::Leave(ClientId(1))), Err(Message::Leave(_))));
         assert!(mailbox.open());
+        assert!(mailbox.send(Message::Move).is_ok());
+        assert_eq!(mailbox.shut().len(), 1);
+        assert!(mailbox.send(Message::Move).is_err() && mailbox.receive().is_empty());
     }
 }

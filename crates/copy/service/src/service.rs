@@ -259,6 +259,11 @@ impl Drop for Service {
                 tracing::error!("a thread of the copy service panicked");
             }
         }
+        // A client that no thread has begun to serve holds its connection, and this state by its
+        // ringer.
+        for mailbox in &self.shared.mailboxes {
+            drop(mailbox.shut());
+        }
     }
 }
 
