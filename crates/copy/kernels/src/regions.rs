@@ -362,9 +362,9 @@ mod tests {
         }
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        assert!(matches!(regions.add(1, 4096, file.into()), Err(RegionError::NotMemfd)));
+        assert!(matches!(regions.add(1, 4096, file), Err(RegionError::NotMemfd)));
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(regions.add(1, 4096, null.into()), Err(RegionError::NotMemfd)));
+        assert!(matches!(regions.add(1, 4096, null), Err(RegionError::NotMemfd)));
         regions.add(1, 4096, memfd(4096, SEALS)).unwrap();
         let again = regions.add(1, 4096, memfd(4096, SEALS));
         assert!(matches!(again, Err(RegionError::Number(1))));
