@@ -22,6 +22,8 @@ mod lines;
 mod nvme;
 #[path = "../../tests/fuzz/src/pdus.rs"]
 mod pdus;
+#[path = "../../tests/fuzz/src/policy.rs"]
+mod policy;
 #[path = "../../tests/fuzz/src/presume.rs"]
 mod presume;
 #[path = "../../tests/fuzz/src/sealing.rs"]

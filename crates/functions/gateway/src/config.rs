@@ -13,6 +13,8 @@ use unlade_fn_model::pool::Limits;
 use unlade_runtime::logs::LogConfig;
 use unlade_s3::Policy;
 
+use crate::permit::OF_HOST;
+use crate::role_document;
 use crate::tenant::relay;
 
 /// The tenant of a function that names none.
@@ -203,7 +205,7 @@ impl TenantConfig {
         if let Some(role) = &self.role {
             let understood = Policy::from_value(role);
             understood.map_err(|error| value("[tenant] role", error))?;
-            if role.get("boundary").is_some() {
+            if OF_HOST.iter().any(|key| role.get(key).is_some()) {
                 return Err(value("[tenant] role", "is itself a boundary, and has none"));
             }
         }
@@ -216,7 +218,7 @@ impl TenantConfig {
             }
             let understood = Policy::from_value(role);
             understood.map_err(|error| value("[tenant] roles", format!("{name}: {error}")))?;
-            if role.get("boundary").is_some() {
+            if OF_HOST.iter().any(|key| role.get(key).is_some()) {
                 return Err(value("[tenant] roles", "the boundary is `role` of the tenant"));
             }
         }
@@ -279,7 +281,14 @@ impl GatewayConfig {
     /// # Errors
     /// The error, with file, line and key.
     pub fn load(path: &Path) -> Result<GatewayConfig, ConfigError> {
-        let config: GatewayConfig = unlade_config::load(path)?;
+        let mut config: GatewayConfig = unlade_config::load(path)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        for (name, tenant) in &mut config.tenant {
+            for role in tenant.role.iter_mut().chain(tenant.roles.values_mut()) {
+                role_document::of_operator(role, directory)
+                    .map_err(|why| value("[tenant]", format!("{name}: {why}")))?;
+            }
+        }
         config.check()?;
         Ok(config)
     }

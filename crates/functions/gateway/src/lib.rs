@@ -22,7 +22,7 @@
 //! Modules, in the order in which an invocation passes them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: its configuration;
 //! - [`api`]: the HTTP server, with [`request`] and [`answer`]; [`auth`]: the authentication of
-//!   callers; [`credentials`]: generated keys; [`permit`]: the choices that a deployment is allowed;
+//!   callers; [`credentials`]: generated keys; [`permit`]: the choices that a deployment is allowed; [`role_document`]: roles in files of their own;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
@@ -61,6 +61,7 @@ pub mod permit;
 pub mod record_file;
 pub mod registry;
 pub mod request;
+pub mod role_document;
 pub mod serve;
 pub mod store;
 pub mod tenant;

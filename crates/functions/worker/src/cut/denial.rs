@@ -113,6 +113,7 @@ mod tests {
     use super::super::{resources, told};
     use super::*;
     use unlade_s3::Policy;
+    use unlade_s3::policy::facts::Environment;
 
     fn denied(policy: &Policy) -> Box<NotAllowed> {
         let target = ("x-amz-target", "DynamoDB_20120810.GetItem");
@@ -120,7 +121,8 @@ mod tests {
         let head = head("dynamodb", "GetItem", &[target, json]);
         let service = find("dynamodb").unwrap();
         let told = told::tell(service, &head, br#"{"TableName":"orders"}"#).unwrap();
-        policy.decide_on(&resources::asked(service, true, &head, &told)).unwrap_err()
+        let asked = resources::asked(service, true, &head, &told);
+        policy.decide_on(&asked, &Environment::of_tests()).unwrap_err()
     }
 
     /// The lines of a message are TOML; added to a manifest, they allow the request.
@@ -133,7 +135,7 @@ mod tests {
         let table: toml::Table = lines.parse().unwrap();
         let role = serde_json::to_value(&table["role"]).unwrap();
         let policy = Policy::from_value(&role).unwrap();
-        assert_eq!(policy.decide_on(std::slice::from_ref(&not.asked)), Ok(()));
+        assert_eq!(policy.decide_on(&[not.asked.clone()], &Environment::of_tests()), Ok(()));
         assert_eq!(table["role"]["statements"].as_array().unwrap().len(), 2, "S3 stays allowed");
         let own = json!({"statements": [
             {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["*"]}]});
