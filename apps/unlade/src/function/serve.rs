@@ -70,6 +70,10 @@ An fn.toml, with the defaults:
   effect = \"allow\"
   actions = [\"s3:*\"]
   resources = [\"photos/*\"]
+  # [tenant.NAME.roles.writer]      # or a policy document in AWS's JSON, beside this file; so may
+  # document = \"writer.json\"       # `role` of a tenant, and `role` of a function.toml
+  # [principal.\"s3.amazonaws.com\"] # a service that may invoke what resource policies let it
+  # keys = []                       # as of a tenant
   [[tenant.NAME.roles.reader.statements]]  # a role that CreateFunction may name; `default` is
   effect = \"allow\"                # all of the store of the tenant
   actions = [\"s3:GetObject\"]

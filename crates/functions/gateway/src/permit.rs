@@ -76,12 +76,7 @@ pub const OF_HOST: [&str; 2] = [BOUNDARY, FACTS];
 /// operator. With neither it has all of the store and no other service, as [`Policy::of_store`].
 ///
 /// [`Policy::of_store`]: unlade_s3::Policy::of_store
-pub fn policy(
-    name: &str,
-    rules: &TenantConfig,
-    manifest: &Manifest,
-    role: Option<&str>,
-) -> Value {
+pub fn policy(name: &str, rules: &TenantConfig, manifest: &Manifest, role: Option<&str>) -> Value {
     let of_store =
         json!({"statements": [{"effect": "allow", "actions": ["s3:*"], "resources": ["*"]}]});
     let mut policy = match role {
@@ -184,7 +179,8 @@ mod tests {
         assert_eq!(bound["statements"][0]["resources"][0], "*");
         let widened = manifest("[role]\nstatements = []\n[role.boundary]\nstatements = []\n");
         assert!(check("t", &rules(own), &widened, None).is_err());
-        let pretends = manifest("[role]\nstatements = []\n[role.facts]\n\"aws:PrincipalArn\" = \"x\"\n");
+        let pretends =
+            manifest("[role]\nstatements = []\n[role.facts]\n\"aws:PrincipalArn\" = \"x\"\n");
         assert!(check("t", &rules(own), &pretends, None).is_err());
     }
 

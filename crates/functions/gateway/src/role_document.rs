@@ -103,7 +103,9 @@ mod tests {
         std::fs::create_dir(code.join("dir")).unwrap();
         std::fs::write(code.join("long.json"), " ".repeat(DOCUMENT_BYTES_MAX + 1)).unwrap();
         let absolute = dir.path().join("secret.json").display().to_string();
-        for name in ["../secret.json", absolute.as_str(), "link.json", "dir", "none", "", "long.json"] {
+        for name in
+            ["../secret.json", absolute.as_str(), "link.json", "dir", "none", "", "long.json"]
+        {
             assert!(of_author(&mut json!({ "document": name }), &code).is_err(), "{name}");
         }
         for wrong in [json!({"document": 7}), json!({"document": "a", "statements": []})] {

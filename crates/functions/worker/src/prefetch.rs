@@ -195,11 +195,7 @@ impl Prefetches {
 }
 
 /// The GET of an object, if the role allows it.
-fn allowed(
-    policy: &Policy,
-    name: &ObjectName,
-    environment: &Environment,
-) -> Option<Rc<Request>> {
+fn allowed(policy: &Policy, name: &ObjectName, environment: &Environment) -> Option<Rc<Request>> {
     let operation = find("GetObject")?;
     let mut parameters = Map::new();
     let mut add = |key: &str, value: &Option<String>| {

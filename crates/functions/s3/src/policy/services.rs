@@ -6,7 +6,7 @@
 
 use super::facts::{Environment, Facts};
 use super::pattern::{self, Template, Token};
-use super::statement::{Question, ResourcePattern, Sure};
+use super::statement::{Question, ResourcePattern, Statement, Sure};
 use super::{Decision, Policy};
 
 /// An action that a request asks for.
@@ -72,6 +72,17 @@ impl Resource {
             Resource::Unknown => "*",
         }
     }
+
+    /// The resource as a document has it: an ARN, of every account if the request names none.
+    pub fn arn(&self) -> String {
+        match self {
+            Resource::Named { service, region, account, name } => {
+                let account = account.as_deref().unwrap_or("*");
+                format!("arn:aws:{service}:{region}:{account}:{name}")
+            }
+            Resource::Unknown => "*".to_owned(),
+        }
+    }
 }
 
 /// The reason why a request is not allowed.
@@ -85,6 +96,8 @@ pub struct NotAllowed {
     pub by_boundary: bool,
     /// True if the role is that of a manifest without one.
     pub is_default: bool,
+    /// True if the policy that decides is a document.
+    pub is_document: bool,
 }
 
 impl Policy {
@@ -102,8 +115,14 @@ impl Policy {
             let (decision, _, by_boundary) = self.answer(asked, &facts);
             if decision != Decision::Allowed {
                 let is_default = self.statements == Policy::of_store().statements;
+                let decides = match (by_boundary, &self.boundary) {
+                    (true, Some(boundary)) => boundary,
+                    _ => &self.statements,
+                };
+                let is_document = decides.iter().any(Statement::is_of_document);
                 let asked = asked.clone();
-                return Err(Box::new(NotAllowed { asked, decision, by_boundary, is_default }));
+                let not = NotAllowed { asked, decision, by_boundary, is_default, is_document };
+                return Err(Box::new(not));
             }
         }
         Ok(())

@@ -94,6 +94,12 @@ pub(super) trait Question {
 }
 
 impl Statement {
+    /// Returns true if it is one of a document.
+    pub(super) fn is_of_document(&self) -> bool {
+        let is_plain = |pattern: &ResourcePattern| matches!(pattern, ResourcePattern::Plain(_));
+        !self.resources.patterns.iter().all(is_plain)
+    }
+
     /// Returns true if it decides about a question.
     pub(super) fn applies(&self, question: &dyn Question, facts: &Facts) -> bool {
         let allows = self.effect == Verdict::Allow;

@@ -65,6 +65,14 @@ pub fn message(not: &NotAllowed) -> String {
             if not.by_boundary { "operator's role of the tenant" } else { "function's role" };
         return format!("a statement of the {whose} denies {what}");
     }
+    if not.is_document {
+        let whose = if not.by_boundary { "operator's" } else { "function's" };
+        let resource = not.asked.resource.arn();
+        let lines = json!({"Effect": "Allow", "Action": action, "Resource": resource});
+        return format!(
+            "the policy document of the {whose} role does not allow {what}; add to it:\n{lines}"
+        );
+    }
     if not.by_boundary {
         let lines = statement("tenant.NAME.role.statements", &action, resource);
         return format!(
@@ -141,6 +149,20 @@ mod tests {
             {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["*"]}]});
         let message = super::message(&denied(&Policy::from_value(&own).unwrap()));
         assert!(!message.contains("s3:*"), "{message}");
+    }
+
+    #[test]
+    fn the_lines_for_a_document_allow_the_request() {
+        let mut document = json!({"Version": "2012-10-17", "Statement": [
+            {"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::b"}]});
+        let not = denied(&Policy::from_value(&document).unwrap());
+        let message = message(&not);
+        let (why, lines) = message.split_once('\n').unwrap();
+        assert!(why.starts_with("the policy document of the function's role"), "{why}");
+        let statement = serde_json::from_str(lines).unwrap();
+        document["Statement"].as_array_mut().unwrap().push(statement);
+        let policy = Policy::from_value(&document).unwrap();
+        assert_eq!(policy.decide_on(&[not.asked.clone()], &Environment::of_tests()), Ok(()));
     }
 
     #[test]
