@@ -26,8 +26,8 @@ gateway or of a store. The exit status is 0 if the action is allowed, and 1 if n
 pub(super) const HELP: &str = "\
 ACTION is IAM's name, as s3:GetObject or dynamodb:Query. RESOURCE is, for S3, BUCKET or BUCKET/KEY; for \
 other services the last part of an ARN, as table/orders; or an ARN; \"*\" is a resource that the host \
-cannot tell. Condition keys that a document may name are listed in the page on services; those that \
-are not said with --key are absent, except the time, the region and the transport.
+cannot tell. The page on identity and rights lists the condition keys that a document may name; those \
+that are not said with --key are absent, except the time, the region and an encrypted transport.
 
 Examples:
   unlade fn explain s3:GetObject photos/cat.jpg --config fn.toml --tenant shop --role reader
