@@ -152,8 +152,15 @@ impl Reader {
         if partition.is_empty() || service.is_empty() || name.is_empty() {
             return Err(format!("Resource {text:?} has an empty part"));
         }
-        if service.contains(['*', '?', '$']) {
+        let is_service = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if !service.chars().all(is_service) {
             return Err(format!("Resource {text:?}: the service must be a name"));
+        }
+        if partition != "*" && partition != "aws" && !partition.starts_with("aws-") {
+            return Err(format!("Resource {text:?}: {partition:?} is no partition of AWS"));
+        }
+        if [region, account].iter().any(|part| part.contains(['$', '{', '}'])) {
+            return Err(format!("Resource {text:?}: a variable may be in the last part only"));
         }
         let is_known = |key: &str| self.known(key).is_ok();
         let plain = |text: &str| Template::parse(text, true, None);

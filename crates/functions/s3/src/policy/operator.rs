@@ -172,9 +172,8 @@ impl Operator {
                 Network::parse(text).ok_or_else(|| wrong("an address or a range: 10.0.0.0/8"))?,
             ),
             Operator::Arn => {
-                let parts: Vec<&str> = text.splitn(ARN_PARTS, ':').collect();
                 let parts: [&str; ARN_PARTS] =
-                    parts.try_into().map_err(|_| wrong("an ARN of six parts"))?;
+                    arn_parts(text).try_into().map_err(|_| wrong("an ARN of six parts"))?;
                 let template = |part: &str| Template::parse(part, true, is_known);
                 let templates = parts.into_iter().map(template).collect::<Result<Vec<_>, _>>()?;
                 let templates = templates.try_into().map_err(|_| wrong("an ARN of six parts"))?;
@@ -221,6 +220,24 @@ impl Operator {
             (_, Expected::Number(_) | Expected::Time(_)) => Is::Unknown,
         }
     }
+}
+
+/// The parts of an ARN with variables, whose colons divide nothing.
+fn arn_parts(text: &str) -> Vec<&str> {
+    let (mut parts, mut begin, mut is_variable) = (Vec::new(), 0, false);
+    for (at, c) in text.char_indices() {
+        match c {
+            '{' if text[..at].ends_with('$') => is_variable = true,
+            '}' => is_variable = false,
+            ':' if !is_variable && parts.len() + 1 < ARN_PARTS => {
+                parts.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
 }
 
 fn like(template: &Template, text: &str, facts: &Facts) -> Is {
@@ -390,6 +407,18 @@ mod tests {
             }
             assert_eq!(compared(name, value, expected), is.into(), "{name} {value} {expected}");
         }
+    }
+
+    #[test]
+    fn a_variable_is_a_part_of_an_arn() {
+        let known = |_: &str| true;
+        let due = "arn:aws:iam::${aws:PrincipalAccount}:role/${aws:username, 'a:b'}";
+        let due = Operator::Arn.parse(due, Some(&known)).unwrap();
+        let facts = Facts::default().with("aws:PrincipalAccount", "1");
+        let is = |value: &str| Operator::Arn.compare(value, &due, &facts);
+        assert_eq!(is("arn:aws:iam::1:role/a:b"), Is::Yes);
+        assert_eq!(is("arn:aws:iam::2:role/a:b"), Is::No);
+        assert_eq!(is("arn:aws:iam::1:role/a"), Is::No);
     }
 
     #[test]
