@@ -95,7 +95,10 @@ mod tests {
 
     const SOURCE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-    fn record(statements: &[(&str, &str, &[(&str, &str, &str)])]) -> Record {
+    /// A principal, an action, and conditions.
+    type Own<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str, &'a str)]);
+
+    fn record(statements: &[Own<'_>]) -> Record {
         let manifest = Manifest::of_handler("app.handler");
         let stamp = deploy::stamp();
         let mut record = Record::new("owner", deploy::edition(manifest, 1, &[], &stamp));

@@ -13,8 +13,11 @@ fn load(statements: Value) -> Result<Policy, PolicyError> {
     Policy::from_value(&json!({"Version": "2012-10-17", "Statement": statements}))
 }
 
+/// An action, a resource, keys, and the decision that is due.
+type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], Decision);
+
 /// Explains each request: action, resource, keys, and the decision that is due.
-fn check(statements: Value, cases: &[(&str, &str, &[(&str, &str)], Decision)]) {
+fn check(statements: Value, cases: &[Case<'_>]) {
     let policy = load(statements.clone()).unwrap();
     for (action, resource, keys, due) in cases {
         let more: Vec<_> = keys.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -143,7 +143,8 @@ mod tests {
         let table: toml::Table = lines.parse().unwrap();
         let role = serde_json::to_value(&table["role"]).unwrap();
         let policy = Policy::from_value(&role).unwrap();
-        assert_eq!(policy.decide_on(&[not.asked.clone()], &Environment::of_tests()), Ok(()));
+        let decided = policy.decide_on(std::slice::from_ref(&not.asked), &Environment::of_tests());
+        assert_eq!(decided, Ok(()));
         assert_eq!(table["role"]["statements"].as_array().unwrap().len(), 2, "S3 stays allowed");
         let own = json!({"statements": [
             {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["*"]}]});
@@ -162,7 +163,8 @@ mod tests {
         let statement = serde_json::from_str(lines).unwrap();
         document["Statement"].as_array_mut().unwrap().push(statement);
         let policy = Policy::from_value(&document).unwrap();
-        assert_eq!(policy.decide_on(&[not.asked.clone()], &Environment::of_tests()), Ok(()));
+        let decided = policy.decide_on(std::slice::from_ref(&not.asked), &Environment::of_tests());
+        assert_eq!(decided, Ok(()));
     }
 
     #[test]
