@@ -12,8 +12,8 @@ use unlade_fn_model::manifest::is_name;
 use unlade_fn_model::pool::Limits;
 use unlade_runtime::logs::LogConfig;
 use unlade_s3::Policy;
+use unlade_s3::policy::OF_HOST;
 
-use crate::permit::OF_HOST;
 use crate::role_document;
 use crate::tenant::relay;
 

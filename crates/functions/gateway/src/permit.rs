@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use unlade_fn_model::lifecycle::arn;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
 use unlade_fn_model::{Manifest, ManifestError};
-use unlade_s3::policy::{BOUNDARY, FACTS};
+use unlade_s3::policy::{BOUNDARY, FACTS, OF_HOST};
 
 use crate::config::{DEFAULT_ROLE, REGION, TenantConfig};
 
@@ -68,9 +68,6 @@ pub fn check(
     }
     Ok(())
 }
-
-/// The members of a role that only the host may add.
-pub const OF_HOST: [&str; 2] = [BOUNDARY, FACTS];
 
 /// The rights of a function: those of its role or in its manifest, limited by those of the
 /// operator. With neither it has all of the store and no other service, as [`Policy::of_store`].

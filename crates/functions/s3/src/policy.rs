@@ -15,6 +15,7 @@ use crate::operation::{Operation, Target};
 
 mod condition;
 pub mod document;
+mod error;
 pub mod explain;
 pub mod facts;
 pub mod invocation;
@@ -27,52 +28,19 @@ mod published;
 pub mod services;
 mod statement;
 
+pub use self::error::{Decision, PATTERN_BYTES_MAX, PATTERNS_MAX, PolicyError, STATEMENTS_MAX};
 use self::facts::{Environment, Facts, Vocabulary};
 use self::pattern::{Resolved, Token};
 use self::statement::{ResourcePattern, Selection, Statement, Sure, Verdict, judge};
 
-/// Most statements of a policy.
-pub const STATEMENTS_MAX: usize = 64;
-/// Most patterns of a statement.
-pub const PATTERNS_MAX: usize = 64;
-/// Most bytes of a pattern.
-pub const PATTERN_BYTES_MAX: usize = 2048;
 /// The start of an S3 resource's ARN.
 const STORE_ARN: &str = "arn:aws:s3:::";
 /// The member with facts about the role's principal, which the host adds.
 pub const FACTS: &str = "facts";
 /// The member with the operator's policy, which the host adds.
 pub const BOUNDARY: &str = "boundary";
-
-/// The reason why a policy is invalid. The operator is at fault.
-#[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
-    /// It is not of this form.
-    #[error("the policy is not understood: {0}")]
-    Form(#[from] serde_json::Error),
-    /// It is a document that the host cannot evaluate.
-    #[error("the policy document is not accepted: {0}")]
-    Document(String),
-    /// It exceeds a limit.
-    #[error("the policy has more than {limit} {what}; split the role")]
-    TooMuch {
-        /// The limited quantity.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-    },
-}
-
-/// The decision about an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decision {
-    /// A statement allows it, and none denies it.
-    Allowed,
-    /// A statement denies it.
-    Denied,
-    /// No statement allows it.
-    NotAllowed,
-}
+/// The members that only the host may add.
+pub const OF_HOST: [&str; 2] = [BOUNDARY, FACTS];
 
 /// The effect of a statement in TOML.
 #[derive(Clone, Copy, Debug, Deserialize)]

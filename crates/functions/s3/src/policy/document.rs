@@ -7,11 +7,12 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::condition;
+use super::error::{PATTERN_BYTES_MAX, PATTERNS_MAX, PolicyError, STATEMENTS_MAX};
 use super::facts::Vocabulary;
 use super::operator::ARN_PARTS;
 use super::pattern::{Template, tokens};
 use super::statement::{ArnPattern, Principals, ResourcePattern, Selection, Statement, Verdict};
-use super::{PATTERN_BYTES_MAX, PATTERNS_MAX, PolicyError, STATEMENTS_MAX, condition};
 
 /// Most bytes of a document.
 pub const DOCUMENT_BYTES_MAX: usize = 20 * 1024;

@@ -1,8 +1,8 @@
 //! Statements: their actions, resources and conditions. A permission applies only if all that it
 //! says is certain, a denial also if the host cannot tell.
 
-use super::Decision;
 use super::condition::Condition;
+use super::error::Decision;
 use super::facts::Facts;
 use super::operator::Is;
 use super::pattern::{self, Template, Token};
