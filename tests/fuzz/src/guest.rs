@@ -7,6 +7,7 @@ use unlade_guest_protocol::{Completion, Extent, Frame, Header, Layout, Operation
 use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_s3::call::Call;
 use unlade_s3::operation::find;
+use unlade_s3::policy::facts::Environment;
 use unlade_s3::response::{Answer, Head, understand};
 use unlade_s3::{Policy, Request};
 
@@ -89,7 +90,13 @@ fn call(data: &[u8]) {
     let Ok((call, inline)) = Call::decode(data) else { return };
     assert!(inline.len() <= unlade_s3::call::INLINE_BYTES_MAX);
     let Some(operation) = find(&call.operation) else { return };
-    let _ = Policy::everything().decide(operation, &call.parameters);
+    let environment = Environment {
+        now: std::time::UNIX_EPOCH,
+        region: String::new(),
+        has_tls: false,
+        is_deferred: false,
+    };
+    let _ = Policy::everything().decide(operation, &call.parameters, &environment);
     let Ok(request) = Request::new(operation, &call.parameters) else { return };
     let is_line_end = |byte: u8| byte == b'\r' || byte == b'\n';
     for (name, value) in &request.headers {

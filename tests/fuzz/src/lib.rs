@@ -12,6 +12,7 @@ mod inline_device;
 mod lines;
 mod nvme;
 mod pdus;
+mod policy;
 mod presume;
 pub mod sealing;
 pub mod seeds;

@@ -25,6 +25,7 @@ pub use super::inline_device::inline_device;
 pub use super::lines::copyd_lines;
 pub use super::nvme::nvme_pdu;
 pub use super::pdus::{offload_pdus, offload_rx};
+pub use super::policy::policy_document;
 pub use super::presume::offload_presume;
 pub use super::storage::nic_storage;
 pub use super::tcp::{tcp_connection, tcp_header};
@@ -42,6 +43,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("http_response", http_response),
     ("chunked", chunked),
     ("packet", packet),
+    ("policy_document", policy_document),
     ("record", record),
     ("sealing", crate::sealing::sealing),
     ("splice_datagram", crate::splice::splice_datagram),

@@ -55,7 +55,10 @@ fn a_request_without_a_valid_signature_is_refused() {
     let stranger = ask_as(&keys, gateway.address, "POST", INVOKE, &[], b"{}").unwrap();
     denied(&stranger, "UnrecognizedClientException");
     assert!(gateway.invoke("echo", &json!(1)).is_success(), "it is still there");
-    assert_counted(admin, "unlade_fn_requests_denied_total", REQUESTS.len() + 3);
+    for (reason, count) in [("missing", REQUESTS.len()), ("signature", 2), ("unrecognised", 1)] {
+        let metric = format!("unlade_fn_requests_denied_total{{reason=\"{reason}\"}}");
+        assert_counted(admin, &metric, count);
+    }
     let file = gateway.dir.path().join("credentials");
     let mode = std::fs::metadata(file).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else reads the keys");

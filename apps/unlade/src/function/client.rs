@@ -13,7 +13,7 @@ use unlade_config::ByteSize;
 use unlade_fn_gateway::auth::sign_request;
 use unlade_fn_gateway::config::KeyPair;
 use unlade_fn_gateway::credentials;
-use unlade_fn_gateway::deploy::{MANIFEST, pack};
+use unlade_fn_gateway::deploy::{MANIFEST, pack, resolve};
 use unlade_fn_model::isolation::Mode;
 use unlade_fn_model::manifest::{Backend, Manifest};
 
@@ -244,6 +244,7 @@ fn manifest(args: &DeployArgs) -> Result<Manifest> {
             Manifest::of_handler(handler)
         }
     };
+    resolve(&mut manifest, &args.directory)?;
     if let Some(handler) = &args.handler {
         manifest.handler = handler.clone();
     }

@@ -1,6 +1,7 @@
 //! `unlade fn`: functions, and what they need on their host.
 
 mod client;
+mod explain;
 mod parent;
 mod sandbox;
 mod serve;
@@ -50,6 +51,9 @@ enum FnCommand {
     Remove(client::RemoveArgs),
     /// Print what aws and boto3 need to know, as shell text
     Env(client::EnvArgs),
+    /// Say whether a function may do something, and which statement decides
+    #[command(long_about = explain::LONG, after_long_help = explain::HELP)]
+    Explain(explain::ExplainArgs),
     /// Run the I/O worker of a tenant
     #[command(long_about = worker::LONG, after_long_help = worker::HELP)]
     Worker(worker::WorkerArgs),
@@ -72,6 +76,7 @@ pub fn run(args: FnArgs) -> Result<ExitCode> {
         FnCommand::Invoke(args) => return client::invoke(&args),
         FnCommand::Remove(args) => client::remove(&args)?,
         FnCommand::Env(args) => client::env(&args)?,
+        FnCommand::Explain(args) => return explain::run(&args),
         FnCommand::Worker(args) => return worker::run(&args),
         FnCommand::Store(args) => return store::run(args),
         FnCommand::Sandbox(args) => sandbox::run(&args)?,

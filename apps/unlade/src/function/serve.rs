@@ -70,10 +70,14 @@ An fn.toml, with the defaults:
   effect = \"allow\"
   actions = [\"s3:*\"]
   resources = [\"photos/*\"]
+  # [tenant.NAME.roles.writer]      # or a policy document in AWS's JSON, beside this file; so may
+  # document = \"writer.json\"       # `role` of a tenant, and `role` of a function.toml
   [[tenant.NAME.roles.reader.statements]]  # a role that CreateFunction may name; `default` is
   effect = \"allow\"                # all of the store of the tenant
   actions = [\"s3:GetObject\"]
   resources = [\"photos/*\"]
+  [principal.\"s3.amazonaws.com\"]  # a service that may invoke what resource policies allow it
+  keys = []                         # as of a tenant
   [isolation.process]
   cgroup = \"unlade\"
   ids_first = 1879048192            # unused users and groups from this one on, 1024 a template
@@ -246,6 +250,7 @@ mod tests {
             services: config.services.clone(),
             store: config.store.clone(),
             tenant: config.tenant.clone(),
+            principal: config.principal.clone(),
             isolation: config.isolation.clone(),
             ..GatewayConfig::default()
         };

@@ -164,6 +164,8 @@ const FILES: &[File] = &[
             "workers_admin",
             "tenant.NAME.keys[].access_key_id",
             "tenant.NAME.keys[].secret_access_key",
+            "principal.NAME.keys[].access_key_id",
+            "principal.NAME.keys[].secret_access_key",
         ],
         missing: &[],
     },

@@ -3,9 +3,9 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, Health, Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection,
-    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
-    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    Fallback, FinalClass, FnDenial, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
+    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.
@@ -489,8 +489,8 @@ events! {
     FnRefused => "unlade_fn_invocations_refused",
         "Invocations refused because no instance was available.";
     /// A request was not authenticated, or its key does not permit the operation
-    FnDenied => "unlade_fn_requests_denied",
-        "Requests without a valid signature, or of another tenant than the one they name.";
+    FnDenied(reason: FnDenial) => "unlade_fn_requests_denied",
+        "Requests without a valid signature or without the right, by reason.";
     /// A deployment, or a function of the directory, was not served
     FnDeployRefused => "unlade_fn_deployments_refused",
         "Functions that could not be imported, or whose settings are not permitted.";

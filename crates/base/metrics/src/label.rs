@@ -113,6 +113,26 @@ labels! {
 }
 
 labels! {
+    /// The reason why a request to a gateway of functions was denied.
+    FnDenial: "reason" {
+        /// It has no signature.
+        Missing => "missing",
+        /// The signature is incomplete, or is not one.
+        Incomplete => "incomplete",
+        /// No tenant has the access key.
+        Unrecognised => "unrecognised",
+        /// It was signed too long ago, or for later.
+        Expired => "expired",
+        /// It is not the request that was signed.
+        Signature => "signature",
+        /// The caller has no right to the operation.
+        Access => "access",
+        /// It names a function of another tenant.
+        Tenant => "tenant",
+    }
+}
+
+labels! {
     /// The outcome for an object that was fetched before the function requested it.
     PrefetchEnd: "end" {
         /// A GET used it.

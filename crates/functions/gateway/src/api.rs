@@ -2,7 +2,7 @@
 //! is in [`lambda_api`].
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,22 +19,23 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use unlade_fn_model::lambda::{
-    ASYNC_EVENT_BYTES_MAX, EVENT_BYTES_MAX, InvocationType, Refusal, UNHANDLED,
+    ASYNC_EVENT_BYTES_MAX, Denial, EVENT_BYTES_MAX, InvocationType, Refusal, UNHANDLED,
 };
 use unlade_fn_model::lifecycle::{Qualifier, Reference, Version};
 use unlade_fn_model::manifest::is_name;
 use unlade_guest_protocol::control::ObjectName;
-use unlade_metrics::Event;
 
 use crate::answer::{Reply, json_reply, refuse, set};
 use crate::archive::CODE_BYTES_MAX;
 use crate::auth::Caller;
+use crate::denials::{Denials, Denied};
 use crate::events::Events;
 use crate::function::{Function, key};
 use crate::host::Host;
 use crate::install;
 use crate::invoke::{self, Answer, invoke};
 use crate::lambda_api::{self, Operation, View};
+use crate::permission::may_invoke;
 use crate::request::{AuthenticatedRequest, Query, compare, header, identify, unpercent};
 
 /// Most connections at a time; more wait in the kernel's backlog.
@@ -59,6 +60,8 @@ pub struct Api {
     pub about: Box<dyn Fn() -> Value>,
     /// True while the gateway is ending: each connection then ends after its current request.
     pub ending: watch::Receiver<bool>,
+    /// The count and the log of denied requests.
+    pub denials: Denials,
 }
 
 /// Serves connections until it is dropped; connections in progress continue.
@@ -95,7 +98,7 @@ async fn converse(
         let api = api.clone();
         async move {
             // A request that was begun continues, even if its caller has disconnected.
-            let work = tokio::task::spawn_local(answer(api, request));
+            let work = tokio::task::spawn_local(answer(api, request, peer));
             let failed = |_| refuse(&Refusal::Service("the gateway is ending".to_owned()));
             Ok::<_, Infallible>(work.await.unwrap_or_else(failed))
         }
@@ -116,69 +119,116 @@ async fn converse(
     Ok(served?)
 }
 
-async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Reply {
-    let routed = route(&api, request).await;
-    if let Err(Refusal::Denied(..)) = &routed {
-        api.host.meter.add(Event::FnDenied);
-    }
-    routed.unwrap_or_else(|refusal| refuse(&refusal))
+/// The operation of a request: its method and path.
+enum Route {
+    /// One of the life cycle.
+    Life(Operation),
+    /// The invocation of this function; the name is percent-encoded.
+    Invocation(String),
+    /// The deployment of this function by `unlade fn`.
+    Deployment(String),
+    /// The state of the gateway.
+    State,
 }
 
-async fn route(api: &Rc<Api>, request: Request<Incoming>) -> Result<Reply, Refusal> {
+impl Route {
+    /// The route of a request; `None` if it is not served.
+    fn of(method: &Method, path: &str) -> Option<Route> {
+        let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
+        if let Some(operation) = Operation::of(method, &parts) {
+            return Some(Route::Life(operation));
+        }
+        Some(match (method, parts.as_slice()) {
+            (&Method::POST, ["2015-03-31", "functions", name, "invocations"]) => {
+                Route::Invocation((*name).to_owned())
+            }
+            (&Method::PUT, ["unlade", "v1", "functions", name]) => {
+                Route::Deployment((*name).to_owned())
+            }
+            (&Method::GET, ["unlade", "v1", "state"]) => Route::State,
+            _ => return None,
+        })
+    }
+}
+
+async fn answer(api: Rc<Api>, request: Request<Incoming>, peer: SocketAddr) -> Reply {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let mut caller = None;
+    let routed = route(&api, request, peer, &mut caller).await;
+    routed.unwrap_or_else(|refusal| {
+        let denied = Denied { method: method.as_str(), path: &path, caller: caller.as_ref(), peer };
+        api.denials.note(&api.host.meter, &refusal, denied);
+        refuse(&refusal)
+    })
+}
+
+async fn route(
+    api: &Rc<Api>,
+    request: Request<Incoming>,
+    peer: SocketAddr,
+    caller: &mut Option<Caller>,
+) -> Result<Reply, Refusal> {
     if request.headers().contains_key("origin") {
         // A web page in a browser on this machine is not a valid caller.
         return Err(Refusal::Unsupported("requests of browsers are not served".to_owned()));
     }
-    let path = request.uri().path().to_owned();
-    let parts: Vec<&str> = path.trim_end_matches('/').split('/').skip(1).collect();
-    let method = request.method().clone();
-    let operation = Operation::of(&method, &parts);
-    let bytes_max = operation.as_ref().map_or(EVENT_BYTES_MAX, Operation::body_bytes_max);
-    let asked = identify(&api.host, request, bytes_max).await.inspect_err(|refusal| {
-        tracing::debug!(code = refusal.code(), why = refusal.message(), "request denied");
-    })?;
-    if let Some(operation) = operation {
-        return lambda_api::serve(&api.host, operation, asked).await;
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = Route::of(&method, &path);
+    let bytes_max = match &route {
+        Some(Route::Life(operation)) => operation.body_bytes_max(),
+        _ => EVENT_BYTES_MAX,
+    };
+    let asked = identify(&api.host, request, bytes_max).await?;
+    *caller = Some(asked.caller.clone());
+    let may_invoke_only = matches!(asked.caller, Caller::Service(_));
+    if may_invoke_only && !matches!(route, Some(Route::Invocation(_))) {
+        let why = format!("{} may invoke functions, and nothing else", asked.caller);
+        return Err(Refusal::Denied(Denial::Access, why));
     }
-    match (&method, parts.as_slice()) {
-        (&Method::POST, ["2015-03-31", "functions", name, "invocations"]) => {
-            let name = unpercent(name)?;
-            invocation(api, &name, asked).await
-        }
-        (&Method::PUT, ["unlade", "v1", "functions", name]) => {
-            let name = unpercent(name)?;
-            deployment(api, &name, asked).await
-        }
-        (&Method::GET, ["unlade", "v1", "state"]) => {
+    match route {
+        Some(Route::Life(operation)) => lambda_api::serve(&api.host, operation, asked).await,
+        Some(Route::Invocation(name)) => invocation(api, &unpercent(&name)?, asked, peer).await,
+        Some(Route::Deployment(name)) => deployment(api, &unpercent(&name)?, asked).await,
+        Some(Route::State) => {
             asked.body.signed(EVENT_BYTES_MAX).await?;
             Ok(json_reply(200, state(api, &asked.caller).await.to_string()))
         }
-        _ => Err(Refusal::Unsupported(format!(
+        None => Err(Refusal::Unsupported(format!(
             "{method} {path} is not served here; the reference of the API lists what is"
         ))),
     }
 }
 
 /// Finds the version of a function that serves an invocation. Another tenant's function is
-/// reported as absent.
+/// reported as absent, unless its resource policy allows the invocation.
 fn find(
     host: &Host,
     caller: &Caller,
-    text: &str,
-    qualifier: Option<&str>,
+    (text, qualifier): (&str, Option<&str>),
+    request: (&HeaderMap, IpAddr),
 ) -> Result<Rc<Function>, Refusal> {
     let Reference { name, qualifier } = Reference::parse(text, qualifier)?;
     let absent = || Refusal::NotFound(name.clone());
+    let mut is_allowed = false;
     let version = match host.registry.get(&name) {
-        Some(record) if !caller.is(&record.tenant) => return Err(absent()),
+        Some(record) if !caller.is(&record.tenant) => {
+            is_allowed = may_invoke(caller, (&name, &record, qualifier.as_ref()), request);
+            if !is_allowed {
+                return Err(Refusal::Foreign(name));
+            }
+            record.choose(qualifier.as_ref(), draw())?
+        }
         Some(record) => record.choose(qualifier.as_ref(), draw())?,
         None if matches!(qualifier, None | Some(Qualifier::Version(Version::Latest))) => {
             Version::Latest
         }
         None => return Err(absent()),
     };
-    let found = host.function(&key(&name, version));
-    found.filter(|function| caller.is(&function.tenant.name)).ok_or_else(absent)
+    let found = host.function(&key(&name, version)).ok_or_else(absent)?;
+    match is_allowed || caller.is(&found.tenant.name) {
+        true => Ok(found),
+        false => Err(Refusal::Foreign(name)),
+    }
 }
 
 /// A random number from 0 up to but not including 1.
@@ -193,10 +243,12 @@ async fn invocation(
     api: &Rc<Api>,
     name: &str,
     asked: AuthenticatedRequest,
+    peer: SocketAddr,
 ) -> Result<Reply, Refusal> {
     let AuthenticatedRequest { caller, head, body } = asked;
     let query = Query::parse(head.uri.query().unwrap_or_default())?;
-    let function = find(&api.host, &caller, name, query.get("Qualifier"))?;
+    let place = (name, query.get("Qualifier"));
+    let function = find(&api.host, &caller, place, (&head.headers, peer.ip()))?;
     let kind = InvocationType::parse(header(&head.headers, "x-amz-invocation-type"))?;
     let wants_log = header(&head.headers, "x-amz-log-type") == Some("Tail");
     let objects = hinted(&head.headers)?;
@@ -333,6 +385,9 @@ async fn state(api: &Api, caller: &Caller) -> Value {
     }
     state
 }
+
+#[cfg(test)]
+mod denied;
 
 #[cfg(test)]
 mod tests {

@@ -38,6 +38,9 @@ pub enum Caller {
     Anyone,
     /// A tenant.
     Tenant(String),
+    /// A service, which may only invoke functions whose resource policies allow that:
+    /// `s3.amazonaws.com`.
+    Service(String),
 }
 
 impl Caller {
@@ -46,6 +49,17 @@ impl Caller {
         match self {
             Caller::Anyone => true,
             Caller::Tenant(own) => own == tenant,
+            Caller::Service(_) => false,
+        }
+    }
+}
+
+impl std::fmt::Display for Caller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Caller::Anyone => f.write_str("anyone"),
+            Caller::Tenant(name) => write!(f, "tenant {name}"),
+            Caller::Service(name) => write!(f, "service {name}"),
         }
     }
 }
@@ -53,7 +67,7 @@ impl Caller {
 /// All accepted keys.
 #[derive(Clone, Debug, Default)]
 pub struct Keys {
-    by_id: BTreeMap<String, (String, KeyPair)>,
+    by_id: BTreeMap<String, (Caller, KeyPair)>,
 }
 
 /// A request without its body.
@@ -70,7 +84,7 @@ pub struct Head<'a> {
 /// The claimed identity of a caller, not yet verified.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    tenant: String,
+    caller: Caller,
     keys: KeyPair,
     time: SystemTime,
     region: String,
@@ -97,26 +111,34 @@ impl Keys {
     /// Adds a tenant's keys.
     ///
     /// # Errors
-    /// Another tenant already has this access key and keeps it.
+    /// Another caller already has this access key and keeps it.
     pub fn add(&mut self, tenant: &str, keys: KeyPair) -> Result<(), String> {
+        self.add_of(Caller::Tenant(tenant.to_owned()), keys)
+    }
+
+    /// Adds a caller's keys.
+    ///
+    /// # Errors
+    /// Another caller already has this access key and keeps it.
+    pub fn add_of(&mut self, caller: Caller, keys: KeyPair) -> Result<(), String> {
         let id = keys.access_key_id.clone();
-        if let Some((other, _)) = self.by_id.get(&id).filter(|(other, _)| other != tenant) {
-            return Err(format!("the access key {id} is of tenants {other} and {tenant}"));
+        if let Some((other, _)) = self.by_id.get(&id).filter(|(other, _)| *other != caller) {
+            return Err(format!("the access key {id} is of {other} and of {caller}"));
         }
-        self.by_id.insert(id, (tenant.to_owned(), keys));
+        self.by_id.insert(id, (caller, keys));
         Ok(())
     }
 
     /// A pair of keys of a tenant.
     pub fn of(&self, tenant: &str) -> Option<&KeyPair> {
-        self.by_id.values().find(|(owner, _)| owner == tenant).map(|(_, pair)| pair)
+        self.by_id.values().find(|(owner, _)| owner.is(tenant)).map(|(_, pair)| pair)
     }
 
     /// Takes over the keys of some tenants, unless another tenant has them now.
     pub fn keep(&mut self, before: &Keys, is_kept: impl Fn(&str) -> bool) {
-        for (id, (tenant, keys)) in &before.by_id {
-            if is_kept(tenant) {
-                let own = || (tenant.clone(), keys.clone());
+        for (id, (caller, keys)) in &before.by_id {
+            if matches!(caller, Caller::Tenant(tenant) if is_kept(tenant)) {
+                let own = || (caller.clone(), keys.clone());
                 self.by_id.entry(id.clone()).or_insert_with(own);
             }
         }
@@ -135,7 +157,7 @@ impl Keys {
             denied(Denial::Missing, why)
         })?;
         let parts = Authorization::parse(authorization)?;
-        let (tenant, keys) = self.by_id.get(parts.access_key_id).ok_or_else(|| {
+        let (caller, keys) = self.by_id.get(parts.access_key_id).ok_or_else(|| {
             let why = format!(
                 "The security token included in the request is invalid: no tenant of this gateway \
                  has the access key {:?}",
@@ -155,7 +177,7 @@ impl Keys {
             return Err(denied(Denial::Signature, why));
         }
         Ok(Claim {
-            tenant: tenant.clone(),
+            caller: caller.clone(),
             keys: keys.clone(),
             time,
             region: parts.region.to_owned(),
@@ -192,7 +214,7 @@ fn check_time(time: SystemTime, now: SystemTime) -> Result<(), Refusal> {
         distance.as_secs(),
         SKEW_MAX.as_secs()
     );
-    Err(denied(Denial::Signature, why))
+    Err(denied(Denial::Expired, why))
 }
 
 /// The header fields that are signed, in the order of `SignedHeaders`.
@@ -280,7 +302,7 @@ impl Claim {
         settings.excluded_headers = None;
         let due = signature(request, settings, &self.keys, &self.region, self.time)?.1;
         if due.as_bytes().ct_eq(self.signature.as_bytes()).into() {
-            return Ok(Caller::Tenant(self.tenant));
+            return Ok(self.caller);
         }
         let why = "The request signature we calculated does not match the signature you provided. \
                    Check your AWS Secret Access Key and signing method";

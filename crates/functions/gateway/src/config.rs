@@ -12,7 +12,9 @@ use unlade_fn_model::manifest::is_name;
 use unlade_fn_model::pool::Limits;
 use unlade_runtime::logs::LogConfig;
 use unlade_s3::Policy;
+use unlade_s3::policy::OF_HOST;
 
+use crate::role_document;
 use crate::tenant::relay;
 
 /// The tenant of a function that names none.
@@ -102,6 +104,8 @@ pub struct GatewayConfig {
     pub workers_admin: Option<SocketAddr>,
     /// Tenants, by name.
     pub tenant: BTreeMap<String, TenantConfig>,
+    /// Services that invoke functions, by the name of their principal: `s3.amazonaws.com`.
+    pub principal: BTreeMap<String, PrincipalConfig>,
     /// The isolation backends, by name.
     pub isolation: toml::Table,
     /// Format and level of the log.
@@ -146,6 +150,14 @@ impl std::fmt::Debug for KeyPair {
             .field("access_key_id", &self.access_key_id)
             .finish_non_exhaustive()
     }
+}
+
+/// A service that invokes functions. Their resource policies decide whether it may.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PrincipalConfig {
+    /// The keys that sign its requests.
+    pub keys: Vec<KeyPair>,
 }
 
 /// A tenant: its keys, the choices of its functions, and the configuration of its worker.
@@ -203,7 +215,7 @@ impl TenantConfig {
         if let Some(role) = &self.role {
             let understood = Policy::from_value(role);
             understood.map_err(|error| value("[tenant] role", error))?;
-            if role.get("boundary").is_some() {
+            if OF_HOST.iter().any(|key| role.get(key).is_some()) {
                 return Err(value("[tenant] role", "is itself a boundary, and has none"));
             }
         }
@@ -216,20 +228,26 @@ impl TenantConfig {
             }
             let understood = Policy::from_value(role);
             understood.map_err(|error| value("[tenant] roles", format!("{name}: {error}")))?;
-            if role.get("boundary").is_some() {
+            if OF_HOST.iter().any(|key| role.get(key).is_some()) {
                 return Err(value("[tenant] roles", "the boundary is `role` of the tenant"));
             }
         }
-        let is_word = |text: &str| {
-            !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !"/,;=[]".contains(c))
-        };
-        for pair in &self.keys {
-            if !is_word(&pair.access_key_id) || pair.secret_access_key.is_empty() {
-                let why = "an access_key_id is letters and digits, and a secret is not empty";
-                return Err(value("[tenant] keys", why));
-            }
+        check_keys("[tenant] keys", &self.keys)
+    }
+}
+
+fn check_keys(key: &'static str, pairs: &[KeyPair]) -> Result<(), ConfigError> {
+    let is_word = |text: &str| {
+        !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && !"/,;=[]".contains(c))
+    };
+    let is_wrong =
+        |pair: &KeyPair| !is_word(&pair.access_key_id) || pair.secret_access_key.is_empty();
+    match pairs.iter().any(is_wrong) {
+        true => {
+            let why = "an access_key_id is letters and digits, and a secret is not empty";
+            Err(value(key, why))
         }
-        Ok(())
+        false => Ok(()),
     }
 }
 
@@ -263,6 +281,7 @@ impl Default for GatewayConfig {
             workers: Workers::default(),
             workers_admin: None,
             tenant: BTreeMap::new(),
+            principal: BTreeMap::new(),
             isolation: toml::Table::new(),
             log: LogConfig::default(),
         }
@@ -279,7 +298,14 @@ impl GatewayConfig {
     /// # Errors
     /// The error, with file, line and key.
     pub fn load(path: &Path) -> Result<GatewayConfig, ConfigError> {
-        let config: GatewayConfig = unlade_config::load(path)?;
+        let mut config: GatewayConfig = unlade_config::load(path)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        for (name, tenant) in &mut config.tenant {
+            for role in tenant.role.iter_mut().chain(tenant.roles.values_mut()) {
+                role_document::of_operator(role, directory)
+                    .map_err(|why| value("[tenant]", format!("{name}: {why}")))?;
+            }
+        }
         config.check()?;
         Ok(config)
     }
@@ -300,6 +326,13 @@ impl GatewayConfig {
         }
         for tenant in self.tenant.values() {
             tenant.check()?;
+        }
+        for (name, principal) in &self.principal {
+            if !name.ends_with(".amazonaws.com") || name.contains(char::is_whitespace) {
+                let why = format!("{name:?} is no service: s3.amazonaws.com, for example");
+                return Err(value("[principal]", why));
+            }
+            check_keys("[principal] keys", &principal.keys)?;
         }
         if self.store.is_none() && !self.store_listen.ip().is_loopback() && !self.allow_remote {
             return Err(value("store_listen", "must be of this machine, or set allow_remote"));
@@ -400,6 +433,10 @@ mod tests {
             "[tenant.a.roles.r]\nstatements = []\nboundary = { statements = [] }",
             "[[tenant.a.keys]]\naccess_key_id = \"a/b\"\nsecret_access_key = \"s\"",
             "[[tenant.a.keys]]\naccess_key_id = \"ab\"\nsecret_access_key = \"\"",
+            "[[principal.\"s3.amazonaws.com\".keys]]\naccess_key_id = \"ab\"\nsecret_access_key = \"\"",
+            "[principal.tenant]\nkeys = []",
+            "[tenant.a]\nrole = { document = \"not-read.json\" }",
+            "[tenant.a]\nrole = { Version = \"2012-10-17\", Statement = [{ Effect = \"Allow\" }] }",
         ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

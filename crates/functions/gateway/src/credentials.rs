@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::auth::Keys;
+use crate::auth::{Caller, Keys};
 use crate::config::{DEFAULT_TENANT, GatewayConfig, KeyPair};
 use crate::tenant::write_private;
 
@@ -95,6 +95,12 @@ pub fn load(config: &GatewayConfig) -> io::Result<(Keys, Option<KeyPair>)> {
         }
         for pair in pairs {
             keys.add(tenant, pair).map_err(io::Error::other)?;
+        }
+    }
+    for (name, principal) in &config.principal {
+        for pair in &principal.keys {
+            let caller = Caller::Service(name.clone());
+            keys.add_of(caller, pair.clone()).map_err(io::Error::other)?;
         }
     }
     if has_new {

@@ -23,6 +23,7 @@ use crate::archive::ArchiveError;
 use crate::config::{DEFAULT_ROLE, DEFAULT_TENANT};
 use crate::permit;
 use crate::record_file;
+use crate::role_document;
 
 /// The name of the manifest's file.
 pub const MANIFEST: &str = "function.toml";
@@ -117,11 +118,22 @@ impl Drop for Code {
 /// # Errors
 /// The manifest is missing or invalid.
 pub fn read(code: &Path, tenant: Option<&str>) -> Result<Revision, DeployError> {
-    let manifest: Manifest = unlade_config::load(&code.join(MANIFEST))?;
+    let mut manifest: Manifest = unlade_config::load(&code.join(MANIFEST))?;
+    resolve(&mut manifest, code)?;
     manifest.check()?;
     let tenant = tenant.or(manifest.tenant.as_deref()).unwrap_or(DEFAULT_TENANT).to_owned();
     let (code, version) = (code.to_owned(), Version::Latest);
     Ok(Revision { manifest, code, tenant, version, role: None })
+}
+
+/// Replaces a role that names a policy document of its directory by the document.
+///
+/// # Errors
+/// The document cannot be read.
+pub fn resolve(manifest: &mut Manifest, code: &Path) -> Result<(), ManifestError> {
+    let Some(role) = &mut manifest.role else { return Ok(()) };
+    role_document::of_author(role, code)
+        .map_err(|why| ManifestError { key: "role".to_owned(), why })
 }
 
 /// A new revision of a function, which no record names yet.

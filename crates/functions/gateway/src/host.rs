@@ -220,7 +220,7 @@ impl Host {
     /// The rights of a function.
     pub fn policy(&self, function: &Function) -> serde_json::Value {
         let rules = self.rules(&function.tenant.name);
-        permit::policy(&rules, &function.manifest, function.role_name.as_deref())
+        permit::policy(&function.name, &rules, &function.manifest, function.role_name.as_deref())
     }
 
     /// Refuses a function that chooses something that its tenant may not.

@@ -38,10 +38,7 @@ pub fn free(host: &Host, caller: &Caller, name: &str) -> Result<(), Refusal> {
     let record = host.registry.get(name).map(|record| record.tenant.clone());
     let served = || host.function(name).map(|function| function.tenant.name.clone());
     match record.or_else(served) {
-        Some(tenant) if !caller.is(&tenant) => {
-            let why = format!("another tenant has a function {name}; choose another name");
-            Err(Refusal::Conflict(why))
-        }
+        Some(tenant) if !caller.is(&tenant) => Err(Refusal::Taken(name.to_owned())),
         _ => owned(host, name),
     }
 }
@@ -50,7 +47,8 @@ pub fn free(host: &Host, caller: &Caller, name: &str) -> Result<(), Refusal> {
 pub fn tenant(host: &Host, caller: &Caller, name: &str) -> String {
     match caller {
         Caller::Tenant(tenant) => tenant.clone(),
-        Caller::Anyone => {
+        // A service deploys nothing: its requests are refused before.
+        Caller::Anyone | Caller::Service(_) => {
             let record = host.registry.get(name);
             record.map_or_else(|| DEFAULT_TENANT.to_owned(), |record| record.tenant.clone())
         }
@@ -121,7 +119,7 @@ async fn deploy_unpacked(
 ) -> Result<Rc<Record>, Refusal> {
     let tenant = match caller {
         Caller::Tenant(tenant) => Some(tenant.as_str()),
-        Caller::Anyone => None,
+        Caller::Anyone | Caller::Service(_) => None,
     };
     let revision = deploy::read(&unpacked.code, tenant).map_err(refusal)?;
     if let Some(other) = revision.manifest.tenant.as_ref().filter(|named| !caller.is(named)) {

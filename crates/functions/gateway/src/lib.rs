@@ -22,7 +22,9 @@
 //! Modules, in the order in which an invocation passes them:
 //! - [`serve`]: the process: its children, its listener, its drain; [`config`]: its configuration;
 //! - [`api`]: the HTTP server, with [`request`] and [`answer`]; [`auth`]: the authentication of
-//!   callers; [`credentials`]: generated keys; [`permit`]: the choices that a deployment is allowed;
+//!   callers; [`credentials`]: generated keys; [`permit`]: the choices that a deployment is allowed; [`role_document`]: roles in files of their own;
+//! - [`permission`]: the right of other callers than the owner to invoke; [`denials`]: the count and
+//!   the log of denied requests;
 //! - [`lambda_api`]: Lambda's API for the life cycle of functions; [`registry`]: their records, in
 //!   files of [`record_file`];
 //! - [`invoke`]: one invocation: hint, instance, handler, pending writes, answer; [`events`]:
@@ -48,6 +50,7 @@ pub mod auth;
 pub mod child;
 pub mod config;
 pub mod credentials;
+pub mod denials;
 pub mod deploy;
 pub mod events;
 pub mod function;
@@ -57,10 +60,12 @@ pub mod install;
 pub mod invoke;
 pub mod lambda_api;
 pub mod link;
+pub mod permission;
 pub mod permit;
 pub mod record_file;
 pub mod registry;
 pub mod request;
+pub mod role_document;
 pub mod serve;
 pub mod store;
 pub mod tenant;

@@ -2,10 +2,12 @@
 //! manifest.
 
 use serde_json::{Value, json};
+use unlade_fn_model::lifecycle::arn;
 use unlade_fn_model::lifecycle::reference::ACCOUNT;
 use unlade_fn_model::{Manifest, ManifestError};
+use unlade_s3::policy::{BOUNDARY, FACTS, OF_HOST};
 
-use crate::config::{DEFAULT_ROLE, TenantConfig};
+use crate::config::{DEFAULT_ROLE, REGION, TenantConfig};
 
 /// Refuses a manifest that chooses something that its tenant may not.
 ///
@@ -59,8 +61,9 @@ pub fn check(
             return Err(ManifestError { key: "role".to_owned(), why });
         }
     }
-    if manifest.role.as_ref().is_some_and(|role| role.get("boundary").is_some()) {
-        let why = "the boundary is the operator's: `role` of the tenant".to_owned();
+    let own = manifest.role.as_ref();
+    if let Some(key) = OF_HOST.iter().find(|key| own.is_some_and(|role| role.get(key).is_some())) {
+        let why = format!("{key} is the operator's: `role` of the tenant");
         return Err(ManifestError { key: "role".to_owned(), why });
     }
     Ok(())
@@ -70,7 +73,7 @@ pub fn check(
 /// operator. With neither it has all of the store and no other service, as [`Policy::of_store`].
 ///
 /// [`Policy::of_store`]: unlade_s3::Policy::of_store
-pub fn policy(rules: &TenantConfig, manifest: &Manifest, role: Option<&str>) -> Value {
+pub fn policy(name: &str, rules: &TenantConfig, manifest: &Manifest, role: Option<&str>) -> Value {
     let of_store =
         json!({"statements": [{"effect": "allow", "actions": ["s3:*"], "resources": ["*"]}]});
     let mut policy = match role {
@@ -78,10 +81,23 @@ pub fn policy(rules: &TenantConfig, manifest: &Manifest, role: Option<&str>) -> 
         Some(role) => rules.roles.get(role).cloned().unwrap_or(json!({"statements": []})),
         None => manifest.role.clone().unwrap_or(of_store),
     };
-    if let (Some(boundary), Some(policy)) = (&rules.role, policy.as_object_mut()) {
-        policy.insert("boundary".to_owned(), boundary.clone());
+    if let Some(policy) = policy.as_object_mut() {
+        if let Some(boundary) = &rules.role {
+            policy.insert(BOUNDARY.to_owned(), boundary.clone());
+        }
+        policy.insert(FACTS.to_owned(), facts(name, role));
     }
     policy
+}
+
+/// The condition keys of a function's principal.
+pub fn facts(name: &str, role: Option<&str>) -> Value {
+    json!({
+        "aws:PrincipalAccount": ACCOUNT,
+        "aws:PrincipalArn": role_arn(role.unwrap_or(DEFAULT_ROLE)),
+        "aws:PrincipalType": "AssumedRole",
+        "lambda:SourceFunctionArn": arn(REGION, name, None),
+    })
 }
 
 /// The ARN of a role.
@@ -148,14 +164,21 @@ mod tests {
     fn a_role_is_within_the_operators() {
         let own = "[[role.statements]]\neffect = \"allow\"\nactions = [\"s3:*\"]\n\
                    resources = [\"a/*\"]\n";
-        assert_eq!(policy(&rules(""), &manifest(own), None).get("boundary"), None);
-        let absent = policy(&rules(""), &manifest(""), None);
-        assert_eq!(unlade_s3::Policy::from_value(&absent).unwrap(), unlade_s3::Policy::of_store());
-        let bound = policy(&rules(own), &manifest(""), None);
+        assert_eq!(policy("f", &rules(""), &manifest(own), None).get("boundary"), None);
+        let absent = policy("f", &rules(""), &manifest(""), None);
+        let mut due = serde_json::json!({"statements": [
+            {"effect": "allow", "actions": ["s3:*"], "resources": ["*"]}]});
+        due[FACTS] = facts("f", None);
+        assert_eq!(absent, due);
+        assert_eq!(facts("f", Some("r"))["aws:PrincipalArn"], role_arn("r"));
+        let bound = policy("f", &rules(own), &manifest(""), None);
         assert_eq!(bound["boundary"]["statements"][0]["resources"][0], "a/*");
         assert_eq!(bound["statements"][0]["resources"][0], "*");
         let widened = manifest("[role]\nstatements = []\n[role.boundary]\nstatements = []\n");
         assert!(check("t", &rules(own), &widened, None).is_err());
+        let pretends =
+            manifest("[role]\nstatements = []\n[role.facts]\n\"aws:PrincipalArn\" = \"x\"\n");
+        assert!(check("t", &rules(own), &pretends, None).is_err());
     }
 
     #[test]
@@ -169,9 +192,9 @@ mod tests {
         assert!(check("t", &own, &narrowed, Some("reader")).is_err(), "one or the other");
         let why = check("t", &own, &manifest(""), Some("writer")).unwrap_err().to_string();
         assert!(why.contains("`roles.writer = {") && why.contains("[tenant.t]"), "{why}");
-        let rights = policy(&own, &manifest(""), Some("reader"));
+        let rights = policy("f", &own, &manifest(""), Some("reader"));
         assert_eq!(rights["statements"][0]["resources"][0], "in/*");
-        assert_eq!(policy(&own, &manifest(""), Some("writer"))["statements"], json!([]));
+        assert_eq!(policy("f", &own, &manifest(""), Some("writer"))["statements"], json!([]));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::api::{self, Api};
 use crate::auth::Keys;
 use crate::config::{Authentication, ConfigError, DEFAULT_TENANT, GatewayConfig, KeyPair, REGION};
 use crate::credentials;
+use crate::denials::Denials;
 use crate::deploy::{self, DeployError, Revision};
 use crate::events::Events;
 use crate::function::Function;
@@ -138,7 +139,8 @@ async fn serve(
     }
     let about = about(store.clone());
     let (stop, ending) = watch::channel(false);
-    let api = Rc::new(Api { host: host.clone(), events, about, ending });
+    let api =
+        Rc::new(Api { host: host.clone(), events, about, ending, denials: Denials::default() });
     let ticking = tokio::task::spawn_local(host.clone().tick());
     let accepting = tokio::task::spawn_local(api::serve(api, listener));
     told(address).map_err(system("standard output"))?;

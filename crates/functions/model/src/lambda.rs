@@ -54,6 +54,8 @@ pub enum Denial {
     Incomplete,
     /// The access key is unknown.
     Unrecognised,
+    /// The request was signed too long ago, or for a later time.
+    Expired,
     /// The signature differs from the expected one.
     Signature,
     /// The caller is authenticated but not permitted.
@@ -65,6 +67,10 @@ pub enum Denial {
 pub enum Refusal {
     /// There is no such function.
     NotFound(String),
+    /// The function is another tenant's: the caller is told that there is none.
+    Foreign(String),
+    /// Another tenant has a function with the name.
+    Taken(String),
     /// There is no such version, alias, policy or statement, with the reason.
     Absent(String),
     /// A version or an alias has no provisioned concurrency.
@@ -97,13 +103,16 @@ impl Refusal {
     /// The HTTP status.
     pub fn status(&self) -> u16 {
         match self {
-            Refusal::NotFound(_) | Refusal::Absent(_) | Refusal::NotProvisioned(_) => 404,
+            Refusal::NotFound(_)
+            | Refusal::Foreign(_)
+            | Refusal::Absent(_)
+            | Refusal::NotProvisioned(_) => 404,
             Refusal::Throttled(Refused::Start(_)) => 502,
             Refusal::Throttled(Refused::Removed) => 404,
             Refusal::Throttled(_) | Refusal::Reserved(_) => 429,
             Refusal::TooLarge(_) => 413,
             Refusal::Content(_) | Refusal::Parameter(_) | Refusal::PolicyTooLong(_) => 400,
-            Refusal::Conflict(_) => 409,
+            Refusal::Conflict(_) | Refusal::Taken(_) => 409,
             Refusal::Precondition(_) => 412,
             Refusal::Denied(..) => 403,
             Refusal::Unsupported(_) => 501,
@@ -114,22 +123,23 @@ impl Refusal {
     /// The error code, from which SDKs derive an exception.
     pub fn code(&self) -> &'static str {
         match self {
-            Refusal::NotFound(_) | Refusal::Absent(_) | Refusal::Throttled(Refused::Removed) => {
-                "ResourceNotFoundException"
-            }
+            Refusal::NotFound(_)
+            | Refusal::Foreign(_)
+            | Refusal::Absent(_)
+            | Refusal::Throttled(Refused::Removed) => "ResourceNotFoundException",
             Refusal::NotProvisioned(_) => "ProvisionedConcurrencyConfigNotFoundException",
             Refusal::Throttled(Refused::Start(_)) => "InvalidRuntimeException",
             Refusal::Throttled(_) | Refusal::Reserved(_) => "TooManyRequestsException",
             Refusal::TooLarge(_) => "RequestTooLargeException",
             Refusal::Content(_) => "InvalidRequestContentException",
             Refusal::Parameter(_) => "InvalidParameterValueException",
-            Refusal::Conflict(_) => "ResourceConflictException",
+            Refusal::Conflict(_) | Refusal::Taken(_) => "ResourceConflictException",
             Refusal::Precondition(_) => "PreconditionFailedException",
             Refusal::PolicyTooLong(_) => "PolicyLengthExceededException",
             Refusal::Denied(Denial::Missing, _) => "MissingAuthenticationTokenException",
             Refusal::Denied(Denial::Incomplete, _) => "IncompleteSignatureException",
             Refusal::Denied(Denial::Unrecognised, _) => "UnrecognizedClientException",
-            Refusal::Denied(Denial::Signature, _) => "InvalidSignatureException",
+            Refusal::Denied(Denial::Signature | Denial::Expired, _) => "InvalidSignatureException",
             Refusal::Denied(Denial::Access, _) => "AccessDeniedException",
             Refusal::Unsupported(_) => "NotImplementedException",
             Refusal::Service(_) => "ServiceException",
@@ -139,7 +149,12 @@ impl Refusal {
     /// The message for humans.
     pub fn message(&self) -> String {
         match self {
-            Refusal::NotFound(name) => format!("Function not found: {name}"),
+            Refusal::NotFound(name) | Refusal::Foreign(name) => {
+                format!("Function not found: {name}")
+            }
+            Refusal::Taken(name) => {
+                format!("another tenant has a function {name}; choose another name")
+            }
             Refusal::Throttled(why) => match why {
                 Refused::Concurrency => {
                     "Rate Exceeded. The function has as many instances as it may have, and others \

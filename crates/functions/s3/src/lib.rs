@@ -20,6 +20,7 @@
 //! ```
 //! use serde_json::json;
 //! use unlade_http::Method;
+//! use unlade_s3::policy::facts::Environment;
 //! use unlade_s3::{Answer, Call, Decision, Head, Policy, Request, operation, response};
 //!
 //! let text = br#"{"service": "s3", "operation": "HeadObject",
@@ -29,7 +30,9 @@
 //!
 //! let role = Policy::from_value(&json!({"statements": [
 //!     {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["in/*"]}]}))?;
-//! assert_eq!(role.decide(operation, &call.parameters), Decision::Allowed);
+//! let (now, region) = (std::time::SystemTime::now(), "us-east-1".to_owned());
+//! let now = Environment { now, region, has_tls: true, is_deferred: false };
+//! assert_eq!(role.decide(operation, &call.parameters, &now), Decision::Allowed);
 //!
 //! let request = Request::new(operation, &call.parameters)?;
 //! assert_eq!((operation.method, request.path(true).as_str()), (Method::Head, "/in/a%20b"));

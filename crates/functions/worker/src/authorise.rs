@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use unlade_s3::failure::{HostCode, ServiceError};
 use unlade_s3::operation::{Operation, find};
 use unlade_s3::policy::Decision;
+use unlade_s3::policy::facts::Environment;
 use unlade_s3::{Call, Head, Policy, Request};
 
 use crate::perform::Failed;
@@ -24,17 +25,22 @@ pub enum Authorised {
 ///
 /// # Errors
 /// The call is invalid or not supported, or the role denies it.
-pub fn authorise(policy: &Policy, call: &Call) -> Result<Authorised, Failed> {
+pub fn authorise(
+    policy: &Policy,
+    call: &Call,
+    environment: Environment,
+) -> Result<Authorised, Failed> {
     if call.service != "s3" {
         return Err(unsupported(&format!("the service {}", call.service)));
     }
     let (parameters, region) = (&call.parameters, call.region.as_deref());
+    let later = Environment { is_deferred: true, ..environment.clone() };
     match call.operation.as_str() {
         "GeneratePresignedUrl" => {
             let empty = Map::new();
             let inner = parameters.get("Parameters").and_then(Value::as_object).unwrap_or(&empty);
             let name = parameters.get("Operation").and_then(Value::as_str).unwrap_or_default();
-            let (_, mut request) = of_operation(policy, name, inner)?;
+            let (_, mut request) = of_operation(policy, name, inner, &later)?;
             request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
             Ok(Authorised::Url(request))
         }
@@ -42,16 +48,21 @@ pub fn authorise(policy: &Policy, call: &Call) -> Result<Authorised, Failed> {
             let text =
                 |name: &str| parameters.get(name).and_then(Value::as_str).unwrap_or_default();
             let (bucket, key) = (text("Bucket"), text("Key"));
-            // The holder of the form chooses the end of the key: the role must allow every end.
-            let starts = key.strip_suffix("${filename}");
-            let key = starts.map_or(key.to_owned(), |start| format!("{start}*"));
             let asked = json!({"Bucket": bucket, "Key": key});
             let asked = asked.as_object().cloned().unwrap_or_default();
-            let (_, mut request) = of_operation(policy, "PutObject", &asked)?;
+            let mut request = match key.strip_suffix("${filename}") {
+                None => of_operation(policy, "PutObject", &asked, &later)?.1,
+                // The holder of the form chooses the end of the key: the role must allow every end.
+                Some(start) => {
+                    let (operation, request) = parsed("PutObject", &asked)?;
+                    let decision = policy.decide_uploads(operation, (bucket, start), &later);
+                    allowed(decision, request)?
+                }
+            };
             request.in_region(region).map_err(|e| invalid(&e.to_string()))?;
             Ok(Authorised::Form)
         }
-        _ => Ok(Authorised::Operation(request(policy, call)?)),
+        _ => Ok(Authorised::Operation(request(policy, call, &environment)?)),
     }
 }
 
@@ -59,8 +70,13 @@ pub fn authorise(policy: &Policy, call: &Call) -> Result<Authorised, Failed> {
 ///
 /// # Errors
 /// The call is invalid or not supported, or the role denies it.
-pub fn request(policy: &Policy, call: &Call) -> Result<Rc<Request>, Failed> {
-    let (operation, mut request) = of_operation(policy, &call.operation, &call.parameters)?;
+pub fn request(
+    policy: &Policy,
+    call: &Call,
+    environment: &Environment,
+) -> Result<Rc<Request>, Failed> {
+    let (operation, mut request) =
+        of_operation(policy, &call.operation, &call.parameters, environment)?;
     request.in_region(call.region.as_deref()).map_err(|e| invalid(&e.to_string()))?;
     request.unsigned = call.unsigned;
     if !operation.has_body && call.body_bytes > 0 {
@@ -73,15 +89,28 @@ fn of_operation(
     policy: &Policy,
     operation: &str,
     parameters: &Map<String, Value>,
+    environment: &Environment,
+) -> Result<(&'static Operation, Request), Failed> {
+    let (operation, request) = parsed(operation, parameters)?;
+    Ok((operation, allowed(policy.decide(operation, parameters, environment), request)?))
+}
+
+fn parsed(
+    operation: &str,
+    parameters: &Map<String, Value>,
 ) -> Result<(&'static Operation, Request), Failed> {
     let operation =
         find(operation).ok_or_else(|| unsupported(&format!("the operation {operation} of s3")))?;
     let request = Request::new(operation, parameters).map_err(|e| invalid(&e.to_string()))?;
-    if policy.decide(operation, parameters) != Decision::Allowed {
-        let head = Head { status: 403, headers: Vec::new() };
-        return Err(Failed::Service { error: ServiceError::denied(), head });
-    }
     Ok((operation, request))
+}
+
+fn allowed(decision: Decision, request: Request) -> Result<Request, Failed> {
+    if decision == Decision::Allowed {
+        return Ok(request);
+    }
+    let head = Head { status: 403, headers: Vec::new() };
+    Err(Failed::Service { error: ServiceError::denied(), head })
 }
 
 fn unsupported(what: &str) -> Failed {

@@ -4,7 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use unlade_guest_protocol::control::WriteMode;
-use unlade_s3::Policy;
+use unlade_s3::policy::facts::Environment;
+use unlade_s3::{Call, Policy};
 
 use crate::session_epoch::{CallPermit, SessionEpoch};
 use crate::tenant::Tenant;
@@ -29,6 +30,11 @@ pub struct Caller {
 }
 
 impl Caller {
+    /// The circumstances of a call to the store now.
+    pub fn environment(&self, call: &Call) -> Environment {
+        self.tenant.store_client.transport.environment(call.region.as_deref())
+    }
+
     /// Takes a permit of the instance's calls, if one is left.
     pub fn permit(&self) -> Option<CallPermit> {
         CallPermit::begin(&self.calls, self.tenant.limits.calls_max)

@@ -16,6 +16,7 @@ use unlade_guest_protocol::control::ObjectName;
 use unlade_metrics::{Event, PrefetchEnd};
 use unlade_s3::operation::find;
 use unlade_s3::policy::Decision;
+use unlade_s3::policy::facts::Environment;
 use unlade_s3::retry::Attempts;
 use unlade_s3::{Head, Policy, Request};
 
@@ -133,8 +134,9 @@ impl Prefetches {
         if self.fetches.borrow().len() >= INVOCATIONS_MAX {
             return;
         }
+        let environment = self.resources.store_client.transport.environment(None);
         for name in objects {
-            let Some(request) = allowed(policy, &name) else {
+            let Some(request) = allowed(policy, &name, &environment) else {
                 self.count(PrefetchEnd::Denied, 1);
                 continue;
             };
@@ -193,7 +195,7 @@ impl Prefetches {
 }
 
 /// The GET of an object, if the role allows it.
-fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
+fn allowed(policy: &Policy, name: &ObjectName, environment: &Environment) -> Option<Rc<Request>> {
     let operation = find("GetObject")?;
     let mut parameters = Map::new();
     let mut add = |key: &str, value: &Option<String>| {
@@ -205,7 +207,7 @@ fn allowed(policy: &Policy, name: &ObjectName) -> Option<Rc<Request>> {
     add("Key", &Some(name.key.clone()));
     add("VersionId", &name.version);
     add("Range", &name.range);
-    (policy.decide(operation, &parameters) == Decision::Allowed)
+    (policy.decide(operation, &parameters, environment) == Decision::Allowed)
         .then(|| Request::new(operation, &parameters).ok().map(Rc::new))?
 }
 

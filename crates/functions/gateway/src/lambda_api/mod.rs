@@ -25,6 +25,8 @@ use crate::request::{AuthenticatedRequest, Query, unpercent};
 
 use operation::Kind;
 pub use operation::Operation;
+#[cfg(test)]
+pub(crate) use operation::{Kind as OperationKind, example};
 use parameters::Parameters;
 use view::Call;
 pub use view::View;

@@ -8,9 +8,23 @@ pub const ZIP_BYTES_MAX: usize = 50 << 20;
 /// Largest body with an archive in it: base64, and room for the other parameters.
 const CODE_REQUEST_BYTES_MAX: usize = ZIP_BYTES_MAX / 3 * 4 + (1 << 20);
 
-/// The operations of the life cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+macro_rules! kinds {
+    ($($kind:ident,)*) => {
+        /// The operations of the life cycle.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Kind {
+            $($kind,)*
+        }
+
+        impl Kind {
+            /// All of them.
+            #[cfg(test)]
+            pub const ALL: &[Kind] = &[$(Kind::$kind,)*];
+        }
+    };
+}
+
+kinds! {
     CreateFunction,
     ListFunctions,
     GetFunction,
@@ -82,6 +96,12 @@ impl Operation {
         Some(Operation { kind, target: target.to_owned(), item: item.to_owned() })
     }
 
+    /// Its kind.
+    #[cfg(test)]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Most bytes of its body.
     pub fn body_bytes_max(&self) -> usize {
         match self.kind {
@@ -125,6 +145,46 @@ fn of_later_versions(method: &str, version: &str, last: &str) -> Option<Kind> {
         ("GET", "2020-06-30", "code-signing-config") => Kind::GetFunctionCodeSigningConfig,
         _ => return None,
     })
+}
+
+/// A request of each operation on the function `victim`, for tests of all of them.
+#[cfg(test)]
+pub fn example(kind: Kind) -> (&'static str, &'static str) {
+    const PLAIN: &str = "/2015-03-31/functions/victim";
+    const ARN: &str = "/2017-03-31/tags/arn:aws:lambda:us-east-1:000000000000:function:victim";
+    const LATER: &str = "/2019-09-30/functions/victim/provisioned-concurrency?Qualifier=1";
+    match kind {
+        Kind::CreateFunction => ("POST", "/2015-03-31/functions"),
+        Kind::ListFunctions => ("GET", "/2015-03-31/functions"),
+        Kind::GetFunction => ("GET", PLAIN),
+        Kind::GetFunctionConfiguration => ("GET", "/2015-03-31/functions/victim/configuration"),
+        Kind::DeleteFunction => ("DELETE", PLAIN),
+        Kind::UpdateFunctionCode => ("PUT", "/2015-03-31/functions/victim/code"),
+        Kind::UpdateFunctionConfiguration => ("PUT", "/2015-03-31/functions/victim/configuration"),
+        Kind::PublishVersion => ("POST", "/2015-03-31/functions/victim/versions"),
+        Kind::ListVersionsByFunction => ("GET", "/2015-03-31/functions/victim/versions"),
+        Kind::CreateAlias => ("POST", "/2015-03-31/functions/victim/aliases"),
+        Kind::GetAlias => ("GET", "/2015-03-31/functions/victim/aliases/live"),
+        Kind::UpdateAlias => ("PUT", "/2015-03-31/functions/victim/aliases/live"),
+        Kind::DeleteAlias => ("DELETE", "/2015-03-31/functions/victim/aliases/live"),
+        Kind::ListAliases => ("GET", "/2015-03-31/functions/victim/aliases"),
+        Kind::PutFunctionConcurrency => ("PUT", "/2017-10-31/functions/victim/concurrency"),
+        Kind::GetFunctionConcurrency => ("GET", "/2019-09-30/functions/victim/concurrency"),
+        Kind::DeleteFunctionConcurrency => ("DELETE", "/2017-10-31/functions/victim/concurrency"),
+        Kind::PutProvisionedConcurrencyConfig => ("PUT", LATER),
+        Kind::GetProvisionedConcurrencyConfig => ("GET", LATER),
+        Kind::DeleteProvisionedConcurrencyConfig => ("DELETE", LATER),
+        Kind::TagResource => ("POST", ARN),
+        Kind::UntagResource => ("DELETE", ARN),
+        Kind::ListTags => ("GET", ARN),
+        Kind::AddPermission => ("POST", "/2015-03-31/functions/victim/policy"),
+        Kind::RemovePermission => ("DELETE", "/2015-03-31/functions/victim/policy/sid"),
+        Kind::GetPolicy => ("GET", "/2015-03-31/functions/victim/policy"),
+        Kind::GetAccountSettings => ("GET", "/2016-08-19/account-settings"),
+        Kind::GetFunctionCodeSigningConfig => {
+            ("GET", "/2020-06-30/functions/victim/code-signing-config")
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! `AddPermission`, `RemovePermission`, `GetPolicy`. A policy is kept and shown. It is not
-//! enforced: a caller is a tenant, and has all rights on the functions of that tenant only.
+//! `AddPermission`, `RemovePermission`, `GetPolicy`. [`crate::permission`] evaluates policies when
+//! callers of other tenants, and services, invoke. A tenant has all rights on its own functions.
 
 use serde_json::json;
 use unlade_fn_model::lambda::Refusal;

@@ -61,8 +61,10 @@ impl Call<'_> {
     /// # Errors
     /// There is no such function.
     pub fn record(&self, name: &str) -> Result<Rc<Record>, Refusal> {
-        let found = record(self.host, name).filter(|record| self.caller.is(&record.tenant));
-        found.ok_or_else(|| Refusal::NotFound(arn(REGION, name, None)))
+        let found = record(self.host, name);
+        let found = found.ok_or_else(|| Refusal::NotFound(arn(REGION, name, None)))?;
+        self.check_owner(name, &found)?;
+        Ok(found)
     }
 
     /// Checks that the caller may change a function.
@@ -82,7 +84,7 @@ impl Call<'_> {
     pub fn check_owner(&self, name: &str, record: &Record) -> Result<(), Refusal> {
         match self.caller.is(&record.tenant) {
             true => Ok(()),
-            false => Err(Refusal::NotFound(arn(REGION, name, None))),
+            false => Err(Refusal::Foreign(arn(REGION, name, None))),
         }
     }
 

@@ -4,7 +4,10 @@
 //! (`table/orders`), for every account and region, or as a whole ARN. An account that the request
 //! does not name is the role's own, and matches every pattern.
 
-use super::{Decision, Policy, Statement, Verdict, covers, matches};
+use super::facts::{Environment, Facts};
+use super::pattern::{self, Template, Token};
+use super::statement::{Question, ResourcePattern, Statement, Sure};
+use super::{Decision, Policy};
 
 /// An action that a request asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +72,17 @@ impl Resource {
             Resource::Unknown => "*",
         }
     }
+
+    /// The resource as a document has it: an ARN, of every account if the request names none.
+    pub fn arn(&self) -> String {
+        match self {
+            Resource::Named { service, region, account, name } => {
+                let account = account.as_deref().unwrap_or("*");
+                format!("arn:aws:{service}:{region}:{account}:{name}")
+            }
+            Resource::Unknown => "*".to_owned(),
+        }
+    }
 }
 
 /// The reason why a request is not allowed.
@@ -82,6 +96,8 @@ pub struct NotAllowed {
     pub by_boundary: bool,
     /// True if the role is that of a manifest without one.
     pub is_default: bool,
+    /// True if the policy that decides is a document.
+    pub is_document: bool,
 }
 
 impl Policy {
@@ -89,85 +105,94 @@ impl Policy {
     ///
     /// # Errors
     /// The first one that is not.
-    pub fn decide_on(&self, all: &[Asked]) -> Result<(), Box<NotAllowed>> {
+    pub fn decide_on(
+        &self,
+        all: &[Asked],
+        environment: &Environment,
+    ) -> Result<(), Box<NotAllowed>> {
+        let facts = self.facts.clone().in_environment(environment);
         for asked in all {
-            let own = decide(&self.statements, asked);
-            let bounds = self.boundary.as_ref().map(|boundary| decide(&boundary.statements, asked));
-            let (decision, by_boundary) = match bounds {
-                Some(bound) if own == Decision::Allowed => (bound, true),
-                _ => (own, false),
-            };
+            let (decision, _, by_boundary) = self.answer(asked, &facts);
             if decision != Decision::Allowed {
                 let is_default = self.statements == Policy::of_store().statements;
+                let decides = match (by_boundary, &self.boundary) {
+                    (true, Some(boundary)) => boundary,
+                    _ => &self.statements,
+                };
+                let is_document = decides.iter().any(Statement::is_of_document);
                 let asked = asked.clone();
-                return Err(Box::new(NotAllowed { asked, decision, by_boundary, is_default }));
+                let not = NotAllowed { asked, decision, by_boundary, is_default, is_document };
+                return Err(Box::new(not));
             }
         }
         Ok(())
     }
 }
 
-fn decide(statements: &[Statement], asked: &Asked) -> Decision {
-    let mut decision = Decision::NotAllowed;
-    for statement in statements {
-        let allows = statement.effect == Verdict::Allow;
-        let is_action = |pattern: &String| is_action(pattern, &asked.action, allows);
-        let is_resource = |pattern: &String| is_resource(pattern, asked, allows);
-        let is_about =
-            statement.actions.iter().any(is_action) && statement.resources.iter().any(is_resource);
-        match (is_about, allows) {
-            (true, false) => return Decision::Denied,
-            (true, true) => decision = Decision::Allowed,
-            (false, _) => {}
+impl Question for Asked {
+    /// Of any action of a service: a permission must be about all of them, a denial about one.
+    fn is_action(&self, pattern: &[Token], sure: Sure) -> bool {
+        match &self.action {
+            Action::Named(name) => pattern::matches(pattern, &name.to_ascii_lowercase()),
+            Action::Any(service) => {
+                let start = format!("{}:", service.to_ascii_lowercase());
+                match sure {
+                    Sure::Possibly => pattern::may_match(pattern, &start),
+                    Sure::Almost | Sure::Certainly => pattern::covers(pattern, &start),
+                }
+            }
         }
     }
-    decision
-}
 
-/// True if a pattern is about an action. Of any action of a service: a permission must be about all
-/// of them, a denial about one.
-fn is_action(pattern: &str, action: &Action, allows: bool) -> bool {
-    let pattern = pattern.to_ascii_lowercase();
-    match action {
-        Action::Named(name) => matches(&pattern, &name.to_ascii_lowercase()),
-        Action::Any(service) => {
-            let start = format!("{}:", service.to_ascii_lowercase());
-            if allows { covers(&pattern, &start) } else { may_match(&pattern, &start) }
+    fn is_resource(&self, pattern: &ResourcePattern, facts: &Facts, sure: Sure) -> bool {
+        match (pattern, &self.resource) {
+            (ResourcePattern::Every, _) => true,
+            (ResourcePattern::Plain(text), _) => is_plain(text, self, sure != Sure::Possibly),
+            (ResourcePattern::Arn(own), Resource::Named { service, region, account, name }) => {
+                own.matches((service, region, account.as_deref(), name), facts, sure)
+            }
+            (ResourcePattern::Arn(own), Resource::Unknown) if sure == Sure::Possibly => {
+                // A resource of the store is one of its own requests only.
+                !own.service.is_text("s3") || self.action.service() == "s3"
+            }
+            // Region and account could be others than those of the pattern.
+            (ResourcePattern::Arn(own), Resource::Unknown) => {
+                own.service.matches(self.action.service(), facts, false)
+                    && [&own.region, &own.account, &own.name].into_iter().all(Template::is_all)
+            }
         }
     }
 }
 
-/// True if a pattern could match a text that begins with `start`.
-fn may_match(pattern: &str, start: &str) -> bool {
-    let literal = pattern.split(['*', '?']).next().unwrap_or_default();
-    let has_wildcard = literal.len() < pattern.len();
-    literal.starts_with(start) || (has_wildcard && start.starts_with(literal))
-}
-
-fn is_resource(pattern: &str, asked: &Asked, allows: bool) -> bool {
+/// Returns true if a pattern of a statement in TOML is about a resource.
+fn is_plain(pattern: &str, asked: &Asked, allows: bool) -> bool {
     let parts = arn(pattern);
     match &asked.resource {
         Resource::Unknown if allows => match parts {
             None => is_all(pattern),
             // Region and account could be others than those of the pattern.
             Some([_, of_service, region, account, name]) => {
-                matches(of_service, asked.action.service())
+                glob(of_service, asked.action.service())
                     && [region, account, name].into_iter().all(is_all)
             }
         },
         Resource::Unknown => true,
         Resource::Named { service, region, account, name } => match parts {
-            None => matches(pattern, name),
+            None => glob(pattern, name),
             Some([_, of_service, in_region, of_account, named]) => {
                 let is_account =
-                    |account: &String| of_account.is_empty() || matches(of_account, account);
-                matches(of_service, service)
-                    && (in_region.is_empty() || region.is_empty() || matches(in_region, region))
+                    |account: &String| of_account.is_empty() || glob(of_account, account);
+                glob(of_service, service)
+                    && (in_region.is_empty() || region.is_empty() || glob(in_region, region))
                     && account.as_ref().is_none_or(is_account)
-                    && matches(named, name)
+                    && glob(named, name)
             }
         },
     }
+}
+
+fn glob(pattern: &str, text: &str) -> bool {
+    pattern::matches(&pattern::tokens(pattern), text)
 }
 
 /// True for a pattern that matches every text.
@@ -202,7 +227,7 @@ mod tests {
     }
 
     fn decision(policy: &Policy, asked: &Asked) -> Decision {
-        let decided = policy.decide_on(std::slice::from_ref(asked));
+        let decided = policy.decide_on(std::slice::from_ref(asked), &Environment::of_tests());
         decided.map_or_else(|not| not.decision, |()| Decision::Allowed)
     }
 
@@ -226,7 +251,7 @@ mod tests {
         }
         let both =
             [named("dynamodb:GetItem", table("orders")), named("dynamodb:GetItem", table("b"))];
-        let not = role.decide_on(&both).unwrap_err();
+        let not = role.decide_on(&both, &Environment::of_tests()).unwrap_err();
         assert_eq!((&not.asked, not.by_boundary), (&both[1], false));
         assert_eq!(decision(&Policy::default(), &both[0]), Decision::NotAllowed);
         assert_eq!(decision(&Policy::everything(), &both[0]), Decision::Allowed);
@@ -307,8 +332,13 @@ mod tests {
             "boundary": {"statements": [
                 {"effect": "allow", "actions": ["dynamodb:GetItem"], "resources": ["table/t"]}]}});
         let role = Policy::from_value(&value).unwrap();
-        assert!(role.decide_on(&[named("dynamodb:GetItem", table("t"))]).is_ok());
-        let not = role.decide_on(&[named("dynamodb:PutItem", table("t"))]).unwrap_err();
+        assert!(
+            role.decide_on(&[named("dynamodb:GetItem", table("t"))], &Environment::of_tests())
+                .is_ok()
+        );
+        let not = role
+            .decide_on(&[named("dynamodb:PutItem", table("t"))], &Environment::of_tests())
+            .unwrap_err();
         assert!(not.by_boundary);
     }
 
@@ -324,13 +354,15 @@ mod tests {
             let pattern = word(random);
             let longer = ["", "a", "b", "aa", "ab", "ba", "bb", ":", "*", "?", "aba", "bab"];
             let names: Vec<_> = longer.iter().map(|end| format!("a:{end}")).collect();
-            let any = Action::Any("a".to_owned());
-            let matching = names.iter().filter(|name| matches(&pattern, name)).count();
-            if is_action(&pattern, &any, true) {
-                assert_eq!(matching, names.len(), "{pattern}");
+            let action = Action::Any("a".to_owned());
+            let any = Asked { action, resource: Resource::Unknown };
+            let matching = names.iter().filter(|name| glob(&pattern, name)).count();
+            let pattern = pattern::tokens(&pattern);
+            if any.is_action(&pattern, Sure::Almost) {
+                assert_eq!(matching, names.len(), "{pattern:?}");
             }
             if matching > 0 {
-                assert!(is_action(&pattern, &any, false), "{pattern}");
+                assert!(any.is_action(&pattern, Sure::Possibly), "{pattern:?}");
             }
         });
     }

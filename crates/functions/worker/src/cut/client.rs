@@ -8,6 +8,7 @@ use tokio_rustls::TlsConnector;
 use unlade_guest_protocol::{RequestHead, RequestMethod};
 use unlade_http::Method;
 use unlade_metrics::CutRefusal;
+use unlade_s3::policy::facts::Environment;
 
 use super::config::ServicesConfig;
 use super::refusal::Refusal;
@@ -87,6 +88,13 @@ impl Services {
     /// True if requests to the service go to AWS itself.
     pub fn is_aws(&self, service: &Service) -> bool {
         !self.endpoints.contains_key(service.name)
+    }
+
+    /// The circumstances of a request now.
+    pub fn environment(&self, service: &Service, head: &RequestHead) -> Environment {
+        let region = service.fixed_region.unwrap_or(&head.region).to_owned();
+        let has_tls = self.endpoints.get(service.name).is_none_or(|own| own.origin.tls);
+        Environment { now: SystemTime::now(), region, has_tls, is_deferred: false }
     }
 
     /// The destination of a request that the role allows.

@@ -65,6 +65,14 @@ pub fn message(not: &NotAllowed) -> String {
             if not.by_boundary { "operator's role of the tenant" } else { "function's role" };
         return format!("a statement of the {whose} denies {what}");
     }
+    if not.is_document {
+        let whose = if not.by_boundary { "operator's" } else { "function's" };
+        let resource = not.asked.resource.arn();
+        let lines = json!({"Effect": "Allow", "Action": action, "Resource": resource});
+        return format!(
+            "the policy document of the {whose} role does not allow {what}; add to it:\n{lines}"
+        );
+    }
     if not.by_boundary {
         let lines = statement("tenant.NAME.role.statements", &action, resource);
         return format!(
@@ -113,6 +121,7 @@ mod tests {
     use super::super::{resources, told};
     use super::*;
     use unlade_s3::Policy;
+    use unlade_s3::policy::facts::Environment;
 
     fn denied(policy: &Policy) -> Box<NotAllowed> {
         let target = ("x-amz-target", "DynamoDB_20120810.GetItem");
@@ -120,7 +129,8 @@ mod tests {
         let head = head("dynamodb", "GetItem", &[target, json]);
         let service = find("dynamodb").unwrap();
         let told = told::tell(service, &head, br#"{"TableName":"orders"}"#).unwrap();
-        policy.decide_on(&resources::asked(service, true, &head, &told)).unwrap_err()
+        let asked = resources::asked(service, true, &head, &told);
+        policy.decide_on(&asked, &Environment::of_tests()).unwrap_err()
     }
 
     /// The lines of a message are TOML; added to a manifest, they allow the request.
@@ -133,12 +143,28 @@ mod tests {
         let table: toml::Table = lines.parse().unwrap();
         let role = serde_json::to_value(&table["role"]).unwrap();
         let policy = Policy::from_value(&role).unwrap();
-        assert_eq!(policy.decide_on(std::slice::from_ref(&not.asked)), Ok(()));
+        let decided = policy.decide_on(std::slice::from_ref(&not.asked), &Environment::of_tests());
+        assert_eq!(decided, Ok(()));
         assert_eq!(table["role"]["statements"].as_array().unwrap().len(), 2, "S3 stays allowed");
         let own = json!({"statements": [
             {"effect": "allow", "actions": ["s3:GetObject"], "resources": ["*"]}]});
         let message = super::message(&denied(&Policy::from_value(&own).unwrap()));
         assert!(!message.contains("s3:*"), "{message}");
+    }
+
+    #[test]
+    fn the_lines_for_a_document_allow_the_request() {
+        let mut document = json!({"Version": "2012-10-17", "Statement": [
+            {"Effect": "Allow", "Action": "s3:*", "Resource": "arn:aws:s3:::b"}]});
+        let not = denied(&Policy::from_value(&document).unwrap());
+        let message = message(&not);
+        let (why, lines) = message.split_once('\n').unwrap();
+        assert!(why.starts_with("the policy document of the function's role"), "{why}");
+        let statement = serde_json::from_str(lines).unwrap();
+        document["Statement"].as_array_mut().unwrap().push(statement);
+        let policy = Policy::from_value(&document).unwrap();
+        let decided = policy.decide_on(std::slice::from_ref(&not.asked), &Environment::of_tests());
+        assert_eq!(decided, Ok(()));
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub async fn act(caller: &Caller, head: &RequestHead, body: &Rc<Body>) -> Result
     let told = told::tell(service, head, body.bytes()).map_err(refuse)?;
     let is_aws = caller.tenant.services.is_aws(service);
     let asked = resources::asked(service, is_aws, head, &told);
-    if let Err(not_allowed) = caller.policy.decide_on(&asked) {
+    let environment = caller.tenant.services.environment(service, head);
+    if let Err(not_allowed) = caller.policy.decide_on(&asked, &environment) {
         let (answer, body) = denial::answer(head, &told, &not_allowed);
         let reader = Bytes::all(&caller.tenant.copies, &Body::from(body));
         let flow = Flow::new(Box::new(reader), caller.tenant.limits.window_slots);

@@ -9,6 +9,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use unlade_http::{BodyFraming, ChunkedScanner, HeadLimits, Method, ResponseHead};
 use unlade_s3::encode::percent;
+use unlade_s3::policy::facts::Environment;
 use unlade_s3::{Head, Request};
 
 use super::body::Body;
@@ -289,6 +290,12 @@ pub(super) async fn receive_next(
 }
 
 impl Transport for HttpStore {
+    fn environment(&self, region: Option<&str>) -> Environment {
+        let own = self.endpoint.signer.as_ref().map_or("", Signer::region);
+        let (region, has_tls) = (region.unwrap_or(own).to_owned(), self.is_tls());
+        Environment { now: SystemTime::now(), region, has_tls, is_deferred: false }
+    }
+
     fn exchange(
         &self,
         request: Rc<Request>,

@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Map, Value};
+use unlade_s3::policy::facts::Environment;
 use unlade_s3::{Head, Request};
 use unlade_shm::Arena;
 
@@ -172,6 +173,12 @@ pub trait Transport {
         &self,
         form: Form<'_>,
     ) -> Result<(String, Vec<(String, String)>), TransportError>;
+
+    /// The circumstances of a request now, for a client of a region; of the store's own if `None`.
+    fn environment(&self, region: Option<&str>) -> Environment {
+        let region = region.unwrap_or_default().to_owned();
+        Environment { now: SystemTime::now(), region, has_tls: false, is_deferred: false }
+    }
 }
 
 /// Reads the rest of a body; `None` if it is longer than `bytes_max`.

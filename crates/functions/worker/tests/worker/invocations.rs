@@ -77,6 +77,66 @@ fn a_role_decides_what_its_instances_may_do() {
     assert_eq!(code("PutObject", put, &body_of(300_000)), "AccessDenied");
 }
 
+/// Keys of the request, of its parameters and of the role; and what holders of URLs could add.
+#[test]
+fn a_policy_document_decides_by_conditions() {
+    let mut bed = Bed::new();
+    let mut owner = bed.guest();
+    owner.call("CreateBucket", json!({"Bucket": "box"}), b"").done();
+    owner.call("PutObject", json!({"Bucket": "box", "Key": "acme/1"}), b"one").done();
+    bed.gateway.role(2, json!({
+        "Version": "2012-10-17",
+        "Statement": [
+            {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "arn:aws:s3:::box",
+             "Condition": {"StringEquals": {"s3:prefix": "acme/", "aws:RequestedRegion": "us-east-1"}}},
+            {"Effect": "Allow", "Action": "s3:GetObject",
+             "Resource": "arn:aws:s3:::box/${aws:PrincipalAccount}/*",
+             "Condition": {"DateGreaterThan": {"aws:CurrentTime": "2020-01-01T00:00:00Z"}}},
+            {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "*"},
+            {"Effect": "Deny", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::box/locked*"},
+            {"Effect": "Deny", "Action": "s3:PutObject", "Resource": "*",
+             "Condition": {"StringEquals": {"s3:x-amz-acl": "public-read"}}}],
+        "facts": {"aws:PrincipalAccount": "acme"}}));
+    let mut guest = bed.gateway.attach(2);
+    let mut code = |operation: &str, parameters| {
+        let came = guest.call(operation, parameters, b"");
+        match came.status {
+            Status::Done => "done".to_owned(),
+            _ => came.code().to_owned(),
+        }
+    };
+    let list = |prefix: &str| json!({"Bucket": "box", "Prefix": prefix});
+    assert_eq!(code("ListObjectsV2", list("acme/")), "done");
+    assert_eq!(code("ListObjectsV2", list("other/")), "AccessDenied");
+    assert_eq!(code("ListObjectsV2", json!({"Bucket": "box"})), "AccessDenied");
+    let get = |key: &str| json!({"Bucket": "box", "Key": key});
+    assert_eq!(code("GetObject", get("acme/1")), "done");
+    assert_eq!(code("GetObject", get("other/1")), "AccessDenied");
+    let put = |key: &str, acl: &str| json!({"Bucket": "box", "Key": key, "ACL": acl});
+    assert_eq!(code("PutObject", put("k", "private")), "done");
+    assert_eq!(code("PutObject", put("k", "public-read")), "AccessDenied");
+    // The holder of a URL chooses its time, and could add a field.
+    let url = |operation: &str, parameters| json!({"Operation": operation, "Parameters": parameters, "ExpiresIn": 60});
+    assert_eq!(code("GeneratePresignedUrl", url("GetObject", get("acme/1"))), "AccessDenied");
+    let open = url("PutObject", get("k"));
+    assert_eq!(code("GeneratePresignedUrl", open), "AccessDenied");
+    assert_eq!(code("GeneratePresignedUrl", url("PutObject", put("k", "private"))), "done");
+    // The role of the form's maker must allow every key that its holder could choose.
+    bed.gateway.role(
+        3,
+        json!({"statements": [
+        {"effect": "allow", "actions": ["s3:PutObject"], "resources": ["box/*"]},
+        {"effect": "deny", "actions": ["s3:PutObject"], "resources": ["box/locked"]}]}),
+    );
+    let mut guest = bed.gateway.attach(3);
+    let mut form = |key: &str| {
+        let came = guest.call("GeneratePresignedPost", json!({"Bucket": "box", "Key": key}), b"");
+        came.status == Status::Done
+    };
+    assert!(form("k") && form("open/${filename}"));
+    assert!(!form("lock${filename}") && !form("locked"));
+}
+
 #[test]
 fn a_restored_instance_has_another_epoch_and_a_fresh_region() {
     let mut bed = Bed::new();

@@ -1,0 +1,158 @@
+//! Denied requests: counted by reason, and logged. The log has a bounded number of lines for each
+//! second, because anyone who reaches the gateway can cause them.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use unlade_fn_model::lambda::{Denial, Refusal};
+use unlade_metrics::{Event, FnDenial, Meter};
+
+use crate::auth::Caller;
+
+/// Most lines in a [`WINDOW`].
+const LINES_MAX: u32 = 20;
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// See the [module](self).
+#[derive(Debug, Default)]
+pub struct Denials {
+    begin: Cell<Option<Instant>>,
+    lines: Cell<u32>,
+    omitted: Cell<u64>,
+}
+
+/// A denied request.
+#[derive(Clone, Copy, Debug)]
+pub struct Denied<'a> {
+    /// Its method.
+    pub method: &'a str,
+    /// Its path, as received.
+    pub path: &'a str,
+    /// The caller, if it is authenticated.
+    pub caller: Option<&'a Caller>,
+    /// The address that it came from.
+    pub peer: SocketAddr,
+}
+
+/// The reason for which a refusal counts as a denial.
+pub fn reason(refusal: &Refusal) -> Option<FnDenial> {
+    match refusal {
+        Refusal::Denied(denial, _) => Some(match denial {
+            Denial::Missing => FnDenial::Missing,
+            Denial::Incomplete => FnDenial::Incomplete,
+            Denial::Unrecognised => FnDenial::Unrecognised,
+            Denial::Expired => FnDenial::Expired,
+            Denial::Signature => FnDenial::Signature,
+            Denial::Access => FnDenial::Access,
+        }),
+        Refusal::Foreign(_) | Refusal::Taken(_) => Some(FnDenial::Tenant),
+        _ => None,
+    }
+}
+
+impl Denials {
+    /// Counts and logs a refusal, if it is a denial.
+    pub fn note(&self, meter: &Meter, refusal: &Refusal, denied: Denied<'_>) {
+        let Some(reason) = reason(refusal) else { return };
+        meter.add(Event::FnDenied(reason));
+        if let Some(omitted) = self.may_log(Instant::now()) {
+            let (reason, why) = (reason.as_str(), refusal.message());
+            let Denied { method, path, caller, peer } = denied;
+            let caller = caller.map(ToString::to_string);
+            tracing::warn!(reason, %peer, caller, method, path, omitted, "request denied: {why}");
+        }
+    }
+
+    /// Returns the number of lines omitted before, if a line may be logged now.
+    fn may_log(&self, now: Instant) -> Option<u64> {
+        if self.begin.get().is_none_or(|begin| now.saturating_duration_since(begin) >= WINDOW) {
+            self.begin.set(Some(now));
+            self.lines.set(0);
+        }
+        if self.lines.get() >= LINES_MAX {
+            self.omitted.set(self.omitted.get() + 1);
+            return None;
+        }
+        self.lines.set(self.lines.get() + 1);
+        Some(self.omitted.take())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text of events, for as long as it is the subscriber.
+    #[derive(Clone, Default)]
+    struct Lines(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+
+    impl tracing::Subscriber for Lines {
+        fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+            tracing::span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            struct Text(String);
+            impl tracing::field::Visit for Text {
+                fn record_debug(
+                    &mut self,
+                    field: &tracing::field::Field,
+                    value: &dyn std::fmt::Debug,
+                ) {
+                    self.0.push_str(&format!("{}={value:?} ", field.name()));
+                }
+            }
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.0.lock().unwrap().push(text.0);
+        }
+
+        fn enter(&self, _: &tracing::span::Id) {}
+
+        fn exit(&self, _: &tracing::span::Id) {}
+    }
+
+    #[test]
+    fn a_denial_is_counted_and_logged() {
+        let (denials, meter, lines) = (Denials::default(), Meter::new(), Lines::default());
+        let caller = Caller::Tenant("guest".to_owned());
+        let peer = "192.0.2.1:7".parse().unwrap();
+        let foreign = Refusal::Foreign("f".to_owned());
+        let denied = Denied { method: "GET", path: "/x", caller: Some(&caller), peer };
+        tracing::subscriber::with_default(lines.clone(), || {
+            denials.note(&meter, &foreign, denied);
+            denials.note(&meter, &Refusal::NotFound("f".to_owned()), denied);
+        });
+        let lines = lines.0.lock().unwrap();
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        for part in ["reason=\"tenant\"", "tenant guest", "192.0.2.1:7", "path=\"/x\""] {
+            assert!(lines[0].contains(part), "{part}: {lines:?}");
+        }
+        assert_eq!(meter.value(Event::FnDenied(FnDenial::Tenant)), 1);
+        let all = FnDenial::ALL.iter().map(|reason| meter.value(Event::FnDenied(*reason)));
+        assert_eq!(all.sum::<u64>(), 1);
+        // A refusal for another tenant's function looks as one for none.
+        let absent = Refusal::NotFound("f".to_owned());
+        assert_eq!((foreign.status(), foreign.code()), (absent.status(), absent.code()));
+        assert_eq!(foreign.body(), absent.body());
+    }
+
+    #[test]
+    fn the_log_has_a_bounded_number_of_lines_a_second() {
+        let (denials, begin) = (Denials::default(), Instant::now());
+        let count = |at| (0..100).filter(|_| denials.may_log(at).is_some()).count();
+        assert_eq!(count(begin), LINES_MAX as usize);
+        assert_eq!(count(begin + WINDOW / 2), 0);
+        assert_eq!(denials.may_log(begin + WINDOW), Some(180));
+        assert_eq!(denials.may_log(begin + WINDOW), Some(0));
+    }
+}
