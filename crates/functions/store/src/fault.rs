@@ -2,7 +2,12 @@
 
 use std::io;
 
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode};
+
+use crate::disk::system_time;
 
 /// See the [module](self).
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +18,20 @@ pub enum Fault {
     /// No such object.
     #[error("The specified key does not exist.")]
     NoKey,
+    /// No such version.
+    #[error("The specified version does not exist.")]
+    NoVersion,
+    /// The newest version is a delete marker, with this id.
+    #[error("The specified key does not exist.")]
+    Deleted(String),
+    /// The version is a delete marker.
+    #[error("The specified method is not allowed against this resource: it is a delete marker")]
+    Marker {
+        /// Its id.
+        id: String,
+        /// Its time, in nanoseconds since 1970.
+        modified_ns: i64,
+    },
     /// The bucket is there already.
     #[error("The requested bucket name is not available")]
     BucketExists,
@@ -37,6 +56,9 @@ pub enum Fault {
     /// A part is missing, or has another ETag.
     #[error("Part {0} could not be found, or its ETag is another one")]
     Part(i32),
+    /// The object has no such part.
+    #[error("The requested partnumber {0} is not satisfiable")]
+    NoPart(i32),
     /// Parts are not in their order.
     #[error("The list of parts was not in ascending order")]
     PartOrder,
@@ -52,6 +74,9 @@ pub enum Fault {
     /// A parameter is invalid.
     #[error("{0}")]
     Argument(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Request(&'static str),
     /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
@@ -60,19 +85,49 @@ pub enum Fault {
     System(#[from] io::Error),
 }
 
+impl Fault {
+    /// The header fields of the response, besides the error.
+    fn fields(&self) -> Option<HeaderMap> {
+        let (id, modified_ns) = match self {
+            Fault::Deleted(id) => (id, None),
+            Fault::Marker { id, modified_ns } => (id, Some(*modified_ns)),
+            _ => return None,
+        };
+        let mut fields = HeaderMap::new();
+        fields.insert("x-amz-delete-marker", HeaderValue::from_static("true"));
+        if let Ok(id) = HeaderValue::from_str(id) {
+            fields.insert("x-amz-version-id", id);
+        }
+        let mut text = Vec::new();
+        if let Some(modified_ns) = modified_ns
+            && Timestamp::from(system_time(modified_ns))
+                .format(TimestampFormat::HttpDate, &mut text)
+                .is_ok()
+            && let Ok(text) = HeaderValue::from_bytes(&text)
+        {
+            fields.insert("last-modified", text);
+        }
+        Some(fields)
+    }
+}
+
 impl From<Fault> for S3Error {
     fn from(fault: Fault) -> S3Error {
         let code = match &fault {
             Fault::NoBucket => S3ErrorCode::NoSuchBucket,
-            Fault::NoKey => S3ErrorCode::NoSuchKey,
+            Fault::NoKey | Fault::Deleted(_) => S3ErrorCode::NoSuchKey,
+            Fault::NoVersion => S3ErrorCode::NoSuchVersion,
+            Fault::Marker { .. } => S3ErrorCode::MethodNotAllowed,
             Fault::BucketExists => S3ErrorCode::BucketAlreadyExists,
             Fault::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
             Fault::Precondition => S3ErrorCode::PreconditionFailed,
             Fault::NotModified => S3ErrorCode::NotModified,
             Fault::KeyTooLong => S3ErrorCode::KeyTooLongError,
             Fault::KeyHasZero | Fault::Argument(_) => S3ErrorCode::InvalidArgument,
+            Fault::Request(_) => S3ErrorCode::InvalidRequest,
             Fault::NoUpload => S3ErrorCode::NoSuchUpload,
             Fault::Part(_) => S3ErrorCode::InvalidPart,
+            Fault::NoPart(_) => S3ErrorCode::InvalidPart,
             Fault::PartOrder => S3ErrorCode::InvalidPartOrder,
             Fault::PartTooSmall(_) => S3ErrorCode::EntityTooSmall,
             Fault::Digest(_) => S3ErrorCode::BadDigest,
@@ -83,7 +138,10 @@ impl From<Fault> for S3Error {
                 S3ErrorCode::InternalError
             }
         };
-        let text = fault.to_string();
-        S3Error::with_message(code, text)
+        let mut error = S3Error::with_message(code, fault.to_string());
+        if let Some(fields) = fault.fields() {
+            error.set_headers(fields);
+        }
+        error
     }
 }

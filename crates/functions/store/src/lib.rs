@@ -45,7 +45,9 @@
 #![forbid(unsafe_code)]
 
 mod about;
+mod attributes;
 mod body;
+mod checksums;
 mod conditions;
 #[cfg(test)]
 mod crash;
@@ -53,10 +55,14 @@ mod disk;
 mod fault;
 mod legacy;
 mod list;
+mod listing;
+mod multipart;
 mod names;
 mod objects;
 mod uploads;
 mod vault;
+mod versions;
+mod walk;
 
 use std::io;
 use std::net::SocketAddr;
