@@ -124,6 +124,24 @@ impl About {
         all
     }
 
+    /// The checksums, if a condition holds.
+    pub fn checksum_if(&self, holds: bool) -> dto::Checksum {
+        if holds { self.checksum() } else { dto::Checksum::default() }
+    }
+
+    /// The checksum of a part, by its place, from 1 on. That of an object without parts is its own.
+    pub fn checksum_of_part(&self, place: i32) -> dto::Checksum {
+        if self.parts.is_empty() {
+            return self.checksum();
+        }
+        let part =
+            usize::try_from(place).ok().and_then(|place| self.parts.get(place.checked_sub(1)?));
+        let sum = part.and_then(|part| part.checksum.clone());
+        let Some((parted, sum)) = self.parted.zip(sum) else { return dto::Checksum::default() };
+        let kind = Some(ChecksumType::from_static(parted.kind()));
+        dto::Checksum { checksum_type: kind, ..parted.algorithm.only(sum) }
+    }
+
     /// The range of a part in the object, by its place, from 1 on.
     pub fn part(&self, place: usize) -> Option<std::ops::Range<u64>> {
         let (before, rest) = self.parts.split_at_checked(place.checked_sub(1)?)?;

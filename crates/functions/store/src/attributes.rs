@@ -34,7 +34,10 @@ impl<D: Disk> Objects<D> {
         let opened =
             self.with(move |vault| open(vault, (&bucket, &key, version.as_deref()))).await?;
         let (stat, about) = (opened.stat, opened.about);
-        let is = |name: &str| input.object_attributes.iter().any(|one| one.as_str() == name);
+        // One header field may name several.
+        let asked = input.object_attributes.iter().flat_map(|one| one.as_str().split(','));
+        let asked: Vec<&str> = asked.map(str::trim).collect();
+        let is = |name: &str| asked.contains(&name);
         let after = input.part_number_marker.unwrap_or(0);
         let count_max = input.max_parts.and_then(|max| usize::try_from(max).ok());
         let count_max = count_max.unwrap_or(ENTRIES_MAX).min(ENTRIES_MAX);

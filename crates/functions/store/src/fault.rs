@@ -3,7 +3,7 @@
 use std::io;
 
 use hyper::HeaderMap;
-use hyper::header::HeaderValue;
+use hyper::header::{HeaderName, HeaderValue};
 use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode};
 
@@ -43,7 +43,14 @@ pub enum Fault {
     Precondition,
     /// The caller already has this object.
     #[error("Not Modified")]
-    NotModified,
+    NotModified {
+        /// Its ETag.
+        e_tag: String,
+        /// Its time, in nanoseconds since 1970.
+        modified_ns: i64,
+        /// Its version, in a bucket with versions.
+        id: Option<String>,
+    },
     /// The key is longer than S3's limit.
     #[error("Your key is too long: {} bytes at most", crate::names::KEY_BYTES_MAX)]
     KeyTooLong,
@@ -59,6 +66,12 @@ pub enum Fault {
     /// The object has no such part.
     #[error("The requested partnumber {0} is not satisfiable")]
     NoPart(i32),
+    /// A range is beyond the object.
+    #[error("The requested range is not satisfiable")]
+    Range,
+    /// The name cannot be one of a bucket.
+    #[error("The specified bucket is not valid: {0:?}")]
+    BucketName(String),
     /// Parts are not in their order.
     #[error("The list of parts was not in ascending order")]
     PartOrder,
@@ -88,26 +101,29 @@ pub enum Fault {
 impl Fault {
     /// The header fields of the response, besides the error.
     fn fields(&self) -> Option<HeaderMap> {
-        let (id, modified_ns) = match self {
-            Fault::Deleted(id) => (id, None),
-            Fault::Marker { id, modified_ns } => (id, Some(*modified_ns)),
+        let (id, time, is_marker, e_tag) = match self {
+            Fault::Deleted(id) => (Some(id), None, true, None),
+            Fault::Marker { id, modified_ns } => (Some(id), Some(*modified_ns), true, None),
+            Fault::NotModified { e_tag, modified_ns, id } => {
+                (id.as_ref(), Some(*modified_ns), false, Some(e_tag))
+            }
             _ => return None,
         };
-        let mut fields = HeaderMap::new();
-        fields.insert("x-amz-delete-marker", HeaderValue::from_static("true"));
-        if let Ok(id) = HeaderValue::from_str(id) {
-            fields.insert("x-amz-version-id", id);
-        }
-        let mut text = Vec::new();
-        if let Some(modified_ns) = modified_ns
-            && Timestamp::from(system_time(modified_ns))
-                .format(TimestampFormat::HttpDate, &mut text)
-                .is_ok()
-            && let Ok(text) = HeaderValue::from_bytes(&text)
-        {
-            fields.insert("last-modified", text);
-        }
-        Some(fields)
+        let date = time.and_then(|modified_ns| {
+            let (time, mut text) = (Timestamp::from(system_time(modified_ns)), Vec::new());
+            time.format(TimestampFormat::HttpDate, &mut text).ok()?;
+            String::from_utf8(text).ok()
+        });
+        let fields = [
+            ("x-amz-delete-marker", is_marker.then(|| "true".to_owned())),
+            ("x-amz-version-id", id.cloned()),
+            ("last-modified", date),
+            ("etag", e_tag.map(|e_tag| format!("\"{e_tag}\""))),
+        ];
+        let field = |(name, value): (&'static str, Option<String>)| {
+            Some((HeaderName::from_static(name), HeaderValue::try_from(value?).ok()?))
+        };
+        Some(fields.into_iter().filter_map(field).collect())
     }
 }
 
@@ -121,9 +137,11 @@ impl From<Fault> for S3Error {
             Fault::BucketExists => S3ErrorCode::BucketAlreadyExists,
             Fault::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
             Fault::Precondition => S3ErrorCode::PreconditionFailed,
-            Fault::NotModified => S3ErrorCode::NotModified,
+            Fault::NotModified { .. } => S3ErrorCode::NotModified,
             Fault::KeyTooLong => S3ErrorCode::KeyTooLongError,
             Fault::KeyHasZero | Fault::Argument(_) => S3ErrorCode::InvalidArgument,
+            Fault::Range => S3ErrorCode::InvalidRange,
+            Fault::BucketName(_) => S3ErrorCode::InvalidBucketName,
             Fault::Request(_) => S3ErrorCode::InvalidRequest,
             Fault::NoUpload => S3ErrorCode::NoSuchUpload,
             Fault::Part(_) => S3ErrorCode::InvalidPart,

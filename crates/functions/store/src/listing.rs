@@ -32,6 +32,10 @@ impl Said {
         name.map(|name| self.name(name))
     }
 
+    fn delimiter(self, delimiter: Option<&str>) -> Option<String> {
+        self.optional(delimiter.filter(|delimiter| !delimiter.is_empty()))
+    }
+
     fn prefix(self, name: &str) -> CommonPrefix {
         CommonPrefix { prefix: Some(self.name(name)) }
     }
@@ -134,7 +138,7 @@ impl<D: Disk> Objects<D> {
             common_prefixes: (!prefixes.is_empty()).then_some(prefixes),
             continuation_token: input.continuation_token,
             next_continuation_token: last,
-            delimiter: said.optional(input.delimiter.as_deref()),
+            delimiter: said.delimiter(input.delimiter.as_deref()),
             encoding_type: input.encoding_type,
             name: Some(input.bucket),
             prefix: Some(said.name(&input.prefix.unwrap_or_default())),
@@ -255,7 +259,7 @@ impl<D: Disk> Objects<D> {
         Ok(ListObjectVersionsOutput {
             common_prefixes: (!prefixes.is_empty()).then_some(prefixes),
             delete_markers: (!markers.is_empty()).then_some(markers),
-            delimiter: said.optional(input.delimiter.as_deref()),
+            delimiter: said.delimiter(input.delimiter.as_deref()),
             encoding_type: input.encoding_type,
             is_truncated: Some(page.is_truncated),
             key_marker: Some(said.name(&input.key_marker.unwrap_or_default())),
@@ -310,7 +314,7 @@ impl<D: Disk> Objects<D> {
         Ok(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
             common_prefixes: (!prefixes.is_empty()).then_some(prefixes),
-            delimiter: said.optional(input.delimiter.as_deref()),
+            delimiter: said.delimiter(input.delimiter.as_deref()),
             encoding_type: input.encoding_type,
             is_truncated: Some(page.is_truncated),
             key_marker: Some(said.name(&key_marker)),

@@ -13,6 +13,7 @@ use crate::fault::Fault;
 use crate::list::ENTRIES_MAX;
 use crate::objects::{Objects, about, e_tag_now, expected, open, own_encodings, owner, source};
 use crate::uploads::AskedPart;
+use crate::versions::NULL;
 
 impl<D: Disk> Objects<D> {
     pub(crate) async fn begin(
@@ -220,7 +221,7 @@ impl<D: Disk> Objects<D> {
             bucket: Some(input.bucket),
             key: Some(input.key),
             e_tag: Some(strong(&version.about.e_tag)),
-            version_id: version.id,
+            version_id: version.id.filter(|id| id != NULL),
             ..CompleteMultipartUploadOutput::default()
         })
     }
@@ -244,7 +245,11 @@ fn copied_range(asked: Option<&str>, bytes: u64) -> Result<std::ops::Range<u64>,
         asked.strip_prefix("bytes=").and_then(|r| r.split_once('-')).ok_or_else(wrong)?;
     let first: u64 = first.parse().map_err(|_| wrong())?;
     let last: u64 = last.parse().map_err(|_| wrong())?;
-    if first > last || last >= bytes { Err(wrong()) } else { Ok(first..last + 1) }
+    match (first > last, last >= bytes) {
+        (true, _) => Err(wrong()),
+        (false, true) => Err(Fault::Range),
+        (false, false) => Ok(first..last + 1),
+    }
 }
 
 #[cfg(test)]

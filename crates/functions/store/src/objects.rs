@@ -19,7 +19,7 @@ use crate::disk::{self, Disk, Stat};
 use crate::fault::Fault;
 use crate::list::{ENTRIES_MAX, token, untoken};
 use crate::vault::{OpenObject, Vault};
-use crate::versions::Versioning;
+use crate::versions::{NULL, Versioning};
 
 /// The S3 server over objects that are files.
 pub struct Objects<D> {
@@ -81,7 +81,7 @@ pub fn owner() -> Owner {
 /// Removes the encoding of the transfer, which is not part of the object: S3 does not store it.
 pub fn own_encodings(all: String) -> Option<String> {
     let own = all.split(',').map(str::trim).filter(|one| !one.is_empty() && *one != "aws-chunked");
-    let own = own.collect::<Vec<_>>().join(",");
+    let own = own.collect::<Vec<_>>().join(", ");
     (!own.is_empty()).then_some(own)
 }
 
@@ -95,6 +95,14 @@ pub struct Opened<F> {
     pub about: About,
     /// The id of the version, in a bucket with versions.
     pub id: Option<String>,
+}
+
+impl<F> Opened<F> {
+    fn check(&self, conditions: &Conditions) -> Result<(), Fault> {
+        let (e_tag, modified_ns) = (self.about.e_tag.clone(), self.stat.modified_ns);
+        let known = Fault::NotModified { e_tag, modified_ns, id: self.id.clone() };
+        conditions.check_read(&self.about.e_tag, modified_ns, known)
+    }
 }
 
 /// Opens a version of an object, or the newest one.
@@ -204,8 +212,7 @@ impl<D: Disk> Objects<D> {
         let (opened, first, range) = self
             .with(move |vault| {
                 let opened = open(vault, (&bucket, &key, version.as_deref()))?;
-                let modified_ns = opened.stat.modified_ns;
-                conditions.check_read(&opened.about.e_tag, modified_ns, Fault::NotModified)?;
+                opened.check(&conditions)?;
                 let bytes = opened.stat.bytes;
                 if asked.is_some() && part.is_some() {
                     let why = "Cannot specify both Range header and partNumber query parameter";
@@ -224,10 +231,12 @@ impl<D: Disk> Objects<D> {
             .await??;
         let Opened { file, stat, about, id } = opened;
         let parts_count = part.and_then(|_| parts_count(&about));
-        let checksum_type = about.checksum().checksum_type;
-        let rest = range.start + first.len() as u64..range.end;
         let is_whole = range == (0..stat.bytes);
-        let sum = |sum: Option<String>| sum.filter(|_| is_whole);
+        let sums = match part {
+            Some(part) => about.checksum_of_part(part),
+            None => about.checksum_if(is_whole),
+        };
+        let rest = range.start + first.len() as u64..range.end;
         let content_range = (asked.is_some() || part.is_some()).then(|| {
             format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), stat.bytes)
         });
@@ -248,12 +257,12 @@ impl<D: Disk> Objects<D> {
             website_redirect_location: about.website_redirect_location,
             version_id: id,
             parts_count,
-            checksum_type,
-            checksum_crc32: sum(about.checksum_crc32),
-            checksum_crc32c: sum(about.checksum_crc32c),
-            checksum_crc64nvme: sum(about.checksum_crc64nvme),
-            checksum_sha1: sum(about.checksum_sha1),
-            checksum_sha256: sum(about.checksum_sha256),
+            checksum_type: sums.checksum_type,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
             ..GetObjectOutput::default()
         })
     }
@@ -271,8 +280,7 @@ impl<D: Disk> Objects<D> {
         let (Opened { stat, about, id, .. }, range) = self
             .with(move |vault| {
                 let opened = open(vault, (&bucket, &key, version.as_deref()))?;
-                let modified_ns = opened.stat.modified_ns;
-                conditions.check_read(&opened.about.e_tag, modified_ns, Fault::NotModified)?;
+                opened.check(&conditions)?;
                 let range = match asked.map(|range| range.check(opened.stat.bytes)) {
                     None => part_range(&opened, part)?,
                     Some(Err(error)) => return Ok(Err(S3Error::from(error))),
@@ -285,13 +293,18 @@ impl<D: Disk> Objects<D> {
             format!("bytes {}-{}/{}", range.start, range.end.saturating_sub(1), stat.bytes)
         });
         let parts_count = part.and_then(|_| parts_count(&about));
-        let checksum_type = about.checksum().checksum_type;
+        let is_asked =
+            input.checksum_mode.is_some_and(|mode| mode.as_str() == ChecksumMode::ENABLED);
+        let sums = match part {
+            Some(part) if is_asked => about.checksum_of_part(part),
+            _ => about.checksum_if(is_asked),
+        };
         Ok(HeadObjectOutput {
             accept_ranges: Some("bytes".to_owned()),
             content_length: i64::try_from(range.end - range.start).ok(),
             content_range,
             parts_count,
-            checksum_type,
+            checksum_type: sums.checksum_type,
             last_modified: Some(timestamp(stat.modified_ns)),
             e_tag: Some(strong(&about.e_tag)),
             expires: about.expires(),
@@ -303,11 +316,11 @@ impl<D: Disk> Objects<D> {
             content_type: about.content_type,
             website_redirect_location: about.website_redirect_location,
             version_id: id,
-            checksum_crc32: about.checksum_crc32,
-            checksum_crc32c: about.checksum_crc32c,
-            checksum_crc64nvme: about.checksum_crc64nvme,
-            checksum_sha1: about.checksum_sha1,
-            checksum_sha256: about.checksum_sha256,
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
             ..HeadObjectOutput::default()
         })
     }
@@ -349,7 +362,7 @@ impl<D: Disk> Objects<D> {
         let about = version.about;
         Ok(PutObjectOutput {
             e_tag: Some(strong(&about.e_tag)),
-            version_id: version.id,
+            version_id: version.id.filter(|id| id != NULL),
             checksum_crc32: about.checksum_crc32,
             checksum_crc32c: about.checksum_crc32c,
             checksum_crc64nvme: about.checksum_crc64nvme,
@@ -404,7 +417,7 @@ impl<D: Disk> Objects<D> {
         Ok(CopyObjectOutput {
             copy_object_result: Some(result),
             copy_source_version_id: from_id,
-            version_id: version.id,
+            version_id: version.id.filter(|id| id != NULL),
             ..CopyObjectOutput::default()
         })
     }

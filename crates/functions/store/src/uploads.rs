@@ -16,7 +16,7 @@ use crate::body::{copy, hex};
 use crate::checksums::{Algorithm, Parted};
 use crate::disk::{self, Disk, DiskFile as _, Stat, there};
 use crate::fault::Fault;
-use crate::vault::{Condition, Draft, SMALL_BYTES_MAX, Vault};
+use crate::vault::{Condition, Draft, OpenObject, SMALL_BYTES_MAX, Vault};
 
 /// Most parts of an upload (S3 user guide, *Multipart upload limits*).
 pub const PARTS_MAX: i32 = 10_000;
@@ -78,6 +78,21 @@ impl<D: Disk> Vault<D> {
     /// The bucket does not exist, or the system call failed.
     pub fn uploads(&self, bucket: &str) -> Result<Vec<Begun>, Fault> {
         self.check_bucket(bucket)?;
+        Ok(self.uploads_in(bucket)?)
+    }
+
+    /// Ends the uploads of a bucket that was removed.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn end_uploads(&self, bucket: &str) -> io::Result<()> {
+        for begun in self.uploads_in(bucket)? {
+            self.retire(&self.own("uploads").join(begun.id))?;
+        }
+        Ok(())
+    }
+
+    fn uploads_in(&self, bucket: &str) -> io::Result<Vec<Begun>> {
         let top = self.own("uploads");
         let mut found = Vec::new();
         for (name, _) in there(self.disk.read_dir(&top))?.unwrap_or_default() {
@@ -234,10 +249,13 @@ impl<D: Disk> Vault<D> {
         due: &Checksum,
         condition: Condition<'_>,
     ) -> Result<Version, Fault> {
-        let (dir, upload) = self.upload(bucket, key, id)?;
         if !asked.is_sorted_by(|a, b| a.number < b.number) {
             return Err(Fault::PartOrder);
         }
+        let (dir, upload) = match self.upload(bucket, key, id) {
+            Err(Fault::NoUpload) => return self.completed(bucket, key, asked),
+            found => found?,
+        };
         let there = self.parts_in(&dir)?;
         let mut chosen = Vec::with_capacity(asked.len());
         for AskedPart { number, e_tag, checksum } in asked {
@@ -268,6 +286,23 @@ impl<D: Disk> Vault<D> {
         let version = self.commit(bucket, key, draft, about, condition)?;
         self.retire(&dir)?;
         Ok(version)
+    }
+
+    /// The object of an upload that was completed before: a client that did not get the answer asks
+    /// again. Its ETag says that it has the same parts.
+    fn completed(&self, bucket: &str, key: &str, asked: &[AskedPart]) -> Result<Version, Fault> {
+        let mut sums = Md5::new();
+        for part in asked {
+            sums.update(&unhex(part.e_tag.as_deref().unwrap_or_default()));
+        }
+        let due = format!("{}-{}", hex(&sums.finalize()), asked.len());
+        match self.open_object(bucket, key, None) {
+            Ok(OpenObject { stat, about: Some(about), id, .. }) if about.e_tag == due => {
+                Ok(Version { stat, about, id })
+            }
+            Ok(_) | Err(Fault::NoKey | Fault::Deleted(_)) => Err(Fault::NoUpload),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Writes the parts one behind the other; returns the ETag and the checksum of the object.

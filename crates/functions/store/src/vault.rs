@@ -583,8 +583,9 @@ impl<D: Disk> Vault<D> {
     /// Something else has the name, the name is invalid, or the system call failed.
     pub fn create_bucket(&self, bucket: &str) -> Result<(), Fault> {
         let _alone = self.alone();
-        if !s3s::path::check_bucket_name(bucket) {
-            return Err(Fault::Argument(format!("{bucket:?} is no name of a bucket")));
+        let is_name = s3s::path::check_bucket_name(bucket);
+        if !is_name || bucket.contains("-.") || bucket.contains(".-") {
+            return Err(Fault::BucketName(bucket.to_owned()));
         }
         if there(self.disk.stat(&self.bucket_path(bucket)))?.is_none() {
             // An earlier bucket of this name may have left it.
@@ -614,6 +615,7 @@ impl<D: Disk> Vault<D> {
         for dir in [odd, self.own("about").join(bucket)] {
             self.remove_tree(&dir)?;
         }
+        self.end_uploads(bucket)?;
         Ok(self.remove_versioning(bucket)?)
     }
 
