@@ -56,7 +56,6 @@ impl<D: Disk> Objects<D> {
                     checksum_sha256: sums.checksum_sha256,
                     part_number: Some(part.number),
                     size: i64::try_from(part.bytes).ok(),
-                    ..ObjectPart::default()
                 }
             };
             GetObjectAttributesParts {

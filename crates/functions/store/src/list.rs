@@ -78,6 +78,9 @@ impl Asked<'_> {
     }
 }
 
+/// Returns the first key that is not less than a bound.
+pub type Seek<'a, E> = &'a mut dyn FnMut(&[u8]) -> Result<Option<String>, E>;
+
 /// Builds a page. `seek` returns the first key that is not less than a bound; `see` returns the
 /// entries of a key, which may have none; of a key with a common prefix only their number counts.
 ///
@@ -85,10 +88,13 @@ impl Asked<'_> {
 /// Those of `seek` and `see`.
 pub fn page<T, E>(
     asked: &Asked<'_>,
-    seek: &mut dyn FnMut(&[u8]) -> Result<Option<String>, E>,
+    seek: Seek<'_, E>,
     see: &mut dyn FnMut(&str) -> Result<Vec<T>, E>,
 ) -> Result<Page<T>, E> {
     let mut page = Page { entries: Vec::new(), is_truncated: false };
+    if asked.entries_max == 0 {
+        return Ok(page);
+    }
     let mut next = asked.prefix.as_bytes().to_vec();
     if let Some(after) = asked.after {
         // The previous page ended with this common prefix.
@@ -97,7 +103,7 @@ pub fn page<T, E>(
         let Some(bound) = bound else { return Ok(page) };
         next = next.max(bound);
     }
-    while asked.entries_max > 0 {
+    loop {
         let Some(key) = seek(&next)?.filter(|key| key.starts_with(asked.prefix)) else { break };
         let found = see(&key)?;
         let common = asked.common(&key).filter(|_| !found.is_empty()).map(str::to_owned);

@@ -144,7 +144,6 @@ impl<D: Disk> Objects<D> {
                 last_modified: Some(timestamp(part.stat.modified_ns)),
                 part_number: Some(part.number),
                 size: i64::try_from(part.stat.bytes).ok(),
-                ..Part::default()
             }
         };
         Ok(ListPartsOutput {
