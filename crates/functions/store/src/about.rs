@@ -161,6 +161,17 @@ pub struct Version {
     pub id: Option<String>,
 }
 
+/// The state of versions in a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versioning {
+    /// They were never enabled.
+    Off,
+    /// Each change adds a version.
+    Enabled,
+    /// A change replaces the `null` version; other versions stay.
+    Suspended,
+}
+
 /// The suffix of the metadata file for a file with this length and time.
 pub fn suffix(stat: &Stat) -> String {
     format!("@{}-{}.json", stat.modified_ns, stat.bytes)

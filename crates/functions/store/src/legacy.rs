@@ -9,11 +9,10 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::about::{About, Version};
+use crate::about::{About, Version, Versioning};
 use crate::disk::{self, Disk, Kind, there};
 use crate::names::decoded;
 use crate::vault::{SMALL_BYTES_MAX, Vault};
-use crate::versions::Versioning;
 
 /// Imports the metadata of objects, and removes the old files.
 ///

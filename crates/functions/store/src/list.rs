@@ -3,9 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::about::Versioning;
 use crate::disk::Disk;
 use crate::vault::Vault;
-use crate::versions::Versioning;
 use crate::walk::{Shape, Tree};
 
 /// Most entries of a page.

@@ -12,14 +12,14 @@ use s3s::checksum::ChecksumHasher;
 use s3s::dto::*;
 use s3s::{S3, S3Error, S3Request, S3Response, S3Result};
 
-use crate::about::{About, Version};
+use crate::about::{About, Version, Versioning};
 use crate::body::{self, Expected, PIECE_BYTES, blocking, give, md5_of, take};
 use crate::conditions::{Conditions, Removal, strong, timestamp};
 use crate::disk::{self, Disk, Stat};
 use crate::fault::Fault;
 use crate::list::{ENTRIES_MAX, token, untoken};
 use crate::vault::{OpenObject, Vault};
-use crate::versions::{NULL, Versioning};
+use crate::versions::NULL;
 
 /// The S3 server over objects that are files.
 pub struct Objects<D> {

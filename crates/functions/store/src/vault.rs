@@ -20,11 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use crate::about::{About, Version, suffix};
+use crate::about::{About, Version, Versioning, suffix};
 use crate::disk::{self, Disk, DiskFile as _, Kind, Stat, there};
 use crate::fault::Fault;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
-use crate::versions::Versioning;
 use crate::walk::Kept;
 
 /// The layout version of this program.

@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::about::{About, Version};
+use crate::about::{About, Version, Versioning};
 use crate::body::{hex, md5_of};
 use crate::conditions::Removal;
 use crate::disk::{self, Disk, DiskFile as _, Stat, there};
@@ -31,17 +31,6 @@ use crate::vault::{Condition, Current, Draft, SMALL_BYTES_MAX, Vault};
 pub const NULL: &str = "null";
 const ORDER_DIGITS: usize = 16;
 const RANDOM_DIGITS: usize = 8;
-
-/// The state of versions in a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Versioning {
-    /// They were never enabled.
-    Off,
-    /// Each change adds a version.
-    Enabled,
-    /// A change replaces the `null` version; other versions stay.
-    Suspended,
-}
 
 /// A version of a key, or a delete marker.
 #[derive(Clone, Debug)]
