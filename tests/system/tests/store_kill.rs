@@ -70,7 +70,7 @@ struct Writer {
 }
 
 fn is_versioned(key: u64) -> bool {
-    key % 4 == 0
+    key.is_multiple_of(4)
 }
 
 /// The path of a key. Some keys are below others, and some are no paths.
