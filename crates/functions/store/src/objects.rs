@@ -160,11 +160,13 @@ async fn whole<T: Send + 'static>(
     match done {
         Ok(output) => {
             let mut response = S3Response::new(output);
+            response.headers.insert(HOST_ID, field.clone());
             response.headers.insert(REQUEST_ID, field);
             Ok(response)
         }
         Err(mut error) => {
             let mut fields = error.headers().cloned().unwrap_or_default();
+            fields.insert(HOST_ID, field.clone());
             fields.insert(REQUEST_ID, field);
             error.set_headers(fields);
             error.set_request_id(id);
@@ -174,6 +176,8 @@ async fn whole<T: Send + 'static>(
 }
 
 const REQUEST_ID: &str = "x-amz-request-id";
+/// SDKs expect both fields or none.
+const HOST_ID: &str = "x-amz-id-2";
 
 /// The id of a request: unique in this process, and most probably in all.
 fn request_id() -> String {

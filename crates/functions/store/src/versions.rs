@@ -308,18 +308,18 @@ impl<D: Disk> Vault<D> {
         there(self.disk.remove_file(&name.path.with_extension("json"))).map(drop)
     }
 
-    /// Checks the conditions of a removal. A missing version has none.
+    /// Checks the conditions of a removal. Returns false if there is no such version.
     fn check_removal(
         &self,
         (bucket, key, state): (&str, &str, Versioning),
         asked: Option<&str>,
         removal: &Removal,
-    ) -> Result<(), Fault> {
+    ) -> Result<bool, Fault> {
         let slots = self.slots(bucket, key, state)?;
         let is_it = |slot: &&Slot| asked.is_none_or(|asked| slot.id == asked);
-        let Some(slot) = slots.iter().find(is_it) else { return Ok(()) };
+        let Some(slot) = slots.iter().find(is_it) else { return Ok(false) };
         if let (true, Place::Own { modified_ns, .. }) = (slot.is_marker, &slot.place) {
-            return removal.check(None, *modified_ns, None);
+            return removal.check(None, *modified_ns, None).map(|()| true);
         }
         let path = self.file_of(slot);
         let stat = self.disk.stat(path)?;
@@ -328,7 +328,7 @@ impl<D: Disk> Vault<D> {
             Some(e_tag) => e_tag,
             None => md5_of(&self.disk.open(path)?, stat.bytes)?,
         };
-        removal.check(Some(&e_tag), stat.modified_ns, Some(stat.bytes))
+        removal.check(Some(&e_tag), stat.modified_ns, Some(stat.bytes)).map(|()| true)
     }
 
     /// Removes a version, or the newest one by a delete marker, durably; a missing one is not an
@@ -347,8 +347,9 @@ impl<D: Disk> Vault<D> {
         self.check(bucket, key)?;
         let _own = self.lock(bucket, key);
         let state = self.versioning(bucket)?;
-        if !removal.is_empty() {
-            self.check_removal((bucket, key, state), asked, removal)?;
+        if !removal.is_empty() && !self.check_removal((bucket, key, state), asked, removal)? {
+            // Nothing is removed, and no delete marker is added.
+            return Ok(Deleted { id: asked.map(str::to_owned), is_marker: false });
         }
         match (asked, state) {
             (None, Versioning::Off) => {
