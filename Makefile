@@ -1,13 +1,14 @@
 # The two commands of the project are `make demo` and `make test`.
 export PATH := $(PATH):/usr/sbin:/sbin:$(HOME)/.cargo/bin
 
-.PHONY: help setup build demo check test nightly redis-tests compiler-programs fmt clean-lab
+.PHONY: help setup build demo check test nightly redis-tests compiler-programs s3-tests fmt clean-lab
 
 help:
 	@echo 'make demo       install what is missing, build, compare offload with proxies in a lab'
 	@echo 'make test       install what is missing, then every check and every test'
 	@echo 'make nightly    the long suites: kills, random sessions, soaks, every guest case (hours)'
 	@echo 'make redis-tests, make compiler-programs    two of them: tests that others wrote'
+	@echo 'make s3-tests   tests of Ceph against the built-in store'
 	@echo 'make check      the quick checks, without root: format, lints, unit tests of what changed'
 	@echo 'make build      build the release binary, target/release/unlade'
 	@echo 'make fmt        format the sources'
@@ -38,6 +39,9 @@ redis-tests:
 
 compiler-programs:
 	@scripts/compiler-programs
+
+s3-tests:
+	@scripts/s3-tests
 
 fmt:
 	cargo fmt --all

@@ -8,9 +8,10 @@
 
 use std::collections::HashMap;
 
-use s3s::dto;
+use s3s::dto::{self, ChecksumType};
 use serde::{Deserialize, Serialize};
 
+use crate::checksums::{Algorithm, Parted};
 use crate::disk::Stat;
 
 /// Metadata from clients, and values that the store computed.
@@ -49,6 +50,23 @@ pub struct About {
     pub checksum_sha1: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checksum_sha256: Option<String>,
+    /// The checksum's type, and the parts, of an object that was uploaded in parts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parted: Option<Parted>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parts: Vec<PartAbout>,
+}
+
+/// A part of an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartAbout {
+    /// Its number in the upload.
+    pub number: i32,
+    /// Its length.
+    pub bytes: u64,
+    /// Its checksum, of the object's algorithm.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<String>,
 }
 
 /// The text format of `Expires`.
@@ -76,6 +94,7 @@ impl About {
             checksum_crc64nvme: other.checksum_crc64nvme.clone(),
             checksum_sha1: other.checksum_sha1.clone(),
             checksum_sha256: other.checksum_sha256.clone(),
+            parted: other.parted,
             ..self
         }
     }
@@ -88,6 +107,47 @@ impl About {
         self.checksum_sha1.clone_from(&found.checksum_sha1);
         self.checksum_sha256.clone_from(&found.checksum_sha256);
     }
+
+    /// The checksums.
+    pub fn checksum(&self) -> dto::Checksum {
+        let kind = self.parted.map_or(ChecksumType::FULL_OBJECT, Parted::kind);
+        let mut all = dto::Checksum {
+            checksum_crc32: self.checksum_crc32.clone(),
+            checksum_crc32c: self.checksum_crc32c.clone(),
+            checksum_crc64nvme: self.checksum_crc64nvme.clone(),
+            checksum_sha1: self.checksum_sha1.clone(),
+            checksum_sha256: self.checksum_sha256.clone(),
+            ..dto::Checksum::default()
+        };
+        let is_there = Algorithm::ALL.into_iter().any(|algorithm| algorithm.of(&all).is_some());
+        all.checksum_type = is_there.then(|| ChecksumType::from_static(kind));
+        all
+    }
+
+    /// The checksums, if a condition holds.
+    pub fn checksum_if(&self, holds: bool) -> dto::Checksum {
+        if holds { self.checksum() } else { dto::Checksum::default() }
+    }
+
+    /// The checksum of a part, by its place, from 1 on. That of an object without parts is its own.
+    pub fn checksum_of_part(&self, place: i32) -> dto::Checksum {
+        if self.parts.is_empty() {
+            return self.checksum();
+        }
+        let part =
+            usize::try_from(place).ok().and_then(|place| self.parts.get(place.checked_sub(1)?));
+        let sum = part.and_then(|part| part.checksum.clone());
+        let Some((parted, sum)) = self.parted.zip(sum) else { return dto::Checksum::default() };
+        let kind = Some(ChecksumType::from_static(parted.kind()));
+        dto::Checksum { checksum_type: kind, ..parted.algorithm.only(sum) }
+    }
+
+    /// The range of a part in the object, by its place, from 1 on.
+    pub fn part(&self, place: usize) -> Option<std::ops::Range<u64>> {
+        let (before, rest) = self.parts.split_at_checked(place.checked_sub(1)?)?;
+        let start = before.iter().map(|part| part.bytes).sum();
+        Some(start..start + rest.first()?.bytes)
+    }
 }
 
 /// A file and its metadata.
@@ -97,6 +157,19 @@ pub struct Version {
     pub stat: Stat,
     /// The metadata.
     pub about: About,
+    /// The id of the version, in a bucket with versions.
+    pub id: Option<String>,
+}
+
+/// The state of versions in a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versioning {
+    /// They were never enabled.
+    Off,
+    /// Each change adds a version.
+    Enabled,
+    /// A change replaces the `null` version; other versions stay.
+    Suspended,
 }
 
 /// The suffix of the metadata file for a file with this length and time.

@@ -14,6 +14,7 @@ use s3s::dto::{self, ChecksumAlgorithm, StreamingBlob};
 use s3s::{Body, S3Error, TrailingHeaders};
 use tokio::task::JoinHandle;
 
+use crate::checksums::Algorithm;
 use crate::disk::{self, Disk, DiskFile};
 use crate::fault::Fault;
 use crate::vault::{Draft, Vault};
@@ -57,29 +58,13 @@ impl Sums {
     /// The algorithm is not supported.
     pub fn asked(expected: &Expected) -> Result<Sums, Fault> {
         let algorithm = expected.algorithm.as_ref().map(ChecksumAlgorithm::as_str);
-        let is_known = |name: &str| {
-            use ChecksumAlgorithm as One;
-            [One::CRC32, One::CRC32C, One::CRC64NVME, One::SHA1, One::SHA256].contains(&name)
-        };
-        if let Some(name) = algorithm.filter(|name| !is_known(name)) {
-            return Err(Fault::Unsupported(format!("the checksum algorithm {name} is not known")));
-        }
-        let (given, is) = (&expected.checksum, |name: &str| algorithm == Some(name));
+        let algorithm = algorithm.map(Algorithm::parse).transpose()?;
+        let given = &expected.checksum;
         let mut others = ChecksumHasher::default();
-        if given.checksum_crc32.is_some() || is(ChecksumAlgorithm::CRC32) {
-            others.crc32 = Some(Default::default());
-        }
-        if given.checksum_crc32c.is_some() || is(ChecksumAlgorithm::CRC32C) {
-            others.crc32c = Some(Default::default());
-        }
-        if given.checksum_crc64nvme.is_some() || is(ChecksumAlgorithm::CRC64NVME) {
-            others.crc64nvme = Some(Default::default());
-        }
-        if given.checksum_sha1.is_some() || is(ChecksumAlgorithm::SHA1) {
-            others.sha1 = Some(Default::default());
-        }
-        if given.checksum_sha256.is_some() || is(ChecksumAlgorithm::SHA256) {
-            others.sha256 = Some(Default::default());
+        for one in Algorithm::ALL {
+            if one.of(given).is_some() || algorithm == Some(one) {
+                one.start(&mut others);
+            }
         }
         Ok(Sums { md5: Md5::new(), others })
     }
@@ -209,7 +194,7 @@ fn append<D: Disk>(
     Ok((Some(taken), None))
 }
 
-/// Copies a range of a file to another one; returns the MD5.
+/// Copies a range of a file to another one; returns the MD5, and adds the bytes to other checksums.
 ///
 /// # Errors
 /// The system call failed.
@@ -217,6 +202,7 @@ pub fn copy<F: DiskFile>(
     from: &impl DiskFile,
     range: std::ops::Range<u64>,
     to: &mut F,
+    others: &mut ChecksumHasher,
 ) -> io::Result<String> {
     let (mut at, mut md5) = (range.start, Md5::new());
     while at < range.end {
@@ -224,6 +210,7 @@ pub fn copy<F: DiskFile>(
         let piece = disk::read_exact(from, at, count)?;
         to.append(&piece)?;
         md5.update(&piece);
+        others.update(&piece);
         at += count as u64;
     }
     Ok(hex(&md5.finalize()))
@@ -252,7 +239,7 @@ pub fn md5_of(file: &impl DiskFile, bytes: u64) -> io::Result<String> {
             Ok(())
         }
     }
-    copy(file, 0..bytes, &mut Nowhere)
+    copy(file, 0..bytes, &mut Nowhere, &mut ChecksumHasher::default())
 }
 
 /// A body that is read from a file, one chunk ahead of its reader.

@@ -1,6 +1,6 @@
 //! The conditions of requests.
 
-use s3s::dto::{ETag, ETagCondition, Timestamp};
+use s3s::dto::{ETag, ETagCondition, Timestamp, TimestampFormat};
 
 use crate::disk;
 use crate::fault::Fault;
@@ -32,13 +32,16 @@ impl Conditions {
     /// Checks a change against the current object, if there is one.
     ///
     /// # Errors
-    /// A condition is not fulfilled.
+    /// A condition is not fulfilled; there is no object, and one is expected.
     pub fn check_change(&self, e_tag: Option<&str>) -> Result<(), Fault> {
         let is = |condition: &ETagCondition| match (condition, e_tag) {
             (_, None) => false,
             (ETagCondition::Any, Some(_)) => true,
             (ETagCondition::ETag(due), Some(e_tag)) => due.strong_cmp(&strong(e_tag)),
         };
+        if self.if_match.is_some() && e_tag.is_none() {
+            return Err(Fault::NoKey);
+        }
         let holds =
             self.if_match.as_ref().is_none_or(is) && !self.if_none_match.as_ref().is_some_and(is);
         if holds { Ok(()) } else { Err(Fault::Precondition) }
@@ -70,6 +73,51 @@ impl Conditions {
     }
 }
 
+/// Conditions of a removal.
+#[derive(Clone, Default)]
+pub struct Removal {
+    /// `If-Match`.
+    pub if_match: Option<ETagCondition>,
+    /// `x-amz-if-match-last-modified-time`.
+    pub modified: Option<Timestamp>,
+    /// `x-amz-if-match-size`.
+    pub bytes: Option<i64>,
+}
+
+impl Removal {
+    /// Returns true if there is no condition.
+    pub fn is_empty(&self) -> bool {
+        self.if_match.is_none() && self.modified.is_none() && self.bytes.is_none()
+    }
+
+    /// Checks a removal against the version that it is of. A delete marker has no ETag and no size.
+    ///
+    /// # Errors
+    /// A condition is not fulfilled.
+    pub fn check(
+        &self,
+        e_tag: Option<&str>,
+        modified_ns: i64,
+        bytes: Option<u64>,
+    ) -> Result<(), Fault> {
+        let is = |condition: &ETagCondition| match (condition, e_tag) {
+            (ETagCondition::Any, _) => true,
+            (ETagCondition::ETag(due), e_tag) => e_tag.is_some_and(|e| due.value() == e),
+        };
+        // A date has a resolution of one second.
+        let date = |time: &Timestamp| {
+            let mut text = Vec::new();
+            time.format(TimestampFormat::HttpDate, &mut text).ok().map(|()| text)
+        };
+        let is_time = |due: &Timestamp| date(due) == date(&timestamp(modified_ns));
+        let is_size = |due: i64| bytes.is_some_and(|bytes| i64::try_from(bytes) == Ok(due));
+        let holds = self.if_match.as_ref().is_none_or(is)
+            && self.modified.as_ref().is_none_or(is_time)
+            && self.bytes.is_none_or(is_size);
+        if holds { Ok(()) } else { Err(Fault::Precondition) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,8 +143,8 @@ mod tests {
     fn a_read_is_compared_to_the_second_and_an_etag_goes_before_a_time() {
         let time = |seconds: i64| Some(timestamp(seconds * SECOND_NS));
         let read = |conditions: Conditions| {
-            let checked = conditions.check_read("a", 5 * SECOND_NS + 7, Fault::NotModified);
-            checked.map_err(|fault| matches!(fault, Fault::NotModified))
+            let checked = conditions.check_read("a", 5 * SECOND_NS + 7, Fault::NoUpload);
+            checked.map_err(|fault| matches!(fault, Fault::NoUpload))
         };
         let since = |seconds| Conditions { if_modified_since: time(seconds), ..Default::default() };
         assert_eq!((read(since(4)), read(since(5))), (Ok(()), Err(true)));

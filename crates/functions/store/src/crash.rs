@@ -39,7 +39,12 @@ struct File {
 #[derive(Clone, Debug)]
 enum Node {
     File(File),
-    Directory { names: BTreeMap<OsString, Id>, synced: BTreeMap<OsString, Id> },
+    /// With the number of its changes, which is its time.
+    Directory {
+        names: BTreeMap<OsString, Id>,
+        synced: BTreeMap<OsString, Id>,
+        changes: i64,
+    },
 }
 
 #[derive(Debug)]
@@ -52,16 +57,17 @@ struct State {
 
 /// The simulated file system.
 #[derive(Clone, Debug)]
-struct Memory(Arc<Mutex<State>>);
+pub struct Memory(Arc<Mutex<State>>);
 
+/// A file in it.
 #[derive(Debug)]
-struct Open {
+pub struct Open {
     disk: Memory,
     id: Id,
 }
 
 fn directory() -> Node {
-    Node::Directory { names: BTreeMap::new(), synced: BTreeMap::new() }
+    Node::Directory { names: BTreeMap::new(), synced: BTreeMap::new(), changes: 0 }
 }
 
 impl State {
@@ -79,7 +85,10 @@ impl State {
     fn names(&mut self, path: &Path) -> io::Result<&mut BTreeMap<OsString, Id>> {
         let at = self.find(path)?;
         match &mut self.nodes[at] {
-            Node::Directory { names, .. } => Ok(names),
+            Node::Directory { names, changes, .. } => {
+                *changes += 1;
+                Ok(names)
+            }
             Node::File(_) => Err(io::ErrorKind::NotADirectory.into()),
         }
     }
@@ -110,7 +119,9 @@ impl State {
                 bytes: file.bytes.len() as u64,
                 modified_ns: file.modified_ns,
             },
-            Node::Directory { .. } => Stat { kind: Kind::Directory, bytes: 0, modified_ns: 0 },
+            Node::Directory { changes, .. } => {
+                Stat { kind: Kind::Directory, bytes: 0, modified_ns: *changes }
+            }
         }
     }
 }
@@ -161,7 +172,7 @@ impl Memory {
                     }
                     (file.bytes, file.modified_ns) = file.synced.clone();
                 }
-                Node::Directory { names, synced } => {
+                Node::Directory { names, synced, .. } => {
                     let all: Vec<OsString> = names.keys().chain(synced.keys()).cloned().collect();
                     for name in all {
                         if !is_kept(true) {
@@ -243,7 +254,11 @@ impl Disk for Memory {
 
     fn read_dir(&self, path: &Path) -> io::Result<Vec<(OsString, Kind)>> {
         self.with(|state| {
-            let names = state.names(path)?.clone();
+            let at = state.find(path)?;
+            let Node::Directory { names, .. } = &state.nodes[at] else {
+                return Err(io::ErrorKind::NotADirectory.into());
+            };
+            let names = names.clone();
             Ok(names.into_iter().map(|(name, id)| (name, state.stat(id).kind)).collect())
         })
     }
@@ -294,7 +309,7 @@ impl Disk for Memory {
             let at = state.find(path)?;
             state.change()?;
             match &mut state.nodes[at] {
-                Node::Directory { names, synced } => synced.clone_from(names),
+                Node::Directory { names, synced, .. } => synced.clone_from(names),
                 Node::File(_) => return Err(io::ErrorKind::NotADirectory.into()),
             }
             Ok(())
@@ -304,11 +319,13 @@ impl Disk for Memory {
 
 const ROOT: &str = "/store";
 
-fn start(disk: &Memory) -> Objects<Memory> {
+/// A store on it.
+pub fn start(disk: &Memory) -> Objects<Memory> {
     Objects::new(Vault::open(disk.clone(), Path::new(ROOT)).expect("a store"))
 }
 
-fn request<T>(input: T) -> S3Request<T> {
+/// A request without its HTTP.
+pub fn request<T>(input: T) -> S3Request<T> {
     S3Request {
         input,
         method: hyper::Method::GET,
@@ -333,6 +350,10 @@ enum Step {
     Copy(&'static str, &'static str),
     Parts(&'static str, &'static str),
     Delete(&'static [&'static str]),
+    /// Enables versions, or suspends them.
+    Versions(bool),
+    /// Removes a version of a key, by its place among them, the newest first.
+    Remove(&'static str, usize),
 }
 
 const BUCKET: &str = "box";
@@ -356,6 +377,30 @@ const STEPS: &[Step] = &[
     Step::Delete(&["../box/k", "a/b", "a"]),
     Step::NoBucket(BUCKET),
     Step::Bucket("again"),
+];
+
+/// Changes of versions: each one is an old or a new state of its key, too.
+const VERSIONED: &[Step] = &[
+    Step::Bucket(BUCKET),
+    Step::Put("a", "first"),
+    Step::Put("../k", "odd"),
+    Step::Versions(true),
+    Step::Put("a", "second"),
+    Step::Delete(&["../k"]),
+    Step::Put("a/b", "below"),
+    Step::Copy("a", "../k"),
+    Step::Remove("../k", 1),
+    Step::Remove("a", 1),
+    Step::Versions(false),
+    Step::Put("a", "no version"),
+    Step::Put("a", "no version again"),
+    Step::Delete(&["a", "a/b"]),
+    Step::Parts("../k", "parts"),
+    Step::Remove("a", 0),
+    Step::Remove("a/b", 1),
+    Step::Versions(true),
+    Step::Delete(&["../k"]),
+    Step::Remove("a", 0),
 ];
 
 fn said(body: &str) -> String {
@@ -441,14 +486,60 @@ async fn make(objects: &Objects<Memory>, step: &Step) -> S3Result<()> {
                 Some(_) => Err(s3s::s3_error!(InternalError)),
             }
         }
+        Step::Versions(is_enabled) => {
+            let status = match is_enabled {
+                true => BucketVersioningStatus::ENABLED,
+                false => BucketVersioningStatus::SUSPENDED,
+            };
+            let status = Some(BucketVersioningStatus::from_static(status));
+            let input = PutBucketVersioningInput::builder()
+                .bucket(BUCKET.to_owned())
+                .versioning_configuration(VersioningConfiguration { mfa_delete: None, status })
+                .build()
+                .expect("a state");
+            objects.put_bucket_versioning(request(input)).await.map(drop)
+        }
+        Step::Remove(key, at) => {
+            let ids = versions(objects).await;
+            let id = ids.get(*key).and_then(|own| Some(own.get(*at)?.0.clone()));
+            let version_id = Some(id.ok_or_else(|| s3s::s3_error!(InternalError))?);
+            let (bucket, key) = (BUCKET.to_owned(), (*key).to_owned());
+            let input = DeleteObjectInput { bucket, key, version_id, ..Default::default() };
+            objects.delete_object(request(input)).await.map(drop)
+        }
     }
 }
 
-/// The expected state of a store: buckets, and the objects of one.
+/// A version of a key: if it has no id of its own, and its object; `None` for a delete marker.
+type Listed = (bool, Option<Seen>);
+
+/// The ids of the versions of each key, the newest first.
+async fn versions(objects: &Objects<Memory>) -> BTreeMap<String, Vec<(String, bool)>> {
+    let input = ListObjectVersionsInput { bucket: BUCKET.to_owned(), ..Default::default() };
+    let Ok(listed) = objects.list_object_versions(request(input)).await else {
+        return BTreeMap::new();
+    };
+    let versions = listed.output.versions.unwrap_or_default().into_iter();
+    let markers = listed.output.delete_markers.unwrap_or_default().into_iter();
+    let versions = versions.map(|one| (one.key, one.last_modified, one.version_id, false));
+    let markers = markers.map(|one| (one.key, one.last_modified, one.version_id, true));
+    let mut found: Vec<_> = versions.chain(markers).collect();
+    // The time of a version is unique in its key.
+    found.sort_by(|a, b| b.1.partial_cmp(&a.1).expect("times"));
+    let mut sorted: BTreeMap<String, Vec<(String, bool)>> = BTreeMap::new();
+    for (key, _, id, is_marker) in found {
+        sorted.entry(key.expect("a key")).or_default().push((id.expect("an id"), is_marker));
+    }
+    sorted
+}
+
+/// The expected state of a store: buckets, and the versions of one, the newest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Due {
     buckets: Vec<String>,
-    objects: BTreeMap<String, Seen>,
+    versions: BTreeMap<String, Vec<Listed>>,
+    /// `None` if versions were never enabled.
+    is_enabled: Option<bool>,
 }
 
 impl Due {
@@ -458,50 +549,99 @@ impl Due {
             Step::Bucket(name) => due.buckets.push((*name).to_owned()),
             Step::NoBucket(name) => due.buckets.retain(|bucket| bucket != name),
             Step::Put(key, body) | Step::Parts(key, body) => {
-                due.objects.insert((*key).to_owned(), (body.as_bytes().to_vec(), said(body)));
+                due.add(key, Some((body.as_bytes().to_vec(), said(body))));
             }
             Step::Copy(from, to) => {
-                let seen = due.objects[*from].clone();
-                due.objects.insert((*to).to_owned(), seen);
+                let newest = due.versions[*from][0].1.clone();
+                due.add(to, newest);
             }
-            Step::Delete(keys) => due.objects.retain(|key, _| !keys.contains(&key.as_str())),
+            Step::Delete(keys) => keys.iter().for_each(|key| match due.is_enabled {
+                None => drop(due.versions.remove(*key)),
+                Some(_) => due.add(key, None),
+            }),
+            Step::Versions(is_enabled) => due.is_enabled = Some(*is_enabled),
+            Step::Remove(key, at) => {
+                let own = due.versions.get_mut(*key).expect("versions");
+                own.remove(*at);
+                if own.is_empty() {
+                    due.versions.remove(*key);
+                }
+            }
         }
         due
     }
+
+    fn add(&mut self, key: &str, seen: Option<Seen>) {
+        let own = self.versions.entry(key.to_owned()).or_default();
+        let has_id = self.is_enabled == Some(true);
+        own.retain(|(is_null, _)| has_id || !is_null);
+        own.insert(0, (!has_id, seen));
+    }
 }
 
+async fn get(objects: &Objects<Memory>, key: &str, version: Option<&str>) -> S3Result<Seen> {
+    let input = GetObjectInput {
+        bucket: BUCKET.to_owned(),
+        key: key.to_owned(),
+        version_id: version.map(str::to_owned),
+        ..GetObjectInput::default()
+    };
+    let found = objects.get_object(request(input)).await?.output;
+    let mut body = Body::from(found.body.expect("a body"));
+    let body = body.store_all_limited(1 << 20).await.expect("a body").to_vec();
+    Ok((body, found.content_type.unwrap_or_default()))
+}
+
+/// The state of a store. Lists and reads of the newest versions agree with those of all versions.
 async fn seen(objects: &Objects<Memory>) -> Due {
     let input = ListBucketsInput::default();
     let buckets = objects.list_buckets(request(input)).await.expect("buckets").output;
     let buckets = buckets.buckets.unwrap_or_default().into_iter().filter_map(|b| b.name).collect();
+    let mut due = Due { buckets, ..Due::default() };
     let input = ListObjectsV2Input { bucket: BUCKET.to_owned(), ..Default::default() };
-    let mut due = Due { buckets, objects: BTreeMap::new() };
     let Ok(listed) = objects.list_objects_v2(request(input)).await else { return due };
-    for object in listed.output.contents.unwrap_or_default() {
-        let key = object.key.expect("a key");
-        let (bucket, own) = (BUCKET.to_owned(), key.clone());
-        let input = GetObjectInput { bucket, key: own, ..GetObjectInput::default() };
-        let found = objects.get_object(request(input)).await.expect("an object").output;
-        let mut body = Body::from(found.body.expect("a body"));
-        let body = body.store_all_limited(1 << 20).await.expect("a body").to_vec();
-        due.objects.insert(key, (body, found.content_type.unwrap_or_default()));
+    let input = GetBucketVersioningInput { bucket: BUCKET.to_owned(), ..Default::default() };
+    let state = objects.get_bucket_versioning(request(input)).await.expect("a state").output;
+    due.is_enabled = state.status.map(|s| s.as_str() == BucketVersioningStatus::ENABLED);
+    let mut newest = Vec::new();
+    for (key, own) in versions(objects).await {
+        let mut found = Vec::new();
+        for (id, is_marker) in own {
+            let seen = match is_marker {
+                true => None,
+                false => Some(get(objects, &key, Some(&id)).await.expect("a version")),
+            };
+            found.push((id == "null", seen));
+        }
+        match (&found[0].1, get(objects, &key, None).await) {
+            (Some(seen), Ok(now)) if *seen == now => newest.push(key.clone()),
+            (None, Err(error)) if error.code().as_str() == "NoSuchKey" => {}
+            (due, now) => panic!("{key}: {due:?} is not {now:?}"),
+        }
+        due.versions.insert(key, found);
     }
+    let keys = listed.output.contents.unwrap_or_default().into_iter().filter_map(|one| one.key);
+    assert_eq!(keys.collect::<Vec<_>>(), newest);
     due
 }
 
-/// Returns true if each object that a step changes is old or new, and everything else is
-/// unchanged.
+/// Returns true if each key that a step changes is old or new, and everything else is unchanged.
 fn is_between(found: &Due, before: &Due, after: &Due) -> bool {
-    let keys = before.objects.keys().chain(after.objects.keys()).chain(found.objects.keys());
+    let keys = before.versions.keys().chain(after.versions.keys()).chain(found.versions.keys());
     let is_either = |key: &String| {
-        let [found, before, after] = [found, before, after].map(|due| due.objects.get(key));
+        let [found, before, after] = [found, before, after].map(|due| due.versions.get(key));
         found == before || found == after
     };
     let is_known = found.buckets == before.buckets || found.buckets == after.buckets;
-    is_known && keys.into_iter().all(is_either)
+    // A bucket that is gone has no state.
+    let is_state = found.is_enabled == before.is_enabled
+        || found.is_enabled == after.is_enabled
+        || found.buckets.is_empty();
+    is_known && is_state && keys.into_iter().all(is_either)
 }
 
-fn empty() -> Memory {
+/// A file system with an empty directory for a store.
+pub fn empty() -> Memory {
     let disk = Memory::new();
     disk.make_dir(Path::new(ROOT)).expect("a root");
     disk.sync_dir(Path::new("/")).expect("a root");
@@ -510,11 +650,11 @@ fn empty() -> Memory {
 
 /// Runs the steps until the power failure; returns true if it occurred, and the acknowledged
 /// states.
-async fn run(disk: &Memory) -> (bool, Due, Option<Due>) {
+async fn run(disk: &Memory, steps: &[Step]) -> (bool, Due, Option<Due>) {
     let mut due = Due::default();
     let Ok(vault) = Vault::open(disk.clone(), Path::new(ROOT)) else { return (true, due, None) };
     let objects = Objects::new(vault);
-    for step in STEPS {
+    for step in steps {
         let after = due.after(step);
         if make(&objects, step).await.is_err() {
             return (true, due, Some(after));
@@ -524,12 +664,13 @@ async fn run(disk: &Memory) -> (bool, Due, Option<Due>) {
     (false, due, None)
 }
 
-#[tokio::test]
-async fn what_was_acknowledged_outlives_a_power_failure() {
+/// Lets the power fail after each change that a store makes of its file system.
+async fn fails_everywhere(steps: &[Step]) {
     let disk = empty();
     disk.fail_after(usize::MAX);
-    let (has_failed, due, _) = run(&disk).await;
-    assert!(!has_failed && seen(&start(&disk)).await == due, "{due:?}");
+    let (has_failed, due, _) = run(&disk, steps).await;
+    let found = seen(&start(&disk)).await;
+    assert!(!has_failed && found == due, "{due:?}\n{found:?}");
     let changes = disk.with(|state| state.made);
     let seeds = (0..8).map(|seed| Left::Some(0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed + 1)));
     let all = [Left::Synced, Left::Names, Left::Bytes].into_iter().chain(seeds);
@@ -537,7 +678,7 @@ async fn what_was_acknowledged_outlives_a_power_failure() {
         for at in 0..=changes {
             let disk = empty();
             disk.fail_after(at);
-            let (has_failed, before, after) = run(&disk).await;
+            let (has_failed, before, after) = run(&disk, steps).await;
             // A failure during cleanup is not reported.
             assert!(!has_failed || at < changes, "{left:?} {at}");
             let found = seen(&start(&disk.after_failure(left))).await;
@@ -549,6 +690,16 @@ async fn what_was_acknowledged_outlives_a_power_failure() {
             );
         }
     }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_outlives_a_power_failure() {
+    fails_everywhere(STEPS).await;
+}
+
+#[tokio::test]
+async fn versions_outlive_a_power_failure() {
+    fails_everywhere(VERSIONED).await;
 }
 
 /// Shows that the model can lose data: without it the other test proves nothing.

@@ -131,6 +131,21 @@ pub trait Disk: Send + Sync + 'static {
     }
 }
 
+/// Maps the error for a missing path to `None`.
+///
+/// # Errors
+/// Any other error.
+pub fn there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
+    use io::ErrorKind::{InvalidFilename, NotADirectory, NotFound};
+    match done {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), NotFound | NotADirectory | InvalidFilename) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
 /// Converts a time to the format of [`Stat`].
 pub fn nanoseconds(time: SystemTime) -> i64 {
     let whole = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);

@@ -2,7 +2,12 @@
 
 use std::io;
 
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::{S3Error, S3ErrorCode};
+
+use crate::disk::system_time;
 
 /// See the [module](self).
 #[derive(Debug, thiserror::Error)]
@@ -13,6 +18,20 @@ pub enum Fault {
     /// No such object.
     #[error("The specified key does not exist.")]
     NoKey,
+    /// No such version.
+    #[error("The specified version does not exist.")]
+    NoVersion,
+    /// The newest version is a delete marker, with this id.
+    #[error("The specified key does not exist.")]
+    Deleted(String),
+    /// The version is a delete marker.
+    #[error("The specified method is not allowed against this resource: it is a delete marker")]
+    Marker {
+        /// Its id.
+        id: String,
+        /// Its time, in nanoseconds since 1970.
+        modified_ns: i64,
+    },
     /// The bucket is there already.
     #[error("The requested bucket name is not available")]
     BucketExists,
@@ -24,7 +43,14 @@ pub enum Fault {
     Precondition,
     /// The caller already has this object.
     #[error("Not Modified")]
-    NotModified,
+    NotModified {
+        /// Its ETag.
+        e_tag: String,
+        /// Its time, in nanoseconds since 1970.
+        modified_ns: i64,
+        /// Its version, in a bucket with versions.
+        id: Option<String>,
+    },
     /// The key is longer than S3's limit.
     #[error("Your key is too long: {} bytes at most", crate::names::KEY_BYTES_MAX)]
     KeyTooLong,
@@ -37,6 +63,15 @@ pub enum Fault {
     /// A part is missing, or has another ETag.
     #[error("Part {0} could not be found, or its ETag is another one")]
     Part(i32),
+    /// The object has no such part.
+    #[error("The requested partnumber {0} is not satisfiable")]
+    NoPart(i32),
+    /// A range is beyond the object.
+    #[error("The requested range is not satisfiable")]
+    Range,
+    /// The name cannot be one of a bucket.
+    #[error("The specified bucket is not valid: {0:?}")]
+    BucketName(String),
     /// Parts are not in their order.
     #[error("The list of parts was not in ascending order")]
     PartOrder,
@@ -52,6 +87,9 @@ pub enum Fault {
     /// A parameter is invalid.
     #[error("{0}")]
     Argument(String),
+    /// The request makes no sense.
+    #[error("{0}")]
+    Request(&'static str),
     /// The operation is not supported.
     #[error("{0}")]
     Unsupported(String),
@@ -60,19 +98,54 @@ pub enum Fault {
     System(#[from] io::Error),
 }
 
+impl Fault {
+    /// The header fields of the response, besides the error.
+    fn fields(&self) -> Option<HeaderMap> {
+        let (id, time, is_marker, e_tag) = match self {
+            Fault::Deleted(id) => (Some(id), None, true, None),
+            Fault::Marker { id, modified_ns } => (Some(id), Some(*modified_ns), true, None),
+            Fault::NotModified { e_tag, modified_ns, id } => {
+                (id.as_ref(), Some(*modified_ns), false, Some(e_tag))
+            }
+            _ => return None,
+        };
+        let date = time.and_then(|modified_ns| {
+            let (time, mut text) = (Timestamp::from(system_time(modified_ns)), Vec::new());
+            time.format(TimestampFormat::HttpDate, &mut text).ok()?;
+            String::from_utf8(text).ok()
+        });
+        let fields = [
+            ("x-amz-delete-marker", is_marker.then(|| "true".to_owned())),
+            ("x-amz-version-id", id.cloned()),
+            ("last-modified", date),
+            ("etag", e_tag.map(|e_tag| format!("\"{e_tag}\""))),
+        ];
+        let field = |(name, value): (&'static str, Option<String>)| {
+            Some((HeaderName::from_static(name), HeaderValue::try_from(value?).ok()?))
+        };
+        Some(fields.into_iter().filter_map(field).collect())
+    }
+}
+
 impl From<Fault> for S3Error {
     fn from(fault: Fault) -> S3Error {
         let code = match &fault {
             Fault::NoBucket => S3ErrorCode::NoSuchBucket,
-            Fault::NoKey => S3ErrorCode::NoSuchKey,
+            Fault::NoKey | Fault::Deleted(_) => S3ErrorCode::NoSuchKey,
+            Fault::NoVersion => S3ErrorCode::NoSuchVersion,
+            Fault::Marker { .. } => S3ErrorCode::MethodNotAllowed,
             Fault::BucketExists => S3ErrorCode::BucketAlreadyExists,
             Fault::BucketNotEmpty => S3ErrorCode::BucketNotEmpty,
             Fault::Precondition => S3ErrorCode::PreconditionFailed,
-            Fault::NotModified => S3ErrorCode::NotModified,
+            Fault::NotModified { .. } => S3ErrorCode::NotModified,
             Fault::KeyTooLong => S3ErrorCode::KeyTooLongError,
             Fault::KeyHasZero | Fault::Argument(_) => S3ErrorCode::InvalidArgument,
+            Fault::Range => S3ErrorCode::InvalidRange,
+            Fault::BucketName(_) => S3ErrorCode::InvalidBucketName,
+            Fault::Request(_) => S3ErrorCode::InvalidRequest,
             Fault::NoUpload => S3ErrorCode::NoSuchUpload,
             Fault::Part(_) => S3ErrorCode::InvalidPart,
+            Fault::NoPart(_) => S3ErrorCode::InvalidPart,
             Fault::PartOrder => S3ErrorCode::InvalidPartOrder,
             Fault::PartTooSmall(_) => S3ErrorCode::EntityTooSmall,
             Fault::Digest(_) => S3ErrorCode::BadDigest,
@@ -83,7 +156,10 @@ impl From<Fault> for S3Error {
                 S3ErrorCode::InternalError
             }
         };
-        let text = fault.to_string();
-        S3Error::with_message(code, text)
+        let mut error = S3Error::with_message(code, fault.to_string());
+        if let Some(fields) = fault.fields() {
+            error.set_headers(fields);
+        }
+        error
     }
 }

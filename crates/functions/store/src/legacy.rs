@@ -9,8 +9,9 @@ use std::path::Path;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
-use crate::about::{About, Version};
-use crate::disk::{self, Disk, Kind};
+use crate::about::{About, Version, Versioning};
+use crate::disk::{self, Disk, Kind, there};
+use crate::names::decoded;
 use crate::vault::{SMALL_BYTES_MAX, Vault};
 
 /// Imports the metadata of objects, and removes the old files.
@@ -36,8 +37,8 @@ pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
             continue;
         }
         // Metadata written since is newer.
-        if let Some((stat, None)) = vault.listed(bucket, key)? {
-            let version = Version { stat, about: about(vault, root, names)? };
+        if let Some((stat, None)) = vault.listed(bucket, key, Versioning::Off)? {
+            let version = Version { stat, about: about(vault, root, names)?, id: None };
             vault.describe(bucket, key, &version, None)?;
         }
     }
@@ -49,6 +50,29 @@ pub fn import<D: Disk>(vault: &Vault<D>, root: &Path) -> io::Result<()> {
         tracing::info!(objects = objects.len(), "store: objects of an earlier release");
     }
     Ok(())
+}
+
+impl<D: Disk> Vault<D> {
+    /// Moves the objects at encoded keys of layout 1, `.unlade/odd/BUCKET/…`, to their places in
+    /// this layout. It may be repeated after it was interrupted.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn encode_again(&self) -> io::Result<()> {
+        let old = self.own("odd");
+        for (bucket, _) in there(self.disk.read_dir(&old))?.unwrap_or_default() {
+            let Some(bucket) = bucket.to_str() else { continue };
+            let (top, mut files) = (old.join(bucket), Vec::new());
+            self.walk(&top, &mut |path, _| files.push(path.to_owned()))?;
+            for path in files {
+                let key = path.strip_prefix(&top).ok().and_then(|path| decoded(path, ".object"));
+                if let Some(key) = key {
+                    self.place(&path, &self.odd_path(bucket, &key))?;
+                }
+            }
+        }
+        self.remove_tree(&old)
+    }
 }
 
 fn object_of(name: &str) -> Option<(String, String)> {
@@ -93,13 +117,15 @@ mod tests {
         write(".upload-0.json", "null");
         let vault = Vault::open(Local, dir.path()).unwrap();
         import(&vault, dir.path()).unwrap();
-        let about = vault.open_object("box", "a/b").unwrap().about.unwrap();
+        let about = vault.open_object("box", "a/b", None).unwrap().about.unwrap();
         assert_eq!(
             (about.e_tag.as_str(), about.content_type.as_deref()),
             ("5d41-1", Some("text/plain"))
         );
         assert_eq!(about.user_metadata.unwrap()["who"], "me");
-        assert_eq!(vault.keys("box", "").unwrap(), ["a/b"]);
+        let mut keys = crate::list::Keys::new(&vault, "box", Versioning::Off);
+        assert_eq!(keys.seek(b"").unwrap().as_deref(), Some("a/b"));
+        assert_eq!(keys.seek(b"a/b0").unwrap(), None);
         let left = std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(left, 2, "the bucket, and the store's own directory");
     }

@@ -32,20 +32,23 @@
 //!
 //! A bucket is a directory, an object is a file in it, and the metadata of an object is a file in
 //! the store's own directory. Modules, in the order in which a request meets them:
-//! - `objects`: the operations of S3; `list`: pages of lists; `conditions` of requests; `body`:
-//!   bodies and their digests;
-//! - `vault`: objects as files; `uploads`: multipart uploads; `about`: metadata;
+//! - `objects`, `multipart`, `listing`, `attributes`: the operations of S3; `conditions` of
+//!   requests; `body`: bodies and their digests; `checksums`;
+//! - `list`: pages of lists; `walk`: the keys of a tree of files in order;
+//! - `vault`: objects as files; `versions`; `uploads`: multipart uploads; `about`: metadata;
 //! - `names`: the mapping of keys to files; `legacy`: the import of earlier releases' data;
 //! - `disk`: the file system, as a trait; `fault`: errors.
 //!
 //! # Limits
-//! One process for a directory; at most [`CONNECTIONS_MAX`] connections. No versions, no ACLs, no
-//! encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
+//! One process for a directory; at most [`CONNECTIONS_MAX`] connections. No ACLs, policies,
+//! tags or encryption; signatures are checked if [`Keys`] are given. It is not intended for untrusted
 //! networks. Runs on the caller's tokio runtime. No `unsafe`.
 #![forbid(unsafe_code)]
 
 mod about;
+mod attributes;
 mod body;
+mod checksums;
 mod conditions;
 #[cfg(test)]
 mod crash;
@@ -53,10 +56,14 @@ mod disk;
 mod fault;
 mod legacy;
 mod list;
+mod listing;
+mod multipart;
 mod names;
 mod objects;
 mod uploads;
 mod vault;
+mod versions;
+mod walk;
 
 use std::io;
 use std::net::SocketAddr;

@@ -2,8 +2,9 @@
 //!
 //! Layout, below the root:
 //! - `BUCKET/KEY`: an object whose key is a valid path ([`names::plain`]);
-//! - `.unlade/odd/BUCKET/…`: any other object, at its encoded key;
+//! - `.unlade/keys/BUCKET/…`: any other object, at its encoded key ([`names::ordered_path`]);
 //! - `.unlade/about/BUCKET/…`: the metadata of an object ([`crate::about`]);
+//! - `.unlade/versioning/`, `.unlade/versions/`: see [`crate::versions`];
 //! - `.unlade/uploads/ID/`: a multipart upload; `.unlade/tmp/`: files that are being written;
 //! - `.unlade/format`: the number of this layout.
 //!
@@ -16,16 +17,19 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::SystemTime;
 
-use crate::about::{About, Version, suffix};
-use crate::disk::{self, Disk, DiskFile as _, Kind, Stat};
+use crate::about::{About, Version, Versioning, suffix};
+use crate::disk::{self, Disk, DiskFile as _, Kind, Stat, there};
 use crate::fault::Fault;
 use crate::names::{self, KEY_BYTES_MAX, OWN};
+use crate::walk::Kept;
 
 /// The layout version of this program.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
+/// The layout that [`crate::legacy`] brings to the one of this program.
+const FORMAT_BEFORE: &str = "1";
 /// Largest file that is read as a whole.
 pub const SMALL_BYTES_MAX: u64 = 1 << 20;
 /// Number of locks. Two keys may share one.
@@ -34,8 +38,6 @@ const LOCKS: usize = 256;
 const ATTEMPTS_MAX: usize = 16;
 /// Most directories that are remembered as durable.
 const KNOWN_MAX: usize = 65_536;
-/// The suffix of an object at an encoded key.
-const OBJECT: &str = ".object";
 /// A larger object is synced before its lock is taken.
 const LARGE_BYTES: u64 = 1 << 20;
 
@@ -50,6 +52,8 @@ pub struct Vault<D> {
     /// Directories whose names, and the names of all their parents, are durable.
     known: Mutex<HashSet<PathBuf>>,
     next: AtomicU64,
+    /// The names of large directories, for lists.
+    pub kept: Kept,
 }
 
 /// A temporary file for an object or a part; removed unless it is renamed.
@@ -77,11 +81,15 @@ pub struct OpenObject<F> {
     pub stat: Stat,
     /// The metadata.
     pub about: Option<About>,
+    /// The id of the version, in a bucket with versions.
+    pub id: Option<String>,
 }
 
-/// The current object of a key, and its path.
-struct Current {
-    path: PathBuf,
+/// The object of a key without a version, and its path.
+#[derive(Clone, Debug)]
+pub struct Current {
+    /// Its file.
+    pub path: PathBuf,
     is_plain: bool,
     stat: Stat,
 }
@@ -91,22 +99,6 @@ pub type Condition<'a> = &'a (dyn Fn(Option<&Version>) -> Result<(), Fault> + Sy
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn is_absent(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::InvalidFilename
-    )
-}
-
-/// Maps the error for a missing path to `None`.
-fn there<T>(done: io::Result<T>) -> io::Result<Option<T>> {
-    match done {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if is_absent(&error) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 impl<D: Disk> Vault<D> {
@@ -123,10 +115,13 @@ impl<D: Disk> Vault<D> {
             keys: (0..LOCKS).map(|_| Mutex::default()).collect(),
             known: Mutex::default(),
             next: AtomicU64::new(0),
+            kept: Kept::default(),
         };
         let format = vault.own("format");
         let found = there(disk::read(&*vault.disk, &format, SMALL_BYTES_MAX))?;
-        if let Some(text) = found.as_ref().filter(|text| text.trim_ascii() != FORMAT.as_bytes()) {
+        let is = |text: &Vec<u8>, layout: &str| text.trim_ascii() == layout.as_bytes();
+        let is_before = found.as_ref().is_some_and(|text| is(text, FORMAT_BEFORE));
+        if let Some(text) = found.as_ref().filter(|text| !is(text, FORMAT) && !is_before) {
             return Err(io::Error::other(format!(
                 "{} says {:?}, and this program knows layout {FORMAT}; use the one that wrote it",
                 format.display(),
@@ -134,7 +129,10 @@ impl<D: Disk> Vault<D> {
             )));
         }
         vault.remove_tree(&vault.own("tmp"))?;
-        if found.is_none() {
+        if is_before {
+            vault.encode_again()?;
+        }
+        if found.is_none() || is_before {
             vault.write(&format, FORMAT.as_bytes())?;
         }
         Ok(vault)
@@ -149,8 +147,14 @@ impl<D: Disk> Vault<D> {
         self.root.join(bucket)
     }
 
-    fn odd_path(&self, bucket: &str, key: &str) -> PathBuf {
-        self.own("odd").join(bucket).join(names::encoded(key, OBJECT))
+    /// The root of the tree of encoded keys.
+    pub fn odd_root(&self, bucket: &str) -> PathBuf {
+        self.own("keys").join(bucket)
+    }
+
+    /// The file of an encoded key.
+    pub fn odd_path(&self, bucket: &str, key: &str) -> PathBuf {
+        self.odd_root(bucket).join(names::ordered_path(key))
     }
 
     fn about_path(&self, bucket: &str, key: &str, stat: &Stat) -> PathBuf {
@@ -170,7 +174,11 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    fn check(&self, bucket: &str, key: &str) -> Result<(), Fault> {
+    /// Checks that a bucket exists and that a key is valid.
+    ///
+    /// # Errors
+    /// See above, or the system call failed.
+    pub fn check(&self, bucket: &str, key: &str) -> Result<(), Fault> {
         self.check_bucket(bucket)?;
         match key {
             _ if key.len() > KEY_BYTES_MAX => Err(Fault::KeyTooLong),
@@ -179,11 +187,18 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    fn shared(&self) -> RwLockReadGuard<'_, ()> {
+    /// The lock of a change of objects.
+    pub fn shared(&self) -> RwLockReadGuard<'_, ()> {
         self.buckets.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
+    /// The lock of a change of buckets.
+    pub fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.buckets.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock of a key.
+    pub fn lock(&self, bucket: &str, key: &str) -> MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         (bucket, key).hash(&mut hasher);
         locked(&self.keys[(hasher.finish() % LOCKS as u64) as usize])
@@ -251,7 +266,7 @@ impl<D: Disk> Vault<D> {
     }
 
     /// Renames a synced file to its final name, durably.
-    fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
+    pub fn place(&self, from: &Path, to: &Path) -> io::Result<()> {
         let dir = to.parent().ok_or(io::ErrorKind::InvalidFilename)?;
         self.within(dir, || self.disk.rename(from, to))?;
         self.disk.sync_dir(dir)
@@ -263,6 +278,14 @@ impl<D: Disk> Vault<D> {
     /// The system call failed.
     pub fn keep(&self, mut draft: Draft<D>, to: &Path) -> io::Result<()> {
         draft.file.sync()?;
+        self.settle(&mut draft, to)
+    }
+
+    /// Renames a synced draft to its final name, durably.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn settle(&self, draft: &mut Draft<D>, to: &Path) -> io::Result<()> {
         self.place(&draft.path, to)?;
         draft.is_kept = true;
         Ok(())
@@ -279,7 +302,7 @@ impl<D: Disk> Vault<D> {
     }
 
     /// Removes empty directories above `path`, up to `base`, which stays.
-    fn prune(&self, path: &Path, base: &Path) {
+    pub fn prune(&self, path: &Path, base: &Path) {
         let mut known = locked(&self.known);
         let mut dir = path.parent();
         while let Some(empty) = dir.filter(|dir| *dir != base && dir.starts_with(base)) {
@@ -326,7 +349,11 @@ impl<D: Disk> Vault<D> {
         })
     }
 
-    fn current(&self, bucket: &str, key: &str) -> io::Result<Option<Current>> {
+    /// The object of a key without a version.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn current(&self, bucket: &str, key: &str) -> io::Result<Option<Current>> {
         let plain = names::plain(key).map(|path| (self.bucket_path(bucket).join(path), true));
         for (path, is_plain) in plain.into_iter().chain([(self.odd_path(bucket, key), false)]) {
             match there(self.disk.stat(&path))? {
@@ -344,8 +371,15 @@ impl<D: Disk> Vault<D> {
     /// # Errors
     /// The system call failed.
     pub fn about(&self, bucket: &str, key: &str, stat: &Stat) -> io::Result<Option<About>> {
-        let path = self.about_path(bucket, key, stat);
-        let Some(text) = there(disk::read(&*self.disk, &path, SMALL_BYTES_MAX))? else {
+        self.read_about(&self.about_path(bucket, key, stat))
+    }
+
+    /// Reads a file with metadata, if it exists.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn read_about(&self, path: &Path) -> io::Result<Option<About>> {
+        let Some(text) = there(disk::read(&*self.disk, path, SMALL_BYTES_MAX))? else {
             return Ok(None);
         };
         let wrong = |error: &serde_json::Error| {
@@ -354,25 +388,33 @@ impl<D: Disk> Vault<D> {
         Ok(serde_json::from_slice(&text).inspect_err(wrong).ok())
     }
 
-    /// Opens an object, with its metadata.
+    /// Opens an object with its metadata: a version by its id, or the newest one.
     ///
     /// # Errors
-    /// The object does not exist, or the system call failed.
-    pub fn open_object(&self, bucket: &str, key: &str) -> Result<OpenObject<D::File>, Fault> {
+    /// The object does not exist, it is a delete marker, or the system call failed.
+    pub fn open_object(
+        &self,
+        bucket: &str,
+        key: &str,
+        asked: Option<&str>,
+    ) -> Result<OpenObject<D::File>, Fault> {
         self.check(bucket, key)?;
+        let state = self.versioning(bucket)?;
         let mut attempts = 0;
         loop {
             attempts += 1;
-            let current = self.current(bucket, key)?.ok_or(Fault::NoKey)?;
-            let Some(file) = there(self.disk.open(&current.path))? else {
+            let slot = Self::choose(self.slots(bucket, key, state)?, asked)?;
+            let path = self.file_of(&slot);
+            let Some(file) = there(self.disk.open(path))? else {
                 if attempts < ATTEMPTS_MAX { continue } else { return Err(Fault::NoKey) }
             };
             let stat = file.stat()?;
-            let about = self.about(bucket, key, &stat)?;
+            let about = self.about_slot(bucket, key, &slot, &stat)?;
             // A file that was replaced twice between the two calls has no metadata.
-            let is_same = || there(self.disk.stat(&current.path)).map(|now| now == Some(stat));
+            let is_same = || there(self.disk.stat(path)).map(|now| now == Some(stat));
             if about.is_some() || attempts == ATTEMPTS_MAX || is_same()? {
-                return Ok(OpenObject { file, stat, about });
+                let id = (state != Versioning::Off).then_some(slot.id);
+                return Ok(OpenObject { file, stat, about, id });
             }
         }
     }
@@ -381,9 +423,16 @@ impl<D: Disk> Vault<D> {
     ///
     /// # Errors
     /// The system call failed.
-    pub fn listed(&self, bucket: &str, key: &str) -> io::Result<Option<(Stat, Option<About>)>> {
-        let Some(current) = self.current(bucket, key)? else { return Ok(None) };
-        Ok(Some((current.stat, self.about(bucket, key, &current.stat)?)))
+    pub fn listed(
+        &self,
+        bucket: &str,
+        key: &str,
+        state: Versioning,
+    ) -> io::Result<Option<(Stat, Option<About>)>> {
+        let slots = self.slots(bucket, key, state)?;
+        let Some(slot) = slots.first().filter(|slot| !slot.is_marker) else { return Ok(None) };
+        let Some(stat) = there(self.disk.stat(self.file_of(slot)))? else { return Ok(None) };
+        Ok(Some((stat, self.about_slot(bucket, key, slot, &stat)?)))
     }
 
     /// Makes a draft the object of a key, durably, and replaces the previous one.
@@ -406,11 +455,15 @@ impl<D: Disk> Vault<D> {
         let _shared = self.shared();
         self.check(bucket, key)?;
         let _own = self.lock(bucket, key);
+        let state = self.versioning(bucket)?;
+        if state != Versioning::Off {
+            return self.add_version((bucket, key, state), &mut draft, about, condition);
+        }
         let current = self.current(bucket, key)?;
         let before = match current.as_ref().map(|current| current.stat) {
             Some(stat) => {
                 let about = self.about(bucket, key, &stat)?.unwrap_or_default();
-                Some(Version { stat, about })
+                Some(Version { stat, about, id: None })
             }
             None => None,
         };
@@ -419,7 +472,7 @@ impl<D: Disk> Vault<D> {
         let now_ns = disk::nanoseconds(SystemTime::now());
         let after = before.as_ref().map_or(i64::MIN, |version| version.stat.modified_ns + 1);
         draft.file.set_modified(now_ns.max(after))?;
-        let version = Version { stat: draft.file.stat()?, about };
+        let version = Version { stat: draft.file.stat()?, about, id: None };
         self.describe(bucket, key, &version, Some(&draft.file))?;
         self.publish(&draft.path, bucket, key, current.as_ref())?;
         draft.is_kept = true;
@@ -441,17 +494,24 @@ impl<D: Disk> Vault<D> {
         file: Option<&D::File>,
     ) -> io::Result<()> {
         let text = serde_json::to_vec(&version.about).map_err(io::Error::other)?;
-        let path = self.about_path(bucket, key, &version.stat);
+        self.write_beside(&self.about_path(bucket, key, &version.stat), &text, file)
+    }
+
+    /// Writes a file that no reader uses yet, durably, and syncs another one at the same time.
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn write_beside(&self, path: &Path, text: &[u8], file: Option<&D::File>) -> io::Result<()> {
         let dir = path.parent().ok_or(io::ErrorKind::InvalidFilename)?;
-        let mut own = self.within(dir, || match self.disk.create(&path) {
+        let mut own = self.within(dir, || match self.disk.create(path) {
             // The file belongs to a change that failed.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                self.disk.remove_file(&path)?;
-                self.disk.create(&path)
+                self.disk.remove_file(path)?;
+                self.disk.create(path)
             }
             created => created,
         })?;
-        own.append(&text)?;
+        own.append(text)?;
         let files: Vec<&D::File> = file.into_iter().chain([&own]).collect();
         self.disk.sync_together(&files, dir)
     }
@@ -489,14 +549,9 @@ impl<D: Disk> Vault<D> {
         }
     }
 
-    /// Removes an object, durably; a missing one is not an error.
-    ///
-    /// # Errors
-    /// The bucket does not exist, or the system call failed.
-    pub fn delete(&self, bucket: &str, key: &str) -> Result<(), Fault> {
-        let _shared = self.shared();
-        self.check(bucket, key)?;
-        let _own = self.lock(bucket, key);
+    /// Removes the object of a key without a version, durably; a missing one is not an error. The
+    /// caller has locked the key.
+    pub fn remove_unversioned(&self, bucket: &str, key: &str) -> Result<(), Fault> {
         let plain = names::plain(key).map(|path| self.bucket_path(bucket).join(path));
         let odd = self.odd_path(bucket, key);
         // Readers use the plain path first: it is removed last.
@@ -514,24 +569,32 @@ impl<D: Disk> Vault<D> {
                 self.forget(bucket, key, &stat)?;
             }
         }
-        self.prune(&odd, &self.own("odd").join(bucket));
+        self.prune(&odd, &self.odd_root(bucket));
         if let Some(path) = plain {
             self.prune(&path, &self.bucket_path(bucket));
         }
         Ok(())
     }
 
-    /// Creates a bucket, durably.
+    /// Creates a bucket, durably. An existing one stays as it is.
     ///
     /// # Errors
-    /// The bucket exists, the name is invalid, or the system call failed.
+    /// Something else has the name, the name is invalid, or the system call failed.
     pub fn create_bucket(&self, bucket: &str) -> Result<(), Fault> {
-        let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
-        if !s3s::path::check_bucket_name(bucket) {
-            return Err(Fault::Argument(format!("{bucket:?} is no name of a bucket")));
+        let _alone = self.alone();
+        let is_name = s3s::path::check_bucket_name(bucket);
+        if !is_name || bucket.contains("-.") || bucket.contains(".-") {
+            return Err(Fault::BucketName(bucket.to_owned()));
+        }
+        if there(self.disk.stat(&self.bucket_path(bucket)))?.is_none() {
+            // An earlier bucket of this name may have left it.
+            self.remove_versioning(bucket)?;
         }
         match self.disk.make_dir(&self.bucket_path(bucket)) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Fault::BucketExists),
+            // As in `us-east-1`: the owner may create a bucket again.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                self.check_bucket(bucket).map_err(|_| Fault::BucketExists)
+            }
             made => Ok(made.and_then(|()| self.disk.sync_dir(&self.root))?),
         }
     }
@@ -541,17 +604,18 @@ impl<D: Disk> Vault<D> {
     /// # Errors
     /// The bucket does not exist, it is not empty, or the system call failed.
     pub fn delete_bucket(&self, bucket: &str) -> Result<(), Fault> {
-        let _alone = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.alone();
         self.check_bucket(bucket)?;
-        let (plain, odd) = (self.bucket_path(bucket), self.own("odd").join(bucket));
-        if self.has_file(&plain)? || self.has_file(&odd)? {
+        let (plain, odd) = (self.bucket_path(bucket), self.odd_root(bucket));
+        if self.has_file(&plain)? || self.has_file(&odd)? || self.has_versions(bucket)? {
             return Err(Fault::BucketNotEmpty);
         }
         self.retire(&plain)?;
         for dir in [odd, self.own("about").join(bucket)] {
             self.remove_tree(&dir)?;
         }
-        Ok(())
+        self.end_uploads(bucket)?;
+        Ok(self.remove_versioning(bucket)?)
     }
 
     fn has_file(&self, dir: &Path) -> io::Result<bool> {
@@ -580,38 +644,16 @@ impl<D: Disk> Vault<D> {
         Ok(found)
     }
 
-    /// The keys of a bucket that begin with a prefix, sorted.
-    ///
-    /// # Errors
-    /// The bucket does not exist, or the system call failed.
-    pub fn keys(&self, bucket: &str, prefix: &str) -> Result<Vec<String>, Fault> {
-        self.check_bucket(bucket)?;
-        let (top, mut keys) = (self.bucket_path(bucket), Vec::new());
-        let below = prefix.rsplit_once('/').map(|(dir, _)| dir);
-        let start = match below {
-            None => Some(top.clone()),
-            Some(dir) => names::plain(dir).map(|dir| top.join(dir)),
-        };
-        let add = &mut |key: Option<String>| {
-            keys.extend(key.filter(|key| key.starts_with(prefix)));
-        };
-        if let Some(start) = start {
-            self.walk(&start, &mut |path, kind| {
-                let key = path.strip_prefix(&top).ok().and_then(Path::to_str);
-                add(key.filter(|_| kind == Kind::File).map(str::to_owned));
-            })?;
-        }
-        let odd = self.own("odd").join(bucket);
-        self.walk(&odd, &mut |path, _| {
-            add(path.strip_prefix(&odd).ok().and_then(|path| names::decoded(path, OBJECT)));
-        })?;
-        keys.sort_unstable();
-        keys.dedup();
-        Ok(keys)
+    /// The directory of a bucket.
+    pub fn plain_root(&self, bucket: &str) -> PathBuf {
+        self.bucket_path(bucket)
     }
 
     /// Visits everything below a directory except directories.
-    fn walk(&self, dir: &Path, see: &mut dyn FnMut(&Path, Kind)) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The system call failed.
+    pub fn walk(&self, dir: &Path, see: &mut dyn FnMut(&Path, Kind)) -> io::Result<()> {
         let mut left = vec![dir.to_owned()];
         while let Some(dir) = left.pop() {
             // It may go at any time.

@@ -236,8 +236,30 @@ async fn a_body_that_is_not_what_its_request_says_replaces_nothing() {
 async fn a_layout_of_another_program_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join(".unlade")).unwrap();
-    std::fs::write(dir.path().join(".unlade/format"), "2\n").unwrap();
+    std::fs::write(dir.path().join(".unlade/format"), "3\n").unwrap();
     let any = (Ipv4Addr::LOCALHOST, 0).into();
     let why = Store::listen(any, dir.path(), None).await.err().unwrap().to_string();
-    assert!(why.contains("this program knows layout 1"), "{why}");
+    assert!(why.contains("this program knows layout 2"), "{why}");
+}
+
+#[tokio::test]
+async fn encoded_keys_of_the_layout_before_are_found() {
+    let dir = tempfile::tempdir().unwrap();
+    let odd = dir.path().join(".unlade/odd/box");
+    std::fs::create_dir_all(dir.path().join("box")).unwrap();
+    std::fs::create_dir_all(&odd).unwrap();
+    std::fs::write(dir.path().join(".unlade/format"), "1").unwrap();
+    std::fs::write(odd.join("..%2Fk.object"), "old").unwrap();
+    std::fs::write(dir.path().join("box/plain"), "plain").unwrap();
+    let any = (Ipv4Addr::LOCALHOST, 0).into();
+    let store = Store::listen(any, dir.path(), None).await.unwrap();
+    let address = store.address().unwrap();
+    let serving = tokio::spawn(async move { store.serve().await.unwrap() });
+    let bed = Bed { dir, address, serving };
+    assert_eq!(bed.get("../k").await, (200, "old".to_owned()));
+    assert_eq!(bed.get("plain").await, (200, "plain".to_owned()));
+    let (_, listed) = bed.ask("GET", "/box?list-type=2", b"").await;
+    assert!(listed.contains("<Key>../k</Key>") && listed.contains("<Key>plain</Key>"), "{listed}");
+    assert!(!bed.dir.path().join(".unlade/odd").exists());
+    assert_eq!(std::fs::read(bed.dir.path().join(".unlade/format")).unwrap(), b"2");
 }
