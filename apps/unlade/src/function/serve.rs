@@ -212,7 +212,8 @@ fn backends(
     executable: &std::path::Path,
 ) -> HashMap<Backend, Rc<dyn Isolation>> {
     let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
-    let launcher = Launcher { program: executable.to_owned(), arguments };
+    let init = ["fn", "init"].map(str::to_owned).to_vec();
+    let launcher = Launcher { program: executable.to_owned(), arguments, init };
     let process: Rc<dyn Isolation> = Rc::new(Process::new(config.process, launcher));
     let qemu: Rc<dyn Isolation> = Rc::new(Qemu::new(config.qemu));
     HashMap::from([(Backend::Process, process), (Backend::Qemu, qemu)])

@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use time::format_description::FormatItem;
 use time::macros::format_description;
 use unlade_config::SettingsError;
+use unlade_fn_model::isolation::Runtime;
 use unlade_fn_model::lifecycle::{Edition, Record, Stamp, Version};
 use unlade_fn_model::manifest::is_name;
 use unlade_fn_model::{Manifest, ManifestError};
@@ -240,12 +241,16 @@ fn legacy(home: &Path) -> Result<Option<Record>, DeployError> {
 
 /// An edition of a manifest, with the role and the runtime of a deployment that names none.
 pub fn edition(manifest: Manifest, code: u64, archive: &[u8], stamp: &Stamp) -> Edition {
+    let runtime = match manifest.runtime {
+        Runtime::Python => "python3",
+        Runtime::Provided => "provided.al2023",
+    };
     Edition {
         code,
         code_sha256: base64_sha256(archive),
         code_bytes: archive.len() as u64,
         manifest,
-        runtime: "python3".to_owned(),
+        runtime: runtime.to_owned(),
         role: permit::role_arn(DEFAULT_ROLE),
         description: String::new(),
         modified: stamp.time.clone(),
