@@ -88,13 +88,13 @@ impl Drop for Lent {
     }
 }
 
-async fn drive<S: Source>(
+async fn drive<S: Source + 'static>(
     link: &Rc<Link>,
-    request: Request<S>,
+    mut request: Request<S>,
     answer: oneshot::Sender<Result<Answer>>,
 ) {
     let (call, mut completions) = link.register();
-    let sent = send(link, call, &mut completions, request).await;
+    let sent = send(link, call, &mut completions, &mut request).await;
     let last = match sent {
         Ok(completion) => Ok(completion),
         Err(Unsent::Before(error)) => Err(error),
@@ -114,6 +114,9 @@ async fn drive<S: Source>(
             Err(error)
         }
     };
+    // A call may be answered before its body has arrived. A client sees the answer only after it has
+    // sent the rest.
+    tokio::task::spawn_local(async move { while let Ok(Some(_)) = request.body.next().await {} });
     match last.and_then(|completion| Ok((completion, meta(link, &completion)?))) {
         Ok((completion, meta)) => {
             let (pieces, body) = mpsc::channel(1);
@@ -138,14 +141,14 @@ async fn send<S: Source>(
     link: &Rc<Link>,
     call: u64,
     completions: &mut mpsc::UnboundedReceiver<Completion>,
-    request: Request<S>,
+    request: &mut Request<S>,
 ) -> std::result::Result<Completion, Unsent> {
-    let Request { operation, mut text, body_bytes, mut body } = request;
-    let mut left = body_bytes;
+    let Request { operation, text, body_bytes, body } = request;
+    let mut left = *body_bytes;
     let mut buffer = BytesMut::new();
-    let inline = (1..=INLINE_BYTES_MAX as u64).contains(&body_bytes);
-    fill(&mut body, &mut buffer, left).await.map_err(Unsent::Before)?;
-    (text["body_bytes"], text["inline"]) = (body_bytes.into(), inline.into());
+    let inline = (1..=INLINE_BYTES_MAX as u64).contains(&left);
+    fill(body, &mut buffer, left).await.map_err(Unsent::Before)?;
+    (text["body_bytes"], text["inline"]) = (left.into(), inline.into());
     let mut meta = text.to_string().into_bytes();
     if inline {
         meta.push(0);
@@ -157,7 +160,7 @@ async fn send<S: Source>(
     let mut first = Some(Submission {
         meta_offset: link.text_offset(&held),
         meta_bytes: meta.len() as u32,
-        ..link.submission(call, operation)
+        ..link.submission(call, *operation)
     });
     loop {
         let failed = |error| match first {
@@ -189,11 +192,11 @@ async fn send<S: Source>(
             }
         }
         drop(slots);
-        fill(&mut body, &mut buffer, left).await.map_err(Unsent::Within)?;
+        fill(body, &mut buffer, left).await.map_err(Unsent::Within)?;
     }
 }
 
-/// Fills the buffer up to the size of a piece, or with all that is left.
+/// Fills the buffer up to the size of a piece, or with all that is left: then the body has to end.
 async fn fill<S: Source>(body: &mut S, buffer: &mut BytesMut, left: u64) -> Result<()> {
     let due = left.min(PIECE_BYTES as u64) as usize;
     while buffer.len() < due {
@@ -202,10 +205,12 @@ async fn fill<S: Source>(body: &mut S, buffer: &mut BytesMut, left: u64) -> Resu
             None => return Err(Error::other("the body is shorter than announced")),
         }
     }
-    match buffer.len() as u64 > left {
-        true => Err(Error::other("the body is longer than announced")),
-        false => Ok(()),
+    let is_whole = buffer.len() as u64 >= left;
+    // The end may be behind more bytes of its coding.
+    if buffer.len() as u64 > left || (is_whole && body.next().await?.is_some()) {
+        return Err(Error::other("the body is longer than announced"));
     }
+    Ok(())
 }
 
 fn meta(link: &Link, completion: &Completion) -> Result<Value> {

@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::service::service_fn;
@@ -42,11 +42,21 @@ pub fn with_type(status: StatusCode, kind: &str, body: impl Into<Bytes>) -> Resp
 }
 
 /// The body of a request as a whole, and its trailers; `None` if it has more than `most` bytes or
-/// breaks off.
-pub async fn whole(body: Incoming, most: usize) -> Option<(Bytes, HeaderMap)> {
-    let collected = Limited::new(body, most).collect().await.ok()?;
-    let trailers = collected.trailers().cloned().unwrap_or_default();
-    Some((collected.to_bytes(), trailers))
+/// breaks off. A longer body is received to its end: a client sees an answer only then.
+pub async fn whole(mut body: Incoming, most: usize) -> Option<(Bytes, HeaderMap)> {
+    let (mut out, mut trailers, mut is_long) = (BytesMut::new(), HeaderMap::new(), false);
+    while let Some(frame) = body.frame().await {
+        match frame.ok()?.into_data() {
+            Ok(bytes) => {
+                is_long |= out.len() + bytes.len() > most;
+                if !is_long {
+                    out.extend_from_slice(&bytes);
+                }
+            }
+            Err(other) => trailers = other.into_trailers().unwrap_or_default(),
+        }
+    }
+    (!is_long).then(|| (out.freeze(), trailers))
 }
 
 /// Serves connections until the process ends.

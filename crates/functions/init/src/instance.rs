@@ -16,7 +16,7 @@ use unlade_guest_protocol::frame::FRAME_BYTES_MAX;
 use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
 
 use crate::bootstrap::{Bootstrap, Ports};
-use crate::invocation::{self, Invocations, Outcome};
+use crate::invocation::{self, End, Invocations, Outcome};
 use crate::link::{Held, Invoked, Link};
 use crate::{endpoint, http, runtime_api};
 
@@ -126,7 +126,15 @@ pub fn run(channel: OwnedFd) -> Result<u8> {
         let runtime_api = TcpListener::bind(RUNTIME_API).await?;
         let endpoint = TcpListener::bind(ENDPOINT).await?;
         let ports = Ports { runtime_api: RUNTIME_API.into(), endpoint: ENDPOINT.into() };
-        let bootstrap = Rc::new(Bootstrap::start(&ports)?);
+        let (sender, mut arrived) = mpsc::unbounded_channel();
+        let mut service = std::pin::pin!(service.run(sender));
+        let bootstrap = match Bootstrap::start(&ports) {
+            Ok(bootstrap) => Rc::new(bootstrap),
+            Err(error) => {
+                tokio::task::spawn_local(refuse(link, arrived, error.to_string()));
+                return service.await.map(|()| 0);
+            }
+        };
         watch(&bootstrap);
         let instance = Rc::new(Instance {
             link: link.clone(),
@@ -138,8 +146,6 @@ pub fn run(channel: OwnedFd) -> Result<u8> {
         });
         tokio::task::spawn_local(http::serve(runtime_api, instance.clone(), runtime_api::answer));
         tokio::task::spawn_local(http::serve(endpoint, link, endpoint::answer));
-        let (sender, mut arrived) = mpsc::unbounded_channel();
-        let mut service = std::pin::pin!(service.run(sender));
         loop {
             tokio::select! {
                 ended = &mut service => return ended.map(|()| 0),
@@ -147,14 +153,34 @@ pub fn run(channel: OwnedFd) -> Result<u8> {
                 _ = ended.recv() => {
                     let bootstrap = instance.bootstrap.borrow().clone();
                     let Some(status) = bootstrap.reap() else { continue };
-                    if !instance.states().may_end() {
-                        bootstrap.output.take();
-                        return Ok(exit_code(status));
+                    let printed = bootstrap.output.take();
+                    let why = format!("bootstrap ended: {status}. {}", printed.trim_end());
+                    let end = instance.states().ended(&why);
+                    match end {
+                        End::Stay(outcome) => instance.reply(outcome),
+                        End::Leave => return Ok(exit_code(status)),
                     }
                 }
             }
         }
     })
+}
+
+/// Answers every invocation of a `bootstrap` that cannot be executed.
+async fn refuse(link: Rc<Link>, mut arrived: mpsc::UnboundedReceiver<Invoked>, why: String) {
+    let result = invocation::error("Runtime.InvalidEntrypoint", &why);
+    while let Some(Invoked { head, .. }) = arrived.recv().await {
+        let head = ReplyHead {
+            id: head.id,
+            status: HandlerStatus::Error,
+            log_tail: String::new(),
+            result_bytes: result.len() as u32,
+            result_slot: None,
+        };
+        if link.send(&Frame::Reply(head, result.to_vec())).is_err() {
+            return;
+        }
+    }
 }
 
 /// The status with which the instance ends after its `bootstrap`: the same one; after a signal this

@@ -21,6 +21,15 @@ pub struct Outcome {
     pub result: Bytes,
 }
 
+/// What follows the end of `bootstrap`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The instance stays, and a trial has this outcome.
+    Stay(Option<Outcome>),
+    /// The instance ends, and the host answers its invocation.
+    Leave,
+}
+
 /// A request of `bootstrap` that is refused, as Lambda refuses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -41,7 +50,8 @@ enum Runtime {
     Working,
     /// It has responded.
     Idle,
-    /// It has reported that it cannot start; it is started again with the next invocation.
+    /// It has reported that it cannot start, or has ended; it is started again with the next
+    /// invocation.
     Failed,
 }
 
@@ -153,9 +163,17 @@ impl Invocations {
         Ok(self.end(HandlerStatus::Error, error))
     }
 
-    /// Returns true if `bootstrap` may end without an end of the instance.
-    pub fn may_end(&self) -> bool {
-        self.runtime == Runtime::Failed
+    /// `bootstrap` has ended; `why` says how. Without an invocation it is started again with the
+    /// next one; a trial gets the reason; any other invocation ends with the instance.
+    pub fn ended(&mut self, why: &str) -> End {
+        let is_trial = self.current.as_ref().map(|current| current.head.handler == TRIAL);
+        match is_trial {
+            Some(false) if self.runtime != Runtime::Failed => End::Leave,
+            _ => {
+                self.runtime = Runtime::Failed;
+                End::Stay(self.end(HandlerStatus::Error, error("Runtime.ExitError", why)))
+            }
+        }
     }
 
     fn end(&mut self, status: HandlerStatus, result: Bytes) -> Option<Outcome> {
@@ -263,7 +281,7 @@ mod tests {
             for number in 0..60 {
                 let known = seen.waiting().unwrap_or_else(|| "none".to_owned());
                 let id = random.pick(&[known, "other".to_owned()]);
-                match random.below(6) {
+                match random.below(7) {
                     0 if seen.waiting().is_none() => {
                         let id = format!("i{number}");
                         let restarts = states.invoked(head(&id, "bootstrap"), Bytes::new());
@@ -298,6 +316,15 @@ mod tests {
                             seen.0.push(Seen::Ended(id));
                         }
                     }
+                    5 => {
+                        let ended = states.ended("why");
+                        if seen.waiting().is_some() {
+                            assert_eq!(ended, End::Leave);
+                            break;
+                        }
+                        assert_eq!(ended, End::Stay(None));
+                        seen.0.push(Seen::Failed);
+                    }
                     _ => {
                         let due = !seen.has_begun() && !seen.has_failed();
                         let ended = states.fail(Bytes::from_static(b"{}"));
@@ -309,7 +336,6 @@ mod tests {
                         }
                     }
                 }
-                assert_eq!(states.may_end(), seen.has_failed());
             }
         });
     }
@@ -325,5 +351,15 @@ mod tests {
         assert_eq!((outcome.id.as_str(), outcome.status), ("t", HandlerStatus::Done));
         states.invoked(head("i", "bootstrap"), Bytes::from_static(b"1"));
         assert_eq!(states.deliver().unwrap().1, Bytes::from_static(b"1"), "it still asks");
+    }
+
+    #[test]
+    fn a_trial_gets_the_reason_of_an_end() {
+        let mut states = Invocations::new();
+        states.invoked(head("t", TRIAL), Bytes::new());
+        let End::Stay(Some(outcome)) = states.ended("status 3") else { panic!() };
+        assert_eq!(outcome.status, HandlerStatus::Error);
+        assert!(String::from_utf8_lossy(&outcome.result).contains("status 3"));
+        assert!(states.invoked(head("i", "bootstrap"), Bytes::new()), "it is started again");
     }
 }

@@ -22,7 +22,7 @@
 
 mod bootstrap;
 mod call;
-mod endpoint;
+pub mod endpoint;
 mod first;
 mod http;
 mod instance;

@@ -6,10 +6,10 @@
 //! - [`forward`]: requests to all other services.
 
 mod body;
-pub(crate) mod chunked;
+pub mod chunked;
 mod forward;
 mod s3;
-pub(crate) mod scope;
+pub mod scope;
 
 use std::io::Result;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::http::{self, Body};
 use crate::link::Link;
 
 /// Answers one request.
-pub async fn answer(link: Rc<Link>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn answer(link: Rc<Link>, request: Request<Incoming>) -> Response<Body> {
     let authorization =
         request.headers().get("authorization").and_then(|value| value.to_str().ok());
     let query = request.uri().query().unwrap_or_default();

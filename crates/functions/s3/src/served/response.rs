@@ -70,12 +70,26 @@ fn document(
     let held = value.as_object().cloned().unwrap_or_default();
     let is_own = |name: &String| members.iter().any(|member| member.name == name);
     let mut own: Map<_, _> = held.into_iter().filter(|(name, _)| is_own(name)).collect();
+    own.values_mut().for_each(as_s3_writes);
     // The host asks for encoded keys, and decodes them, unless the request did.
     if !parameters.contains_key("EncodingType") {
         own.remove("EncodingType");
     }
     // Members come from the same table, so that they have its shapes.
     xml::write(root, members, &own.into()).unwrap_or_default()
+}
+
+/// Instants as text, with the three decimal digits that the service has.
+fn as_s3_writes(value: &mut Value) {
+    if let Some(instant) = value.get("$instant") {
+        *value = instant.clone();
+        return;
+    }
+    match value {
+        Value::Array(values) => values.iter_mut().for_each(as_s3_writes),
+        Value::Object(members) => members.values_mut().for_each(as_s3_writes),
+        _ => {}
+    }
 }
 
 /// The root of a document. SDKs that check it know these; others take any.

@@ -145,6 +145,16 @@ fn every_result_is_read_back_from_its_document() {
 }
 
 #[test]
+fn instants_have_the_digits_of_the_service() {
+    let operation = operation::find("ListObjectsV2").unwrap();
+    let instant = json!({"$instant": "2026-01-02T03:04:05.000Z"});
+    let meta = json!({"result": {"Contents": [{"Key": "k", "LastModified": instant}]}});
+    let (_, Shown::Whole(body)) = done(operation, &Map::new(), &meta, false) else { panic!() };
+    let body = String::from_utf8(body).unwrap();
+    assert!(body.contains("<LastModified>2026-01-02T03:04:05.000Z</LastModified>"), "{body}");
+}
+
+#[test]
 fn requests_of_sdks_are_told_apart() {
     let name = |method, target: &str, headers: &[(&str, &str)]| {
         served(method, target, headers).map(|found| found.operation.name)
