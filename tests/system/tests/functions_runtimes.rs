@@ -156,7 +156,7 @@ fn errors_are_lambdas() {
 
     let answer = run(&gateway, "sleep 60");
     assert_eq!(answer.error(), "Sandbox.Timedout", "{answer:?}");
-    for (code, why) in [("exit 7", "status 7"), ("kill -SEGV $$", "signal"), ("exit 0", "status 1")] {
+    for (code, why) in [("exit 7", "status 7"), ("kill -SEGV $$", "signal"), ("exit 0", "status 0")] {
         let answer = run(&gateway, code);
         assert_eq!(answer.error(), "Runtime.ExitError", "{code}: {answer:?}");
         assert!(answer.json()["errorMessage"].as_str().unwrap().contains(why), "{answer:?}");

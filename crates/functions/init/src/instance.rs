@@ -1,29 +1,19 @@
-//! An instance: the channel to the worker, the two ports, `bootstrap`, and the replies.
+//! What the servers of an instance share: the states, `bootstrap`, and the replies.
 
 use std::cell::{RefCell, RefMut};
 use std::io::Result;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::rc::Rc;
 
-use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
-use tokio::sync::{Notify, mpsc};
-use tokio::task::LocalSet;
 use unlade_guest_protocol::frame::FRAME_BYTES_MAX;
 use unlade_guest_protocol::{Frame, HandlerStatus, ReplyHead};
 
 use crate::bootstrap::{Bootstrap, Ports};
 use crate::invocation::{self, End, Invocations, Outcome};
 use crate::link::{Held, Invoked, Link};
-use crate::{endpoint, http, runtime_api};
 
-/// Port of the Runtime API.
-const RUNTIME_API: &str = "127.0.0.1:9001";
-/// Port of the endpoint for SDKs.
-const ENDPOINT: &str = "127.0.0.1:9002";
 /// Longest result that a frame carries: the end of the log, in JSON, may have six bytes for each.
 const INLINE_BYTES_MAX: usize = FRAME_BYTES_MAX - 32 * 1024;
 
@@ -40,6 +30,20 @@ pub struct Instance {
 }
 
 impl Instance {
+    /// An instance whose `bootstrap` was started.
+    pub fn new(link: Rc<Link>, ports: Ports, bootstrap: Bootstrap) -> Rc<Instance> {
+        let bootstrap = Rc::new(bootstrap);
+        watch(&bootstrap);
+        Rc::new(Instance {
+            link,
+            ports,
+            states: Invocations::new().into(),
+            changes: Notify::new(),
+            bootstrap: bootstrap.into(),
+            lent: RefCell::default(),
+        })
+    }
+
     /// The states of its invocations.
     pub fn states(&self) -> RefMut<'_, Invocations> {
         self.states.borrow_mut()
@@ -92,7 +96,11 @@ impl Instance {
         Ok(())
     }
 
-    fn invoked(self: &Rc<Instance>, Invoked { head, event }: Invoked) -> Result<()> {
+    /// Takes an invocation, for which `bootstrap` may have to be started again.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn invoked(self: &Rc<Instance>, Invoked { head, event }: Invoked) -> Result<()> {
         *self.lent.borrow_mut() = None;
         if self.states().invoked(head, event) {
             self.bootstrap.borrow().kill();
@@ -102,94 +110,26 @@ impl Instance {
         self.changed();
         Ok(())
     }
+
+    /// Takes the children that have ended; the status of `bootstrap` if the instance ends with it.
+    pub fn reap(&self) -> Option<ExitStatus> {
+        let bootstrap = self.bootstrap.borrow().clone();
+        let status = bootstrap.reap()?;
+        let printed = bootstrap.output.take();
+        let why = format!("bootstrap ended: {status}. {}", printed.trim_end());
+        let end = self.states().ended(&why);
+        match end {
+            End::Stay(outcome) => {
+                self.reply(outcome);
+                None
+            }
+            End::Leave => Some(status),
+        }
+    }
 }
 
 /// Passes the output of a `bootstrap` on, as long as somebody may print.
 fn watch(bootstrap: &Rc<Bootstrap>) {
     let bootstrap = bootstrap.clone();
     tokio::task::spawn_local(async move { bootstrap.output.run().await });
-}
-
-/// Runs an instance on its channel; returns its exit status.
-///
-/// # Errors
-/// The channel, a port or `bootstrap` fails.
-pub fn run(channel: OwnedFd) -> Result<u8> {
-    // Orphans of `bootstrap` become children of this process.
-    let own = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(own))?;
-    let (link, service) = Link::greet(channel)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let local = LocalSet::new();
-    local.block_on(&runtime, async move {
-        let mut ended = signal(SignalKind::child())?;
-        let runtime_api = TcpListener::bind(RUNTIME_API).await?;
-        let endpoint = TcpListener::bind(ENDPOINT).await?;
-        let ports = Ports { runtime_api: RUNTIME_API.into(), endpoint: ENDPOINT.into() };
-        let (sender, mut arrived) = mpsc::unbounded_channel();
-        let mut service = std::pin::pin!(service.run(sender));
-        let bootstrap = match Bootstrap::start(&ports) {
-            Ok(bootstrap) => Rc::new(bootstrap),
-            Err(error) => {
-                tokio::task::spawn_local(refuse(link, arrived, error.to_string()));
-                return service.await.map(|()| 0);
-            }
-        };
-        watch(&bootstrap);
-        let instance = Rc::new(Instance {
-            link: link.clone(),
-            ports,
-            states: Invocations::new().into(),
-            changes: Notify::new(),
-            bootstrap: bootstrap.into(),
-            lent: RefCell::default(),
-        });
-        tokio::task::spawn_local(http::serve(runtime_api, instance.clone(), runtime_api::answer));
-        tokio::task::spawn_local(http::serve(endpoint, link, endpoint::answer));
-        loop {
-            tokio::select! {
-                ended = &mut service => return ended.map(|()| 0),
-                Some(invoked) = arrived.recv() => instance.invoked(invoked)?,
-                _ = ended.recv() => {
-                    let bootstrap = instance.bootstrap.borrow().clone();
-                    let Some(status) = bootstrap.reap() else { continue };
-                    let printed = bootstrap.output.take();
-                    let why = format!("bootstrap ended: {status}. {}", printed.trim_end());
-                    let end = instance.states().ended(&why);
-                    match end {
-                        End::Stay(outcome) => instance.reply(outcome),
-                        End::Leave => return Ok(exit_code(status)),
-                    }
-                }
-            }
-        }
-    })
-}
-
-/// Answers every invocation of a `bootstrap` that cannot be executed.
-async fn refuse(link: Rc<Link>, mut arrived: mpsc::UnboundedReceiver<Invoked>, why: String) {
-    let result = invocation::error("Runtime.InvalidEntrypoint", &why);
-    while let Some(Invoked { head, .. }) = arrived.recv().await {
-        let head = ReplyHead {
-            id: head.id,
-            status: HandlerStatus::Error,
-            log_tail: String::new(),
-            result_bytes: result.len() as u32,
-            result_slot: None,
-        };
-        if link.send(&Frame::Reply(head, result.to_vec())).is_err() {
-            return;
-        }
-    }
-}
-
-/// The status with which the instance ends after its `bootstrap`: the same one; after a signal this
-/// process ends by that signal.
-fn exit_code(status: ExitStatus) -> u8 {
-    let by_signal = status.signal().and_then(rustix::process::Signal::from_named_raw);
-    if let Some(signal) = by_signal {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-    }
-    // A runtime that leaves without an error has still left its instance.
-    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

@@ -1,10 +1,10 @@
 //! The first process of an instance whose function is in any language (`runtime = "provided"`).
 //!
 //! The program runs twice in each sandbox. As the *first process* it answers the gateway's request
-//! for an instance ([`first`]): it starts itself again. The second one goes into its root and
-//! becomes its user ([`settle`]), greets the worker, starts the function's `bootstrap`, and serves
-//! two ports of the sandbox's own loopback interface ([`instance`]):
-//! - the Lambda Runtime API ([`runtime_api`]), through which `bootstrap` takes events;
+//! for an instance (`first`): it starts itself again. The second one goes into its root and becomes
+//! its user (`settle`), greets the worker (`link`), starts the function's `bootstrap`, and serves two
+//! ports of the sandbox's own loopback interface (`run`):
+//! - the Lambda Runtime API (`runtime_api`), through which `bootstrap` takes events;
 //! - an endpoint for the SDKs of all languages ([`endpoint`]), whose requests become calls of the
 //!   guest protocol: the I/O worker decides, signs and sends them.
 //!
@@ -12,12 +12,6 @@
 //! (`docs/guest-protocol.md`). The process therefore needs no defence against `bootstrap` but
 //! bounds: a connection, a header and a body that is buffered have a largest size, and a slow
 //! sender occupies its own connection only.
-//!
-//! [`first`]: mod@first
-//! [`settle`]: mod@settle
-//! [`instance`]: mod@instance
-//! [`runtime_api`]: mod@runtime_api
-//! [`endpoint`]: mod@endpoint
 #![forbid(unsafe_code)]
 
 mod bootstrap;
@@ -30,6 +24,7 @@ mod invocation;
 mod link;
 mod output;
 mod ranges;
+mod run;
 mod runtime_api;
 mod settle;
 
@@ -53,7 +48,7 @@ pub fn run(part: Part) -> std::io::Result<u8> {
         Part::First => first::run(),
         Part::Instance => {
             let channel = settle::settled()?;
-            instance::run(channel)
+            run::run(channel)
         }
     }
 }

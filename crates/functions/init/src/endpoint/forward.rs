@@ -9,7 +9,7 @@ use unlade_guest_protocol::request::is_of_the_host;
 use unlade_guest_protocol::{AnswerHead, Operation, RequestHead, RequestMethod, Status};
 
 use super::body;
-use super::{arriving, fields, response};
+use super::reply::{arriving, fields, response};
 use crate::call::{self, Answer, Whole};
 use crate::http::{self, Body};
 use crate::link::Link;

@@ -12,7 +12,7 @@ use unlade_s3::served::request::{Served, find};
 use unlade_s3::served::response::{self as shown, Shown};
 
 use super::body;
-use super::{arriving, fields, response};
+use super::reply::{arriving, fields, response};
 use crate::call::{self, Answer, Whole};
 use crate::http::{self, Body};
 use crate::link::Link;
