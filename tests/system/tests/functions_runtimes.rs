@@ -110,9 +110,8 @@ done
 fn errors_are_lambdas() {
     needs_functions!();
     let gateway = shell("timeout = \"3s\"\n");
-    let post = |path: &str, body: &str| {
-        format!("curl -sS -o /dev/null \"$API/{path}\" -d '{body}'")
-    };
+    let post =
+        |path: &str, body: &str| format!("curl -sS -o /dev/null \"$API/{path}\" -d '{body}'");
     let failure = r#"{"errorType": "Mine", "errorMessage": "why", "stackTrace": ["a"]}"#;
     let answer = run(&gateway, &post("invocation/$ID/error", failure));
     assert_eq!(answer.header("x-amz-function-error"), Some("Unhandled"), "{answer:?}");
@@ -135,7 +134,8 @@ fn errors_are_lambdas() {
     assert!(printed(&gateway, "cat /tmp/a").contains("InvalidStateTransition"));
 
     // Lambda's limit, and its answers to both sides.
-    let long = "head -c 6291457 /dev/zero | tr '\\0' 1 > /tmp/long; respond $ID @/tmp/long > /tmp/code";
+    let long =
+        "head -c 6291457 /dev/zero | tr '\\0' 1 > /tmp/long; respond $ID @/tmp/long > /tmp/code";
     let answer = run(&gateway, long);
     assert_eq!(answer.error(), "Function.ResponseSizeTooLarge", "{answer:?}");
     assert_eq!(printed(&gateway, "cat /tmp/code"), "413");
@@ -156,7 +156,8 @@ fn errors_are_lambdas() {
 
     let answer = run(&gateway, "sleep 60");
     assert_eq!(answer.error(), "Sandbox.Timedout", "{answer:?}");
-    for (code, why) in [("exit 7", "status 7"), ("kill -SEGV $$", "signal"), ("exit 0", "status 0")] {
+    for (code, why) in [("exit 7", "status 7"), ("kill -SEGV $$", "signal"), ("exit 0", "status 0")]
+    {
         let answer = run(&gateway, code);
         assert_eq!(answer.error(), "Runtime.ExitError", "{code}: {answer:?}");
         assert!(answer.json()["errorMessage"].as_str().unwrap().contains(why), "{answer:?}");
@@ -255,11 +256,14 @@ fn curl_moves_objects_through_the_endpoint() {
     let url = "$AWS_ENDPOINT_URL/box";
     let body = vec![b'x'; 3 << 20];
     gateway.put("box", "in", &body);
-    let said = printed(&gateway, &format!(
-        "{CURL} {url}/in -o /tmp/in; {CURL} -T /tmp/in {url}/out/a%20b -H 'x-amz-meta-who: me'; \
+    let said = printed(
+        &gateway,
+        &format!(
+            "{CURL} {url}/in -o /tmp/in; {CURL} -T /tmp/in {url}/out/a%20b -H 'x-amz-meta-who: me'; \
          {CURL} -I {url}/out/a%20b; {CURL} \"{url}?list-type=2&prefix=out\"; sha256sum < /tmp/in; \
          {CURL} {url}/none; {CURL} -r 1-3 {url}/in"
-    ));
+        ),
+    );
     assert!(said.contains("HTTP/1.1 200") && said.contains("x-amz-meta-who: me"), "{said}");
     assert!(said.contains("content-length: 3145728"), "{said}");
     assert!(said.contains("<Key>out/a b</Key>") && said.contains("<ListBucketResult"), "{said}");
@@ -306,7 +310,10 @@ fn a_role_decides_about_requests_of_every_language() {
     let said = call("shell");
     assert!(said.contains("AccessDenied") && said.contains("lambda:InvokeFunction"), "{said}");
     for (service, due) in [("evil", "does not carry"), ("s3express", "does not carry")] {
-        let said = printed(&gateway, &format!("{} $AWS_ENDPOINT_URL/", CURL.replace(":s3", &format!(":{service}"))));
+        let said = printed(
+            &gateway,
+            &format!("{} $AWS_ENDPOINT_URL/", CURL.replace(":s3", &format!(":{service}"))),
+        );
         assert!(said.contains(due), "{service}: {said}");
     }
     let metrics = ask_plainly(admin, "GET", "/metrics", &[], b"").unwrap();

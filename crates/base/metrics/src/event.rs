@@ -3,9 +3,9 @@
 use crate::Family;
 use crate::label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, FnRuntime, Health, Label, Mode, OffloadRefusal, PrefetchEnd, RefusedConnection,
-    RequestHeadReason, RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure,
-    StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
+    Fallback, FinalClass, FnRuntime, Health, Label, Mode, OffloadRefusal, PrefetchEnd,
+    RefusedConnection, RequestHeadReason, RequestReason, ResponseReason, RuleResult,
+    SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger, Unfit, UpstreamFailure,
 };
 
 /// The label type of a variant: `()` where it has none.

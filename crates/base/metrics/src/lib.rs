@@ -40,10 +40,10 @@ pub use event::Event;
 pub use gauge::Gauge;
 pub use label::{
     AdoptionRefusal, Begin, CallEnd, CopyBy, CopyFallback, CutRefusal, CutService, Direction,
-    Fallback, FinalClass, FnRuntime, Health, Mode, OffloadRefusal, PrefetchEnd, REQUEST_HEAD_REASONS,
-    REQUEST_REASONS, RESPONSE_REASONS, RefusedConnection, RequestHeadReason, RequestReason,
-    ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass, Treatment, Trigger,
-    Unfit, UpstreamFailure,
+    Fallback, FinalClass, FnRuntime, Health, Mode, OffloadRefusal, PrefetchEnd,
+    REQUEST_HEAD_REASONS, REQUEST_REASONS, RESPONSE_REASONS, RefusedConnection, RequestHeadReason,
+    RequestReason, ResponseReason, RuleResult, SealingRefusal, SidecarFailure, StatusClass,
+    Treatment, Trigger, Unfit, UpstreamFailure,
 };
 pub use openmetrics::{Histograms, Kind, Labels, OpenMetrics, Reading, Samples};
 pub use registry::{GaugeGuard, Meter, Role};

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, send, SendFlags, socketpair};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, wait};
 use serde_json::{Value, json};
 use unlade_sys::descriptors::{self, DESCRIPTORS_MAX};

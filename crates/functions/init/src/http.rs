@@ -60,8 +60,11 @@ pub async fn whole(mut body: Incoming, most: usize) -> Option<(Bytes, HeaderMap)
 }
 
 /// Serves connections until the process ends.
-pub async fn serve<S, F>(listener: TcpListener, state: Rc<S>, answer: fn(Rc<S>, Request<Incoming>) -> F)
-where
+pub async fn serve<S, F>(
+    listener: TcpListener,
+    state: Rc<S>,
+    answer: fn(Rc<S>, Request<Incoming>) -> F,
+) where
     S: 'static,
     F: Future<Output = Response<Body>> + 'static,
 {

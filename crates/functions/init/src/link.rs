@@ -241,8 +241,8 @@ impl Link {
     }
 
     fn fill(&self, held: &Held, bytes: &[u8]) -> Result<()> {
-        let at = self.header.guest_slots_offset as usize
-            + held.first as usize * SLOT_BYTES as usize;
+        let at =
+            self.header.guest_slots_offset as usize + held.first as usize * SLOT_BYTES as usize;
         self.arena.copy_in(at, bytes).map_err(broken)
     }
 

@@ -25,18 +25,13 @@ const ERROR_TYPE: &str = "lambda-runtime-function-error-type";
 const ERROR_BODY: &str = "lambda-runtime-function-error-body";
 
 /// Answers one request.
-pub async fn answer(
-    instance: Rc<Instance>,
-    request: Request<Incoming>,
-) -> hyper::Response<Body> {
+pub async fn answer(instance: Rc<Instance>, request: Request<Incoming>) -> hyper::Response<Body> {
     let path = request.uri().path().to_owned();
     let Some(rest) = path.strip_prefix(BASE) else { return unknown(&path) };
     let parts: Vec<&str> = rest.split('/').collect();
     match (request.method(), parts.as_slice()) {
         (&Method::GET, ["invocation", "next"]) => next(&instance).await,
-        (&Method::POST, ["invocation", id, "response"]) => {
-            respond(&instance, id, request).await
-        }
+        (&Method::POST, ["invocation", id, "response"]) => respond(&instance, id, request).await,
         (&Method::POST, ["invocation", id, "error"]) => fail(&instance, id, request).await,
         (&Method::POST, ["init", "error"]) => init_error(&instance, request).await,
         _ => unknown(&path),
@@ -133,8 +128,7 @@ fn too_large(instance: &Rc<Instance>, id: &str) -> hyper::Response<Body> {
     if refused.status() != StatusCode::ACCEPTED {
         return refused;
     }
-    let message =
-        format!("Exceeded maximum allowed payload size ({RESPONSE_BYTES_MAX} bytes).");
+    let message = format!("Exceeded maximum allowed payload size ({RESPONSE_BYTES_MAX} bytes).");
     refusal(StatusCode::PAYLOAD_TOO_LARGE, "RequestEntityTooLarge", &message)
 }
 
@@ -188,10 +182,7 @@ fn ended(instance: &Rc<Instance>, id: &str, response: Response) -> hyper::Respon
     }
 }
 
-async fn init_error(
-    instance: &Rc<Instance>,
-    request: Request<Incoming>,
-) -> hyper::Response<Body> {
+async fn init_error(instance: &Rc<Instance>, request: Request<Incoming>) -> hyper::Response<Body> {
     let error = reported(request).await.unwrap_or_else(|| {
         invocation::error("Runtime.Unknown", "the error of the start was too long")
     });

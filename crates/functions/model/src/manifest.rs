@@ -203,7 +203,8 @@ impl Manifest {
             return wrong("handler", "must be 1 to 128 bytes without blanks, as `bootstrap`");
         }
         if self.isolation == Backend::Qemu {
-            let why = "machines run Python functions only: runtime = \"provided\" needs \"process\"";
+            let why =
+                "machines run Python functions only: runtime = \"provided\" needs \"process\"";
             return wrong("isolation", why);
         }
         if !self.mode.is_offloaded() {

@@ -92,7 +92,8 @@ async fn processes(image: &Image, starts: usize, sink: &mut Sink) -> Result<()> 
     for (spares, pause_ms) in CASES {
         let config = ProcessConfig { spares, ..ProcessConfig::default() };
         let arguments = ["fn", "sandbox"].map(str::to_owned).to_vec();
-        let launcher = Launcher { program: program::find(program::UNLADE)?, arguments, init: Vec::new() };
+        let launcher =
+            Launcher { program: program::find(program::UNLADE)?, arguments, init: Vec::new() };
         let process = Process::new(config, launcher);
         let begun = Instant::now();
         let template = process.prepare(image).await?;

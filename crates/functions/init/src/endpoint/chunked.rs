@@ -130,7 +130,9 @@ mod tests {
     use unlade_testkit::cases;
 
     /// Decodes input that arrives in pieces.
-    fn decoded<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<(Vec<u8>, bool), Malformed> {
+    fn decoded<'a>(
+        pieces: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<(Vec<u8>, bool), Malformed> {
         let (mut decoder, mut out) = (Decoder::default(), Vec::new());
         for piece in pieces {
             decoder.push(piece);

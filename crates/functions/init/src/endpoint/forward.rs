@@ -27,9 +27,10 @@ pub async fn answer(
     region: String,
 ) -> Response<Body> {
     let (head, incoming) = request.into_parts();
-    let is_form = head.headers.get("content-type").is_some_and(|kind| {
-        kind.as_bytes().starts_with(b"application/x-www-form-urlencoded")
-    });
+    let is_form = head
+        .headers
+        .get("content-type")
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/x-www-form-urlencoded"));
     let Some(method) = method(head.method.as_str()) else {
         return error(405, "MethodNotAllowed", "the host does not carry this method", is_form);
     };
@@ -89,7 +90,8 @@ fn shown(answer: Answer, is_form: bool) -> Response<Body> {
     match answer.status {
         Status::Done => match serde_json::from_value::<AnswerHead>(answer.meta) {
             Ok(AnswerHead { http_status, headers }) => {
-                let is_kept = |(name, _): &(String, String)| !OF_A_CONNECTION.contains(&name.as_str());
+                let is_kept =
+                    |(name, _): &(String, String)| !OF_A_CONNECTION.contains(&name.as_str());
                 let kept = headers.into_iter().filter(is_kept).collect();
                 response(http_status, kept, arriving(answer.body))
             }
@@ -97,7 +99,8 @@ fn shown(answer: Answer, is_form: bool) -> Response<Body> {
         },
         Status::Refused => error(503, "SlowDown", "too many requests: try again", is_form),
         Status::ServiceError | Status::HostError => {
-            let text = |name: &str| answer.meta["error"][name].as_str().unwrap_or_default().to_owned();
+            let text =
+                |name: &str| answer.meta["error"][name].as_str().unwrap_or_default().to_owned();
             let status = match text("Code").as_str() {
                 "Invalid" | "TooLarge" => 400,
                 "Denied" => 403,

@@ -45,7 +45,8 @@ pub async fn answer(
         }
         (false, _) => {
             let Some(document) = arriving.whole(DOCUMENT_BYTES_MAX).await else {
-                let why = format!("the body breaks off, or has more than {DOCUMENT_BYTES_MAX} bytes");
+                let why =
+                    format!("the body breaks off, or has more than {DOCUMENT_BYTES_MAX} bytes");
                 return error(400, "IncompleteBody", &why, is_head);
             };
             if let Err(why) = served.take_body(&document) {

@@ -34,8 +34,7 @@ fn of_field(authorization: &str) -> Scope {
     if scheme != V4 {
         return Scope::Other(scheme.chars().take(WORD_BYTES_MAX).collect());
     }
-    let credential =
-        rest.split(',').find_map(|part| part.trim().strip_prefix("Credential="));
+    let credential = rest.split(',').find_map(|part| part.trim().strip_prefix("Credential="));
     credential.and_then(of_credential).unwrap_or_else(|| Scope::Other(V4.to_owned()))
 }
 
@@ -82,9 +81,11 @@ mod tests {
         let field = "AWS4-HMAC-SHA256 Credential=AK/20260102/eu-west-1/dynamodb/aws4_request, \
                      SignedHeaders=host;x-amz-date, Signature=00";
         assert_eq!(of(Some(field), ""), signed("dynamodb", "eu-west-1"));
-        let tight = "AWS4-HMAC-SHA256 SignedHeaders=host,Credential=A/B/1/r/s3/aws4_request,Signature=0";
+        let tight =
+            "AWS4-HMAC-SHA256 SignedHeaders=host,Credential=A/B/1/r/s3/aws4_request,Signature=0";
         assert_eq!(of(Some(tight), ""), signed("s3", "r"));
-        let query = "a=b&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK%2F1%2Fr%2Fs3%2Faws4_request";
+        let query =
+            "a=b&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AK%2F1%2Fr%2Fs3%2Faws4_request";
         assert_eq!(of(None, query), signed("s3", "r"));
         assert_eq!(of(None, "list-type=2"), Scope::Unsigned);
     }

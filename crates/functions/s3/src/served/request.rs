@@ -176,7 +176,9 @@ fn required(operation: &Operation) -> impl Iterator<Item = &'static Field> {
 
 fn is_known(operation: &Operation, name: &str) -> bool {
     let constant = operation.query.iter().any(|(known, _)| *known == name);
-    constant || by_place(operation, |place| matches!(place, Place::Query(known) if *known == name)).is_some()
+    constant
+        || by_place(operation, |place| matches!(place, Place::Query(known) if *known == name))
+            .is_some()
 }
 
 fn by_place(operation: &Operation, is: impl Fn(&Place) -> bool) -> Option<&'static Field> {
@@ -193,10 +195,8 @@ fn take_query(
             continue;
         }
         let found = by_place(operation, |place| matches!(place, Place::Query(k) if k == name));
-        let field = found.ok_or_else(|| ServedError::Field {
-            operation: operation.name,
-            field: name.clone(),
-        })?;
+        let field = found
+            .ok_or_else(|| ServedError::Field { operation: operation.name, field: name.clone() })?;
         put(field, name, value, parameters)?;
     }
     Ok(())
@@ -208,7 +208,8 @@ fn take_headers(
     parameters: &mut Map<String, Value>,
 ) -> Result<(), ServedError> {
     for (name, value) in headers {
-        let named = |place: &Place| matches!(place, Place::Header(k) if k.eq_ignore_ascii_case(name));
+        let named =
+            |place: &Place| matches!(place, Place::Header(k) if k.eq_ignore_ascii_case(name));
         if let Some(field) = by_place(operation, named) {
             let coding = (field.name == "ContentEncoding").then(|| without_chunks(value));
             match coding {

@@ -132,7 +132,8 @@ fn add_of_result(operation: &Operation, result: &Value, fields: &mut Vec<(String
                 let entries = entries.filter_map(|(name, value)| Some((name, value.as_str()?)));
                 if !has_any {
                     fields.extend(entries.map(|(name, text)| {
-                        let name = name.strip_prefix("$$").map_or(name.clone(), |n| format!("${n}"));
+                        let name =
+                            name.strip_prefix("$$").map_or(name.clone(), |n| format!("${n}"));
                         (format!("{prefix}{name}"), text.to_owned())
                     }));
                 }
@@ -158,7 +159,8 @@ pub fn failed(meta: &Value) -> (u16, Vec<(String, String)>, Vec<u8>) {
     // An error in a response that began well is sent as one that did not.
     let status = status.filter(|status| (300..600).contains(status)).unwrap_or(500);
     let error = meta["error"].as_object().cloned().unwrap_or_default();
-    let fields = headers(meta).into_iter().filter(|(name, _)| !name.starts_with("content-")).collect();
+    let fields =
+        headers(meta).into_iter().filter(|(name, _)| !name.starts_with("content-")).collect();
     (status, fields, error_document(&error, meta["request_id"].as_str().unwrap_or_default()))
 }
 

@@ -110,7 +110,9 @@ fn every_operation_is_read_back_from_its_request() {
             let mut due = parameters.clone();
             // What the host adds of its own accord.
             for (name, value) in [("EncodingType", "url"), ("ChecksumMode", "ENABLED")] {
-                if operation.field(name).is_some() && found.parameters.get(name) == Some(&value.into()) {
+                if operation.field(name).is_some()
+                    && found.parameters.get(name) == Some(&value.into())
+                {
                     due.insert(name.to_owned(), value.into());
                 }
             }

@@ -123,7 +123,10 @@ pub fn of_request(head: &RequestHead) -> Result<&'static Service, Refusal> {
         [service] => Ok(service),
         [] => find(&head.service),
         _ => {
-            let why = format!("several services sign as {}, and the request fits more than one", head.service);
+            let why = format!(
+                "several services sign as {}, and the request fits more than one",
+                head.service
+            );
             Err(Refusal::new(CutRefusal::Service, why))
         }
     }
