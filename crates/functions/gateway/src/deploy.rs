@@ -337,6 +337,8 @@ fn revisions(home: &Path) -> io::Result<Vec<u64>> {
 pub fn pack(directory: &Path, manifest: &Manifest) -> io::Result<Vec<u8>> {
     let mut builder = tar::Builder::new(Vec::new());
     builder.follow_symlinks(true);
+    // Executables have holes; an archive has whole files only.
+    builder.sparse(false);
     add(&mut builder, directory, Path::new(""))?;
     let text = toml::to_string(manifest).map_err(io::Error::other)?;
     let mut header = tar::Header::new_gnu();
@@ -407,6 +409,16 @@ mod tests {
         assert!(deployed(state.path()).unwrap().is_empty() && second.code.exists());
         sweep(state.path()).unwrap();
         assert!(!second.code.exists());
+    }
+
+    #[test]
+    fn a_file_with_holes_is_deployed_whole() {
+        let (source, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let file = fs::File::create(source.path().join("bootstrap")).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let archive = pack(source.path(), &Manifest::of_handler("app.handler")).unwrap();
+        let code = unpacked(state.path(), &archive).code;
+        assert_eq!(fs::read(code.join("bootstrap")).unwrap(), vec![0; 1 << 20]);
     }
 
     #[test]

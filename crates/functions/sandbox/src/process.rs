@@ -95,7 +95,8 @@ impl Process {
     async fn prepared(&self, image: &Image) -> Result<Rc<dyn Template>, IsolationError> {
         self.probe()?;
         if image.runtime == Runtime::Provided {
-            let template = provided::Provided::new(image, &self.config, &self.launcher)?;
+            let (config, launcher) = (&self.config, &self.launcher);
+            let template = provided::Provided::new(image, config, launcher, next_number)?;
             return Ok(Rc::new(template));
         }
         let interpreter = self.interpreter(&image.python).await?;

@@ -12,18 +12,20 @@ use unlade_fn_model::isolation::{
 };
 
 use super::config::{Launcher, ProcessConfig};
+use super::spec;
 use super::template::Zygote;
-use super::{next_number, spec};
 
 /// The template: what an instance is made of.
 pub struct Provided {
     image: Image,
     config: ProcessConfig,
     launcher: Launcher,
+    /// The number of the next sandbox.
+    next_number: fn() -> u32,
 }
 
 impl Provided {
-    /// Checks the function's files.
+    /// Checks the function's files; `next_number` numbers the sandboxes of the backend.
     ///
     /// # Errors
     /// A file is missing or not readable by every user.
@@ -31,15 +33,17 @@ impl Provided {
         image: &Image,
         config: &ProcessConfig,
         launcher: &Launcher,
+        next_number: fn() -> u32,
     ) -> Result<Provided, IsolationError> {
         spec::provided(image, launcher, config, 0)?;
         // A sandbox has one instance.
         let config = ProcessConfig { spares: 0, ..config.clone() };
-        Ok(Provided { image: image.clone(), config, launcher: launcher.clone() })
+        Ok(Provided { image: image.clone(), config, launcher: launcher.clone(), next_number })
     }
 
     async fn started(&self, name: &str) -> Result<Started, IsolationError> {
-        let spec = spec::provided(&self.image, &self.launcher, &self.config, next_number())?;
+        let number = (self.next_number)();
+        let spec = spec::provided(&self.image, &self.launcher, &self.config, number)?;
         let sandbox = Zygote::start(&self.image, spec, &self.config, &self.launcher).await?;
         let started = sandbox.start(name).await?;
         let instance = Rc::new(Alone { instance: started.instance, sandbox });
