@@ -79,12 +79,9 @@ async fn refuse(link: Rc<Link>, mut arrived: mpsc::UnboundedReceiver<Invoked>, w
     }
 }
 
-/// The status with which the instance ends after its `bootstrap`: the same one; after a signal this
-/// process ends by that signal.
+/// The status with which the instance ends after its `bootstrap`: the same one, or 128 and the number
+/// of the signal that has ended it, as shells have it.
 fn exit_code(status: ExitStatus) -> u8 {
-    let by_signal = status.signal().and_then(rustix::process::Signal::from_named_raw);
-    if let Some(signal) = by_signal {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-    }
-    status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
