@@ -37,11 +37,11 @@ impl Ranges {
         if count == 0 {
             return;
         }
-        if let Some((&before, &length)) = self.free.range(..first).next_back() {
-            if before + length == first {
-                self.free.remove(&before);
-                (first, count) = (before, length + count);
-            }
+        if let Some((&before, &length)) = self.free.range(..first).next_back()
+            && before + length == first
+        {
+            self.free.remove(&before);
+            (first, count) = (before, length + count);
         }
         if let Some(length) = self.free.remove(&(first + count)) {
             count += length;

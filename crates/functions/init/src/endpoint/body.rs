@@ -65,10 +65,10 @@ impl Source for Arriving {
     async fn next(&mut self) -> Result<Option<Bytes>> {
         let malformed = |error| Error::new(ErrorKind::InvalidData, error);
         loop {
-            if let Some(decoder) = &mut self.decoder {
-                if let Some(bytes) = decoder.take().map_err(malformed)? {
-                    return Ok(Some(bytes));
-                }
+            if let Some(decoder) = &mut self.decoder
+                && let Some(bytes) = decoder.take().map_err(malformed)?
+            {
+                return Ok(Some(bytes));
             }
             let received = self.received().await?;
             match (&mut self.decoder, received) {
